@@ -1,0 +1,63 @@
+"""Sharding-aware middleware for Redis and Valkey.
+
+``connect`` and ``aconnect`` open a topology; what they return hands out everything else. See the
+README for a tour, and ``shardkit.errors`` for the tree of errors.
+"""
+
+from shardkit.commands import Script
+from shardkit.config.entry import Entry
+from shardkit.config.shard_map import ShardMap
+from shardkit.errors import (
+    ClosedError,
+    CommandRefused,
+    ConfigError,
+    CrossShardError,
+    ShardErrors,
+    ShardFailure,
+    ShardKitError,
+    ShardUnavailable,
+)
+from shardkit.kit import (
+    AsyncShardKit,
+    ShardKit,
+    aconnect,
+    configure,
+    connect,
+    default_kit,
+    redis_connection,
+    sharded_connection,
+)
+from shardkit.routers import (
+    AsyncIdPairShardedConnection,
+    AsyncKeyShardedConnection,
+    IdPairShardedConnection,
+    KeyShardedConnection,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AsyncIdPairShardedConnection",
+    "AsyncKeyShardedConnection",
+    "AsyncShardKit",
+    "ClosedError",
+    "CommandRefused",
+    "ConfigError",
+    "CrossShardError",
+    "Entry",
+    "IdPairShardedConnection",
+    "KeyShardedConnection",
+    "Script",
+    "ShardErrors",
+    "ShardFailure",
+    "ShardKit",
+    "ShardKitError",
+    "ShardMap",
+    "ShardUnavailable",
+    "aconnect",
+    "configure",
+    "connect",
+    "default_kit",
+    "redis_connection",
+    "sharded_connection",
+]

@@ -1,0 +1,250 @@
+"""redis-py clients by component and shard: built when first used, kept, replaced with their entry.
+
+A client is kept as long as its entry says the same. When an entry changes, the new client is built
+first and then takes the old one's place; the old one retires: calls that hold it finish, and each
+of its connections closes as it comes back.
+
+Awaiting clients belong to the event loop that they were built in. Each loop gets its own, and they
+are closed when the loop ends (asyncio.run and others shut down asynchronous generators then, and
+one of those waits here). A forked child gets connections of its own, as redis-py's pools see to.
+
+The operation plane wants replies as RESP2 and bytes. Where an entry asks for something else it has
+a client of its own (``raw=True``); elsewhere both planes share one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import weakref
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import redis
+import redis.asyncio as aioredis
+from redis.exceptions import RedisError
+
+from shardkit.commands import Shard
+from shardkit.config.component import Component, entry_key
+from shardkit.config.entry import Entry
+from shardkit.connections import Connector
+from shardkit.errors import ShardUnavailable
+
+Client: TypeAlias = redis.Redis | redis.RedisCluster
+AsyncClient: TypeAlias = aioredis.Redis | aioredis.RedisCluster
+
+_RAW = {"protocol": 2, "decode_responses": False}
+
+
+@dataclass
+class _Table:
+    """The clients of one version of a component; index -1 is its unsharded entry's."""
+
+    component: Component
+    clients: dict[int | None, Any] = field(default_factory=dict)
+
+
+_Tables: TypeAlias = dict[tuple[str, bool], _Table]
+
+
+class Clients:
+    """Builds and keeps clients. Safe to use from many threads and event loops.
+
+    Args:
+        connector: what builds them.
+    """
+
+    def __init__(self, connector: Connector | None = None) -> None:
+        self._connector = connector or Connector()
+        self._lock = threading.RLock()
+        self._tables: _Tables = {}
+        self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Tables] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._farewells: weakref.WeakKeyDictionary[
+            asyncio.AbstractEventLoop, AsyncGenerator[None, None]
+        ] = weakref.WeakKeyDictionary()
+        _all_clients.add(self)
+
+    def get(self, component: Component, number: int | None, raw: bool = False) -> Client:
+        """Return the blocking client of a shard, or (number None) of the unsharded entry.
+
+        Cost: about 0.1 microseconds once it is built.
+
+        Raises:
+            MissingEntryError: there is no such entry.
+            ConfigError: the entry refers to a name that is not in the environment.
+            ShardUnavailable: the entry is a cluster, and none of its nodes answers.
+        """
+        table = self._tables.get((component.name, raw))
+        if table is not None and table.component is component:
+            client = table.clients.get(number)
+            if client is not None:
+                return client  # type: ignore[no-any-return]
+        with self._lock:
+            table, retired = _current(self._tables, component, raw)
+            found: Client = self._find(table, number, raw, None)
+        for old in retired:
+            _retire(old)
+        return found
+
+    def aget(self, component: Component, number: int | None, raw: bool = False) -> AsyncClient:
+        """Return the awaiting client of a shard for the running event loop; see `get`."""
+        loop = asyncio.get_running_loop()
+        tables = self._by_loop.get(loop)
+        if tables is not None:
+            table = tables.get((component.name, raw))
+            if table is not None and table.component is component:
+                client = table.clients.get(number)
+                if client is not None:
+                    return client  # type: ignore[no-any-return]
+        with self._lock:
+            if tables is None:
+                tables = self._by_loop[loop] = {}
+                self._say_farewell(loop)
+            table, retired = _current(tables, component, raw)
+            found: AsyncClient = self._find(table, number, raw, tables)
+        for old in retired:
+            task = loop.create_task(_aretire(old))
+            _retiring.add(task)
+            task.add_done_callback(_retiring.discard)
+        return found
+
+    def close(self) -> None:
+        """Close every blocking client's pool."""
+        with self._lock:
+            tables, self._tables = self._tables, {}
+        for table in tables.values():
+            for client in table.clients.values():
+                _close(client)
+
+    async def aclose(self) -> None:
+        """Close the running loop's clients' pools."""
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            tables = self._by_loop.pop(loop, {})
+            self._farewells.pop(loop, None)
+        for table in tables.values():
+            for client in table.clients.values():
+                await _aclose(client)
+
+    def _find(self, table: _Table, number: int | None, raw: bool, tables: _Tables | None) -> Any:
+        client = table.clients.get(number)
+        if client is not None:
+            return client
+        component = table.component
+        entry = component.entry_of(Shard(component.name, number))
+        fields = entry.resolved(entry_key(component.name, number))
+        if raw:
+            wanted = fields | _RAW
+            if {**_RAW, **fields} == wanted:
+                client = (
+                    self.get(component, number) if tables is None else self.aget(component, number)
+                )
+                table.clients[number] = client
+                return client
+            fields = wanted
+        try:
+            if tables is None:
+                client = self._connector.blocking(fields)
+            else:
+                client = self._connector.awaiting(fields)
+        except (RedisError, OSError) as error:
+            shard = Shard(component.name, number)
+            raise ShardUnavailable(
+                f"{shard} ({entry.address}) cannot be reached: {error}",
+                "start the server, or mend the entry",
+                shard=str(shard),
+                error=error,
+            ) from error
+        table.clients[number] = client
+        return client
+
+    def _say_farewell(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Have the loop's clients closed when it shuts down its asynchronous generators."""
+        farewell = _until_shutdown(weakref.ref(self))
+        with suppress(StopIteration):
+            farewell.asend(None).send(None)  # run to its yield, where no loop is needed
+        self._farewells[loop] = farewell
+
+    def _after_fork(self) -> None:
+        self._lock = threading.RLock()
+
+
+async def _until_shutdown(clients: weakref.ref[Clients]) -> AsyncGenerator[None, None]:
+    try:
+        yield
+    finally:
+        alive = clients()
+        if alive is not None:
+            await alive.aclose()
+
+
+def _current(tables: _Tables, component: Component, raw: bool) -> tuple[_Table, list[Any]]:
+    """Return the table of this version of a component, and the clients that it displaced."""
+    key = (component.name, raw)
+    old = tables.get(key)
+    if old is not None and old.component is component:
+        return old, []
+    table = tables[key] = _Table(component)
+    if old is None:
+        return table, []
+    retired = []
+    for number, client in old.clients.items():
+        if _entry(old.component, number) == _entry(component, number):
+            table.clients[number] = client
+        else:
+            retired.append(client)
+    return table, retired
+
+
+def _entry(component: Component, number: int | None) -> Entry | None:
+    if number is None:
+        return component.entry
+    return component.shards[number] if number < len(component.shards) else None
+
+
+# A client's pool is closed here and not when the client is collected: a pipeline or a lock made
+# from it holds the pool alone.
+
+
+def _retire(client: Any) -> None:
+    nodes = getattr(client, "get_nodes", None)
+    for holder in map(client.get_redis_connection, nodes()) if nodes else [client]:
+        holder.connection_pool.retire()
+
+
+async def _aretire(client: Any) -> None:
+    if isinstance(client, aioredis.RedisCluster):
+        await client.aclose()
+    else:
+        await client.connection_pool.retire()
+
+
+def _close(client: Any) -> None:
+    if isinstance(client, redis.RedisCluster):
+        client.close()
+    else:
+        client.connection_pool.disconnect()
+
+
+async def _aclose(client: Any) -> None:
+    if isinstance(client, aioredis.RedisCluster):
+        await client.aclose()
+    else:
+        await client.connection_pool.disconnect()
+
+
+_retiring: set[asyncio.Task[None]] = set()
+_all_clients: weakref.WeakSet[Clients] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for clients in list(_all_clients):
+        clients._after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

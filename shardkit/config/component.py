@@ -1,0 +1,172 @@
+"""A component: a named role of data, with the entries that say where it lives now."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from shardkit.commands import Key, Shard
+from shardkit.config.entry import Entry, Problem
+from shardkit.config.problem import shown
+from shardkit.errors import ConfigError, InvalidEntryError, MissingEntryError, ShardCountError
+from shardkit.routing.placement import DEFAULT, Place, placement
+
+MAX_SHARDS = 16384  # as many as a Redis Cluster has slots
+_NAME = re.compile(r"[A-Za-z0-9_.-]+(:[A-Za-z0-9_.-]+)*")
+
+
+def entry_key(component: str, number: int | None = None) -> str:
+    """Return the key of an entry: ``config:redis:unique`` or ``config:redis:unique:7``."""
+    return f"config:redis:{Shard(component, number)}"
+
+
+def shards_key(component: str) -> str:
+    """Return the key of a component's count, placement and epoch: ``config:shards:unique``."""
+    return f"config:shards:{component}"
+
+
+def check_name(name: object, where: str) -> Iterator[Problem]:
+    """Yield what is wrong with a component's name.
+
+    ``unique:0`` is refused: its entry would have the key of shard 0 of ``unique``.
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        yield Problem(
+            where,
+            shown("", name),
+            "",
+            "is not a component's name",
+            "use letters, digits, '_', '-' and '.', in words joined by ':'",
+        )
+    elif re.search(r":[0-9]+$", name):
+        yield Problem(
+            where,
+            name,
+            "",
+            f"would collide with a shard of {name.rpartition(':')[0]!r}",
+            "a name must not end in ':' and digits",
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Component:
+    """One version of a component's entries. A link routes a whole batch by one such version.
+
+    Attributes:
+        name: ``unique``.
+        entry: the unsharded entry, if there is one.
+        shards: the shards' entries, shard 0 first; empty if the component is not sharded.
+        placement: how a key finds its shard; see `shardkit.routing.placement`.
+        epoch: grows with every push that changes the component.
+        place: the function from a key to its shard's number.
+    """
+
+    name: str
+    entry: Entry | None = None
+    shards: tuple[Entry, ...] = ()
+    placement: str = DEFAULT
+    epoch: int = 0
+    place: Place = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "place", placement(self.placement, max(1, len(self.shards))))
+
+    def shard_of(self, key: Key) -> Shard:
+        """Return where a key lives: its shard, or the entry of an unsharded component."""
+        return Shard(self.name, self.place(key) if self.shards else None)
+
+    def entry_of(self, shard: Shard) -> Entry:
+        """Return a shard's entry.
+
+        Raises:
+            MissingEntryError: there is none; names its key.
+        """
+        number = shard.number
+        if number is None:
+            if self.entry is not None:
+                return self.entry
+            shards = f"it has {len(self.shards)} shards" if self.shards else "it has no entry"
+            raise MissingEntryError(
+                f"{entry_key(self.name)} is missing: component {self.name!r} has no unsharded "
+                f"entry ({shards})",
+                "add `entry:` to the component in the shard map and push it",
+            )
+        if 0 <= number < len(self.shards):
+            return self.shards[number]
+        raise MissingEntryError(
+            f"{entry_key(self.name, number)} is missing: component {self.name!r} has "
+            f"{len(self.shards)} shards",
+            "shards are numbered from 0",
+        )
+
+    def all_shards(self) -> list[Shard]:
+        """Return every shard; the entry alone for an unsharded component."""
+        if self.shards:
+            return [Shard(self.name, n) for n in range(len(self.shards))]
+        return [Shard(self.name)]
+
+    def require_shards(self, count: int | None) -> None:
+        """Refuse a caller that routes by another number of shards than there are.
+
+        A cluster's entry serves callers of any number: it routes by itself.
+
+        Raises:
+            ShardCountError: the count differs.
+        """
+        there = len(self.shards)
+        if count is None or count == there or (self.entry is not None and self.entry.is_cluster):
+            return
+        raise ShardCountError(
+            f"component {self.name!r} has {there or 'no'} shards, the caller says {count}: "
+            "keys would be looked for on the wrong shard",
+            f"say shards={there}, or leave it out" if there else "leave shards= out",
+        )
+
+    def same_as(self, other: Component | None) -> bool:
+        """Whether both say the same, epochs aside."""
+        return (
+            other is not None
+            and self.entry == other.entry
+            and self.shards == other.shards
+            and self.placement == other.placement
+        )
+
+
+def check_shards(value: object, where: str) -> tuple[int, str, int]:
+    """Read ``config:shards:<component>``: the count, the placement and the epoch.
+
+    Raises:
+        InvalidEntryError: it cannot be used.
+    """
+    fields = value if isinstance(value, dict) else {}
+    count, rule, epoch = fields.get("shards"), fields.get("placement"), fields.get("epoch")
+    wrong = ""
+    if set(fields) != {"shards", "placement", "epoch"}:
+        wrong = "has other fields than shards, placement and epoch"
+    elif type(count) is not int or not 1 <= count <= MAX_SHARDS:
+        wrong = f"says {shown('', count)} shards, not 1 to {MAX_SHARDS}"
+    elif type(epoch) is not int or epoch < 0:
+        wrong = f"says epoch {shown('', epoch)}, not a number from 0"
+    else:
+        wrong = wrong_placement(rule, count)
+    if wrong:
+        raise InvalidEntryError(
+            f"{where} {wrong}",
+            'it holds {"shards": 16, "placement": "crc32", "epoch": 1}; push the shard map again',
+        )
+    assert isinstance(count, int)
+    assert isinstance(rule, str)
+    assert isinstance(epoch, int)
+    return count, rule, epoch
+
+
+def wrong_placement(rule: object, count: int) -> str:
+    """Return why a placement cannot be used for so many shards; nothing if it can."""
+    if not isinstance(rule, str):
+        return f"names {shown('', rule)} as placement"
+    try:
+        placement(rule, count)
+    except ConfigError as error:
+        return f"names a placement that cannot be used: {error}"
+    return ""

@@ -1,0 +1,83 @@
+"""Problems of a configuration, and how to name what is wrong without giving a secret away.
+
+A message shows where a value stands and, where that helps, the value. But any text may be a
+password that stands in the wrong place: ``{password:s3cret}`` without a space is a field of that
+name to YAML. So only plain field names and single values are shown, masked where they may hold a
+secret, escaped and cut to a line.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shardkit.config.url import MASK, REFERENCE, mask_url
+from shardkit.errors import InvalidEntryError
+
+SECRETS = frozenset({"password", "ssl_password", "ssl_ca_data"})
+_LONGEST = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong with a configuration: where, what, and what to do about it."""
+
+    where: str
+    field: str
+    value: str
+    problem: str
+    remedy: str
+    line: int = 0
+    warning: bool = False
+
+    def __str__(self) -> str:
+        value = f" = {self.value}" if self.value else ""
+        field = f" {self.field}{value}" if self.field else ""
+        return f"{self.where}:{field} {self.problem}"
+
+
+def invalid(problems: Sequence[Problem]) -> InvalidEntryError:
+    """Return the error for a list of problems; ``.problems`` keeps them all."""
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    error = InvalidEntryError(f"{problems[0]}{more}", problems[0].remedy)
+    error.problems = tuple(problems)
+    return error
+
+
+def mask(name: str, value: Any) -> Any:
+    """Return a field's value for showing: secrets and what may hold one replaced by ``***``."""
+    if isinstance(value, Mapping):
+        return {key: mask(key, inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [mask("", inner) for inner in value]
+    if name in SECRETS and value is not None:
+        return value if isinstance(value, str) and REFERENCE.fullmatch(value) else MASK
+    if isinstance(value, str) and (name == "url" or "://" in value):
+        return mask_url(value)
+    return value
+
+
+def shown(name: str, value: Any) -> str:
+    """Return a value for a message: masked, on one line; of a list or mapping only that it is."""
+    if isinstance(value, Mapping):
+        return "a mapping"
+    if isinstance(value, list | tuple):
+        return "a list"
+    if isinstance(value, int) and value.bit_length() > 128:
+        return "a huge number"
+    if value is not None and not isinstance(value, str | int | float):
+        return f"a {type(value).__name__}"
+    text = json.dumps(mask(name, value))
+    return text if len(text) <= _LONGEST else f'{text[: _LONGEST - 2]}…"'
+
+
+def shown_name(name: Any) -> str:
+    """Return a field's name for a message, as far as it looks like one."""
+    if not isinstance(name, str):
+        return shown("", name)
+    word = re.match(r"[A-Za-z0-9_-]{0,40}", name)
+    assert word is not None
+    return name if word[0] == name else f"{word[0]}…"

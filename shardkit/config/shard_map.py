@@ -1,0 +1,481 @@
+"""The shard map: one YAML file that describes every component.
+
+::
+
+    config_server: {host: config.internal}          # `shardkit config push` writes there
+    defaults: {socket_timeout: 2}                   # merged under every entry
+    components:
+      unique:
+        entry: {host: a.internal}                   # config:redis:unique
+        shards:                                     # config:redis:unique:0 and :1
+          - {host: a.internal, db: 1}
+          - {host: b.internal, db: 1}
+        placement: crc32
+      timelines:                                    # many shards on few servers, the short form:
+        shards:                                     # shard n lives on server n % 2,
+          count: 256
+          over: [{host: a.internal, db: 2}, {host: b.internal, db: 2}]
+          spread: databases                         # in its database 2 + n // 2 (or `ports`:
+                                                    # at its port port + n // 2)
+
+The file is loaded safely, and everything wrong in it is found in one go: duplicate keys, unknown
+fields, values that cannot be used, gaps in numbered shards, names that collide; and, as warnings,
+shards that share one database.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from shardkit.commands import Shard
+from shardkit.config.component import MAX_SHARDS, Component, check_name, wrong_placement
+from shardkit.config.entry import (
+    DEFAULT_PORT,
+    LOCATION,
+    Entry,
+    Problem,
+    check_entry,
+    database_of,
+    invalid,
+    merged,
+)
+from shardkit.config.problem import shown, shown_name
+from shardkit.errors import ConfigError
+from shardkit.routing.placement import DEFAULT
+
+MAX_VALUES = 1_000_000  # of a map whose anchors are put in: what a small text can stand for
+
+_TOP = ("config_server", "defaults", "components")
+_COMPONENT = ("entry", "shards", "placement")
+_SHORT = ("count", "over", "spread")
+_SPREADS = ("databases", "ports")
+
+
+@dataclass(frozen=True)
+class ShardMap:
+    """A validated shard map.
+
+    Attributes:
+        components: the components by name.
+        config_server: where the entries are pushed; None if the map is used as it is.
+        warnings: what is legal but probably not meant.
+        source: the file's path.
+    """
+
+    components: Mapping[str, Component]
+    config_server: Entry | None = None
+    warnings: tuple[Problem, ...] = ()
+    source: str = "shard map"
+
+    @classmethod
+    def load(cls, path: str | Path) -> ShardMap:
+        """Read and validate a file.
+
+        Raises:
+            ConfigError: the file cannot be read.
+            InvalidEntryError: something in it cannot be used; ``.problems`` names everything.
+        """
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+            raise ConfigError(f"{path}: cannot be read: {reason}", "name a shard map") from None
+        return cls.parse(text, str(path))
+
+    @classmethod
+    def parse(cls, text: str, source: str = "shard map") -> ShardMap:
+        """Validate the text of a shard map; see `load`."""
+        return _Reader(source).read(text)
+
+    def to_yaml(self) -> str:
+        """Return the map as YAML, every shard written out; secrets stand in the clear."""
+        components: dict[str, Any] = {}
+        for name, component in sorted(self.components.items()):
+            described: dict[str, Any] = {}
+            if component.entry is not None:
+                described["entry"] = component.entry.fields
+            if component.shards:
+                described["shards"] = [entry.fields for entry in component.shards]
+                described["placement"] = component.placement
+            components[name] = described
+        top: dict[str, Any] = {"components": components}
+        if self.config_server is not None:
+            top = {"config_server": self.config_server.fields, **top}
+        return yaml.safe_dump(top, sort_keys=False, default_flow_style=None, width=100)
+
+
+class _Mapping(dict[Any, Any]):
+    """A YAML mapping that knows the lines of its keys, and the keys that stand twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: dict[Any, int] = {}
+        self.twice: list[tuple[Any, int]] = []
+
+
+_TAG = "tag:yaml.org,2002:"
+_QUOTED = re.compile(r"""'[^'<][^']+'|"[^"]+\"""")  # a name of the text's, not '<scalar>' or ':'
+
+
+class _Loader(yaml.SafeLoader):
+    """Loads text, numbers, truth values, null, lists and mappings; nothing else has a meaning here.
+
+    A date is text. Keeps lines and duplicate keys.
+    """
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, regexp) for tag, regexp in rules if tag != _TAG + "timestamp"]
+    for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.yaml_constructors = {
+    tag: yaml.SafeLoader.yaml_constructors[tag]
+    for tag in [*(_TAG + kind for kind in ("null", "bool", "int", "float", "str", "seq")), None]
+}
+
+
+def _mapping(loader: _Loader, node: yaml.MappingNode) -> Iterator[_Mapping]:
+    found = _Mapping()
+    yield found
+    own = {id(key_node) for key_node, _ in node.value}
+    loader.flatten_mapping(node)  # puts what `<<` merges in before the mapping's own
+    seen = set()
+    for key_node, value_node in node.value:
+        key = loader.construct_object(key_node, deep=True)
+        line = key_node.start_mark.line + 1
+        if not isinstance(key, Hashable):
+            key = shown_name(key)
+        if id(key_node) in own:
+            if key in seen:
+                found.twice.append((key, line))
+            seen.add(key)
+        found[key] = loader.construct_object(value_node, deep=True)
+        found.lines[key] = line
+
+
+_Loader.add_constructor(_TAG + "map", _mapping)
+
+
+def _values(node: yaml.Node, known: dict[int, int]) -> int:
+    """Count a node's values as if every alias were written out.
+
+    Raises:
+        ValueError: an alias stands inside of what it names.
+    """
+    if id(node) in known:
+        if not known[id(node)]:
+            raise ValueError("an anchor holds itself")
+        return known[id(node)]
+    known[id(node)] = 0
+    inner: list[yaml.Node] = []
+    if isinstance(node, yaml.MappingNode):
+        inner = [each for pair in node.value for each in pair]
+    elif isinstance(node, yaml.SequenceNode):
+        inner = node.value
+    known[id(node)] = 1 + sum(_values(each, known) for each in inner)
+    return known[id(node)]
+
+
+def _why(error: Exception) -> str:
+    """Say why a text is no YAML; nothing that may be a piece of a password, as an alias's name."""
+    mark = getattr(error, "problem_mark", None)
+    line = f" in line {mark.line + 1}" if mark else ""
+    if isinstance(error, RecursionError):
+        return ": it is nested too deeply"
+    if not isinstance(error, yaml.YAMLError):
+        return ": an anchor holds itself, or a value is not what its tag says"
+    problem = getattr(error, "problem", None) or "it cannot be read"
+    return f"{line}: {_QUOTED.sub('…', problem)}"
+
+
+@dataclass
+class _Reader:
+    """Reads one map and collects what is wrong with it."""
+
+    source: str
+    problems: list[Problem] = field(default_factory=list)
+
+    def read(self, text: str) -> ShardMap:
+        top = self._load(text)
+        self._known(top, "", _TOP)
+        defaults = self._object(top, "defaults")
+        before = len(self.problems)
+        self.problems += check_entry(defaults, self._at("defaults"))
+        if len(self.problems) > before:
+            defaults = {}  # so that they are not found wrong once for each entry
+        config_server = None
+        if top.get("config_server") is not None:
+            config_server = self._entry(top["config_server"], "config_server", defaults)
+            if config_server is not None and config_server.is_cluster:
+                self._problem(
+                    "config_server.cluster",
+                    "true",
+                    "cannot be used",
+                    "a push changes all entries at once, on one server",
+                )
+        components = {
+            name: component
+            for name, described in self._object(top, "components").items()
+            if (component := self._component(name, described, defaults)) is not None
+        }
+        if not components and not self.problems:
+            self._problem("components", "", "describes no component", "name at least one")
+        if self.problems:
+            raise invalid(self.problems)
+        warnings = tuple(overlaps(components, self.source))
+        return ShardMap(components, config_server, warnings, self.source)
+
+    def _load(self, text: str) -> Mapping[Any, Any]:
+        why = ""
+        top = None
+        try:
+            loader = _Loader(text)
+            node = loader.get_single_node()
+            if node is not None and _values(node, {}) > MAX_VALUES:
+                why = f": with its anchors put in it has more than {MAX_VALUES:,} values"
+            elif node is not None:
+                top = loader.construct_document(node)
+        except (yaml.YAMLError, RecursionError, ValueError, LookupError) as error:
+            why = _why(error)
+        if why:  # outside of the handler: the caught error holds the text, and passwords with it
+            raise ConfigError(f"{self.source}: is not YAML{why}", "mend the file")
+        if not isinstance(top, _Mapping):
+            raise ConfigError(f"{self.source}: is not a shard map", "see configs/local.yaml")
+        self._duplicates(top, "")
+        return top
+
+    def _duplicates(self, value: Any, path: str) -> None:
+        if isinstance(value, _Mapping):
+            for key, line in value.twice:
+                self._problem(f"{path}{shown_name(key)}", "", "stands twice", "leave one out", line)
+            for key, inner in value.items():
+                self._duplicates(inner, f"{path}{shown_name(key)}.")
+        elif isinstance(value, list):
+            for n, inner in enumerate(value):
+                self._duplicates(inner, f"{path}{n}.")
+
+    def _component(self, name: Any, described: Any, defaults: Any) -> Component | None:
+        before = len(self.problems)
+        self.problems += check_name(name, self._at("components"))
+        path = f"components.{name if len(self.problems) == before else shown_name(name)}"
+        if not isinstance(described, Mapping):
+            self._problem(path, "", "is no description", "give entry: or shards:")
+            return None
+        self._known(described, f"{path}.", _COMPONENT)
+        entry = None
+        if described.get("entry") is not None:
+            entry = self._entry(described["entry"], f"{path}.entry", defaults)
+        shards = self._shards(described.get("shards"), f"{path}.shards", defaults)
+        rule = described.get("placement", DEFAULT)
+        if "placement" in described and described.get("shards") is None:
+            self._problem(f"{path}.placement", "", "is for shards", "give shards: as well")
+        elif wrong := wrong_placement(rule, max(1, len(shards))):
+            self._problem(path, "", wrong, "docs/placement.md lists the placements")
+        if entry is None and not shards and len(self.problems) == before:
+            self._problem(path, "", "has neither entry nor shards", "give one, or both")
+        if len(self.problems) > before:
+            return None
+        return Component(name, entry, tuple(shards), rule)
+
+    def _shards(self, value: Any, path: str, defaults: Any) -> list[Entry]:
+        if value is None:
+            return []
+        if isinstance(value, Mapping):
+            if value and all(type(key) is int for key in value):
+                return self._numbered(value, path, defaults)
+            return self._short_form(value, path, defaults)
+        if not isinstance(value, list) or not value:
+            self._problem(path, "", "is no list of entries", "give a list, or count: and over:")
+            return []
+        if len(value) > MAX_SHARDS:
+            self._problem(path, str(len(value)), "is too many", f"give at most {MAX_SHARDS}")
+            return []
+        shards = [self._shard(fields, f"{path}[{n}]", defaults) for n, fields in enumerate(value)]
+        return [shard for shard in shards if shard is not None]
+
+    def _shard(self, fields: Any, path: str, defaults: Any) -> Entry | None:
+        entry = self._entry(fields, path, defaults)
+        if entry is not None and entry.is_cluster:
+            self._problem(
+                f"{path}.cluster",
+                "true",
+                "makes a cluster a shard",
+                "a cluster shards itself: make it the component's entry",
+            )
+        return entry
+
+    def _numbered(self, value: Mapping[int, Any], path: str, defaults: Any) -> list[Entry]:
+        """Shards given as ``{0: …, 1: …}``: every number must be there."""
+        if min(value) < 0:
+            self._problem(path, shown("", min(value)), "is negative", "number the shards from 0 on")
+            return []
+        if max(value) >= len(value):
+            gaps = list(islice((n for n in range(max(value)) if n not in value), 6))
+            listed = ", ".join(map(str, gaps[:5])) + (", …" if len(gaps) > 5 else "")
+            self._problem(
+                path,
+                "",
+                f"leaves a gap in the shard numbers: {listed}",
+                "number the shards from 0 on",
+            )
+            return []
+        return self._shards([value[n] for n in range(len(value))], path, defaults)
+
+    def _short_form(self, value: Mapping[Any, Any], path: str, defaults: Any) -> list[Entry]:
+        """Shards given as a count over servers: shard n on server n % len(over)."""
+        before = len(self.problems)
+        self._known(value, f"{path}.", _SHORT)
+        count, over = value.get("count"), value.get("over")
+        spread = value.get("spread", _SPREADS[0])
+        if type(count) is not int or not 1 <= count <= MAX_SHARDS:
+            remedy = f"give a number, 1 to {MAX_SHARDS}"
+            self._problem(f"{path}.count", shown("", count), "cannot be used", remedy)
+        if not isinstance(over, list) or not over:
+            self._problem(f"{path}.over", "", "is no list of servers", "list at least one entry")
+            over = []
+        if spread not in _SPREADS:
+            self._problem(
+                f"{path}.spread",
+                shown("", spread),
+                "cannot be used",
+                f"give {' or '.join(_SPREADS)}",
+            )
+        servers = []
+        for n, fields in enumerate(over):
+            server = self._shard(fields, f"{path}.over[{n}]", defaults)
+            if server is not None:
+                self._check_spread(server.fields, spread, f"{path}.over[{n}]")
+                servers.append(server.fields)
+        if len(self.problems) > before:
+            return []
+        assert isinstance(count, int)
+        entries: list[Entry] = []
+        for n in range(count):
+            fields = _spread(servers[n % len(servers)], n // len(servers), spread)
+            entry = self._entry(fields, f"{path}[{n}]", {})
+            if entry is None:
+                return []  # out of ports: the next ones are as well
+            entries.append(entry)
+        return entries
+
+    def _check_spread(self, fields: Mapping[str, Any], spread: str, path: str) -> None:
+        places = [fields, *fields.get("replicas", ())]
+        if spread == "ports" and any(
+            LOCATION - {"host", "port"} & place.keys() for place in places
+        ):
+            self._problem(path, "", "has no port to spread from", "give host: and port:")
+        if spread == "databases" and database_of(fields) is None:
+            self._problem(path, "", "has no number to spread from", "say db: beside the url")
+
+    def _entry(self, fields: Any, path: str, defaults: Any) -> Entry | None:
+        where = self._at(path)
+        found = list(check_entry(fields, where))
+        if not found:
+            whole = merged(fields, defaults)
+            found = list(check_entry(whole, where))
+            if "port" in fields and "host" not in whole and LOCATION & defaults.keys() - {"port"}:
+                remedy = "say host: as well; the default place is of another kind"
+                found.append(Problem(where, "port", "", "stands alone", remedy))
+            if not found:
+                return Entry(whole, where)
+        self.problems += found
+        return None
+
+    def _object(self, parent: Mapping[Any, Any], name: str) -> Mapping[Any, Any]:
+        value = parent.get(name)
+        if value is None:
+            return {}
+        if not isinstance(value, Mapping):
+            self._problem(name, "", "is no mapping", "write name: value")
+            return {}
+        return value
+
+    def _known(self, fields: Mapping[Any, Any], path: str, known: tuple[str, ...]) -> None:
+        lines = getattr(fields, "lines", {})
+        for name in fields:
+            if name not in known:
+                self._problem(
+                    f"{path}{shown_name(name)}",
+                    "",
+                    "is not known",
+                    f"there are {', '.join(known)}",
+                    lines.get(name, 0),
+                )
+
+    def _at(self, path: str) -> str:
+        return f"{self.source}: {path}"
+
+    def _problem(self, path: str, value: str, problem: str, remedy: str, line: int = 0) -> None:
+        where = f"{self.source}:{line}" if line else self.source
+        self.problems.append(Problem(where, path, value, problem, remedy, line))
+
+
+def _spread(server: Mapping[str, Any], step: int, spread: str) -> Mapping[str, Any]:
+    """Return the entry that is so many databases or ports further on a server."""
+    if step == 0:
+        return server
+    if spread == "databases":
+        return {**server, "db": (database_of(server) or 0) + step}
+    moved = {**server, "port": server.get("port", DEFAULT_PORT) + step}
+    if "replicas" in server:
+        moved["replicas"] = [
+            _spread(replica, step, spread) if "port" in replica else replica
+            for replica in server["replicas"]  # the others take the port over
+        ]
+    return moved
+
+
+def overlaps(components: Mapping[str, Component], source: str) -> Iterator[Problem]:
+    """Yield warnings of shards that share a database: legal, but hardly meant.
+
+    Several unsharded components in one database are usual, and nothing is said of them.
+    """
+    tenants: dict[tuple[str, str], list[Shard]] = defaultdict(list)
+    for name, component in components.items():
+        if component.entry is not None:
+            tenants[_database(component.entry)].append(Shard(name))
+        for n, entry in enumerate(component.shards):
+            tenants[_database(entry)].append(Shard(name, n))
+    mixed: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for (address, _), shards in tenants.items():
+        by_component: dict[str, list[Shard]] = defaultdict(list)
+        for shard in shards:
+            by_component[shard.component].append(shard)
+        for name, own in by_component.items():
+            if len(own) > 1:
+                listed = ", ".join(map(str, own))
+                yield Problem(
+                    source,
+                    f"components.{name}.shards",
+                    "",
+                    f"{listed} share {address}: whatever goes over all shards (a scan, a "
+                    "count of keys) meets that database once for each of them",
+                    "give each shard a server, port or database of its own",
+                    warning=True,
+                )
+        if len(by_component) > 1 and any(shard.number is not None for shard in shards):
+            mixed[tuple(by_component)].append(address)
+    for names, addresses in mixed.items():
+        more = f" and {len(addresses) - 1} more databases" if len(addresses) > 1 else ""
+        yield Problem(
+            source,
+            "components",
+            "",
+            f"{', '.join(names)} share {addresses[0]}{more}: keys of the same name collide, and "
+            "whatever goes over all shards of one meets the others' keys",
+            "give each sharded component databases of its own",
+            warning=True,
+        )
+
+
+def _database(entry: Entry) -> tuple[str, str]:
+    """Return what tells one database from another."""
+    return entry.address, str(entry.fields.get("sentinel", {}).get("sentinels", ""))

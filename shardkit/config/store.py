@@ -1,0 +1,606 @@
+"""The config server: what is stored there, and how it is read, compared and changed.
+
+::
+
+    config:redis:unique       the unsharded entry of component unique
+    config:redis:unique:7     the entry of its shard 7
+    config:shards:unique      {"shards": 16, "placement": "crc32", "epoch": 3}
+    config:epoch              the number of the last push that changed anything
+
+A push is one transaction, so a reader sees all of it or nothing. It writes the components that
+changed and no others, raises each one's epoch by one and ``config:epoch`` with them. An unsharded
+component is a single key that no reader can see half of: it has no ``config:shards`` and no epoch
+(`Component.epoch` is 0).
+
+Whoever reads several keys in several exchanges compares ``config:epoch`` before and after. The
+epoch of a component that comes back, or becomes sharded, starts at ``config:epoch``: above every
+epoch it ever had.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
+
+import redis
+from redis.client import NEVER_DECODE
+from redis.exceptions import RedisError, WatchError
+
+from shardkit.commands import Key
+from shardkit.config.component import Component, check_name, check_shards, entry_key, shards_key
+from shardkit.config.entry import Entry, Problem, invalid, load_json
+from shardkit.config.problem import mask
+from shardkit.config.shard_map import ShardMap, overlaps
+from shardkit.errors import (
+    ConfigError,
+    ConfigServerError,
+    InvalidEntryError,
+    MissingEntryError,
+    PushRefusedError,
+)
+from shardkit.routing.placement import DEFAULT
+
+EPOCH_KEY = "config:epoch"
+SAMPLE_SIZE = 10_000
+
+Kind: TypeAlias = Literal["added", "changed", "removed", "unchanged"]
+Sample: TypeAlias = Sequence[Key] | Mapping[str, Sequence[Key]]
+_Values: TypeAlias = Mapping[str, bytes | str | None]
+
+_ENTRY, _SHARDS = entry_key(""), shards_key("")
+_FIRST_GUESS = 64  # shards asked for before the count is known
+_CHUNK = 1000  # keys of one MGET
+_READS = 100  # attempts to read between two pushes
+_PUSHES = 50  # attempts to push between two others
+_PUSH_AGAIN = "push the shard map again: shardkit config push"
+
+
+@dataclass(frozen=True, slots=True)
+class FieldChange:
+    """One field of one entry that a push changes.
+
+    Attributes:
+        key: the entry's key, ``config:redis:unique:7``.
+        field: the field; empty where the whole entry comes or goes.
+        before: its value as JSON, secrets masked; None where it was not said. For a whole entry
+            its address.
+        after: the same, after the push.
+    """
+
+    key: str
+    field: str
+    before: str | None
+    after: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a push does, or did, to one component.
+
+    Attributes:
+        component: its name.
+        kind: whether the push adds, changes or removes it, or leaves it as it is.
+        fields: the fields of its entries that change.
+        shards_before: how many shards it had; 0 if it was not sharded, -1 if what is stored of it
+            cannot be read.
+        shards_after: how many it has then.
+        placement_before: its placement; empty if it was not sharded.
+        placement_after: the placement then.
+        moved: how many keys of the sample are then looked for on another shard.
+        sampled: how many keys the sample has; 0 where there was nothing to compare.
+        epoch: the epoch that a push gave it; 0 if it has none, and in a diff.
+    """
+
+    component: str
+    kind: Kind
+    fields: tuple[FieldChange, ...] = ()
+    shards_before: int = 0
+    shards_after: int = 0
+    placement_before: str = ""
+    placement_after: str = ""
+    moved: int = 0
+    sampled: int = 0
+    epoch: int = 0
+
+    @property
+    def replaced(self) -> bool:
+        """Whether keys are placed by another rule, or over another number of shards."""
+        before = self.shards_before, self.placement_before
+        return before != (self.shards_after, self.placement_after)
+
+
+def sample_keys(count: int = SAMPLE_SIZE) -> list[Key]:
+    """Return synthetic keys for `diff`: ``sample:0``, ``sample:1`` and so on."""
+    return [f"sample:{n}" for n in range(count)]
+
+
+def read_components(client: redis.Redis) -> dict[str, Component]:
+    """Read everything that was pushed, as it was between two pushes.
+
+    Args:
+        client: a client of the config server, however it decodes.
+
+    Returns:
+        The components by name. Cost: a SCAN of the database and one MGET for 1,000 keys.
+
+    Raises:
+        InvalidEntryError: an entry cannot be used, or a key belongs to no component; names it.
+        MissingEntryError: a shard's entry, or the count of shards, is missing; names the key.
+        ConfigServerError: the config server cannot be read.
+    """
+    with _reaching():
+        for _ in range(_READS):
+            before = _get(client, [EPOCH_KEY])
+            values = _get(client, _scan(client))
+            if _get(client, [EPOCH_KEY]) == before:
+                _check_types(client, values)
+                read = [_component(*item) for item in _by_component(values).items()]
+                return {component.name: component for component in read if component is not None}
+    raise ConfigServerError("the entries on the config server keep changing", "try again")
+
+
+def read_component(client: redis.Redis, name: str) -> Component | None:
+    """Read one component; None if it is not there.
+
+    Cost: one MGET, two if it has more than 64 shards. A single MGET never mixes two pushes.
+
+    Raises:
+        InvalidEntryError: the name is no component's, or an entry cannot be used; names its key.
+        MissingEntryError: a shard's entry, or the count of shards, is missing; names the key.
+        ConfigServerError: the config server cannot be read.
+    """
+    problems = list(check_name(name, "component"))
+    if problems:
+        raise invalid(problems)
+    asked = _FIRST_GUESS
+    with _reaching():
+        for _ in range(_READS):
+            keys = [shards_key(name), entry_key(name)]
+            keys += [entry_key(name, n) for n in range(asked)]
+            values = dict(zip(keys, _mget(client, keys), strict=True))
+            count, _, _ = _layout(name, values)
+            if count <= asked:
+                return _component(name, values)
+            asked = count
+    raise ConfigServerError(f"{shards_key(name)} keeps changing", "try again")
+
+
+def diff(
+    current: Mapping[str, Component],
+    wanted: Mapping[str, Component],
+    sample: Sample | None = None,
+) -> list[Change]:
+    """Return what has to change so that the wanted components are there, and only they. Pure.
+
+    Args:
+        current: the components as they are.
+        wanted: the components as they shall be.
+        sample: keys to count how many are looked for elsewhere afterwards: the same for all
+            components, or by component's name. 10,000 synthetic keys where there are none.
+
+    Returns:
+        One change for each component, sorted by name, also the unchanged ones.
+    """
+    default = None if isinstance(sample, Mapping) else sample
+    changes = []
+    for name in sorted({*current, *wanted}):
+        before, after = current.get(name), wanted.get(name)
+        change = _change(name, before, after)
+        if before is not None and after is not None:
+            keys = sample.get(name) if isinstance(sample, Mapping) else default
+            if keys is None:
+                keys = default = sample_keys() if default is None else default
+            moved = _moved(before, after, keys) if change.replaced else 0
+            change = replace(change, moved=moved, sampled=len(keys))
+        changes.append(change)
+    return changes
+
+
+def push(
+    client: redis.Redis,
+    shard_map: ShardMap,
+    *,
+    force: bool = False,
+    prune: bool = False,
+    has_data: Callable[[Component], bool] | None = None,
+    sample: Sample | None = None,
+) -> list[Change]:
+    """Write a shard map to the config server: all of what changed, at once, or nothing.
+
+    A map that changes nothing writes nothing. Entries that cannot be read are replaced.
+
+    Args:
+        client: a client of the config server, however it decodes.
+        shard_map: what shall be there. Components that it does not describe stay as they are.
+        force: write also where data would be stranded.
+        prune: remove the components that the map does not describe.
+        has_data: says whether a component's shards hold data. Asked for components whose count of
+            shards or placement changes, and for those to be removed, with what is stored of them
+            now. Without it they are taken to hold some.
+        sample: see `diff`.
+
+    Returns:
+        What was changed; also the map's unchanged components.
+
+    Raises:
+        PushRefusedError: keys of components that hold data would be looked for on other shards,
+            or a component that holds data would be removed.
+        InvalidEntryError: the map names a component what none can be called.
+        ConfigError: other pushes came in between, again and again.
+        ConfigServerError: the config server cannot be read or written. If the connection broke
+            while the push was carried out, it says that it may have been.
+    """
+    problems = [
+        problem
+        for name, component in shard_map.components.items()
+        for problem in _check_component(name, component, shard_map.source)
+    ]
+    if problems:
+        raise invalid(problems)
+    with _reaching():
+        for attempt in range(_PUSHES):
+            with client.pipeline(transaction=True) as pipe:
+                try:
+                    return _push(pipe, shard_map.components, force, prune, has_data, sample)
+                except WatchError as error:
+                    if isinstance(error.__context__, RedisError):
+                        raise ConfigServerError(
+                            "the connection to the config server broke; nobody knows whether the "
+                            "push was carried out",
+                            "look with: shardkit config diff",
+                        ) from error
+            time.sleep(random.uniform(0, 0.001 * 2 ** min(attempt, 6)))
+    raise ConfigError("other pushes came in between, again and again", "try again")
+
+
+def pull(client: redis.Redis, config_server: Entry | None = None) -> ShardMap:
+    """Return what is on the config server as a shard map.
+
+    Args:
+        client: a client of the config server, however it decodes.
+        config_server: how the config server is reached, for the map to say so.
+
+    Raises:
+        MissingEntryError: nothing was pushed yet, or an entry is missing; names its key.
+        InvalidEntryError: an entry cannot be used; names its key.
+        ConfigServerError: the config server cannot be read.
+    """
+    components = read_components(client)
+    if not components:
+        raise MissingEntryError(
+            f"there is no key {_ENTRY}* on the config server",
+            "push a shard map first: shardkit config push",
+        )
+    source = "config server"
+    return ShardMap(components, config_server, tuple(overlaps(components, source)), source)
+
+
+def _push(
+    pipe: Any,
+    wanted: Mapping[str, Component],
+    force: bool,
+    prune: bool,
+    has_data: Callable[[Component], bool] | None,
+    sample: Sample | None,
+) -> list[Change]:
+    """Push once; WatchError says that somebody else wrote meanwhile, or the connection broke."""
+    pipe.watch(EPOCH_KEY)  # from here on, no other push goes unnoticed
+    [epoch] = _mget(pipe, [EPOCH_KEY])
+    found = _scan(pipe)
+    written = [key for component in wanted.values() for key in _texts(component, 1)]
+    pipe.watch(*{*found, *written})
+    values = _get(pipe, found)
+    if _mget(pipe, [EPOCH_KEY]) != [epoch]:
+        raise WatchError("another push came in between")
+
+    stored = _by_component(values, strict=False)
+    current: dict[str, Component] = {}
+    broken: dict[str, ConfigError] = {}
+    for name, own in stored.items():
+        if name in wanted or prune:
+            try:
+                component = _component(name, own)
+            except ConfigError as error:
+                broken[name] = error
+            else:
+                current |= {} if component is None else {name: component}
+    changes = diff(current, wanted, sample)
+    changes = [
+        _repair(change, stored[change.component]) if change.component in broken else change
+        for change in changes
+    ]
+    changes += [Change(name, "removed") for name in sorted(broken.keys() - wanted.keys())]
+    if not force:
+        _refuse(changes, current, broken, has_data)
+    if all(change.kind == "unchanged" for change in changes):
+        return changes
+
+    epochs = {name: _epoch(name, own) for name, own in stored.items()}
+    newest = max([_number(epoch), *epochs.values()]) + 1
+    texts: dict[str, str] = {EPOCH_KEY: str(newest)}
+    gone: set[str] = set()
+    for n, change in enumerate(changes):
+        if change.kind == "unchanged":
+            continue
+        name = change.component
+        gone |= stored.get(name, {}).keys()
+        if name in wanted:
+            number = epochs[name] + 1 if epochs.get(name) else newest
+            texts |= _texts(wanted[name], number)
+            changes[n] = replace(change, epoch=number if wanted[name].shards else 0)
+    pipe.multi()
+    pipe.mset(texts)
+    if gone - texts.keys():
+        pipe.delete(*sorted(gone - texts.keys()))
+    pipe.execute()
+    return changes
+
+
+def _refuse(
+    changes: Iterable[Change],
+    current: Mapping[str, Component],
+    broken: Mapping[str, ConfigError],
+    has_data: Callable[[Component], bool] | None,
+) -> None:
+    """Raise if any of the changes would strand data."""
+    reasons = []
+    for change in changes:
+        name = change.component
+        if change.kind != "removed" and not (change.kind == "changed" and change.replaced):
+            continue
+        if name in broken:
+            reasons.append(
+                f"component {name!r} may hold data on its shards, and what is stored of it cannot "
+                f"be read ({broken[name].message})"
+            )
+        elif has_data is None or _asked(has_data, current[name]):
+            reasons.append(f"component {name!r} holds data, and {_consequence(change)}")
+    if reasons:
+        raise PushRefusedError(
+            f"nothing was pushed: {'; '.join(reasons)}",
+            "move the data first, or push with --force",
+        )
+
+
+def _asked(has_data: Callable[[Component], bool], component: Component) -> bool:
+    try:
+        return has_data(component)
+    except RedisError as error:
+        raise ConfigError(
+            f"nothing was pushed: cannot tell whether component {component.name!r} holds data: "
+            f"{error}",
+            "start its servers, or push with --force",
+        ) from error
+
+
+def _consequence(change: Change) -> str:
+    if change.kind == "removed":
+        return "the push would remove its entries"
+    steps = []
+    if change.shards_before != change.shards_after:
+        steps.append(f"from {change.shards_before} to {change.shards_after} shards")
+    if change.placement_before != change.placement_after:
+        named = change.placement_before or "none", change.placement_after or "none"
+        steps.append("from placement {} to {}".format(*named))
+    return (
+        f"going {' and '.join(steps)} would look for {change.moved:,} of {change.sampled:,} sample "
+        "keys on another shard"
+    )
+
+
+def _repair(change: Change, values: _Values) -> Change:
+    """Return the change of a component of which what is stored cannot be read."""
+    try:
+        count, rule, _ = _layout(change.component, values)
+    except ConfigError:
+        count, rule = -1, ""
+    return replace(change, kind="changed", shards_before=count, placement_before=rule)
+
+
+def _change(name: str, before: Component | None, after: Component | None) -> Change:
+    kind: Kind = "changed"
+    if before is None:
+        kind = "added"
+    elif after is None:
+        kind = "removed"
+    elif before.same_as(after):
+        kind = "unchanged"
+    return Change(
+        name,
+        kind,
+        () if kind == "unchanged" else tuple(_field_changes(name, before, after)),
+        len(before.shards) if before else 0,
+        len(after.shards) if after else 0,
+        before.placement if before and before.shards else "",
+        after.placement if after and after.shards else "",
+    )
+
+
+def _field_changes(
+    name: str, before: Component | None, after: Component | None
+) -> Iterator[FieldChange]:
+    old, new = _entries(name, before), _entries(name, after)
+    for key in {**old, **new}:
+        left = old[key].fields if key in old else {}
+        right = new[key].fields if key in new else {}
+        if key not in old:
+            yield FieldChange(key, "", None, new[key].address)
+        elif key not in new:
+            yield FieldChange(key, "", old[key].address, None)
+        else:
+            for field in sorted({*left, *right}):
+                if field not in left or field not in right or left[field] != right[field]:
+                    yield FieldChange(key, field, _shown(left, field), _shown(right, field))
+
+
+def _shown(fields: Mapping[str, Any], name: str) -> str | None:
+    return json.dumps(mask(name, fields[name]), sort_keys=True) if name in fields else None
+
+
+def _entries(name: str, component: Component | None) -> dict[str, Entry]:
+    """Return a component's entries by key."""
+    if component is None:
+        return {}
+    entries = {} if component.entry is None else {entry_key(name): component.entry}
+    return entries | {entry_key(name, n): entry for n, entry in enumerate(component.shards)}
+
+
+def _texts(component: Component, epoch: int) -> dict[str, str]:
+    """Return what is stored of a component, by key."""
+    name = component.name
+    texts = {key: entry.to_json() for key, entry in _entries(name, component).items()}
+    if component.shards:
+        described = {
+            "shards": len(component.shards),
+            "placement": component.placement,
+            "epoch": epoch,
+        }
+        texts[shards_key(name)] = json.dumps(described)
+    return texts
+
+
+def _moved(before: Component, after: Component, keys: Iterable[Key]) -> int:
+    return sum(before.shard_of(key) != after.shard_of(key) for key in keys)
+
+
+def _check_component(name: str, component: Component, source: str) -> Iterator[Problem]:
+    yield from check_name(name, source)
+    if component.name != name:
+        yield Problem(source, name, "", f"is component {component.name!r}", "give it its own name")
+    if component.entry is None and not component.shards:
+        yield Problem(source, name, "", "has neither entry nor shards", "give one, or both")
+
+
+def _component(name: str, values: _Values) -> Component | None:
+    """Build a component from what is stored of it; None if that is nothing."""
+    count, rule, epoch = _layout(name, values)
+    entry = _entry(entry_key(name), values)
+    shards = []
+    for n in range(count):
+        key = entry_key(name, n)
+        shard = _entry(key, values)
+        if shard is None:
+            raise MissingEntryError(
+                f"{key} is missing, but {shards_key(name)} says {count} shards", _PUSH_AGAIN
+            )
+        if shard.is_cluster:
+            raise InvalidEntryError(
+                f"{key}: cluster = true makes a cluster a shard",
+                "a cluster shards itself: make it the component's entry",
+            )
+        shards.append(shard)
+    if entry is None and not shards:
+        return None
+    return Component(name, entry, tuple(shards), rule, epoch)
+
+
+def _layout(name: str, values: _Values) -> tuple[int, str, int]:
+    """Return a component's count of shards, placement and epoch; 0 shards if it is unsharded."""
+    key = shards_key(name)
+    text = values.get(key)
+    if text is not None:
+        return check_shards(load_json(text, key), key)
+    for found, value in values.items():
+        if value is not None and found != entry_key(name):
+            raise MissingEntryError(
+                f"{key} is missing, but {found} is there: nobody knows how many shards there are",
+                _PUSH_AGAIN,
+            )
+    return 0, DEFAULT, 0
+
+
+def _epoch(name: str, values: _Values) -> int:
+    try:
+        return _layout(name, values)[2]
+    except ConfigError:
+        return 0
+
+
+def _entry(key: str, values: _Values) -> Entry | None:
+    text = values.get(key)
+    return None if text is None else Entry.from_json(text, key)
+
+
+def _number(text: bytes | str | None) -> int:
+    return int(text) if text is not None and re.fullmatch(rb"[0-9]{1,15}", _bytes(text)) else 0
+
+
+def _bytes(text: bytes | str) -> bytes:
+    return text.encode() if isinstance(text, str) else text
+
+
+def _by_component(values: _Values, *, strict: bool = True) -> dict[str, dict[str, Any]]:
+    """Return what is stored by component's name and key.
+
+    Raises:
+        InvalidEntryError: a key belongs to no component (if it is strict).
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for key, value in values.items():
+        name = _owner(key)
+        if not any(check_name(name, key)):
+            found.setdefault(name, {})[key] = value
+        elif strict:
+            raise InvalidEntryError(
+                f"{key!r} belongs to no component: {name!r} cannot be a component's name",
+                "delete the key, or rename it outside of config:redis: and config:shards:",
+            )
+    return found
+
+
+def _owner(key: str) -> str:
+    """Return the name of the component that a key belongs to."""
+    if key.startswith(_SHARDS):
+        return key.removeprefix(_SHARDS)
+    return re.sub(r":(0|[1-9][0-9]{0,8})\Z", "", key.removeprefix(_ENTRY))
+
+
+def _scan(client: Any) -> list[str]:
+    """Return the keys of all entries and counts."""
+    found: set[str] = set()
+    cursor = 0
+    while True:
+        command = ("SCAN", cursor, "MATCH", "config:[rs]*", "COUNT", _CHUNK)
+        cursor, keys = client.execute_command(*command, **{NEVER_DECODE: True})
+        # Whatever is not UTF-8 is no component's; the escapes are what names it in the message.
+        names = [bytes(key).decode(errors="backslashreplace") for key in keys]
+        found.update(name for name in names if name.startswith((_ENTRY, _SHARDS)))
+        if not int(cursor):
+            return sorted(found)
+
+
+def _get(client: Any, keys: Sequence[str]) -> dict[str, bytes | None]:
+    values: dict[str, bytes | None] = {}
+    for start in range(0, len(keys), _CHUNK):
+        chunk = keys[start : start + _CHUNK]
+        values.update(zip(chunk, _mget(client, chunk), strict=True))
+    return values
+
+
+def _mget(client: Any, keys: Sequence[str]) -> list[bytes | None]:
+    values: list[bytes | None] = client.execute_command("MGET", *keys, **{NEVER_DECODE: True})
+    return values
+
+
+def _check_types(client: Any, values: _Values) -> None:
+    """Raise for a key that is there and has no text; MGET says nothing of such keys."""
+    for key, value in values.items():
+        if value is None and client.exists(key):
+            raise InvalidEntryError(f"{key} holds no text", f"delete the key and {_PUSH_AGAIN}")
+
+
+@contextmanager
+def _reaching() -> Iterator[None]:
+    """Turn redis-py's errors into ours."""
+    try:
+        yield
+    except RedisError as error:
+        raise ConfigServerError(
+            f"the config server cannot be used: {error}", "start it, or name another one"
+        ) from error

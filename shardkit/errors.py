@@ -1,0 +1,162 @@
+"""Every error that shardkit raises, in one tree.
+
+::
+
+    ShardKitError
+    ├── ConfigError                what the entries or the shard map say
+    │   ├── InvalidEntryError      an entry that cannot be used (also a shard map's)
+    │   ├── MissingEntryError      an entry that is not there
+    │   ├── ShardCountError        a caller's shard count is not the map's
+    │   ├── ConfigServerError      the config server is away and nothing is known yet
+    │   └── PushRefusedError       a push that would strand data
+    ├── RoutingError               where a command should go
+    │   ├── InvalidKeyError        not a key (also a TypeError)
+    │   └── CrossShardError        one command, keys on several shards
+    ├── StructureError             what a structure is asked to hold
+    │   ├── InvalidArgumentError   a member, field, id or size out of range (also a ValueError)
+    │   └── ParameterMismatchError opened with other parameters than it was created with
+    ├── ShardFailure               one command on one shard; a reply slot may hold it as a value
+    │   ├── ShardUnavailable       never reached, or lost before the answer came
+    │   └── CommandRefused         the server answered with an error
+    ├── ShardErrors                several ShardFailures (also an ExceptionGroup)
+    ├── ClosedError                a kit that was closed is used
+    └── LocalServerError           an embedded server did not start or stop
+
+Each error says what is wrong and then what to do about it; both parts are kept apart, as
+``message`` and ``remedy``, so that the command line can print them on one line. Every error
+pickles. No error holds a password: whoever builds a message masks secrets first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+class ShardKitError(Exception):
+    """The root of the tree: ``message`` says what is wrong, ``remedy`` what to do."""
+
+    def __init__(self, message: str, remedy: str = "") -> None:
+        super().__init__(message, remedy)
+        self.message = message
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.message}; {self.remedy}" if self.remedy else self.message
+
+
+class ConfigError(ShardKitError):
+    """The configuration cannot be used as it stands."""
+
+
+class InvalidEntryError(ConfigError):
+    """An entry or a shard map has a field that cannot be used.
+
+    Attributes:
+        problems: everything that was found, one Problem each (empty where there is just one).
+    """
+
+    problems: tuple[Any, ...] = ()
+
+
+class MissingEntryError(ConfigError):
+    """An entry that is needed is not in the configuration."""
+
+
+class ShardCountError(ConfigError):
+    """A decorator or router names another shard count than the configuration."""
+
+
+class ConfigServerError(ConfigError):
+    """The config server could not be read, and no earlier good entries are known."""
+
+
+class PushRefusedError(ConfigError):
+    """A push would change where existing data is looked for."""
+
+
+class RoutingError(ShardKitError):
+    """A command cannot be routed."""
+
+
+class InvalidKeyError(RoutingError, TypeError):
+    """The value given as a key is not text, bytes or an integer."""
+
+
+class CrossShardError(RoutingError):
+    """The keys of one command live on different shards."""
+
+
+class StructureError(ShardKitError):
+    """A structure cannot do what it is asked."""
+
+
+class InvalidArgumentError(StructureError, ValueError):
+    """An argument has the wrong type or is out of range."""
+
+
+class ParameterMismatchError(StructureError):
+    """An existing structure is opened with other parameters than it was created with."""
+
+
+class ShardFailure(ShardKitError):
+    """What happened to one command on one shard; stands in the command's reply slot.
+
+    Attributes:
+        shard: the shard as text, ``unique:7``.
+        command: the command's name, ``SADD``; never its arguments.
+        error: redis-py's error.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        remedy: str = "",
+        *,
+        shard: str = "",
+        command: str = "",
+        error: Exception | None = None,
+    ) -> None:
+        super().__init__(message, remedy)
+        self.shard = shard
+        self.command = command
+        self.error = error
+        self.__cause__ = error
+
+
+class ShardUnavailable(ShardFailure):
+    """The shard could not be reached, or the connection broke before its answer came.
+
+    In the second case the command may have been executed.
+    """
+
+
+class CommandRefused(ShardFailure):
+    """The server answered the command with an error."""
+
+
+class ShardErrors(ShardKitError, ExceptionGroup[ShardFailure]):
+    """Failures of one exchange, at most one for each shard and kind of error."""
+
+    def __new__(cls, message: str, failures: Sequence[ShardFailure]) -> ShardErrors:
+        """Group the failures under a message that names their shards."""
+        return ExceptionGroup.__new__(cls, message, failures)
+
+    def __init__(self, message: str, failures: Sequence[ShardFailure]) -> None:
+        Exception.__init__(self, message, failures)
+        self.remedy = ""
+
+    def __str__(self) -> str:
+        return f"{self.message}: " + "; ".join(str(failure) for failure in self.exceptions)
+
+    def derive(self, excs: Sequence[Any]) -> Any:
+        """Keep the type when ``except*`` splits the group."""
+        return ShardErrors(self.message, excs)
+
+
+class ClosedError(ShardKitError):
+    """The kit was closed."""
+
+
+class LocalServerError(ShardKitError):
+    """An embedded server could not be started or stopped."""

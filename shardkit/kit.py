@@ -1,0 +1,439 @@
+"""Kits: one topology opened, and everything that shardkit offers handed out.
+
+::
+
+    with shardkit.connect("configs/local.yaml") as kit:        # or "redis://config-host:6379/0",
+        @kit.redis_connection("unique")                        # or nothing: $SHARDKIT_CONFIG
+        def expected(conn, day): ...
+
+        timelines = kit.key_sharded("timelines", shards=8)
+        ids = kit.set("ids", component="unique", total=1_000_000, members=int)
+
+    async with await shardkit.aconnect() as kit:               # the same, awaited
+        await kit.set("ids", component="unique", total=1_000_000, members=int).scard()
+
+Either kit's decorators serve blocking and async functions. The default kit, which the module-level
+decorators and routers use, is opened from ``configure`` or ``$SHARDKIT_CONFIG`` when it is first
+needed, never at import.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import threading
+from pathlib import Path
+from typing import Any, Self, TypeAlias, TypeVar, overload
+
+from shardkit import decorators
+from shardkit.client_plane import DEFAULT_PLANE, ClientPlane
+from shardkit.clients import AsyncClient, Client, Clients
+from shardkit.config.component import Component
+from shardkit.config.entry import Entry
+from shardkit.config.shard_map import ShardMap
+from shardkit.connections import Connector
+from shardkit.decorators import Decorator, KeyOf
+from shardkit.drivers import AwaitingDriver, BlockingDriver
+from shardkit.errors import ConfigError, ShardKitError
+from shardkit.operation import Awaiting, Blocking, Operation
+from shardkit.routers import (
+    AsyncIdPairShardedConnection,
+    AsyncKeyShardedConnection,
+    IdPairShardedConnection,
+    KeyShardedConnection,
+)
+from shardkit.routing.placement import DEFAULT
+from shardkit.structures.clock import ServerClock
+from shardkit.structures.members import M
+from shardkit.structures.set import DEFAULT_SHARD_SIZE, ShardedSet
+from shardkit.structures.unique_visitors import FIRST_DAY, MOST_DIGITS, UniqueVisitors
+from shardkit.topology import ConfigServer, FixedMap, MapFile, Source, Topology
+
+logger = logging.getLogger("shardkit")
+
+ENVIRONMENT = "SHARDKIT_CONFIG"
+# The config server is asked in the way of somebody's call: it gets less time than data does.
+CONFIG_TIMEOUT = 1.0
+
+Where: TypeAlias = str | Path | ShardMap | Entry
+
+T = TypeVar("T")
+
+
+class _Kit:
+    """What both kits have: the topology, the clients, and the client plane's decorators.
+
+    Args:
+        source: where entries come from.
+        connector: what builds clients.
+        clock: tells the servers' time.
+        on_close: called when the kit is closed.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        connector: Connector | None = None,
+        clock: ServerClock | None = None,
+        config_clients: Clients | None = None,
+    ) -> None:
+        self.topology = Topology(source)
+        self.clients = Clients(connector)
+        self.plane = ClientPlane(self.topology, self.clients)
+        self._clock = clock or ServerClock()
+        self._config_clients = config_clients
+
+    def redis_connection(self, component: str) -> Decorator:
+        """Return a decorator that hands a function the client of a component's unsharded entry.
+
+        See `shardkit.decorators.redis_connection`.
+        """
+        return decorators.redis_connection(self.plane, component)
+
+    def sharded_connection(
+        self, component: str, shards: int | None = None, key: KeyOf = None
+    ) -> Decorator:
+        """Return a decorator that hands a function the client of the shard of its first argument.
+
+        See `shardkit.decorators.sharded_connection`.
+        """
+        return decorators.sharded_connection(self.plane, component, shards, key)
+
+    def _close(self) -> None:
+        self.topology.close()
+        self.clients.close()
+        if self._config_clients is not None:
+            self._config_clients.close()
+
+    async def aclose(self) -> None:
+        """Close every pool: the blocking ones, and the running event loop's."""
+        self._close()
+        await self.clients.aclose()
+        if self._config_clients is not None:
+            await self._config_clients.aclose()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.topology.source})"
+
+
+class ShardKit(_Kit):
+    """A topology opened for blocking use. Made by `connect`; a context manager.
+
+    Thread-safe. A forked child may go on using it: it gets connections of its own.
+    """
+
+    def __init__(self, source: Source, **options: Any) -> None:
+        super().__init__(source, **options)
+        self.driver = BlockingDriver(self.plane.links[True])
+
+    def component(self, name: str) -> Component:
+        """Return a component as it is now: its entries, shards, placement and epoch.
+
+        Raises:
+            ConfigError: it is missing or broken, or where it is described cannot be read.
+        """
+        return self.topology.component(name)
+
+    def components(self) -> list[str]:
+        """List the components that there are."""
+        return self.topology.source.names()
+
+    def client(self, component: str, shard: int | None = None) -> Client:
+        """Return the client of a shard, or (None) of a component's unsharded entry."""
+        return self.clients.get(self.topology.component(component), shard)
+
+    def key_sharded(self, component: str, shards: int | None = None) -> KeyShardedConnection:
+        """Return a router by key; see `shardkit.routers`."""
+        return KeyShardedConnection(component, shards, plane=self.plane)
+
+    def id_pair_sharded(self, component: str, shards: int | None = None) -> IdPairShardedConnection:
+        """Return a router by pairs of ids; see `shardkit.routers`."""
+        return IdPairShardedConnection(component, shards, plane=self.plane)
+
+    def together(self, *operations: Operation[T]) -> list[T]:
+        """Run deferred operations in lock step; see `shardkit.drivers`.
+
+        Example: ``kit.together(a.deferred.scard(), b.deferred.scard())`` is one exchange.
+        """
+        return self.driver.together(*operations)
+
+    @overload
+    def set(
+        self, name: str, *, component: str, total: int, shard_size: int = ..., partition: str = ...
+    ) -> ShardedSet[Blocking, str]: ...
+    @overload
+    def set(
+        self,
+        name: str,
+        *,
+        component: str,
+        total: int,
+        shard_size: int = ...,
+        members: type[M],
+        partition: str = ...,
+    ) -> ShardedSet[Blocking, M]: ...
+    def set(
+        self,
+        name: str,
+        *,
+        component: str,
+        total: int,
+        shard_size: int = DEFAULT_SHARD_SIZE,
+        members: type[Any] = str,
+        partition: str = DEFAULT,
+    ) -> ShardedSet[Blocking, Any]:
+        """Return a SET in parts; see `shardkit.structures.set.ShardedSet`."""
+        return ShardedSet(self.driver, component, name, total, shard_size, members, partition)
+
+    def unique_visitors(
+        self,
+        name: str = "unique",
+        *,
+        component: str = "unique",
+        shard_size: int = DEFAULT_SHARD_SIZE,
+        digits: int = MOST_DIGITS,
+        first_day: int = FIRST_DAY,
+        partition: str = DEFAULT,
+    ) -> UniqueVisitors[Blocking]:
+        """Return a counter of unique visitors; see `shardkit.structures.unique_visitors`."""
+        return UniqueVisitors(
+            self.driver, component, name, shard_size, digits, first_day, partition, self._clock
+        )
+
+    def close(self) -> None:
+        """Close every pool. Whoever uses the kit afterwards gets ClosedError."""
+        self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+class AsyncShardKit(_Kit):
+    """A topology opened for awaiting use. Made by `aconnect`; an asynchronous context manager.
+
+    Each event loop that uses it gets connections of its own.
+    """
+
+    def __init__(self, source: Source, **options: Any) -> None:
+        super().__init__(source, **options)
+        self.driver = AwaitingDriver(self.plane.alinks[True])
+
+    async def component(self, name: str) -> Component:
+        """Return a component as it is now; see `ShardKit.component`."""
+        return await self.topology.acomponent(name)
+
+    async def components(self) -> list[str]:
+        """List the components that there are."""
+        return await self.topology.source.anames()
+
+    async def load(self, *names: str) -> None:
+        """Read components, so that routers can hand out their clients without waiting.
+
+        Args:
+            names: the components; none for all that there are, of which broken ones are logged.
+
+        Raises:
+            ConfigError: a named component is missing or broken.
+        """
+        found = names or await self.components()
+        outcomes = await asyncio.gather(
+            *map(self.topology.acomponent, found), return_exceptions=True
+        )
+        for name, outcome in zip(found, outcomes, strict=True):
+            if isinstance(outcome, ShardKitError) and not names:
+                logger.warning("component %r cannot be used: %s", name, outcome)
+            elif isinstance(outcome, BaseException):
+                raise outcome
+
+    async def client(self, component: str, shard: int | None = None) -> AsyncClient:
+        """Return the awaiting client of a shard, or (None) of the unsharded entry."""
+        return self.clients.aget(await self.topology.acomponent(component), shard)
+
+    def key_sharded(self, component: str, shards: int | None = None) -> AsyncKeyShardedConnection:
+        """Return a router by key; see `shardkit.routers`."""
+        return AsyncKeyShardedConnection(component, shards, plane=self.plane)
+
+    def id_pair_sharded(
+        self, component: str, shards: int | None = None
+    ) -> AsyncIdPairShardedConnection:
+        """Return a router by pairs of ids; see `shardkit.routers`."""
+        return AsyncIdPairShardedConnection(component, shards, plane=self.plane)
+
+    async def together(self, *operations: Operation[T]) -> list[T]:
+        """Run deferred operations in lock step; see `ShardKit.together`."""
+        return await self.driver.together(*operations)
+
+    @overload
+    def set(
+        self, name: str, *, component: str, total: int, shard_size: int = ..., partition: str = ...
+    ) -> ShardedSet[Awaiting, str]: ...
+    @overload
+    def set(
+        self,
+        name: str,
+        *,
+        component: str,
+        total: int,
+        shard_size: int = ...,
+        members: type[M],
+        partition: str = ...,
+    ) -> ShardedSet[Awaiting, M]: ...
+    def set(
+        self,
+        name: str,
+        *,
+        component: str,
+        total: int,
+        shard_size: int = DEFAULT_SHARD_SIZE,
+        members: type[Any] = str,
+        partition: str = DEFAULT,
+    ) -> ShardedSet[Awaiting, Any]:
+        """Return a SET in parts; see `shardkit.structures.set.ShardedSet`."""
+        return ShardedSet(self.driver, component, name, total, shard_size, members, partition)
+
+    def unique_visitors(
+        self,
+        name: str = "unique",
+        *,
+        component: str = "unique",
+        shard_size: int = DEFAULT_SHARD_SIZE,
+        digits: int = MOST_DIGITS,
+        first_day: int = FIRST_DAY,
+        partition: str = DEFAULT,
+    ) -> UniqueVisitors[Awaiting]:
+        """Return a counter of unique visitors; see `shardkit.structures.unique_visitors`."""
+        return UniqueVisitors(
+            self.driver, component, name, shard_size, digits, first_day, partition, self._clock
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.aclose()
+
+
+def connect(where: Where | None = None, **options: Any) -> ShardKit:
+    """Open a topology for blocking use.
+
+    Args:
+        where: a YAML shard map's path; or the config server that holds the entries, as a
+            redis://, rediss:// or unix:// URL or an Entry; or a ShardMap. By default what
+            ``$SHARDKIT_CONFIG`` says.
+        options: ``connector`` builds clients in another way, ``clock`` tells another time.
+
+    Returns:
+        The kit. It connects to nothing before it is used.
+
+    Raises:
+        ConfigError: the map cannot be read, or nothing says where to look.
+        InvalidEntryError: something in the map or URL cannot be used.
+    """
+    source, clients = _source(where, options.get("connector"))
+    return ShardKit(source, config_clients=clients, **options)
+
+
+async def aconnect(where: Where | None = None, **options: Any) -> AsyncShardKit:
+    """Open a topology for awaiting use, and read all its components; see `connect`.
+
+    Raises:
+        redis.exceptions.ConnectionError: the config server is away.
+    """
+    source, clients = _source(where, options.get("connector"))
+    kit = AsyncShardKit(source, config_clients=clients, **options)
+    try:
+        await kit.load()
+    except BaseException:
+        await kit.aclose()
+        raise
+    return kit
+
+
+def _source(where: Where | None, connector: Connector | None) -> tuple[Source, Clients | None]:
+    if where is None:
+        where = os.environ.get(ENVIRONMENT)
+        if not where:
+            raise ConfigError(
+                f"no topology was named, and ${ENVIRONMENT} is not set",
+                f"give a shard map's path or a config server's URL, or export {ENVIRONMENT}",
+            )
+    if isinstance(where, ShardMap):
+        return FixedMap(where), None
+    if isinstance(where, str) and re.match(r"(rediss?|unix)://", where):
+        where = Entry({"url": where}, "config server")
+    if isinstance(where, Entry):
+        limits = {"socket_timeout": CONFIG_TIMEOUT, "socket_connect_timeout": CONFIG_TIMEOUT}
+        entry = Entry({**limits, **where.fields}, "config server")
+        component = Component("config-server", entry)
+        clients = Clients(connector)
+        return ConfigServer(
+            entry,
+            lambda: clients.get(component, None, raw=True),
+            lambda: clients.aget(component, None, raw=True),
+        ), clients
+    return MapFile(where), None
+
+
+class _Default:
+    """The default kit, opened once."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.where: Where | None = None
+        self.kit: ShardKit | None = None
+
+    def opened(self) -> ShardKit:
+        kit = self.kit
+        if kit is None:
+            with self.lock:
+                kit = self.kit = self.kit or connect(self.where)
+        return kit
+
+    def configure(self, where: Where | ShardKit | None) -> None:
+        with self.lock:
+            old, self.kit = self.kit, None
+            if isinstance(where, ShardKit):
+                self.kit = where
+            else:
+                self.where = where
+            if old is not None and old is not where:
+                old.close()
+
+
+_default = _Default()
+DEFAULT_PLANE.opened = lambda: _default.opened().plane
+os.register_at_fork(after_in_child=lambda: setattr(_default, "lock", threading.RLock()))
+
+
+def configure(where: Where | ShardKit | None = None) -> None:
+    """Say where the default kit's topology is; an open default kit is closed.
+
+    Args:
+        where: see `connect`; or a kit that is open already.
+    """
+    _default.configure(where)
+
+
+def default_kit() -> ShardKit:
+    """Return the default kit, which is opened now if it was not yet.
+
+    Raises:
+        ConfigError: neither `configure` nor ``$SHARDKIT_CONFIG`` says where its topology is.
+    """
+    return _default.opened()
+
+
+def redis_connection(component: str) -> Decorator:
+    """The default kit's `ShardKit.redis_connection`, opened when the function is first called."""
+    return decorators.redis_connection(DEFAULT_PLANE, component)
+
+
+def sharded_connection(component: str, shards: int | None = None, key: KeyOf = None) -> Decorator:
+    """The default kit's `ShardKit.sharded_connection`, opened when the function is first called."""
+    return decorators.sharded_connection(DEFAULT_PLANE, component, shards, key)

@@ -1,0 +1,1 @@
+"""Links carry batches to shards and bring replies back, in order: the only things that do I/O."""

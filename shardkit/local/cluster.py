@@ -1,0 +1,257 @@
+"""A real cluster on this machine.
+
+::
+
+    with LocalCluster() as cluster:                  # three masters, 16,384 slots between them
+        with cluster.client() as client:             # redis.RedisCluster
+            client.set("greeting", "hello")
+
+    LocalCluster(masters=3, replicas_per_master=1)   # with replicas that can take over
+
+The nodes are introduced to one another as `redis-cli --cluster create` would do it, by commands
+alone. A node refuses to serve in its first two seconds, so a cluster takes that long to start.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import redis
+
+from shardkit.config.entry import Entry
+from shardkit.errors import LocalServerError
+from shardkit.local.fleet import start_all, stop_all
+from shardkit.local.process import GuardedProcess
+from shardkit.local.server import (
+    HOST,
+    START_TIMEOUT,
+    STOP_TIMEOUT,
+    LocalServer,
+    free_port,
+    wait_until,
+)
+from shardkit.local.settings import Setting, Settings
+
+SLOTS = 16384
+
+
+class ClusterNode(LocalServer):
+    """One node of a cluster, which knows no other node yet."""
+
+    bus_port = 0  # where nodes talk to one another
+
+    def _configure(self, process: GuardedProcess) -> None:
+        self.bus_port = free_port()
+        super()._configure(process)
+
+    def _settings(self) -> Settings:
+        return [
+            ("cluster-enabled", True),
+            ("cluster-config-file", "nodes.conf"),
+            ("cluster-node-timeout", 3000),
+            ("cluster-port", self.bus_port),
+            ("cluster-announce-ip", HOST),
+            ("cluster-allow-replica-migration", False),
+            *super()._settings(),  # last, so that config= has the last word
+        ]
+
+
+class LocalCluster:
+    """A cluster of several server processes. A context manager.
+
+    Args:
+        masters: how many masters; at least 3, or no master can be replaced.
+        replicas_per_master: how many replicas each of them has.
+        port: the first node's port; 0 for a free one, as all other nodes have.
+        password: the default user's password; None for none.
+        users: further users and their passwords; see `LocalServer`.
+        data_dir: where each node keeps its data, in ``node-0`` and so on; None keeps no data.
+        config: further configuration of each node.
+        binary: the server binary; None finds one (`find_server`).
+        name: what messages call it.
+
+    Attributes:
+        nodes: the nodes, masters first; node ``masters + n`` is a replica of node ``n % masters``.
+    """
+
+    def __init__(
+        self,
+        masters: int = 3,
+        replicas_per_master: int = 0,
+        *,
+        port: int = 0,
+        password: str | None = None,
+        users: Mapping[str, str] | None = None,
+        data_dir: str | Path | None = None,
+        config: Mapping[str, Setting] | None = None,
+        binary: str | Path | None = None,
+        name: str = "cluster",
+    ) -> None:
+        if masters < 1 or replicas_per_master < 0:
+            raise LocalServerError(
+                f"{name}: {masters} masters with {replicas_per_master} replicas each make no "
+                "cluster",
+                "give at least one master, and 0 or more replicas",
+            )
+        self.name = name
+        self._masters = masters
+        self.nodes = [
+            ClusterNode(
+                port=0 if n else port,
+                password=password,
+                users=users,
+                data_dir=None if data_dir is None else Path(data_dir) / f"node-{n}",
+                config=config,
+                binary=binary,
+                name=f"{name} node {n}",
+            )
+            for n in range(masters * (1 + replicas_per_master))
+        ]
+
+    @property
+    def entry(self) -> Entry:
+        """The entry to connect with, as a user with every right."""
+        return Entry({**self.nodes[0].entry.fields, "cluster": True}, self.name)
+
+    def client(self, **arguments: Any) -> redis.RedisCluster:
+        """Return a client of the cluster as a user with every right.
+
+        Args:
+            arguments: further arguments of ``redis.RedisCluster``.
+        """
+        fields = self.nodes[0].entry.fields
+        return redis.RedisCluster(**{"protocol": 2, **fields, **arguments})
+
+    def start(self, timeout: float = START_TIMEOUT) -> Self:
+        """Start the nodes, introduce them to one another, and wait until all of them serve.
+
+        Args:
+            timeout: seconds to wait for that.
+
+        Returns:
+            This cluster.
+
+        Raises:
+            LocalServerError: a node did not start, or they did not come together in time.
+        """
+        deadline = time.monotonic() + timeout
+        start_all(self.nodes, timeout)
+        try:
+            self.introduce(deadline)
+            self.await_ready(deadline)
+        except BaseException:
+            self.stop(0)
+            raise
+        return self
+
+    def stop(self, timeout: float = STOP_TIMEOUT) -> None:
+        """Stop all nodes; see `LocalServer.stop`."""
+        stop_all(self.nodes, timeout)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        running = sum(node.running for node in self.nodes)
+        return f"<LocalCluster {self.name!r}: {running} of {len(self.nodes)} nodes running>"
+
+    def introduce(self, deadline: float) -> None:
+        """Give slots to masters that have none, and have every node meet every other.
+
+        Nodes that come back with their data have their slots and know each other, but by ports
+        that may have changed; meeting again tells them.
+
+        Args:
+            deadline: when to give up, by ``time.monotonic``.
+
+        Raises:
+            LocalServerError: the replicas did not find their masters in time.
+        """
+        with ExitStack() as stack:
+            clients = [stack.enter_context(node.client()) for node in self.nodes]
+            fresh = all(
+                client.cluster("info")["cluster_slots_assigned"] == "0" for client in clients
+            )
+            for n, client in enumerate(clients):
+                if fresh:
+                    client.execute_command("CLUSTER SET-CONFIG-EPOCH", n + 1)
+                if fresh and n < self._masters:
+                    first = SLOTS * n // self._masters
+                    last = SLOTS * (n + 1) // self._masters - 1
+                    client.execute_command("CLUSTER ADDSLOTSRANGE", first, last)
+                for other in self.nodes[n + 1 :]:
+                    client.execute_command("CLUSTER MEET", HOST, other.port, other.bus_port)
+            ids = [client.execute_command("CLUSTER MYID") for client in clients]
+            for n, client in enumerate(clients[self._masters :] if fresh else []):
+                master = _text(ids[n % self._masters])
+                wait_until(
+                    lambda client=client, master=master: bool(  # type: ignore[misc]
+                        client.execute_command("CLUSTER REPLICATE", master)
+                    ),
+                    deadline,
+                    self._late,
+                )
+
+    def await_ready(self, deadline: float) -> None:
+        """Wait until every node serves, and all agree who has which slots.
+
+        Args:
+            deadline: when to give up, by ``time.monotonic``.
+
+        Raises:
+            LocalServerError: they did not in time.
+        """
+        with ExitStack() as stack:
+            clients = [stack.enter_context(node.client()) for node in self.nodes]
+            wait_until(lambda: self._agree(clients), deadline, self._late)
+
+    def _agree(self, clients: list[redis.Redis]) -> bool:
+        views = [_view(client) for client in clients]
+        ports = {node.port for node in self.nodes}
+        for view, client in zip(views, clients, strict=True):
+            info = client.cluster("info")
+            if info["cluster_state"] != "ok" or info["cluster_slots_ok"] != str(SLOTS):
+                return False
+            if view != views[0] or {port for port, _ in view.values()} != ports:
+                return False
+        return all(_copied(client) for client in clients)
+
+    def _late(self) -> LocalServerError:
+        logs = "\n".join(node.log(3) for node in self.nodes)
+        return LocalServerError(
+            f"{self.name}: the nodes did not come together in time; their logs end:\n{logs}\n",
+            "give them more time",
+        )
+
+
+def _view(client: redis.Redis) -> dict[str, tuple[int, Any]]:
+    """Return each node's port, and its slots or its master, as one node sees them."""
+    view = {}
+    for address, node in client.cluster("nodes").items():
+        if "handshake" in node["flags"] or "fail" in node["flags"]:
+            continue  # not known yet, or not seen
+        port = int(address.rpartition(":")[2])
+        view[node["node_id"]] = (port, node["slots"] or node["master_id"])
+    return view
+
+
+def _copied(client: redis.Redis) -> bool:
+    found: Any = client.info("replication")
+    return bool(found.get("master_link_status", "up") == "up")
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

@@ -1,0 +1,61 @@
+"""Many servers at once: they start, and end, side by side."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from shardkit.errors import LocalServerError
+from shardkit.local.server import START_TIMEOUT, STOP_TIMEOUT, LocalServer
+
+Started: TypeAlias = Callable[[LocalServer], object]
+
+
+def start_all(
+    servers: Sequence[LocalServer], timeout: float = START_TIMEOUT, started: Started | None = None
+) -> None:
+    """Start servers side by side and wait until all answer; if one fails, stop them all.
+
+    Args:
+        servers: the servers; none of them runs.
+        timeout: seconds to wait for all of them.
+        started: called with each server that answers.
+
+    Raises:
+        LocalServerError: one of them did not start.
+    """
+    for server in servers:
+        if server.running:
+            raise LocalServerError(f"{server.name} runs already", "stop it first")
+    deadline = time.monotonic() + timeout
+    try:
+        # Those with a given port first, or a free one might be theirs.
+        for server in sorted(servers, key=lambda server: not server._asked_port):
+            server._launch()
+        for server in servers:
+            server._await_ready(deadline)
+            server._await_copy(deadline)
+            if started is not None:
+                started(server)
+    except BaseException:
+        stop_all(servers, 0)
+        raise
+
+
+def stop_all(servers: Sequence[LocalServer], timeout: float = STOP_TIMEOUT) -> None:
+    """Stop servers side by side; see `LocalServer.stop`.
+
+    Args:
+        servers: the servers; those that do not run are passed over.
+        timeout: seconds that all of them have before they are killed.
+    """
+    try:
+        for server in servers:
+            server._ask_to_end()
+        deadline = time.monotonic() + timeout
+        for server in servers:
+            server._await_end(deadline, patient=timeout > 0)
+    finally:
+        for server in servers:
+            server._end()

@@ -1,0 +1,283 @@
+"""A real Sentinel set-up on this machine: a master, replicas, and the Sentinels that watch them.
+
+::
+
+    with LocalSentinel("main") as watched:             # a master, a replica, three Sentinels
+        client = watched.sentinel().master_for("main")
+        client.set("greeting", "hello")
+        watched.master.kill()                          # about two seconds later,
+        client.get("greeting")                         # the replica is the master
+
+A master is given up after half a second without an answer, so that a fail-over is quick.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import redis
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+from redis.retry import Retry
+from redis.sentinel import Sentinel
+
+from shardkit.config.entry import Entry
+from shardkit.errors import LocalServerError
+from shardkit.local.fleet import start_all, stop_all
+from shardkit.local.server import (
+    HOST,
+    START_TIMEOUT,
+    STOP_TIMEOUT,
+    LocalServer,
+    wait_until,
+)
+from shardkit.local.settings import Setting, Settings
+
+
+class SentinelServer(LocalServer):
+    """One Sentinel: the same binary, started with ``--sentinel``.
+
+    Args:
+        watched: the first master of each service that it watches; they run before it starts.
+        quorums: how many Sentinels must find that a service's master is gone.
+        down_after: seconds without an answer after which a server counts as gone.
+        server: the other arguments of `LocalServer`.
+    """
+
+    def __init__(
+        self,
+        watched: Mapping[str, LocalServer],
+        quorums: Mapping[str, int],
+        *,
+        down_after: float = 0.5,
+        **server: Any,
+    ) -> None:
+        super().__init__(**server)
+        self.watched = dict(watched)
+        self._quorums = dict(quorums)
+        self._down_after = down_after
+
+    def _arguments(self) -> list[str]:
+        return [*super()._arguments(), "--sentinel"]
+
+    def _settings(self) -> Settings:
+        settings: Settings = []
+        for service, master in self.watched.items():
+
+            def say(what: str, *values: str | int, service: str = service) -> None:
+                settings.append(("sentinel", (what, service, *values)))
+
+            say("monitor", HOST, master.port, self._quorums[service])
+            say("down-after-milliseconds", int(1000 * self._down_after))
+            say("failover-timeout", 3000)
+            say("parallel-syncs", 1)
+            fields = master.entry.fields
+            if "username" in fields:
+                say("auth-user", fields["username"])
+            if "password" in fields:
+                say("auth-pass", fields["password"])
+        # What it shows to other Sentinels, which have the same users.
+        username, password = self._credentials()
+        if password:
+            settings.append(("sentinel", ("sentinel-user", username or "default")))
+            settings.append(("sentinel", ("sentinel-pass", password)))
+        return settings
+
+
+def await_agreement(sentinels: Sequence[SentinelServer], deadline: float) -> None:
+    """Wait until Sentinels know the replicas of what they watch, and each other.
+
+    Args:
+        sentinels: the Sentinels.
+        deadline: when to give up, by ``time.monotonic``.
+
+    Raises:
+        LocalServerError: they did not in time.
+    """
+    with ExitStack() as stack:
+        clients = {s: stack.enter_context(s.client()) for s in sentinels}
+        for client in clients.values():
+            # They tell each other of themselves every two seconds; hurry that up while we wait.
+            with suppress(RedisError):
+                client.execute_command("SENTINEL DEBUG", "publish-period", 100)
+        for sentinel, client in clients.items():
+            for service, master in sentinel.watched.items():
+                others = sum(service in other.watched for other in sentinels) - 1
+                wait_until(
+                    lambda client=client, service=service, others=others, master=master: (  # type: ignore[misc]
+                        _knows(client, service, others, master)
+                    ),
+                    deadline,
+                    lambda sentinel=sentinel, service=service: LocalServerError(  # type: ignore[misc]
+                        f"{sentinel.name} did not learn of all that watch or serve {service!r} in "
+                        f"time; the end of its log:\n{sentinel.log()}\n",
+                        "give it more time",
+                    ),
+                )
+        for client in clients.values():
+            with suppress(RedisError):
+                client.execute_command("SENTINEL DEBUG", "publish-period", 2000)
+
+
+class LocalSentinel:
+    """A service watched by Sentinels. A context manager.
+
+    Args:
+        service: the service's name.
+        replicas: how many replicas the master has.
+        sentinels: how many Sentinels watch it; most of them must agree to replace the master.
+        password: the default user's password on master and replicas; None for none.
+        users: further users and their passwords; see `LocalServer`.
+        sentinel_password: the default user's password on the Sentinels; None for none.
+        down_after: seconds without an answer after which a server counts as gone.
+        databases: how many databases master and replicas have.
+        data_dir: where each keeps its data, in ``master``, ``replica-0``, ``sentinel-0`` and so
+            on; None keeps no data.
+        config: further configuration of master and replicas.
+        binary: the server binary; None finds one (`find_server`).
+        name: what messages call it; None for the service's name.
+
+    Attributes:
+        service: the service's name.
+        master: the server that is the master at first.
+        replicas: the others, which may become it.
+        sentinels: the Sentinels.
+    """
+
+    def __init__(
+        self,
+        service: str = "main",
+        *,
+        replicas: int = 1,
+        sentinels: int = 3,
+        password: str | None = None,
+        users: Mapping[str, str] | None = None,
+        sentinel_password: str | None = None,
+        down_after: float = 0.5,
+        databases: int = 16,
+        data_dir: str | Path | None = None,
+        config: Mapping[str, Setting] | None = None,
+        binary: str | Path | None = None,
+        name: str | None = None,
+    ) -> None:
+        name = service if name is None else name
+
+        def build(role: str, master: LocalServer | None) -> LocalServer:
+            return LocalServer(
+                databases=databases,
+                password=password if master is None else None,
+                users=users if master is None else None,
+                replica_of=master,
+                data_dir=_folder(data_dir, role),
+                config=config,
+                binary=binary,
+                name=f"{name} {role}",
+            )
+
+        self.service = service
+        self.master = build("master", None)
+        self.replicas = [build(f"replica-{n}", self.master) for n in range(replicas)]
+        self.sentinels = [
+            SentinelServer(
+                {service: self.master},
+                {service: sentinels // 2 + 1},
+                down_after=down_after,
+                password=sentinel_password,
+                data_dir=_folder(data_dir, f"sentinel-{n}"),
+                binary=binary,
+                name=f"{name} sentinel-{n}",
+            )
+            for n in range(sentinels)
+        ]
+
+    @property
+    def servers(self) -> list[LocalServer]:
+        """Every server process, in the order of starting."""
+        return [self.master, *self.replicas, *self.sentinels]
+
+    @property
+    def entry(self) -> Entry:
+        """The entry to connect with, as a user with every right."""
+        described: dict[str, Any] = {
+            "service": self.service,
+            "sentinels": [[HOST, sentinel.port] for sentinel in self.sentinels],
+            **_user(self.sentinels[0]),
+        }
+        return Entry({"sentinel": described, **_user(self.master)}, self.service)
+
+    def sentinel(self, **arguments: Any) -> Sentinel:
+        """Return redis-py's Sentinel object, which finds the master and makes clients for it.
+
+        Args:
+            arguments: further arguments of the clients that it makes.
+        """
+        common = {"protocol": 2, "socket_timeout": 5, "retry": Retry(NoBackoff(), 0)}
+        return Sentinel(  # type: ignore[no-untyped-call]
+            [(HOST, sentinel.port) for sentinel in self.sentinels],
+            sentinel_kwargs={**common, **_user(self.sentinels[0])},
+            **{**common, **_user(self.master), **arguments},
+        )
+
+    def start(self, timeout: float = START_TIMEOUT) -> Self:
+        """Start everything, and wait until the Sentinels know the replicas and each other.
+
+        Args:
+            timeout: seconds to wait for that.
+
+        Returns:
+            This object.
+
+        Raises:
+            LocalServerError: a server did not start, or the Sentinels did not agree in time.
+        """
+        deadline = time.monotonic() + timeout
+        try:
+            for wave in ([self.master], self.replicas, self.sentinels):
+                start_all(wave, deadline - time.monotonic())
+            await_agreement(self.sentinels, deadline)
+        except BaseException:
+            self.stop(0)
+            raise
+        return self
+
+    def stop(self, timeout: float = STOP_TIMEOUT) -> None:
+        """Stop everything; see `LocalServer.stop`."""
+        stop_all([*reversed(self.servers)], timeout)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        running = sum(server.running for server in self.servers)
+        return f"<LocalSentinel {self.service!r}: {running} of {len(self.servers)} running>"
+
+
+def _knows(client: redis.Redis, service: str, sentinels: int, master: LocalServer) -> bool:
+    """Whether a Sentinel knows a service's other Sentinels, and all replicas of its master."""
+    state: Any = client.sentinel_master(service)
+    with master.client() as at_master:
+        replication: Any = at_master.info("replication")
+    known = (state["num-other-sentinels"], state["num-slaves"])
+    return known == (sentinels, replication["connected_slaves"])
+
+
+def _user(server: LocalServer) -> dict[str, Any]:
+    fields = server.entry.fields
+    return {name: fields[name] for name in ("username", "password") if name in fields}
+
+
+def _folder(data_dir: str | Path | None, role: str) -> Path | None:
+    return None if data_dir is None else Path(data_dir) / role

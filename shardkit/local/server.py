@@ -1,0 +1,483 @@
+"""One real server process on this machine, for development and tests.
+
+::
+
+    with LocalServer() as server:                     # a free port, no data, gone afterwards
+        with server.client() as client:
+            client.set("greeting", "hello")
+
+    server = LocalServer(port=7001, data_dir="data", password="s3cret").start()
+    server.pause()                                    # a server that hangs
+    server.resume()
+    server.kill()                                     # a server that crashed
+    server.restart()                                  # back again on the same port
+    server.stop()
+
+It listens on 127.0.0.1 only, and ends with this process, however that ends; see
+`shardkit.local.process`.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import signal
+import socket
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import redis
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+from redis.retry import Retry
+
+from shardkit.config.entry import Entry
+from shardkit.errors import LocalServerError
+from shardkit.local.binary import find_server
+from shardkit.local.process import GuardedProcess
+from shardkit.local.settings import Setting, Settings, user_settings, write_settings
+
+logger = logging.getLogger("shardkit")
+
+HOST: Final = "127.0.0.1"
+START_TIMEOUT: Final = 30.0
+STOP_TIMEOUT: Final = 10.0
+
+CONFIG_FILE: Final = "server.conf"
+LOG_FILE: Final = "server.log"
+
+_ATTEMPTS = 10  # at finding a port that nobody else takes first
+_STEP = 0.01  # seconds between two looks at a server that is starting
+_OURS = frozenset({"port", "bind", "dir", "daemonize", "logfile", "user"})
+_TAKEN = re.compile(r"Failed listening on port (\d+)")
+
+
+class LocalServer:
+    """A server process: started, stopped, paused, killed and restarted at will.
+
+    A context manager: starts on entering, stops on leaving. Not safe to use from several threads
+    at once. In a forked child it only tells where the server is.
+
+    Args:
+        port: where it listens; 0 picks a free port when it starts.
+        databases: how many databases it has.
+        password: the default user's password; None for none.
+        users: further users and their passwords ("" for none), all with every right. The default
+            user is off then, unless it is among them or has a password.
+        replica_of: the server that it copies; it takes that server's users. Start that one first.
+        data_dir: where its data stays, saved when it stops; None keeps no data.
+        config: further configuration, ``{"maxmemory": "64mb", "appendonly": True}``. A sequence
+            gives a directive several arguments.
+        binary: the server binary; None finds one (`find_server`).
+        name: what messages call it.
+
+    Raises:
+        LocalServerError: a setting contradicts the arguments.
+    """
+
+    def __init__(
+        self,
+        *,
+        port: int = 0,
+        databases: int = 16,
+        password: str | None = None,
+        users: Mapping[str, str] | None = None,
+        replica_of: LocalServer | None = None,
+        data_dir: str | Path | None = None,
+        config: Mapping[str, Setting] | None = None,
+        binary: str | Path | None = None,
+        name: str = "server",
+    ) -> None:
+        self.name = name
+        self._asked_port = port
+        self._port = port
+        self._databases = databases
+        self._master = replica_of
+        self._users: dict[str, str] = dict(replica_of._users if replica_of else users or {})
+        if password is not None:
+            self._users["default"] = password
+        self._data_dir = None if data_dir is None else Path(data_dir).absolute()
+        self._config = dict(config or {})
+        self._binary = binary
+        self._process: GuardedProcess | None = None
+        self._finalizer: weakref.finalize[..., LocalServer] | None = None
+        self._log_start = 0
+        for setting in sorted(_OURS & self._config.keys()):
+            raise LocalServerError(
+                f"{name}: config sets {setting!r}, which follows from the other arguments",
+                "leave it out",
+            )
+
+    # ---- where it is
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on; it stays the same until it is stopped and started anew."""
+        if not self._port:
+            raise self._error("has no port before it is started", "start it first")
+        return self._port
+
+    @property
+    def address(self) -> str:
+        """``127.0.0.1:7001``."""
+        return f"{HOST}:{self.port}"
+
+    @property
+    def entry(self) -> Entry:
+        """The entry to connect with, as a user with every right."""
+        username, password = self._credentials()
+        fields: dict[str, Any] = {"host": HOST, "port": self.port}
+        if username not in (None, "default"):
+            fields["username"] = username
+        if password:
+            fields["password"] = password
+        return Entry(fields, self.name)
+
+    @property
+    def pid(self) -> int:
+        """The server's process id."""
+        return self._started().pid
+
+    @property
+    def running(self) -> bool:
+        """Whether its process runs; a paused one does."""
+        return self._process is not None and self._process.running()
+
+    @property
+    def directory(self) -> Path:
+        """The directory that it runs in: its configuration, its log and its data."""
+        return self._started().directory
+
+    def client(self, **arguments: Any) -> redis.Redis:
+        """Return a client as a user with every right, which repeats nothing and waits 5 seconds.
+
+        Args:
+            arguments: further arguments of ``redis.Redis``, such as ``db``.
+        """
+        username, password = self._credentials()
+        return redis.Redis(
+            **{
+                "host": HOST,
+                "port": self.port,
+                "username": username,
+                "password": password or None,
+                "protocol": 2,
+                "socket_timeout": 5,
+                "retry": Retry(NoBackoff(), 0),
+                **arguments,
+            }
+        )
+
+    def log(self, lines: int = 20) -> str:
+        """Return the last lines that it logged since it was last started."""
+        try:
+            with (self.directory / LOG_FILE).open("rb") as log:
+                log.seek(self._log_start)
+                return "\n".join(log.read().decode(errors="replace").splitlines()[-lines:])
+        except OSError:
+            return ""
+
+    # ---- what can be done to it
+
+    def start(self, timeout: float = START_TIMEOUT) -> Self:
+        """Start it, and wait until it answers.
+
+        Args:
+            timeout: seconds to wait for that.
+
+        Returns:
+            This server.
+
+        Raises:
+            LocalServerError: it runs already, ended at once (quotes its log), or did not answer.
+        """
+        deadline = time.monotonic() + timeout
+        if self.running:
+            raise self._error("runs already", "stop it first, or use restart()")
+        try:
+            self._launch()
+            self._await_ready(deadline)
+            self._await_copy(deadline)
+        except BaseException:
+            self.stop(0)
+            raise
+        return self
+
+    def stop(self, timeout: float = STOP_TIMEOUT) -> None:
+        """Stop it: TERM, so that it saves its data, and KILL if it has not ended in time.
+
+        Harmless for a server that does not run, and in a forked child. Without a data directory
+        its data is gone.
+
+        Args:
+            timeout: seconds to wait before KILL.
+        """
+        try:
+            self._ask_to_end()
+            self._await_end(time.monotonic() + timeout, patient=timeout > 0)
+        finally:
+            self._end()
+
+    def kill(self) -> None:
+        """Kill it with SIGKILL, as a crash would; what it has not saved is lost.
+
+        Raises:
+            LocalServerError: it was not started, or by the parent of this forked process.
+        """
+        process = self._started(to_change=True)
+        process.send(signal.SIGKILL)
+        process.wait(STOP_TIMEOUT)
+
+    def pause(self) -> None:
+        """Stop its process where it stands (SIGSTOP): connections stay open, nothing is answered.
+
+        Raises:
+            LocalServerError: it was not started, or by the parent of this forked process.
+        """
+        self._started(to_change=True).send(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a paused server go on.
+
+        Raises:
+            LocalServerError: it was not started, or by the parent of this forked process.
+        """
+        self._started(to_change=True).send(signal.SIGCONT)
+
+    def restart(self, timeout: float = START_TIMEOUT) -> Self:
+        """Start it again on the same port, after stopping it if it still runs.
+
+        It keeps its configuration as it was, changes by CONFIG REWRITE or a Sentinel included, and
+        the data that it had saved.
+
+        Args:
+            timeout: seconds to wait until it answers.
+
+        Returns:
+            This server.
+
+        Raises:
+            LocalServerError: it was not started before, or does not start again.
+        """
+        process = self._started(to_change=True)
+        self._ask_to_end()
+        self._await_end(time.monotonic() + STOP_TIMEOUT)
+        try:
+            self._run(process)
+            self._await_ready(time.monotonic() + timeout, may_move=False)  # its master may be away
+        except BaseException:
+            self.stop(0)
+            raise
+        return self
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        if self._process is None:
+            return f"<LocalServer {self.name!r}, not started>"
+        state = f"pid {self.pid}" if self.running else "dead"
+        return f"<LocalServer {self.name!r} at {HOST}:{self._port}, {state}>"
+
+    # ---- its configuration
+
+    def _settings(self) -> Settings:
+        """Return its configuration, in order; a directive may stand several times."""
+        settings: dict[str, Setting] = {
+            "databases": self._databases,
+            # Redis's own save points, written out: a distribution may have built in others.
+            "save": "" if self._data_dir is None else "3600 1 300 100 60 10000",
+            "appendonly": False,
+            "shutdown-timeout": 1,  # seconds to wait for replicas that lag
+            "repl-diskless-sync-delay": 0,  # no waiting for further replicas
+        }
+        username, password = self._credentials()
+        if password:  # a replica shows it to its master; a master may become a replica
+            settings["masterauth"] = password
+            if username is not None:
+                settings["masteruser"] = username
+        if self._master is not None:
+            settings["replicaof"] = (HOST, self._master.port)
+        return list({**settings, **self._config}.items())
+
+    def _credentials(self) -> tuple[str | None, str]:
+        if not self._users:
+            return None, ""
+        name = "default" if "default" in self._users else next(iter(self._users))
+        password = self._users[name]
+        return (None if name == "default" else name), password
+
+    def _write_config(self, directory: Path) -> None:
+        ours: Settings = [
+            ("bind", HOST),
+            ("port", self._port),
+            ("dir", str(directory)),
+            ("daemonize", False),
+            ("logfile", ""),
+        ]
+        settings = [*ours, *self._settings(), *user_settings(self._users)]
+        write_settings(directory / CONFIG_FILE, settings)
+
+    def _arguments(self) -> list[str]:
+        """Return what the binary is called with."""
+        return [CONFIG_FILE]
+
+    # ---- starting and ending, in steps that `shardkit.local.fleet` takes with many at once
+
+    def _launch(self) -> None:
+        self._end()  # what a killed server left
+        directory = self._data_dir
+        if directory is not None:
+            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._process = process = GuardedProcess(directory)
+        self._finalizer = weakref.finalize(self, _finish, process)
+        self._configure(process)
+        self._run(process)
+
+    def _configure(self, process: GuardedProcess) -> None:
+        self._port = self._asked_port or free_port()
+        self._write_config(process.directory)
+
+    def _run(self, process: GuardedProcess) -> None:
+        log = process.directory / LOG_FILE
+        self._log_start = log.stat().st_size if log.exists() else 0
+        binary = find_server() if self._binary is None else Path(self._binary).absolute()
+        process.run([str(binary), *self._arguments()], log)
+
+    def _await_ready(self, deadline: float, may_move: bool = True) -> None:
+        """Wait until it answers; one whose free port was taken meanwhile moves to another."""
+        attempts = _ATTEMPTS
+        while not self._answers():
+            process = self._started()
+            if not process.running():
+                log = self.log()
+                taken = _TAKEN.search(log)
+                if not taken:
+                    raise self._error(
+                        f"ended while it was starting; the end of its log:\n{log}\n",
+                        "mend its configuration or data",
+                    )
+                attempts -= 1
+                if int(taken[1]) == self._asked_port or not may_move or not attempts:
+                    raise self._error(
+                        f"cannot listen: port {taken[1]} of {HOST} is taken",
+                        "stop what listens there, or use a free port (0)",
+                    )
+                self._configure(process)
+                self._run(process)
+            if time.monotonic() > deadline:
+                raise self._error(
+                    f"did not answer in time; the end of its log:\n{self.log()}\n",
+                    "give it more time, or less data to load",
+                )
+            time.sleep(_STEP)
+
+    def _answers(self) -> bool:
+        """Whether this process, and no other one on its port, answers."""
+        try:
+            with self.client(socket_timeout=1, socket_connect_timeout=1) as client:
+                client.ping()
+                return _section(client, "server").get("process_id") == self.pid
+        except (RedisError, OSError):
+            return False  # not up yet, loading its data, or somebody else's server
+
+    def _await_copy(self, deadline: float) -> None:
+        """Wait until a replica has its master's data."""
+        if self._master is None:
+            return
+        with self.client() as client:
+            wait_until(
+                lambda: _section(client, "replication").get("master_link_status") == "up",
+                deadline,
+                lambda: self._error(
+                    f"got no copy of {self._master} in time; the end of its log:\n{self.log()}\n",
+                    "see whether its master runs",
+                ),
+            )
+
+    def _ask_to_end(self) -> None:
+        if self._process is not None:
+            self._process.send(signal.SIGTERM)
+            self._process.send(signal.SIGCONT)  # a paused one would not notice
+
+    def _await_end(self, deadline: float, patient: bool = True) -> None:
+        process = self._process
+        if process is not None and not process.wait(deadline - time.monotonic()):
+            if patient:
+                logger.warning("%s (pid %d) did not stop in time: killed", self.name, process.pid)
+            process.send(signal.SIGKILL)
+            process.wait(STOP_TIMEOUT)
+
+    def _end(self) -> None:
+        if self._process is None or not self._process.ours:
+            return
+        if self._finalizer is not None:
+            self._finalizer.detach()
+        self._process.end()
+        self._process = None
+        self._port = self._asked_port
+
+    def _started(self, *, to_change: bool = False) -> GuardedProcess:
+        if self._process is None:
+            raise self._error("was not started", "start it first")
+        if to_change and not self._process.ours:
+            raise self._error("belongs to the process that started it", "leave it to that process")
+        return self._process
+
+    def _error(self, what: str, remedy: str) -> LocalServerError:
+        at = f" (port {self._port})" if self._port else ""
+        return LocalServerError(f"{self.name}{at} {what}", remedy)
+
+
+def free_port() -> int:
+    """Return a port of 127.0.0.1 that is free now; the caller must live with losing it."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def wait_until(
+    done: Callable[[], bool], deadline: float, late: Callable[[], LocalServerError]
+) -> None:
+    """Look again and again until something is done; what servers refuse meanwhile is not yet done.
+
+    Args:
+        done: whether it is done.
+        deadline: when to give up, by ``time.monotonic``.
+        late: makes the error that is raised then.
+    """
+    while True:
+        try:
+            if done():
+                return
+        except (RedisError, OSError):
+            pass
+        if time.monotonic() > deadline:
+            raise late()
+        time.sleep(_STEP)
+
+
+def _section(client: redis.Redis, name: str) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = client.info(name)
+    return found
+
+
+def _finish(process: GuardedProcess) -> None:
+    """End a server that was never stopped, when it is collected or Python exits."""
+    process.send(signal.SIGTERM)
+    process.send(signal.SIGCONT)
+    process.wait(STOP_TIMEOUT)
+    process.end()

@@ -1,0 +1,271 @@
+"""All the servers of a shard map, on this machine.
+
+::
+
+    with LocalServers(ShardMap.load("configs/local.yaml"), ports="free") as servers:
+        with shardkit.connect(...) as kit:       # of servers.shard_map: the same components,
+            ...                                  # at the places where they really are
+        servers.server_of("unique", 2).kill()
+
+`shardkit.local.plan` says which servers those are.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self, TypeAlias
+
+from shardkit.commands import Shard
+from shardkit.config.component import entry_key
+from shardkit.config.entry import Entry
+from shardkit.config.shard_map import ShardMap
+from shardkit.errors import LocalServerError, MissingEntryError
+from shardkit.local.cluster import LocalCluster
+from shardkit.local.fleet import start_all, stop_all
+from shardkit.local.plan import CONFIG_SERVER, Address, Plan, PlannedServer
+from shardkit.local.sentinel import SentinelServer, await_agreement
+from shardkit.local.server import (
+    START_TIMEOUT,
+    STOP_TIMEOUT,
+    LocalServer,
+)
+from shardkit.local.settings import Setting
+
+Ports: TypeAlias = Literal["given", "free"]
+Progress: TypeAlias = Callable[[str, int, int], object]
+
+
+class LocalServers:
+    """The servers of a shard map: started together, stopped together.
+
+    A context manager. They listen on 127.0.0.1 without TLS, whatever hosts the map names; users
+    and passwords are the map's, and a ``${NAME}`` that the environment lacks stands for
+    ``local-NAME``.
+
+    Args:
+        shard_map: the map; addresses that are equal are one server.
+        data_dir: where each server keeps its data, in a directory named after its address in the
+            map; None keeps no data.
+        ports: "given" for the map's port numbers, "free" for free ones. Nodes of a cluster after
+            its first, and servers that Sentinels find, get free ones in any case.
+        config: further configuration of every server that holds data.
+        binary: the server binary; None finds one (`shardkit.local.find_server`).
+        progress: called with a name, how many servers run, and how many will.
+
+    Attributes:
+        servers: every server, Sentinels included, in the order of starting.
+        clusters: the clusters, by the component that names them first.
+
+    Raises:
+        LocalServerError: the map wants one server to be two things, or one port twice.
+    """
+
+    def __init__(
+        self,
+        shard_map: ShardMap,
+        *,
+        data_dir: str | Path | None = None,
+        ports: Ports = "given",
+        config: Mapping[str, Setting] | None = None,
+        binary: str | Path | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self._map = shard_map
+        self._moved: ShardMap | None = None
+        self._plan = Plan(shard_map)
+        if ports == "given":
+            self._plan.check_ports()
+        self._given = ports == "given"
+        self._data_dir = None if data_dir is None else Path(data_dir)
+        self._config = dict(config or {})
+        self._binary = binary
+        self._progress = progress
+        self._built: dict[PlannedServer, LocalServer] = {}
+        self._by_address: dict[Address, LocalServer] = {}
+        self._masters: list[LocalServer] = []
+        self._replicas: list[LocalServer] = []
+        self._sentinels: list[SentinelServer] = []
+        self.clusters: dict[str, LocalCluster] = {}
+        self._build()
+
+    @property
+    def servers(self) -> list[LocalServer]:
+        """Every server process, in the order of starting."""
+        nodes = [node for cluster in self.clusters.values() for node in cluster.nodes]
+        return [*self._masters, *nodes, *self._replicas, *self._sentinels]
+
+    @property
+    def shard_map(self) -> ShardMap:
+        """The map's components, with entries that say where the servers are.
+
+        Raises:
+            LocalServerError: they were not started.
+        """
+        if self._moved is None:
+            raise LocalServerError(
+                f"the servers of {self._map.source} were not started", "start them first"
+            )
+        return self._moved
+
+    @property
+    def config_server(self) -> LocalServer | None:
+        """The config server, if the map has one."""
+        entry = self._map.config_server
+        return None if entry is None else self._server(entry, CONFIG_SERVER)
+
+    def server_of(self, component: str, number: int | None = None) -> LocalServer:
+        """Return the server of a shard, or (number None) of the unsharded entry.
+
+        For a cluster it is the first node; for a service that Sentinels watch, the server that was
+        the master at first.
+
+        Raises:
+            MissingEntryError: the map has no such entry.
+        """
+        described = self._map.components.get(component)
+        if described is None:
+            raise MissingEntryError(
+                f"{entry_key(component)} is missing: {self._map.source} has no such component",
+                f"there are {', '.join(sorted(self._map.components))}",
+            )
+        entry = described.entry_of(Shard(component, number))
+        return self._server(entry, entry_key(component, number))
+
+    def start(self, timeout: float = 2 * START_TIMEOUT) -> Self:
+        """Start all servers side by side, and wait until all answer and clusters are ready.
+
+        Args:
+            timeout: seconds to wait for that.
+
+        Returns:
+            This object.
+
+        Raises:
+            LocalServerError: one did not start; none is left running then.
+        """
+        if any(server.running for server in self.servers):
+            raise LocalServerError(
+                f"the servers of {self._map.source} run already", "stop them first"
+            )
+        deadline = time.monotonic() + timeout
+        clusters = list(self.clusters.values())
+        nodes = [node for cluster in clusters for node in cluster.nodes]
+        done = 0
+
+        def started(server: LocalServer) -> None:
+            nonlocal done
+            done += 1
+            if self._progress is not None:
+                self._progress(server.name, done, len(self.servers))
+
+        def start(servers: list[Any]) -> None:
+            start_all(servers, deadline - time.monotonic(), started)
+
+        try:
+            start([*self._masters, *nodes])
+            for cluster in clusters:
+                cluster.introduce(deadline)
+            start(self._replicas)
+            start(self._sentinels)
+            await_agreement(self._sentinels, deadline)
+            for cluster in clusters:
+                cluster.await_ready(deadline)
+            ports = {address: server.port for address, server in self._by_address.items()}
+            self._moved = self._plan.moved(self._map, ports)
+        except BaseException:
+            self.stop(0)
+            raise
+        return self
+
+    def stop(self, timeout: float = STOP_TIMEOUT) -> None:
+        """Stop all servers side by side; see `LocalServer.stop`.
+
+        Args:
+            timeout: seconds that they have before they are killed.
+        """
+        self._moved = None
+        # Sentinels first, or they might promote somebody.
+        stop_all([*reversed(self.servers)], timeout)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        running = sum(server.running for server in self.servers)
+        return f"<LocalServers of {self._map.source}: {running} of {len(self.servers)} running>"
+
+    # ---- from what is planned to servers
+
+    def _build(self) -> None:
+        plan = self._plan
+        for address, planned in plan.servers.items():
+            if planned.replica_of is None:
+                self._by_address[address] = self._plain(planned)
+        for service in plan.services.values():
+            self._plain(service.master)
+            for replica in service.replicas:
+                self._plain(replica)
+        for address, planned in plan.servers.items():
+            if planned.replica_of is not None:
+                self._by_address[address] = self._plain(planned)
+        for address, planned in plan.clusters.items():
+            cluster = LocalCluster(
+                port=planned.port if self._given else 0,
+                users=planned.users.passwords,
+                data_dir=self._directory(planned),
+                config=self._config,
+                binary=self._binary,
+                name=planned.label,
+            )
+            self.clusters[planned.label] = cluster
+            self._by_address[address] = cluster.nodes[0]
+        for address, planned in plan.sentinels.items():
+            sentinel = SentinelServer(
+                watched={
+                    key[0]: self._built[plan.services[key].master] for key in planned.services
+                },
+                quorums={name: len(others) // 2 + 1 for name, others in planned.services},
+                port=planned.port if self._given else 0,
+                users=planned.users.passwords,
+                data_dir=self._directory(planned),
+                binary=self._binary,
+                name=planned.label,
+            )
+            self._sentinels.append(sentinel)
+            self._by_address[address] = sentinel
+
+    def _plain(self, planned: PlannedServer) -> LocalServer:
+        master = planned.replica_of
+        server = LocalServer(
+            port=planned.port if self._given else 0,
+            databases=planned.databases,
+            users=planned.users.passwords,
+            replica_of=None if master is None else self._built[master],
+            data_dir=self._directory(planned),
+            config=self._config,
+            binary=self._binary,
+            name=planned.label,
+        )
+        self._built[planned] = server
+        (self._masters if master is None else self._replicas).append(server)
+        return server
+
+    def _directory(self, planned: PlannedServer) -> Path | None:
+        return None if self._data_dir is None else self._data_dir / planned.folder
+
+    def _server(self, entry: Entry, where: str) -> LocalServer:
+        if entry.is_sentinel:
+            return self._built[self._plan.service(entry, where).master]
+        [address] = self._plan.addresses(entry, where)
+        return self._by_address[address]

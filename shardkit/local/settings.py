@@ -1,0 +1,61 @@
+"""A server's configuration file: directives, their arguments, and users.
+
+Passwords for logging in are written as hashes. Those that a server itself shows to another one
+(``masterauth``) must be in the clear, so nobody else may read the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+Setting: TypeAlias = str | int | bool | Sequence[str | int]
+Settings: TypeAlias = list[tuple[str, Setting]]
+
+
+def write_settings(path: Path, settings: Iterable[tuple[str, Setting]]) -> None:
+    """Write a configuration file that only this user can read.
+
+    Args:
+        path: the file; replaced if it is there.
+        settings: the directives in order; one may stand several times.
+    """
+    text = "".join(f"{name} {_written(value)}\n" for name, value in settings)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with open(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def user_settings(users: Mapping[str, str]) -> Iterator[tuple[str, Setting]]:
+    """Yield the directives that let users in, each with every right.
+
+    Args:
+        users: names and passwords, "" for none. The default user is off unless it is among them.
+    """
+    if users and "default" not in users:
+        yield "user", ("default", "off")
+    for name, password in users.items():
+        secret = f"#{hashlib.sha256(password.encode()).hexdigest()}" if password else "nopass"
+        yield "user", (name, "on", secret, "~*", "&*", "+@all")
+
+
+def _written(value: Setting) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | str):
+        return _quoted(str(value))
+    return " ".join(_quoted(str(argument)) for argument in value)
+
+
+def _quoted(text: str) -> str:
+    """Quote an argument, whatever is in it: a line break must not begin another directive."""
+    if text.isascii() and text.replace("-", "").replace("_", "").isalnum():
+        return text
+    escaped = (
+        chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\x{byte:02x}"
+        for byte in text.encode()
+    )
+    return '"' + "".join(escaped) + '"'

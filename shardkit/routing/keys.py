@@ -1,0 +1,98 @@
+"""Keys as bytes: the first step of every placement.
+
+``42``, ``"42"`` and ``b"42"`` are one key; text is UTF-8. In a key with ``{…}`` only the text
+between the first ``{`` and the next ``}`` is hashed, unless it is empty: the hash tag of Redis
+Cluster, so that keys which belong together can be kept together.
+"""
+
+from __future__ import annotations
+
+from shardkit.commands import Key
+from shardkit.errors import InvalidKeyError
+
+
+def key_bytes(key: Key) -> bytes:
+    """Return the bytes that a key is sent and hashed as.
+
+    Raises:
+        InvalidKeyError: the key is neither text, bytes nor an integer, or holds lone surrogates.
+    """
+    if type(key) is bytes:
+        return key
+    try:
+        if isinstance(key, str):
+            return str.encode(key)  # what redis-py sends, also of an enumeration's member
+        if isinstance(key, int) and not isinstance(key, bool):
+            return b"%d" % key
+    except UnicodeEncodeError as error:
+        raise InvalidKeyError(
+            f"key {key!r} cannot be encoded as UTF-8 ({error.reason})", "give it as bytes"
+        ) from None
+    except ValueError:
+        raise _too_long(int(key)) from None
+    if isinstance(key, bytes | bytearray | memoryview):
+        return bytes(key)
+    raise InvalidKeyError(
+        f"key {key!r} is a {type(key).__name__}", "a key is a str, bytes or an int"
+    )
+
+
+def hash_tag(key: bytes) -> bytes:
+    """Return the part of the key that is hashed: its tag, or all of it."""
+    start = key.find(b"{")
+    if start >= 0:
+        end = key.find(b"}", start + 1)
+        if end > start + 1:
+            return key[start + 1 : end]
+    return key
+
+
+def text(value: Key) -> str:
+    """Return a key or member as text, whichever way it was given.
+
+    Raises:
+        InvalidKeyError: the value is no key, or is bytes that are not UTF-8.
+    """
+    if type(value) is str:
+        return value
+    try:
+        return key_bytes(value).decode()
+    except UnicodeDecodeError as error:
+        raise InvalidKeyError(
+            f"{value!r} is not UTF-8 ({error.reason})", "use a structure of bytes"
+        ) from None
+
+
+def pair_key(first: Key, second: Key) -> bytes:
+    """Return ``b"<lower>:<higher>"`` for two integer ids, in either order and spelling.
+
+    Ids compare as numbers, so ``(9, 10)`` and ``("10", "9")`` give the same key.
+
+    Raises:
+        InvalidKeyError: an id is not an integer.
+    """
+    a, b = _integer(first), _integer(second)
+    try:
+        return b"%d:%d" % ((a, b) if a <= b else (b, a))
+    except ValueError:
+        raise _too_long(max(a, b, key=abs)) from None
+
+
+def _integer(value: Key) -> int:
+    if type(value) is int:
+        return value
+    spelled = key_bytes(value)
+    if spelled.removeprefix(b"-").isdigit():
+        try:
+            return int(spelled)
+        except ValueError:  # more digits than Python reads
+            pass
+    raise InvalidKeyError(
+        f"id {value!r} of a pair is not an integer", "give both ids as integers or their digits"
+    )
+
+
+def _too_long(value: int) -> InvalidKeyError:
+    return InvalidKeyError(
+        f"an integer of {value.bit_length()} bits is too long for a key", "give its digits as text"
+    )

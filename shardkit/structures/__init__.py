@@ -1,0 +1,1 @@
+"""Memory-dense structures over one server or many."""

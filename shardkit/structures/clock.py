@@ -1,0 +1,52 @@
+"""The servers' time, without asking for it at every call.
+
+What several clients compare with one another, such as the name of today, must come from one clock:
+the server's. Its distance from the local monotonic clock is measured once and used for a minute, so
+that an operation that needs the time seldom needs an exchange for it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+
+from shardkit.commands import Command, Key, To
+from shardkit.operation import Operation
+
+FRESH = 60.0
+
+
+class ServerClock:
+    """Tells the time of one server, to within about the time of an exchange.
+
+    Args:
+        monotonic: seconds that never go back.
+        now: fixes the time for tests: returns seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        monotonic: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] | None = None,
+    ) -> None:
+        self._monotonic = monotonic
+        self._fixed = now
+        self._ahead: float | None = None
+        self._until = 0.0
+
+    def seconds(self, to: To, key: Key) -> Operation[float]:
+        """Return the time in seconds since 1970, by the server that ``key`` lives on."""
+        if self._fixed is not None:
+            return self._fixed()
+        before = self._monotonic()
+        if self._ahead is None or before >= self._until:
+            [reply] = yield [Command(to, key, ("TIME",), idempotent=True)]
+            after = self._monotonic()
+            self._ahead = int(reply[0]) + int(reply[1]) / 1e6 - (before + after) / 2
+            self._until = after + FRESH
+        return self._ahead + self._monotonic()
+
+    def today(self, to: To, key: Key) -> Operation[date]:
+        """Return the date, UTC, by the server that ``key`` lives on."""
+        return datetime.fromtimestamp((yield from self.seconds(to, key)), UTC).date()

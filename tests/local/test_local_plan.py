@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from shardkit.config.shard_map import ShardMap
+from shardkit.errors import LocalServerError
+from shardkit.local.plan import Plan
+
+
+def plan(components: str, environ: dict[str, str] | None = None, top: str = "") -> Plan:
+    return Plan(parse(components, top), environ or {})
+
+
+def parse(components: str, top: str = "") -> ShardMap:
+    return ShardMap.parse(f"{top}\ncomponents:\n{components}", "map.yaml")
+
+
+def fields(entry: Any) -> dict[str, Any]:
+    assert entry is not None
+    return entry.fields  # type: ignore[no-any-return]
+
+
+def test_entries_that_differ_in_the_database_share_a_server() -> None:
+    planned = plan("  unique: {shards: {count: 8, over: [{host: a}, {host: b}]}}")
+    assert list(planned.servers) == [("a", 6379), ("b", 6379)]
+
+
+def test_a_server_has_as_many_databases_as_its_entries_need() -> None:
+    planned = plan("  unique: {shards: {count: 64, over: [{host: a}, {host: b}]}}")
+    assert [server.databases for server in planned.servers.values()] == [32, 32]
+    planned = plan("  unique: {entry: {url: 'redis://a/99'}}")
+    assert [server.databases for server in planned.servers.values()] == [100]
+
+
+def test_all_names_of_this_host_are_one_host() -> None:
+    planned = plan(
+        "  unique: {shards: [{db: 1}, {host: localhost, db: 2}, {host: 127.0.0.1, db: 3}]}"
+    )
+    assert list(planned.servers) == [("127.0.0.1", 6379)]
+
+
+def test_the_config_server_may_be_a_data_server_too() -> None:
+    top = "config_server: {host: a, port: 7000}"
+    assert len(plan("  unique: {entry: {host: a, port: 7000, db: 1}}", top=top).servers) == 1
+    assert len(plan("  unique: {entry: {host: a, port: 7001}}", top=top).servers) == 2
+
+
+def test_replicas_copy_the_master_of_their_entry() -> None:
+    planned = plan("  unique: {entry: {host: a, db: 20, replicas: [{host: b}, {host: c}]}}")
+    master, *replicas = planned.servers.values()
+    assert [replica.replica_of for replica in replicas] == [master, master]
+    assert [replica.label for replica in replicas] == ["unique replica 0", "unique replica 1"]
+    assert [replica.databases for replica in replicas] == [21, 21]
+
+
+def test_users_and_passwords_are_those_of_all_entries() -> None:
+    planned = plan(
+        "  a: {entry: {host: a, password: one}}\n  b: {entry: {host: a, username: u, password: two}}"
+    )
+    assert planned.servers["a", 6379].users.passwords == {"default": "one", "u": "two"}
+
+
+def test_different_passwords_for_one_user_are_an_error_that_shows_neither() -> None:
+    with pytest.raises(LocalServerError) as caught:
+        plan("  a: {entry: {host: a, password: one}}\n  b: {entry: {host: a, password: two}}")
+    assert "config:redis:a and config:redis:b are one server" in str(caught.value)
+    assert "one" not in str(caught.value).replace("are one server", "").replace("same one", "")
+    assert "two" not in str(caught.value)
+
+
+def test_a_secret_is_taken_from_the_environment_or_made_up() -> None:
+    text = "  a: {entry: {host: a, password: '${A}'}}\n  b: {entry: {host: b, password: '${B}'}}"
+    shard_map = parse(text)
+    planned = Plan(shard_map, {"A": "known"})
+    assert planned.servers["a", 6379].users.passwords == {"default": "known"}
+    assert planned.servers["b", 6379].users.passwords == {"default": "local-B"}
+    moved = planned.moved(shard_map, {("a", 6379): 7001, ("b", 6379): 7002})
+    assert fields(moved.components["a"].entry)["password"] == "${A}"
+    assert fields(moved.components["b"].entry)["password"] == "local-B"
+
+
+def test_a_url_may_refer_to_the_environment() -> None:
+    shard_map = parse("  a: {entry: {url: 'rediss://app:${A}@${HOST}/3?socket_timeout=2'}}")
+    planned = Plan(shard_map, {"A": "p@ss"})
+    [(address, server)] = planned.servers.items()
+    assert server.users.passwords == {"app": "p@ss"}
+    moved = planned.moved(shard_map, {address: 7001})
+    assert fields(moved.components["a"].entry) == {
+        "host": "127.0.0.1",
+        "port": 7001,
+        "db": 3,
+        "username": "app",
+        "password": "${A}",
+        "socket_timeout": 2,
+    }
+
+
+def test_a_url_that_cannot_be_read_without_the_environment_is_an_error() -> None:
+    with pytest.raises(LocalServerError, match="config:redis:a: the url cannot be read"):
+        plan("  a: {entry: {url: 'redis://a:${PORT}'}}")
+
+
+def test_moved_entries_lose_their_place_and_tls_and_keep_the_rest() -> None:
+    shard_map = parse(
+        "  a: {entry: {host: a, db: 1, ssl: true, ssl_ca_certs: /ca.pem, socket_timeout: 2}}\n"
+        "  b: {entry: {unix_socket_path: /run/b.sock, decode_responses: true}}\n"
+        "  c: {entry: {cluster: true, host: c, port: 7000}}\n"
+        "  d: {shards: [{host: a, replicas: [{host: b, ssl: true}]}], placement: slot}\n"
+        "  e: {entry: {sentinel: {service: main, sentinels: [[s, 1], [t, 2]]}, db: 4}}"
+    )
+    planned = Plan(shard_map, {})
+    ports = {
+        ("a", 6379): 1001,
+        ("unix:/run/b.sock", 0): 1002,
+        ("c", 7000): 1003,
+        ("b", 6379): 1004,
+        ("s", 1): 1005,
+        ("t", 2): 1006,
+    }
+    moved = planned.moved(shard_map, ports).components
+    here = {"host": "127.0.0.1"}
+    assert fields(moved["a"].entry) == {**here, "port": 1001, "db": 1, "socket_timeout": 2}
+    assert fields(moved["b"].entry) == {**here, "port": 1002, "decode_responses": True}
+    assert fields(moved["c"].entry) == {**here, "port": 1003, "cluster": True}
+    [shard] = moved["d"].shards
+    assert shard.fields["port"] == 1001
+    assert [(r["host"], r["port"]) for r in shard.fields["replicas"]] == [("127.0.0.1", 1004)]
+    assert not any(name.startswith("ssl") for name in shard.fields["replicas"][0])
+    assert moved["d"].placement == "slot"
+    assert fields(moved["e"].entry) == {
+        "db": 4,
+        "sentinel": {
+            "service": "main",
+            "sentinels": [["127.0.0.1", 1005], ["127.0.0.1", 1006]],
+        },
+    }
+
+
+def test_services_share_the_sentinels_that_both_name() -> None:
+    sentinels = "[[s1, 26379], [s2, 26379]]"
+    planned = plan(
+        f"  a: {{entry: {{sentinel: {{service: one, sentinels: {sentinels}}}}}}}\n"
+        f"  b: {{entry: {{sentinel: {{service: two, sentinels: {sentinels}}}}}}}\n"
+        f"  c: {{entry: {{sentinel: {{service: two, sentinels: {sentinels}}}, db: 30}}}}"
+    )
+    assert [service.name for service in planned.services.values()] == ["one", "two"]
+    assert len(planned.sentinels) == 2
+    assert all(len(sentinel.services) == 2 for sentinel in planned.sentinels.values())
+    two = next(service for service in planned.services.values() if service.name == "two")
+    assert [two.master.databases, two.replicas[0].databases] == [31, 31]
+
+
+@pytest.mark.parametrize(
+    ("components", "message"),
+    [
+        (
+            "  a: {entry: {host: a}}\n  b: {entry: {host: a, cluster: true}}",
+            "a:6379 is a server for config:redis:a, but a cluster for config:redis:b",
+        ),
+        (
+            "  a: {shards: [{host: a, replicas: [{host: b}]}, {host: b}]}",
+            "b:6379 is a replica of a:0 for .*, but a server for config:redis:a:1",
+        ),
+        (
+            "  a: {shards: [{host: a, replicas: [{host: c}]}, {host: b, replicas: [{host: c}]}]}",
+            "c:6379 is a replica of a:0 for .*, but a replica of a:1 for",
+        ),
+        (
+            "  a: {entry: {sentinel: {service: main, sentinels: [[s, 1], [t, 1]]}}}\n"
+            "  b: {entry: {sentinel: {service: main, sentinels: [[s, 1]]}}}",
+            "service 'main' is given with different lists of Sentinels",
+        ),
+    ],
+)
+def test_a_server_cannot_be_two_things(components: str, message: str) -> None:
+    with pytest.raises(LocalServerError, match=message):
+        plan(components)
+
+
+def test_ports_that_hosts_can_share_and_one_host_cannot_are_an_error() -> None:
+    plan("  a: {shards: [{host: a, port: 1}, {host: a, port: 2}]}").check_ports()
+    planned = plan("  a: {shards: [{host: a}, {host: b}]}")
+    with pytest.raises(LocalServerError, match=r"a:0 \(a:6379\) and a:1 \(b:6379\) would share"):
+        planned.check_ports()
+
+
+def test_data_directories_are_named_after_the_maps_addresses() -> None:
+    planned = plan(
+        "  a: {shards: [{port: 7001}, {host: '::2'}, {unix_socket_path: ../run/b.sock}]}"
+    )
+    assert [server.folder for server in planned.servers.values()] == [
+        "127.0.0.1-7001",
+        "__2-6379",
+        "unix_.._run_b.sock",
+    ]

@@ -1,0 +1,313 @@
+"""No server outlives the process that started it. Every parent here is a real child process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import redis
+from local_helpers import alive, all_end, eventually
+
+from shardkit.local import LocalServer
+
+# What every parent does first: start two servers and say what it started.
+STARTED = """
+import json, os, signal, sys, threading, time
+from shardkit.config.shard_map import ShardMap
+from shardkit.local import LocalServer, LocalServers
+
+def say(**what):
+    print(json.dumps(what), flush=True)
+
+def tell(servers):
+    say(
+        pids=[s.pid for s in servers] + [s._process._guard.pid for s in servers],
+        ports=[s.port for s in servers],
+        directories=[str(s.directory) for s in servers],
+    )
+
+shard_map = ShardMap.parse("components: {unique: {shards: [{port: 7001}, {port: 7002}]}}")
+"""
+
+WAITING = """
+with LocalServers(shard_map, ports="free") as started:
+    tell(started.servers)
+    time.sleep(100)
+"""
+
+
+class Parent(NamedTuple):
+    process: subprocess.Popen[str]
+    pids: list[int]
+    ports: list[int]
+    directories: list[Path]
+
+    def read(self) -> Any:
+        assert self.process.stdout is not None
+        return json.loads(self.process.stdout.readline())
+
+    def nothing_is_left(self) -> bool:
+        return all_end(self.pids) and eventually(
+            lambda: not any(directory.exists() for directory in self.directories)
+        )
+
+
+@pytest.fixture
+def run() -> Iterator[Any]:
+    parents: list[subprocess.Popen[str]] = []
+
+    def start(script: str, *arguments: str) -> Parent:
+        process = subprocess.Popen(
+            [sys.executable, "-c", STARTED + script, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        parents.append(process)
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            pytest.fail(process.communicate()[1])
+        told = json.loads(line)
+        return Parent(process, told["pids"], told["ports"], [Path(d) for d in told["directories"]])
+
+    yield start
+    for process in parents:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_parent_that_a_signal_ends_leaves_nothing_behind(
+    run: Any, number: signal.Signals
+) -> None:
+    parent = run(WAITING)
+    assert all(alive(pid) for pid in parent.pids)
+    parent.process.send_signal(number)
+    parent.process.wait()
+    assert parent.nothing_is_left()
+
+
+@pytest.mark.parametrize(
+    "ending",
+    ["raise KeyError", "sys.exit(3)", "os._exit(3)", "os.execvp('true', ['true'])", "os.abort()"],
+)
+def test_however_a_parent_ends_it_leaves_nothing_behind(run: Any, ending: str) -> None:
+    parent = run(f"""
+with LocalServers(shard_map, ports="free") as started:
+    tell(started.servers)
+    {ending}
+""")
+    parent.process.wait()
+    assert parent.nothing_is_left()
+
+
+def test_a_parent_that_never_stops_its_servers_leaves_nothing_behind(run: Any) -> None:
+    parent = run("""
+started = LocalServers(shard_map, ports="free").start()
+tell(started.servers)
+""")
+    assert parent.process.wait() == 0
+    assert parent.nothing_is_left()
+
+
+def test_a_killed_parents_paused_servers_end_too(run: Any) -> None:
+    parent = run(WAITING)
+    for pid in parent.pids[:2]:
+        os.kill(pid, signal.SIGSTOP)
+    parent.process.kill()
+    parent.process.wait()
+    assert parent.nothing_is_left()
+
+
+def test_a_killed_parents_servers_save_their_data(run: Any, tmp_path: Path) -> None:
+    parent = run(
+        """
+server = LocalServer(data_dir=sys.argv[1]).start()
+with server.client() as client:
+    client.set("greeting", "hello")
+tell([server])
+time.sleep(100)
+""",
+        str(tmp_path),
+    )
+    parent.process.kill()
+    parent.process.wait()
+    assert all_end(parent.pids)
+    with LocalServer(data_dir=tmp_path) as server, server.client() as client:
+        assert client.get("greeting") == b"hello"
+
+
+def test_ctrl_c_reaches_the_servers_only_after_the_cleanup(run: Any) -> None:
+    parent = run("""
+with LocalServers(shard_map, ports="free") as started:
+    try:
+        tell(started.servers)
+        time.sleep(100)
+    except KeyboardInterrupt:
+        with started.servers[0].client() as client:
+            say(answered=client.ping())
+""")
+    os.killpg(parent.process.pid, signal.SIGINT)  # as a terminal does it
+    assert parent.read() == {"answered": True}
+    assert parent.process.wait() == 0
+    assert parent.nothing_is_left()
+
+
+def test_servers_outlive_the_thread_that_started_them(run: Any) -> None:
+    parent = run("""
+servers = []
+thread = threading.Thread(target=lambda: servers.append(LocalServer().start()))
+thread.start()
+thread.join()
+tell(servers)
+sys.stdin.readline()
+with servers[0].client() as client:
+    say(answered=client.ping())
+""")
+    parent.process.stdin.write("\n")
+    parent.process.stdin.flush()
+    assert parent.read() == {"answered": True}
+    parent.process.wait()
+    assert parent.nothing_is_left()
+
+
+@pytest.mark.parametrize(
+    "child",
+    [
+        "sys.exit()",  # leaves the block and runs what is registered for the exit
+        "os._exit(0)",
+        "started.stop(); os._exit(0)",
+        "del started; os._exit(0)",
+        "os.kill(os.getpid(), signal.SIGKILL)",
+    ],
+)
+def test_a_forked_child_does_not_stop_its_parents_servers(run: Any, child: str) -> None:
+    parent = run(f"""
+with LocalServers(shard_map, ports="free") as started:
+    tell(started.servers)
+    child = os.fork()
+    if child == 0:
+        {child}
+    os.waitpid(child, 0)
+    answered = []
+    for server in started.servers:
+        with server.client() as client:
+            answered.append(client.ping())
+    say(answered=answered, directories=[server.directory.exists() for server in started.servers])
+""")
+    assert parent.read() == {"answered": [True, True], "directories": [True, True]}
+    assert parent.process.wait() == 0
+    assert parent.process.stderr.read() == ""
+    assert parent.nothing_is_left()
+
+
+def test_a_multiprocessing_child_does_not_stop_its_parents_servers(run: Any) -> None:
+    parent = run("""
+import multiprocessing
+with LocalServers(shard_map, ports="free") as started:
+    tell(started.servers)
+    process = multiprocessing.get_context("fork").Process(target=started.stop)
+    process.start()
+    process.join()
+    with started.servers[0].client() as client:
+        say(answered=client.ping(), code=process.exitcode)
+""")
+    assert parent.read() == {"answered": True, "code": 0}
+    assert parent.process.wait() == 0
+    assert parent.nothing_is_left()
+
+
+def test_a_forked_child_that_lives_on_does_not_keep_the_servers(run: Any) -> None:
+    parent = run("""
+with LocalServers(shard_map, ports="free") as started:
+    tell(started.servers)
+    child = os.fork()
+    if child == 0:
+        say(child=os.getpid())
+        time.sleep(100)
+    os.waitpid(child, 0)
+""")
+    child = parent.read()["child"]
+    try:
+        parent.process.kill()
+        parent.process.wait()
+        assert parent.nothing_is_left()
+        assert alive(child)
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_a_forked_child_sees_its_parents_servers_and_may_not_change_them(run: Any) -> None:
+    parent = run("""
+from shardkit.errors import LocalServerError
+with LocalServer() as server:
+    tell([server])
+    if os.fork() == 0:
+        refused = 0
+        for change in (server.kill, server.pause, server.resume, server.restart):
+            try:
+                change()
+            except LocalServerError:
+                refused += 1
+        say(refused=refused, running=server.running, port=server.port)
+        os._exit(0)
+    os.wait()
+    say(running=server.running)
+""")
+    assert parent.read() == {"refused": 4, "running": True, "port": parent.ports[0]}
+    assert parent.read() == {"running": True}
+    parent.process.wait()
+    assert parent.nothing_is_left()
+
+
+def test_a_forked_child_can_have_servers_of_its_own(run: Any) -> None:
+    parent = run("""
+with LocalServer() as server:
+    tell([server])
+    if os.fork() == 0:
+        with LocalServer() as own, own.client() as client:
+            say(answered=client.ping(), pid=own.pid)
+        os._exit(0)
+    os.wait()
+""")
+    told = parent.read()
+    assert told["answered"] is True
+    parent.process.wait()
+    assert all_end([told["pid"]])
+    assert parent.nothing_is_left()
+
+
+def test_a_server_whose_guard_was_killed_still_stops() -> None:
+    with LocalServer() as server:
+        pid = server.pid
+        guard = server._process._guard  # type: ignore[union-attr]
+        os.kill(guard.pid, signal.SIGKILL)
+        assert eventually(lambda: not alive(guard.pid))
+        server.restart()
+        with redis.Redis(port=server.port) as client:
+            assert client.ping()
+        pids = [pid, server.pid]
+    assert not any(alive(pid) for pid in pids)
+
+
+def test_a_stopped_server_leaves_no_file_open() -> None:
+    def open_files() -> int:
+        return len(os.listdir("/dev/fd"))
+
+    with LocalServer():
+        pass
+    before = open_files()
+    for _ in range(3):
+        with LocalServer():
+            pass
+    assert open_files() == before

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from local_helpers import alive, eventually
+from redis.exceptions import AuthenticationError, RedisError
+
+from shardkit.local import LocalSentinel
+
+
+def test_the_sentinels_replace_a_killed_master_which_comes_back_as_a_replica(binary: Path) -> None:
+    watched = LocalSentinel(
+        "main", password="s3cret", sentinel_password="other", down_after=0.3, binary=binary
+    )
+    with watched:
+        pids = [server.pid for server in watched.servers]
+        manager = watched.sentinel()
+        assert manager.discover_master("main") == ("127.0.0.1", watched.master.port)
+        with manager.master_for("main") as client:
+            client.set("greeting", "hello")
+            assert client.wait(1, 5000) == 1
+            watched.master.kill()
+            [replica] = watched.replicas
+
+            def answered() -> bool:
+                try:
+                    return (
+                        manager.discover_master("main") == ("127.0.0.1", replica.port)
+                        and client.get("greeting") == b"hello"
+                        and client.set("greeting", "bye")
+                    )
+                except RedisError:
+                    return False
+
+            assert eventually(answered)
+        watched.master.restart()
+
+        def follows() -> bool:
+            with watched.master.client() as client:
+                return client.get("greeting") == b"bye"
+
+        assert eventually(follows)
+        pids.append(watched.master.pid)
+    assert not any(alive(pid) for pid in pids)
+
+
+def test_sentinels_ask_for_the_password_that_they_were_given() -> None:
+    with LocalSentinel(sentinels=1, replicas=0, sentinel_password="other") as watched:
+        assert watched.entry.is_sentinel
+        with (
+            watched.sentinels[0].client(password=None) as stranger,
+            pytest.raises(AuthenticationError),
+        ):
+            stranger.ping()
+
+
+def test_sentinels_know_each_other_and_all_replicas(binary: Path) -> None:
+    with LocalSentinel("orders", replicas=2, sentinels=3, binary=binary) as watched:
+        for sentinel in watched.sentinels:
+            with sentinel.client() as client:
+                state = client.sentinel_master("orders")
+                assert state["num-other-sentinels"] == 2
+                assert state["num-slaves"] == 2
+                assert client.sentinel_ckquorum("orders")
+
+
+def test_a_services_data_survives_stopping_and_starting(binary: Path, tmp_path: Path) -> None:
+    watched = LocalSentinel(sentinels=1, data_dir=tmp_path, binary=binary)
+    for attempt in range(2):
+        with watched, watched.sentinel().master_for("main") as client:
+            assert client.incr("visits") == attempt + 1
