@@ -1,0 +1,32 @@
+# One word per chore. Everything happens in .venv; `make setup` is done by whatever needs it.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: setup check test bench docs demo clean
+
+setup: .venv/ready
+
+.venv/ready: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install -q -e '.[dev]'
+	touch $@
+
+check: setup  ## the linter, the formatter and the type checker
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: setup  ## the tests, on real servers that they start themselves
+	$(BIN)/python -m pytest -n 2
+
+bench: setup  ## the benchmarks; results as JSON in benchmarks/results
+	for file in benchmarks/[a-z]*.py; do $(BIN)/python $$file || exit 1; done
+
+docs: setup  ## the changelog as the next release would have it
+	$(BIN)/towncrier build --draft --version next
+
+demo: setup  ## the main job
+	$(BIN)/shardkit demo
+
+clean:
+	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,94 @@
+"""The layers of docs/architecture.md: a file imports only from groups below its own."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import shardkit
+
+PACKAGE = Path(shardkit.__file__).parent
+
+# Bottom first. Within a group files may import one another, as long as there is no cycle.
+GROUPS = [
+    "errors",
+    "commands",
+    "routing",
+    "config",
+    "connections",
+    "topology",
+    "clients",
+    "links",
+    "operation",
+    "drivers",
+    "client_plane",
+    "decorators",
+    "pipelines",
+    "routers",
+    "scripts",
+    "structures",
+    "kit",
+    "local",
+    "testing",
+    "demo",
+    "cli",
+    "__main__",
+    "__init__",
+]
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the package by its dotted name below it."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        if parts[-1] == "__init__" and len(parts) > 1:
+            parts = parts[:-1]
+        found[".".join(parts)] = path
+    return found
+
+
+def imports(path: Path, known: dict[str, Path]) -> Iterator[str]:
+    """The modules of the package that a file imports, anywhere in it."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} imports relatively"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in names:
+            if name == "shardkit" or name.startswith("shardkit."):
+                below = name.removeprefix("shardkit").lstrip(".")
+                while below and below not in known:  # a name in a module
+                    below = below.rpartition(".")[0]
+                yield below or "__init__"
+
+
+def group(module: str) -> int:
+    return GROUPS.index(module.split(".")[0])
+
+
+def test_every_file_belongs_to_a_group() -> None:
+    assert {module.split(".")[0] for module in modules()} <= set(GROUPS)
+
+
+def test_a_file_imports_only_from_its_own_group_or_from_below() -> None:
+    known = modules()
+    upward = [
+        f"{module} imports {imported}"
+        for module, path in known.items()
+        for imported in imports(path, known)
+        if group(imported) > group(module)
+    ]
+    assert upward == []
+
+
+def test_no_imports_form_a_cycle() -> None:
+    known = modules()
+    graph = {module: set(imports(path, known)) - {module} for module, path in known.items()}
+    order = list(TopologicalSorter(graph).static_order())  # raises CycleError with the cycle
+    assert len(order) == len(known)
