@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from shardkit.commands import Key, Shard
-from shardkit.config.entry import Entry, Problem
-from shardkit.config.problem import shown
+from shardkit.config.entry import Entry
+from shardkit.config.problem import Problem, shown
 from shardkit.errors import ConfigError, InvalidEntryError, MissingEntryError, ShardCountError
 from shardkit.routing.placement import DEFAULT, Place, placement
 

@@ -25,9 +25,8 @@ shards that share one database.
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -37,21 +36,13 @@ import yaml
 
 from shardkit.commands import Shard
 from shardkit.config.component import MAX_SHARDS, Component, check_name, wrong_placement
-from shardkit.config.entry import (
-    DEFAULT_PORT,
-    LOCATION,
-    Entry,
-    Problem,
-    check_entry,
-    database_of,
-    invalid,
-    merged,
-)
-from shardkit.config.problem import shown, shown_name
+from shardkit.config.entry import Entry
+from shardkit.config.fields import LOCATION, check_entry, database_of, merged
+from shardkit.config.problem import Problem, invalid, shown, shown_name
+from shardkit.config.url import DEFAULT_PORT
+from shardkit.config.yaml_text import LinedMapping, load_yaml
 from shardkit.errors import ConfigError
 from shardkit.routing.placement import DEFAULT
-
-MAX_VALUES = 1_000_000  # of a map whose anchors are put in: what a small text can stand for
 
 _TOP = ("config_server", "defaults", "components")
 _COMPONENT = ("entry", "shards", "placement")
@@ -83,12 +74,14 @@ class ShardMap:
             ConfigError: the file cannot be read.
             InvalidEntryError: something in it cannot be used; ``.problems`` names everything.
         """
+        reason: str | None = "it is not UTF-8 text"
         try:
-            text = Path(path).read_text(encoding="utf-8")
-        except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-            raise ConfigError(f"{path}: cannot be read: {reason}", "name a shard map") from None
-        return cls.parse(text, str(path))
+            return cls.parse(Path(path).read_text(encoding="utf-8"), str(path))
+        except OSError as error:
+            reason = error.strerror
+        except ValueError:  # holds the text
+            pass
+        raise ConfigError(f"{path}: cannot be read: {reason}", "name a shard map")
 
     @classmethod
     def parse(cls, text: str, source: str = "shard map") -> ShardMap:
@@ -110,90 +103,6 @@ class ShardMap:
         if self.config_server is not None:
             top = {"config_server": self.config_server.fields, **top}
         return yaml.safe_dump(top, sort_keys=False, default_flow_style=None, width=100)
-
-
-class _Mapping(dict[Any, Any]):
-    """A YAML mapping that knows the lines of its keys, and the keys that stand twice."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: dict[Any, int] = {}
-        self.twice: list[tuple[Any, int]] = []
-
-
-_TAG = "tag:yaml.org,2002:"
-_QUOTED = re.compile(r"""'[^'<][^']+'|"[^"]+\"""")  # a name of the text's, not '<scalar>' or ':'
-
-
-class _Loader(yaml.SafeLoader):
-    """Loads text, numbers, truth values, null, lists and mappings; nothing else has a meaning here.
-
-    A date is text. Keeps lines and duplicate keys.
-    """
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, regexp) for tag, regexp in rules if tag != _TAG + "timestamp"]
-    for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_Loader.yaml_constructors = {
-    tag: yaml.SafeLoader.yaml_constructors[tag]
-    for tag in [*(_TAG + kind for kind in ("null", "bool", "int", "float", "str", "seq")), None]
-}
-
-
-def _mapping(loader: _Loader, node: yaml.MappingNode) -> Iterator[_Mapping]:
-    found = _Mapping()
-    yield found
-    own = {id(key_node) for key_node, _ in node.value}
-    loader.flatten_mapping(node)  # puts what `<<` merges in before the mapping's own
-    seen = set()
-    for key_node, value_node in node.value:
-        key = loader.construct_object(key_node, deep=True)
-        line = key_node.start_mark.line + 1
-        if not isinstance(key, Hashable):
-            key = shown_name(key)
-        if id(key_node) in own:
-            if key in seen:
-                found.twice.append((key, line))
-            seen.add(key)
-        found[key] = loader.construct_object(value_node, deep=True)
-        found.lines[key] = line
-
-
-_Loader.add_constructor(_TAG + "map", _mapping)
-
-
-def _values(node: yaml.Node, known: dict[int, int]) -> int:
-    """Count a node's values as if every alias were written out.
-
-    Raises:
-        ValueError: an alias stands inside of what it names.
-    """
-    if id(node) in known:
-        if not known[id(node)]:
-            raise ValueError("an anchor holds itself")
-        return known[id(node)]
-    known[id(node)] = 0
-    inner: list[yaml.Node] = []
-    if isinstance(node, yaml.MappingNode):
-        inner = [each for pair in node.value for each in pair]
-    elif isinstance(node, yaml.SequenceNode):
-        inner = node.value
-    known[id(node)] = 1 + sum(_values(each, known) for each in inner)
-    return known[id(node)]
-
-
-def _why(error: Exception) -> str:
-    """Say why a text is no YAML; nothing that may be a piece of a password, as an alias's name."""
-    mark = getattr(error, "problem_mark", None)
-    line = f" in line {mark.line + 1}" if mark else ""
-    if isinstance(error, RecursionError):
-        return ": it is nested too deeply"
-    if not isinstance(error, yaml.YAMLError):
-        return ": an anchor holds itself, or a value is not what its tag says"
-    problem = getattr(error, "problem", None) or "it cannot be read"
-    return f"{line}: {_QUOTED.sub('…', problem)}"
 
 
 @dataclass
@@ -230,30 +139,18 @@ class _Reader:
             self._problem("components", "", "describes no component", "name at least one")
         if self.problems:
             raise invalid(self.problems)
-        warnings = tuple(overlaps(components, self.source))
+        warnings = tuple(warnings_of(components, self.source))
         return ShardMap(components, config_server, warnings, self.source)
 
     def _load(self, text: str) -> Mapping[Any, Any]:
-        why = ""
-        top = None
-        try:
-            loader = _Loader(text)
-            node = loader.get_single_node()
-            if node is not None and _values(node, {}) > MAX_VALUES:
-                why = f": with its anchors put in it has more than {MAX_VALUES:,} values"
-            elif node is not None:
-                top = loader.construct_document(node)
-        except (yaml.YAMLError, RecursionError, ValueError, LookupError) as error:
-            why = _why(error)
-        if why:  # outside of the handler: the caught error holds the text, and passwords with it
-            raise ConfigError(f"{self.source}: is not YAML{why}", "mend the file")
-        if not isinstance(top, _Mapping):
+        top = load_yaml(text, self.source)
+        if not isinstance(top, LinedMapping):
             raise ConfigError(f"{self.source}: is not a shard map", "see configs/local.yaml")
         self._duplicates(top, "")
         return top
 
     def _duplicates(self, value: Any, path: str) -> None:
-        if isinstance(value, _Mapping):
+        if isinstance(value, LinedMapping):
             for key, line in value.twice:
                 self._problem(f"{path}{shown_name(key)}", "", "stands twice", "leave one out", line)
             for key, inner in value.items():
@@ -433,11 +330,28 @@ def _spread(server: Mapping[str, Any], step: int, spread: str) -> Mapping[str, A
     return moved
 
 
-def overlaps(components: Mapping[str, Component], source: str) -> Iterator[Problem]:
-    """Yield warnings of shards that share a database: legal, but hardly meant.
+def warnings_of(components: Mapping[str, Component], source: str) -> Iterator[Problem]:
+    """Yield what is legal but hardly meant: shards that share a database, uneven placements."""
+    yield from _overlaps(components, source)
+    for name, component in components.items():
+        if component.placement.startswith("crc:"):  # the other placements are known to be even
+            sample = [b"sample:%d" % n for n in range(8192)]
+            most = max(Counter(map(component.place, sample)).values())
+            even = len(sample) / len(component.shards)
+            if most > 2 * even + 8 * even**0.5 + 2:
+                yield Problem(
+                    source,
+                    f"components.{name}.placement",
+                    component.placement,
+                    f"is uneven over {len(component.shards)} shards: one gets {most:,} of "
+                    f"{len(sample):,} sample keys",
+                    "take crc32 or rendezvous, unless data lies so already",
+                    warning=True,
+                )
 
-    Several unsharded components in one database are usual, and nothing is said of them.
-    """
+
+def _overlaps(components: Mapping[str, Component], source: str) -> Iterator[Problem]:
+    """Several unsharded components in one database are usual, and nothing is said of them."""
     tenants: dict[tuple[str, str], list[Shard]] = defaultdict(list)
     for name, component in components.items():
         if component.entry is not None:

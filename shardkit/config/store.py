@@ -25,18 +25,22 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 import redis
 from redis.client import NEVER_DECODE
 from redis.exceptions import RedisError, WatchError
 
-from shardkit.commands import Key
+from shardkit.config.changes import Change as Change
+from shardkit.config.changes import FieldChange as FieldChange
+from shardkit.config.changes import Sample, entries_of
+from shardkit.config.changes import diff as diff
+from shardkit.config.changes import sample_keys as sample_keys
 from shardkit.config.component import Component, check_name, check_shards, entry_key, shards_key
-from shardkit.config.entry import Entry, Problem, invalid, load_json
-from shardkit.config.problem import mask
-from shardkit.config.shard_map import ShardMap, overlaps
+from shardkit.config.entry import Entry, load_json
+from shardkit.config.problem import Problem, invalid
+from shardkit.config.shard_map import ShardMap, warnings_of
 from shardkit.errors import (
     ConfigError,
     ConfigServerError,
@@ -47,10 +51,7 @@ from shardkit.errors import (
 from shardkit.routing.placement import DEFAULT
 
 EPOCH_KEY = "config:epoch"
-SAMPLE_SIZE = 10_000
 
-Kind: TypeAlias = Literal["added", "changed", "removed", "unchanged"]
-Sample: TypeAlias = Sequence[Key] | Mapping[str, Sequence[Key]]
 _Values: TypeAlias = Mapping[str, bytes | str | None]
 
 _ENTRY, _SHARDS = entry_key(""), shards_key("")
@@ -59,65 +60,6 @@ _CHUNK = 1000  # keys of one MGET
 _READS = 100  # attempts to read between two pushes
 _PUSHES = 50  # attempts to push between two others
 _PUSH_AGAIN = "push the shard map again: shardkit config push"
-
-
-@dataclass(frozen=True, slots=True)
-class FieldChange:
-    """One field of one entry that a push changes.
-
-    Attributes:
-        key: the entry's key, ``config:redis:unique:7``.
-        field: the field; empty where the whole entry comes or goes.
-        before: its value as JSON, secrets masked; None where it was not said. For a whole entry
-            its address.
-        after: the same, after the push.
-    """
-
-    key: str
-    field: str
-    before: str | None
-    after: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """What a push does, or did, to one component.
-
-    Attributes:
-        component: its name.
-        kind: whether the push adds, changes or removes it, or leaves it as it is.
-        fields: the fields of its entries that change.
-        shards_before: how many shards it had; 0 if it was not sharded, -1 if what is stored of it
-            cannot be read.
-        shards_after: how many it has then.
-        placement_before: its placement; empty if it was not sharded.
-        placement_after: the placement then.
-        moved: how many keys of the sample are then looked for on another shard.
-        sampled: how many keys the sample has; 0 where there was nothing to compare.
-        epoch: the epoch that a push gave it; 0 if it has none, and in a diff.
-    """
-
-    component: str
-    kind: Kind
-    fields: tuple[FieldChange, ...] = ()
-    shards_before: int = 0
-    shards_after: int = 0
-    placement_before: str = ""
-    placement_after: str = ""
-    moved: int = 0
-    sampled: int = 0
-    epoch: int = 0
-
-    @property
-    def replaced(self) -> bool:
-        """Whether keys are placed by another rule, or over another number of shards."""
-        before = self.shards_before, self.placement_before
-        return before != (self.shards_after, self.placement_after)
-
-
-def sample_keys(count: int = SAMPLE_SIZE) -> list[Key]:
-    """Return synthetic keys for `diff`: ``sample:0``, ``sample:1`` and so on."""
-    return [f"sample:{n}" for n in range(count)]
 
 
 def read_components(client: redis.Redis) -> dict[str, Component]:
@@ -169,37 +111,6 @@ def read_component(client: redis.Redis, name: str) -> Component | None:
                 return _component(name, values)
             asked = count
     raise ConfigServerError(f"{shards_key(name)} keeps changing", "try again")
-
-
-def diff(
-    current: Mapping[str, Component],
-    wanted: Mapping[str, Component],
-    sample: Sample | None = None,
-) -> list[Change]:
-    """Return what has to change so that the wanted components are there, and only they. Pure.
-
-    Args:
-        current: the components as they are.
-        wanted: the components as they shall be.
-        sample: keys to count how many are looked for elsewhere afterwards: the same for all
-            components, or by component's name. 10,000 synthetic keys where there are none.
-
-    Returns:
-        One change for each component, sorted by name, also the unchanged ones.
-    """
-    default = None if isinstance(sample, Mapping) else sample
-    changes = []
-    for name in sorted({*current, *wanted}):
-        before, after = current.get(name), wanted.get(name)
-        change = _change(name, before, after)
-        if before is not None and after is not None:
-            keys = sample.get(name) if isinstance(sample, Mapping) else default
-            if keys is None:
-                keys = default = sample_keys() if default is None else default
-            moved = _moved(before, after, keys) if change.replaced else 0
-            change = replace(change, moved=moved, sampled=len(keys))
-        changes.append(change)
-    return changes
 
 
 def push(
@@ -278,7 +189,7 @@ def pull(client: redis.Redis, config_server: Entry | None = None) -> ShardMap:
             "push a shard map first: shardkit config push",
         )
     source = "config server"
-    return ShardMap(components, config_server, tuple(overlaps(components, source)), source)
+    return ShardMap(components, config_server, tuple(warnings_of(components, source)), source)
 
 
 def _push(
@@ -403,58 +314,10 @@ def _repair(change: Change, values: _Values) -> Change:
     return replace(change, kind="changed", shards_before=count, placement_before=rule)
 
 
-def _change(name: str, before: Component | None, after: Component | None) -> Change:
-    kind: Kind = "changed"
-    if before is None:
-        kind = "added"
-    elif after is None:
-        kind = "removed"
-    elif before.same_as(after):
-        kind = "unchanged"
-    return Change(
-        name,
-        kind,
-        () if kind == "unchanged" else tuple(_field_changes(name, before, after)),
-        len(before.shards) if before else 0,
-        len(after.shards) if after else 0,
-        before.placement if before and before.shards else "",
-        after.placement if after and after.shards else "",
-    )
-
-
-def _field_changes(
-    name: str, before: Component | None, after: Component | None
-) -> Iterator[FieldChange]:
-    old, new = _entries(name, before), _entries(name, after)
-    for key in {**old, **new}:
-        left = old[key].fields if key in old else {}
-        right = new[key].fields if key in new else {}
-        if key not in old:
-            yield FieldChange(key, "", None, new[key].address)
-        elif key not in new:
-            yield FieldChange(key, "", old[key].address, None)
-        else:
-            for field in sorted({*left, *right}):
-                if field not in left or field not in right or left[field] != right[field]:
-                    yield FieldChange(key, field, _shown(left, field), _shown(right, field))
-
-
-def _shown(fields: Mapping[str, Any], name: str) -> str | None:
-    return json.dumps(mask(name, fields[name]), sort_keys=True) if name in fields else None
-
-
-def _entries(name: str, component: Component | None) -> dict[str, Entry]:
-    """Return a component's entries by key."""
-    if component is None:
-        return {}
-    entries = {} if component.entry is None else {entry_key(name): component.entry}
-    return entries | {entry_key(name, n): entry for n, entry in enumerate(component.shards)}
-
-
 def _texts(component: Component, epoch: int) -> dict[str, str]:
     """Return what is stored of a component, by key."""
     name = component.name
-    texts = {key: entry.to_json() for key, entry in _entries(name, component).items()}
+    texts = {key: entry.to_json() for key, entry in entries_of(name, component).items()}
     if component.shards:
         described = {
             "shards": len(component.shards),
@@ -463,10 +326,6 @@ def _texts(component: Component, epoch: int) -> dict[str, str]:
         }
         texts[shards_key(name)] = json.dumps(described)
     return texts
-
-
-def _moved(before: Component, after: Component, keys: Iterable[Key]) -> int:
-    return sum(before.shard_of(key) != after.shard_of(key) for key in keys)
 
 
 def _check_component(name: str, component: Component, source: str) -> Iterator[Problem]:

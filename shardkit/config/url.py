@@ -94,6 +94,8 @@ def url_fields(url: str) -> dict[str, Any]:
         read = None
     if read is None:
         raise BadUrlError("cannot be read", "write redis://user:password@host:port/db")
+    if re.search(r"[][]", parts.netloc.rpartition("@")[0]):  # Python's releases disagree
+        raise BadUrlError("holds a bracket before its '@'", "write it as %5B or %5D")
     if "#" in url:
         raise BadUrlError("holds a '#'", "write it as %23")
     read.pop("connection_class", None)
@@ -127,7 +129,7 @@ def _query_fields(query: str) -> dict[str, Any]:
 def sample(url: str) -> str:
     """Return a URL with something that fits everywhere in place of its references."""
     plain = re.sub(r"=\$\{\w+\}(?=&|$)", _sample_value, url)
-    return REFERENCE.sub("1", plain).replace("[1]", "[::1]")
+    return REFERENCE.sub("1", re.sub(r"\[\$\{\w+\}\]", "[::1]", plain))
 
 
 def _sample_value(match: re.Match[str]) -> str:
@@ -139,11 +141,12 @@ def stated(url: str) -> dict[str, Any]:
     """Return what a usable URL says besides the host: user, database, TLS, port, query's fields.
 
     References are kept in text. Where a number or truth is one, it is left out. A URL with a
-    password says the user as well: it is None where none is named.
+    password says the user as well: it is None where none is named. So is everything that only the
+    environment knows of a URL that is a single reference.
     """
     pieces = _split(url)
     if not pieces.scheme:
-        return {}
+        return dict.fromkeys(("username", "password", "db"))
     query = "&".join(
         piece
         for piece in pieces.query.split("&")

@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import redis
+from redis.exceptions import ResponseError
 
 from shardkit.config.entry import Entry
 from shardkit.errors import LocalServerError
@@ -183,15 +184,19 @@ class LocalCluster:
         with ExitStack() as stack:
             clients = [stack.enter_context(node.client()) for node in self.nodes]
             fresh = all(
-                client.cluster("info")["cluster_slots_assigned"] == "0" for client in clients
+                int(client.cluster("info")["cluster_slots_assigned"]) < SLOTS for client in clients
             )
-            for n, client in enumerate(clients):
-                if fresh:
+            for n, client in enumerate(clients if fresh else []):
+                # First of all: only a node that knows no other may be told its epoch. A node that
+                # refuses has it, or its slots, from a start that was broken off.
+                with suppress(ResponseError):
                     client.execute_command("CLUSTER SET-CONFIG-EPOCH", n + 1)
-                if fresh and n < self._masters:
+                if n < self._masters:
                     first = SLOTS * n // self._masters
                     last = SLOTS * (n + 1) // self._masters - 1
-                    client.execute_command("CLUSTER ADDSLOTSRANGE", first, last)
+                    with suppress(ResponseError):
+                        client.execute_command("CLUSTER ADDSLOTSRANGE", first, last)
+            for n, client in enumerate(clients):
                 for other in self.nodes[n + 1 :]:
                     client.execute_command("CLUSTER MEET", HOST, other.port, other.bus_port)
             ids = [client.execute_command("CLUSTER MYID") for client in clients]

@@ -131,6 +131,7 @@ class Plan:
 
     Raises:
         LocalServerError: two entries want one server to be two things.
+        ConfigError: an entry cannot be used as the environment gives it.
     """
 
     def __init__(self, shard_map: ShardMap, environ: Mapping[str, str] = os.environ) -> None:
@@ -193,14 +194,7 @@ class Plan:
         return self.services[_service_key(self._resolved(entry, where))]
 
     def _resolved(self, entry: Entry, where: str, *, keep: bool = False) -> dict[str, Any]:
-        try:
-            return entry.resolved(where, Environment(self._environ, keep=keep))
-        except (
-            ValueError
-        ) as error:  # a URL whose port, say, is a ${NAME} that the environment lacks
-            raise LocalServerError(
-                f"{where}: the url cannot be read: {error}", "export what it refers to"
-            ) from None
+        return entry.resolved(where, Environment(self._environ, keep=keep))
 
     def _add(self, label: str, where: str, entry: Entry) -> None:
         fields = self._resolved(entry, where)

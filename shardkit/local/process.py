@@ -19,18 +19,23 @@ A forked child closes its copies of the pipes at once, and cannot end what its p
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import signal
 import subprocess
 import tempfile
 import threading
+import time
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 from shardkit.errors import LocalServerError
+
+EXIT_TIMEOUT: Final = 10.0  # seconds that servers have when Python exits
 
 # $1 is a directory to remove. Lines on the pipe are the server's process id, for waiting only.
 _GUARD = """
@@ -131,6 +136,11 @@ class GuardedProcess:
         with suppress(BrokenPipeError):  # the guard was killed: nothing to tell it
             os.write(self._pipe, b"%d\n" % self._server.pid)
 
+    def ask_to_end(self) -> None:
+        """Send the server TERM, and wake it if it is paused: it would not notice."""
+        self.send(signal.SIGTERM)
+        self.send(signal.SIGCONT)
+
     def send(self, number: signal.Signals) -> None:
         """Send the server a signal, if it still runs."""
         if self._ours and self._server is not None:
@@ -174,6 +184,21 @@ class GuardedProcess:
                 process.returncode = 0  # not this process's child: nothing to wait for
 
 
+def finish(processes: Sequence[GuardedProcess], timeout: float) -> None:
+    """End servers that nobody stopped, side by side, giving them time to save their data.
+
+    Args:
+        processes: the servers.
+        timeout: seconds that all of them have.
+    """
+    for process in processes:
+        process.ask_to_end()
+    deadline = time.monotonic() + timeout
+    for process in processes:
+        process.wait(deadline - time.monotonic())
+        process.end()
+
+
 _forking = threading.RLock()
 _guarded: weakref.WeakSet[GuardedProcess] = weakref.WeakSet()
 
@@ -184,6 +209,8 @@ def _after_fork_in_child() -> None:
     for process in list(_guarded):
         process._disown()
 
+
+atexit.register(lambda: finish(list(_guarded), EXIT_TIMEOUT))
 
 # The lock is looked up when it is used: a forked child has a new one.
 os.register_at_fork(

@@ -38,7 +38,7 @@ from redis.retry import Retry
 from shardkit.config.entry import Entry
 from shardkit.errors import LocalServerError
 from shardkit.local.binary import find_server
-from shardkit.local.process import GuardedProcess
+from shardkit.local.process import GuardedProcess, finish
 from shardkit.local.settings import Setting, Settings, user_settings, write_settings
 
 logger = logging.getLogger("shardkit")
@@ -342,7 +342,8 @@ class LocalServer:
         if directory is not None:
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._process = process = GuardedProcess(directory)
-        self._finalizer = weakref.finalize(self, _finish, process)
+        self._finalizer = weakref.finalize(self, finish, [process], STOP_TIMEOUT)
+        self._finalizer.atexit = False  # when Python exits, all of them end side by side
         self._configure(process)
         self._run(process)
 
@@ -409,8 +410,7 @@ class LocalServer:
 
     def _ask_to_end(self) -> None:
         if self._process is not None:
-            self._process.send(signal.SIGTERM)
-            self._process.send(signal.SIGCONT)  # a paused one would not notice
+            self._process.ask_to_end()
 
     def _await_end(self, deadline: float, patient: bool = True) -> None:
         process = self._process
@@ -473,11 +473,3 @@ def wait_until(
 def _section(client: redis.Redis, name: str) -> Mapping[str, Any]:
     found: Mapping[str, Any] = client.info(name)
     return found
-
-
-def _finish(process: GuardedProcess) -> None:
-    """End a server that was never stopped, when it is collected or Python exits."""
-    process.send(signal.SIGTERM)
-    process.send(signal.SIGCONT)
-    process.wait(STOP_TIMEOUT)
-    process.end()

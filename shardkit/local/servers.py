@@ -3,8 +3,8 @@
 ::
 
     with LocalServers(ShardMap.load("configs/local.yaml"), ports="free") as servers:
-        with shardkit.connect(...) as kit:       # of servers.shard_map: the same components,
-            ...                                  # at the places where they really are
+        with shardkit.connect(servers.shard_map) as kit:     # the same components,
+            ...                                               # where they really are
         servers.server_of("unique", 2).kill()
 
 `shardkit.local.plan` says which servers those are.
@@ -56,7 +56,6 @@ class LocalServers:
         progress: called with a name, how many servers run, and how many will.
 
     Attributes:
-        servers: every server, Sentinels included, in the order of starting.
         clusters: the clusters, by the component that names them first.
 
     Raises:

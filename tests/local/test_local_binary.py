@@ -34,7 +34,7 @@ def test_the_environment_may_name_a_program_on_path(tmp_path: Path) -> None:
 
 
 def test_a_binary_that_was_asked_for_and_is_not_there_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(LocalServerError, match="SHARDKIT_SERVER = .*/none is no executable"):
+    with pytest.raises(LocalServerError, match=r"SHARDKIT_SERVER = .*/none is no executable"):
         find_server({"SHARDKIT_SERVER": str(tmp_path / "none")})
 
 

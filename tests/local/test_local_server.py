@@ -9,7 +9,7 @@ import pytest
 import redis
 from local_helpers import alive, all_end
 from redis.backoff import NoBackoff
-from redis.exceptions import AuthenticationError, ConnectionError, ResponseError, TimeoutError
+from redis.exceptions import AuthenticationError, ResponseError
 from redis.retry import Retry
 
 from shardkit.errors import LocalServerError
@@ -49,10 +49,17 @@ def test_a_server_listens_on_this_machine_only(binary: Path) -> None:
 
 
 def test_a_server_ends_when_the_block_raises() -> None:
-    with pytest.raises(KeyError), LocalServer() as local:
-        pid = local.pid
-        raise KeyError
-    assert not alive(pid)
+    pids = []
+
+    def fail() -> None:
+        with LocalServer() as local:
+            pids.append(local.pid)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert pids
+    assert not alive(pids[0])
 
 
 def test_a_server_that_was_only_forgotten_ends_when_it_is_collected() -> None:
@@ -85,7 +92,7 @@ def test_a_killed_server_restarts_on_the_same_port(binary: Path) -> None:
         local.kill()
         assert not local.running
         assert not alive(pid)
-        with pytest.raises(ConnectionError):
+        with pytest.raises(redis.ConnectionError):
             value(local, "greeting")
         local.restart()
         assert local.port == port
@@ -118,7 +125,7 @@ def test_a_paused_server_hangs_and_a_resumed_one_goes_on(binary: Path) -> None:
         client.set("greeting", "hello")
         local.pause()
         assert local.running
-        with pytest.raises(TimeoutError):
+        with pytest.raises(redis.TimeoutError):
             client.get("greeting")
         local.resume()
         assert value(local, "greeting") == b"hello"
@@ -138,7 +145,7 @@ def test_a_paused_server_can_be_stopped_and_saves_its_data(tmp_path: Path) -> No
 def test_a_server_that_does_not_stop_in_time_is_killed(caplog: pytest.LogCaptureFixture) -> None:
     local = LocalServer(name="stubborn").start()
     pid = local.pid
-    with local.client(socket_timeout=0.05) as client, pytest.raises(TimeoutError):
+    with local.client(socket_timeout=0.05) as client, pytest.raises(redis.TimeoutError):
         client.eval("while true do end", 0)
     local.stop(timeout=0.1)
     assert not alive(pid)

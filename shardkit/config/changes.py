@@ -1,0 +1,160 @@
+"""What a push would change: pure comparison of the components that are with those that shall be."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
+
+from shardkit.commands import Key
+from shardkit.config.component import Component, entry_key
+from shardkit.config.entry import Entry
+from shardkit.config.problem import mask
+
+SAMPLE_SIZE = 10_000
+
+Kind: TypeAlias = Literal["added", "changed", "removed", "unchanged"]
+Sample: TypeAlias = Sequence[Key] | Mapping[str, Sequence[Key]]
+
+
+@dataclass(frozen=True, slots=True)
+class FieldChange:
+    """One field of one entry that a push changes.
+
+    Attributes:
+        key: the entry's key, ``config:redis:unique:7``.
+        field: the field; empty where the whole entry comes or goes.
+        before: its value as JSON, secrets masked; None where it was not said. For a whole entry
+            its address.
+        after: the same, after the push.
+    """
+
+    key: str
+    field: str
+    before: str | None
+    after: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a push does, or did, to one component.
+
+    Attributes:
+        component: its name.
+        kind: whether the push adds, changes or removes it, or leaves it as it is.
+        fields: the fields of its entries that change.
+        shards_before: how many shards it had; 0 if it was not sharded, -1 if what is stored of it
+            cannot be read.
+        shards_after: how many it has then.
+        placement_before: its placement; empty if it was not sharded.
+        placement_after: the placement then.
+        moved: how many keys of the sample are then looked for on another shard.
+        sampled: how many keys the sample has; 0 where there was nothing to compare.
+        epoch: the epoch that a push gave it; 0 if it has none, and in a diff.
+    """
+
+    component: str
+    kind: Kind
+    fields: tuple[FieldChange, ...] = ()
+    shards_before: int = 0
+    shards_after: int = 0
+    placement_before: str = ""
+    placement_after: str = ""
+    moved: int = 0
+    sampled: int = 0
+    epoch: int = 0
+
+    @property
+    def replaced(self) -> bool:
+        """Whether keys are placed by another rule, or over another number of shards."""
+        before = self.shards_before, self.placement_before
+        return before != (self.shards_after, self.placement_after)
+
+
+def sample_keys(count: int = SAMPLE_SIZE) -> list[Key]:
+    """Return synthetic keys for `diff`: ``sample:0``, ``sample:1`` and so on."""
+    return [f"sample:{n}" for n in range(count)]
+
+
+def diff(
+    current: Mapping[str, Component],
+    wanted: Mapping[str, Component],
+    sample: Sample | None = None,
+) -> list[Change]:
+    """Return what has to change so that the wanted components are there, and only they. Pure.
+
+    Args:
+        current: the components as they are.
+        wanted: the components as they shall be.
+        sample: keys to count how many are looked for elsewhere afterwards: the same for all
+            components, or by component's name. 10,000 synthetic keys where there are none.
+
+    Returns:
+        One change for each component, sorted by name, also the unchanged ones.
+    """
+    default = None if isinstance(sample, Mapping) else sample
+    changes = []
+    for name in sorted({*current, *wanted}):
+        before, after = current.get(name), wanted.get(name)
+        change = _change(name, before, after)
+        if before is not None and after is not None:
+            keys = sample.get(name) if isinstance(sample, Mapping) else default
+            if keys is None:
+                keys = default = sample_keys() if default is None else default
+            moved = _moved(before, after, keys) if change.replaced else 0
+            change = replace(change, moved=moved, sampled=len(keys))
+        changes.append(change)
+    return changes
+
+
+def _change(name: str, before: Component | None, after: Component | None) -> Change:
+    kind: Kind = "changed"
+    if before is None:
+        kind = "added"
+    elif after is None:
+        kind = "removed"
+    elif before.same_as(after):
+        kind = "unchanged"
+    return Change(
+        name,
+        kind,
+        () if kind == "unchanged" else tuple(_field_changes(name, before, after)),
+        len(before.shards) if before else 0,
+        len(after.shards) if after else 0,
+        before.placement if before and before.shards else "",
+        after.placement if after and after.shards else "",
+    )
+
+
+def _field_changes(
+    name: str, before: Component | None, after: Component | None
+) -> Iterator[FieldChange]:
+    old, new = entries_of(name, before), entries_of(name, after)
+    for key in {**old, **new}:
+        left = old[key].fields if key in old else {}
+        right = new[key].fields if key in new else {}
+        if key not in old:
+            yield FieldChange(key, "", None, new[key].address)
+        elif key not in new:
+            yield FieldChange(key, "", old[key].address, None)
+        else:
+            for field in sorted({*left, *right}):
+                if field not in left or field not in right or left[field] != right[field]:
+                    yield FieldChange(key, field, _shown(left, field), _shown(right, field))
+
+
+def _shown(fields: Mapping[str, Any], name: str) -> str | None:
+    return json.dumps(mask(name, fields[name]), sort_keys=True) if name in fields else None
+
+
+def entries_of(name: str, component: Component | None) -> dict[str, Entry]:
+    """Return a component's entries by key."""
+    if component is None:
+        return {}
+    entries = {} if component.entry is None else {entry_key(name): component.entry}
+    return entries | {entry_key(name, n): entry for n, entry in enumerate(component.shards)}
+
+
+def _moved(before: Component, after: Component, keys: Iterable[Key]) -> int:
+    return sum(before.shard_of(key) != after.shard_of(key) for key in keys)

@@ -1,0 +1,306 @@
+"""What an entry may say: its fields, and what is wrong with one that says something else.
+
+Whether an entry comes from YAML or from the config server, it is checked here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+from shardkit.config.problem import Problem, shown, shown_name
+from shardkit.config.url import (
+    REFERENCE,
+    BadUrlError,
+    database,
+    port_is_open,
+    sample,
+    stated,
+    url_fields,
+)
+
+_Rule: TypeAlias = tuple[tuple[type, ...], str, Callable[[Any], object]]
+
+_LARGEST = 2**31 - 1  # what a database, a pool or a timeout can be at most
+_TLS_VERSIONS = ("TLSv1_2", "TLSv1_3")
+
+
+def _anything(value: Any) -> bool:
+    return True
+
+
+def _is_host(value: str) -> bool:
+    return re.fullmatch(r"[^\s\x00-\x1f\x7f/@?#\[\]]+", value) is not None
+
+
+def _is_path(value: str) -> bool:
+    return re.fullmatch(r"[^\x00-\x1f\x7f]+", value) is not None and "://" not in value
+
+
+def _is_codec(value: str) -> bool:
+    try:
+        "x".encode(value)
+    except (LookupError, ValueError):
+        return False
+    return True
+
+
+def _is_error_handler(value: str) -> bool:
+    try:
+        codecs.lookup_error(value)
+    except (LookupError, ValueError):
+        return False
+    return True
+
+
+_PATH: _Rule = ((str,), "a path", _is_path)
+_TEXT: _Rule = ((str,), "text, digits in quotes", _anything)
+_TRUTH: _Rule = ((bool,), "true or false", _anything)
+_SECONDS: _Rule = (
+    (int, float, type(None)),
+    "seconds above 0, or null",
+    lambda v: v is None or 0 < v <= _LARGEST,
+)
+
+# field: (types, what is allowed, whether a value of such a type is)
+FIELDS: dict[str, _Rule] = {
+    "url": ((str,), "a redis://, rediss:// or unix:// URL", _anything),
+    "host": ((str,), "a host name or address (a URL is url:)", _is_host),
+    "port": ((int,), "a port, 1 to 65535", lambda v: 0 < v < 65536),
+    "db": ((int,), "a database number, 0 or more", lambda v: 0 <= v <= _LARGEST),
+    "username": _TEXT,
+    "password": _TEXT,
+    "unix_socket_path": _PATH,
+    "ssl": _TRUTH,
+    "ssl_keyfile": _PATH,
+    "ssl_certfile": _PATH,
+    "ssl_password": _TEXT,
+    "ssl_ca_certs": _PATH,
+    "ssl_ca_path": _PATH,
+    "ssl_ca_data": ((str,), "certificates in PEM", bool),
+    "ssl_cert_reqs": (
+        (str,),
+        "none, optional or required",
+        lambda v: v in ("none", "optional", "required"),
+    ),
+    "ssl_check_hostname": _TRUTH,
+    "ssl_min_version": ((str,), " or ".join(_TLS_VERSIONS), lambda v: v in _TLS_VERSIONS),
+    "ssl_ciphers": ((str,), "OpenSSL cipher names", bool),
+    "socket_timeout": _SECONDS,
+    "socket_connect_timeout": _SECONDS,
+    "socket_keepalive": _TRUTH,
+    "health_check_interval": ((int,), "seconds, 0 for never", lambda v: 0 <= v <= _LARGEST),
+    "max_connections": ((int,), "a number above 0", lambda v: 0 < v <= _LARGEST),
+    "client_name": (
+        (str,),
+        "ASCII letters, digits and signs",
+        lambda v: re.fullmatch(r"[!-~]+", v),
+    ),
+    "encoding": ((str,), "a text codec's name", _is_codec),
+    "encoding_errors": ((str,), "strict, replace, ignore or another handler", _is_error_handler),
+    "decode_responses": _TRUTH,
+    "protocol": ((int,), "2 or 3", lambda v: v in (2, 3)),
+    "retries": ((int,), "a number, 0 for none", lambda v: 0 <= v <= _LARGEST),
+    "cluster": _TRUTH,
+    "replicas": ((list,), "a list of entries", _anything),
+    "sentinel": ((dict,), 'an object with "service" and "sentinels"', _anything),
+}
+_SENTINEL_FIELDS: dict[str, _Rule] = {
+    "service": (
+        (str,),
+        "the name of the service that is watched, of letters, digits, '.', '-' and '_'",
+        lambda v: re.fullmatch(r"[A-Za-z0-9._-]+", v),
+    ),
+    "sentinels": ((list,), "[[host, port], …]", lambda v: v and all(map(_is_address, v))),
+    "username": _TEXT,
+    "password": _TEXT,
+}
+# Fields that say where the server is.
+LOCATION = frozenset({"url", "host", "port", "unix_socket_path", "sentinel"})
+# What a replica cannot have, and what it does not take over from its master.
+_NOT_OF_REPLICAS = ("replicas", "cluster", "sentinel")
+
+
+def _is_address(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) == 2
+        and isinstance(value[0], str)
+        and type(value[1]) is int
+        and (_is_host(value[0]) or REFERENCE.search(value[0]) is not None)
+        and 0 < value[1] < 65536
+    )
+
+
+def check_entry(fields: Any, where: str) -> Iterator[Problem]:
+    """Yield everything that is wrong with an entry."""
+    if not isinstance(fields, Mapping):
+        kind = type(fields).__name__
+        yield Problem(where, "", "", f"is a {kind}, not an object", 'write {"host": …}')
+        return
+    found = [problem for item in fields.items() for problem in _check_field(*item, where)]
+    found += _check_together(fields, where)
+    if not found and fields.get("cluster"):
+        found += _check_cluster(fields, where)
+    if not found and "replicas" in fields:
+        found += _check_replicas(fields, where)
+    yield from found
+
+
+def _check_field(name: Any, value: Any, where: str) -> Iterator[Problem]:
+    if name not in FIELDS:
+        known = ", ".join(sorted(FIELDS))
+        yield Problem(
+            where, shown_name(name), "", "is not a field of an entry", f"there are {known}"
+        )
+        return
+    yield from _check_value(name, value, where, FIELDS[name])
+    if name == "url" and isinstance(value, str):
+        yield from _check_url(value, where)
+    elif name == "sentinel" and isinstance(value, dict):
+        yield from _check_sentinel(value, where)
+
+
+def _check_value(
+    name: str, value: Any, where: str, rule: _Rule, prefix: str = ""
+) -> Iterator[Problem]:
+    types, allowed, check = rule
+    fits = isinstance(value, types) and (not isinstance(value, bool) or bool in types)
+    if fits and isinstance(value, str):
+        if not is_text(value):
+            allowed = "text without lone surrogates and NUL"
+            fits = False
+        elif REFERENCE.search(value):
+            return  # only known when it is resolved
+    if not fits or not check(value):
+        problem = "cannot be used"
+        yield Problem(where, prefix + name, shown(name, value), problem, f"give {allowed}")
+
+
+def is_text(value: str) -> bool:
+    """Whether it can be sent as UTF-8, and be a path or a name: no lone surrogates, no NUL."""
+    return "\0" not in value and not re.search("[\ud800-\udfff]", value)
+
+
+def _check_url(url: str, where: str) -> Iterator[Problem]:
+    if REFERENCE.fullmatch(url):
+        return  # only known when it is resolved
+    try:
+        fields = url_fields(sample(url))
+    except BadUrlError as error:
+        yield Problem(where, "url", shown("url", url), error.problem, error.remedy)
+        return
+    if not REFERENCE.search(url):
+        for name, value in fields.items():
+            yield from _check_value(name, value, where, FIELDS[name], "url ")
+
+
+def _check_sentinel(value: Mapping[str, Any], where: str) -> Iterator[Problem]:
+    for name, inner in value.items():
+        if name in _SENTINEL_FIELDS:
+            yield from _check_value(name, inner, where, _SENTINEL_FIELDS[name], "sentinel.")
+        else:
+            known = ", ".join(_SENTINEL_FIELDS)
+            field = f"sentinel.{shown_name(name)}"
+            yield Problem(where, field, "", "is not a field of sentinel", f"there are {known}")
+    for name in ("service", "sentinels"):
+        if name not in value:
+            allowed = _SENTINEL_FIELDS[name][1]
+            yield Problem(where, f"sentinel.{name}", "", "is missing", f"give {allowed}")
+
+
+def _check_together(fields: Mapping[str, Any], where: str) -> Iterator[Problem]:
+    def clash(one: str, others: frozenset[str] | set[str], why: str) -> Iterator[Problem]:
+        for other in sorted(others & fields.keys()):
+            yield Problem(where, other, "", f"contradicts {one}", why)
+
+    if "url" in fields:
+        yield from clash("url", LOCATION - {"url"} | {"ssl"}, "say it in one of the two")
+    if "unix_socket_path" in fields:
+        yield from clash(
+            "unix_socket_path", {"host", "port", "ssl", "sentinel"}, "keep one of the two"
+        )
+    if "sentinel" in fields:
+        yield from clash("sentinel", {"host", "port"}, "the Sentinels say where the server is")
+    if fields.get("cluster"):
+        yield from clash(
+            "cluster", {"sentinel", "replicas", "unix_socket_path"}, "a cluster finds its own nodes"
+        )
+
+
+def _check_cluster(fields: Mapping[str, Any], where: str) -> Iterator[Problem]:
+    """Check a cluster's entry of which each field can be used."""
+    if database_of(fields):
+        why = "a cluster has database 0 only"
+        yield Problem(where, "db", str(database_of(fields)), "contradicts cluster", why)
+    if fields.get("url", "").startswith("unix:"):
+        yield Problem(where, "url", "", "contradicts cluster", "a cluster finds its own nodes")
+
+
+def _check_replicas(fields: Mapping[str, Any], where: str) -> Iterator[Problem]:
+    """Check the replicas of an entry that can be used."""
+    number = database_of(fields)
+    if number is None:
+        yield Problem(where, "db", "", "is missing", "say it beside the url: replicas need it")
+        return
+    port_is_needed = "url" in fields and port_is_open(fields["url"])
+    for n, fields_of_replica in enumerate(fields["replicas"]):
+        label = f"{where} replicas[{n}]"
+        banned = [
+            Problem(label, name, "", "is not for a replica", "leave it out")
+            for name in _NOT_OF_REPLICAS
+            if isinstance(fields_of_replica, Mapping) and name in fields_of_replica
+        ]
+        found = banned or list(check_entry(fields_of_replica, label))
+        if not found:
+            replica = with_master(fields_of_replica, fields)
+            found = list(check_entry(replica, label))
+            if not LOCATION & fields_of_replica.keys():
+                found += [Problem(label, "host", "", "is missing", "say where the replica is")]
+            elif port_is_needed and fields_of_replica.keys() & LOCATION == {"host"}:
+                found += [Problem(label, "port", "", "is missing", "its master's is a reference")]
+            elif not found and database_of(replica) != number:
+                why = f"is not its master's, {number}"
+                found = [Problem(label, "db", "", why, "leave it out: a replica has the same")]
+        yield from found
+
+
+def database_of(fields: Mapping[str, Any]) -> int | None:
+    """Return the database that an entry's fields name; None if a reference decides."""
+    if "db" in fields:
+        number: int = fields["db"]
+        return number
+    return database(fields["url"]) if "url" in fields else 0
+
+
+def merged(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Put defaults under an entry's fields.
+
+    What the entry says itself wins, also what it says in its ``url``; and a default place gives
+    way to another kind of place: an entry with a ``url`` takes no default host.
+    """
+    if "url" in fields:
+        displaced = LOCATION | {"ssl"} | stated(fields["url"]).keys()
+    elif "unix_socket_path" in fields:
+        displaced = LOCATION | {"ssl"}
+    elif "sentinel" in fields:
+        displaced = LOCATION
+    elif fields.keys() & {"host", "port"}:
+        displaced = LOCATION - {"host", "port"}
+    else:
+        displaced = frozenset()
+    if fields.get("cluster"):
+        displaced = displaced | {"db", "replicas", "sentinel", "unix_socket_path"}
+    return {n: v for n, v in defaults.items() if n not in displaced} | dict(fields)
+
+
+def with_master(fields: Mapping[str, Any], master: Mapping[str, Any]) -> dict[str, Any]:
+    """Put under a replica's fields what its master says."""
+    said = {} if "url" not in master else stated(master["url"])
+    shared = {**said, "db": database_of(master), **master}
+    not_shared = {"url", "unix_socket_path", *_NOT_OF_REPLICAS}
+    return merged(
+        fields, {n: v for n, v in shared.items() if n not in not_shared and v is not None}
+    )

@@ -1,0 +1,130 @@
+"""YAML, loaded safely: text, numbers, truth values, null, lists and mappings, nothing else.
+
+A mapping knows the lines of its keys, and which of them stand twice. A text that stands for more
+than it says, by anchors that hold anchors or themselves, is refused before it is built. No error
+quotes the text: an unquoted password that starts with ``*`` is an alias to YAML, and its parser
+would name it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Iterator
+from typing import Any
+
+import yaml
+
+from shardkit.config.problem import shown_name
+from shardkit.errors import ConfigError
+
+MAX_VALUES = 1_000_000  # once the anchors are put in
+
+_TAG = "tag:yaml.org,2002:"
+_QUOTED = re.compile(r"""'[^'<][^']+'|"[^"]+\"""")  # a piece of the text, not '<scalar>' or ':'
+
+
+class LinedMapping(dict[Any, Any]):
+    """A YAML mapping.
+
+    Attributes:
+        lines: the line of each key, from 1.
+        twice: the keys that stand twice, and where they do for the second time.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: dict[Any, int] = {}
+        self.twice: list[tuple[Any, int]] = []
+
+
+def load_yaml(text: str, source: str) -> Any:
+    """Return what one YAML document says; mappings are LinedMappings, a date is text.
+
+    Args:
+        text: the document.
+        source: where it came from, for messages.
+
+    Raises:
+        ConfigError: it is no YAML, has tags of its own, or stands for too much.
+    """
+    why = ""
+    loaded = None
+    try:
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        if node is not None and _values(node, {}) > MAX_VALUES:
+            why = f": with its anchors put in it has more than {MAX_VALUES:,} values"
+        elif node is not None:
+            loaded = loader.construct_document(node)
+    except (yaml.YAMLError, RecursionError, ValueError, LookupError) as error:
+        why = _why(error)
+    if why:  # outside of the handler: the caught error holds the text
+        raise ConfigError(f"{source}: is not YAML{why}", "mend the file")
+    return loaded
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader without dates and the other kinds of values that nothing here can be."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, regexp) for tag, regexp in rules if tag != _TAG + "timestamp"]
+    for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.yaml_constructors = {
+    tag: yaml.SafeLoader.yaml_constructors[tag]
+    for tag in [*(_TAG + kind for kind in ("null", "bool", "int", "float", "str", "seq")), None]
+}
+
+
+def _mapping(loader: _Loader, node: yaml.MappingNode) -> Iterator[LinedMapping]:
+    found = LinedMapping()
+    yield found
+    own = {id(key_node) for key_node, _ in node.value}
+    loader.flatten_mapping(node)  # puts what `<<` merges in before the mapping's own
+    seen = set()
+    for key_node, value_node in node.value:
+        key = loader.construct_object(key_node, deep=True)
+        line = key_node.start_mark.line + 1
+        if not isinstance(key, Hashable):
+            key = shown_name(key)
+        if id(key_node) in own:
+            if key in seen:
+                found.twice.append((key, line))
+            seen.add(key)
+        found[key] = loader.construct_object(value_node, deep=True)
+        found.lines[key] = line
+
+
+_Loader.add_constructor(_TAG + "map", _mapping)
+
+
+def _values(node: yaml.Node, known: dict[int, int]) -> int:
+    """Count a node's values as if every alias were written out.
+
+    Raises:
+        ValueError: an alias stands inside of what it names.
+    """
+    if id(node) in known:
+        if not known[id(node)]:
+            raise ValueError("an anchor holds itself")
+        return known[id(node)]
+    known[id(node)] = 0
+    inner: list[yaml.Node] = []
+    if isinstance(node, yaml.MappingNode):
+        inner = [each for pair in node.value for each in pair]
+    elif isinstance(node, yaml.SequenceNode):
+        inner = node.value
+    known[id(node)] = 1 + sum(_values(each, known) for each in inner)
+    return known[id(node)]
+
+
+def _why(error: Exception) -> str:
+    mark = getattr(error, "problem_mark", None)
+    line = f" in line {mark.line + 1}" if mark else ""
+    if isinstance(error, RecursionError):
+        return ": it is nested too deeply"
+    if not isinstance(error, yaml.YAMLError):
+        return ": an anchor holds itself, or a value is not what its tag says"
+    problem = getattr(error, "problem", None) or "it cannot be read"
+    return f"{line}: {_QUOTED.sub('…', problem)}"

@@ -1,0 +1,203 @@
+"""Components: keys, names, counts, and where a key of theirs lives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardkit.commands import Shard
+from shardkit.config.component import (
+    MAX_SHARDS,
+    Component,
+    check_name,
+    check_shards,
+    entry_key,
+    shards_key,
+)
+from shardkit.config.entry import Entry
+from shardkit.errors import ConfigError, InvalidEntryError, MissingEntryError, ShardCountError
+from shardkit.routing.placement import placement
+
+ENTRY = Entry({"host": "a"})
+SHARDS = tuple(Entry({"host": "a", "db": n}) for n in range(1, 5))
+
+UNSHARDED = Component("hits", ENTRY)
+SHARDED = Component("unique", None, SHARDS)
+BOTH = Component("both", ENTRY, SHARDS, "slot", 3)
+
+
+def test_keys_name_the_component_and_the_shard() -> None:
+    assert entry_key("unique") == "config:redis:unique"
+    assert entry_key("unique", 7) == "config:redis:unique:7"
+    assert shards_key("unique") == "config:shards:unique"
+
+
+@pytest.mark.parametrize("name", ["unique", "a", "A.b-c_d", "7", "a:b", "a:1b", "1:a", "a:b:c"])
+def test_names_that_can_be_used(name: str) -> None:
+    assert list(check_name(name, "map")) == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        ":",
+        "a:",
+        ":a",
+        "a::b",
+        "a b",
+        "a\n",
+        "é",
+        "a{b}",
+        "a*",
+        "\ud800",
+        b"a",
+        7,
+        None,
+        True,
+        (),
+    ],
+)
+def test_names_that_cannot_be_used_are_shown_as_they_are(name: object) -> None:
+    [problem] = check_name(name, "map")
+    assert "not a component's name" in str(problem)
+    assert problem.remedy
+    str(problem).encode()
+
+
+@pytest.mark.parametrize("name", ["unique:0", "unique:16", "a:b:007"])
+def test_a_name_that_collides_with_a_shard_is_refused(name: str) -> None:
+    [problem] = check_name(name, "map")
+    assert "collide with a shard" in str(problem)
+    assert entry_key(name) == entry_key(*_split(name)) or name.endswith("007")
+
+
+def _split(name: str) -> tuple[str, int]:
+    component, _, number = name.rpartition(":")
+    return component, int(number)
+
+
+@given(st.one_of(st.text(), st.integers(), st.binary()))
+def test_any_name_can_be_used_or_is_refused_in_words_that_can_be_printed(name: object) -> None:
+    for problem in check_name(name, "map"):
+        str(problem).encode()
+
+
+@given(st.one_of(st.text(), st.binary(), st.integers()))
+def test_a_key_lives_on_the_shard_where_it_is_placed(key: str | bytes | int) -> None:
+    assert UNSHARDED.shard_of(key) == Shard("hits", None)
+    assert SHARDED.shard_of(key) == Shard("unique", placement("crc32", 4)(key))
+    assert BOTH.shard_of(key) == Shard("both", placement("slot", 4)(key))
+
+
+def test_every_shard_has_its_entry() -> None:
+    assert SHARDED.all_shards() == [Shard("unique", n) for n in range(4)]
+    assert [SHARDED.entry_of(shard) for shard in SHARDED.all_shards()] == list(SHARDS)
+    assert UNSHARDED.all_shards() == [Shard("hits")]
+    assert UNSHARDED.entry_of(Shard("hits")) is ENTRY
+    assert BOTH.entry_of(Shard("both")) is ENTRY
+
+
+@pytest.mark.parametrize(
+    ("component", "number", "key"),
+    [
+        (SHARDED, None, "config:redis:unique"),
+        (SHARDED, 4, "config:redis:unique:4"),
+        (SHARDED, -1, "config:redis:unique:-1"),
+        (UNSHARDED, 0, "config:redis:hits:0"),
+        (Component("none"), None, "config:redis:none"),
+    ],
+)
+def test_a_missing_entry_is_an_error_that_names_its_key(
+    component: Component, number: int | None, key: str
+) -> None:
+    with pytest.raises(MissingEntryError, match=f"^{key} is missing") as caught:
+        component.entry_of(Shard(component.name, number))
+    assert caught.value.remedy
+
+
+def test_another_count_of_shards_is_refused() -> None:
+    SHARDED.require_shards(4)
+    SHARDED.require_shards(None)
+    for wrong in (3, 5, 0, -4):
+        with pytest.raises(ShardCountError, match=f"has 4 shards, the caller says {wrong}"):
+            SHARDED.require_shards(wrong)
+    UNSHARDED.require_shards(None)
+    with pytest.raises(ShardCountError, match="has no shards, the caller says 4"):
+        UNSHARDED.require_shards(4)
+
+
+def test_a_cluster_shards_itself_and_serves_callers_of_any_count() -> None:
+    for count in (None, 1, 4, 256):
+        Component("archive", Entry({"cluster": True})).require_shards(count)
+
+
+def test_components_are_compared_by_what_they_say_epochs_aside() -> None:
+    again = tuple(Entry(entry.fields) for entry in SHARDS)
+    assert BOTH.same_as(Component("both", Entry({"host": "a"}), again, "slot", 9))
+    assert not BOTH.same_as(None)
+    assert not BOTH.same_as(Component("both", None, SHARDS, "slot"))
+    assert not BOTH.same_as(Component("both", ENTRY, SHARDS[:3], "slot"))
+    assert not BOTH.same_as(Component("both", ENTRY, SHARDS, "crc32"))
+
+
+def test_a_placement_that_there_is_not_is_refused() -> None:
+    with pytest.raises(ConfigError, match="md5"):
+        Component("unique", None, SHARDS, "md5")
+
+
+def test_a_repr_shows_no_secret() -> None:
+    component = Component(
+        "a", Entry({"password": "hunter2"}), (Entry({"url": "redis://:hunter2@h"}),)
+    )
+    assert "hunter2" not in repr(component)
+
+
+def test_counts_are_read() -> None:
+    value = {"shards": 16, "placement": "crc32", "epoch": 3}
+    assert check_shards(value, "config:shards:a") == (16, "crc32", 3)
+    assert check_shards({"shards": MAX_SHARDS, "placement": "slot", "epoch": 0}, "k")[0] == 16384
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        [],
+        16,
+        "16",
+        {},
+        {"shards": 16},
+        {"shards": 16, "placement": "crc32"},
+        {"shards": 16, "placement": "crc32", "epoch": 1, "more": 1},
+        {"shards": 0, "placement": "crc32", "epoch": 1},
+        {"shards": -1, "placement": "crc32", "epoch": 1},
+        {"shards": True, "placement": "crc32", "epoch": 1},
+        {"shards": 16.0, "placement": "crc32", "epoch": 1},
+        {"shards": "16", "placement": "crc32", "epoch": 1},
+        {"shards": MAX_SHARDS + 1, "placement": "crc32", "epoch": 1},
+        {"shards": 10**30, "placement": "crc32", "epoch": 1},
+        {"shards": 16, "placement": "md5", "epoch": 1},
+        {"shards": 16, "placement": "crc:md5", "epoch": 1},
+        {"shards": 16, "placement": None, "epoch": 1},
+        {"shards": 16, "placement": ["crc32"], "epoch": 1},
+        {"shards": 16, "placement": "crc32", "epoch": -1},
+        {"shards": 16, "placement": "crc32", "epoch": True},
+        {"shards": 16, "placement": "crc32", "epoch": 1.0},
+        {"shards": 16, "placement": "crc32", "epoch": None},
+        {"host": "a", "password": "hunter2"},
+        {"shards": "redis://:hunter2@h", "placement": "crc32", "epoch": 1},
+        {"shards": {"password": "hunter2"}, "placement": "crc32", "epoch": 1},
+        {"shards": 16, "placement": {"password": "hunter2"}, "epoch": 1},
+        "redis://:hunter2@h",
+    ],
+    ids=str,
+)
+def test_counts_that_cannot_be_used_are_refused_with_their_key(value: Any) -> None:
+    with pytest.raises(InvalidEntryError, match=r"^config:shards:a ") as caught:
+        check_shards(value, "config:shards:a")
+    assert caught.value.remedy
+    assert "hunter2" not in str(caught.value)

@@ -1,0 +1,695 @@
+"""Entries: what they may say, what they never show, and what they come to in an environment."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+import re
+import traceback
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardkit.config.entry import Entry, check_entry, load_json, mask
+from shardkit.config.fields import FIELDS
+from shardkit.errors import ConfigError, InvalidEntryError
+
+PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
+SECRET = "hunter2"
+
+# One good entry of every kind.
+GOOD: list[dict[str, Any]] = [
+    {},
+    {"db": 15},
+    {"host": "a.internal", "port": 6379, "db": 1, "username": "app", "password": "p"},
+    {"host": "::1", "port": 1},
+    {"host": "münchen.example", "password": ""},
+    {"unix_socket_path": "/run/redis.sock", "db": 3, "password": "p"},
+    {"host": "a", "ssl": True, "ssl_ca_certs": "/ca.pem", "ssl_min_version": "TLSv1_3"},
+    {"host": "a", "ssl": True, "ssl_ca_data": "-----BEGIN\nabc\n", "ssl_password": "p"},
+    {"host": "a", "socket_timeout": None, "socket_connect_timeout": 0.25},
+    {"host": "a", "encoding": "latin-1", "encoding_errors": "replace", "protocol": 3},
+    {"url": "redis://"},
+    {"url": "redis://h"},
+    {"url": "rediss://user:p%40ss@h.example:7000/3?socket_timeout=2&decode_responses=true"},
+    {"url": "redis://[::1]:7000/1", "socket_timeout": 1},
+    {"url": "unix:///run/redis.sock?db=2"},
+    {"url": "unix://user:p@/run/redis.sock"},
+    {"url": "${REDIS_URL}"},
+    {
+        "url": "redis://${USER}:${PW}@${HOST}:${PORT}/${DB}?socket_timeout=${T}&decode_responses=${D}"
+    },
+    {"host": "c", "cluster": True, "port": 7000},
+    {"host": "a", "replicas": [{"host": "b"}, {"url": "redis://c:7000"}, {"port": 6380}]},
+    {"sentinel": {"service": "main", "sentinels": [["s1", 26379], ["s2", 1]], "password": "p"}},
+]
+
+
+@pytest.mark.parametrize("fields", GOOD, ids=str)
+def test_a_good_entry_is_stored_and_read_back_as_it_is(fields: dict[str, Any]) -> None:
+    entry = Entry(fields, "config:redis:a")
+    again = Entry.from_json(entry.to_json(), "config:redis:a")
+    assert again == entry
+    assert hash(again) == hash(entry)
+    assert again.fields == fields
+    assert Entry.from_json(entry.to_json().encode(), "k") == entry
+    assert pickle.loads(pickle.dumps(entry)) == copy.deepcopy(entry) == entry
+
+
+# What cannot be used: the entry, the field that the message names, a word of it.
+BAD: list[tuple[Any, str, str]] = [
+    ([], "", "is a list"),
+    ("redis://h", "", "is a str"),
+    (None, "", "NoneType"),
+    ({"hots": "a"}, "hots", "not a field"),
+    ({1: 2}, "1", "not a field"),
+    ({None: 2}, "null", "not a field"),
+    ({"host": ""}, "host", "host name"),
+    ({"host": "a b"}, "host", "host name"),
+    ({"host": "redis://a"}, "host", "url:"),
+    ({"host": "user@a"}, "host", "host name"),
+    ({"host": "[::1]"}, "host", "host name"),
+    ({"host": "a\0b"}, "host", "text"),
+    ({"host": "a\nb"}, "host", "host name"),
+    ({"host": "\ud800"}, "host", "surrogates"),
+    ({"host": 5}, "host", "host name"),
+    ({"host": ["a"]}, "host", "a list"),
+    ({"host": {"a": "b"}}, "host", "a mapping"),
+    ({"host": b"a"}, "host", "bytes"),
+    ({"port": 0}, "port", "65535"),
+    ({"port": 65536}, "port", "65535"),
+    ({"port": "6379"}, "port", '"6379"'),
+    ({"port": True}, "port", "true"),
+    ({"port": 6379.0}, "port", "6379.0"),
+    ({"port": 16**5000}, "port", "huge"),
+    ({"db": -1}, "db", "-1"),
+    ({"db": 2**31}, "db", "0 or more"),
+    ({"db": False}, "db", "false"),
+    ({"password": 12345}, "password", "quotes"),
+    ({"password": "\udc80"}, "password", "surrogates"),
+    ({"username": True}, "username", "text"),
+    ({"unix_socket_path": ""}, "unix_socket_path", "a path"),
+    ({"unix_socket_path": "/a\nb"}, "unix_socket_path", "a path"),
+    ({"unix_socket_path": "unix:///a"}, "unix_socket_path", "a path"),
+    ({"ssl": "yes"}, "ssl", "true or false"),
+    ({"ssl": 1}, "ssl", "true or false"),
+    ({"ssl_cert_reqs": "maybe"}, "ssl_cert_reqs", "required"),
+    ({"ssl_min_version": "TLSv1"}, "ssl_min_version", "TLSv1_2"),
+    ({"socket_timeout": 0}, "socket_timeout", "above 0"),
+    ({"socket_timeout": -1.5}, "socket_timeout", "above 0"),
+    ({"socket_timeout": float("nan")}, "socket_timeout", "above 0"),
+    ({"socket_timeout": float("inf")}, "socket_timeout", "above 0"),
+    ({"socket_timeout": 1e300}, "socket_timeout", "above 0"),
+    ({"socket_timeout": True}, "socket_timeout", "above 0"),
+    ({"socket_timeout": "2"}, "socket_timeout", "above 0"),
+    ({"max_connections": 0}, "max_connections", "above 0"),
+    ({"client_name": "a b"}, "client_name", "ASCII"),
+    ({"client_name": "é"}, "client_name", "ASCII"),
+    ({"encoding": "nope"}, "encoding", "codec"),
+    ({"encoding": "hex"}, "encoding", "codec"),
+    ({"encoding_errors": "nope"}, "encoding_errors", "handler"),
+    ({"protocol": 4}, "protocol", "2 or 3"),
+    ({"retries": -1}, "retries", "0 for none"),
+    ({"cluster": "true"}, "cluster", "true or false"),
+    ({"url": 5}, "url", "redis://"),
+    ({"url": ""}, "url", "scheme"),
+    ({"url": "h:6379"}, "url", "scheme"),
+    ({"url": "http://h"}, "url", "scheme"),
+    ({"url": "REDIS://h"}, "url", "scheme"),
+    ({"url": "${SCHEME}://h"}, "url", "scheme"),
+    ({"url": "redis://h:port"}, "url", "cannot be read"),
+    ({"url": "redis://h:0"}, "url", "cannot be read"),
+    ({"url": "redis://h:65536"}, "url", "cannot be read"),
+    ({"url": "redis://[::1"}, "url", "cannot be read"),
+    ({"url": "redis://[${H}"}, "url", "cannot be read"),
+    ({"url": "redis://a b"}, "url", "blank"),
+    ({"url": "redis://a\n"}, "url", "blank"),
+    ({"url": "redis://h/one"}, "url", "database"),
+    ({"url": "redis://h/1/2"}, "url", "database"),
+    ({"url": "redis://h/-1"}, "url", "database"),
+    ({"url": "redis://h/9999999999"}, "url db", "0 or more"),
+    ({"url": "redis://:pa/ss@h"}, "url", "cannot be read"),
+    ({"url": "redis://:12/ss@h"}, "url", "%2F"),
+    ({"url": "redis://:12?ss@h"}, "url", "no field"),
+    ({"url": "redis://:12#ss@h"}, "url", "%23"),
+    ({"url": "unix://run/redis.sock"}, "url", "no socket"),
+    ({"url": "unix://"}, "url", "no socket"),
+    ({"url": "unix:///"}, "url", "no socket"),
+    ({"url": "redis://h?db"}, "url", "no field"),
+    ({"url": "redis://h?nope=1"}, "url", "no field"),
+    ({"url": "redis://h?cluster=true"}, "url", "no field"),
+    ({"url": "redis://h?host=b"}, "url", "no field"),
+    ({"url": "redis://h?ssl=true"}, "url", "no field"),
+    ({"url": "redis://h?retry_on_error=x"}, "url", "no field"),
+    ({"url": "redis://h?${X}=1"}, "url", "no field"),
+    ({"url": "redis://h?db=1&db=2"}, "url", "twice"),
+    ({"url": "redis://h?decode_responses=maybe"}, "url", "true or false"),
+    ({"url": "redis://h?protocol=three"}, "url", "number"),
+    ({"url": "redis://h?protocol=4"}, "url protocol", "2 or 3"),
+    ({"url": "redis://h?socket_timeout=0"}, "url socket_timeout", "above 0"),
+    ({"url": "redis://h?socket_timeout=nan"}, "url", "seconds"),
+    ({"url": "redis://h", "host": "h"}, "host", "contradicts url"),
+    ({"url": "redis://h", "port": 1}, "port", "contradicts url"),
+    ({"url": "redis://h", "ssl": True}, "ssl", "contradicts url"),
+    ({"url": "redis://h", "sentinel": GOOD[-1]["sentinel"]}, "sentinel", "contradicts"),
+    ({"unix_socket_path": "/a", "host": "h"}, "host", "contradicts unix_socket_path"),
+    ({"sentinel": GOOD[-1]["sentinel"], "port": 1}, "port", "contradicts sentinel"),
+    ({"cluster": True, "db": 1}, "db", "contradicts cluster"),
+    ({"cluster": True, "url": "redis://h/1"}, "db", "contradicts cluster"),
+    ({"cluster": True, "url": "unix:///a"}, "url", "contradicts cluster"),
+    ({"cluster": True, "replicas": []}, "replicas", "contradicts cluster"),
+    ({"cluster": True, "sentinel": GOOD[-1]["sentinel"]}, "sentinel", "contradicts cluster"),
+    ({"sentinel": []}, "sentinel", "an object"),
+    ({"sentinel": {}}, "sentinel.service", "is missing"),
+    ({"sentinel": {"service": "", "sentinels": [["s", 1]]}}, "sentinel.service", "name"),
+    ({"sentinel": {"service": "a b", "sentinels": [["s", 1]]}}, "sentinel.service", "name"),
+    ({"sentinel": {"service": "m"}}, "sentinel.sentinels", "is missing"),
+    ({"sentinel": {"service": "m", "sentinels": []}}, "sentinel.sentinels", "[[host, port]"),
+    ({"sentinel": {"service": "m", "sentinels": ["s:1"]}}, "sentinel.sentinels", "host, port"),
+    ({"sentinel": {"service": "m", "sentinels": [["s", 0]]}}, "sentinel.sentinels", "host, port"),
+    ({"sentinel": {"service": "m", "sentinels": [["s", "1"]]}}, "sentinel.sentinels", "port"),
+    ({"sentinel": {"service": "m", "sentinels": [["", 1]]}}, "sentinel.sentinels", "port"),
+    ({"sentinel": {"service": "m", "sentinels": {b"s": 1}}}, "sentinel.sentinels", "a mapping"),
+    ({"sentinel": {"service": "m", "nope": 1}}, "sentinel.nope", "not a field"),
+    ({"sentinel": {"service": "m", "password": 5}}, "sentinel.password", "text"),
+    ({"replicas": {}}, "replicas", "a list of entries"),
+    ({"replicas": [5]}, "", "is a int"),
+    ({"replicas": [{}]}, "host", "is missing"),
+    ({"replicas": [{"db": 0}]}, "host", "is missing"),
+    ({"replicas": [{"host": "b", "hots": 1}]}, "hots", "not a field"),
+    ({"replicas": [{"host": "b", "cluster": True}]}, "cluster", "not for a replica"),
+    ({"replicas": [{"host": "b", "sentinel": {}}]}, "sentinel", "not for a replica"),
+    ({"replicas": [{"host": "b", "replicas": []}]}, "replicas", "not for a replica"),
+    ({"replicas": [{"host": "b", "db": 2}], "db": 1}, "db", "not its master's"),
+    ({"replicas": [{"url": "redis://b/2"}], "db": 1}, "db", "not its master's"),
+    ({"replicas": [{"host": "b"}], "url": "redis://a/${DB}"}, "db", "is missing"),
+    ({"replicas": [{"host": "b"}], "url": "redis://a:${PORT}"}, "port", "is missing"),
+]
+
+
+@pytest.mark.parametrize(("fields", "field", "word"), BAD, ids=[bad[2] for bad in BAD])
+def test_what_cannot_be_used_is_named_with_key_field_and_remedy(
+    fields: Any, field: str, word: str
+) -> None:
+    with pytest.raises(InvalidEntryError) as caught:
+        Entry(fields, "config:redis:unique:7")
+    error = caught.value
+    assert error.message.startswith("config:redis:unique:7")
+    assert error.problems[0].field == field
+    assert word in str(error)
+    assert error.remedy
+    str(error).encode()  # it can be printed
+
+
+def test_everything_that_is_wrong_is_found_at_once() -> None:
+    with pytest.raises(InvalidEntryError, match=r"\(and 2 more\)") as caught:
+        Entry({"hots": "a", "port": 0, "replicas": {}})
+    assert [problem.field for problem in caught.value.problems] == ["hots", "port", "replicas"]
+
+
+def test_nothing_nested_is_followed_into_the_deep() -> None:
+    deep: Any = {}
+    for _ in range(100_000):
+        deep = {"replicas": [deep]}
+    with pytest.raises(InvalidEntryError, match="not for a replica"):
+        Entry(deep)
+    endless: dict[str, Any] = {"host": []}
+    endless["host"].append(endless)
+    with pytest.raises(InvalidEntryError, match="host = a list"):
+        Entry(endless)
+
+
+def test_the_page_describes_every_field() -> None:
+    _, _, rest = PAGE.read_text(encoding="utf-8").partition("<!-- fields -->")
+    table = rest.partition("\n\n")[0]
+    assert set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE)) == FIELDS.keys()
+
+
+def test_the_entries_of_the_page_can_be_used() -> None:
+    _, _, rest = PAGE.read_text(encoding="utf-8").partition("```json\n")
+    lines = rest.partition("```")[0].splitlines()
+    assert len(lines) > 3
+    for line in lines:
+        Entry.from_json(line, "page")
+
+
+# JSON
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "hunter2",
+        '{"password": "hunter2"',
+        '{"password": "hunter2"} x',
+        b"\xff\xfe\xfd",
+        '{"port": ' + "1" * 5000 + "}",
+        "[" * 100_000,
+        '{"replicas": [' * 50_000,
+    ],
+    ids=lambda text: text[:20],
+)
+def test_what_is_no_json_is_an_error_that_does_not_quote_it(text: str | bytes) -> None:
+    with pytest.raises(InvalidEntryError, match=r"^config:redis:a: is not JSON") as caught:
+        Entry.from_json(text, "config:redis:a")
+    assert SECRET not in everything_about(caught.value)
+
+
+def test_a_field_that_stands_twice_is_named() -> None:
+    with pytest.raises(InvalidEntryError, match="k: host stands twice"):
+        load_json('{"host": "a", "host": "b"}', "k")
+    with pytest.raises(InvalidEntryError, match="k: db stands twice"):
+        Entry.from_json('{"replicas": [{"host": "a", "db": 1, "db": 1}]}', "k")
+
+
+@pytest.mark.parametrize("text", ["[]", "5", '"redis://h"', "null", "true", "NaN"])
+def test_json_that_is_no_object_is_no_entry(text: str) -> None:
+    with pytest.raises(InvalidEntryError, match="not an object"):
+        Entry.from_json(text, "k")
+
+
+# Immutability
+
+
+def test_an_entry_does_not_change_with_what_it_was_made_of_or_what_it_gave() -> None:
+    fields = {"host": "a", "replicas": [{"host": "b"}]}
+    entry = Entry(fields)
+    before = entry.to_json()
+    fields["replicas"].append({"host": "c"})  # type: ignore[attr-defined]
+    entry.fields["replicas"].append({"host": "d"})
+    entry.masked()["replicas"].append({"host": "e"})
+    entry.resolved("k", {})["replicas"].append({"host": "f"})
+    assert entry.to_json() == before
+    assert [replica.address for replica in entry.replicas] == ["b:6379/0"]
+
+
+# Where it points
+
+
+@pytest.mark.parametrize(
+    ("fields", "address"),
+    [
+        ({}, "localhost:6379/0"),
+        ({"db": 15}, "localhost:6379/15"),
+        ({"host": "a", "port": 1, "db": 2}, "a:1/2"),
+        ({"host": "::1"}, "[::1]:6379/0"),
+        ({"unix_socket_path": "/run/a.sock", "db": 1}, "unix:/run/a.sock/1"),
+        ({"url": "redis://"}, "localhost:6379/0"),
+        ({"url": "redis://H.example"}, "h.example:6379/0"),
+        ({"url": "redis://u:p@h:1/2"}, "h:1/2"),
+        ({"url": "redis://u:p@h:1/2", "db": 3}, "h:1/3"),
+        ({"url": "redis://h/2?db=4"}, "h:6379/4"),
+        ({"url": "redis://[::1]:1/2"}, "[::1]:1/2"),
+        ({"url": "redis://[::1]"}, "[::1]:6379/0"),
+        ({"url": "unix://u:p@/run/a%20b.sock?db=2"}, "unix:/run/a b.sock/2"),
+        ({"url": "${REDIS_URL}"}, "${REDIS_URL}"),
+        ({"url": "redis://${H}:${P}/1"}, "${H}:${P}/1"),
+        ({"url": "redis://h/${DB}"}, "h:6379"),
+        ({"host": "${H}"}, "${H}:6379/0"),
+        ({"host": "c", "cluster": True}, "cluster:c:6379"),
+        (GOOD[-1], "sentinel:main/0"),
+    ],
+)
+def test_the_address_says_where_an_entry_points(fields: dict[str, Any], address: str) -> None:
+    assert Entry(fields).address == address
+
+
+def test_kinds_of_entries_are_told_apart() -> None:
+    assert Entry({"cluster": True}).is_cluster
+    assert not Entry({"cluster": False}).is_cluster
+    assert Entry(GOOD[-1]).is_sentinel
+    assert not Entry({}).is_sentinel
+
+
+# Replicas
+
+
+def test_a_replica_takes_over_what_it_does_not_say() -> None:
+    entry = Entry(
+        {
+            "host": "a",
+            "port": 7000,
+            "db": 3,
+            "password": "${PW}",
+            "ssl": True,
+            "replicas": [
+                {"host": "b"},
+                {"port": 7001},
+                {"host": "c", "port": 1, "password": "own"},
+                {"url": "redis://d"},
+                {"unix_socket_path": "/e"},
+            ],
+        }
+    )
+    common = {"db": 3, "password": "s", "ssl": True}
+    assert entry.resolved("k", {"PW": "s"})["replicas"] == [
+        {"host": "b", "port": 7000, **common},
+        {"host": "a", "port": 7001, **common},
+        {"host": "c", "port": 1, **common, "password": "own"},
+        {"host": "d", "db": 3, "password": "s"},
+        {"unix_socket_path": "/e", "db": 3, "password": "s"},
+    ]
+
+
+def test_a_replica_takes_over_what_its_masters_url_says() -> None:
+    entry = Entry(
+        {
+            "url": "rediss://app:${PW}@a:7000/3?socket_timeout=2",
+            "client_name": "web",
+            "replicas": [{"host": "b"}, {"url": "redis://:own@c"}],
+        }
+    )
+    assert entry.resolved("k", {"PW": "s/s"})["replicas"] == [
+        {
+            "host": "b",
+            "port": 7000,
+            "db": 3,
+            "username": "app",
+            "password": "s/s",
+            "ssl": True,
+            "socket_timeout": 2.0,
+            "client_name": "web",
+        },
+        # Its own password is not that of the master's user.
+        {"host": "c", "db": 3, "password": "own", "socket_timeout": 2.0, "client_name": "web"},
+    ]
+
+
+# References
+
+
+ENVIRONMENT = {"HOST": "a.internal", "PW": "p:a/s?s#w@o%r d[é]", "PORT": "7000", "DB": "3"}
+
+
+def test_references_are_taken_from_the_environment() -> None:
+    entry = Entry(
+        {
+            "host": "${HOST}",
+            "password": "${PW}",
+            "client_name": "web-${DB}",
+        }
+    )
+    assert entry.resolved("k", ENVIRONMENT) == {
+        "host": "a.internal",
+        "password": ENVIRONMENT["PW"],
+        "client_name": "web-3",
+    }
+    sentinel = {"service": "${DB}", "sentinels": [["${HOST}", 1]], "password": "${PW}"}
+    assert Entry({"sentinel": sentinel}).resolved("k", ENVIRONMENT) == {
+        "sentinel": {
+            "service": "3",
+            "sentinels": [["a.internal", 1]],
+            "password": ENVIRONMENT["PW"],
+        }
+    }
+
+
+def test_the_process_environment_is_asked_unless_another_is_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SHARDKIT_TEST_HOST", "b")
+    assert Entry({"host": "${SHARDKIT_TEST_HOST}"}).resolved("k") == {"host": "b"}
+
+
+@pytest.mark.parametrize(
+    ("url", "fields"),
+    [
+        ("redis://${HOST}", {"host": "a.internal"}),
+        (
+            "rediss://app:${PW}@${HOST}:${PORT}/${DB}",
+            {
+                "host": "a.internal",
+                "port": 7000,
+                "db": 3,
+                "username": "app",
+                "password": ENVIRONMENT["PW"],
+                "ssl": True,
+            },
+        ),
+        ("redis://:${PW}@h?db=${DB}", {"host": "h", "db": 3, "password": ENVIRONMENT["PW"]}),
+        ("redis://h?password=${PW}", {"host": "h", "password": ENVIRONMENT["PW"]}),
+        ("redis://${PW}@h", {"host": "h", "username": ENVIRONMENT["PW"]}),
+        ("unix:///run/${HOST}.sock", {"unix_socket_path": "/run/a.internal.sock"}),
+        ("redis://h?decode_responses=false", {"host": "h", "decode_responses": False}),
+        ("redis://h?client_name=a%2Bb", {"host": "h", "client_name": "a+b"}),
+        ("redis://u%2520:p%25@h", {"host": "h", "username": "u%20", "password": "p%"}),
+    ],
+)  # fmt: skip
+def test_a_url_is_taken_apart(url: str, fields: dict[str, Any]) -> None:
+    assert Entry({"url": url}).resolved("k", ENVIRONMENT) == fields
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")))
+def test_a_password_from_the_environment_may_hold_any_text(password: str) -> None:
+    environment = {"PW": password}
+    assert Entry({"password": "${PW}"}).resolved("k", environment)["password"] == password
+    url = Entry({"url": "redis://u:${PW}@[::1]:1/2"})
+    assert url.resolved("k", environment).get("password", "") == password
+    assert url.resolved("k", environment)["host"] == "::1"
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1))
+def test_a_password_in_a_url_may_be_percent_encoded(password: str) -> None:
+    if re.fullmatch(r".*\$\{[A-Za-z_]\w*\}.*", password, re.DOTALL):
+        return
+    entry = Entry({"url": f"redis://u:{quote(password, safe='')}@h"})
+    assert entry.resolved("k", {})["password"] == password
+
+
+def test_a_url_may_be_a_single_reference() -> None:
+    entry = Entry({"url": "${REDIS_URL}", "socket_timeout": 2})
+    resolved = entry.resolved("k", {"REDIS_URL": "rediss://u:p%2F@h:1/2"})
+    assert resolved == {
+        "host": "h", "port": 1, "db": 2, "username": "u", "password": "p/", "ssl": True,
+        "socket_timeout": 2,
+    }  # fmt: skip
+
+
+def test_fields_beside_a_url_win() -> None:
+    entry = Entry({"url": "redis://u:p@h/1?socket_timeout=3", "db": 2, "socket_timeout": 4})
+    resolved = entry.resolved("k", {})
+    assert (resolved["db"], resolved["socket_timeout"]) == (2, 4)
+
+
+def test_a_name_that_the_environment_lacks_is_named_with_the_key_and_the_field() -> None:
+    for fields, field in [
+        ({"password": "${NOPE}"}, "password"),
+        ({"url": "redis://:${NOPE}@h"}, "url"),
+        ({"sentinel": {"service": "${NOPE}", "sentinels": [["s", 1]]}}, "sentinel.service"),
+        ({"replicas": [{"host": "${NOPE}"}]}, "host"),
+    ]:
+        with pytest.raises(ConfigError, match=rf"config:redis:a.*{field} refers to \$\{{NOPE\}}"):
+            Entry(fields).resolved("config:redis:a", {})
+
+
+@pytest.mark.parametrize(
+    ("fields", "given", "word"),
+    [
+        ({"host": "${V}"}, "", "host"),
+        ({"host": "${V}"}, "redis://:hunter2@h", "host"),
+        ({"ssl_cert_reqs": "${V}"}, "hunter2", "ssl_cert_reqs"),
+        ({"encoding": "${V}"}, "hunter2", "encoding"),
+        ({"password": "${V}"}, "hunter2\udc80", "password"),
+        ({"password": "${V}"}, "hunter2\0", "password"),
+        ({"url": "${V}"}, "hunter2", "url"),
+        ({"url": "${V}"}, "", "url"),
+        ({"url": "${V}"}, "redis://:hunter2@h/x", "url"),
+        ({"url": "${V}"}, "${V}", "url"),
+        ({"url": "${V}"}, "redis://h:${V}", "url"),
+        ({"url": "redis://${V}:1"}, "", "url"),
+        ({"url": "redis://h:${V}"}, "hunter2", "url"),
+        ({"url": "redis://h/${V}"}, "hunter2", "url"),
+        ({"url": "redis://h?protocol=${V}"}, "4", "protocol"),
+        ({"sentinel": {"service": "${V}", "sentinels": [["s", 1]]}}, "", "sentinel.service"),
+        ({"sentinel": {"service": "m", "sentinels": [["${V}", 1]]}}, "", "sentinel.sentinels"),
+        ({"replicas": [{"host": "${V}"}]}, "", "host"),
+    ],
+)
+def test_what_the_environment_gives_is_checked_and_not_shown(
+    fields: dict[str, Any], given: str, word: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"config:redis:a.*{word}") as caught:
+        Entry(fields).resolved("config:redis:a", {"V": given})
+    assert SECRET not in everything_about(caught.value)
+
+
+def test_a_truth_value_of_a_url_may_be_a_reference() -> None:
+    entry = Entry({"url": "redis://h?decode_responses=${D}"})
+    assert entry.resolved("k", {"D": "false"})["decode_responses"] is False
+    with pytest.raises(ConfigError, match="url"):
+        entry.resolved("k", {"D": "maybe"})
+
+
+# Secrets
+
+
+def everything_about(error: BaseException) -> str:
+    """What any logger could get out of an error."""
+    held: list[str] = []
+    while error is not None:
+        held += [repr(error), str(error), str(vars(error)), *traceback.format_exception(error)]
+        error = error.__cause__ or error.__context__  # type: ignore[assignment]
+    source = re.compile(r"^    .*$", re.MULTILINE)  # this file's own lines hold the secret
+    return source.sub("", "\n".join(held))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"password": SECRET},
+        {"ssl_password": SECRET},
+        {"ssl_ca_data": SECRET},
+        {"sentinel": {"service": "m", "sentinels": [["s", 1]], "password": SECRET}},
+        {"replicas": [{"host": "b", "password": SECRET}]},
+        {"replicas": [{"url": f"redis://:{SECRET}@b"}]},
+        {"url": f"redis://:{SECRET}@h"},
+        {"url": f"redis://u:{SECRET}@h:1/2?db=3"},
+        {"url": f"redis://u:a:{SECRET}:b@h"},
+        {"url": f"redis://u:a@{SECRET}@h"},
+        {"url": f"redis://u:{SECRET}${{X}}@h"},
+        {"url": f"redis://h?password={SECRET}"},
+        {"url": f"redis://h?ssl_password={SECRET}&db=1"},
+        {"url": f"unix://u:{SECRET}@/a"},
+        {"url": f"unix:///a?password={SECRET}"},
+    ],
+    ids=str,
+)
+def test_an_entry_shows_no_secret(fields: dict[str, Any]) -> None:
+    entry = Entry(fields)
+    shown = f"{entry!r}{entry}{entry.masked()}{entry.address}"
+    shown += "".join(f"{replica!r}{replica.address}" for replica in entry.replicas)
+    assert SECRET not in shown
+    assert "***" in shown
+    assert SECRET in entry.to_json()
+
+
+def test_references_are_shown() -> None:
+    entry = Entry({"url": "redis://u:${PW}@h?ssl_password=${KEY}", "password": "${OTHER}"})
+    assert entry.masked() == entry.fields
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {f"password:{SECRET}": None},
+        {f"password={SECRET}": 1},
+        {f"pass word {SECRET}": 1},
+        {"password": [SECRET]},
+        {"password": {"a": SECRET}},
+        {"host": {"password": SECRET}},
+        {"host": f"redis://:{SECRET}@h"},
+        {"db": {"password": SECRET}, "cluster": True},
+        {"db": f"rediss://u:{SECRET}@h"},
+        {"sentinel": f"redis://:{SECRET}@h"},
+        {"sentinel": {"service": "m", "sentinels": [f"redis://:{SECRET}@h"]}},
+        {"sentinel": {"service": "m", f"password:{SECRET}": None}},
+        {"replicas": [f"redis://:{SECRET}@h"]},
+        {"replicas": f"redis://:{SECRET}@h"},
+        {"url": f"http://u:{SECRET}@h"},
+        {"url": f"u:{SECRET}@h"},
+        {"url": SECRET},
+        {"url": f"redis://:{SECRET}"},
+        {"url": f"redis://u:{SECRET}/x@h"},
+        {"url": f"redis://u:x/{SECRET}@h"},
+        {"url": f"redis://u:12/{SECRET}@h"},
+        {"url": f"redis://u:12#{SECRET}@h"},
+        {"url": f"redis://u:12?{SECRET}@h"},
+        {"url": f"redis://u:12?{SECRET}"},
+        {"url": f"redis://h/{SECRET}"},
+        {"url": f"redis://h#{SECRET}"},
+        {"url": f"redis://h?%70assword={SECRET}"},
+        {"url": f"redis://h?Password={SECRET}"},
+        {"url": f"redis://h?password={SECRET}&x=y@z"},
+        {"url": f"redis://h?password={SECRET}#x"},
+        {"url": f"redis://[{SECRET}"},
+        {"url": f"redis://[::1]{SECRET}@h"},
+        {"url": f"redis://u:{SECRET} @h"},
+        {"url": f"redis://u:{SECRET}@h:port"},
+        {"url": f"redis://u:{SECRET}@h", "host": "h"},
+    ],
+    ids=str,
+)
+def test_an_error_shows_no_secret(fields: dict[str, Any]) -> None:
+    with pytest.raises(InvalidEntryError) as caught:
+        Entry(fields)
+    assert SECRET not in everything_about(caught.value)
+    assert SECRET not in str(caught.value.problems)
+
+
+passwords = st.text(st.characters(codec="ascii", exclude_categories=["Cc"]), min_size=1).map(
+    lambda text: f"{text}{SECRET}"
+)
+
+
+@given(
+    st.sampled_from(["redis", "rediss", "unix"]),
+    passwords,
+    st.sampled_from(["h", "h:1", "[::1]:1", "/s.sock", "h/1", "", "h?db=1", "h?password=x@y"]),
+    st.booleans(),
+)
+def test_no_url_shows_its_password_however_it_is_written(
+    scheme: str, password: str, rest: str, quoted: bool
+) -> None:
+    written = quote(password, safe="") if quoted else password
+    url = f"{scheme}://u:{written}@{rest}"
+    assert SECRET not in mask("url", url)
+    found = list(check_entry({"url": url}, "k"))
+    assert SECRET not in str(found)
+    if not found:
+        entry = Entry({"url": url})
+        assert SECRET not in f"{entry!r}{entry.address}"
+
+
+anything = st.recursive(
+    st.one_of(
+        st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.binary(),
+        st.just(f"redis://:{SECRET}@h"),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(
+            st.one_of(st.text(), st.integers(), st.sampled_from(["password", *FIELDS])),
+            inner,
+            max_size=3,
+        ),
+    ),
+    max_leaves=8,
+)  # fmt: skip
+
+
+@given(st.dictionaries(st.one_of(st.text(), st.sampled_from([*FIELDS])), anything, max_size=4))
+def test_any_object_is_an_entry_or_an_error_that_can_be_printed(fields: dict[str, Any]) -> None:
+    found = list(check_entry(fields, "config:redis:a"))
+    if found:
+        assert SECRET not in str(found)
+        with pytest.raises(InvalidEntryError) as caught:
+            Entry(fields, "config:redis:a")
+        str(caught.value).encode()
+        assert pickle.loads(pickle.dumps(caught.value)).message == caught.value.message
+    else:
+        entry = Entry(fields, "config:redis:a")
+        assert Entry.from_json(entry.to_json(), "k") == entry
+        assert SECRET not in f"{entry!r}{entry.address}"
+        json.dumps(entry.masked())
+
+
+@given(st.text())
+def test_any_text_is_a_url_or_an_error_that_can_be_printed(url: str) -> None:
+    for written in (url, f"redis://{url}", f"redis://h?{url}", f"unix:///{url}"):
+        try:
+            entry = Entry({"url": written})
+        except InvalidEntryError as error:
+            str(error).encode()
+        else:
+            entry.address.encode()
+            try:
+                entry.resolved("k", {})
+            except ConfigError as error:
+                str(error).encode()

@@ -1,0 +1,614 @@
+"""Shard maps: what a YAML file may say, and everything that can be wrong with one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardkit.config.component import MAX_SHARDS
+from shardkit.config.entry import Entry
+from shardkit.config.shard_map import ShardMap
+from shardkit.config.yaml_text import load_yaml
+from shardkit.errors import ConfigError, InvalidEntryError
+
+ROOT = Path(__file__).parents[2]
+SECRET = "hunter2"
+
+DESIGN = """
+config_server: {host: config.internal, port: 6379}
+defaults: {socket_timeout: 2, password: "${REDIS_PASSWORD}"}
+components:
+  unique:
+    entry: {host: a.internal}
+    shards: [{host: a.internal, db: 1}, {host: b.internal, db: 1}]
+    placement: crc32
+  timelines:
+    shards: {count: 256, over: [{host: a.internal, db: 2}, {host: b.internal, db: 2}]}
+  archive:
+    entry: {cluster: true, host: c.internal}
+"""
+
+
+def addresses(shard_map: ShardMap, name: str) -> list[str]:
+    return [entry.address for entry in shard_map.components[name].shards]
+
+
+def entry(text: str, defaults: str = "{}") -> Entry:
+    parsed = ShardMap.parse(f"defaults: {defaults}\ncomponents: {{a: {{entry: {text}}}}}")
+    found = parsed.components["a"].entry
+    assert found is not None
+    return found
+
+
+def problems(text: str) -> list[str]:
+    with pytest.raises(InvalidEntryError) as caught:
+        ShardMap.parse(text, "map.yaml")
+    assert all(problem.remedy for problem in caught.value.problems)
+    return [str(problem) for problem in caught.value.problems]
+
+
+def same(one: ShardMap, two: ShardMap) -> bool:
+    return one.components.keys() == two.components.keys() and all(
+        component.same_as(two.components[name]) for name, component in one.components.items()
+    )
+
+
+def test_a_map_describes_components() -> None:
+    parsed = ShardMap.parse(DESIGN)
+    assert parsed.config_server is not None
+    assert parsed.config_server.address == "config.internal:6379/0"
+    assert list(parsed.components) == ["unique", "timelines", "archive"]
+    assert addresses(parsed, "unique") == ["a.internal:6379/1", "b.internal:6379/1"]
+    assert len(parsed.components["timelines"].shards) == 256
+    archive = parsed.components["archive"]
+    assert archive.entry is not None
+    assert archive.entry.fields == {
+        "cluster": True,
+        "host": "c.internal",
+        "socket_timeout": 2,
+        "password": "${REDIS_PASSWORD}",
+    }
+    assert parsed.warnings == ()
+
+
+def test_a_map_may_do_without_config_server_and_defaults() -> None:
+    parsed = ShardMap.parse("components: {a: {entry: {db: 15}}}")
+    assert parsed.config_server is None
+    assert entry("{db: 15}").address == "localhost:6379/15"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda p: p.name)
+def test_the_maps_that_come_with_it_can_be_used(path: Path) -> None:
+    parsed = ShardMap.load(path)
+    assert parsed.warnings == ()
+    assert parsed.source == str(path)
+    assert parsed.config_server is not None
+    assert same(parsed, ShardMap.parse(parsed.to_yaml()))
+
+
+def test_the_laptop_map_is_enough_for_the_demo() -> None:
+    parsed = ShardMap.load(ROOT / "configs" / "local.yaml")
+    assert parsed.config_server is not None
+    assert parsed.config_server.address == "127.0.0.1:7100/0"
+    counts = {name: len(component.shards) for name, component in parsed.components.items()}
+    assert counts == {"unique": 16, "hits": 0, "timelines": 8, "followers": 16}
+    everything = [
+        each.address
+        for component in parsed.components.values()
+        for each in (*component.shards, *filter(None, [component.entry]))
+    ]
+    assert set(Counter(everything).values()) == {1}  # no two share a database
+    servers = {address.rpartition("/")[0] for address in everything}
+    assert servers == {f"127.0.0.1:{port}" for port in (7101, 7102, 7103, 7104)}
+    assert max(int(address.rpartition("/")[2]) for address in everything) < 16
+
+
+def test_the_production_map_has_something_of_everything() -> None:
+    parsed = ShardMap.load(ROOT / "configs" / "production.yaml")
+    entries = [
+        each
+        for component in parsed.components.values()
+        for each in (*component.shards, *filter(None, [component.entry]))
+    ]
+    used = {name for each in entries for name in each.fields}
+    assert {"ssl", "username", "replicas", "sentinel", "cluster", "url"} <= used
+    assert len(parsed.components["unique"].shards) == 256
+    assert len({e.address.rpartition("/")[0] for e in parsed.components["unique"].shards}) == 4
+    text = (ROOT / "configs" / "production.yaml").read_text(encoding="utf-8")
+    names = {
+        f"{word}_PASSWORD" for word in text.replace("_PASSWORD", " ").replace("{", " ").split()
+    }
+    environ = dict.fromkeys(names, SECRET)
+    for each in entries:
+        assert SECRET in str(each.resolved("k", environ)) or "unix" in each.address
+        assert SECRET not in repr(each)
+
+
+def test_the_examples_of_the_page_can_be_used() -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    first, short = (block.partition("```")[0] for block in page.split("```yaml\n")[1:])
+    parsed = ShardMap.parse(first)
+    assert parsed.warnings == ()
+    shards = ShardMap.parse(f"components:\n{short}").components["timelines"].shards
+    assert shards[5].address == "b.internal:6379/3"
+    ports = short.replace("databases", "ports")
+    shards = ShardMap.parse(f"components:\n{ports}").components["timelines"].shards
+    assert shards[5].address == "b.internal:6381/1"
+
+
+# Defaults
+
+
+@pytest.mark.parametrize(
+    ("fields", "defaults", "merged"),
+    [
+        ("{}", "{host: a, port: 1}", {"host": "a", "port": 1}),
+        ("{host: b}", "{host: a, port: 1}", {"host": "b", "port": 1}),
+        ("{port: 2}", "{host: a, port: 1}", {"host": "a", "port": 2}),
+        ("{port: 2}", "{host: a}", {"host": "a", "port": 2}),
+        ("{db: 2}", "{url: 'redis://a/1'}", {"url": "redis://a/1", "db": 2}),
+        ("{db: 2}", "{unix_socket_path: /a}", {"unix_socket_path": "/a", "db": 2}),
+        ("{host: b}", "{url: 'redis://a'}", {"host": "b"}),
+        ("{host: b}", "{unix_socket_path: /a}", {"host": "b"}),
+        ("{url: 'redis://b'}", "{host: a, port: 1, ssl: true}", {"url": "redis://b"}),
+        ("{url: 'redis://b'}", "{db: 3}", {"url": "redis://b", "db": 3}),
+        ("{url: 'redis://b/1'}", "{db: 3, username: u}", {"url": "redis://b/1", "username": "u"}),
+        ("{url: 'redis://:p@b'}", "{username: u, password: q}", {"url": "redis://:p@b"}),
+        ("{url: 'redis://v:p@b'}", "{username: u, password: q}", {"url": "redis://v:p@b"}),
+        ("{url: 'redis://b?db=1'}", "{db: 3}", {"url": "redis://b?db=1"}),
+        ("{url: '${URL}'}", "{db: 3, password: q, protocol: 3}", {"url": "${URL}", "protocol": 3}),
+        ("{unix_socket_path: /b}", "{host: a, ssl: true}", {"unix_socket_path": "/b"}),
+        ("{cluster: true}", "{host: a, db: 3}", {"host": "a", "cluster": True}),
+        ("{socket_timeout: null}", "{socket_timeout: 2}", {"socket_timeout": None}),
+        ("{ssl: false}", "{ssl: true}", {"ssl": False}),
+    ],
+)  # fmt: skip
+def test_defaults_fill_in_what_an_entry_does_not_say(
+    fields: str, defaults: str, merged: dict[str, Any]
+) -> None:
+    assert entry(fields, defaults).fields == merged
+
+
+def test_a_sentinel_entry_takes_no_default_place() -> None:
+    sentinel = "{sentinel: {service: m, sentinels: [[s, 1]]}}"
+    assert set(entry(sentinel, "{host: a, port: 1, ssl: true}").fields) == {"sentinel", "ssl"}
+
+
+def test_a_port_alone_does_not_silently_mean_this_host() -> None:
+    text = "defaults: {url: 'redis://a'}\ncomponents: {b: {entry: {port: 7001}}}"
+    assert problems(text) == ["map.yaml: components.b.entry: port stands alone"]
+
+
+def test_defaults_that_cannot_be_used_are_found_once() -> None:
+    text = "defaults: {port: 0}\ncomponents: {a: {shards: {count: 99, over: [{host: a}]}}}"
+    assert problems(text) == ["map.yaml: defaults: port = 0 cannot be used"]
+
+
+# The short form
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("{count: 3, over: [{host: a}, {host: b}]}", ["a:6379/0", "b:6379/0", "a:6379/1"]),
+        ("{count: 3, over: [{host: a, db: 4}]}", ["a:6379/4", "a:6379/5", "a:6379/6"]),
+        ("{count: 3, over: [{host: a}], spread: ports}", ["a:6379/0", "a:6380/0", "a:6381/0"]),
+        ("{count: 2, over: [{host: a, port: 1, db: 3}], spread: ports}", ["a:1/3", "a:2/3"]),
+        ("{count: 2, over: [{url: 'redis://a:1/3'}]}", ["a:1/3", "a:1/4"]),
+        ("{count: 2, over: [{unix_socket_path: /a}]}", ["unix:/a/0", "unix:/a/1"]),
+        ("{count: 1, over: [{host: a}, {host: b}]}", ["a:6379/0"]),
+    ],
+)  # fmt: skip
+def test_many_shards_are_spread_over_few_servers(text: str, expected: list[str]) -> None:
+    parsed = ShardMap.parse(f"components: {{u: {{shards: {text}}}}}")
+    assert addresses(parsed, "u") == expected
+
+
+def test_shards_are_spread_from_where_the_defaults_say() -> None:
+    over = "{count: 3, over: [{host: a}]"
+    for defaults, spread, expected in [
+        ("{db: 2}", "databases", ["a:6379/2", "a:6379/3", "a:6379/4"]),
+        ("{port: 7000}", "ports", ["a:7000/0", "a:7001/0", "a:7002/0"]),
+    ]:
+        text = f"defaults: {defaults}\ncomponents: {{u: {{shards: {over}, spread: {spread}}}}}}}"
+        assert addresses(ShardMap.parse(text), "u") == expected
+
+
+def test_replicas_are_spread_with_their_master() -> None:
+    over = "over: [{host: a, port: 1, replicas: [{host: b}, {host: c, port: 5}]}]"
+    for spread, expected in [("databases", ["b:1/2", "c:5/2"]), ("ports", ["b:3/0", "c:7/0"])]:
+        text = f"components: {{u: {{shards: {{count: 3, spread: {spread}, {over}}}}}}}"
+        last = ShardMap.parse(text).components["u"].shards[2]
+        assert [replica.address for replica in last.replicas] == expected
+
+
+@pytest.mark.parametrize(
+    ("shards", "problem"),
+    [
+        ("{count: 0, over: [{}]}", "components.u.shards.count = 0 cannot be used"),
+        ("{count: true, over: [{}]}", "components.u.shards.count = true cannot be used"),
+        ("{count: '4', over: [{}]}", 'components.u.shards.count = "4" cannot be used'),
+        (f"{{count: {MAX_SHARDS + 1}, over: [{{}}]}}", "count = 16385 cannot be used"),
+        ("{count: 99999999999999999999, over: [{}]}", "cannot be used"),
+        ("{over: [{}]}", "components.u.shards.count = null cannot be used"),
+        ("{count: 4}", "components.u.shards.over is no list of servers"),
+        ("{count: 4, over: []}", "components.u.shards.over is no list of servers"),
+        ("{count: 4, over: {host: a}}", "components.u.shards.over is no list of servers"),
+        ("{count: 4, over: [{}], spread: servers}", 'spread = "servers" cannot be used'),
+        ("{count: 4, over: [{}], spread: [ports]}", "spread = a list cannot be used"),
+        ("{count: 4, over: [{}], more: 1}", "components.u.shards.more is not known"),
+        ("{count: 4, over: [a]}", "components.u.shards.over[0]: is a str"),
+        ("{count: 256, over: [{host: a, hots: 1}]}", "over[0]: hots is not a field"),
+        ("{count: 4, over: [{host: a, port: 65535}], spread: ports}", "shards[1]: port = 65536"),
+        ("{count: 4, over: [{cluster: true}]}", "over[0].cluster = true makes a cluster a shard"),
+        ("{count: 4, over: [{url: 'redis://a'}], spread: ports}", "no port to spread from"),
+        ("{count: 4, over: [{unix_socket_path: /a}], spread: ports}", "no port to spread from"),
+        ("{count: 4, over: [{url: '${URL}'}]}", "no number to spread from"),
+        ("{count: 2, over: [{host: a, replicas: [{host: b, db: 0}]}]}", "db is not its master's"),
+        ("{}", "components.u.shards.count = null"),
+        ("[]", "components.u.shards is no list of entries"),
+        ("5", "components.u.shards is no list of entries"),
+        ("[5]", "components.u.shards[0]: is a int"),
+        ("[{cluster: true}]", "components.u.shards[0].cluster = true makes a cluster a shard"),
+        ("{0: {}, 2: {}}", "leaves a gap in the shard numbers: 1"),
+        ("{1: {}}", "leaves a gap in the shard numbers: 0"),
+        ("{99999999999999: {}}", "leaves a gap in the shard numbers: 0, 1, 2, 3, 4, …"),
+        ("{0: {}, -1: {}}", "components.u.shards = -1 is negative"),
+        ("{true: {}}", "components.u.shards.true is not known"),
+        ("{0: {}, 0: {}}", "components.u.shards.0 stands twice"),
+    ],
+)
+def test_shards_that_cannot_be_used_are_found(shards: str, problem: str) -> None:
+    found = problems(f"components: {{u: {{shards: {shards}}}}}")
+    assert any(problem in each for each in found), found
+    assert len(found) < 10
+
+
+def test_numbered_shards_may_stand_in_any_order() -> None:
+    parsed = ShardMap.parse("components: {u: {shards: {1: {host: b}, 0: {host: a}}}}")
+    assert addresses(parsed, "u") == ["a:6379/0", "b:6379/0"]
+
+
+def test_no_list_of_shards_is_too_long_to_be_refused() -> None:
+    text = f"components: {{u: {{shards: [{'{},' * (MAX_SHARDS + 1)}]}}}}"
+    assert problems(text) == ["map.yaml: components.u.shards = 16385 is too many"]
+
+
+# Everything else
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("components: {}", "components describes no component"),
+        ("{}", "components describes no component"),
+        ("components: [a]", "components is no mapping"),
+        ("components: {a: {entry: {}}}\nmore: 1", "map.yaml:2: more is not known"),
+        ("components: {a: {entry: {}}}\ndefaults: [1]", "defaults is no mapping"),
+        ("components: {a: {entry: {}}}\nconfig_server: 5", "config_server: is a int"),
+        ("components: {a: {entry: {}}}\nconfig_server: {cluster: true}", "config_server.cluster"),
+        ("components: {a: }", "components.a is no description"),
+        ("components: {a: {}}", "components.a has neither entry nor shards"),
+        ("components: {a: {entry: }}", "components.a has neither entry nor shards"),
+        ("components: {a: {entry: 5}}", "components.a.entry: is a int"),
+        ("components: {a: {entry: {hots: b}}}", "components.a.entry: hots is not a field"),
+        ("components: {a: {entries: {}}}", "components.a.entries is not known"),
+        ("components: {a: {entry: {}, placement: slot}}", "placement is for shards"),
+        ("components: {a: {shards: [{}], placement: md5}}", "no placement is called 'md5'"),
+        ("components: {a: {shards: [{}], placement: }}", "names null as placement"),
+        ("components: {a: {shards: [{}], placement: [x]}}", "names a list as placement"),
+        ("components: {a b: {entry: {}}}", '"a b" is not a component\'s name'),
+        ("components: {7: {entry: {}}}", "7 is not a component's name"),
+        ("components: {? [a] : {entry: {}}}", "is not a component's name"),
+        ("components: {? {a: b} : {entry: {}}}", "is not a component's name"),
+        ("components: {'a:0': {entry: {}}}", "a:0 would collide with a shard of 'a'"),
+        ("components: {a: {entry: {}}, a: {entry: {}}}", "map.yaml:1: components.a stands twice"),
+        ("components: {a: {entry: {db: 1,\n db: 2}}}", "map.yaml:2: components.a.entry.db stands"),
+        ("components: {a: {shards: [{db: 1, db: 1}]}}", "components.a.shards.0.db stands twice"),
+        ('components: {a: {entry: {host: "\\ud800"}}}', "surrogates"),
+        ("components: {a: {entry: {socket_timeout: .nan}}}", "socket_timeout = NaN cannot be used"),
+        ("components: {a: {entry: {socket_timeout: .inf}}}", "socket_timeout = Infinity"),
+        ("components: {a: {entry: {port: 0x" + "f" * 9999 + "}}}", "port = a huge number"),
+        ("components: {a: {entry: {password: 0123}}}", "digits in quotes"),
+        ("components: {a: {entry: {username: no}}}", "username = false"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_place(text: str, problem: str) -> None:
+    with pytest.raises(InvalidEntryError) as caught:
+        ShardMap.parse(text, "map.yaml")
+    found = [f"{each}; {each.remedy}" for each in caught.value.problems]
+    assert any(problem in each for each in found), found
+    "".join(found).encode()
+
+
+def test_everything_that_is_wrong_is_found_in_one_go() -> None:
+    found = problems(
+        "defaults: {ports: 1}\nmore: 1\ncomponents:\n  a: {entry: {port: 0}}\n"
+        "  b:0: {shards: [{}], placement: md5}\n  c: {entry: {host: a, hots: b}}\n"
+    )
+    assert len(found) == 6
+
+
+def test_a_merged_field_may_be_said_again() -> None:
+    text = """
+    components:
+      a: {entry: &base {host: a, port: 1}}
+      b: {entry: {<<: *base, host: b}}
+      c: {entry: {host: c, <<: *base}}
+      d: {shards: [*base, {<<: [{db: 1}, *base]}]}
+    """
+    parsed = ShardMap.parse(text)
+    assert [parsed.components[name].entry.address for name in "abc"] == ["a:1/0", "b:1/0", "c:1/0"]  # type: ignore[union-attr]
+    assert addresses(parsed, "d") == ["a:1/0", "a:1/1"]
+
+
+def test_a_date_is_text() -> None:
+    assert entry("{host: 2001-01-01}").fields == {"host": "2001-01-01"}
+    assert entry("{password: 2001-13-45}").fields == {"password": "2001-13-45"}
+
+
+LAUGHS = "".join(
+    f"{c}: &{c} [{','.join([f'*{p}'] * 10)}]\n" for p, c in zip("abcdefgh", "bcdefghi", strict=True)
+)
+MERGES = "".join(
+    f"{c}: &{c} {{<<: [{','.join([f'*{p}'] * 10)}]}}\n"
+    for p, c in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "a",
+        "- a",
+        "5",
+        "{",
+        "a: b: c",
+        "\t",
+        "a: 'b",
+        "--- {}\n--- {}",
+        "a: !!python/object/apply:os.system [ls]",
+        "a: !tag b",
+        "a: !!set {b}",
+        "a: !!binary aGk=",
+        "a: !!timestamp 2001-01-01",
+        "a: !!int b",
+        "a: !!float b",
+        "a: !!bool b",
+        "a: !!int ''",
+        "a: " + "1" * 5000,
+        "a: *b",
+        "&a {components: *a}",
+        "components: &a {b: *a}",
+        "components: &a [*a]",
+        "components: &a {<<: *a}",
+        "components: {<<: 5}",
+        "? &a {b: *a}\n: 1",
+        "[" * 5000,
+        "{a: " * 5000,
+        "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + LAUGHS,
+        "a: &a {x: 1}\n" + MERGES,
+        "a: \x00",
+        "a: \ud800",
+    ],
+    ids=lambda text: text[:30],
+)
+def test_hostile_text_is_no_map(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"^map.yaml: is not") as caught:
+        ShardMap.parse(text, "map.yaml")
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"defaults: password={SECRET}",
+        f"defaults: {{password: *{SECRET}}}",
+        f"defaults: {{password: !{SECRET} x}}",
+        f"defaults: {{password: !{SECRET}!{SECRET} x}}",
+        f"defaults: {{password: %{SECRET}}}",
+        f"defaults: {{password: @{SECRET}}}",
+        f"defaults: {{password: `{SECRET}}}",
+        f"defaults: {{password: '{SECRET}}}",
+        f'defaults: {{password: "\\q{SECRET}"}}',
+        f"defaults: {{password:{SECRET}}}",
+        f"defaults: {{password: &a {SECRET}, username: &a b}}\ncomponents: {{}}",
+        f"defaults: {{password: !!int {SECRET}}}",
+        f"defaults: {{password: {SECRET}, password: {SECRET}}}",
+        f"defaults: {{password={SECRET}: x, password={SECRET}: x}}",
+        f"components: {{a: {{entry: 'redis://:{SECRET}@h'}}}}",
+        f"components: {{a: 'redis://:{SECRET}@h'}}",
+        f"components: {{a: {{shards: 'redis://:{SECRET}@h'}}}}",
+        f"components: {{a: {{shards: ['redis://:{SECRET}@h']}}}}",
+        f"components: {{a: {{shards: {{count: 'redis://:{SECRET}@h', over: [{{}}]}}}}}}",
+        f"components: {{a: {{shards: {{count: 4, spread: 'redis://:{SECRET}@h', over: [{{}}]}}}}}}",
+        f"components: {{a: {{shards: [{{}}], placement: {{password: {SECRET}}}}}}}",
+        f"config_server: 'redis://:{SECRET}@h'",
+        f"config_server: {{url: 'redis://:{SECRET}@h/x'}}",
+        f"password={SECRET}",
+        f"password={SECRET}: x",
+    ],
+)
+def test_no_error_shows_a_piece_of_the_text_that_may_be_secret(text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        ShardMap.parse(text)
+    error: BaseException | None = caught.value
+    while error is not None:
+        assert SECRET not in f"{error!r} {error} {vars(error)}"
+        error = error.__cause__ or error.__context__
+
+
+@pytest.mark.parametrize("content", [b"\xff", b"a: \xe9", None])
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "map.yaml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"map.yaml: cannot be read") as caught:
+        ShardMap.load(path)
+    assert caught.value.__context__ is None  # which would hold the text
+    with pytest.raises(ConfigError, match="cannot be read"):
+        ShardMap.load(tmp_path)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        ShardMap.load("a\0b")
+
+
+def test_a_file_is_named_in_what_is_wrong_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "map.yaml"
+    path.write_text("\ufeffcomponents: {a: {entry: {hots: b}}}", encoding="utf-8")
+    with pytest.raises(InvalidEntryError, match=r"map\.yaml: components\.a\.entry: hots"):
+        ShardMap.load(path)
+
+
+# Warnings
+
+
+@pytest.mark.parametrize(
+    ("text", "warning"),
+    [
+        ("{u: {shards: [{host: a}, {host: b}, {host: a}]}}", "u:0, u:2 share a:6379/0"),
+        ("{u: {entry: {host: a}, shards: [{host: a}]}}", "u, u:0 share a:6379/0"),
+        ("{u: {shards: [{host: a}]}, v: {shards: [{host: a}]}}", "u, v share a:6379/0"),
+        ("{u: {shards: [{host: a}]}, v: {entry: {url: 'redis://a'}}}", "u, v share a:6379/0"),
+        (
+            "{u: {shards: &s {count: 8, over: [{host: a}]}}, v: {shards: *s}}",
+            "u, v share a:6379/0 and 7 more databases",
+        ),
+        (
+            "{u: {shards: {count: 16, over: [{host: a}]}, placement: 'crc:crc-64'}}",
+            "crc:crc-64 is uneven over 16 shards",
+        ),
+    ],
+)
+def test_what_is_hardly_meant_is_a_warning_with_the_reason(text: str, warning: str) -> None:
+    [found] = ShardMap.parse(f"components: {text}").warnings
+    assert warning in str(found)
+    assert found.warning
+    assert found.remedy
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{u: {entry: {host: a}}, v: {entry: {host: a}}}",
+        "{u: {shards: [{host: a}, {host: a, db: 1}, {host: a, port: 1}, {host: b}]}}",
+        "{u: {shards: [{sentinel: {service: m, sentinels: [[s, 1]]}},"
+        " {sentinel: {service: m, sentinels: [[t, 1]]}}]}}",
+        "{u: {shards: {count: 256, over: [{host: a}]}, placement: 'crc:crc-64-jones'}}",
+    ],
+)
+def test_what_is_usual_is_no_warning(text: str) -> None:
+    assert ShardMap.parse(f"components: {text}").warnings == ()
+
+
+# There and back
+
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
+entries = st.fixed_dictionaries(
+    {},
+    optional={
+        "host": st.sampled_from(["a", "b.internal", "::1", "2001-01-01", "no", "1e3", "0777"]),
+        "port": st.integers(1, 65535),
+        "db": st.integers(0, 2**31 - 1),
+        "username": texts,
+        "password": texts,
+        "ssl": st.booleans(),
+        "ssl_ca_data": texts.filter(bool),
+        "socket_timeout": st.one_of(
+            st.none(), st.integers(1, 10**6), st.floats(1e-9, 1e9, allow_nan=False)
+        ),
+        "decode_responses": st.booleans(),
+        "replicas": st.lists(st.fixed_dictionaries({"host": st.just("r"), "password": texts})),
+    },
+)
+maps = st.dictionaries(
+    st.from_regex(r"\A[a-z][A-Za-z_.-]{0,5}(:[a-z]{1,3})?\Z"),
+    st.one_of(
+        st.fixed_dictionaries({"entry": entries}),
+        st.fixed_dictionaries(
+            {"shards": st.lists(entries, min_size=1, max_size=4)},
+            optional={
+                "entry": entries,
+                "placement": st.sampled_from(["crc32", "slot", "rendezvous", "crc:crc-32c"]),
+            },
+        ),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(maps, st.one_of(st.none(), entries))
+def test_a_map_that_is_written_out_says_the_same(
+    described: dict[str, Any], config_server: dict[str, Any] | None
+) -> None:
+    top = {"config_server": config_server, "components": described}
+    parsed = ShardMap.parse(yaml.safe_dump(top))
+    again = ShardMap.parse(parsed.to_yaml())
+    assert same(parsed, again)
+    assert again.config_server == parsed.config_server
+    for name, component in described.items():
+        found = again.components[name]
+        assert [shard.fields for shard in found.shards] == component.get("shards", [])
+
+
+@given(st.text())
+def test_any_text_is_a_map_or_an_error_that_can_be_printed(text: str) -> None:
+    for written in (text, f"components: {text}", f"components: {{a: {{entry: {text}}}}}"):
+        try:
+            parsed = ShardMap.parse(written)
+        except ConfigError as error:
+            str(error).encode()
+        else:
+            assert same(parsed, ShardMap.parse(parsed.to_yaml()))
+
+
+yamls = st.recursive(
+    st.one_of(
+        st.none(), st.booleans(), st.integers(-5, 20), st.floats(), st.text(max_size=5),
+        st.just(f"redis://:{SECRET}@h"),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(
+            st.sampled_from(
+                ["a", "components", "defaults", "config_server", "entry", "shards", "placement",
+                 "count", "over", "spread", "host", "port", "db", "url", "password", "replicas",
+                 "sentinel", "cluster", 0, 1, None, True]
+            ),
+            inner,
+            max_size=4,
+        ),
+    ),
+    max_leaves=20,
+)  # fmt: skip
+
+
+@given(
+    st.fixed_dictionaries(
+        {"components": st.dictionaries(st.just("a"), yamls, min_size=1)},
+        optional={"defaults": yamls, "config_server": yamls},
+    )
+)
+def test_any_map_is_one_or_an_error_that_can_be_printed(described: dict[str, Any]) -> None:
+    text = yaml.safe_dump(described)
+    try:
+        parsed = ShardMap.parse(text)
+    except ConfigError as error:
+        str(error).encode()
+        assert SECRET not in str(getattr(error, "problems", error))  # noqa: PT017
+    else:
+        assert same(parsed, ShardMap.parse(parsed.to_yaml()))
+
+
+def test_yaml_keeps_the_lines_of_keys() -> None:
+    loaded = load_yaml("a: 1\nb:\n  c: 2\n  c: 3\n", "map")
+    assert loaded == {"a": 1, "b": {"c": 3}}
+    assert loaded.lines == {"a": 1, "b": 2}
+    assert loaded["b"].twice == [("c", 4)]

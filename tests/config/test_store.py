@@ -1,0 +1,904 @@
+"""The config server: what is pushed there is there as a whole, or not at all."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from typing import Any
+
+import fakeredis
+import pytest
+import redis
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from shardkit.config import store
+from shardkit.config.component import Component
+from shardkit.config.entry import Entry
+from shardkit.config.shard_map import ShardMap
+from shardkit.config.store import (
+    EPOCH_KEY,
+    Change,
+    FieldChange,
+    diff,
+    pull,
+    push,
+    read_component,
+    read_components,
+    sample_keys,
+)
+from shardkit.errors import (
+    ClosedError,
+    ConfigError,
+    ConfigServerError,
+    InvalidEntryError,
+    MissingEntryError,
+    PushRefusedError,
+)
+from shardkit.local import LocalServer
+
+SECRET = "hunter2"
+
+
+def shard_map(text: str) -> ShardMap:
+    return ShardMap.parse(f"components: {text}", "map.yaml")
+
+
+def unique(count: int, placement: str = "crc32", host: str = "a") -> ShardMap:
+    over = f"over: [{{host: {host}, db: 1}}]"
+    return shard_map(f"{{unique: {{placement: {placement}, shards: {{count: {count}, {over}}}}}}}")
+
+
+TWO = shard_map(
+    "{unique: {entry: {host: a}, shards: {count: 4, over: [{host: a, db: 1}, {host: b, db: 1}]},"
+    f" placement: slot}}, hits: {{entry: {{host: h, password: {SECRET}}}}}}}"
+)
+
+
+def yes(component: Component) -> bool:
+    return True
+
+
+def no(component: Component) -> bool:
+    return False
+
+
+def kinds(changes: list[Change]) -> dict[str, str]:
+    return {change.component: change.kind for change in changes}
+
+
+def stored(client: redis.Redis) -> dict[bytes, bytes]:
+    return {key: client.dump(key) for key in client.keys("*")}  # type: ignore[misc]
+
+
+@pytest.fixture(
+    params=[
+        {},
+        {"decode_responses": True},
+        {"protocol": 3},
+        {"decode_responses": True, "protocol": 3},
+    ],
+    ids=["bytes", "text", "RESP3", "RESP3 text"],
+)
+def client(request: pytest.FixtureRequest) -> Iterator[redis.Redis]:
+    with fakeredis.FakeRedis(server=fakeredis.FakeServer(), **request.param) as opened:
+        yield opened
+
+
+@pytest.fixture
+def plain() -> Iterator[redis.Redis]:
+    with fakeredis.FakeRedis(server=fakeredis.FakeServer()) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalServer]:
+    with LocalServer() as running:
+        yield running
+
+
+@pytest.fixture
+def connect(server: LocalServer) -> Iterator[Callable[..., redis.Redis]]:
+    """Opens clients of a real, empty config server."""
+    opened: list[redis.Redis] = []
+
+    def open_client(**arguments: Any) -> redis.Redis:
+        opened.append(redis.Redis(port=server.port, retry=Retry(NoBackoff(), 0), **arguments))
+        return opened[-1]
+
+    open_client().flushall()
+    yield open_client
+    for each in opened:
+        each.close()
+
+
+# There and back
+
+
+def test_what_is_pushed_is_read_back(client: redis.Redis) -> None:
+    assert kinds(push(client, TWO)) == {"hits": "added", "unique": "added"}
+    read = read_components(client)
+    assert read.keys() == TWO.components.keys()
+    for name, component in TWO.components.items():
+        assert component.same_as(read[name])
+        assert component.same_as(read_component(client, name))
+    again = ShardMap.parse(pull(client).to_yaml())
+    assert all(component.same_as(again.components[n]) for n, component in TWO.components.items())
+
+
+def test_entries_are_stored_under_their_keys(plain: redis.Redis) -> None:
+    push(plain, TWO)
+    keys = {"config:redis:hits", "config:redis:unique", "config:shards:unique", EPOCH_KEY}
+    keys |= {f"config:redis:unique:{n}" for n in range(4)}
+    assert {key.decode() for key in plain.keys("*")} == keys
+    assert json.loads(plain.get("config:redis:unique:3")) == {"host": "b", "db": 2}
+    assert json.loads(plain.get("config:shards:unique")) == {
+        "shards": 4,
+        "placement": "slot",
+        "epoch": 1,
+    }
+
+
+def test_a_pulled_map_names_the_config_server_that_it_is_told(plain: redis.Redis) -> None:
+    push(plain, TWO)
+    entry = Entry({"host": "config.internal"})
+    assert pull(plain, entry).config_server == entry
+    assert ShardMap.parse(pull(plain, entry).to_yaml()).config_server == entry
+    assert pull(plain).config_server is None
+
+
+def test_a_pulled_map_warns_like_one_that_is_loaded(plain: redis.Redis) -> None:
+    overlapping = shard_map("{u: {shards: [{host: a}, {host: a}]}}")
+    push(plain, overlapping)
+    [warning] = pull(plain).warnings
+    assert warning.problem == overlapping.warnings[0].problem
+
+
+def test_on_an_empty_server_there_is_nothing(client: redis.Redis) -> None:
+    client.set("other", "config:redis:a")
+    client.set("config:web:a", "not ours")
+    assert read_components(client) == {}
+    assert read_component(client, "unique") is None
+    with pytest.raises(MissingEntryError, match="config:redis:") as caught:
+        pull(client)
+    assert "push" in caught.value.remedy
+
+
+def test_many_shards_are_read_back(plain: redis.Redis) -> None:
+    push(plain, unique(1500))
+    assert len(read_components(plain)["unique"].shards) == 1500
+    component = read_component(plain, "unique")
+    assert component is not None
+    assert [entry.fields["db"] for entry in component.shards] == list(range(1, 1501))
+
+
+# Epochs
+
+
+def test_a_push_raises_the_epochs_of_what_it_changes_only(client: redis.Redis) -> None:
+    def epochs() -> tuple[int, int, int]:
+        read = read_components(client)
+        return read["a"].epoch, read["b"].epoch, int(client.get(EPOCH_KEY))  # type: ignore[arg-type]
+
+    both = "{{a: {{shards: [{{host: {}}}]}}, b: {{shards: [{{host: {}}}]}}}}"
+    push(client, shard_map(both.format("x", "x")))
+    assert epochs() == (1, 1, 1)
+    changes = push(client, shard_map(both.format("y", "x")))
+    assert epochs() == (2, 1, 2)
+    assert [(change.component, change.epoch) for change in changes] == [("a", 2), ("b", 0)]
+    push(client, shard_map(both.format("y", "y")))
+    assert epochs() == (2, 2, 3)
+
+
+def test_a_push_that_changes_nothing_writes_nothing(plain: redis.Redis) -> None:
+    push(plain, TWO)
+    before = stored(plain)
+    assert set(kinds(push(plain, TWO, force=True)).values()) == {"unchanged"}
+    assert stored(plain) == before
+
+
+def test_the_same_entry_written_differently_is_no_change(plain: redis.Redis) -> None:
+    push(plain, TWO)
+    plain.set("config:redis:unique:3", ' {"db" : 2,  "host": "\\u0062"}')
+    assert kinds(push(plain, TWO))["unique"] == "unchanged"
+
+
+def test_an_unsharded_component_has_no_epoch(client: redis.Redis) -> None:
+    for host in ("a", "b"):
+        [change] = push(client, shard_map(f"{{hits: {{entry: {{host: {host}}}}}}}"))
+        assert change.epoch == 0
+        assert read_components(client)["hits"].epoch == 0
+    assert not client.exists("config:shards:hits")
+    assert int(client.get(EPOCH_KEY)) == 2  # type: ignore[arg-type]
+
+
+def test_a_component_that_comes_back_has_an_epoch_above_all_that_it_had(plain: redis.Redis) -> None:
+    for host in ("a", "b", "c"):
+        push(plain, unique(2, host=host))
+    assert read_components(plain)["unique"].epoch == 3
+    other = shard_map("{hits: {entry: {host: a}}}")
+    push(plain, other, prune=True, force=True)
+    assert read_components(plain).keys() == {"hits"}
+    [change] = push(plain, unique(2))
+    assert change.epoch > 3
+    assert read_components(plain)["unique"].epoch == change.epoch
+
+
+def test_epochs_go_on_where_the_last_push_is_forgotten(plain: redis.Redis) -> None:
+    for host in ("a", "b", "c"):
+        push(plain, unique(2, host=host))
+    for nonsense in (None, "nonsense", "-5", "9" * 50):
+        plain.delete(EPOCH_KEY)
+        if nonsense is not None:
+            plain.set(EPOCH_KEY, nonsense)
+        before = read_components(plain)["unique"].epoch
+        push(plain, unique(2, host=f"h{before}"))
+        assert read_components(plain)["unique"].epoch == before + 1
+        assert int(plain.get(EPOCH_KEY)) == before + 1  # type: ignore[arg-type]
+    plain.delete(EPOCH_KEY)
+    plain.lpush(EPOCH_KEY, "of another type")
+    push(plain, unique(2, host="z"))
+    assert plain.type(EPOCH_KEY) == b"string"
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        (unique(8), unique(16), "from 8 to 16 shards"),
+        (unique(8), unique(4), "from 8 to 4 shards"),
+        (unique(8), unique(8, "slot"), "from placement crc32 to slot"),
+        (unique(8), unique(9, "slot"), "from 8 to 9 shards and from placement crc32 to slot"),
+        (unique(8), shard_map("{unique: {entry: {host: a}}}"), "from 8 to 0 shards"),
+        (shard_map("{unique: {entry: {host: a}}}"), unique(8), "from 0 to 8 shards"),
+    ],
+)
+def test_a_push_that_would_strand_data_is_refused(
+    client: redis.Redis, before: ShardMap, after: ShardMap, words: str
+) -> None:
+    push(client, before)
+    was = stored(client)
+    for has_data in (yes, None):
+        with pytest.raises(PushRefusedError, match=words) as caught:
+            push(client, after, has_data=has_data)
+        assert "'unique' holds data" in str(caught.value)
+        assert "of 10,000 sample keys" in str(caught.value)
+        assert "--force" in caught.value.remedy
+        assert stored(client) == was
+    [change] = push(client, after, has_data=no)
+    assert change.kind == "changed"
+    assert 0 < change.moved <= change.sampled == 10_000
+    assert after.components["unique"].same_as(read_component(client, "unique"))
+    push(client, before, force=True, has_data=yes)
+    assert before.components["unique"].same_as(read_component(client, "unique"))
+    shards = len(before.components["unique"].shards)
+    assert len(list(client.scan_iter("config:redis:unique:*"))) == shards  # none too many
+
+
+def test_the_refusal_says_how_many_keys_of_the_sample_would_move(plain: redis.Redis) -> None:
+    push(plain, unique(8))
+    keys = [b"home:1", b"home:2", b"home:10"]  # of 16 shards: 14, 4, 6; of 8: 6, 4, 6
+    with pytest.raises(PushRefusedError, match="1 of 3 sample keys"):
+        push(plain, unique(16), sample=keys)
+    with pytest.raises(PushRefusedError, match="1 of 2 sample keys"):
+        push(plain, unique(16), sample={"unique": keys[:2], "other": keys})
+
+
+def test_nothing_is_written_if_anything_is_refused(plain: redis.Redis) -> None:
+    push(plain, TWO)
+    before = stored(plain)
+    after = shard_map(
+        "{unique: {shards: [{host: z}]}, hits: {entry: {host: z}}, new: {entry: {host: z}}}"
+    )
+    asked: list[str] = []
+
+    def has_data(component: Component) -> bool:
+        asked.append(component.name)
+        assert len(component.shards) == 4  # as it is now, not as it shall be
+        return True
+
+    with pytest.raises(PushRefusedError, match="nothing was pushed"):
+        push(plain, after, has_data=has_data)
+    assert asked == ["unique"]
+    assert stored(plain) == before
+
+
+def test_every_refused_component_is_named(plain: redis.Redis) -> None:
+    push(plain, shard_map("{a: {shards: [{}]}, b: {shards: [{}]}, c: {shards: [{}]}}"))
+    with pytest.raises(PushRefusedError, match=r"'a' holds data.*'b' holds data") as caught:
+        push(
+            plain,
+            shard_map("{a: {shards: [{}, {}]}, b: {shards: [{}, {}]}, c: {shards: [{}, {}]}}"),
+            has_data=lambda component: component.name != "c",
+        )
+    assert "'c'" not in str(caught.value)
+
+
+def test_entries_may_move_under_data(plain: redis.Redis) -> None:
+    push(plain, unique(4))
+    [change] = push(plain, unique(4, host="b"), has_data=yes)
+    assert (change.kind, change.moved, change.epoch) == ("changed", 0, 2)
+
+
+def test_an_entry_may_come_beside_shards_that_hold_data(plain: redis.Redis) -> None:
+    push(plain, shard_map("{u: {shards: [{host: a}]}}"))
+    push(plain, shard_map("{u: {entry: {host: a}, shards: [{host: a}]}}"), has_data=yes)
+    push(plain, shard_map("{u: {shards: [{host: a}]}}"), has_data=yes)
+    component = read_component(plain, "u")
+    assert component is not None
+    assert component.entry is None
+    assert component.epoch == 3
+
+
+def test_an_error_of_asking_for_data_pushes_nothing(plain: redis.Redis) -> None:
+    push(plain, unique(4))
+    before = stored(plain)
+
+    def away(component: Component) -> bool:
+        raise redis.ConnectionError("a:6379 is away")
+
+    with pytest.raises(ConfigError, match=r"cannot tell.*'unique'.*a:6379 is away") as caught:
+        push(plain, unique(8), has_data=away)
+    assert not isinstance(caught.value, ConfigServerError)
+
+    def closed(component: Component) -> bool:
+        raise ClosedError("the kit was closed")
+
+    with pytest.raises(ClosedError):
+        push(plain, unique(8), has_data=closed)
+    assert stored(plain) == before
+
+
+# Components that the map does not describe
+
+
+def test_other_components_stay(plain: redis.Redis) -> None:
+    push(plain, TWO)
+    assert kinds(push(plain, shard_map("{new: {entry: {}}}"))) == {"new": "added"}
+    assert read_components(plain).keys() == {"unique", "hits", "new"}
+
+
+def test_other_components_are_removed_if_asked_and_empty(client: redis.Redis) -> None:
+    push(client, TWO)
+    new = shard_map("{new: {entry: {}}}")
+    for has_data in (yes, None):
+        with pytest.raises(PushRefusedError, match="'hits' holds data, and the push would remove"):
+            push(client, new, prune=True, has_data=has_data)
+    changes = push(client, new, prune=True, has_data=no)
+    assert kinds(changes) == {"hits": "removed", "unique": "removed", "new": "added"}
+    assert sorted(read_components(client)) == ["new"]
+    assert client.dbsize() == 2
+
+
+def test_other_components_are_removed_by_force(plain: redis.Redis) -> None:
+    push(plain, TWO)
+    push(plain, shard_map("{new: {entry: {}}}"), prune=True, force=True, has_data=yes)
+    assert read_components(plain).keys() == {"new"}
+
+
+# What is broken
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "error"),
+    [
+        ("config:redis:unique:7", None, MissingEntryError),
+        ("config:redis:unique:7", "{", InvalidEntryError),
+        ("config:redis:unique:7", f'{{"password": "{SECRET}"', InvalidEntryError),
+        ("config:redis:unique:7", f'{{"passwrod": "{SECRET}"}}', InvalidEntryError),
+        ("config:redis:unique:7", f'{{"password={SECRET}": 1}}', InvalidEntryError),
+        ("config:redis:unique:7", f'"redis://:{SECRET}@h"', InvalidEntryError),
+        ("config:redis:unique:7", f'{{"host": "redis://:{SECRET}@h"}}', InvalidEntryError),
+        ("config:redis:unique:7", b"\xff\xfe", InvalidEntryError),
+        ("config:redis:unique:7", '{"host": "a", "host": "b"}', InvalidEntryError),
+        ("config:redis:unique:7", '{"cluster": true}', InvalidEntryError),
+        ("config:redis:unique", "[" * 100_000, InvalidEntryError),
+        ("config:shards:unique", None, MissingEntryError),
+        ("config:shards:unique", "16", InvalidEntryError),
+        ("config:shards:unique", "{", InvalidEntryError),
+        ("config:shards:unique", f'{{"password": "{SECRET}"}}', InvalidEntryError),
+        (
+            "config:shards:unique",
+            '{"shards": 8, "placement": "md5", "epoch": 1}',
+            InvalidEntryError,
+        ),
+    ],
+)
+def test_what_is_broken_is_named_by_its_key_and_mended_by_a_push(
+    client: redis.Redis, key: str, value: str | bytes | None, error: type[ConfigError]
+) -> None:
+    push(client, unique(8))
+    if value is None:
+        client.delete(key)
+    else:
+        client.set(key, value)
+    for read in (read_components, lambda c: read_component(c, "unique"), pull):
+        with pytest.raises(error, match=key + r"\b") as caught:
+            read(client)
+        assert caught.value.remedy
+        context: BaseException | None = caught.value
+        while context is not None:
+            assert SECRET not in f"{context!r} {vars(context)}"
+            context = context.__context__
+    was = stored(client)
+    if key == "config:shards:unique":  # nobody knows whether keys would move
+        with pytest.raises(PushRefusedError, match=r"cannot be read.*config:shards:unique"):
+            push(client, unique(8), has_data=no)
+        assert stored(client) == was
+        [change] = push(client, unique(8), force=True)
+        assert change.shards_before == -1
+    else:
+        [change] = push(client, unique(8), has_data=yes)
+        assert (change.shards_before, change.shards_after) == (8, 8)
+        assert change.epoch == 2
+    assert change.kind == "changed"
+    assert unique(8).components["unique"].same_as(read_component(client, "unique"))
+
+
+def test_another_count_over_a_broken_entry_is_refused(plain: redis.Redis) -> None:
+    push(plain, unique(8))
+    plain.set("config:redis:unique:7", "{")
+    with pytest.raises(PushRefusedError, match="config:redis:unique:7: is not JSON"):
+        push(plain, unique(4), has_data=no)
+    push(plain, unique(4), force=True)
+    assert len(list(plain.scan_iter("config:redis:unique:*"))) == 4
+
+
+def test_broken_components_are_removed_by_force_only(plain: redis.Redis) -> None:
+    push(plain, unique(2))
+    plain.set("config:shards:unique", "{")
+    new = shard_map("{new: {entry: {}}}")
+    with pytest.raises(PushRefusedError, match="'unique' may hold data"):
+        push(plain, new, prune=True, has_data=no)
+    assert kinds(push(plain, new)) == {"new": "added"}  # it is left alone
+    assert kinds(push(plain, new, prune=True, force=True))["unique"] == "removed"
+    assert read_components(plain).keys() == {"new"}
+
+
+def test_a_gap_is_a_missing_entry(client: redis.Redis) -> None:
+    push(client, unique(16))
+    client.delete("config:redis:unique:7")
+    match = "^config:redis:unique:7 is missing, but config:shards:unique says 16 shards"
+    with pytest.raises(MissingEntryError, match=match):
+        read_components(client)
+    with pytest.raises(MissingEntryError, match=match):
+        read_component(client, "unique")
+
+
+def test_shards_without_a_count_are_told_from_an_unsharded_component(client: redis.Redis) -> None:
+    client.set("config:redis:unique", "{}")
+    assert read_components(client)["unique"].shards == ()
+    client.set("config:redis:unique:3", "{}")
+    for read in (read_components, lambda c: read_component(c, "unique")):
+        with pytest.raises(MissingEntryError, match="config:shards:unique is missing"):
+            read(client)
+
+
+def test_shards_beyond_the_count_are_not_read_and_go_with_the_next_change(
+    plain: redis.Redis,
+) -> None:
+    push(plain, unique(2))
+    plain.set("config:redis:unique:2", "{ broken")
+    plain.set("config:redis:unique:70", "{ broken")
+    assert len(read_components(plain)["unique"].shards) == 2
+    push(plain, unique(2, host="b"))
+    assert len(list(plain.scan_iter("config:redis:unique:*"))) == 2
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "config:redis:",
+        "config:redis:a b",
+        "config:redis:unique:",
+        "config:redis:unique:007",
+        "config:redis:unique:-1",
+        "config:redis:unique:0:5",
+        "config:redis:unique:9999999999",
+        "config:redis::0",
+        "config:redis:a\n",
+        "config:redis:é",
+        b"config:redis:\xff",
+        "config:shards:",
+        "config:shards:unique:0",
+    ],
+)
+def test_a_key_of_no_component_is_named_and_left_alone_by_a_push(
+    client: redis.Redis, key: str | bytes
+) -> None:
+    push(client, unique(2))
+    client.set(key, "{}")
+    if key == "config:redis:unique:-1":  # a fine name
+        assert read_components(client).keys() == {"unique", "unique:-1"}
+        return
+    with pytest.raises(InvalidEntryError, match="belongs to no component") as caught:
+        read_components(client)
+    str(caught.value).encode()
+    push(client, unique(2, host="b"), prune=True)
+    assert client.exists(key)
+    assert read_component(client, "unique") is not None
+
+
+def test_a_key_of_another_type_is_named_and_replaced_by_a_push(client: redis.Redis) -> None:
+    push(client, TWO)
+    for key in ("config:redis:hits", "config:redis:unique", "config:redis:unique:1"):
+        client.delete(key)
+        client.hset(key, "host", "a")
+        with pytest.raises(ConfigError, match=f"{key} "):
+            read_components(client)
+        push(client, TWO, has_data=yes)
+        assert read_components(client).keys() == {"hits", "unique"}
+
+
+@pytest.mark.parametrize("name", ["unique:0", "", "a b", "a\n", b"unique", 7, None])
+def test_a_name_that_no_component_can_have_is_refused(client: redis.Redis, name: Any) -> None:
+    with pytest.raises(InvalidEntryError):
+        read_component(client, name)
+    with pytest.raises(InvalidEntryError):
+        push(client, ShardMap({name: Component(name, Entry({}))}))
+    assert client.dbsize() == 0
+
+
+def test_a_component_under_another_name_or_without_entries_is_refused(plain: redis.Redis) -> None:
+    with pytest.raises(InvalidEntryError, match="is component 'b'"):
+        push(plain, ShardMap({"a": Component("b", Entry({}))}))
+    with pytest.raises(InvalidEntryError, match="neither entry nor shards"):
+        push(plain, ShardMap({"a": Component("a")}))
+    assert plain.dbsize() == 0
+
+
+# Differences
+
+
+def test_a_diff_says_what_a_push_would_change() -> None:
+    before = shard_map(
+        "{same: {entry: {host: a}}, gone: {shards: [{host: a}]}, grows: {shards: [{host: a}]},"
+        " moves: {entry: {host: a, port: 1}, shards: [{host: a, db: 1}]}}"
+    )
+    after = shard_map(
+        "{same: {entry: {host: a}}, new: {entry: {host: n}},"
+        " grows: {shards: [{host: a}, {host: b}], placement: slot},"
+        " moves: {entry: {host: b, port: 1, db: 2}, shards: [{host: a, db: 1}]}}"
+    )
+    keys = [str(n) for n in range(100)]
+    found = {change.component: change for change in diff(before.components, after.components, keys)}
+    assert list(found) == ["gone", "grows", "moves", "new", "same"]
+    assert found["same"] == Change("same", "unchanged", sampled=100)
+    assert found["gone"] == Change(
+        "gone",
+        "removed",
+        (FieldChange("config:redis:gone:0", "", "a:6379/0", None),),
+        shards_before=1,
+        placement_before="crc32",
+    )
+    assert found["new"] == Change(
+        "new", "added", (FieldChange("config:redis:new", "", None, "n:6379/0"),)
+    )
+    assert found["moves"] == Change(
+        "moves",
+        "changed",
+        (
+            FieldChange("config:redis:moves", "db", None, "2"),
+            FieldChange("config:redis:moves", "host", '"a"', '"b"'),
+        ),
+        1, 1, "crc32", "crc32", 0, 100,
+    )  # fmt: skip
+    grows = found["grows"]
+    place = after.components["grows"].place
+    assert grows.moved == sum(place(key) != 0 for key in keys)
+    assert (grows.shards_after, grows.placement_after) == (2, "slot")
+    assert grows.fields == (FieldChange("config:redis:grows:1", "", None, "b:6379/0"),)
+    assert grows.replaced
+    assert not found["moves"].replaced
+    json.dumps([asdict(change) for change in found.values()])
+
+
+def test_a_diff_is_taken_over_a_sample_of_synthetic_keys_unless_there_is_another() -> None:
+    assert sample_keys(3) == ["sample:0", "sample:1", "sample:2"]
+    before, after = unique(8).components, unique(16).components
+    [change] = diff(before, after)
+    assert (change.moved, change.sampled) == (4950, 10_000)
+    [change] = diff(before, after, [])
+    assert (change.moved, change.sampled) == (0, 0)
+    [change] = diff(before, after, {"unique": [1, "1", b"1"]})
+    assert change.sampled == 3
+    [change] = diff(before, after, {"other": [1]})
+    assert change.sampled == 10_000
+
+
+def test_every_key_moves_between_an_unsharded_and_a_sharded_component() -> None:
+    unsharded = shard_map("{unique: {entry: {host: a}}}").components
+    [change] = diff(unsharded, unique(1).components)
+    assert change.moved == change.sampled
+
+
+def test_a_diff_shows_no_secret() -> None:
+    before = shard_map(
+        f"{{a: {{entry: {{password: {SECRET}1, url: 'redis://:{SECRET}1@h', replicas: "
+        f"[{{host: b, password: {SECRET}1}}]}}}}}}"
+    )
+    after = shard_map(
+        f"{{a: {{entry: {{password: {SECRET}2, url: 'redis://:{SECRET}2@h', replicas: "
+        f"[{{host: b, password: {SECRET}2}}]}}}}}}"
+    )
+    [change] = diff(before.components, after.components)
+    assert [field.field for field in change.fields] == ["password", "replicas", "url"]
+    assert SECRET not in repr(change)
+    assert change.fields[0] == FieldChange("config:redis:a", "password", '"***"', '"***"')
+
+
+components = st.dictionaries(
+    st.sampled_from(["a", "b", "c"]),
+    st.builds(
+        lambda entry, shards, rule: (entry, shards, rule),
+        st.one_of(st.none(), st.integers(0, 1)),
+        st.integers(0, 4),
+        st.sampled_from(["crc32", "slot"]),
+    ).filter(lambda drawn: drawn[0] is not None or drawn[1] > 0),
+    min_size=1,
+)
+
+
+def _built(drawn: dict[str, tuple[int | None, int, str]]) -> ShardMap:
+    built = {}
+    for name, (entry, shards, rule) in drawn.items():
+        built[name] = Component(
+            name,
+            None if entry is None else Entry({"db": entry}),
+            tuple(Entry({"db": n}) for n in range(shards)),
+            rule if shards else "crc32",
+        )
+    return ShardMap(built)
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(components, st.booleans()), min_size=1, max_size=5))
+def test_after_any_pushes_there_is_what_was_pushed(
+    pushes: list[tuple[dict[str, tuple[int | None, int, str]], bool]],
+) -> None:
+    with fakeredis.FakeRedis(server=fakeredis.FakeServer()) as client:
+        expected: dict[str, Component] = {}
+        epochs: dict[str, int] = {}
+        for drawn, prune in pushes:
+            wanted = _built(drawn)
+            current = {name: c for name, c in expected.items() if prune or name in drawn}
+            predicted = diff(current, wanted.components, [1])
+            changes = push(client, wanted, prune=prune, force=True, sample=[1])
+            assert kinds(changes) == kinds(predicted)
+            expected = {**({} if prune else expected), **wanted.components}
+            read = read_components(client)
+            assert read.keys() == expected.keys()
+            assert all(component.same_as(expected[name]) for name, component in read.items())
+            for change in changes:
+                component = read.get(change.component)
+                if component is not None and component.shards:
+                    grew = component.epoch - epochs.get(change.component, 0)
+                    assert (grew > 0) == (change.kind != "unchanged")
+                    epochs[change.component] = component.epoch
+            assert len(client.keys("config:shards:*")) == sum(bool(c.shards) for c in read.values())
+            known = sum(len(c.shards) + (c.entry is not None) for c in read.values())
+            assert len(client.keys("config:redis:*")) == known
+
+
+# A real server, many at once
+
+
+@pytest.mark.parametrize("arguments", [{}, {"decode_responses": True, "protocol": 3}], ids=str)
+def test_a_real_server_is_pushed_to_and_read(
+    connect: Callable[..., redis.Redis], arguments: dict[str, Any]
+) -> None:
+    client = connect(**arguments)
+    push(client, TWO)
+    read = read_components(client)
+    assert all(component.same_as(read[name]) for name, component in TWO.components.items())
+    with pytest.raises(PushRefusedError):
+        push(client, unique(7))
+    changes = push(client, unique(7), has_data=no, prune=True)
+    assert kinds(changes) == {"hits": "removed", "unique": "changed"}
+    assert client.dbsize() == 9
+
+
+def _together(tasks: list[Callable[[], None]]) -> None:
+    """Run tasks in threads; raise what one of them raised."""
+    errors: list[BaseException] = []
+
+    def run(task: Callable[[], None]) -> None:
+        try:
+            task()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(task,), daemon=True) for task in tasks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    if errors:
+        raise errors[0]
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def test_pushes_that_meet_are_carried_out_one_after_the_other_and_read_as_a_whole(
+    connect: Callable[..., redis.Redis],
+) -> None:
+    """Each push says its mark on every entry of `a` and `b`, and `c` comes and goes with them."""
+    rounds, pushers = 12, 4
+
+    def marked(mark: int) -> ShardMap:
+        entries = [Entry({"client_name": str(mark), "db": n}) for n in range(1 + mark % 5)]
+        built = {"a": Component("a", entries[0], tuple(entries)), "b": Component("b", entries[0])}
+        if mark % 2:
+            built["c"] = Component("c", None, tuple(entries))
+        return ShardMap(built)
+
+    push(connect(), marked(0))
+    epochs: list[int] = []
+    done = threading.Event()
+    unfinished = [pushers]
+
+    def pusher(number: int) -> Callable[[], None]:
+        client = connect()
+
+        def run() -> None:
+            try:
+                for n in range(rounds):
+                    mark = 1 + number + pushers * n
+                    changes = push(client, marked(mark), prune=True, force=True)
+                    [change] = [each for each in changes if each.component == "a"]
+                    assert change.kind == "changed"
+                    epochs.append(change.epoch)
+            finally:
+                unfinished[0] -= 1
+                if not unfinished[0]:
+                    done.set()
+
+        return run
+
+    seen: set[int] = set()
+
+    def reader(whole: bool) -> Callable[[], None]:
+        client = connect()
+
+        def run() -> None:
+            last = 0
+            while not done.is_set():
+                if whole:
+                    components = read_components(client)
+                else:
+                    component = read_component(client, "a")
+                    assert component is not None
+                    components = {"a": component}
+                marks = {
+                    entry.fields["client_name"]
+                    for each in components.values()
+                    for entry in (*each.shards, *filter(None, [each.entry]))
+                }
+                assert len(marks) == 1
+                mark = int(marks.pop())
+                assert len(components["a"].shards) == 1 + mark % 5
+                if whole:
+                    assert set(components) == ({"a", "b", "c"} if mark % 2 else {"a", "b"})
+                assert components["a"].epoch >= last
+                last = components["a"].epoch
+                seen.add(mark)
+
+        return run
+
+    _together([*map(pusher, range(pushers)), reader(True), reader(False)])
+    # Exactly one epoch for each push, and every one was taken.
+    assert sorted(epochs) == list(range(2, 2 + rounds * pushers))
+    read = read_components(connect())
+    assert read["a"].epoch == 1 + rounds * pushers
+    assert int(connect().get(EPOCH_KEY)) == 1 + rounds * pushers  # type: ignore[arg-type]
+    assert seen
+
+
+def test_whoever_comes_second_with_the_same_map_changes_nothing(
+    connect: Callable[..., redis.Redis],
+) -> None:
+    changed: list[bool] = []
+
+    def pusher() -> Callable[[], None]:
+        client = connect()
+
+        def run() -> None:
+            [change] = push(client, unique(16))
+            changed.append(change.kind != "unchanged")
+
+        return run
+
+    _together([pusher() for _ in range(6)])
+    assert changed.count(True) == 1
+    assert read_components(connect())["unique"].epoch == 1
+
+
+def test_what_another_client_writes_by_hand_meanwhile_is_seen(
+    connect: Callable[..., redis.Redis],
+) -> None:
+    client, other = connect(), connect()
+    push(client, unique(4))
+    asked: list[int] = []
+
+    def has_data(component: Component) -> bool:
+        asked.append(len(component.shards))
+        if len(asked) == 1:  # between reading and writing
+            other.set("config:redis:unique:2", '{"host": "byhand"}')
+        return False
+
+    push(client, unique(8), has_data=has_data)
+    assert asked == [4, 4]
+    assert unique(8).components["unique"].same_as(read_component(client, "unique"))
+
+
+def test_a_push_gives_up_when_others_always_come_first(
+    connect: Callable[..., redis.Redis], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "_PUSHES", 3)
+    client, other = connect(), connect()
+    push(client, unique(4))
+
+    def has_data(component: Component) -> bool:
+        other.incr(EPOCH_KEY)
+        return False
+
+    with pytest.raises(ConfigError, match="again and again"):
+        push(client, unique(8), has_data=has_data)
+    assert len(read_components(client)["unique"].shards) == 4
+
+
+def test_a_connection_that_breaks_while_pushing_is_no_success(
+    connect: Callable[..., redis.Redis],
+) -> None:
+    client, other = connect(), connect()
+    push(client, unique(4))
+
+    def has_data(component: Component) -> bool:
+        other.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        return False
+
+    with pytest.raises(ConfigServerError, match="nobody knows whether the push was carried out"):
+        push(client, unique(8), has_data=has_data)
+    assert len(read_components(client)["unique"].shards) == 4
+
+
+def test_a_config_server_that_is_away_is_named(server: LocalServer) -> None:
+    with redis.Redis(port=1, retry=Retry(NoBackoff(), 0)) as client:
+        for use in (
+            read_components,
+            pull,
+            lambda c: read_component(c, "a"),
+            lambda c: push(c, TWO),
+        ):
+            with pytest.raises(ConfigServerError, match="config server cannot be used") as caught:
+                use(client)
+            assert caught.value.remedy
+
+
+def test_a_push_that_the_server_refuses_writes_nothing(connect: Callable[..., redis.Redis]) -> None:
+    client = connect()
+    push(client, unique(4))
+    user = ["on", "nopass", "~*", "+@all", "-mset"]
+    client.execute_command("ACL", "SETUSER", "reader", *user)
+    before = stored(client)
+    with pytest.raises(ConfigServerError, match=r"(?i)permission"):
+        push(connect(username="reader", password="x"), unique(4, host="b"))
+    client.execute_command("ACL", "DELUSER", "reader")
+    assert stored(client) == before
+
+
+def test_a_push_leaves_its_connection_as_it_found_it(connect: Callable[..., redis.Redis]) -> None:
+    client = connect(max_connections=1)
+    push(client, unique(4))
+    push(client, unique(4))
+    with pytest.raises(PushRefusedError):
+        push(client, unique(8))
+    client.set("config:redis:unique:0", "{}")  # watched no more
+    with client.pipeline() as pipe:
+        pipe.get("a")
+        assert pipe.execute() == [None]

@@ -1,0 +1,185 @@
+"""Keys as bytes: one key in its spellings, hash tags, pairs."""
+
+from __future__ import annotations
+
+import enum
+
+import pytest
+import redis
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from shardkit.errors import InvalidKeyError, RoutingError
+from shardkit.routing.keys import hash_tag, key_bytes, pair_key, text
+
+LONG = 10**5000  # more digits than Python writes
+
+ids = st.integers(-(2**70), 2**70)
+
+
+class Colour(str, enum.Enum):  # noqa: UP042 - its str() is another one
+    RED = "red"
+
+
+class Level(enum.IntEnum):
+    HIGH = 3
+
+
+class Name(str):
+    __slots__ = ()
+
+
+@given(st.integers())
+def test_an_integer_its_digits_and_their_bytes_are_one_key(number: int) -> None:
+    assert key_bytes(number) == key_bytes(str(number)) == key_bytes(str(number).encode())
+
+
+@given(st.text())
+@example("é")
+@example("城市")
+def test_text_and_its_utf8_bytes_are_one_key(key: str) -> None:
+    assert key_bytes(key) == key_bytes(key.encode()) == key.encode()
+
+
+@given(st.binary())
+def test_bytes_are_themselves_however_they_are_held(key: bytes) -> None:
+    assert key_bytes(key) == key_bytes(bytearray(key)) == key_bytes(memoryview(key)) == key
+
+
+def test_text_is_not_normalised() -> None:
+    assert key_bytes("\u00e9") != key_bytes("e\u0301")
+
+
+@given(st.one_of(st.text(), st.binary(), st.integers()))
+def test_a_key_is_hashed_as_the_bytes_that_redis_py_sends(key: str | bytes | int) -> None:
+    assert key_bytes(key) == redis.Redis().get_encoder().encode(key)
+
+
+def test_a_member_of_a_text_enumeration_is_the_text_that_redis_py_sends() -> None:
+    assert key_bytes(Colour.RED) == redis.Redis().get_encoder().encode(Colour.RED) == b"red"
+    assert key_bytes(Level.HIGH) == b"3"
+    assert key_bytes(Name("n")) == b"n"
+
+
+@pytest.mark.parametrize("value", [True, False, None, 1.0, 1.5, (), [], ["a"], {}, object(), 1j])
+def test_what_is_no_key_is_an_error_that_names_the_type(value: object) -> None:
+    with pytest.raises(InvalidKeyError, match=type(value).__name__) as caught:
+        key_bytes(value)  # type: ignore[arg-type]
+    assert isinstance(caught.value, TypeError)
+    assert isinstance(caught.value, RoutingError)
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize("key", ["\ud800", "a\udfff", "\udc80:b"])
+def test_text_with_lone_surrogates_is_no_key(key: str) -> None:
+    with pytest.raises(InvalidKeyError, match="UTF-8") as caught:
+        key_bytes(key)
+    str(caught.value).encode()  # the message can be printed
+
+
+@pytest.mark.parametrize("number", [LONG, -LONG], ids=["positive", "negative"])
+def test_an_integer_that_python_does_not_write_is_no_key(number: int) -> None:
+    with pytest.raises(InvalidKeyError, match="bits"):
+        key_bytes(number)
+    with pytest.raises(InvalidKeyError, match="bits"):
+        pair_key(number, 1)
+    with pytest.raises(InvalidKeyError, match="bits"):
+        pair_key(1, number)
+
+
+@pytest.mark.parametrize(
+    ("key", "hashed"),
+    [
+        (b"", b""),
+        (b"plain", b"plain"),
+        (b"{a}", b"a"),
+        (b"x{a}y", b"a"),
+        (b"x{a}{b}", b"a"),
+        (b"x{}y", b"x{}y"),
+        (b"{}{a}", b"{}{a}"),
+        (b"{{a}}", b"{a"),
+        (b"x{a", b"x{a"),
+        (b"x}a{", b"x}a{"),
+        (b"}{a}", b"a"),
+        (b"{\x00}", b"\x00"),
+        (b"{ }", b" "),
+    ],
+)
+def test_only_the_first_tag_is_hashed(key: bytes, hashed: bytes) -> None:
+    assert hash_tag(key) == hashed
+
+
+@given(
+    st.binary().filter(lambda key: b"{" not in key),
+    st.binary(min_size=1).filter(lambda tag: b"}" not in tag),
+    st.binary(),
+)
+def test_keys_with_one_tag_are_hashed_alike(before: bytes, tag: bytes, after: bytes) -> None:
+    assert hash_tag(before + b"{" + tag + b"}" + after) == tag
+
+
+@given(ids, ids)
+@example(9, 10)
+@example(0, 0)
+def test_a_pair_has_one_key_in_either_order_and_spelling(a: int, b: int) -> None:
+    low, high = min(a, b), max(a, b)
+    expected = f"{low}:{high}".encode()
+    for x in (a, str(a), str(a).encode()):
+        for y in (b, str(b), str(b).encode()):
+            assert pair_key(x, y) == pair_key(y, x) == expected
+
+
+def test_ids_compare_as_numbers() -> None:
+    assert pair_key("10", "9") == pair_key(9, 10) == b"9:10"
+    assert pair_key("007", 8) == b"7:8"
+    assert pair_key("-0", 0) == b"0:0"
+    assert pair_key(-10, "-9") == b"-10:-9"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "",
+        "-",
+        "a",
+        "1.0",
+        "1e3",
+        " 1",
+        "1 ",
+        "1\n",
+        "+1",
+        "--1",
+        "1_0",
+        "0x1",
+        "²",
+        "\u0661",
+        b"\xff",
+    ],
+)
+def test_what_is_no_integer_is_no_id(other: str | bytes) -> None:
+    with pytest.raises(InvalidKeyError, match="not an integer"):
+        pair_key(other, 1)
+    with pytest.raises(InvalidKeyError, match="not an integer"):
+        pair_key(1, other)
+
+
+def test_digits_that_python_does_not_read_are_no_id() -> None:
+    with pytest.raises(InvalidKeyError, match="not an integer"):
+        pair_key("1" * 5000, 1)
+
+
+@pytest.mark.parametrize("other", [True, None, 1.0])
+def test_what_is_no_key_is_no_id(other: object) -> None:
+    with pytest.raises(InvalidKeyError):
+        pair_key(other, 1)  # type: ignore[arg-type]
+
+
+@given(st.text())
+def test_a_key_as_text_is_the_same_in_every_spelling(key: str) -> None:
+    assert text(key) == text(key.encode()) == key
+
+
+def test_bytes_that_are_not_utf8_are_no_text() -> None:
+    assert text(42) == "42"
+    with pytest.raises(InvalidKeyError, match="not UTF-8"):
+        text(b"\xff")

@@ -1,0 +1,91 @@
+"""Partition: parts of a structure, in range and the same for every spelling of a member."""
+
+from __future__ import annotations
+
+from zlib import crc32
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from shardkit.errors import InvalidArgumentError, InvalidKeyError
+from shardkit.routing.partition import NAMES, part_count, partition
+
+sizes = st.integers(1, 2**40)
+members = st.one_of(st.text(), st.binary(), st.integers())
+
+
+@given(sizes, sizes)
+@example(1, 2**40)
+@example(100, 512)
+def test_there_is_at_least_one_part(total: int, shard_size: int) -> None:
+    assert part_count(total, shard_size) == max(1, 2 * total // shard_size)
+
+
+@given(st.sampled_from(["crc32", "redis-in-action"]), sizes, sizes, members)
+def test_a_hashed_member_has_a_part_that_is_planned(
+    name: str, total: int, shard_size: int, member: str | bytes | int
+) -> None:
+    assert 0 <= partition(name, total, shard_size)(member) < part_count(total, shard_size)
+
+
+@given(st.sampled_from(NAMES), sizes, sizes, st.integers())
+def test_an_integer_its_digits_and_their_bytes_have_one_part(
+    name: str, total: int, shard_size: int, member: int
+) -> None:
+    part = partition(name, total, shard_size)
+    assert part(member) == part(str(member)) == part(str(member).encode())
+
+
+@given(st.sampled_from(NAMES), st.text())
+def test_text_and_its_bytes_have_one_part(name: str, member: str) -> None:
+    part = partition(name, 2000, 50)
+    assert part(member) == part(member.encode())
+
+
+@given(st.integers(0, 2**70), sizes)
+def test_neighbouring_ids_share_a_part(member: int, shard_size: int) -> None:
+    assert partition("digits", 1, shard_size)(member) == member // shard_size
+
+
+@pytest.mark.parametrize("member", [-5, "-5", "²", "\u0661", "1 ", "", "1.0", "4a", b"\xff"])
+def test_what_is_not_ascii_digits_alone_is_hashed(member: str | bytes | int) -> None:
+    data = member if isinstance(member, bytes) else str(member).encode()
+    assert partition("digits", 2000, 50)(member) == crc32(data) % 80
+
+
+def test_leading_zeros_do_not_change_a_part() -> None:
+    part = partition("digits", 2000, 5)
+    assert part("010") == part("10") == part(10) == 2
+
+
+def test_thousands_of_digits_are_hashed() -> None:
+    part = partition("digits", 2000, 50)
+    assert part("9" * 4300) == int("9" * 4300) // 50
+    assert part("9" * 4301) == crc32(b"9" * 4301) % 80
+
+
+def test_a_hash_tag_does_not_keep_members_together() -> None:
+    for name in NAMES:
+        part = partition(name, 2_000_000, 50)
+        assert len({part(f"{{tag}}:{n}") for n in range(100)}) > 90
+
+
+@pytest.mark.parametrize("value", [0, -1, True, None, 1.5, "12"])
+def test_totals_and_sizes_that_are_no_positive_integers_are_refused(value: object) -> None:
+    with pytest.raises(InvalidArgumentError, match="total="):
+        part_count(value, 1)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match="shard_size="):
+        partition("crc32", 1, value)  # type: ignore[arg-type]
+
+
+def test_an_unknown_partition_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"md5.*digits"):
+        partition("md5", 1, 1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("member", [True, None, 1.5, "\ud800"])
+def test_what_is_no_key_is_no_member(name: str, member: object) -> None:
+    with pytest.raises(InvalidKeyError):
+        partition(name, 2000, 50)(member)  # type: ignore[arg-type]
