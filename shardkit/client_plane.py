@@ -7,7 +7,9 @@ found by a look-up of the component, its placement, and a look-up of the client.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeAlias, TypeVar
 
 from shardkit.clients import AsyncClient, Client, Clients
 from shardkit.commands import Key
@@ -15,6 +17,9 @@ from shardkit.config.component import Component
 from shardkit.links.awaiting import AwaitingLink
 from shardkit.links.blocking import BlockingLink
 from shardkit.topology import Topology
+
+Soon: TypeAlias = AsyncClient | Coroutine[Any, Any, AsyncClient]
+"""An awaiting client; or, if its component has to be read first, a coroutine that returns it."""
 
 
 class ClientPlane:
@@ -44,22 +49,38 @@ class ClientPlane:
     def shard_connection(self, component: str, shards: int | None, key: Key) -> Client:
         """Return the client of the shard of a key."""
         found = self.topology.component(component)
-        if len(found.shards) != shards:
+        if shards is not None and len(found.shards) != shards:
             found.require_shards(shards)
         number = found.place(key)
         return self.clients.get(found, number if found.shards else None)
 
-    async def aconnection(self, component: str) -> AsyncClient:
+    def aconnection(self, component: str) -> Soon:
         """Return the awaiting client of a component's unsharded entry."""
+        found = self.topology.fresh(component)
+        if found is None:
+            return self._read_connection(component)
+        return self.clients.aget(found, None)
+
+    def ashard_connection(self, component: str, shards: int | None, key: Key) -> Soon:
+        """Return the awaiting client of the shard of a key."""
+        found = self.topology.fresh(component)
+        if found is None:
+            return self._read_shard_connection(component, shards, key)
+        return self._owner(found, shards, key)
+
+    async def _read_connection(self, component: str) -> AsyncClient:
         return self.clients.aget(await self.topology.acomponent(component), None)
 
-    async def ashard_connection(self, component: str, shards: int | None, key: Key) -> AsyncClient:
-        """Return the awaiting client of the shard of a key."""
-        found = await self.topology.acomponent(component)
-        if len(found.shards) != shards:
-            found.require_shards(shards)
-        number = found.place(key)
-        return self.clients.aget(found, number if found.shards else None)
+    async def _read_shard_connection(
+        self, component: str, shards: int | None, key: Key
+    ) -> AsyncClient:
+        return self._owner(await self.topology.acomponent(component), shards, key)
+
+    def _owner(self, component: Component, shards: int | None, key: Key) -> AsyncClient:
+        if shards is not None and len(component.shards) != shards:
+            component.require_shards(shards)
+        number = component.place(key)
+        return self.clients.aget(component, number if component.shards else None)
 
     def known(self, component: str) -> Component:
         """Return a component without waiting; have it read again behind, if it is time.
@@ -67,12 +88,50 @@ class ClientPlane:
         Raises:
             MissingEntryError: it was not read yet.
         """
-        found = self.topology.known(component)
-        if self.topology.is_stale(component):
-            task = asyncio.get_running_loop().create_task(self.topology.acomponent(component))
-            self._refreshing.add(task)
-            task.add_done_callback(self._refreshing.discard)
+        topology = self.topology
+        found = topology.fresh(component)
+        if found is None:
+            found = topology.known(component)
+            if topology.claim(component):
+                task = asyncio.get_running_loop().create_task(topology.acomponent(component))
+                self._refreshing.add(task)
+                task.add_done_callback(self._refreshed)
         return found
+
+    def _refreshed(self, task: asyncio.Task[Component]) -> None:
+        self._refreshing.discard(task)
+        if not task.cancelled():
+            task.exception()  # that the kit was closed meanwhile, its next user is told
+
+    def link(self, component: Component, *, raw: bool) -> BlockingLink:
+        """Return a link that knows one version of one component, for what was cut by it."""
+        return _pinned(self.links[raw], component)
+
+    def alink(self, component: Component, *, raw: bool) -> AwaitingLink:
+        """Return the awaiting `link`; it shares its connections with the plane's own."""
+        return _pinned(self.alinks[raw], component)
+
+
+class _Pinned(Topology):
+    """A topology of one version of one component."""
+
+    def __init__(self, component: Component) -> None:
+        self._component = component
+
+    def component(self, name: str) -> Component:
+        return self._component
+
+    async def acomponent(self, name: str) -> Component:
+        return self._component
+
+
+L = TypeVar("L", BlockingLink, AwaitingLink)
+
+
+def _pinned(link: L, component: Component) -> L:
+    pinned = copy.copy(link)
+    pinned._topology = _Pinned(component)
+    return pinned
 
 
 class DefaultPlane:
@@ -96,13 +155,13 @@ class DefaultPlane:
         """See `ClientPlane.shard_connection`."""
         return self.opened().shard_connection(component, shards, key)
 
-    async def aconnection(self, component: str) -> AsyncClient:
+    def aconnection(self, component: str) -> Soon:
         """See `ClientPlane.aconnection`."""
-        return await self.opened().aconnection(component)
+        return self.opened().aconnection(component)
 
-    async def ashard_connection(self, component: str, shards: int | None, key: Key) -> AsyncClient:
+    def ashard_connection(self, component: str, shards: int | None, key: Key) -> Soon:
         """See `ClientPlane.ashard_connection`."""
-        return await self.opened().ashard_connection(component, shards, key)
+        return self.opened().ashard_connection(component, shards, key)
 
 
 DEFAULT_PLANE = DefaultPlane()

@@ -25,7 +25,7 @@ from typing import Any, TypeAlias
 
 import redis
 import redis.asyncio as aioredis
-from redis.exceptions import RedisError
+from redis.exceptions import RedisClusterException, RedisError
 
 from shardkit.commands import Shard
 from shardkit.config.component import Component, entry_key
@@ -41,10 +41,16 @@ _RAW = {"protocol": 2, "decode_responses": False}
 
 @dataclass
 class _Table:
-    """The clients of one version of a component; index -1 is its unsharded entry's."""
+    """The clients of one version of a component, by shard; None is its unsharded entry's.
+
+    ``before`` is what it displaced: who looked the component up just before the change goes on with
+    that, whose clients have retired.
+    """
 
     component: Component
     clients: dict[int | None, Any] = field(default_factory=dict)
+    before: _Table | None = None
+    building: threading.RLock = field(default_factory=threading.RLock)
 
 
 _Tables: TypeAlias = dict[tuple[str, bool], _Table]
@@ -62,6 +68,10 @@ class Clients:
         self._lock = threading.RLock()
         self._tables: _Tables = {}
         self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Tables] = (
+            weakref.WeakKeyDictionary()
+        )
+        # A retired client may still be in use; what is left of it is closed with the others.
+        self._retired: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, list[AsyncClient]] = (
             weakref.WeakKeyDictionary()
         )
         self._farewells: weakref.WeakKeyDictionary[
@@ -86,9 +96,9 @@ class Clients:
                 return client  # type: ignore[no-any-return]
         with self._lock:
             table, retired = _current(self._tables, component, raw)
-            found: Client = self._find(table, number, raw, None)
         for old in retired:
             _retire(old)
+        found: Client = self._find(table, number, raw, awaiting=False)
         return found
 
     def aget(self, component: Component, number: int | None, raw: bool = False) -> AsyncClient:
@@ -106,20 +116,20 @@ class Clients:
                 tables = self._by_loop[loop] = {}
                 self._say_farewell(loop)
             table, retired = _current(tables, component, raw)
-            found: AsyncClient = self._find(table, number, raw, tables)
         for old in retired:
+            self._retired.setdefault(loop, []).append(old)
             task = loop.create_task(_aretire(old))
             _retiring.add(task)
             task.add_done_callback(_retiring.discard)
+        found: AsyncClient = self._find(table, number, raw, awaiting=True)
         return found
 
     def close(self) -> None:
         """Close every blocking client's pool."""
         with self._lock:
             tables, self._tables = self._tables, {}
-        for table in tables.values():
-            for client in table.clients.values():
-                _close(client)
+        for client in _all_of(tables):
+            _close(client)
 
     async def aclose(self) -> None:
         """Close the running loop's clients' pools."""
@@ -127,32 +137,28 @@ class Clients:
         with self._lock:
             tables = self._by_loop.pop(loop, {})
             self._farewells.pop(loop, None)
-        for table in tables.values():
-            for client in table.clients.values():
-                await _aclose(client)
+            retired = self._retired.pop(loop, [])
+        for client in [*_all_of(tables), *retired]:
+            await _aclose(client)
 
-    def _find(self, table: _Table, number: int | None, raw: bool, tables: _Tables | None) -> Any:
-        client = table.clients.get(number)
-        if client is not None:
-            return client
-        component = table.component
+    def _find(self, table: _Table, number: int | None, raw: bool, *, awaiting: bool) -> Any:
+        # Not under the lock of all: a cluster's client connects, and that may take long.
+        with table.building:
+            client = table.clients.get(number)
+            if client is None:
+                client = table.clients[number] = self._build(table.component, number, raw, awaiting)
+        return client
+
+    def _build(self, component: Component, number: int | None, raw: bool, awaiting: bool) -> Any:
         entry = component.entry_of(Shard(component.name, number))
         fields = entry.resolved(entry_key(component.name, number))
         if raw:
-            wanted = fields | _RAW
-            if {**_RAW, **fields} == wanted:
-                client = (
-                    self.get(component, number) if tables is None else self.aget(component, number)
-                )
-                table.clients[number] = client
-                return client
-            fields = wanted
+            if {**_RAW, **fields} == fields | _RAW:  # a user's client is raw as well
+                return (self.aget if awaiting else self.get)(component, number)
+            fields |= _RAW
         try:
-            if tables is None:
-                client = self._connector.blocking(fields)
-            else:
-                client = self._connector.awaiting(fields)
-        except (RedisError, OSError) as error:
+            return (self._connector.awaiting if awaiting else self._connector.blocking)(fields)
+        except (RedisError, RedisClusterException, OSError) as error:
             shard = Shard(component.name, number)
             raise ShardUnavailable(
                 f"{shard} ({entry.address}) cannot be reached: {error}",
@@ -160,8 +166,6 @@ class Clients:
                 shard=str(shard),
                 error=error,
             ) from error
-        table.clients[number] = client
-        return client
 
     def _say_farewell(self, loop: asyncio.AbstractEventLoop) -> None:
         """Have the loop's clients closed when it shuts down its asynchronous generators."""
@@ -171,7 +175,10 @@ class Clients:
         self._farewells[loop] = farewell
 
     def _after_fork(self) -> None:
+        # A thread of the parent may have held a lock, of ours or of a pool: nobody would release
+        # it here. What was made for the parent is dropped, which closes this process's copies.
         self._lock = threading.RLock()
+        self._tables = {}
 
 
 async def _until_shutdown(clients: weakref.ref[Clients]) -> AsyncGenerator[None, None]:
@@ -189,16 +196,27 @@ def _current(tables: _Tables, component: Component, raw: bool) -> tuple[_Table, 
     old = tables.get(key)
     if old is not None and old.component is component:
         return old, []
-    table = tables[key] = _Table(component)
+    if old is not None and old.before is not None and old.before.component is component:
+        return old.before, []
+    table = _Table(component, before=old)
     if old is None:
+        tables[key] = table
         return table, []
+    old.before = None
     retired = []
-    for number, client in old.clients.items():
+    for number, client in list(old.clients.items()):
         if _entry(old.component, number) == _entry(component, number):
             table.clients[number] = client
         else:
             retired.append(client)
+    tables[key] = table
     return table, retired
+
+
+def _all_of(tables: _Tables) -> list[Any]:
+    kept = list(tables.values())
+    kept += [table.before for table in kept if table.before is not None]
+    return [client for table in kept for client in table.clients.values()]
 
 
 def _entry(component: Component, number: int | None) -> Entry | None:
@@ -212,23 +230,24 @@ def _entry(component: Component, number: int | None) -> Entry | None:
 
 
 def _retire(client: Any) -> None:
-    nodes = getattr(client, "get_nodes", None)
-    for holder in map(client.get_redis_connection, nodes()) if nodes else [client]:
-        holder.connection_pool.retire()
+    for pool in _pools(client):
+        pool.retire()
 
 
 async def _aretire(client: Any) -> None:
-    if isinstance(client, aioredis.RedisCluster):
-        await client.aclose()
-    else:
+    if not isinstance(client, aioredis.RedisCluster):
         await client.connection_pool.retire()
+        return
+    for node in client.get_nodes():
+        node.update_active_connections_for_reconnect()  # closes them when they come back
+        await node.disconnect_free_connections()
 
 
 def _close(client: Any) -> None:
     if isinstance(client, redis.RedisCluster):
         client.close()
-    else:
-        client.connection_pool.disconnect()
+    for pool in _pools(client):
+        pool.disconnect()
 
 
 async def _aclose(client: Any) -> None:
@@ -236,6 +255,13 @@ async def _aclose(client: Any) -> None:
         await client.aclose()
     else:
         await client.connection_pool.disconnect()
+
+
+def _pools(client: Any) -> list[Any]:
+    if not isinstance(client, redis.RedisCluster):
+        return [client.connection_pool]
+    nodes = client.get_nodes()  # type: ignore[no-untyped-call]
+    return [client.get_redis_connection(node).connection_pool for node in nodes]
 
 
 _retiring: set[asyncio.Task[None]] = set()

@@ -15,6 +15,10 @@ The connection is a redis-py client, found anew for every call: a look-up and a 
 clock. A generator finds it when it is first advanced. In a method it comes right after ``self`` or
 ``cls``: a function whose first parameter has one of these names is taken for a method.
 
+Decorators stack; the one next to ``def`` gives the first connection. A ``sharded_connection`` below
+another decorator needs ``key="name"``, since the first argument that it is called with is the upper
+one's connection.
+
 The wrapped function's signature, type and metadata are its own without the connection.
 """
 
@@ -22,7 +26,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+import sys
+from collections.abc import AsyncGenerator, Callable, Generator
+from types import CoroutineType
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 
 import redis
@@ -47,11 +53,11 @@ class Connections(Protocol):
     def shard_connection(self, component: str, shards: int | None, key: Key) -> Any:
         """Return the client of the shard of a key."""
 
-    def aconnection(self, component: str) -> Awaitable[Any]:
-        """Return the awaiting client of a component's unsharded entry."""
+    def aconnection(self, component: str) -> Any:
+        """Return the awaiting client of a component's unsharded entry, or a coroutine of it."""
 
-    def ashard_connection(self, component: str, shards: int | None, key: Key) -> Awaitable[Any]:
-        """Return the awaiting client of the shard of a key."""
+    def ashard_connection(self, component: str, shards: int | None, key: Key) -> Any:
+        """Return the awaiting client of the shard of a key, or a coroutine of it."""
 
 
 class Decorator(Protocol):
@@ -102,6 +108,8 @@ def redis_connection(connections: Connections, component: str) -> Decorator:
     """
 
     def decorate(function: Callable[..., Any]) -> Any:
+        if isinstance(function, staticmethod | classmethod):
+            return type(function)(decorate(function.__func__))
         return _wrap(
             function,
             lambda args, kwargs: connections.connection(component),
@@ -124,23 +132,32 @@ def sharded_connection(
         component: the component's name.
         shards: how many shards it has, checked at every call; None for as many as it has.
         key: what is routed by: None for the first argument of the call, the name of a parameter,
-            or a function of the call's arguments (without connection) that returns the key.
+            or a function of the call's arguments (without self and connection) that returns it.
+
+    A component that has only an unsharded entry counts as one shard, without a number to check.
 
     Raises (the decorated function, when it is called):
         ShardCountError: the component has another number of shards.
-        MissingEntryError: an entry is missing, or the component is not sharded.
+        MissingEntryError: an entry is missing; names its key.
         InvalidKeyError: the key is neither text, bytes nor an integer.
         ConfigError: where the component lives cannot be read.
     """
 
     def decorate(function: Callable[..., Any]) -> Any:
-        key_of = _key_of(function, key)
         find, afind = connections.shard_connection, connections.ashard_connection
-        return _wrap(
-            function,
-            lambda args, kwargs: find(component, shards, key_of(args, kwargs)),
-            lambda args, kwargs: afind(component, shards, key_of(args, kwargs)),
-        )
+        if isinstance(function, staticmethod | classmethod):
+            return type(function)(decorate(function.__func__))
+        position, other = _key_of(function, key)
+
+        def find_shard(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            value = args[position] if len(args) > position else other(args, kwargs)
+            return find(component, shards, value)
+
+        def afind_shard(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            value = args[position] if len(args) > position else other(args, kwargs)
+            return afind(component, shards, value)
+
+        return _wrap(function, find_shard, afind_shard)
 
     return decorate
 
@@ -150,37 +167,59 @@ Find: TypeAlias = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 
 def _wrap(function: Callable[..., Any], find: Find, afind: Find) -> Callable[..., Any]:
     """Wrap a function in one of its own kind that finds the connection first."""
-    parameters = list(inspect.signature(function).parameters.values())
-    before = _before(function)
-    if len(parameters) <= before:
-        raise RoutingError(
-            f"{function.__qualname__} takes no connection",
-            "give it a first parameter (after self) for it",
-        )
-    if inspect.isasyncgenfunction(function):
+    signature = inspect.signature(function)
+    parameters, before = _parameters(function)
+    kind = function if hasattr(function, "__name__") else _called(function)
+    if inspect.isasyncgenfunction(kind):
         wrapper = _async_generator(function, afind, before)
-    elif inspect.iscoroutinefunction(function):
-        wrapper = _coroutine(function, afind, before)
-    elif inspect.isgeneratorfunction(function):
+    elif inspect.iscoroutinefunction(kind):
+        wrapper = (_async_method if before else _async_function)(function, afind)
+    elif inspect.isgeneratorfunction(kind):
         wrapper = _generator(function, find, before)
-    elif before:
-        wrapper = _method(function, find)
     else:
-        wrapper = _function(function, find)
+        wrapper = (_method if before else _function)(function, find)
     functools.update_wrapper(wrapper, function)
-    taken = parameters.pop(before)
-    signature = inspect.signature(function).replace(parameters=parameters)
-    wrapper.__signature__ = signature  # type: ignore[attr-defined]
+    taken = parameters[before]
+    if taken.kind is not inspect.Parameter.VAR_POSITIONAL:
+        del parameters[before]
+    wrapper.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=parameters
+    )
     wrapper.__annotations__ = {
-        name: kind for name, kind in function.__annotations__.items() if name != taken.name
+        name: hint
+        for name, hint in getattr(function, "__annotations__", {}).items()
+        if name != taken.name
     }
     return wrapper
 
 
-def _before(function: Callable[..., Any]) -> int:
-    """Return how many arguments come before the connection: 1 in a method, else 0."""
-    first = next(iter(inspect.signature(function).parameters), "")
-    return int(first in ("self", "cls"))
+_BY_POSITION = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    inspect.Parameter.VAR_POSITIONAL,
+)
+
+
+def _parameters(function: Callable[..., Any]) -> tuple[list[inspect.Parameter], int]:
+    """Return a function's parameters, and which is its connection: 1 in a method, else 0."""
+    parameters = list(inspect.signature(function).parameters.values())
+    before = int(bool(parameters) and parameters[0].name in ("self", "cls"))
+    if len(parameters) <= before or parameters[before].kind not in _BY_POSITION:
+        raise RoutingError(
+            f"{_name(function)} takes no connection",
+            "give it a first parameter (after self) for it",
+        )
+    return parameters, before
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__qualname__", type(function).__name__)
+
+
+def _called(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function behind an object that can be called."""
+    inner: Callable[..., Any] = getattr(function, "func", None) or function.__call__  # type: ignore[operator]
+    return inner
 
 
 def _function(function: Callable[..., Any], find: Find) -> Callable[..., Any]:
@@ -197,6 +236,26 @@ def _method(function: Callable[..., Any], find: Find) -> Callable[..., Any]:
     return wrapper
 
 
+def _async_function(function: Callable[..., Any], afind: Find) -> Callable[..., Any]:
+    async def wrapper(*args: Any, **kwargs: Any) -> Any:
+        connection = afind(args, kwargs)
+        if type(connection) is CoroutineType:  # not "awaitable": redis-py's clients are that too
+            connection = await connection
+        return await function(connection, *args, **kwargs)
+
+    return wrapper
+
+
+def _async_method(function: Callable[..., Any], afind: Find) -> Callable[..., Any]:
+    async def wrapper(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        connection = afind(args, kwargs)
+        if type(connection) is CoroutineType:
+            connection = await connection
+        return await function(self, connection, *args, **kwargs)
+
+    return wrapper
+
+
 def _generator(function: Callable[..., Any], find: Find, before: int) -> Callable[..., Any]:
     def wrapper(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
         connection = find(args[before:], kwargs)
@@ -205,17 +264,11 @@ def _generator(function: Callable[..., Any], find: Find, before: int) -> Callabl
     return wrapper
 
 
-def _coroutine(function: Callable[..., Any], afind: Find, before: int) -> Callable[..., Any]:
-    async def wrapper(*args: Any, **kwargs: Any) -> Any:
-        connection = await afind(args[before:], kwargs)
-        return await function(*args[:before], connection, *args[before:], **kwargs)
-
-    return wrapper
-
-
 def _async_generator(function: Callable[..., Any], afind: Find, before: int) -> Callable[..., Any]:
     async def wrapper(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
-        connection = await afind(args[before:], kwargs)
+        connection = afind(args[before:], kwargs)
+        if type(connection) is CoroutineType:
+            connection = await connection
         inner = function(*args[:before], connection, *args[before:], **kwargs)
         try:
             value = await anext(inner)
@@ -236,33 +289,37 @@ def _async_generator(function: Callable[..., Any], afind: Find, before: int) -> 
     return wrapper
 
 
-def _key_of(function: Callable[..., Any], key: KeyOf) -> Find:
-    """Return the function that finds the routing key among a call's arguments."""
+_NEVER = sys.maxsize  # the position of an argument that is never given by position
+
+
+def _key_of(function: Callable[..., Any], key: KeyOf) -> tuple[int, Find]:
+    """Return where the routing key stands in a call's arguments, and how to find it elsewhere."""
     if callable(key):
-        return lambda args, kwargs: key(*args, **kwargs)
-    parameters = list(inspect.signature(function).parameters.values())[_before(function) + 1 :]
-    named = [p for p in parameters if p.name == key] if key is not None else parameters[:1]
-    if not named or (key is None and named[0].kind is inspect.Parameter.VAR_KEYWORD):
+        return _NEVER, lambda args, kwargs: key(*args, **kwargs)
+    parameters, before = _parameters(function)
+    parameters = parameters[before + 1 :]
+    variable = inspect.Parameter.VAR_KEYWORD
+    named = [p for p in parameters if p.kind is not variable and key in (None, p.name)]
+    if named:
+        name, default = named[0].name, named[0].default
+        by_position = named[0].kind in _BY_POSITION
+        position = parameters.index(named[0]) if by_position else _NEVER
+    elif key is not None and parameters and parameters[-1].kind is variable:
+        name, default, position = key, inspect.Parameter.empty, _NEVER
+    else:
         wanted = f"parameter {key!r}" if key is not None else "parameter to route by"
         raise RoutingError(
-            f"{function.__qualname__} has no {wanted}",
+            f"{_name(function)} has no {wanted}",
             "say key= the name of a parameter, or a function of the call's arguments",
         )
-    parameter = named[0]
-    name, default = parameter.name, parameter.default
-    if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
-        position = len(parameters)  # never given by position
-    else:
-        position = parameters.index(parameter)
 
     def find(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if len(args) > position:
-            return args[position]
         value = kwargs.get(name, default)
         if value is inspect.Parameter.empty:
             raise TypeError(
-                f"{function.__qualname__}() missing the argument {name!r}, which decides its shard"
+                f"{_name(function)}() missing 1 required argument: {name!r}, which decides its "
+                "shard"
             )
         return value
 
-    return find
+    return position, find

@@ -10,11 +10,11 @@ whole takes two.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Coroutine, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
 from typing import Any, TypeVar
 
-from shardkit.commands import Batch, Command, Locate, Partial, Pause, Replies
-from shardkit.errors import ShardErrors
+from shardkit.commands import Batch, Command, Locate, Partial, Pause, Replies, Reply
+from shardkit.errors import ShardErrors, ShardFailure, ShardKitError
 from shardkit.links.parcels import raise_failures
 from shardkit.operation import Awaiting, Blocking, Operation, Page, Stream
 
@@ -77,7 +77,12 @@ class BlockingDriver:
         """
         fleet = _Fleet(operations)
         while (step := fleet.next_step()) is not None:
-            fleet.answer(self._other(step))
+            try:
+                answer = self._other(step)
+            except ShardKitError as error:
+                fleet.refuse(error)
+            else:
+                fleet.answer(answer)
         return fleet.values()
 
     def _other(self, step: Any) -> Any:
@@ -134,7 +139,12 @@ class AwaitingDriver:
         """Run operations in lock step; see `BlockingDriver.together`."""
         fleet = _Fleet(operations)
         while (step := fleet.next_step()) is not None:
-            fleet.answer(await self._other(step))
+            try:
+                answer = await self._other(step)
+            except ShardKitError as error:
+                fleet.refuse(error)
+            else:
+                fleet.answer(answer)
         return fleet.values()
 
     def _other(self, step: Any) -> Coroutine[Any, Any, Any]:
@@ -155,59 +165,96 @@ def _answer(steps: Generator[Any, Any, Any], step: Any, answer: Any) -> Any:
     return steps.send(answer)
 
 
-class _Fleet(list[Any]):
-    """Operations in lock step: joins the batches that they yield, deals out the replies. Pure."""
+class _Fleet:
+    """Operations in lock step: joins the batches that they yield, deals out the replies. Pure.
+
+    A turn takes every operation one step further: first what can be joined, as one exchange; then
+    one pause for all that want one; then each other step by itself.
+    """
 
     def __init__(self, operations: Sequence[Operation[Any]]) -> None:
-        super().__init__(operations)
+        self._operations = operations
         self._results: list[Any] = [None] * len(operations)
         self._errors: list[Exception] = []
         self._steps: dict[int, Any] = {}
-        self._joined: list[tuple[int, int]] = []
+        # What this turn has still to do, and what the link is doing.
+        self._waiting: list[list[int]] = []
+        self._sent: list[int] = []
         for n in range(len(operations)):
-            self._advance(n, None, None)
+            self._advance(n, next, operations[n])
 
     def next_step(self) -> Any:
         """Return the next step for the link, or None when all operations have ended."""
-        if not self._steps:
-            return None
-        # What does not block goes first, as one exchange; then each other step by itself.
-        self._joined = [(n, len(s)) for n, s in self._steps.items() if _joins(s)]
-        if self._joined:
-            return [request for n, _ in self._joined for request in self._steps[n]]
-        n, step = next(iter(self._steps.items()))
-        self._joined = [(n, -1)]
-        return step
+        if not self._waiting:
+            if not self._steps:
+                return None
+            kinds: dict[Any, list[int]] = {}
+            for n, step in self._steps.items():
+                kinds.setdefault(_kind(step) or n, []).append(n)
+            joined = [kinds.pop(kind) for kind in _JOINED if kind in kinds]
+            self._waiting = joined + list(kinds.values())
+        self._sent = self._waiting.pop(0)
+        steps = [self._steps[n] for n in self._sent]
+        if len(steps) == 1:
+            return steps[0]
+        if isinstance(steps[0], Pause):
+            return max(steps)
+        return [request for step in steps for request in step]
 
     def answer(self, answer: Any) -> None:
+        """Give what the link answered to the operations concerned."""
         start = 0
-        for n, length in self._joined:
+        single = len(self._sent) == 1
+        for n in self._sent:
             step = self._steps.pop(n)
-            if length < 0:
-                self._advance(n, step, answer)
-                continue
-            part = Replies(answer[start : start + length], failed=answer.failed)
-            start += length
-            self._advance(n, step, part)
+            part = answer
+            if not single and not isinstance(step, Pause):
+                part = Replies(answer[start : start + len(step)])
+                part.failed = answer.failed and any(map(_failed, part))
+                start += len(step)
+            self._advance(n, _answer, self._operations[n], step, part)
+
+    def refuse(self, error: ShardKitError) -> None:
+        """The link could not send that, and sent nothing of it: whose fault it is, shows apart."""
+        if len(self._sent) > 1:
+            self._waiting = [[n] for n in self._sent] + self._waiting
+            return
+        [n] = self._sent
+        del self._steps[n]
+        self._advance(n, self._operations[n].throw, error)
 
     def values(self) -> list[Any]:
+        """Return the operations' values, in order."""
         if self._errors:
             raise ExceptionGroup(
-                f"{len(self._errors)} of {len(self)} operations failed", self._errors
+                f"{len(self._errors)} of {len(self._operations)} operations failed", self._errors
             )
         return self._results
 
-    def _advance(self, n: int, step: Any, answer: Any) -> None:
-        operation = self[n]
+    def _advance(self, n: int, move: Callable[..., Any], *args: Any) -> None:
         try:
-            self._steps[n] = next(operation) if step is None else _answer(operation, step, answer)
+            self._steps[n] = move(*args)
         except StopIteration as done:
             self._results[n] = done.value
         except Exception as error:  # kept, and raised with the others
             self._errors.append(error)
 
 
-def _joins(step: Batch | Locate | Pause) -> bool:
-    return isinstance(step, list) and not any(
+_JOINED = ("batch", "pause")
+
+
+def _kind(step: Batch | Locate | Pause) -> str:
+    """Return with what a step can be joined; nothing for one that stays alone."""
+    if isinstance(step, Pause):
+        return "pause"
+    if not isinstance(step, list) or any(
         isinstance(request, Command) and request.block is not None for request in step
-    )
+    ):
+        return ""
+    return "batch"
+
+
+def _failed(reply: Reply) -> bool:
+    if isinstance(reply, list):  # a transaction's
+        return any(isinstance(inner, ShardFailure) for inner in reply)
+    return isinstance(reply, ShardFailure)

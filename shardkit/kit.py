@@ -22,8 +22,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import re
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self, TypeAlias, TypeVar, overload
 
@@ -36,7 +36,7 @@ from shardkit.config.shard_map import ShardMap
 from shardkit.connections import Connector
 from shardkit.decorators import Decorator, KeyOf
 from shardkit.drivers import AwaitingDriver, BlockingDriver
-from shardkit.errors import ConfigError, ShardKitError
+from shardkit.errors import ConfigError, InvalidEntryError, ShardKitError
 from shardkit.operation import Awaiting, Blocking, Operation
 from shardkit.routers import (
     AsyncIdPairShardedConnection,
@@ -69,7 +69,7 @@ class _Kit:
         source: where entries come from.
         connector: what builds clients.
         clock: tells the servers' time.
-        on_close: called when the kit is closed.
+        config_clients: the clients of the config server, closed with the kit.
     """
 
     def __init__(
@@ -104,16 +104,20 @@ class _Kit:
 
     def _close(self) -> None:
         self.topology.close()
-        self.clients.close()
-        if self._config_clients is not None:
-            self._config_clients.close()
+        for clients in self._all_clients():
+            clients.close()
 
     async def aclose(self) -> None:
-        """Close every pool: the blocking ones, and the running event loop's."""
+        """Close every pool: the blocking ones, and the running event loop's.
+
+        Another event loop's are closed when it ends.
+        """
         self._close()
-        await self.clients.aclose()
-        if self._config_clients is not None:
-            await self._config_clients.aclose()
+        for clients in self._all_clients():
+            await clients.aclose()
+
+    def _all_clients(self) -> list[Clients]:
+        return [self.clients, *([self._config_clients] if self._config_clients else [])]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.topology.source})"
@@ -139,7 +143,7 @@ class ShardKit(_Kit):
 
     def components(self) -> list[str]:
         """List the components that there are."""
-        return self.topology.source.names()
+        return self.topology.names()
 
     def client(self, component: str, shard: int | None = None) -> Client:
         """Return the client of a shard, or (None) of a component's unsharded entry."""
@@ -204,14 +208,24 @@ class ShardKit(_Kit):
         )
 
     def close(self) -> None:
-        """Close every pool. Whoever uses the kit afterwards gets ClosedError."""
+        """Close every pool. Whoever uses the kit afterwards gets ClosedError.
+
+        The pools that async functions used are closed when their event loop ends, those of a loop
+        that runs here in its next turns; ``await kit.aclose()`` waits for that.
+        """
         self._close()
+        with suppress(RuntimeError):  # no loop runs here
+            _closing.add(task := asyncio.get_running_loop().create_task(self.aclose()))
+            task.add_done_callback(_closing.discard)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+
+_closing: set[asyncio.Task[None]] = set()
 
 
 class AsyncShardKit(_Kit):
@@ -230,7 +244,7 @@ class AsyncShardKit(_Kit):
 
     async def components(self) -> list[str]:
         """List the components that there are."""
-        return await self.topology.source.anames()
+        return await self.topology.anames()
 
     async def load(self, *names: str) -> None:
         """Read components, so that routers can hand out their clients without waiting.
@@ -342,8 +356,10 @@ def connect(where: Where | None = None, **options: Any) -> ShardKit:
 async def aconnect(where: Where | None = None, **options: Any) -> AsyncShardKit:
     """Open a topology for awaiting use, and read all its components; see `connect`.
 
+    A component that cannot be used is logged; whoever uses it gets the error.
+
     Raises:
-        redis.exceptions.ConnectionError: the config server is away.
+        ConfigError: the map or the config server cannot be read, or nothing says where to look.
     """
     source, clients = _source(where, options.get("connector"))
     kit = AsyncShardKit(source, config_clients=clients, **options)
@@ -365,9 +381,15 @@ def _source(where: Where | None, connector: Connector | None) -> tuple[Source, C
             )
     if isinstance(where, ShardMap):
         return FixedMap(where), None
-    if isinstance(where, str) and re.match(r"(rediss?|unix)://", where):
-        where = Entry({"url": where}, "config server")
+    if isinstance(where, str) and "://" in where:
+        where = Entry({"url": where.strip()}, "config server")
     if isinstance(where, Entry):
+        if where.is_cluster:
+            raise InvalidEntryError(
+                "config server: cluster = true cannot be used",
+                "a component's entries are read at once, from one server",
+            )
+        where.resolved("config server")  # whether the environment has what it refers to
         limits = {"socket_timeout": CONFIG_TIMEOUT, "socket_connect_timeout": CONFIG_TIMEOUT}
         entry = Entry({**limits, **where.fields}, "config server")
         component = Component("config-server", entry)
@@ -395,6 +417,9 @@ class _Default:
                 kit = self.kit = self.kit or connect(self.where)
         return kit
 
+    def plane(self) -> ClientPlane:
+        return (self.kit or self.opened()).plane
+
     def configure(self, where: Where | ShardKit | None) -> None:
         with self.lock:
             old, self.kit = self.kit, None
@@ -407,7 +432,7 @@ class _Default:
 
 
 _default = _Default()
-DEFAULT_PLANE.opened = lambda: _default.opened().plane
+DEFAULT_PLANE.opened = _default.plane
 os.register_at_fork(after_in_child=lambda: setattr(_default, "lock", threading.RLock()))
 
 

@@ -16,13 +16,15 @@ MSET                     True; atomic on each shard, not over them
 DEL UNLINK EXISTS TOUCH  the sum
 ======================== ==============================================
 
-Replies are what redis-py's own pipeline would give, as the shard's client is configured.
+Replies are what redis-py's own pipeline would give, as the shard's client is configured. The
+commands for one shard are executed in the order of the calls; one that may block (BLPOP) has an
+exchange of its own, after what precedes it there and before what follows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Self, TypeAlias
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Any, NamedTuple, NoReturn, Self, TypeAlias
 
 from redis.client import EMPTY_RESPONSE, NEVER_DECODE
 from redis.commands import AsyncCoreCommands, CoreCommands
@@ -31,19 +33,17 @@ from redis.utils import str_if_bytes
 from shardkit.client_plane import ClientPlane
 from shardkit.clients import AsyncClient, Client
 from shardkit.commands import Command, Key, Locate, Partial, Replies, Reply, Shard
-from shardkit.drivers import AwaitingDriver, BlockingDriver
+from shardkit.config.component import Component, entry_key
 from shardkit.errors import CrossShardError, RoutingError, ShardFailure
-from shardkit.links.parcels import raise_failures
-from shardkit.operation import Operation
-from shardkit.routing.command_keys import blocking_seconds, key_positions
+from shardkit.links.parcels import pack, raise_failures
+from shardkit.links.plan import locate
+from shardkit.routing.command_keys import blocking_seconds, command_name, key_positions
 
 _SUMMED = frozenset({"DEL", "UNLINK", "EXISTS", "TOUCH"})
 _SPLIT = _SUMMED | {"MGET", "MSET"}
 _TRANSACTIONS = frozenset({"WATCH", "UNWATCH", "MULTI", "EXEC", "DISCARD"})
 
-
-# By the command's number: the shard of its (first) piece, and the reply.
-_Answers: TypeAlias = dict[int, tuple[Shard | None, Reply]]
+Place: TypeAlias = tuple[Shard, int | None]
 
 
 class _Collected(NamedTuple):
@@ -52,18 +52,32 @@ class _Collected(NamedTuple):
     args: tuple[Any, ...]
     options: dict[str, Any]
 
-    @property
-    def name(self) -> str:
-        return str(str_if_bytes(self.args[0])).upper()
 
+class _Piece:
+    """What one shard gets of a command: all of it, or of a split one the keys that live there.
 
-class _Piece(NamedTuple):
-    """What one shard gets of a command: all of it, or of a split one the keys that live there."""
+    Attributes:
+        shard: the shard.
+        command: what is sent.
+        keys: which of the command's keys these are.
+        undecoded: its reply is bytes whatever the client decodes.
+        reply: what came back.
+    """
 
-    shard: Shard
-    key: Key
-    args: tuple[Any, ...]
-    keys: Sequence[int]
+    __slots__ = ("command", "keys", "reply", "shard", "undecoded")
+
+    def __init__(
+        self, shard: Shard, key: Key, args: tuple[Any, ...], keys: Sequence[int], undecoded: bool
+    ) -> None:
+        block = blocking_seconds(args)
+        name = str_if_bytes(args[0])
+        if " " in name:  # redis-py joins sub-commands to the name; servers want them apart
+            args = (*name.split(), *args[1:])
+        self.shard = shard
+        self.command = Command(shard, key, args, block=block)
+        self.keys = keys
+        self.undecoded = undecoded
+        self.reply: Reply = None
 
 
 class _Collecting:
@@ -88,6 +102,26 @@ class _Collecting:
         self._commands.append(_Collected(args, options))
         return self
 
+    def reset(self) -> None:
+        """Forget what was collected."""
+        self._commands = []
+
+    def watch(self, *names: Key) -> NoReturn:
+        """Refuse: see `multi`."""
+        raise _no_transaction("WATCH")
+
+    def unwatch(self) -> NoReturn:
+        """Refuse: see `multi`."""
+        raise _no_transaction("UNWATCH")
+
+    def multi(self) -> NoReturn:
+        """Refuse: nothing is atomic over shards.
+
+        Raises:
+            RoutingError: always.
+        """
+        raise _no_transaction("MULTI")
+
     def _take(self) -> list[_Collected]:
         commands, self._commands = self._commands, []
         return commands
@@ -102,11 +136,12 @@ class _Collecting:
         return f"{type(self).__name__}({self._component!r}, {len(self)} commands)"
 
 
-class ShardedPipeline(_Collecting, CoreCommands):
+class ShardedPipeline(_Collecting, CoreCommands):  # type: ignore[misc]  # no watch, no multi
     """Commands for the keys of one component, executed together.
 
     Has every command method of redis-py's pipeline; each collects and returns the pipeline. Made
-    by `KeyShardedConnection.pipeline`.
+    by `KeyShardedConnection.pipeline`. It can be used again once it was executed, also if that
+    failed; what was collected is forgotten then.
     """
 
     def execute(self, raise_on_error: bool = True) -> list[Any]:
@@ -114,13 +149,16 @@ class ShardedPipeline(_Collecting, CoreCommands):
 
         Args:
             raise_on_error: raise what failed, as one group; otherwise each failure stands in its
-                command's slot. Either way everything else was executed.
+                command's slot, as a ShardFailure. Either way everything else was executed.
 
         Raises:
             ShardErrors: commands failed.
             CrossShardError: a command's keys live on different shards; nothing was sent.
-            RoutingError: a command has no key; nothing was sent.
+            RoutingError: a command is not known, has no key, or is part of a transaction; nothing
+                was sent.
+            InvalidArgumentError: an argument is neither text, bytes nor a number; nothing was sent.
             ConfigError: where the component lives is not known, or its shard count differs.
+            ClosedError: the kit is closed.
 
         Cost: one exchange with each shard concerned, all at the same time.
         """
@@ -128,20 +166,21 @@ class ShardedPipeline(_Collecting, CoreCommands):
         plane: ClientPlane = self._plane.plane()
         component = plane.topology.component(self._component)
         component.require_shards(self._shards)
-        replies: _Answers = {}
-        for raw, part in _by_rawness(commands).items():
-            replies |= BlockingDriver(plane.links[raw]).run(_carry_out(self._component, part))
+        cuts = _cut_all(commands, component)
+        for raw, pieces in _exchanges(cuts, component):
+            link = plane.link(component, raw=raw)
+            _deal(pieces, link.send(Partial(piece.command for piece in pieces)))
 
         def client(shard: Shard) -> Client:
             return plane.clients.get(component, shard.number)
 
-        return _finish(commands, replies, client, raise_on_error)
+        return _finish(commands, cuts, client, raise_on_error)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self._take()
+        self.reset()
 
 
 class AsyncShardedPipeline(_Collecting, AsyncCoreCommands):  # type: ignore[misc]  # redis-py's
@@ -153,153 +192,184 @@ class AsyncShardedPipeline(_Collecting, AsyncCoreCommands):  # type: ignore[misc
         plane: ClientPlane = self._plane.plane()
         component = await plane.topology.acomponent(self._component)
         component.require_shards(self._shards)
-        replies: _Answers = {}
-        for raw, part in _by_rawness(commands).items():
-            steps = _carry_out(self._component, part)
-            replies |= await AwaitingDriver(plane.alinks[raw]).run(steps)
+        cuts = _cut_all(commands, component)
+        for raw, pieces in _exchanges(cuts, component):
+            link = plane.alink(component, raw=raw)
+            _deal(pieces, await link.send(Partial(piece.command for piece in pieces)))
 
         def client(shard: Shard) -> AsyncClient:
             return plane.clients.aget(component, shard.number)
 
-        return _finish(commands, replies, client, raise_on_error)
+        return _finish(commands, cuts, client, raise_on_error)
+
+    def __await__(self) -> Generator[Any, Any, Self]:
+        """Allow ``await pipe.get(key)``, as redis-py's pipeline does; nothing is waited for."""
+        yield from ()
+        return self
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        self._take()
+        self.reset()
 
 
-def _by_rawness(commands: Sequence[_Collected]) -> dict[bool, dict[int, _Collected]]:
-    """Part the few commands whose replies are never text from the others."""
-    parts: dict[bool, dict[int, _Collected]] = {}
+def _no_transaction(name: str) -> RoutingError:
+    return RoutingError(
+        f"{name}: a pipeline over shards is no transaction",
+        "use router[key].pipeline() for the keys of one shard",
+    )
+
+
+# All that follows works with one version of the component, looked up once for each execution: what
+# is cut by one version must not be sent by another.
+
+
+def _cut_all(commands: Sequence[_Collected], component: Component) -> list[list[_Piece]]:
+    """Return the pieces of each command."""
+    cuts = []
     for n, command in enumerate(commands):
-        parts.setdefault(NEVER_DECODE in command.options, {})[n] = command
-    return parts
+        try:
+            cuts.append(_cut(command, component))
+        except RoutingError as error:
+            message = f"command {n + 1}, {error.message}"
+            raise type(error)(message, error.remedy) from None
+    return cuts
 
 
-def _carry_out(component: str, commands: Mapping[int, _Collected]) -> Operation[_Answers]:
-    """Route, split, send and merge; return for each command its (first) shard and reply."""
-    positions = {n: _positions(n, command) for n, command in commands.items()}
-    keys = [commands[n].args[p] for n, found in positions.items() for p in found]
-    places = iter((yield Locate([(component, key) for key in keys])))
-    cuts = {
-        n: _cut(n, commands[n], found, [next(places) for _ in found])
-        for n, found in positions.items()
-    }
-    batch = Partial(_command(piece) for cut in cuts.values() for piece in cut)
-    replies = iter((yield batch) if batch else ())
-    return {
-        n: (cut[0].shard, _merged(commands[n], cut, [next(replies) for _ in cut]))
-        if cut
-        else (None, commands[n].options[EMPTY_RESPONSE])
-        for n, cut in cuts.items()
-    }
-
-
-def _positions(n: int, command: _Collected) -> tuple[int, ...]:
-    """Return where a command's keys are; () for one that redis-py answers without a server."""
-    if EMPTY_RESPONSE in command.options:
-        return ()
-    if command.name in _TRANSACTIONS:
-        raise RoutingError(
-            f"command {n + 1}, {command.name}: a pipeline over shards is no transaction",
-            "use router[key].pipeline() for the keys of one shard",
-        )
-    positions = key_positions(command.args)
-    if not positions:
-        raise RoutingError(
-            f"command {n + 1}, {command.name}, has no key to route by",
-            "send it to each shard: for client in router",
-        )
-    return positions
-
-
-def _cut(
-    n: int,
-    command: _Collected,
-    positions: Sequence[int],
-    places: Sequence[tuple[Shard, int | None]],
-) -> list[_Piece]:
+def _cut(command: _Collected, component: Component) -> list[_Piece]:
     """Cut a command into what each shard gets of it: one piece, if it cannot be split."""
-    args = command.args
+    args, options = command
+    if EMPTY_RESPONSE in options:
+        return []  # redis-py answers it without a server
+    name, positions = command_name(args), key_positions(args)
+    if name in _TRANSACTIONS:
+        raise _no_transaction(name)
     if not positions:
-        return []
-    if len(set(places)) == 1:
-        return [_Piece(places[0][0], args[positions[0]], args, range(len(positions)))]
-    if command.name not in _SPLIT:
+        raise RoutingError(
+            f"{name}: it has no key to route by", "send it to each shard: for client in router"
+        )
+    undecoded = NEVER_DECODE in options
+    if len(positions) == 1:
+        key = args[positions[0]]
+        return [_Piece(component.shard_of(key), key, args, (0,), undecoded)]
+    places = _places([args[position] for position in positions], component)
+    if len(places) == 1:
+        [(shard, _)] = places
+        return [_Piece(shard, args[positions[0]], args, range(len(positions)), undecoded)]
+    if name not in _SPLIT:
         shown = ", ".join(dict.fromkeys(str(shard) for shard, _ in places))
         raise CrossShardError(
-            f"command {n + 1}, {command.name}: its keys live on different shards ({shown})",
+            f"{name}: its keys live on different shards ({shown})",
             "keep keys that are used together on one shard by a common {tag} in their names",
         )
-    width = 2 if command.name == "MSET" else 1
-    by_place: dict[tuple[Shard, int | None], list[int]] = {}
-    for index, place in enumerate(places):
-        by_place.setdefault(place, []).append(index)
+    width = 2 if name == "MSET" else 1
     return [
         _Piece(
             shard,
             args[positions[mine[0]]],
             (args[0], *(args[positions[i] + w] for i in mine for w in range(width))),
             mine,
+            undecoded,
         )
-        for (shard, _), mine in by_place.items()
+        for (shard, _), mine in places.items()
     ]
 
 
-def _command(piece: _Piece) -> Command:
-    args = piece.args
-    # redis-py joins sub-commands to the name by a space; servers want them apart.
-    words = str(str_if_bytes(args[0])).split()
-    sent = (*words, *args[1:]) if len(words) > 1 else args
-    return Command(piece.shard, piece.key, sent, block=blocking_seconds(args))
+def _places(keys: Sequence[Key], component: Component) -> dict[Place, list[int]]:
+    """Return which of the keys live where: in which shard and, on a cluster, which slot."""
+    request = Locate([(component.name, key) for key in keys])
+    places: dict[Place, list[int]] = {}
+    for n, place in enumerate(locate(request, {component.name: component})):
+        places.setdefault(place, []).append(n)
+    return places
 
 
-def _merged(command: _Collected, cut: Sequence[_Piece], replies: Sequence[Reply]) -> Reply:
-    """Merge the replies to a command's pieces; a failure of one is a failure of all."""
-    if len(cut) == 1:
-        return replies[0]
-    failed = next((reply for reply in replies if isinstance(reply, ShardFailure)), None)
-    if failed is not None:
-        return failed
-    if command.name in _SUMMED:
-        return sum(replies)
-    if command.name == "MSET":
-        return replies[0]
-    values: list[Reply] = [None] * sum(len(piece.keys) for piece in cut)
-    for piece, reply in zip(cut, replies, strict=True):
-        for index, value in zip(piece.keys, reply, strict=True):
-            values[index] = value
-    return values
+def _exchanges(
+    cuts: Sequence[Sequence[_Piece]], component: Component
+) -> Iterator[tuple[bool, list[_Piece]]]:
+    """Yield what goes out together, and whether over a link that leaves replies undecoded.
+
+    Mostly that is everything. But what blocks has a connection of its own, and so has what is not
+    decoded where the client decodes: they wait for what precedes them on their shard, and what
+    follows waits for them.
+    """
+    exchanges: dict[tuple[int, bool], list[_Piece]] = {}
+    latest: dict[Shard, tuple[int, object]] = {}
+    for cut in cuts:
+        for piece in cut:
+            raw = piece.undecoded and _decodes(component, piece.shard)
+            kind = object() if piece.command.block is not None else raw
+            turn, before = latest.get(piece.shard, (0, kind))
+            turn += kind != before
+            latest[piece.shard] = turn, kind
+            exchanges.setdefault((turn, raw), []).append(piece)
+    if len(exchanges) > 1:  # what cannot be sent is found before anything is
+        for pieces in exchanges.values():
+            for piece in pieces:
+                pack(piece.command.args)
+    for turn, raw in sorted(exchanges):
+        yield raw, exchanges[turn, raw]
+
+
+def _decodes(component: Component, shard: Shard) -> bool:
+    entry = component.entry_of(shard)
+    return bool(entry.resolved(entry_key(*shard)).get("decode_responses", False))
+
+
+def _deal(pieces: Sequence[_Piece], replies: Replies) -> None:
+    for piece, reply in zip(pieces, replies, strict=True):
+        piece.reply = reply
 
 
 def _finish(
     commands: Sequence[_Collected],
-    replies: _Answers,
+    cuts: Sequence[Sequence[_Piece]],
     client: Callable[[Shard], Any],
     raise_on_error: bool,
 ) -> list[Any]:
     """Give each reply the form that redis-py's own clients give it; raise failures if asked."""
     finished = Replies()
     callbacks: dict[Shard, Any] = {}
-    for n, command in enumerate(commands):
-        shard, reply = replies[n]
-        if shard is not None and not isinstance(reply, ShardFailure):
+    for (args, options), cut in zip(commands, cuts, strict=True):
+        reply = _merged(args, cut) if cut else options[EMPTY_RESPONSE]
+        if isinstance(reply, ShardFailure):
+            finished.failed = True
+        elif cut:
+            shard = cut[0].shard
             if shard not in callbacks:
                 callbacks[shard] = _callbacks(client(shard))
-            callback = callbacks[shard].get(command.args[0])
+            callback = callbacks[shard].get(args[0])
             if callback is not None:
-                options = {k: v for k, v in command.options.items() if k not in _OURS}
+                for name in _NOT_OF_CALLBACKS & options.keys():
+                    del options[name]
                 reply = callback(reply, **options)
         finished.append(reply)
-    if raise_on_error:
+    if finished.failed and raise_on_error:
         raise_failures(finished)
     return list(finished)
 
 
-# Options of execute_command that are not its callback's.
-_OURS = frozenset({"keys", EMPTY_RESPONSE, NEVER_DECODE})
+def _merged(args: Sequence[Any], cut: Sequence[_Piece]) -> Reply:
+    """Merge the replies to a command's pieces; a failure of one is a failure of all."""
+    if len(cut) == 1:
+        return cut[0].reply
+    failed = next((piece.reply for piece in cut if isinstance(piece.reply, ShardFailure)), None)
+    if failed is not None:
+        return failed
+    name = command_name(args)
+    if name in _SUMMED:
+        return sum(piece.reply for piece in cut)
+    if name == "MSET":
+        return cut[0].reply
+    values: list[Reply] = [None] * sum(len(piece.keys) for piece in cut)
+    for piece in cut:
+        for index, value in zip(piece.keys, piece.reply, strict=True):
+            values[index] = value
+    return values
+
+
+_NOT_OF_CALLBACKS = frozenset({"keys", EMPTY_RESPONSE, NEVER_DECODE})
 
 
 def _callbacks(client: Any) -> Any:

@@ -9,19 +9,21 @@
     followers[42, 99].zadd("followers:99", {"42": 1.0})    # both sides of the pair on one shard
 
 A router looks its component up at every use, so a client is never kept beyond a changed entry. The
-awaiting routers hand out what they know without waiting: a component that was not read yet has to
-be loaded first (``aconnect`` loads all there are), and a changed entry is live one use later.
+awaiting routers hand out what they know without waiting: a component on a config server that was
+not read yet has to be loaded first (``aconnect`` loads all there are; ``await router.load()`` does
+for a router of the default kit), and a changed entry is live one use later.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Iterator
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar
 
 from shardkit.client_plane import DEFAULT_PLANE, ClientPlane
 from shardkit.clients import AsyncClient, Client
-from shardkit.commands import Key
-from shardkit.config.component import Component
+from shardkit.commands import Key, Shard
+from shardkit.config.component import Component, entry_key
+from shardkit.config.entry import DEFAULT_PORT
 from shardkit.errors import InvalidKeyError
 from shardkit.pipelines import AsyncShardedPipeline, ShardedPipeline
 from shardkit.routing.keys import pair_key
@@ -31,10 +33,13 @@ K = TypeVar("K", Key, Pair)
 
 
 class Planes(Protocol):
-    """What routers ask for the client plane: a plane itself, or the default kit's."""
+    """What routers ask for clients: a client plane, or the default kit's."""
 
     def plane(self) -> ClientPlane:
         """Return the plane."""
+
+    def shard_connection(self, component: str, shards: int | None, key: Key) -> Client:
+        """Return the client of the shard of a key."""
 
 
 class _Router(Generic[K]):
@@ -103,9 +108,7 @@ class _BlockingRouter(_Router[K]):
 
         Cost: under 1 microsecond.
         """
-        component = self._now()
-        number = component.place(self._key(key))
-        return self._plane.plane().clients.get(component, number if component.shards else None)
+        return self._plane.shard_connection(self.component, self.shards, self._key(key))
 
     def client(self, shard: int) -> Client:
         """Return the client of a shard, by its number.
@@ -119,7 +122,8 @@ class _BlockingRouter(_Router[K]):
 
     def __iter__(self) -> Iterator[Client]:
         """Iterate over all shards' clients, shard 0 first."""
-        return (self.client(number) for number in range(len(self)))
+        component, get = self._now(), self._plane.plane().clients.get
+        return iter([get(component, shard.number) for shard in component.all_shards()])
 
     def pipeline(self) -> ShardedPipeline:
         """Return a pipeline for keys on any of the shards; see `shardkit.pipelines`."""
@@ -138,8 +142,9 @@ class _BlockingRouter(_Router[K]):
             count: about how many keys each exchange looks at.
             _type: the type that keys must have.
         """
-        for number in _distinct(self._now()):
-            yield from self.client(number).scan_iter(match=match, count=count, _type=_type)
+        component, get = self._now(), self._plane.plane().clients.get
+        for client in [get(component, shard.number) for shard in _distinct(component)]:
+            yield from client.scan_iter(match=match, count=count, _type=_type)
 
 
 class _AwaitingRouter(_Router[K]):
@@ -168,7 +173,18 @@ class _AwaitingRouter(_Router[K]):
 
     def __iter__(self) -> Iterator[AsyncClient]:
         """Iterate over all shards' clients, shard 0 first."""
-        return (self.client(number) for number in range(len(self)))
+        component, get = self._now(), self._plane.plane().clients.aget
+        return iter([get(component, shard.number) for shard in component.all_shards()])
+
+    async def load(self) -> Self:
+        """Read the component, so that the router can hand out its clients without waiting.
+
+        Raises:
+            ConfigError: the component is missing or broken, or has another number of shards.
+        """
+        component = await self._plane.plane().topology.acomponent(self.component)
+        component.require_shards(self.shards)
+        return self
 
     def pipeline(self) -> AsyncShardedPipeline:
         """Return a pipeline for keys on any of the shards; its ``execute`` is awaited."""
@@ -178,8 +194,10 @@ class _AwaitingRouter(_Router[K]):
         self, match: str | bytes | None = None, count: int | None = None, _type: str | None = None
     ) -> AsyncIterator[Any]:
         """Iterate over the keys of all shards; see `KeyShardedConnection.scan_iter`."""
-        for number in _distinct(self._now()):
-            async for key in self.client(number).scan_iter(match=match, count=count, _type=_type):
+        await self.load()
+        component, get = self._now(), self._plane.plane().clients.aget
+        for client in [get(component, shard.number) for shard in _distinct(component)]:
+            async for key in client.scan_iter(match=match, count=count, _type=_type):
                 yield key
 
 
@@ -223,9 +241,20 @@ class AsyncIdPairShardedConnection(_ByPair, _AwaitingRouter[Pair]):
     """Routes by a pair of ids to awaiting clients; see `IdPairShardedConnection`."""
 
 
-def _distinct(component: Component) -> list[int]:
-    """Return a shard number for each database that the component's shards live in."""
-    addresses: dict[str, int] = {}
-    for n, shard in enumerate(component.all_shards()):
-        addresses.setdefault(component.entry_of(shard).address, n)
-    return list(addresses.values())
+def _distinct(component: Component) -> list[Shard]:
+    """Return a shard for each database that the component's shards live in."""
+    found: dict[tuple[str, ...], Shard] = {}
+    for shard in component.all_shards():
+        fields = _DEFAULTS | component.entry_of(shard).resolved(entry_key(*shard))
+        found.setdefault(tuple(repr(fields[name]) for name in _DEFAULTS), shard)
+    return list(found.values())
+
+
+# The fields that tell one database from another.
+_DEFAULTS = {
+    "host": "localhost",
+    "port": DEFAULT_PORT,
+    "unix_socket_path": None,
+    "sentinel": None,
+    "db": 0,
+}

@@ -30,12 +30,12 @@ GROUPS = [
     "scripts",
     "structures",
     "kit",
+    "__init__",  # the public names of all above; whoever starts servers or talks to people uses them
     "local",
     "testing",
-    "demo",
     "cli",
+    "demo",  # mounted into the command line by name
     "__main__",
-    "__init__",
 ]
 
 

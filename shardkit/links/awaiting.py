@@ -8,9 +8,12 @@
 
 Requests made in one turn of the loop leave in one write: automatic pipelining. Replies come back in
 order, so each finds its request; a task that was cancelled meanwhile just does not get its own.
-While a line has nothing to do, its connection lies in redis-py's pool, which checks it again before
-the next use. A connection that failed is closed, and what is in flight on it fails; what was not
-yet written goes out on the next one.
+While a line has nothing to do, its connection lies in redis-py's pool, which looks at it again
+before the next use. A connection that failed, or was silent for the socket timeout, is closed, and
+what is in flight on it fails; what was not yet written goes out on the next one.
+
+redis-py connects and authenticates. While a line uses a connection, it takes the place of asyncio's
+stream as the protocol of its transport, so that no task has to wait for each write and reply.
 
 A command that may block has a connection of its own, which is closed if the wait is cancelled.
 """
@@ -24,16 +27,29 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from redis.exceptions import ConnectionError, RedisError, ResponseError  # noqa: A004 - redis-py's own
+import redis.asyncio as aioredis
+from hiredis import PushNotification
+from redis.exceptions import (
+    ConnectionError,  # noqa: A004 - redis-py's own
+    ReadOnlyError,
+    RedisClusterException,
+    RedisError,
+    ResponseError,
+    TimeoutError,  # noqa: A004 - redis-py's own
+)
 
 from shardkit.clients import Clients
-from shardkit.commands import Batch, Locate, Pause, Replies, Reply, Shard
-from shardkit.connections import patient
+from shardkit.commands import Batch, Command, Locate, Pause, Replies, Reply, Shard
+from shardkit.connections import MISSING, new_reader, patient
 from shardkit.errors import ShardFailure
 from shardkit.links.carrier import Carrier, NeedClient, NeedComponents, NeedRefresh, Trip
-from shardkit.links.parcels import Chunk
-from shardkit.links.plan import components_of, locate
+from shardkit.links.parcels import CHUNK_BYTES, CHUNK_REQUESTS, Chunk, Parcel, pack_command
+from shardkit.links.plan import components_of, locate, place
 from shardkit.topology import Topology
+
+# Two chunks are in flight on a line, as on the blocking link: its buffers are bounded.
+MOST_BYTES = 2 * CHUNK_BYTES
+MOST_REPLIES = 2 * CHUNK_REQUESTS
 
 
 class AwaitingLink:
@@ -51,8 +67,8 @@ class AwaitingLink:
         self._topology = topology
         self._clients = clients
         self._carrier = Carrier()
-        # A client belongs to one loop, so a line does as well.
-        self._lines: weakref.WeakKeyDictionary[Any, _Line] = weakref.WeakKeyDictionary()
+        # By client, which belongs to one loop, and by the cluster node's name.
+        self._lines: weakref.WeakKeyDictionary[Any, dict[str, _Line]] = weakref.WeakKeyDictionary()
 
     async def send(self, batch: Batch) -> Replies:
         """Carry a batch and return its replies in order; failures stand in their slots.
@@ -64,7 +80,10 @@ class AwaitingLink:
             ConfigError: where a component lives is not known.
             InvalidArgumentError: an argument cannot be sent; then nothing was.
         """
-        steps = self._carrier.carry(batch)
+        trip = await self._short_trip(batch) if len(batch) == 1 else None
+        if type(trip) is Replies:
+            return trip
+        steps = self._carrier.carry(batch, trip)  # type: ignore[arg-type]
         answer: Any = None
         try:
             while True:
@@ -75,8 +94,8 @@ class AwaitingLink:
                 elif isinstance(need, NeedClient):
                     answer = await self._client(need)
                 elif isinstance(need, NeedRefresh):
-                    with suppress(RedisError, OSError):  # the next attempt tells
-                        await need.client.nodes_manager.initialize()
+                    with suppress(RedisError, RedisClusterException, OSError):
+                        await need.client.nodes_manager.initialize()  # if not, the next try tells
                 elif isinstance(need, Pause):
                     await asyncio.sleep(need.seconds)
                 else:
@@ -84,6 +103,36 @@ class AwaitingLink:
         except StopIteration as done:
             replies: Replies = done.value
             return replies
+
+    async def _short_trip(self, batch: Batch) -> Replies | Trip | None:
+        """Carry one command in the usual case; see `BlockingLink._short_trip`."""
+        [command] = batch
+        if type(command) is not Command or command.block is not None:
+            return None
+        to = command.to
+        name = to if type(to) is str else to.component  # type: ignore[union-attr]
+        component = await self._topology.acomponent(name)
+        where = place(to, command.key, {name: component})
+        client = self._clients.aget(component, where.number, self._raw)
+        script = command.script
+        if type(client) is not aioredis.Redis or (
+            script is not None and script.sha not in self._carrier.loaded(client)
+        ):
+            return None
+        line = self._line(client, _Server(client.connection_pool, self._raw), "")
+        if line is None:
+            return None
+        try:
+            data = pack_command(command.args)
+        except (TypeError, UnicodeEncodeError):
+            return None
+        trip = Trip(Parcel(where, component.entry_of(where).address, [0], [command]), client)
+        try:
+            trip.replies = await line.carry([Chunk(data, 1)])
+        except _Lost as lost:
+            trip.error, trip.sent = lost.error, lost.sent
+            return trip
+        return trip if isinstance(trip.replies[0], Exception) else Replies(trip.replies)
 
     async def locate(self, request: Locate) -> list[tuple[Shard, int | None]]:
         """Return where keys live, without an exchange with their shards."""
@@ -97,11 +146,11 @@ class AwaitingLink:
     async def _client(self, need: NeedClient) -> Any:
         try:
             client: Any = self._clients.aget(need.component, need.number, self._raw)
-            if need.component.entry is not None and need.component.entry.is_cluster:
+            if isinstance(client, aioredis.RedisCluster):
                 await client.initialize()
         except ShardFailure as failure:
             return failure
-        except (RedisError, OSError) as error:
+        except (RedisError, RedisClusterException, OSError) as error:
             shard = Shard(need.component.name, need.number)
             return ShardFailure("", shard=str(shard), error=error)
         return client
@@ -114,17 +163,32 @@ class AwaitingLink:
             await asyncio.gather(*map(self._travel, trips, packed))
 
     async def _travel(self, trip: Trip, chunks: list[Chunk]) -> None:
-        server = _Server(trip, self._raw)
+        holder = trip.client if trip.node is None else trip.node
+        server = _Server(getattr(holder, "connection_pool", holder), self._raw)
+        name = "" if trip.node is None else trip.node.name
         try:
-            if trip.asking or trip.parcel.block is not None:
-                trip.replies = await server.alone(trip, chunks)
-                return
-            line = self._lines.get(server.key)
+            line = None
+            if trip.parcel.block is None:
+                line = self._line(trip.client, server, name)
             if line is None:
-                line = self._lines[server.key] = _Line(server)
-            trip.replies = await line.carry(chunks)
+                trip.replies = await server.alone(trip.parcel.block, chunks)
+            else:
+                trip.replies = await line.carry(chunks)
         except _Lost as lost:
             trip.error, trip.sent = lost.error, lost.sent
+
+    def _line(self, client: Any, server: _Server, name: str) -> _Line | None:
+        """Return the line to a server; None if its connections cannot be shared."""
+        try:
+            lines = self._lines[client]
+        except KeyError:
+            lines = self._lines[client] = {}
+        line = lines.get(name)
+        if line is None or line.server.source is not server.source:
+            if not hasattr(server.source.connection_class, "is_quiet"):
+                return None
+            line = lines[name] = _Line(server)
+        return line
 
 
 class _Lost(Exception):
@@ -137,41 +201,52 @@ class _Lost(Exception):
 
 
 class _Server:
-    """Where connections come from: a client's pool, or a node of a cluster."""
+    """Where connections come from: a client's pool, or a node of a cluster, which is one itself."""
 
-    def __init__(self, trip: Trip, raw: bool) -> None:
+    def __init__(self, source: Any, raw: bool) -> None:
         self.raw = raw
-        self.key = trip.client if trip.node is None else trip.node
-        self._source = weakref.ref(self.key)
+        self.source = source
+        self._is_pool = hasattr(source, "get_connection")
+
+    def borrow(self) -> Any:
+        """Return a connection that can be used at once, or None."""
+        return self.source.borrow() if self._is_pool else None
 
     async def acquire(self) -> Any:
-        source = self._source()
-        pool = getattr(source, "connection_pool", None)
-        if pool is not None:
-            return await pool.get_connection()
-        connection = source.acquire_connection()  # type: ignore[union-attr]
+        """Return a connection that is connected, and was asked for its health if it is time."""
+        if self._is_pool:
+            connection = await self.source.get_connection()
+        else:
+            connection = self.source.acquire_connection()
+            try:
+                if connection.is_connected and not connection.is_quiet():
+                    await connection.disconnect(nowait=True)
+                await connection.connect()
+            except BaseException:
+                self.source.release(connection)
+                raise
         try:
-            await connection.connect()
+            await connection.check_health()
         except BaseException:
-            source.release(connection)  # type: ignore[union-attr]
+            await self.release(connection, broken=True)
             raise
         return connection
 
-    async def release(self, connection: Any) -> None:
-        source = self._source()
-        pool = getattr(source, "connection_pool", None)
-        if pool is not None:
-            await pool.release(connection)
-        elif source is not None:
-            source.release(connection)
+    async def release(self, connection: Any, *, broken: bool) -> None:
+        if broken:
+            await connection.disconnect(nowait=True)
+        released = self.source.release(connection)
+        if self._is_pool:
+            await released
 
-    async def read(self, connection: Any) -> Reply:
-        try:
-            return await connection.read_response(disable_decoding=self.raw)
-        except ResponseError as error:
-            return error
+    def give_back(self, connection: Any) -> None:
+        """Release a connection, without waiting."""
+        if self._is_pool:
+            self.source.give_back(connection)
+        else:
+            self.source.release(connection)
 
-    async def alone(self, trip: Trip, chunks: list[Chunk]) -> list[Reply]:
+    async def alone(self, block: float | None, chunks: list[Chunk]) -> list[Reply]:
         """Carry one parcel on a connection of its own."""
         try:
             connection = await self.acquire()
@@ -179,131 +254,273 @@ class _Server:
             raise _Lost(error, sent=False) from error
         whole = False
         try:
-            if trip.asking:
-                await connection.send_command("ASKING")
-                await connection.read_response()
             for chunk in chunks:
-                await connection.send_packed_command(chunk.data)
-            with patient(connection, trip.parcel.block or 0):
-                replies = [await self.read(connection) for c in chunks for _ in range(c.replies)]
+                await connection.send_packed_command(chunk.data, check_health=False)
+            count = sum(chunk.replies for chunk in chunks)
+            if block is None:
+                replies = await self._read(connection, count)
+            else:
+                with patient(connection, block):
+                    replies = await self._read(connection, count)
             whole = True
         except (RedisError, OSError) as error:
             raise _Lost(error, sent=True) from error
         else:
             return replies
         finally:
-            if not whole:
-                await connection.disconnect(nowait=True)
-            await self.release(connection)
+            await self.release(connection, broken=not whole)
+
+    async def _read(self, connection: Any, count: int) -> list[Reply]:
+        replies: list[Reply] = []
+        while len(replies) < count:
+            try:
+                replies.append(await connection.read_response(disable_decoding=self.raw))
+            except ResponseError as error:
+                replies.append(error)
+        return replies
 
 
 class _Request:
-    """Chunks to write, and the future of their replies."""
+    """Chunks to write, the replies so far, and the future of all of them."""
 
-    __slots__ = ("chunks", "future", "replies")
+    __slots__ = ("chunks", "future", "left", "replies", "sent")
 
     def __init__(self, chunks: list[Chunk], future: asyncio.Future[list[Reply]]) -> None:
         self.chunks = chunks
         self.future = future
-        self.replies = sum(chunk.replies for chunk in chunks)
+        self.sent = 0
+        self.replies: list[Reply] = []
+        self.left = sum(chunk.replies for chunk in chunks)
 
     def fail(self, error: Exception, sent: bool) -> None:
         if not self.future.done():
             self.future.set_exception(_Lost(error, sent))
 
 
-class _Line:
-    """One connection to one server, shared by the tasks of a loop.
+class _Line(asyncio.BufferedProtocol):
+    """One connection to one server, shared by the tasks of a loop; takes one when there is need.
 
-    ``carry`` queues a request; a writer task sends what is queued, one write a turn of the loop,
-    and a reader task deals out the replies. Both end when there is nothing left to do.
+    ::
+
+        carry ─► queued ─► (write) ─► flying ─► (replies) ─► the request's future
     """
 
     def __init__(self, server: _Server) -> None:
-        self._server = server
-        self._queued: list[_Request] = []
-        self._flying: deque[_Request] = deque()
+        self.server = server
+        self._decode = not server.raw
+        self._loop = asyncio.get_running_loop()
+        self._queued: deque[_Request] = deque()
+        self._flying: deque[tuple[_Request, Chunk]] = deque()
+        self._bytes = self._replies = self._answered = 0
         self._connection: Any = None
-        self._writer: asyncio.Task[None] | None = None
-        self._reader: asyncio.Task[None] | None = None
+        self._transport: Any = None
+        self._stream: Any = None
+        self._reader: Any = None
+        self._buffer = memoryview(bytearray(CHUNK_BYTES))
+        self._connecting: asyncio.Task[None] | None = None
+        self._is_due = False
+        self._is_spent = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._heard = 0.0
+        self._unwritten = 0
 
-    async def carry(self, chunks: list[Chunk]) -> list[Reply]:
-        loop = asyncio.get_running_loop()
-        request = _Request(chunks, loop.create_future())
+    def carry(self, chunks: list[Chunk]) -> asyncio.Future[list[Reply]]:
+        """Queue a request, and return the future of its replies."""
+        request = _Request(chunks, self._loop.create_future())
         self._queued.append(request)
-        if self._writer is None:
-            self._writer = loop.create_task(self._write())
-        return await request.future
+        if self._transport is None:
+            self._set_out()
+        elif not self._is_due:  # the others of this turn join in
+            self._is_due = True
+            self._loop.call_soon(self._write)
+        return request.future
 
-    async def _write(self) -> None:
-        """Write whatever is queued; the first turn lets the other tasks queue theirs."""
+    # ---- a connection, while there is something to do
+
+    def _set_out(self) -> None:
+        """Take a connection and write, at once or when one is made."""
+        if self._connecting is not None:
+            return
+        connection = self.server.borrow()
+        if connection is None or _wants_check(connection, self._loop):
+            self._connecting = self._loop.create_task(self._connect(connection))
+        else:
+            self._take(connection)
+            self._write()
+
+    async def _connect(self, connection: Any) -> None:
         try:
-            while self._queued:
-                if self._connection is None and not await self._connect():
-                    return
-                requests, self._queued = self._queued, []
-                self._flying.extend(requests)
-                if self._reader is None:
-                    self._reader = asyncio.get_running_loop().create_task(self._read())
-                await self._connection.send_packed_command(
-                    [chunk.data for request in requests for chunk in request.chunks]
-                )
-        except (RedisError, OSError) as error:
-            await self._break(error)
-        except BaseException:  # the loop is cancelling its tasks
-            await self._break(ConnectionError("the event loop is shutting down"))
-            self._queued.clear()
+            if connection is not None:
+                await self.server.release(connection, broken=False)
+            connection = await self.server.acquire()
+        except Exception as error:  # whatever it is, nothing was sent
+            self._fail_queued(error)
+            return
+        except BaseException:  # the loop is shutting down
+            self._fail_queued(ConnectionError("the event loop is shutting down"))
             raise
         finally:
-            self._writer = None
-            await self._rest()
+            self._connecting = None
+        self._take(connection)
+        self._write()
 
-    async def _connect(self) -> bool:
-        try:
-            self._connection = await self._server.acquire()
-        except (RedisError, OSError) as error:
-            queued, self._queued = self._queued, []
-            for request in queued:
-                request.fail(error, sent=False)
-            return False
-        return True
+    def _take(self, connection: Any) -> None:
+        self._connection = connection
+        self._transport = connection.transport
+        self._stream = self._transport.get_protocol()
+        self._transport.set_protocol(self)
+        self._reader = new_reader(connection)
+        self._is_spent = False
 
-    async def _read(self) -> None:
-        """Read the replies of what is in flight, in order."""
-        connection = self._connection
-        try:
-            while self._flying:
-                replies = [
-                    await self._server.read(connection) for _ in range(self._flying[0].replies)
-                ]
-                request = self._flying.popleft()
-                if not request.future.done():
-                    request.future.set_result(replies)
-        except (RedisError, OSError) as error:
-            await self._break(error)
-        except BaseException:  # the loop is cancelling its tasks
-            await self._break(ConnectionError("the event loop is shutting down"))
-            raise
-        finally:
-            self._reader = None
-            await self._rest()
-
-    async def _break(self, error: Exception) -> None:
-        """Close the connection: what is in flight on it is lost."""
+    def _rest(self) -> None:
+        """Give the connection back: everything is answered."""
         connection, self._connection = self._connection, None
-        flying, self._flying = self._flying, deque()
-        for request in flying:
-            request.fail(error, sent=True)
-        if connection is not None:
-            await connection.disconnect(nowait=True)
-            await self._server.release(connection)
+        transport, self._transport = self._transport, None
+        transport.set_protocol(self._stream)
+        if self._is_spent:
+            transport.abort()
+        elif connection.health_check_interval:
+            connection.next_health_check = self._loop.time() + connection.health_check_interval
+        self.server.give_back(connection)
 
-    async def _rest(self) -> None:
-        """Give the connection back when neither task has anything to do; start over if not."""
-        if self._writer is not None or self._reader is not None:
+    def _break(self, error: Exception) -> None:
+        """Close the connection: what is in flight on it is lost."""
+        if self._transport is None:
+            return
+        for request, _ in self._flying:
+            request.fail(error, sent=True)
+        self._flying.clear()
+        self._bytes = self._replies = self._answered = 0
+        if self._queued and self._queued[0].sent:  # half of it is out
+            self._queued.popleft()
+        self._is_spent = True
+        self._rest()
+        if self._queued:
+            self._set_out()
+
+    def _fail_queued(self, error: Exception) -> None:
+        while self._queued:
+            self._queued.popleft().fail(error, sent=False)
+
+    # ---- writing
+
+    def _write(self) -> None:
+        """Write what is queued, as far as there is room for it in flight."""
+        self._is_due = False
+        if self._transport is None:  # it broke meanwhile
+            if self._queued:
+                self._set_out()
+            return
+        if not self._flying:
+            self._start_watch()
+        data = []
+        while self._queued and self._bytes < MOST_BYTES and self._replies < MOST_REPLIES:
+            request = self._queued[0]
+            if request.future.done():  # cancelled
+                self._queued.popleft()
+                continue
+            chunk = request.chunks[request.sent]
+            request.sent += 1
+            if request.sent == len(request.chunks):
+                self._queued.popleft()
+            self._flying.append((request, chunk))
+            self._bytes += len(chunk.data)
+            self._replies += chunk.replies
+            data.append(chunk.data)
+        if data:
+            self._transport.write(data[0] if len(data) == 1 else b"".join(data))
+        elif not self._flying:
+            self._rest()
+
+    def pause_writing(self) -> None:
+        self._stream.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._stream.resume_writing()
+
+    # ---- reading
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._transport is None:
+            return  # broken meanwhile
+        self._heard = self._loop.time()
+        try:
+            self._reader.feed(self._buffer, 0, nbytes)
+            self._deal_out()
+        except Exception as error:  # no RESP
+            self._break(ConnectionError(f"the answer makes no sense: {error}"))
             return
         if self._queued:
-            self._writer = asyncio.get_running_loop().create_task(self._write())
-        elif self._connection is not None and not self._flying:
-            connection, self._connection = self._connection, None
-            await self._server.release(connection)
+            if not self._is_due:
+                self._write()
+        elif not self._flying:
+            if self._reader.has_data():
+                self._break(ConnectionError("the server says more than it was asked for"))
+            else:
+                self._rest()
+
+    def _deal_out(self) -> None:
+        """Give the replies that are there to the requests in flight."""
+        gets, decode, flying = self._reader.gets, self._decode, self._flying
+        while flying:
+            request, chunk = flying[0]
+            replies = request.replies
+            while self._answered < chunk.replies:
+                reply = gets(decode)
+                if reply is MISSING:
+                    return
+                if isinstance(reply, PushNotification):
+                    continue
+                if isinstance(reply, ReadOnlyError | ConnectionError):
+                    self._is_spent = True  # a master no more: the next one may be another's
+                replies.append(reply)
+                self._answered += 1
+            flying.popleft()
+            self._answered = 0
+            self._bytes -= len(chunk.data)
+            self._replies -= chunk.replies
+            request.left -= chunk.replies
+            if not request.left and not request.future.done():
+                request.future.set_result(replies)
+
+    def eof_received(self) -> None:
+        self._stream.eof_received()
+        self._break(ConnectionError("the server closed the connection"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stream.connection_lost(exc)
+        self._break(ConnectionError(f"the connection was lost{f': {exc}' if exc else ''}"))
+
+    # ---- silence
+
+    def _start_watch(self) -> None:
+        self._heard = self._loop.time()
+        self._unwritten = 0
+        timeout = self._connection.socket_timeout
+        if timeout is not None and self._timer is None:
+            self._timer = self._loop.call_later(timeout, self._watch)
+
+    def _watch(self) -> None:
+        """Break a connection on which nothing has moved for the socket timeout."""
+        self._timer = None
+        if self._transport is None:
+            return
+        now = self._loop.time()
+        unwritten = self._transport.get_write_buffer_size()
+        if unwritten < self._unwritten:
+            self._heard = now
+        self._unwritten = unwritten
+        timeout = self._connection.socket_timeout
+        left = self._heard + timeout - now
+        if left > 0:
+            self._timer = self._loop.call_later(left, self._watch)
+        else:
+            self._break(TimeoutError(f"nothing came for {timeout} seconds"))
+
+
+def _wants_check(connection: Any, loop: asyncio.AbstractEventLoop) -> bool:
+    interval = connection.health_check_interval
+    return bool(interval) and loop.time() > connection.next_health_check

@@ -5,32 +5,39 @@
     shard 0   write 1 ▸ write 2 ▸ read 1 ▸ write 3 ▸ read 2 ▸ …
     shard 1   write 1 ▸ write 2 ▸ read 1 ▸ write 3 ▸ read 2 ▸ …
 
-All servers work at the same time, without threads. A large batch goes in chunks, two of them in
-flight to a shard at most, so that no buffer grows without bound and nothing can deadlock.
-Connections are checked out of redis-py's pools for one exchange; one that failed, or was
-interrupted before all replies were read, is closed before it goes back.
+All servers work at the same time, without threads; only connections that have to be made first are
+made by threads, so that servers which do not answer cost the time of one. A large batch goes in
+chunks, two of them in flight to a shard at most, so that no buffer grows without bound and nothing
+can deadlock. Connections are checked out of redis-py's pools for one exchange; one that failed, or
+was interrupted before all replies were read, is closed before it goes back.
 """
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
-from redis.exceptions import RedisError, ResponseError
+import redis
+from redis.exceptions import RedisClusterException, RedisError
 
 from shardkit.clients import Clients
-from shardkit.commands import Batch, Locate, Pause, Replies, Shard
-from shardkit.connections import patience
+from shardkit.commands import Batch, Command, Locate, Pause, Replies, Shard
+from shardkit.connections import patience, read_replies
 from shardkit.errors import ShardFailure
 from shardkit.links.carrier import Carrier, NeedClient, NeedComponents, NeedRefresh, Trip
-from shardkit.links.parcels import Chunk
-from shardkit.links.plan import components_of, locate
+from shardkit.links.parcels import Chunk, Parcel, pack_command
+from shardkit.links.plan import components_of, locate, place
 from shardkit.topology import Topology
 
-# How long the others may still take when one shard has used up the time they were all given.
+# The least time that a server is given when others have used up theirs.
 GRACE = 0.1
+# As many threads connect at the same time.
+CONNECTING = 32
 
 
 class BlockingLink:
@@ -58,7 +65,10 @@ class BlockingLink:
             ConfigError: where a component lives is not known.
             InvalidArgumentError: an argument cannot be sent; then nothing was.
         """
-        steps = self._carrier.carry(batch)
+        trip = self._short_trip(batch) if len(batch) == 1 else None
+        if type(trip) is Replies:
+            return trip
+        steps = self._carrier.carry(batch, trip)  # type: ignore[arg-type]
         answer: Any = None
         try:
             while True:
@@ -72,8 +82,8 @@ class BlockingLink:
                     except ShardFailure as failure:
                         answer = failure
                 elif isinstance(need, NeedRefresh):
-                    with suppress(RedisError, OSError):  # the next attempt tells
-                        need.client.nodes_manager.initialize()
+                    with suppress(RedisError, RedisClusterException, OSError):
+                        need.client.nodes_manager.initialize()  # if not, the next attempt tells
                 elif isinstance(need, Pause):
                     time.sleep(need.seconds)
                 else:
@@ -81,6 +91,58 @@ class BlockingLink:
         except StopIteration as done:
             replies: Replies = done.value
             return replies
+
+    def _short_trip(self, batch: Batch) -> Replies | Trip | None:
+        """Carry one command to one server, in the usual case, without the carrier's book-keeping.
+
+        Returns:
+            The reply; or the trip, if something is to be done about it; or None if nothing was
+            sent, because it is not the usual case.
+        """
+        [command] = batch
+        if type(command) is not Command or command.block is not None:
+            return None
+        to = command.to
+        name = to if type(to) is str else to.component  # type: ignore[union-attr]
+        component = self._topology.component(name)
+        where = place(to, command.key, {name: component})
+        try:
+            client = self._clients.get(component, where.number, self._raw)
+        except ShardFailure:
+            return None
+        script = command.script
+        if type(client) is not redis.Redis or (
+            script is not None and script.sha not in self._carrier.loaded(client)
+        ):
+            return None
+        try:
+            data = pack_command(command.args)
+        except (TypeError, UnicodeEncodeError):
+            return None
+        pool, raw = client.connection_pool, self._raw
+        connection: Any = None
+        error: Exception | None = None
+        sent = whole = False
+        try:
+            connection = pool.get_connection()
+            sent = True
+            connection.send_packed_command((data,))
+            replies = _read_from(connection)(1, raw)
+            whole = True
+            if not isinstance(replies[0], Exception):
+                return Replies(replies)
+        except (RedisError, OSError) as failure:
+            error = failure
+        finally:
+            if connection is not None:
+                if not whole:
+                    connection.disconnect()
+                pool.release(connection)
+        trip = Trip(Parcel(where, component.entry_of(where).address, [0], [command]), client)
+        trip.error, trip.sent = error, sent
+        if whole:
+            trip.replies = replies
+        return trip
 
     def locate(self, request: Locate) -> list[tuple[Shard, int | None]]:
         """Return where keys live, without an exchange with their shards."""
@@ -98,82 +160,139 @@ def exchange(trips: Sequence[Trip], raw: bool = True) -> None:
     Raises:
         InvalidArgumentError: an argument cannot be sent; then nothing was.
     """
-    voyages = [_Voyage(trip) for trip in trips]
+    voyages = [_Voyage(trip, raw) for trip in trips]
     whole = False
     try:
-        for voyage in voyages:
-            voyage.open()
-        hurry: float | None = None
-        for n in range(max((len(voyage.chunks) for voyage in voyages), default=0) + 1):
+        cold = [voyage for voyage in voyages if not voyage.set_out()]
+        if cold:
+            _connect_all(cold)
+        late = any(voyage.trip.timed_out for voyage in cold)
+        for n in range(1, max((len(voyage.chunks) for voyage in voyages), default=0) + 1):
             for voyage in voyages:
-                voyage.write(n)
-            if n == 0:
-                continue
+                if n < len(voyage.chunks):
+                    voyage.write(n)
             for voyage in voyages:
-                voyage.read(n - 1, raw, hurry)
-                if voyage.trip.timed_out:
-                    hurry = GRACE
+                if late:
+                    voyage.hurry()
+                voyage.read(n - 1)
+                late = late or voyage.trip.timed_out
         whole = True
     finally:
         for voyage in voyages:
             voyage.close(whole)
 
 
+def _connect_all(voyages: Sequence[_Voyage]) -> None:
+    """Connect to servers, and write to each of them as soon as that is done."""
+    left = deque(voyages)
+
+    def work() -> None:
+        with suppress(IndexError):
+            while True:
+                left.popleft().embark()
+
+    threads = [
+        threading.Thread(target=work, name="shardkit-connect", daemon=True)
+        for _ in range(min(len(voyages), CONNECTING) - 1)
+    ]
+    started = []
+    try:
+        with suppress(RuntimeError):  # Python is shutting down: this thread does it all
+            for thread in threads:
+                thread.start()
+                started.append(thread)
+        work()
+    finally:
+        left.clear()
+        for thread in started:
+            thread.join()
+
+
 class _Voyage:
     """A trip with its connection."""
 
-    __slots__ = ("chunks", "connection", "pool", "trip")
+    __slots__ = ("chunks", "connection", "limited", "pool", "raw", "since", "trip")
 
-    def __init__(self, trip: Trip) -> None:
+    def __init__(self, trip: Trip, raw: bool) -> None:
         self.trip = trip
+        self.raw = raw
         self.chunks: list[Chunk] = trip.parcel.chunks()
         self.connection: Any = None
+        self.limited = False
+        self.since = 0.0
         holder = trip.client if trip.node is None else trip.client.get_redis_connection(trip.node)
         self.pool = holder.connection_pool
 
-    def open(self) -> None:
+    def set_out(self) -> bool:
+        """Write the first chunk, if there is a connection that is ready for it."""
+        self.connection = self.pool.borrow()
+        if self.connection is None:
+            return False
+        self.write(0)
+        return True
+
+    def embark(self) -> None:
+        """Connect, and write the first chunk."""
         try:
             self.connection = self.pool.get_connection()
-            if self.trip.asking:
-                self.connection.send_command("ASKING")
-                self.connection.read_response()
-        except (RedisError, OSError) as error:
-            self.trip.error = error
+            self.write(0)
+        except Exception as error:  # whatever it is, only this server's requests suffer
+            self._fail(error)
 
     def write(self, n: int) -> None:
         trip = self.trip
-        if trip.error is None and n < len(self.chunks):
-            trip.sent = True
-            try:
-                self.connection.send_packed_command((self.chunks[n].data,))
-            except (RedisError, OSError) as error:
-                self._fail(error)
-
-    def read(self, n: int, raw: bool, hurry: float | None) -> None:
-        trip = self.trip
-        if trip.error is not None or n >= len(self.chunks):
+        if trip.error is not None:
             return
-        read, add = self.connection.read_response, trip.replies.append
-        options: dict[str, Any] = {"disable_decoding": raw}
-        if trip.parcel.block is not None:
-            options["timeout"] = patience(trip.parcel.block, self.connection.socket_timeout)
-        elif hurry is not None:
-            options["timeout"] = hurry
+        trip.sent = True
+        self.since = time.monotonic()
         try:
-            for _ in range(self.chunks[n].replies):
-                try:
-                    add(read(**options))
-                except ResponseError as error:
-                    add(error)
+            if n == 0 and trip.parcel.block is not None:
+                usual = self.connection.socket_timeout
+                self._limit(patience(trip.parcel.block, usual))
+            # A health check is an exchange of its own, so it must not come in between.
+            self.connection.send_packed_command((self.chunks[n].data,), check_health=n == 0)
         except (RedisError, OSError) as error:
             self._fail(error)
 
+    def read(self, n: int) -> None:
+        trip = self.trip
+        if trip.error is None and n < len(self.chunks):
+            try:
+                more = n + 1 < len(self.chunks)
+                trip.replies += _read_from(self.connection)(self.chunks[n].replies, self.raw, more)
+            except (RedisError, OSError) as error:
+                self._fail(error)
+
+    def hurry(self) -> None:
+        """Give the server until its own time is up, which it has had while others were waited for.
+
+        Without that, the times of servers that do not answer would add up.
+        """
+        if self.trip.error is not None or self.trip.parcel.block is not None:
+            return
+        usual = self.connection.socket_timeout
+        if usual is not None:
+            self._limit(max(GRACE, self.since + usual - time.monotonic()))
+
+    def _limit(self, seconds: float | None) -> None:
+        if hasattr(self.connection, "limit"):  # in memory there is nothing to wait for
+            self.connection.limit(seconds)
+            self.limited = True
+
     def _fail(self, error: Exception) -> None:
         self.trip.error = error
-        self.connection.disconnect()
+        if self.connection is not None:
+            self.connection.disconnect()
 
     def close(self, whole: bool) -> None:
         if self.connection is not None:
             if not whole:
                 self.connection.disconnect()
+            elif self.limited:
+                self.connection.limit(self.connection.socket_timeout)
             self.pool.release(self.connection)
+
+
+def _read_from(connection: Any) -> Any:
+    """Return what reads a number of answers from a connection."""
+    return getattr(connection, "read_replies", None) or partial(read_replies, connection)

@@ -14,7 +14,7 @@ not executed, or is marked idempotent, is sent again.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator
 from typing import Any, NamedTuple, TypeAlias
 
 from redis.exceptions import (
@@ -27,10 +27,10 @@ from redis.exceptions import (
     TryAgainError,
 )
 
-from shardkit.commands import Batch, Pause, Replies, Reply
+from shardkit.commands import Batch, Command, Pause, Replies, Reply
 from shardkit.config.component import Component
 from shardkit.errors import ShardFailure
-from shardkit.links.parcels import Parcel, lacks_script, may_repeat, needed_scripts, settle
+from shardkit.links.parcels import Parcel, lacks_script, may_repeat, settle
 from shardkit.links.plan import Group, components_of, plan
 from shardkit.routing.keys import key_bytes
 
@@ -64,19 +64,17 @@ class Trip:
     Attributes:
         client: the shard's client; held, so that its pool outlives the exchange.
         node: the node, if the client is a cluster's.
-        asking: the request follows a slot on the move (ASK).
-        replies: what the server answered, the preamble's replies first.
+        replies: what the server answered.
         error: why it failed, if it did.
         sent: whether anything may have reached the server.
     """
 
-    __slots__ = ("asking", "client", "error", "node", "parcel", "replies", "sent")
+    __slots__ = ("client", "error", "node", "parcel", "replies", "sent")
 
     def __init__(self, parcel: Parcel, client: Any, node: Any = None) -> None:
         self.parcel = parcel
         self.client = client
         self.node = node
-        self.asking = False
         self.replies: list[Reply] = []
         self.error: Exception | None = None
         self.sent = False
@@ -97,29 +95,43 @@ class Carrier:
         # A server that restarted may lack what is remembered: NOSCRIPT then tells.
         self._loaded: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
 
-    def carry(self, batch: Batch) -> Generator[Need, Any, Replies]:
-        """Carry a batch and return its replies in order; failures stand in their slots."""
+    def loaded(self, server: Any) -> set[str]:
+        """Return the scripts that a server (a client, or a cluster's node) is known to have."""
+        try:
+            return self._loaded[server]
+        except KeyError:
+            return self._loaded.setdefault(server, set())
+
+    def carry(self, batch: Batch, trip: Trip | None = None) -> Generator[Need, Any, Replies]:
+        """Carry a batch and return its replies in order; failures stand in their slots.
+
+        Args:
+            batch: the batch.
+            trip: the first attempt at all of it, if the link has made that already.
+        """
         out = Replies([None] * len(batch))
-        todo: Sequence[int] = range(len(batch))
+        todo = list(range(len(batch)))
         asked: dict[int, str] = {}
+        trips = [trip] if trip else []
         for attempt in range(ATTEMPTS):
             if attempt > 1:
                 yield Pause(0.02 * 2**attempt)  # a cluster is moving slots, or electing a master
-            components = yield NeedComponents(components_of(batch[n].to for n in todo))
-            trips: list[Trip] = []
-            for group in plan(batch, todo, components):
-                component = components[group.shard.component]
-                client = yield NeedClient(component, group.shard.number)
-                trips += self._trips(batch, group, component, client, asked, out)
-            yield trips
+            if not trips:
+                components = yield NeedComponents(components_of(batch[n].to for n in todo))
+                for group in plan(batch, todo, components):
+                    component = components[group.shard.component]
+                    client = yield NeedClient(component, group.shard.number)
+                    trips += self._trips(batch, group, component, client, asked, out)
+                yield trips
             todo, asked = [], {}
+            stale: dict[Any, None] = {}
             for trip in trips:
-                again = self._take_in(trip, asked, out, last=attempt == ATTEMPTS - 1)
-                if (again or trip.error) and trip.node is not None:
-                    yield NeedRefresh(trip.client)
-                todo += again
+                todo += self._take_in(trip, asked, out, stale, attempt)
+            for client in stale:
+                yield NeedRefresh(client)
             if not todo:
                 break
+            trips = []
         return out
 
     def _trips(
@@ -133,84 +145,99 @@ class Carrier:
     ) -> list[Trip]:
         """Make a group's trips: one, or on a cluster one for each node."""
         shard, positions, block = group
-        address = component.entry_of(shard).address
+        entry = component.entry_of(shard)
         if isinstance(client, ShardFailure):
-            parcel = Parcel(shard, address)
+            parcel = Parcel(shard, entry.address)
             for position in positions:
                 error = client.error or client
                 out[position] = parcel.failure(batch[position], error, sent=False)
             out.failed = True
             return []
-        if component.entry_of(shard).is_cluster:
-            trips = list(self._to_nodes(batch, group, client, asked, out))
-        else:
-            requests = [batch[position] for position in positions]
-            trips = [Trip(Parcel(shard, address, positions, requests, block=block), client)]
-        for trip in trips:
-            loaded = self._loaded.setdefault(_server(trip), set())
-            trip.parcel.preamble = needed_scripts(trip.parcel.requests, loaded)
-        return trips
+        if entry.is_cluster:
+            return self._to_nodes(batch, group, client, asked, out)
+        requests = [batch[position] for position in positions]
+        parcel = Parcel(shard, entry.address, positions, requests, self.loaded(client), block=block)
+        return [Trip(parcel, client)]
 
     def _to_nodes(
         self, batch: Batch, group: Group, client: Any, asked: dict[int, str], out: Replies
-    ) -> Iterator[Trip]:
+    ) -> list[Trip]:
         trips: dict[str, Trip] = {}
         for position in group.positions:
             request = batch[position]
             try:
+                node: Any = None
                 if position in asked:
                     node = client.get_node(node_name=asked[position])
-                    name = f"{node.name} asking for {position}"
-                else:
+                asking = node is not None
+                if not asking:
                     node = client.get_node_from_key(key_bytes(request.key))
-                    name = node.name
+                name = f"{node.name} asking for {position}" if asking else node.name
             except (RedisError, RedisClusterException, AttributeError) as error:
                 parcel = Parcel(group.shard, "cluster")
                 out[position] = parcel.failure(request, error, sent=False)
                 out.failed = True
                 continue
             if name not in trips:
-                parcel = Parcel(group.shard, f"cluster node {node.name}", block=group.block)
+                parcel = Parcel(
+                    group.shard,
+                    f"cluster node {node.name}",
+                    loaded=self.loaded(node),
+                    asking=asking,
+                    block=group.block,
+                )
                 trips[name] = Trip(parcel, client, node)
-                trips[name].asking = position in asked
             trips[name].parcel.positions.append(position)
             trips[name].parcel.requests.append(request)
-        yield from trips.values()
+        return list(trips.values())
 
-    def _take_in(self, trip: Trip, asked: dict[int, str], out: Replies, *, last: bool) -> list[int]:
-        """Put a trip's replies into their slots, and return the positions to send again."""
+    def _take_in(
+        self, trip: Trip, asked: dict[int, str], out: Replies, stale: dict[Any, None], attempt: int
+    ) -> list[int]:
+        """Put a trip's replies into their slots, and return the positions to send again.
+
+        ``stale`` gets its client, if that should learn its cluster's slots again.
+        """
         parcel = trip.parcel
         again: list[int] = []
         if trip.error is not None:
+            # Once, as it may be the request that breaks it; and not where waiting was in vain.
+            repeats = attempt == 0 and not trip.timed_out
+            moved = not trip.sent and trip.node is not None  # maybe, to another node
             for position, request in zip(parcel.positions, parcel.requests, strict=True):
-                if trip.sent and may_repeat(request) and not last and not trip.timed_out:
+                if repeats and (moved or (trip.sent and may_repeat(request))):
                     again.append(position)
                 else:
                     out[position] = parcel.failure(request, trip.error, trip.sent)
                     out.failed = True
+            if trip.node is not None:
+                stale[trip.client] = None
             return again
-        loaded = self._loaded[_server(trip)]
-        loaded.update(script.sha for script in parcel.preamble)
+        parcel.loaded.update(parcel.brought)
+        last = attempt == ATTEMPTS - 1
         for position, request, reply in parcel.unpack(trip.replies):
+            if type(request) is Command and not isinstance(reply, Exception):
+                out[position] = reply
+                continue
             if isinstance(reply, Exception) and not last:
                 if lacks_script(request, reply):
-                    loaded.clear()
+                    parcel.loaded.clear()
+                    again.append(position)
+                    continue
+                if isinstance(reply, MovedError | ClusterDownError):
+                    stale[trip.client] = None
                     again.append(position)
                     continue
                 if isinstance(reply, AskError):
                     asked[position] = "{}:{}".format(*reply.node_addr)
                     again.append(position)
                     continue
-                if isinstance(reply, MovedError | TryAgainError | ClusterDownError):
+                if isinstance(reply, TryAgainError):
                     again.append(position)
                     continue
             out[position], failed = settle(parcel, request, reply)
             out.failed = out.failed or failed
         return again
-
-
-def _server(trip: Trip) -> Any:
-    return trip.client if trip.node is None else trip.node
 
 
 __all__ = [

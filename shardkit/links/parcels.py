@@ -8,11 +8,15 @@
 
 A chunk is what is in flight to one server at a time, while the one before it is read, so a batch of
 any size needs bounded buffers and cannot deadlock: the servers' replies are always being read.
+
+A script goes by its SHA-1. Where the server is not known to have it, the first call in a parcel
+brings the text along (EVAL), and the server keeps that for those that follow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import reprlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -20,12 +24,11 @@ from typing import Any
 import hiredis
 from redis.exceptions import (
     NoScriptError,
-    RedisError,
     ResponseError,
     TimeoutError,  # noqa: A004 - redis-py's own
 )
 
-from shardkit.commands import Argument, Command, Replies, Reply, Script, Shard, Transaction
+from shardkit.commands import Argument, Command, Replies, Reply, Shard, Transaction
 from shardkit.errors import (
     CommandRefused,
     InvalidArgumentError,
@@ -36,8 +39,10 @@ from shardkit.errors import (
 
 CHUNK_BYTES = 64 * 1024
 CHUNK_REQUESTS = 1000
-_MULTI = hiredis.pack_command(("MULTI",))
-_EXEC = hiredis.pack_command(("EXEC",))
+pack_command: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
+_MULTI = pack_command(("MULTI",))
+_EXEC = pack_command(("EXEC",))
+_ASKING = pack_command(("ASKING",))
 
 
 @dataclass(slots=True)
@@ -57,7 +62,9 @@ class Parcel:
         address: the server, for messages.
         positions: where each request stands in the batch.
         requests: the requests.
-        preamble: scripts that are loaded first, in the same exchange.
+        loaded: the SHA-1s of the scripts that the server is known to have.
+        brought: those that this parcel brings along.
+        asking: whether the (only) request follows a slot on the move.
         block: how long its (only) request may block.
     """
 
@@ -65,7 +72,9 @@ class Parcel:
     address: str
     positions: list[int] = field(default_factory=list)
     requests: list[Command | Transaction] = field(default_factory=list)
-    preamble: list[Script] = field(default_factory=list)
+    loaded: set[str] = field(default_factory=set)
+    brought: set[str] = field(default_factory=set)
+    asking: bool = False
     block: float | None = None
 
     def chunks(self) -> list[Chunk]:
@@ -74,20 +83,41 @@ class Parcel:
         Raises:
             InvalidArgumentError: an argument is neither text, bytes nor a number.
         """
-        pieces: list[tuple[bytes, int]] = [
-            (pack(("SCRIPT", "LOAD", script.text)), 1) for script in self.preamble
-        ]
-        pieces += [pack_request(request) for request in self.requests]
-        if len(pieces) <= CHUNK_REQUESTS and sum(len(data) for data, _ in pieces) <= CHUNK_BYTES:
-            return [Chunk(b"".join([d for d, _ in pieces]), sum(n for _, n in pieces))]
+        requests = self.requests
+        if all(type(request) is Command and request.script is None for request in requests):
+            try:
+                packed = [pack_command(request.args) for request in requests]  # type: ignore[union-attr]
+            except (TypeError, UnicodeEncodeError):
+                packed = [pack(request.args) for request in requests]  # type: ignore[union-attr]
+            counts = [1] * len(packed)
+        else:
+            pieces = [self._pack(request) for request in requests]
+            packed = [data for data, _ in pieces]
+            counts = [count for _, count in pieces]
+        if self.asking:
+            packed, counts = [_ASKING + packed[0]], [counts[0] + 1]
+        if len(packed) <= CHUNK_REQUESTS and sum(map(len, packed)) <= CHUNK_BYTES:
+            return [Chunk(b"".join(packed), sum(counts))]
         return [
-            Chunk(b"".join([d for d, _ in pieces[a:b]]), sum(n for _, n in pieces[a:b]))
-            for a, b in pairwise(_cuts([len(data) for data, _ in pieces]))
+            Chunk(b"".join(packed[a:b]), sum(counts[a:b]))
+            for a, b in pairwise(_cuts([len(data) for data in packed]))
         ]
+
+    def _pack(self, request: Command | Transaction) -> tuple[bytes, int]:
+        """Return a request packed, and how many replies it will have."""
+        if isinstance(request, Transaction):
+            # A script is sent as its text: a NOSCRIPT there would come too late to repeat.
+            inner = [pack(_with_text(c) if c.script else c.args) for c in request.commands]
+            return b"".join([_MULTI, *inner, _EXEC]), len(inner) + 2
+        script = request.script
+        if script and script.sha not in self.loaded and script.sha not in self.brought:
+            self.brought.add(script.sha)
+            return pack(_with_text(request)), 1
+        return pack(request.args), 1
 
     def unpack(self, replies: list[Reply]) -> Iterator[tuple[int, Command | Transaction, Reply]]:
         """Yield each request's position and reply; an error is an exception as a value."""
-        taken = len(self.preamble)
+        taken = int(self.asking)
         if len(replies) == taken + len(self.requests):
             yield from zip(self.positions, self.requests, replies[taken:], strict=True)
             return
@@ -105,24 +135,46 @@ class Parcel:
                 taken += 1
 
     def failure(self, request: Command | Transaction, error: Exception, sent: bool) -> ShardFailure:
-        """Return what stands in a request's slot when it failed."""
-        where = f"{self.shard} ({self.address})"
-        about: dict[str, Any] = {
-            "shard": str(self.shard),
-            "command": request.name,
-            "error": error,
-        }
-        if isinstance(error, ResponseError):
-            return CommandRefused(f"{where}: {request.name} was refused: {error}", **about)
+        """Return what stands in a request's slot when no answer came.
+
+        Args:
+            request: the request.
+            error: why.
+            sent: whether the server may have seen it.
+        """
         if not sent:
-            return ShardUnavailable(
-                f"{where} cannot be reached: {error}", "see `shardkit status`", **about
+            return self._failure(
+                ShardUnavailable, request, error, "cannot be reached", "see `shardkit status`"
             )
         what = "did not answer in time" if isinstance(error, TimeoutError) else "was lost"
-        return ShardUnavailable(
-            f"{where} {what}: {error}",
-            "the command may have been executed; look before you send it again",
-            **about,
+        remedy = "the command may have been executed; look before you send it again"
+        return self._failure(ShardUnavailable, request, error, what, remedy)
+
+    def refusal(self, request: Command | Transaction, error: Exception) -> ShardFailure:
+        """Return what stands in a request's slot when the server answered with an error."""
+        if isinstance(error, ResponseError):
+            return self._failure(CommandRefused, request, error, f"{request.name} was refused")
+        # It serves nobody now: it is loading its data, or does not know the user.
+        return self._failure(
+            ShardUnavailable, request, error, f"refused {request.name}", "see `shardkit status`"
+        )
+
+    def _failure(
+        self,
+        kind: type[ShardFailure],
+        request: Command | Transaction,
+        error: Exception,
+        what: str,
+        remedy: str = "",
+    ) -> ShardFailure:
+        where = f"{self.shard} ({self.address})"
+        separator = ": " if kind is CommandRefused else " "
+        return kind(
+            f"{where}{separator}{what}: {error}",
+            remedy,
+            shard=str(self.shard),
+            command=request.name,
+            error=error,
         )
 
 
@@ -133,28 +185,24 @@ def pack(args: Sequence[Argument]) -> bytes:
         InvalidArgumentError: an argument is neither text, bytes nor a number.
     """
     try:
-        packed: bytes = hiredis.pack_command(tuple(args))  # type: ignore[arg-type]
-    except (TypeError, UnicodeEncodeError):
-        bad = next((a for a in args if not isinstance(a, str | bytes | int | float)), args[-1])
-        raise InvalidArgumentError(
-            f"{args[0]!r}: argument {bad!r} is a {type(bad).__name__} that cannot be sent",
-            "give text, bytes or a number",
-        ) from None
-    return packed
+        return pack_command(tuple(args))
+    except (TypeError, UnicodeEncodeError) as error:
+        for argument in args:
+            try:
+                pack_command((argument,))
+            except (TypeError, UnicodeEncodeError):
+                shown = reprlib.repr(argument)
+                raise InvalidArgumentError(
+                    f"{args[0]!r}: argument {shown} is a {type(argument).__name__} that cannot "
+                    "be sent",
+                    "give text, bytes or a number",
+                ) from None
+        raise InvalidArgumentError(f"{args!r} cannot be sent: {error}") from None
 
 
-def pack_request(request: Command | Transaction) -> tuple[bytes, int]:
-    """Return a request packed, and how many replies it will have."""
-    if not isinstance(request, Transaction):
-        return pack(request.args), 1
-    packed = [pack(_self_contained(command)) for command in request.commands]
-    return b"".join([_MULTI, *packed, _EXEC]), len(packed) + 2
-
-
-def _self_contained(command: Command) -> Sequence[Argument]:
-    """Inside MULTI a script is sent as its text: a NOSCRIPT there would come too late to repeat."""
-    if command.script is None:
-        return command.args
+def _with_text(command: Command) -> Sequence[Argument]:
+    """Return a script's call with its text in place of its SHA-1; the server keeps the text."""
+    assert command.script is not None
     return ("EVAL", command.script.text, *command.args[2:])
 
 
@@ -166,18 +214,6 @@ def _cuts(lengths: list[int]) -> list[int]:
             size = 0
         size += length
     return [*cuts, len(lengths)]
-
-
-def needed_scripts(requests: Sequence[Command | Transaction], loaded: set[str]) -> list[Script]:
-    """Return the scripts that a server is not known to have, each once."""
-    needed = {
-        request.script.sha: request.script
-        for request in requests
-        if isinstance(request, Command)
-        and request.script is not None
-        and request.script.sha not in loaded
-    }
-    return list(needed.values())
 
 
 def lacks_script(request: Command | Transaction, reply: Reply) -> bool:
@@ -197,12 +233,12 @@ def may_repeat(request: Command | Transaction) -> bool:
 def settle(parcel: Parcel, request: Command | Transaction, reply: Reply) -> tuple[Reply, bool]:
     """Return what goes into the slot, and whether that is (or holds) a failure."""
     if isinstance(reply, Exception):
-        return parcel.failure(request, reply, sent=True), True
+        return parcel.refusal(request, reply), True
     if isinstance(request, Transaction) and reply is not None:
         failed = False
         for n, inner in enumerate(reply):
-            if isinstance(inner, RedisError):
-                reply[n] = parcel.failure(request.commands[n], inner, sent=True)
+            if isinstance(inner, Exception):
+                reply[n] = parcel.refusal(request.commands[n], inner)
                 failed = True
         return reply, failed
     return reply, False

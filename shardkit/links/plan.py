@@ -27,19 +27,24 @@ def components_of(targets: Iterable[To]) -> set[str]:
 
 def plan(batch: Batch, todo: Iterable[int], components: Components) -> list[Group]:
     """Group the requests at the positions ``todo`` by shard; one that may block stays alone."""
-    groups: dict[Shard, list[int]] = {}
+    groups: dict[tuple[str, int | None], list[int]] = {}
     alone: list[Group] = []
     for position in todo:
         request = batch[position]
-        shard = place(request.to, request.key, components)
-        if isinstance(request, Command) and request.block is not None:
-            alone.append(Group(shard, [position], request.block))
+        to = request.to
+        if type(to) is str:  # the usual case, without a function call
+            component = components[to]
+            where = (to, component.place(request.key) if component.shards else None)
+        else:
+            where = place(to, request.key, components)
+        if type(request) is Command and request.block is not None:
+            alone.append(Group(Shard(*where), [position], request.block))
             continue
         try:
-            groups[shard].append(position)
+            groups[where].append(position)
         except KeyError:
-            groups[shard] = [position]
-    return [Group(shard, positions) for shard, positions in groups.items()] + alone
+            groups[where] = [position]
+    return [Group(Shard(*where), positions) for where, positions in groups.items()] + alone
 
 
 def place(to: To, key: Key, components: Components) -> Shard:

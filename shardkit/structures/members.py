@@ -7,16 +7,19 @@ comes back is the structure's choice: int, str or bytes.
 from __future__ import annotations
 
 import re
-from typing import Generic, TypeVar
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
 
 from shardkit.commands import Key
 from shardkit.errors import InvalidArgumentError, InvalidKeyError
 from shardkit.routing.keys import key_bytes
+from shardkit.structures.arguments import shown
 
 M = TypeVar("M", bound="int | str | bytes")
 
 _INTEGER = re.compile(rb"-?[0-9]{1,19}")
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
+_DECODERS: dict[type, Callable[[bytes], Any]] = {int: int, str: bytes.decode, bytes: bytes}
 
 
 class Members(Generic[M]):
@@ -25,12 +28,18 @@ class Members(Generic[M]):
     Args:
         kind: int, str or bytes.
         name: the structure's name, for error messages.
+
+    Attributes:
+        decode: gives a member as it comes back, from the reply that holds it.
     """
+
+    decode: Callable[[bytes], M]
 
     def __init__(self, kind: type[M], name: str) -> None:
         if kind not in (int, str, bytes):
-            raise InvalidArgumentError(f"members={kind!r}", "give int, str or bytes")
+            raise InvalidArgumentError(f"{name}: members={shown(kind)}", "give int, str or bytes")
         self.kind: type[M] = kind
+        self.decode = _DECODERS[kind]
         self._name = name
 
     def encode(self, member: Key) -> bytes:
@@ -42,29 +51,34 @@ class Members(Generic[M]):
         try:
             sent = key_bytes(member)
         except InvalidKeyError:
-            raise self._refused(member, "is neither text, bytes nor an integer") from None
+            raise self._refused_type(member) from None
         if self.kind is int:
             if not _INTEGER.fullmatch(sent) or not _LOWEST <= int(sent) <= _HIGHEST:
-                raise self._refused(member, "is not an integer of 64 bits")
+                raise self._refused(
+                    member,
+                    "is not an integer of 64 bits",
+                    "give -2**63 to 2**63 - 1, or use a set with members=str",
+                )
             return b"%d" % int(sent)
-        if self.kind is str:
+        if self.kind is str and not isinstance(member, str | int):
             try:
                 sent.decode()
             except UnicodeDecodeError:
-                raise self._refused(member, "is not UTF-8") from None
+                raise self._refused(
+                    member, "is not UTF-8", "use a set with members=bytes"
+                ) from None
         return sent
 
-    def decode(self, reply: bytes) -> M:
-        """Return a member as the structure gives it back."""
-        value: int | str | bytes = reply
-        if self.kind is int:
-            value = int(reply)
-        elif self.kind is str:
-            value = reply.decode()
-        return value  # type: ignore[return-value]  # it is of the kind
-
-    def _refused(self, member: object, why: str) -> InvalidArgumentError:
-        return InvalidArgumentError(
-            f"{self._name}: member {member!r} {why}",
-            f"give what fits, or open the set with other members than {self.kind.__name__}",
+    def _refused_type(self, member: object) -> InvalidArgumentError:
+        if isinstance(member, str):
+            return self._refused(member, "cannot be encoded as UTF-8", "remove lone surrogates")
+        if isinstance(member, int) and not isinstance(member, bool):
+            return self._refused(member, "is too long", "give its digits as text")
+        return self._refused(
+            member,
+            f"is a {type(member).__name__}",
+            "a member is an int, str or bytes; sadd_many takes any iterable of them",
         )
+
+    def _refused(self, member: object, why: str, remedy: str) -> InvalidArgumentError:
+        return InvalidArgumentError(f"{self._name}: member {shown(member)} {why}", remedy)

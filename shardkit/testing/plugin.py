@@ -1,1 +1,152 @@
-"""The pytest plugin."""
+"""Fixtures for users' own tests. Installed with shardkit; pytest finds the plugin by itself.
+
+::
+
+    shardkit_map ──┬── shardkit_servers ──┬── shardkit_kit
+       (session)   │      (session)       └── shardkit_async_kit
+                   └── memory_servers ────┬── memory_kit
+                          (test)          └── async_memory_kit
+
+    def test_a_visit_is_counted(shardkit_kit):
+        assert shardkit_kit.unique_visitors().visit("550e8400-e29b-41d4-a716-446655440000")
+
+A project says what its tests run on by ``shardkit_map = configs/test.yaml`` in pytest's
+configuration, by ``--shardkit-map``, or by a fixture `shardkit_map` of its own; docs/testing.md
+tells more.
+
+Every pytest run on a machine with shardkit loads this file, so it imports nothing but pytest:
+whatever a fixture needs is imported when the fixture is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from shardkit.config.shard_map import ShardMap
+    from shardkit.kit import AsyncShardKit, ShardKit
+    from shardkit.local import LocalServers
+    from shardkit.testing.memory import MemoryServers
+
+_MAP = "shardkit_map"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--shardkit-map`` and the setting ``shardkit_map``."""
+    about = "the shard map (YAML) whose servers the fixtures of shardkit start"
+    parser.getgroup("shardkit").addoption(
+        "--shardkit-map", dest=_MAP, metavar="PATH", help=f"{about}."
+    )
+    parser.addini(_MAP, f"{about}; relative to this file", default="")
+
+
+@pytest.fixture(scope="session")
+def shardkit_map(pytestconfig: pytest.Config) -> ShardMap:
+    """The shard map that the other fixtures serve; override it to serve another one.
+
+    What ``--shardkit-map`` names, else the setting ``shardkit_map``, else a small map with the
+    components ``unique`` (an entry and 16 shards) and ``timelines`` (8 shards). An overriding
+    fixture returns a `ShardMap` or the path of one.
+    """
+    from shardkit.config.shard_map import ShardMap
+    from shardkit.testing.kits import built_in_map
+
+    asked = pytestconfig.getoption(_MAP)
+    if asked:
+        return ShardMap.load(pytestconfig.invocation_params.dir / asked)
+    set_ = pytestconfig.getini(_MAP)
+    if set_:
+        beside = pytestconfig.inipath
+        folder = pytestconfig.rootpath if beside is None else beside.parent
+        return ShardMap.load(folder / set_)
+    return built_in_map()
+
+
+@pytest.fixture(scope="session")
+def shardkit_servers(shardkit_map: ShardMap) -> Iterator[LocalServers]:
+    """Real servers for the map, on free ports of 127.0.0.1, started once; a set for each worker.
+
+    Their ``shard_map`` says where they are, ``server_of(component, shard)`` gives one to kill or
+    pause. A kit fixture finds them running again, and empty.
+    """
+    from shardkit.local import LocalServers
+    from shardkit.testing.memory import as_map
+
+    with LocalServers(as_map(shardkit_map), ports="free") as servers:
+        yield servers
+
+
+@pytest.fixture
+def _shardkit_empty(shardkit_servers: LocalServers, shardkit_map: ShardMap) -> LocalServers:
+    """The servers, all running and empty."""
+    from shardkit.testing.kits import empty
+    from shardkit.testing.memory import as_map
+
+    def outline(shard_map: ShardMap) -> dict[str, tuple[bool, int, str]]:
+        return {
+            name: (component.entry is not None, len(component.shards), component.placement)
+            for name, component in shard_map.components.items()
+        }
+
+    if outline(as_map(shardkit_map)) != outline(shardkit_servers.shard_map):
+        pytest.fail(
+            "these servers were started for another shardkit_map: a module that overrides the map "
+            "must override shardkit_servers as well, or the map be overridden for all tests",
+            pytrace=False,
+        )
+    empty(shardkit_servers)
+    return shardkit_servers
+
+
+@pytest.fixture
+def shardkit_kit(_shardkit_empty: LocalServers) -> Iterator[ShardKit]:
+    """A blocking kit on real servers, which are empty."""
+    from shardkit.kit import ShardKit
+    from shardkit.testing.kits import opened
+
+    with opened(ShardKit, _shardkit_empty.shard_map) as kit:
+        yield kit
+
+
+@pytest.fixture
+def shardkit_async_kit(_shardkit_empty: LocalServers) -> Iterator[AsyncShardKit]:
+    """An awaiting kit on real servers, which are empty. For any event loop."""
+    from shardkit.kit import AsyncShardKit
+    from shardkit.testing.kits import opened
+
+    with opened(AsyncShardKit, _shardkit_empty.shard_map) as kit:
+        yield kit
+
+
+@pytest.fixture
+def memory_servers(shardkit_map: ShardMap) -> MemoryServers:
+    """The map's servers in memory, new for each test, and the faults that they can have.
+
+    ``memory_servers.server_of(component, shard).down()``; see `shardkit.links.memory`.
+    """
+    from shardkit.testing.memory import MemoryServers
+
+    return MemoryServers(shardkit_map)
+
+
+@pytest.fixture
+def memory_kit(memory_servers: MemoryServers) -> Iterator[ShardKit]:
+    """A blocking kit on servers in memory, which are empty."""
+    from shardkit.kit import ShardKit
+    from shardkit.testing.kits import opened
+
+    with opened(ShardKit, memory_servers.shard_map, memory_servers) as kit:
+        yield kit
+
+
+@pytest.fixture
+def async_memory_kit(memory_servers: MemoryServers) -> Iterator[AsyncShardKit]:
+    """An awaiting kit on servers in memory, which are empty. For any event loop."""
+    from shardkit.kit import AsyncShardKit
+    from shardkit.testing.kits import opened
+
+    with opened(AsyncShardKit, memory_servers.shard_map, memory_servers) as kit:
+        yield kit

@@ -1,0 +1,79 @@
+"""What all benchmarks share: where they ran, their table, their JSON, their plot."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def conditions(server: str = "") -> dict[str, Any]:
+    """Where a benchmark ran: what its figures depend on."""
+    found = {
+        "python": platform.python_version(),
+        "cores": os.cpu_count(),
+        "redis-py": version("redis"),
+        "hiredis": version("hiredis"),
+    }
+    return found | {"server": server} if server else found
+
+
+def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Print a table; numbers to the right."""
+    table = Table(title=title, title_justify="left")
+    for n, column in enumerate(columns):
+        table.add_column(column, justify="left" if n == 0 else "right")
+    for row in rows:
+        table.add_row(
+            *(
+                f"{v:,.2f}" if isinstance(v, float) else f"{v:,}" if isinstance(v, int) else str(v)
+                for v in row
+            )
+        )
+    Console().print(table)
+
+
+def save(name: str, result: Mapping[str, Any]) -> Path:
+    """Keep a benchmark's figures as JSON."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    return path
+
+
+def bars(
+    name: str,
+    title: str,
+    values: Mapping[str, float],
+    unit: str,
+    limits: Mapping[str, float] | None = None,
+) -> None:
+    """Draw a bar for each value, and a mark at its limit, as benchmarks/results/<name>.svg."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = name  # the same figures, the same file
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 0.6 + 0.5 * len(values)), layout="constrained")
+    labels = list(values)
+    axes.barh(labels, list(values.values()), color="#4477aa", height=0.6)
+    for n, label in enumerate(labels):
+        if limits and label in limits:
+            axes.plot([limits[label]] * 2, [n - 0.4, n + 0.4], color="#cc3311", linewidth=2)
+    axes.invert_yaxis()
+    axes.set_xlabel(unit)
+    axes.set_title(title, loc="left")
+    axes.spines[["top", "right"]].set_visible(False)
+    RESULTS.mkdir(exist_ok=True)
+    figure.savefig(RESULTS / f"{name}.svg", metadata={"Date": None})
+    pyplot.close(figure)

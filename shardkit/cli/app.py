@@ -1,0 +1,190 @@
+"""The command group: what is imported when, and what becomes of errors.
+
+Commands are imported when they are used, so that one of them that cannot be imported does not take
+the others with it.
+
+Exit codes: 0 all is well; 1 it is not, or something went wrong; 2 the command line cannot be read;
+130 it was interrupted.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import click
+from click.exceptions import NoArgsIsHelpError
+
+import shardkit
+from shardkit.cli.asking import ServerErrors
+from shardkit.cli.options import Session, examples
+from shardkit.cli.output import PROGRAM, Output, write_error
+from shardkit.cli.wording import reason
+from shardkit.errors import ShardErrors, ShardKitError
+
+FAILED, MISUSED, INTERRUPTED = 1, 2, 130
+
+COMMANDS = {
+    "up": "shardkit.cli.up:up",
+    "config": "shardkit.cli.config:config",
+    "locate": "shardkit.cli.locate:locate",
+    "status": "shardkit.cli.status:status",
+    "demo": "shardkit.demo.command:demo",
+}
+
+
+class Application(click.Group):
+    """A group whose commands are imported when used, and whose errors are one line.
+
+    Args:
+        lazy: for each command where it is found, ``module:name``.
+        arguments: click's.
+    """
+
+    def __init__(self, *, lazy: Mapping[str, str], **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._lazy = dict(lazy)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """List the commands, in the order in which one meets them."""
+        return list(self._lazy)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command; None if there is none of that name."""
+        module, _, name = self._lazy.get(cmd_name, "").partition(":")
+        if not module:
+            return None
+        try:
+            command: click.Command = getattr(import_module(module), name)
+        except ImportError as error:
+            if error.name is not None and f"{module}.".startswith(f"{error.name}."):
+                return None  # not part of this installation
+            return _broken(cmd_name, error)
+        return command
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run a command line, and exit as it says; errors are written in one line."""
+        session = extra.setdefault("obj", Session())
+        run: Callable[[], Any] = partial(
+            super().main,
+            args,
+            prog_name or PROGRAM,
+            complete_var,
+            standalone_mode=False,
+            windows_expand_args=windows_expand_args,
+            **extra,
+        )
+        if not standalone_mode:
+            return run()
+        _be_lenient()
+        remarks = _Remarks(logging.WARNING)
+        logging.getLogger("shardkit").addHandler(remarks)
+        try:
+            code = run()
+            sys.stdout.flush()
+        except BrokenPipeError:  # whoever read our answer has gone
+            sys.stdout = sys.stderr = open("/dev/null", "w")  # noqa: SIM115 - for the rest of it
+            sys.exit(FAILED)
+        except BaseException as error:
+            if session.debug and not isinstance(error, SystemExit):
+                traceback.print_exc()
+            sys.exit(_explain(error))
+        finally:
+            logging.getLogger("shardkit").removeHandler(remarks)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _broken(name: str, error: ImportError) -> click.Command:
+    """Return a command in the place of one that cannot be imported: it says why."""
+
+    def fail() -> None:
+        raise ShardKitError(f"{name} cannot be used: {error}", "install what is missing") from error
+
+    anything = {"ignore_unknown_options": True, "allow_extra_args": True}
+    return click.Command(name, anything, fail, short_help="Cannot be used here.")
+
+
+def _explain(error: BaseException) -> int:
+    """Write what went wrong, and return the exit code."""
+    if isinstance(error, SystemExit):
+        raise error
+    if isinstance(error, KeyboardInterrupt | click.Abort):
+        write_error("interrupted")
+        return INTERRUPTED
+    if isinstance(error, NoArgsIsHelpError):
+        click.echo(error.format_message(), err=True)
+        return MISUSED
+    if isinstance(error, click.UsageError):
+        where = error.ctx.command_path if error.ctx else PROGRAM
+        write_error(_sentence(error.format_message()), f"see {where} --help")
+        return MISUSED
+    if isinstance(error, click.ClickException):
+        write_error(_sentence(error.format_message()))
+    elif isinstance(error, ShardErrors):
+        write_error(str(error))
+    elif isinstance(error, ShardKitError):
+        write_error(error.message, error.remedy)
+    elif isinstance(error, OSError):
+        named = f"{error.filename}: " if error.filename else ""
+        write_error(f"{named}{error.strerror or error}")
+    elif isinstance(error, ServerErrors):
+        write_error(f"a server cannot be used: {reason(error)}", "see shardkit status")
+    elif isinstance(error, Exception):
+        name = type(error).__name__
+        write_error(f"this should not happen: {name}: {error}", "--debug shows where; report it")
+    else:
+        raise error
+    return FAILED
+
+
+def _sentence(text: str) -> str:
+    """Return click's message as ours are written."""
+    return text.rstrip(".")[:1].lower() + text.rstrip(".")[1:]
+
+
+def _be_lenient() -> None:
+    """Have a terminal that lacks a character show a question mark, and not an error."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="replace")
+
+
+class _Remarks(logging.Handler):
+    """Shows the library's warnings as remarks."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        Output().warning(record.getMessage())
+
+
+@click.group(
+    PROGRAM,
+    cls=Application,
+    lazy=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=examples(
+        "shardkit demo",
+        "shardkit up configs/local.yaml",
+        "shardkit config push configs/local.yaml",
+        "shardkit locate -h",
+    ),
+)
+@click.version_option(shardkit.__version__, prog_name=PROGRAM, message="%(prog)s %(version)s")
+@click.option("--debug", is_flag=True, help="Show where an error comes from.")
+@click.pass_obj
+def app(session: Session, debug: bool) -> None:
+    """Sharding-aware middleware for Redis and Valkey: look at it, and change where data lives."""
+    session.debug = session.debug or debug

@@ -1,0 +1,116 @@
+"""What is wrong with a shard map's file, and in which line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from shardkit.config.problem import Problem
+from shardkit.config.shard_map import ShardMap
+from shardkit.config.yaml_text import LinedMapping, load_yaml
+from shardkit.errors import ConfigError, InvalidEntryError
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One problem, or warning, of a file.
+
+    Attributes:
+        file: its path.
+        line: the line of what it is about, or of what that stands in; 0 if nobody knows.
+        field: the path of the field: ``components.unique.shards[3].port``.
+        value: its value, masked; empty where that says nothing.
+        problem: what is wrong.
+        remedy: what to do about it.
+        warning: it can be used all the same.
+    """
+
+    file: str
+    line: int
+    field: str
+    value: str
+    problem: str
+    remedy: str
+    warning: bool = False
+
+    @property
+    def place(self) -> str:
+        """``configs/local.yaml:12``."""
+        return f"{self.file}:{self.line}" if self.line else self.file
+
+
+def examine(path: Path) -> tuple[ShardMap | None, list[Finding]]:
+    """Return a file's shard map, if it is one, and everything that is to be said of it."""
+    file = str(path)
+    try:
+        shard_map = ShardMap.load(path)
+    except InvalidEntryError as error:
+        return None, sorted(_found(path, error.problems), key=lambda finding: finding.line)
+    except ConfigError as error:
+        problem = error.message.removeprefix(f"{file}: ")
+        line = re.search(r" in line (\d+)", problem)
+        number = int(line[1]) if line else 0
+        return None, [Finding(file, number, "", "", problem, error.remedy)]
+    return shard_map, list(_found(path, shard_map.warnings))
+
+
+def _found(path: Path, problems: tuple[Problem, ...]) -> Iterator[Finding]:
+    if not problems:
+        return
+    text = load_yaml(path.read_text(encoding="utf-8"), str(path))
+    for problem in problems:
+        field = problem.where.removeprefix(str(path)).lstrip(":0123456789 ")
+        field = ".".join(filter(None, [field, problem.field]))
+        line = problem.line or line_of(text, field)
+        yield Finding(
+            str(path),
+            line,
+            field,
+            problem.value,
+            problem.problem,
+            _remedy(problem),
+            problem.warning,
+        )
+
+
+def _remedy(problem: Problem) -> str:
+    """Return a problem's remedy; of a long list of names only those that may be meant."""
+    names = re.findall(r"\w+", problem.remedy.removeprefix("there are "))
+    meant = get_close_matches(problem.field.rpartition(".")[2], names, n=1)
+    if meant and problem.remedy.startswith("there are "):
+        return f"perhaps {meant[0]} is meant"
+    return problem.remedy
+
+
+def line_of(value: Any, path: str, line: int = 0) -> int:
+    """Return the line of what a path names in a loaded file, or of the nearest that is there.
+
+    Args:
+        value: what `shardkit.config.yaml_text.load_yaml` returned.
+        path: ``components.unique.shards[3].port``. Names may hold dots themselves.
+        line: the line that ``value`` stands in.
+    """
+    path = path.lstrip(". ")
+    index = re.match(r"\[(\d+)\]", path)
+    number = int(index[1]) if index else None
+    if isinstance(value, list) and number is not None and number < len(value):
+        inner = value[number]
+        if isinstance(inner, LinedMapping) and inner.lines:
+            line = min(inner.lines.values())
+        return line_of(inner, path[len(f"[{number}]") :], line)
+    if isinstance(value, LinedMapping):
+        if number in value:
+            return line_of(value[number], path[len(f"[{number}]") :], value.lines[number])
+        names = [name for name in value if isinstance(name, str) and _starts(path, name)]
+        if names:
+            name = max(names, key=len)
+            return line_of(value[name], path[len(name) :], value.lines[name])
+    return line
+
+
+def _starts(path: str, name: str) -> bool:
+    return path.startswith(name) and path[len(name) : len(name) + 1] in ("", ".", "[", " ")

@@ -1,0 +1,207 @@
+"""What several commands share: their options, and the topology that ``--config`` names."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+import redis
+
+import shardkit
+from shardkit.cli.asking import ServerErrors
+from shardkit.cli.wording import reason
+from shardkit.config.component import Component
+from shardkit.config.entry import Entry
+from shardkit.config.shard_map import ShardMap
+from shardkit.connections import Connector
+from shardkit.errors import ConfigError, ConfigServerError
+from shardkit.kit import CONFIG_TIMEOUT, ENVIRONMENT, ShardKit
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass
+class Session:
+    """One call of the program.
+
+    Attributes:
+        debug: errors show where they come from.
+    """
+
+    debug: bool = False
+
+
+def examples(*lines: str) -> str:
+    """Return the examples at the end of a command's help."""
+    return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
+
+
+def _set_debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.ensure_object(Session).debug = True
+
+
+debug_option = click.option(
+    "--debug",
+    is_flag=True,
+    expose_value=False,
+    callback=_set_debug,
+    is_eager=True,
+    help="Show where an error comes from.",
+)
+
+_json_option = click.option("--json", "as_json", is_flag=True, help="Answer in JSON, for programs.")
+
+
+def common_options(function: F) -> F:
+    """Give a command ``--json`` and ``--debug``."""
+    return _json_option(debug_option(function))
+
+
+def config_option(function: F) -> F:
+    """Give a command ``--config``, as ``where``: a shard map's path or a config server's URL."""
+    return click.option(
+        "-c",
+        "--config",
+        "where",
+        metavar="MAP|URL",
+        envvar=ENVIRONMENT,
+        show_envvar=True,
+        help="A shard map, or the URL of the config server.",
+    )(function)
+
+
+def target_option(function: F) -> F:
+    """Give a command about a map ``--config``: another config server than the map's own."""
+    return click.option(
+        "-c",
+        "--config",
+        "where",
+        metavar="MAP|URL",
+        help="The config server: its URL, or a map that names it. By default the one that MAP "
+        f"names, or else ${ENVIRONMENT}.",
+    )(function)
+
+
+def is_url(where: str) -> bool:
+    """Whether a text names a config server, and not a shard map."""
+    return re.match(r"(rediss?|unix)://", where) is not None
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What ``--config`` names, opened.
+
+    Attributes:
+        kit: a kit on it.
+        config_server: the config server that it is, or that its map names.
+        name: what messages call it.
+    """
+
+    kit: ShardKit
+    config_server: Entry | None
+    name: str
+
+
+@contextmanager
+def opened(where: str | None) -> Iterator[Opened]:
+    """Open what ``--config`` names, or ``$SHARDKIT_CONFIG``.
+
+    Raises:
+        ConfigError: nothing does, or it cannot be used.
+    """
+    if not where:
+        raise ConfigError(
+            f"no topology was named, and ${ENVIRONMENT} is not set",
+            f"say --config MAP|URL, or export {ENVIRONMENT}",
+        )
+    if is_url(where):
+        server = Entry({"url": where}, "config server")
+        with shardkit.connect(server) as kit:
+            yield Opened(kit, server, f"config server {server.address}")
+    else:  # read once: a file that is watched would log its warnings
+        shard_map = ShardMap.load(where)
+        with shardkit.connect(shard_map) as kit:
+            yield Opened(kit, shard_map.config_server, shard_map.source)
+
+
+def components(
+    topology: Opened, names: Sequence[str] = ()
+) -> tuple[dict[str, Component], dict[str, ConfigError]]:
+    """Read components.
+
+    Args:
+        topology: where.
+        names: which; none for all that there are.
+
+    Returns:
+        The components by name, and what is wrong with those that cannot be used.
+
+    Raises:
+        ConfigError: a component that was named cannot be used, or none can be read.
+    """
+    try:
+        wanted = list(names) or topology.kit.components()
+    except ServerErrors as error:
+        raise ConfigServerError(
+            f"{topology.name} cannot be read: {reason(error)}", "start it, or name another"
+        ) from error
+    found: dict[str, Component] = {}
+    broken: dict[str, ConfigError] = {}
+    for name in wanted:
+        try:
+            found[name] = topology.kit.component(name)
+        except ConfigServerError:
+            raise
+        except ConfigError as error:
+            if names:
+                raise
+            broken[name] = error
+    if not found and not broken:
+        raise ConfigError(
+            f"{topology.name} describes no component",
+            "push a shard map first: shardkit config push",
+        )
+    return found, broken
+
+
+def config_server(where: str | None, shard_map: ShardMap | None = None) -> Entry:
+    """Return the config server that a command is to use.
+
+    Args:
+        where: what ``--config`` says: its URL, or a map that names it.
+        shard_map: the map that the command is about: its own config server comes before that of
+            ``$SHARDKIT_CONFIG``.
+
+    Raises:
+        ConfigError: none is named.
+    """
+    if where is None and shard_map is not None and shard_map.config_server is not None:
+        return shard_map.config_server
+    where = where or os.environ.get(ENVIRONMENT)
+    if where and is_url(where):
+        return Entry({"url": where}, "config server")
+    named = ShardMap.load(where) if where else shard_map
+    if named is not None and named.config_server is not None:
+        return named.config_server
+    what = f"{named.source} names no config_server" if named else "no config server was named"
+    raise ConfigError(what, "say --config redis://HOST:PORT, or add config_server: to the map")
+
+
+@contextmanager
+def connected(server: Entry) -> Iterator[redis.Redis]:
+    """Give a client of a config server, which is closed afterwards.
+
+    Raises:
+        ConfigError: its entry refers to a name that is not in the environment.
+    """
+    limits = {"socket_timeout": CONFIG_TIMEOUT, "socket_connect_timeout": CONFIG_TIMEOUT}
+    client = Connector().blocking({**limits, **server.resolved("config server")})
+    assert isinstance(client, redis.Redis)  # no entry of a config server is a cluster
+    with closing(client):
+        yield client

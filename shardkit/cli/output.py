@@ -1,0 +1,245 @@
+"""What a command writes, and how: the only module that knows the terminal.
+
+::
+
+    stdout   the answer: tables and lines for people, or with --json one document and nothing else
+    stderr   remarks, progress, and at most one line of error: what is wrong; what to do about it
+
+A table fits a terminal by folding its wordy columns. Where stdout is no terminal nothing is folded,
+cut or coloured: one row is one line, however long, without blanks at its end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TextIO, TypeAlias
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.status import Status
+from rich.table import Table
+from rich.text import Text
+
+from shardkit.cli.wording import one_line, printable
+
+PROGRAM = "shardkit"
+_ENDLESS = 100_000  # columns, where nothing is folded
+
+GOOD, BAD, DOUBTFUL, FAINT, STRONG = "green", "red", "yellow", "dim", "bold"
+
+
+class Styled(NamedTuple):
+    """A cell in a colour. The colour says nothing that the text does not say."""
+
+    text: str
+    style: str
+
+
+Cell: TypeAlias = "str | int | float | Styled | None"
+
+
+class Column(NamedTuple):
+    """A column of a table.
+
+    Attributes:
+        title: its heading.
+        right: for numbers.
+        folds: its cells may take several lines in a narrow terminal.
+    """
+
+    title: str
+    right: bool = False
+    folds: bool = False
+
+
+def number(title: str) -> Column:
+    """Return a column of numbers."""
+    return Column(title, right=True)
+
+
+def wordy(title: str) -> Column:
+    """Return a column of text that may be folded."""
+    return Column(title, folds=True)
+
+
+@dataclass
+class Grid:
+    """A table: its columns, its rows, and whether a rule goes before a row."""
+
+    columns: list[Column]
+    rows: list[list[Cell]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, *columns: str | Column) -> Grid:
+        """Return an empty table; a column given as text holds text that is never folded."""
+        return cls([Column(c) if isinstance(c, str) else c for c in columns])
+
+    def row(self, *cells: Cell) -> None:
+        """Add a row, one cell for each column; None is shown as a hyphen."""
+        assert len(cells) == len(self.columns)
+        self.rows.append(list(cells))
+
+    def without_empty(self) -> Grid:
+        """Return the table without the columns that say nothing."""
+        kept = [n for n in range(len(self.columns)) if any(_says(row[n]) for row in self.rows)]
+        rows = [[row[n] for n in kept] for row in self.rows]
+        return Grid([self.columns[n] for n in kept], rows)
+
+
+def _says(cell: Cell) -> bool:
+    return cell is not None and cell != ""
+
+
+class Output:
+    """Where one command writes to.
+
+    Args:
+        as_json: the answer is one JSON document.
+    """
+
+    def __init__(self, as_json: bool = False) -> None:
+        self.as_json = as_json
+        self._out = _console(sys.stdout)
+        self._err = _console(sys.stderr)
+
+    @property
+    def interactive(self) -> bool:
+        """Whether the answer goes to a terminal."""
+        return _is_terminal(sys.stdout)
+
+    @property
+    def width(self) -> int:
+        """How many columns a line of the answer may have."""
+        return self._out.width
+
+    # ---- the answer
+
+    def document(self, value: Any, *, indent: int | None = 2) -> None:
+        """Write the answer as JSON."""
+        sys.stdout.write(json.dumps(value, indent=indent) + "\n")
+        sys.stdout.flush()
+
+    def line(self, text: str = "", style: str = "") -> None:
+        """Write a line of the answer."""
+        self._out.print(Text(printable(text), style), soft_wrap=not self.interactive)
+
+    def text(self, text: str) -> None:
+        """Write text as it is, which may have many lines."""
+        self._out.out(text, end="", highlight=False)
+
+    def table(self, grid: Grid) -> None:
+        """Write a table."""
+        if self.interactive:
+            self._out.print(_rendered(grid, self._out))
+            return
+        with self._out.capture() as captured:
+            self._out.print(_rendered(grid, self._out))
+        self.text("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+
+    @contextmanager
+    def live(self) -> Iterator[Live | None]:
+        """Give what redraws a table in place; None where stdout is no terminal."""
+        if not self.interactive or self.as_json:
+            yield None
+            return
+        with Live(console=self._out, auto_refresh=False, vertical_overflow="visible") as live:
+            yield live
+
+    def redraw(self, live: Live, grid: Grid, *lines: Styled) -> None:
+        """Put a table and lines below it in the place of what was there."""
+        parts: list[RenderableType] = [_rendered(grid, self._out)]
+        parts += [Text(printable(line.text), line.style) for line in lines]
+        live.update(Group(*parts), refresh=True)
+
+    # ---- remarks
+
+    def note(self, text: str, style: str = "") -> None:
+        """Write a remark."""
+        self._err.print(Text(one_line(text), style), soft_wrap=True)
+
+    def warning(self, text: str) -> None:
+        """Write a warning."""
+        self.note(f"warning: {text}", DOUBTFUL)
+
+    @contextmanager
+    def busy(self, text: str) -> Iterator[Status | None]:
+        """Show that something is being done, as long as it is; only in a terminal."""
+        if not _is_terminal(sys.stderr):
+            yield None
+            return
+        with self._err.status(Text(text)) as status:
+            yield status
+
+
+def write_error(message: str, remedy: str = "") -> None:
+    """Write the one line that says what is wrong and what to do about it."""
+    line = Text()
+    line.append(f"{PROGRAM}: ", FAINT)
+    line.append("error: ", f"{STRONG} {BAD}")
+    line.append(one_line(message))
+    if remedy:
+        line.append(f"; {one_line(remedy)}")
+    _console(sys.stderr).print(line, soft_wrap=True)
+
+
+def write_private(path: str, text: str) -> None:
+    """Write a file that only this user can read.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with open(descriptor, "w", encoding="utf-8") as file:
+        os.fchmod(descriptor, 0o600)  # of a file that was there before
+        file.write(text)
+
+
+def _rendered(grid: Grid, console: Console) -> Table:
+    """Return rich's table: airy where there is room, and tight where there is not."""
+    airy = _table(grid, 2)
+    everything = console.options.update(max_width=_ENDLESS)
+    if console.measure(airy, options=everything).maximum <= console.width:
+        return airy
+    return _table(grid, 1)
+
+
+def _table(grid: Grid, gap: int) -> Table:
+    table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style=STRONG)
+    for column in grid.columns:
+        table.add_column(
+            Text(column.title),
+            justify="right" if column.right else "left",
+            no_wrap=not column.folds,
+            overflow="fold" if column.folds else "ellipsis",
+        )
+    for row in grid.rows:
+        table.add_row(*map(_cell, row))
+    return table
+
+
+def _cell(cell: Cell) -> Text:
+    if isinstance(cell, Styled):
+        return Text("\n".join(map(printable, cell.text.split("\n"))), cell.style)
+    if cell is None or cell == "":
+        return Text("-", FAINT)
+    if isinstance(cell, int):
+        return Text(f"{cell:,}")
+    if isinstance(cell, float):
+        return Text(f"{cell:.2f}")
+    return Text("\n".join(map(printable, cell.split("\n"))))
+
+
+def _console(stream: TextIO) -> Console:
+    width = None if _is_terminal(stream) else _ENDLESS
+    return Console(
+        file=stream, width=width, markup=False, highlight=False, emoji=False, soft_wrap=False
+    )
+
+
+def _is_terminal(stream: TextIO) -> bool:
+    return stream.isatty()

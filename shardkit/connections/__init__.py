@@ -1,0 +1,19 @@
+"""redis-py's pools and connections, made safe.
+
+redis-py 8 repeats a command up to ten times when the answer does not come in time: an INCR sent to
+a server that stood still for some seconds was applied twice, and a BLPOP of eight seconds failed
+after 59. So the connections that we build
+
+- never repeat a command by themselves (an entry may ask for it: ``retries``);
+- wait for a blocking command as long as it blocks, and the socket timeout on top;
+- speak RESP2, unless the entry says otherwise, so that no push message comes between replies;
+- belong to a pool that can retire: it goes on serving those who hold it, and closes each connection
+  as it comes back.
+
+All through redis-py's documented extension points, ``connection_class`` and ``connection_pool``.
+"""
+
+from shardkit.connections.connector import Connector
+from shardkit.connections.wire import MISSING, new_reader, patience, patient, read_replies
+
+__all__ = ["MISSING", "Connector", "new_reader", "patience", "patient", "read_replies"]

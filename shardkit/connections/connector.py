@@ -1,0 +1,204 @@
+"""Builds redis-py clients for entries: the one place that knows how."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from typing import Any
+
+import redis
+import redis.asyncio as aioredis
+from redis import sentinel
+from redis.asyncio import sentinel as aiosentinel
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
+from redis.retry import Retry
+
+from shardkit.config.entry import DEFAULT_PORT
+from shardkit.connections.pool import AsyncPool, AsyncSentinelPool, Pool, SentinelPool
+from shardkit.connections.wire import (
+    AsyncSentinelConnection,
+    AsyncSentinelTlsConnection,
+    AsyncTcpConnection,
+    AsyncTlsConnection,
+    AsyncUnixConnection,
+    SentinelConnection,
+    SentinelTlsConnection,
+    TcpConnection,
+    TlsConnection,
+    UnixConnection,
+)
+
+SOCKET_TIMEOUT = 5.0
+CONNECT_TIMEOUT = 5.0
+
+# The fields of an entry that every kind of connection takes as they are.
+_COMMON = (
+    "db",
+    "username",
+    "password",
+    "max_connections",
+    "health_check_interval",
+    "client_name",
+    "encoding",
+    "encoding_errors",
+    "decode_responses",
+)
+
+
+# What a cluster's client itself wants to know of its connections.
+_ASKED_OF_CLUSTERS = (
+    *("protocol", "decode_responses", "encoding", "encoding_errors", "max_connections"),
+)
+
+
+class Connector:
+    """Builds redis-py clients for entries.
+
+    `shardkit.links.memory` replaces it to build clients of in-memory servers.
+    """
+
+    def blocking(self, fields: Mapping[str, Any]) -> redis.Redis | redis.RedisCluster:
+        """Return a blocking client; connects only for a cluster, whose nodes it must learn.
+
+        Args:
+            fields: an entry's fields, references resolved (`Entry.resolved`).
+        """
+        common = _common(fields, Retry)
+        if fields.get("cluster"):
+            return _cluster(fields, common)
+        pool: redis.ConnectionPool
+        if "sentinel" in fields:
+            asked = fields["sentinel"]
+            manager = sentinel.Sentinel(  # type: ignore[no-untyped-call]
+                _addresses(asked), sentinel_kwargs=_to_sentinels(fields, asked, Retry)
+            )
+            pool = SentinelPool(
+                asked["service"],
+                manager,
+                connection_class=SentinelTlsConnection if fields.get("ssl") else SentinelConnection,
+                **common,
+                **_network(fields),
+            )
+        elif "unix_socket_path" in fields:
+            pool = Pool(connection_class=UnixConnection, path=fields["unix_socket_path"], **common)
+        else:
+            pool = Pool(
+                connection_class=TlsConnection if fields.get("ssl") else TcpConnection,
+                host=fields.get("host", "localhost"),
+                port=fields.get("port", DEFAULT_PORT),
+                **common,
+                **_network(fields),
+            )
+        return redis.Redis(connection_pool=pool)
+
+    def awaiting(self, fields: Mapping[str, Any]) -> aioredis.Redis | aioredis.RedisCluster:
+        """Return an awaiting client; connects when it is first used."""
+        common = _common(fields, AsyncRetry)
+        if fields.get("cluster"):
+            cluster = aioredis.RedisCluster(
+                host=fields.get("host", "localhost"),
+                port=fields.get("port", DEFAULT_PORT),
+                ssl=bool(fields.get("ssl")),
+                **_without(common, "db"),
+                **_network(fields),
+            )
+            # Its nodes take our kind of connection too, though its constructor does not ask.
+            made = AsyncTlsConnection if fields.get("ssl") else AsyncTcpConnection
+            cluster.nodes_manager.connection_kwargs["connection_class"] = made
+            for node in cluster.nodes_manager.startup_nodes.values():
+                node.connection_class = made
+            return cluster
+        pool: aioredis.ConnectionPool
+        if "sentinel" in fields:
+            asked = fields["sentinel"]
+            manager = aiosentinel.Sentinel(  # type: ignore[no-untyped-call]
+                _addresses(asked), sentinel_kwargs=_to_sentinels(fields, asked, AsyncRetry)
+            )
+            tls = fields.get("ssl")
+            pool = AsyncSentinelPool(
+                asked["service"],
+                manager,
+                connection_class=AsyncSentinelTlsConnection if tls else AsyncSentinelConnection,
+                **common,
+                **_network(fields),
+            )
+        elif "unix_socket_path" in fields:
+            path = fields["unix_socket_path"]
+            pool = AsyncPool(connection_class=AsyncUnixConnection, path=path, **common)
+        else:
+            pool = AsyncPool(
+                connection_class=AsyncTlsConnection if fields.get("ssl") else AsyncTcpConnection,
+                host=fields.get("host", "localhost"),
+                port=fields.get("port", DEFAULT_PORT),
+                **common,
+                **_network(fields),
+            )
+        return aioredis.Redis(connection_pool=pool)
+
+
+def _cluster(fields: Mapping[str, Any], common: dict[str, Any]) -> redis.RedisCluster:
+    host, port = fields.get("host", "localhost"), fields.get("port", DEFAULT_PORT)
+    options = _without(common, "db") | _network(fields)
+    retry, own = options["retry"], _without(_without(options, "retry"), "max_connections")
+
+    class NodeConnection(TlsConnection if fields.get("ssl") else TcpConnection):  # type: ignore[misc]
+        # The options go here: of those that are given to the cluster it drops some in silence.
+        def __init__(self, **given: Any) -> None:
+            super().__init__(**{**given, **own})
+
+    # Only a cluster by URL looks at the classes of pool and connection.
+    return redis.RedisCluster(
+        url=f"redis://[{host}]:{port}" if ":" in host else f"redis://{host}:{port}",
+        retry=retry,
+        connection_pool_class=Pool,
+        connection_class=NodeConnection,
+        **{name: options[name] for name in _ASKED_OF_CLUSTERS if name in options},
+    )
+
+
+def _common(fields: Mapping[str, Any], retry: type[Any]) -> dict[str, Any]:
+    """What every kind of connection takes."""
+    retries = fields.get("retries", 0)
+    backoff = ExponentialWithJitterBackoff(base=0.05, cap=1) if retries else NoBackoff()
+    return {
+        "protocol": fields.get("protocol", 2),
+        "socket_timeout": fields.get("socket_timeout", SOCKET_TIMEOUT),
+        "retry": retry(backoff, retries),
+        **{name: fields[name] for name in _COMMON if name in fields},
+    }
+
+
+def _network(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """What connections over a network take, TLS or not."""
+    taken = {
+        "socket_connect_timeout": fields.get("socket_connect_timeout", CONNECT_TIMEOUT),
+        "socket_keepalive": fields.get("socket_keepalive", True),
+    }
+    if fields.get("ssl"):
+        taken |= {n: v for n, v in fields.items() if n.startswith("ssl_")}
+        if "ssl_min_version" in taken:
+            taken["ssl_min_version"] = getattr(ssl.TLSVersion, taken["ssl_min_version"])
+    return taken
+
+
+def _addresses(asked: Mapping[str, Any]) -> list[tuple[str, int]]:
+    return [(host, port) for host, port in asked["sentinels"]]
+
+
+def _to_sentinels(
+    fields: Mapping[str, Any], asked: Mapping[str, Any], retry: type[Any]
+) -> dict[str, Any]:
+    """How to connect to the Sentinels themselves: the entry's timeouts and TLS, own credentials."""
+    taken = {
+        "socket_timeout": fields.get("socket_timeout", SOCKET_TIMEOUT),
+        "protocol": 2,
+        "retry": retry(NoBackoff(), 0),
+        **_network(fields),
+        **{name: asked[name] for name in ("username", "password") if name in asked},
+    }
+    return taken | {"ssl": True} if fields.get("ssl") else taken
+
+
+def _without(values: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key != name}

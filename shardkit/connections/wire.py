@@ -1,0 +1,277 @@
+"""redis-py's connections, made patient with blocking commands, and quick at reading many answers.
+
+A command that may block is waited for as long as it blocks, and the socket timeout on top.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import select
+import time
+from builtins import TimeoutError as BuiltinTimeoutError
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import hiredis
+import redis
+import redis.asyncio as aioredis
+from redis import sentinel
+from redis.asyncio import sentinel as aiosentinel
+from redis.exceptions import (
+    ConnectionError,  # noqa: A004 - redis-py's own
+    InvalidResponse,
+    ResponseError,
+    TimeoutError,  # noqa: A004 - redis-py's own
+)
+from redis.utils import SENTINEL as NOT_GIVEN
+
+from shardkit.errors import RoutingError
+from shardkit.routing.command_keys import blocking_seconds
+
+MISSING = object()
+READ_BYTES = 64 * 1024
+_CLOSED = "the server closed the connection"
+
+_BLOCKING = (
+    *("BLPOP", "BRPOP", "BLMOVE", "BRPOPLPUSH", "BLMPOP", "BZMPOP", "BZPOPMIN", "BZPOPMAX"),
+    *("XREAD", "XREADGROUP", "WAIT", "WAITAOF"),
+)
+# The names that can block, as they may be written; whether a call does, blocking_seconds says.
+_MAY_BLOCK = frozenset(
+    spelled
+    for name in _BLOCKING
+    for text in (name, name.lower())
+    for spelled in (text, text.encode())
+)
+
+
+class _Patient:
+    """Reads the answer of a blocking command with that command's patience."""
+
+    socket_timeout: float | None
+    _sock: Any
+    _blocks: float | None = None
+
+    def send_command(self, *args: Any, **kwargs: Any) -> Any:
+        sent = super().send_command(*args, **kwargs)  # type: ignore[misc]
+        if args[0] in _MAY_BLOCK:  # noted only now: a health check has an answer of its own
+            self._blocks = _blocking_seconds(args)
+        return sent
+
+    def read_response(self, *args: Any, timeout: Any = NOT_GIVEN, **kwargs: Any) -> Any:
+        # A Sentinel-managed connection would else stay open when its reader is interrupted.
+        kwargs.setdefault("disconnect_on_error", True)
+        if self._blocks is not None:
+            if timeout is NOT_GIVEN:
+                timeout = patience(self._blocks, self.socket_timeout)
+            self._blocks = None
+        return super().read_response(*args, timeout=timeout, **kwargs)  # type: ignore[misc]
+
+    def limit(self, seconds: float | None) -> None:
+        """From now on wait so long for each read and write; None is for ever."""
+        if self._sock is not None:
+            self._sock.settimeout(seconds)
+
+
+class _Direct(_Patient):
+    """Reads the answers to many commands at once, in hiredis."""
+
+    protocol: int
+    health_check_interval: Any
+    next_health_check: Any
+    _host_error: Any
+    _replies: Any = None
+    _replies_of: Any = None
+
+    def read_replies(self, count: int, raw: bool, more: bool = False) -> list[Any]:
+        """Read the answers to so many commands; those that are errors are exceptions in the list.
+
+        Args:
+            count: how many.
+            raw: whether to leave text undecoded.
+            more: whether others may follow at once.
+
+        Raises:
+            ConnectionError, TimeoutError: redis-py's; the connection is closed then.
+        """
+        if self.protocol != 2:  # a push message would be taken for an answer
+            return read_replies(super(), count, raw)
+        sock = self._sock
+        if sock is None:
+            raise ConnectionError(_CLOSED)
+        if self._replies_of is not sock:
+            self._replies, self._replies_of = new_reader(self), sock
+        reader, decode = self._replies, not raw
+        try:
+            if count == 1 or more or reader.has_data():
+                replies = [_next(reader, sock, decode) for _ in range(count)]
+            else:  # hiredis makes the list, given its head
+                reader.feed(b"*%d\r\n" % count)
+                replies = _next(reader, sock, decode)
+        except BuiltinTimeoutError:
+            self.disconnect()
+            raise TimeoutError(f"Timeout reading from {self._host_error()}") from None
+        except OSError as error:
+            self.disconnect()
+            raise ConnectionError(f"{error} while reading from {self._host_error()}") from None
+        except BaseException:
+            self.disconnect()
+            raise
+        if not more:
+            if reader.has_data():
+                self.disconnect()  # it says more than was asked for
+            elif self.health_check_interval:
+                self.next_health_check = time.monotonic() + self.health_check_interval
+        return replies
+
+    def disconnect(self, *args: Any, **kwargs: Any) -> None:
+        self._replies = self._replies_of = None
+        super().disconnect(*args, **kwargs)  # type: ignore[misc]
+
+
+def _next(reader: Any, sock: Any, decode: bool) -> Any:
+    """Return the next answer, once it is all there."""
+    reply = reader.gets(decode)
+    while reply is MISSING:
+        data = sock.recv(READ_BYTES)
+        if not data:
+            raise ConnectionError(_CLOSED)
+        reader.feed(data)
+        reply = reader.gets(decode)
+    return reply
+
+
+class _AsyncPatient:
+    """The same for awaiting connections, whose ``timeout`` argument means something else."""
+
+    socket_timeout: float | None
+    _writer: asyncio.StreamWriter | None
+    _blocks: float | None = None
+
+    async def send_command(self, *args: Any, **kwargs: Any) -> None:
+        await super().send_command(*args, **kwargs)  # type: ignore[misc]
+        if args[0] in _MAY_BLOCK:
+            self._blocks = _blocking_seconds(args)
+
+    async def read_response(self, *args: Any, **kwargs: Any) -> Any:
+        blocks, self._blocks = self._blocks, None
+        if blocks is None or kwargs.get("timeout") is not None:
+            return await super().read_response(*args, **kwargs)  # type: ignore[misc]
+        with patient(self, blocks):
+            return await super().read_response(*args, **kwargs)  # type: ignore[misc]
+
+    @property
+    def transport(self) -> Any:
+        """What bytes go through, for whoever has checked the connection out."""
+        return self._writer.transport if self._writer is not None else None
+
+    def is_quiet(self) -> bool:
+        """Whether it is connected, and the server neither says anything nor has closed it.
+
+        The event loop may not have seen yet what has arrived, so the socket is asked.
+        """
+        transport = self.transport
+        if transport is None or transport.is_closing() or self.should_reconnect():  # type: ignore[attr-defined]
+            return False
+        poll = select.poll()
+        poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return not poll.poll(0)
+
+
+def patience(blocks: float, socket_timeout: float | None) -> float | None:
+    """Return how long to wait for a command that may block so long; None is for ever."""
+    if not blocks or socket_timeout is None or math.isinf(blocks):
+        return None
+    return blocks + socket_timeout
+
+
+@contextmanager
+def patient(connection: Any, blocks: float) -> Iterator[None]:
+    """Have an awaiting connection wait for a command that may block so long.
+
+    Not through the ``timeout`` of its read_response: redis-py takes that as "return None then",
+    which would lose the answer.
+    """
+    usual = connection.socket_timeout
+    connection.socket_timeout = patience(blocks, usual)
+    try:
+        yield
+    finally:
+        connection.socket_timeout = usual
+
+
+def _blocking_seconds(args: Sequence[Any]) -> float | None:
+    try:
+        return blocking_seconds(args)
+    except RoutingError:
+        return None  # the server will say what is wrong with it
+
+
+def read_replies(connection: Any, count: int, raw: bool, more: bool = False) -> list[Any]:
+    """Read the answers to so many commands from any connection of redis-py's kind.
+
+    Raises:
+        ConnectionError, TimeoutError: redis-py's.
+    """
+    replies: list[Any] = []
+    read = connection.read_response
+    while len(replies) < count:
+        try:
+            replies.append(read(disable_decoding=raw))
+        except ResponseError as error:
+            replies.append(error)
+    return replies
+
+
+def new_reader(connection: Any) -> Any:
+    """Return a parser of a connected connection's answers; for what is not all there, MISSING."""
+    encoder = connection.encoder
+    decode = {"encoding": encoder.encoding, "errors": encoder.encoding_errors}
+    return hiredis.Reader(
+        protocolError=InvalidResponse,
+        replyError=connection._parser.parse_error,
+        notEnoughData=MISSING,
+        **(decode if encoder.decode_responses else {}),
+    )
+
+
+class TcpConnection(_Direct, redis.Connection):
+    """redis-py's TCP connection, patient with blocking commands."""
+
+
+class TlsConnection(_Direct, redis.SSLConnection):
+    """redis-py's TLS connection, patient with blocking commands."""
+
+
+class UnixConnection(_Direct, redis.UnixDomainSocketConnection):
+    """redis-py's Unix socket connection, patient with blocking commands."""
+
+
+class SentinelConnection(_Patient, sentinel.SentinelManagedConnection):
+    """redis-py's Sentinel-managed connection, patient with blocking commands."""
+
+
+class SentinelTlsConnection(_Patient, sentinel.SentinelManagedSSLConnection):
+    """redis-py's Sentinel-managed TLS connection, patient with blocking commands."""
+
+
+class AsyncTcpConnection(_AsyncPatient, aioredis.Connection):
+    """The awaiting TCP connection, patient with blocking commands."""
+
+
+class AsyncTlsConnection(_AsyncPatient, aioredis.SSLConnection):
+    """The awaiting TLS connection, patient with blocking commands."""
+
+
+class AsyncUnixConnection(_AsyncPatient, aioredis.UnixDomainSocketConnection):
+    """The awaiting Unix socket connection, patient with blocking commands."""
+
+
+class AsyncSentinelConnection(_AsyncPatient, aiosentinel.SentinelManagedConnection):
+    """The awaiting Sentinel-managed connection, patient with blocking commands."""
+
+
+class AsyncSentinelTlsConnection(_AsyncPatient, aiosentinel.SentinelManagedSSLConnection):
+    """The awaiting Sentinel-managed TLS connection, patient with blocking commands."""

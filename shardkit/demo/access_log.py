@@ -1,0 +1,212 @@
+r"""Web access logs in Common and Combined Log Format, read batch by batch.
+
+::
+
+    192.0.2.7 - - [03/Mar/2025:23:30:00 -0100] "GET / HTTP/1.1" 200 512
+    192.0.2.7 - - [03/Mar/2025:23:30:00 -0100] "GET / HTTP/1.1" 200 512 "-" "Mozilla/5.0 (X11)"
+    └───┬───┘      └────────────┬───────────┘                                └───────┬───────┘
+     address        its date in UTC: 4 March                                       agent
+
+The visitor of a line is its address and agent. A Common line has no agent: its visitor is the
+address alone, the same as with the agent ``""``. Fields after the agent are not looked at.
+
+A line is malformed if it has not this form: a word each for address, identity and user, a time that
+there is, the request, status and size, and then nothing or the quoted referer and agent, in which
+``\"`` does not end the text. A line that is cut short is malformed.
+
+A log of any length is read in bounded memory, plain or compressed with gzip (in one or several
+members, which its content says and not its name).
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta, timezone
+from functools import partial
+from itertools import islice
+from typing import Any, BinaryIO, Final, Self, TypeAlias
+
+Visitor: TypeAlias = tuple[bytes, bytes]  # address and agent
+
+LONGEST: Final = 64 * 1024  # bytes of a line; servers refuse requests that would log more
+_BUFFER = 256 * 1024
+_GZIP = b"\x1f\x8b"
+_EPOCH = date(1970, 1, 1)
+_MINUTES_KNOWN = 50_000
+
+_TEXT = rb'[^"\\]*+(?:\\.[^"\\]*+)*+'
+_LINE = re.compile(
+    rb"([^ ]++) [^ ]++ [^ ]++ "
+    rb"\[([0-3]\d/[A-Z][a-z]{2}/\d{4}:\d{2}:\d{2}):\d{2} ([+-]\d{4})\] "
+    rb'"%(text)b" (?:\d{3}|-) (?:\d+|-)'
+    rb'(?: "%(text)b" "(%(text)b)"(?: .*)?)?\r?\n?\Z' % {b"text": _TEXT},
+    re.DOTALL,
+)
+_NAMES = b"Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec"
+_MONTHS = {name: n for n, name in enumerate(_NAMES.split(), start=1)}
+
+
+@dataclass(slots=True)
+class Batch:
+    """What some lines of a log say.
+
+    Attributes:
+        lines: how many there were.
+        visits: the visitor of every well-formed line, by its date in UTC.
+        malformed: the others, each with its position among the lines.
+    """
+
+    lines: int = 0
+    visits: dict[date, list[Visitor]] = field(default_factory=dict)
+    malformed: list[tuple[int, bytes]] = field(default_factory=list)
+
+
+class Parser:
+    """Parses batches of lines; remembers the dates of the minutes that it met."""
+
+    def __init__(self) -> None:
+        self._dates: dict[tuple[bytes, bytes], date | None] = {}
+
+    def parse(self, lines: list[bytes]) -> Batch:
+        """Return what lines say. Cost: about 1.5 microseconds a line."""
+        batch = Batch(len(lines))
+        by_minute: dict[tuple[bytes, bytes], list[Visitor] | None] = {}
+        for n, match in enumerate(map(_LINE.match, lines)):
+            if match is None:
+                batch.malformed.append((n, lines[n]))
+                continue
+            address, minute, zone, agent = match.groups(b"")
+            try:
+                visits = by_minute[minute, zone]
+            except KeyError:
+                day = self._date(minute, zone)
+                visits = None if day is None else batch.visits.setdefault(day, [])
+                by_minute[minute, zone] = visits
+            if visits is None:
+                batch.malformed.append((n, lines[n]))
+            else:
+                visits.append((address, agent))
+        return batch
+
+    def _date(self, minute: bytes, zone: bytes) -> date | None:
+        """Return the date in UTC of a minute; None if there is no such minute."""
+        if len(self._dates) > _MINUTES_KNOWN:
+            self._dates.clear()
+        try:
+            return self._dates[minute, zone]
+        except KeyError:
+            found = self._dates[minute, zone] = utc_date(minute, zone)
+            return found
+
+
+def utc_date(minute: bytes, zone: bytes) -> date | None:
+    """Return the date in UTC of a log's time.
+
+    Args:
+        minute: ``03/Mar/2025:23:30``.
+        zone: its offset from UTC, ``-0100``.
+
+    Returns:
+        The date; None if there is no such time, or it lies before 1970.
+    """
+    month = _MONTHS.get(minute[3:6], 0)
+    hours, minutes = int(zone[1:3]), int(zone[3:])
+    if hours > 23 or minutes > 59:
+        return None
+    offset = timedelta(hours=hours, minutes=minutes)
+    numbers = int(minute[7:11]), month, int(minute[:2]), int(minute[12:14]), int(minute[15:])
+    with suppress(ValueError, OverflowError):
+        zoned = datetime(*numbers, tzinfo=timezone(-offset if zone[:1] == b"-" else offset))
+        day = zoned.astimezone(UTC).date()
+        return day if day >= _EPOCH else None
+    return None
+
+
+class AccessLog:
+    """A log that is open for reading. A context manager.
+
+    Args:
+        stream: its bytes, plain or compressed.
+        name: what messages call it.
+
+    Attributes:
+        name: what messages call it.
+        size: how many bytes the file has; None for a pipe.
+        damage: why reading ended before the log did; empty if it did not.
+    """
+
+    def __init__(self, stream: BinaryIO, name: str) -> None:
+        self.name = name
+        self.size = _size(stream)
+        self.damage = ""
+        buffered: Any = stream if isinstance(stream, io.BufferedReader) else _buffered(stream)
+        self._file: BinaryIO = buffered
+        compressed = buffered.peek(2)[:2] == _GZIP
+        self._plain = _buffered(gzip.GzipFile(fileobj=buffered)) if compressed else self._file
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Self:
+        """Open a file.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        return cls(open(path, "rb", buffering=_BUFFER), os.fspath(path))
+
+    @property
+    def position(self) -> int:
+        """How many of the file's bytes were read."""
+        return self._file.tell()
+
+    def batches(self, size: int) -> Iterator[list[bytes]]:
+        """Yield the lines, so many at a time, each with its line break.
+
+        A line longer than 64 KiB is cut off there, which makes it a malformed one.
+        """
+        lines = self._lines()
+        while batch := list(islice(lines, size)):
+            yield batch
+
+    def _lines(self) -> Iterator[bytes]:
+        read = self._plain.readline
+        try:
+            for line in iter(partial(read, LONGEST), b""):
+                yield line
+                if len(line) == LONGEST and not line.endswith(b"\n"):
+                    while (rest := read(LONGEST)) and not rest.endswith(b"\n"):
+                        pass
+        except EOFError:
+            self.damage = "the compressed data ends too early"
+        except (OSError, zlib.error) as error:
+            self.damage = str(error)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._plain.close()
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+def _buffered(stream: Any) -> BinaryIO:
+    return io.BufferedReader(stream, _BUFFER)
+
+
+def _size(stream: BinaryIO) -> int | None:
+    with suppress(OSError):  # a pipe
+        here = stream.tell()
+        end = stream.seek(0, os.SEEK_END)
+        stream.seek(here)
+        return end
+    return None

@@ -1,0 +1,235 @@
+"""``shardkit demo``: the main job.
+
+::
+
+    laptop map ─► embedded servers ─► push ─► a kit from the config server's URL ─► replay ─► tables
+"""
+
+from __future__ import annotations
+
+import io
+import shlex
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.resources import files
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+import shardkit
+from shardkit.cli.options import common_options, examples, opened
+from shardkit.cli.output import FAINT, GOOD, Output
+from shardkit.cli.wording import counted
+from shardkit.config.shard_map import ShardMap
+from shardkit.config.store import push
+from shardkit.demo import sample
+from shardkit.demo.access_log import AccessLog
+from shardkit.demo.counting import (
+    FIRST_DAY,
+    VISITORS,
+    VISITORS_COMPONENT,
+    Counting,
+)
+from shardkit.demo.load import loads
+from shardkit.demo.replay import BATCH_SIZE, Replayed, replay
+from shardkit.demo.report import Example, Report, document, show
+from shardkit.demo.weighing import weigh
+from shardkit.kit import ENVIRONMENT, ShardKit
+from shardkit.local import LocalServers
+
+INTERRUPTED = 130  # the exit code after Ctrl-C
+
+
+@click.command(
+    epilog=examples(
+        "shardkit demo",
+        "shardkit demo --log access.log.gz",
+        "zcat access.log.*.gz | shardkit demo --log - --first-day 1000000 --json",
+        "shardkit demo --keep",
+    )
+)
+@click.option(
+    "--log",
+    "path",
+    metavar="FILE",
+    help="An access log in Common or Combined Log Format, plain or gzip; - reads it from stdin. "
+    "Without it a sample is replayed.",
+)
+@click.option(
+    "-c",
+    "--config",
+    "where",
+    metavar="MAP|URL",
+    help="Use the servers of this shard map or config server, and not embedded ones.",
+)
+@click.option("--fresh", is_flag=True, help="Remove first what earlier runs left on those servers.")
+@click.option("--keep", is_flag=True, help="Keep the embedded servers running until Ctrl-C.")
+@click.option(
+    "--batch-size",
+    type=click.IntRange(1, 1_000_000),
+    default=BATCH_SIZE,
+    show_default=True,
+    metavar="LINES",
+    help="How many lines are counted at a time.",
+)
+@click.option(
+    "--first-day",
+    type=click.IntRange(0, 1_000_000_000),
+    default=FIRST_DAY,
+    show_default=True,
+    metavar="VISITORS",
+    help="How many visitors to assume of the day before, where it is not there.",
+)
+@common_options
+def demo(
+    path: str | None,
+    where: str | None,
+    fresh: bool,
+    keep: bool,
+    batch_size: int,
+    first_day: int,
+    as_json: bool,
+) -> int:
+    """Count the hits and unique visitors per day of a web access log, over 16 shards.
+
+    Starts a config server and four data servers on free ports, pushes the laptop's shard map, and
+    replays the log through decorated functions and the unique-visitors structure. Then shows what
+    was counted, how the shards share it, what memory it takes, and where one visitor's id lives.
+    """
+    if keep and where:
+        raise click.UsageError("--keep is about embedded servers, which --config does without")
+    output = Output(as_json)
+    with _log(path) as log, _servers(output, where) as site:
+        counting = Counting(site.kit, first_day)
+        if fresh:
+            counting.forget()
+        with _progress(log) as progress:
+            replayed = replay(log, counting, batch_size, progress)
+        report = _report(output, log, counting, replayed)
+        if as_json:
+            output.document(document(report))
+        else:
+            show(output, report)
+        if keep and not replayed.interrupted:
+            _keep(output, site, report)
+    if replayed.interrupted:
+        return INTERRUPTED
+    return 1 if report.damage else 0
+
+
+def laptop_map() -> ShardMap:
+    """Return the shard map that the embedded servers are started from."""
+    text = files("shardkit.demo").joinpath("local.yaml").read_text("utf-8")
+    return ShardMap.parse(text, "the laptop map")
+
+
+def _log(path: str | None) -> AccessLog:
+    if path is None:
+        return AccessLog(io.BytesIO(sample.read()), "sample")
+    if path == "-":
+        return AccessLog(sys.stdin.buffer, "stdin")
+    return AccessLog.open(path)
+
+
+@dataclass(frozen=True)
+class _Site:
+    """Where the job runs: a kit; and the config server's URL, if the servers are embedded."""
+
+    kit: ShardKit
+    url: str = ""
+
+
+@contextmanager
+def _servers(output: Output, where: str | None) -> Iterator[_Site]:
+    """Open the topology that was named, or start the laptop map's servers and open theirs."""
+    if where is not None:
+        with opened(where) as topology:
+            yield _Site(topology.kit)
+        return
+    servers = LocalServers(laptop_map(), ports="free")
+    total = counted(len(servers.servers), "server")
+    try:
+        with output.busy(f"starting {total}"):
+            servers.start()
+        config_server = servers.config_server
+        assert config_server is not None
+        with config_server.client() as client:
+            push(client, servers.shard_map)
+        url = f"redis://{config_server.address}/0"
+        output.note(f"started {total} and pushed their map to {url}", FAINT)
+        with shardkit.connect(url) as kit:
+            yield _Site(kit, url)
+    finally:
+        servers.stop()
+
+
+@contextmanager
+def _progress(log: AccessLog) -> Iterator[Callable[[Replayed], object] | None]:
+    """Show how far the log is read, where there is somebody to show it to."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    columns = (
+        TextColumn("replaying"),
+        BarColumn(),
+        TextColumn("{task.fields[lines]:>12,} lines  {task.fields[speed]:>9,.0f} a second"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=log.size, lines=0, speed=0.0)
+
+        def update(replayed: Replayed) -> None:
+            read = log.position if log.size is not None else 0
+            progress.update(task, completed=read, lines=replayed.lines, speed=replayed.speed)
+
+        yield update
+
+
+def _report(output: Output, log: AccessLog, counting: Counting, replayed: Replayed) -> Report:
+    kit = counting.kit
+    component = kit.component(VISITORS_COMPONENT)
+    days = counting.days()
+    example = None
+    if replayed.visitor is not None:
+        day, visitor = replayed.visitor
+        place, there = counting.locate(visitor, day)
+        figures = next(figures for figures in days if figures.day == day)
+        example = Example(visitor, figures, place, there, component.entry_of(place.shard).address)
+    shares, weights = [], None
+    if not replayed.interrupted:
+        with output.busy("asking the shards"):
+            shares = list(loads(kit, VISITORS_COMPONENT, VISITORS))
+        with output.busy("weighing the visitors"):
+            weights = weigh(counting, days)
+    return Report(
+        log.name,
+        log.damage,
+        replayed,
+        component,
+        counting.visitors.shard_size,
+        days,
+        shares,
+        weights,
+        example,
+    )
+
+
+def _keep(output: Output, site: _Site, report: Report) -> None:
+    """Tell how to look around, and wait for Ctrl-C."""
+    if not output.as_json:
+        output.line()
+        output.line(f"export {ENVIRONMENT}={shlex.quote(site.url)}", GOOD)
+        output.line("shardkit status", FAINT)
+        if report.example is not None:
+            example = report.example
+            name = f"{VISITORS}:{example.figures.day}"
+            output.line(f"shardkit locate unique --in {name} {example.place.id}", FAINT)
+    output.note("Ctrl-C stops the servers.", FAINT)
+    try:
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        output.note("stopped the servers", FAINT)

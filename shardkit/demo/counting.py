@@ -1,0 +1,140 @@
+"""What the job counts: hits and unique visitors per day.
+
+::
+
+    demo:hits                       HASH  hits by day, on component hits
+    demo:unique:2025-03-03          …     the visitors of each day, on component unique;
+                                          see `shardkit.structures.unique_visitors`
+
+    visitor   "192.0.2.7 Mozilla/5.0 (X11)"  ──blake2b──►  "f1c62c1ab1f6ba5…"
+              address, a blank, agent                       its first 15 digits are counted
+
+Hits go through a function that is handed its connection and called with a batch, visitors through
+the structure, once for each day of a batch. Their names begin with ``demo:``, so that the job can
+be run on servers that have other data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Any, Final
+
+import redis
+
+from shardkit.demo.access_log import Batch, Visitor
+from shardkit.kit import ShardKit
+from shardkit.routing.keys import text
+from shardkit.routing.partition import part_count
+from shardkit.structures.unique_visitors import VisitorPlace
+
+HITS: Final = "demo:hits"
+VISITORS: Final = "demo:unique"
+HITS_COMPONENT: Final = "hits"
+VISITORS_COMPONENT: Final = "unique"
+FIRST_DAY: Final = 10_000
+_VISITORS_KNOWN = 32_768
+
+
+@dataclass(frozen=True, slots=True)
+class DayFigures:
+    """What was counted on a day.
+
+    Attributes:
+        day: the date, UTC.
+        visitors: how many different ones came.
+        hits: how many lines there were.
+        planned: how many visitors the day's set was planned for.
+        parts: how many parts it has for them.
+    """
+
+    day: date
+    visitors: int
+    hits: int
+    planned: int
+    parts: int
+
+
+@lru_cache(_VISITORS_KNOWN)
+def session_of(visitor: Visitor) -> str:
+    """Return the hexadecimal digits that stand for a visitor."""
+    return blake2b(b"%b %b" % visitor, digest_size=8).hexdigest()
+
+
+class Counting:
+    """Counts batches of log lines.
+
+    Args:
+        kit: where; it has the components ``unique``, best with shards, and ``hits``.
+        first_day: how many visitors to plan for on a day that follows none.
+    """
+
+    def __init__(self, kit: ShardKit, first_day: int = FIRST_DAY) -> None:
+        self.kit = kit
+        self.visitors = kit.unique_visitors(
+            VISITORS, component=VISITORS_COMPONENT, first_day=first_day
+        )
+
+        @kit.redis_connection(HITS_COMPONENT)
+        def count_hits(conn: redis.Redis, batch: Batch) -> None:
+            with conn.pipeline(transaction=False) as pipe:
+                for day, visits in batch.visits.items():
+                    pipe.hincrby(HITS, day.isoformat(), len(visits))
+                pipe.execute()
+
+        @kit.redis_connection(HITS_COMPONENT)
+        def read_hits(conn: redis.Redis) -> dict[date, int]:
+            stored: Any = conn.hgetall(HITS)
+            return {date.fromisoformat(text(day)): int(hits) for day, hits in stored.items()}
+
+        @kit.redis_connection(HITS_COMPONENT)
+        def forget_hits(conn: redis.Redis) -> None:
+            conn.unlink(HITS)
+
+        @kit.sharded_connection(VISITORS_COMPONENT)
+        def is_there(conn: redis.Redis, key: str, visitor: int) -> bool:
+            return bool(conn.sismember(key, str(visitor)))
+
+        self._count_hits = count_hits
+        self._read_hits = read_hits
+        self._is_there = is_there
+        self._forget_hits = forget_hits
+
+    def count(self, batch: Batch) -> None:
+        """Count a batch of lines. Cost: one exchange, and two for each of its days.
+
+        Raises:
+            ShardErrors: shards failed; what the others got is counted.
+        """
+        if batch.visits:
+            self._count_hits(batch)
+        for day in sorted(batch.visits):  # a day is planned for by the count of the day before
+            visitors = set(batch.visits[day])
+            self.visitors.visit_many(map(session_of, visitors), day)
+
+    def days(self) -> list[DayFigures]:
+        """Return what was counted, day by day, as the servers have it. Cost: four exchanges."""
+        hits = self._read_hits()
+        days = sorted(hits)
+        visitors = self.visitors.counts(days)
+        planned = self.kit.together(*(self.visitors.deferred.expected(day) for day in days))
+        return [
+            DayFigures(day, visitors[day], hits[day], total, self._parts(total))
+            for day, total in zip(days, planned, strict=True)
+        ]
+
+    def locate(self, visitor: Visitor, day: date) -> tuple[VisitorPlace, bool]:
+        """Return where a visitor's id lives, and whether that shard says it is there."""
+        place = self.visitors.locate(session_of(visitor), day)
+        return place, self._is_there(place.key, place.id)
+
+    def forget(self) -> None:
+        """Remove all that was counted, also by earlier runs."""
+        for day in self._read_hits():
+            self.visitors.delete(day)
+        self._forget_hits()
+
+    def _parts(self, total: int) -> int:
+        return part_count(total, self.visitors.shard_size)

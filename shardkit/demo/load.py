@@ -1,0 +1,75 @@
+"""How the shards share the visitors: ids, keys and bytes of each.
+
+Bytes are what ``MEMORY USAGE`` says of each key: its name, its value, and what the server keeps
+beside them, without the table that finds keys by name. It is exact for a compact part; of a part
+that outgrew that form the server looks at some members.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from shardkit.commands import Command, Shard
+from shardkit.kit import ShardKit
+from shardkit.operation import Operation, pages
+from shardkit.routing.keys import text
+
+_AT_ONCE: Final = 1000  # keys of one pipeline
+_PART = re.compile(r":\d+\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class ShardLoad:
+    """What one shard has of a structure.
+
+    Attributes:
+        shard: the shard.
+        address: where it is, as its entry says.
+        ids: how many members are in its parts.
+        keys: how many keys.
+        size: how many bytes.
+    """
+
+    shard: Shard
+    address: str
+    ids: int
+    keys: int
+    size: int
+
+
+def loads(kit: ShardKit, component: str, name: str) -> Iterator[ShardLoad]:
+    """Ask each shard of a component what it has of a structure of sets.
+
+    Args:
+        kit: the kit.
+        component: the component.
+        name: the structure's name.
+
+    Cost: a SCAN of each shard's database, and two commands for each key of the structure.
+    """
+    router = kit.key_sharded(component)
+    described = kit.component(component)
+    for shard in described.all_shards():
+        number = shard.number or 0
+        found = set(map(text, router.client(number).scan_iter(match=f"{name}:*", count=_AT_ONCE)))
+        # Shards may share a database.
+        keys = [key for key in found if router.shard_of(key) == number]
+        ids, size = kit.driver.run(_sums(component, keys))
+        yield ShardLoad(shard, described.entry_of(shard).address, ids, len(keys), size)
+
+
+def _sums(component: str, keys: Iterable[str]) -> Operation[tuple[int, int]]:
+    """Return how many members, and how many bytes, keys have together."""
+    ids = size = 0
+    for page in pages(keys, _AT_ONCE):
+        size += sum((yield [_ask(component, key, "MEMORY", "USAGE", key) for key in page]))
+        parts = filter(_PART.search, page)
+        ids += sum((yield [_ask(component, key, "SCARD", key) for key in parts]))
+    return ids, size
+
+
+def _ask(component: str, key: str, *args: str) -> Command:
+    return Command(component, key, args, idempotent=True)

@@ -1,0 +1,130 @@
+"""The loop of the job: read lines, parse them, count them; its speed, and how it is interrupted."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import date
+from types import FrameType
+from typing import Any, Final, TypeAlias
+
+from shardkit.demo.access_log import AccessLog, Batch, Parser, Visitor
+from shardkit.demo.counting import Counting
+
+BATCH_SIZE: Final = 10_000
+EXAMPLES: Final = 5
+
+
+@dataclass(slots=True)
+class Replayed:
+    """What became of a log.
+
+    Attributes:
+        lines: how many lines were read and counted.
+        malformed: how many of them are malformed.
+        examples: the first of those, by the number of the line.
+        visitor: a visitor of the log, and a day on which it came; None if there is none.
+        seconds: how long it took.
+        interrupted: whether Ctrl-C ended it before the log did.
+    """
+
+    lines: int = 0
+    malformed: int = 0
+    examples: dict[int, bytes] = field(default_factory=dict)
+    visitor: tuple[date, Visitor] | None = None
+    seconds: float = 0.0
+    interrupted: bool = False
+
+    @property
+    def speed(self) -> float:
+        """Lines a second."""
+        return self.lines / self.seconds if self.seconds else 0.0
+
+    def add(self, batch: Batch) -> None:
+        """Take in a batch that was counted."""
+        for n, line in batch.malformed[: EXAMPLES - len(self.examples)]:
+            self.examples[self.lines + n + 1] = line
+        if self.visitor is None:
+            self.visitor = next(((day, visits[0]) for day, visits in batch.visits.items()), None)
+        self.malformed += len(batch.malformed)
+        self.lines += batch.lines
+
+
+Progress: TypeAlias = Callable[[Replayed], object]
+
+
+def replay(
+    log: AccessLog,
+    counting: Counting,
+    batch_size: int = BATCH_SIZE,
+    progress: Progress | None = None,
+) -> Replayed:
+    """Count all lines of a log, until it ends or Ctrl-C is pressed.
+
+    Args:
+        log: the log.
+        counting: what counts them.
+        batch_size: how many lines are counted at a time.
+        progress: called after each batch.
+
+    Raises:
+        ShardErrors: shards failed.
+    """
+    replayed = Replayed()
+    parser = Parser()
+    began = time.perf_counter()
+    with _Interrupts() as interrupts:
+        try:
+            for lines in log.batches(batch_size):
+                batch = parser.parse(lines)
+                with interrupts.held():
+                    counting.count(batch)
+                    replayed.add(batch)
+                replayed.seconds = time.perf_counter() - began
+                if progress is not None:
+                    progress(replayed)
+        except KeyboardInterrupt:
+            replayed.interrupted = True
+    return replayed
+
+
+class _Interrupts:
+    """Ctrl-C waits for the batch that is being counted, so that none is counted by half.
+
+    A second one does not wait.
+    """
+
+    def __init__(self) -> None:
+        self._holding = False
+        self._asked = False
+        self._before: Any = None
+
+    def __enter__(self) -> _Interrupts:
+        usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if usual and threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGINT, self._handle)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold a first Ctrl-C back until the end of the block."""
+        self._holding = True
+        try:
+            yield
+        finally:
+            self._holding = False
+        if self._asked:
+            raise KeyboardInterrupt
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._asked or not self._holding:
+            raise KeyboardInterrupt
+        self._asked = True

@@ -1,0 +1,283 @@
+"""What the job found: tables for people, one JSON document for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from shardkit.cli.output import BAD, DOUBTFUL, FAINT, GOOD, Grid, Output, Styled, number, wordy
+from shardkit.cli.why import why
+from shardkit.cli.wording import counted, printable
+from shardkit.config.component import Component
+from shardkit.demo.access_log import Visitor
+from shardkit.demo.counting import DayFigures
+from shardkit.demo.load import ShardLoad
+from shardkit.demo.replay import Replayed
+from shardkit.demo.weighing import Weights
+from shardkit.structures.unique_visitors import VisitorPlace
+
+_ROWS: Final = 40  # of a table for people
+_BAR: Final = 20  # columns
+_EIGHTHS: Final = " ▏▎▍▌▋▊▉"
+_LINE: Final = 120  # characters that are shown of a malformed line
+_UNEVEN: Final = 1.5  # times the mean
+
+
+@dataclass(frozen=True)
+class Example:
+    """Where one visitor's id lives.
+
+    Attributes:
+        visitor: address and agent.
+        figures: those of the day on which it came.
+        place: where its id lives.
+        there: whether it is there.
+        address: the shard's, as its entry says.
+    """
+
+    visitor: Visitor
+    figures: DayFigures
+    place: VisitorPlace
+    there: bool
+    address: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the job found.
+
+    Attributes:
+        log: the log's name.
+        damage: why the log could not be read to its end; empty if it could.
+        replayed: what became of its lines.
+        component: where the visitors are.
+        shard_size: how many ids a part may have.
+        days: what the servers have of each day.
+        loads: how the shards share the visitors.
+        weights: what the visitors weigh; None if that was not asked.
+        example: where a visitor's id lives; None if there is none.
+    """
+
+    log: str
+    damage: str
+    replayed: Replayed
+    component: Component
+    shard_size: int
+    days: Sequence[DayFigures]
+    loads: Sequence[ShardLoad] = field(default=())
+    weights: Weights | None = None
+    example: Example | None = None
+
+
+# ---- for people
+
+
+def show(output: Output, report: Report) -> None:
+    """Write the tables."""
+    replayed = report.replayed
+    so_far = " until it was interrupted" if replayed.interrupted else ""
+    output.line(
+        f"{report.log}: {counted(replayed.lines, 'line')} in {replayed.seconds:.2f} s{so_far}, "
+        f"{replayed.speed:,.0f} lines a second",
+        DOUBTFUL if replayed.interrupted else GOOD,
+    )
+    for line in _malformed(replayed):
+        output.line(_cut(line, _room(output)), DOUBTFUL)
+    if report.damage:
+        output.line(f"the log cannot be read any further: {report.damage}", BAD)
+    if report.days:
+        _table(output, _days(output, report))
+        if any(_outgrown(report, day) for day in report.days):
+            output.line(
+                "More came on some days than they were planned for, and parts outgrew their "
+                "compact form: say --first-day.",
+                DOUBTFUL,
+            )
+    if report.loads:
+        _table(output, _shards(output, report))
+        ids = [load.ids for load in report.loads]
+        if max(ids) * len(ids) > _UNEVEN * sum(ids):
+            output.line(
+                "A part is never divided: the more parts there are, the more evenly they share.",
+                FAINT,
+            )
+    if report.weights is not None:
+        _table(output, _memory(report.weights, report.shard_size))
+        output.line(_measured(report.weights, len(report.days)), FAINT)
+    if report.example is not None:
+        _table(output, _place(output, report.component, report.example))
+
+
+def _table(output: Output, grid: Grid) -> None:
+    output.line()
+    output.table(grid)
+
+
+def _malformed(replayed: Replayed) -> Iterator[str]:
+    if not replayed.malformed:
+        return
+    rest = replayed.malformed - len(replayed.examples)
+    verb = "is" if replayed.malformed == 1 else "are"
+    yield f"{counted(replayed.malformed, 'line')} {verb} malformed and not counted:"
+    for n, line in replayed.examples.items():
+        yield f"  line {n:,}: {_shown(line) or 'empty'}"
+    if rest:
+        yield f"  and {rest:,} more"
+
+
+def _shown(data: bytes) -> str:
+    """Return some of a log's bytes for a terminal, whatever is in them."""
+    text = printable(data[:_LINE].decode(errors="backslashreplace").rstrip("\r\n"))
+    return _cut(text if len(data) <= _LINE else f"{text}…", _LINE)
+
+
+def _room(output: Output) -> int:
+    """Return how many characters of a log are shown on a line."""
+    return min(_LINE, output.width)
+
+
+def _cut(text: str, room: int) -> str:
+    return text if len(text) <= room else f"{text[: room - 1]}…"
+
+
+def _days(output: Output, report: Report) -> Grid:
+    days = report.days
+    grid = _with_bars(
+        output, "day", number("hits"), number("planned"), number("parts"), number("visitors")
+    )
+    most = max(day.visitors for day in days)
+    cut = len(days) > _ROWS
+    for day in [*days[: _ROWS // 2], *days[-_ROWS // 2 :]] if cut else days:
+        cells = day.day.isoformat(), day.hits, day.planned, day.parts, day.visitors
+        grid.row(*cells, *_bar(output, day.visitors, most))
+    if cut:
+        left_out = Styled(f"… {len(days) - _ROWS:,} more", FAINT)
+        grid.rows.insert(_ROWS // 2, [left_out, *[""] * (len(grid.columns) - 1)])
+    return grid
+
+
+def _outgrown(report: Report, day: DayFigures) -> bool:
+    return day.visitors > day.parts * report.shard_size
+
+
+def _shards(output: Output, report: Report) -> Grid:
+    loads = report.loads
+    grid = _with_bars(output, "shard", "server", number("keys"), number("bytes"), number("ids"))
+    most = max(load.ids for load in loads)
+    for load in loads[:_ROWS]:
+        cells = str(load.shard), load.address, load.keys, load.size, load.ids
+        grid.row(*cells, *_bar(output, load.ids, most))
+    rest = loads[_ROWS:]
+    if rest:
+        sums = (sum(getattr(load, name) for load in rest) for name in ("keys", "size", "ids"))
+        grid.row(Styled(f"{len(rest):,} more", FAINT), "", *sums, *_bar(output, 0, most))
+    return grid
+
+
+def _memory(weights: Weights, shard_size: int) -> Grid:
+    grid = Grid.of("memory", number("bytes"), number("a visitor"), number("times"))
+    for name, weight in (
+        (f"in parts of {shard_size} ids", weights.parts),
+        ("one SET a day of the same ids", weights.plain),
+        ("one SET a day of UUIDs as text", weights.text),
+    ):
+        grid.row(name, weight, f"{weight / weights.visitors:.1f}", f"{weight / weights.parts:.1f}")
+    return grid
+
+
+def _measured(weights: Weights, days: int) -> str:
+    which = "all days" if weights.days == days else f"the {weights.days} busiest days"
+    visitors = counted(weights.visitors, "visitor")
+    return f"used_memory of fresh servers, {weights.server}; {visitors} of {which}"
+
+
+def _place(output: Output, component: Component, example: Example) -> Grid:
+    place, figures = example.place, example.figures
+    visitor = _shown(b" ".join(example.visitor))
+    grid = Grid.of("visitor", wordy(_cut(visitor, _room(output) - len("visitor  "))))
+    grid.row("came on", figures.day.isoformat())
+    grid.row("id", str(place.id))
+    grid.row("part", f"{place.part} of {figures.parts}")
+    grid.row("key", place.key)
+    grid.row("shard", f"{place.shard}: {why(component, place.key).text}")
+    grid.row("server", example.address)
+    grid.row("there", Styled("yes", GOOD) if example.there else Styled("no", BAD))
+    return grid
+
+
+def _with_bars(output: Output, *columns: Any) -> Grid:
+    return Grid.of(*columns, *([""] if output.interactive else []))
+
+
+def _bar(output: Output, value: int, most: int) -> list[Styled]:
+    """Return the cell of a bar, in a terminal."""
+    if not output.interactive:
+        return []
+    whole, eighths = divmod(round(8 * _BAR * value / max(1, most)), 8)
+    return [Styled(("█" * whole + _EIGHTHS[eighths]).rstrip() or " ", GOOD)]
+
+
+# ---- for programs
+
+
+def document(report: Report) -> dict[str, Any]:
+    """Return everything as one JSON document."""
+    replayed, weights, example = report.replayed, report.weights, report.example
+    return {
+        "log": report.log,
+        "lines": replayed.lines,
+        "malformed": {
+            "lines": replayed.malformed,
+            "examples": [
+                {"line": n, "text": _shown(line)} for n, line in replayed.examples.items()
+            ],
+        },
+        "seconds": round(replayed.seconds, 3),
+        "lines_per_second": round(replayed.speed),
+        "interrupted": replayed.interrupted,
+        "damage": report.damage or None,
+        "days": [
+            {
+                "day": day.day.isoformat(),
+                "hits": day.hits,
+                "visitors": day.visitors,
+                "planned": day.planned,
+                "parts": day.parts,
+            }
+            for day in report.days
+        ],
+        "shards": [
+            {
+                "shard": str(load.shard),
+                "address": load.address,
+                "ids": load.ids,
+                "keys": load.keys,
+                "bytes": load.size,
+            }
+            for load in report.loads
+        ],
+        "memory": None
+        if weights is None
+        else {
+            "server": weights.server,
+            "days": weights.days,
+            "visitors": weights.visitors,
+            "parts": weights.parts,
+            "plain_set": weights.plain,
+            "uuid_text_set": weights.text,
+        },
+        "visitor": None
+        if example is None
+        else {
+            "address": _shown(example.visitor[0]),
+            "agent": _shown(example.visitor[1]),
+            "day": example.figures.day.isoformat(),
+            "id": example.place.id,
+            "part": example.place.part,
+            "key": example.place.key,
+            "shard": str(example.place.shard),
+            "server": example.address,
+            "there": example.there,
+        },
+    }

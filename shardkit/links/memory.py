@@ -1,0 +1,564 @@
+"""In-memory servers: fakeredis behind redis-py's own clients, with faults to order.
+
+::
+
+    memory = MemoryConnector()
+    with shardkit.connect(shard_map, connector=memory) as kit:
+        memory.server("127.0.0.1:7001").lose_answer("INCRBY")
+        kit.client("counters").incr("hits")        # ConnectionError; but the server counts 1
+
+Clients are what `shardkit.connections.Connector` builds, their pools included; only the connections
+end in memory. Each address is a server of its own, with databases, scripts and transactions, and
+blocking and awaiting clients of any kit with the same connector find the same data there.
+
+What a server can be told to do. All but the first strike the next ``times`` commands (None: all,
+until ``clear``), or the next of those that are named:
+
+================ ========= ============ ====================================== =====================
+fault            executed? connection   what a redis-py client raises          what a batch holds
+================ ========= ============ ====================================== =====================
+``down``         no        refused, and ConnectionError, until ``up``          ShardUnavailable
+                           open ones
+                           break
+``lose_command`` no        breaks       ConnectionError                        ShardUnavailable
+``lose_answer``  yes       breaks       ConnectionError                        ShardUnavailable
+``hang``         yes, late is closed    TimeoutError, at once: nobody waits    ShardUnavailable
+                           by the
+                           client
+``answer``       no        goes on      the error that the server answers      CommandRefused
+================ ========= ============ ====================================== =====================
+
+``LOADING`` and ``NOAUTH`` are ConnectionErrors to redis-py, which closes the connection; a batch
+holds ShardUnavailable for them. Of what broke, links repeat what is idempotent, once.
+
+What connections say for themselves (AUTH, HELLO, SELECT, CLIENT) and what goes along with a command
+(MULTI, EXEC, WATCH, SCRIPT LOAD and their like) is struck only when it is named.
+
+Limits. Nobody logs in: users, passwords and TLS are passed over. A Sentinel's service is one server
+without replicas. A cluster is one server behind a plain client: it routes, and refuses a command
+whose keys lie in several slots, but has none of redis-py's methods for clusters. Sizes and
+encodings, ``MEMORY USAGE`` say, are not those of a real server.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import Any, Final, TypeAlias
+
+import hiredis
+import redis
+import redis.asyncio as aioredis
+from redis.connection import DefaultParser
+from redis.exceptions import (
+    ConnectionError,  # noqa: A004 - redis-py's own
+    RedisError,
+    ResponseError,
+    TimeoutError,  # noqa: A004 - redis-py's own
+)
+
+from shardkit.config.entry import DEFAULT_PORT, Entry
+from shardkit.connections import Connector
+from shardkit.errors import LocalServerError, RoutingError
+from shardkit.routing.command_keys import key_positions
+from shardkit.routing.placement import slot_of
+
+Packed: TypeAlias = str | bytes | Iterable[bytes]
+
+# Struck only when they are named: commands of connections, and those that others are wrapped in.
+_AROUND: Final = frozenset(
+    {
+        *("AUTH", "HELLO", "SELECT", "CLIENT", "ASKING", "READONLY", "READWRITE"),
+        *("MULTI", "EXEC", "DISCARD", "WATCH", "UNWATCH", "SCRIPT"),
+    }
+)
+_THIS_HOST: Final = frozenset({"localhost", "127.0.0.1", "::1", ""})
+# Who may use a server, and what makes it more than a server.
+_NOT_TAKEN: Final = frozenset(
+    {"unix_socket_path", "sentinel", "cluster", "replicas", "username", "password"}
+)
+_CROSS_SLOT: Final = "CROSSSLOT Keys in request don't hash to the same slot"
+# What the fake server gets in place of a command that is answered with an error. It refuses both
+# itself, and so also aborts the transaction that the command is part of, as a real server would.
+_NONSENSE: Final = hiredis.pack_command(("GET",))
+_NO_EXEC: Final = hiredis.pack_command(("DISCARD",))
+
+
+@dataclass(eq=False)
+class _Fault:
+    """What happens to the next ``times`` commands (of those names, if there are any).
+
+    Attributes:
+        error: makes what the client gets in place of an answer.
+        executes: whether the server executes the command.
+        cuts: whether the connection ends there, so that nothing after it arrives.
+    """
+
+    error: Callable[[], Exception]
+    executes: bool = False
+    cuts: bool = False
+    times: float = 1
+    names: frozenset[str] = frozenset()
+
+    def strikes(self, name: str) -> bool:
+        return name in self.names if self.names else name not in _AROUND
+
+
+class MemoryServer:
+    """One server in memory, and the faults that it is to have. Made by `MemoryConnector`.
+
+    Thread-safe. Faults strike in the order in which they were given.
+
+    Attributes:
+        address: ``127.0.0.1:7001``, ``unix:/path``, ``sentinel:service@host:port,…``.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.in_slots = False
+        self.fake = _fakeredis().FakeServer(version=(7, 2))
+        self._lock = threading.Lock()
+        self._faults: list[_Fault] = []
+        self._down = False
+        self._connections: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._inside: redis.Redis = self.client()
+
+    # ---- faults
+
+    def down(self) -> None:
+        """Refuse connections and break the open ones, those that wait for an answer included.
+
+        Its data stays; see `flush`.
+        """
+        with self._lock:
+            self._down = True
+            broken = list(self._connections)
+            self._connections.clear()
+        for connection in broken:
+            connection.break_off()
+        for client in self._inside.client_list():
+            self.unblock(int(client["id"]))
+
+    def up(self) -> None:
+        """Accept connections again."""
+        with self._lock:
+            self._down = False
+
+    def lose_command(self, *commands: str, times: int | None = 1) -> None:
+        """Break the connection before the next command is executed.
+
+        Args:
+            commands: names as they are sent (redis-py's ``incr`` sends INCRBY); only these are
+                struck. Without any, every command is.
+            times: how many commands are struck; None for all until `clear`.
+        """
+        self._add(_Fault(_closed, cuts=True), commands, times)
+
+    def lose_answer(self, *commands: str, times: int | None = 1) -> None:
+        """Break the connection after the next command was executed; see `lose_command`."""
+        self._add(_Fault(_closed, executes=True, cuts=True), commands, times)
+
+    def hang(self, *commands: str, times: int | None = 1) -> None:
+        """Execute the next command too late: its client times out, without waiting for that.
+
+        See `lose_command` for the arguments. A command that would block here really does.
+        """
+        self._add(_Fault(self._timeout, executes=True), commands, times)
+
+    def answer(self, error: str | RedisError, *commands: str, times: int | None = 1) -> None:
+        """Answer the next command with an error, without executing it.
+
+        Inside a transaction this aborts it, as on a real server.
+
+        Args:
+            error: as a server writes it (``"READONLY You can't write against a read only
+                replica."``, ``"LOADING …"``, ``"OOM …"``), or redis-py's exception.
+            commands: see `lose_command`.
+            times: see `lose_command`.
+        """
+        given = _parsed(error) if isinstance(error, str) else error
+        self._add(_Fault(lambda: copy.copy(given)), commands, times)
+
+    def clear(self) -> None:
+        """Forget all faults, and be up."""
+        with self._lock:
+            self._faults.clear()
+            self._down = False
+
+    # ---- data
+
+    def client(self, **arguments: Any) -> redis.Redis:
+        """Return a blocking client that no fault strikes, to look at the data with.
+
+        Args:
+            arguments: further arguments of ``redis.Redis``, such as ``db``.
+        """
+        made: redis.Redis = _fakeredis().FakeRedis(server=self.fake, **{"protocol": 2, **arguments})
+        return made
+
+    def flush(self) -> None:
+        """Delete all data and scripts."""
+        self._inside.flushall()
+        self._inside.script_flush()
+
+    def __repr__(self) -> str:
+        return f"<MemoryServer {self.address}{', down' * self._down}>"
+
+    # ---- what its connections call
+
+    def accept(self, connection: Any) -> None:
+        """Take a connection, or refuse it."""
+        with self._lock:
+            if self._down:
+                raise ConnectionRefusedError(111, "Connection refused")
+            self._connections.add(connection)
+
+    def unblock(self, client_id: int) -> None:
+        """End the wait of a command that blocks."""
+        self._inside.client_unblock(client_id, error=True)
+
+    def strike(self, args: Sequence[bytes]) -> _Fault | None:
+        """Return what happens to a command; None if it is simply executed."""
+        if self._faults:
+            name = args[0].decode(errors="replace").upper()
+            with self._lock:
+                for fault in self._faults:
+                    if fault.strikes(name):
+                        fault.times -= 1
+                        if fault.times <= 0:
+                            self._faults.remove(fault)
+                        return fault
+        if self.in_slots and _crosses_slots(args):
+            return _Fault(lambda: _parsed(_CROSS_SLOT))
+        return None
+
+    def _add(self, fault: _Fault, commands: Iterable[str], times: int | None) -> None:
+        fault.names = frozenset(name.upper() for name in commands)
+        fault.times = math.inf if times is None else times
+        with self._lock:
+            if fault.times > 0:
+                self._faults.append(fault)
+
+    def _timeout(self) -> Exception:
+        return TimeoutError(f"Timeout reading from {self.address}")
+
+
+class MemoryConnector(Connector):
+    """Builds clients of servers in memory. Pass it to a kit: ``connect(…, connector=memory)``.
+
+    Kits with the same connector share its servers; a new connector has none.
+
+    Raises:
+        LocalServerError: fakeredis, or lupa for its scripts, is not installed.
+    """
+
+    def __init__(self) -> None:
+        _fakeredis()
+        self._servers: dict[str, MemoryServer] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def servers(self) -> list[MemoryServer]:
+        """The servers that were connected to, or asked for with `server`."""
+        return list(self._servers.values())
+
+    def server(self, where: str | Entry) -> MemoryServer:
+        """Return the server at an address; it is there from now on.
+
+        Args:
+            where: ``"127.0.0.1:7001"``, a URL, what `MemoryServer.address` says, or an entry.
+
+        Raises:
+            InvalidEntryError: it is no address.
+        """
+        if isinstance(where, str):
+            if "://" not in where:
+                if where.startswith(("unix:", "sentinel:")):
+                    return self._server(where)
+                where = f"redis://{where}"
+            where = Entry({"url": where}, "address")
+        return self._server(_address(where.resolved("address")))
+
+    def flush(self) -> None:
+        """Delete all data and scripts of all servers."""
+        for server in self.servers:
+            server.flush()
+
+    def blocking(self, fields: Mapping[str, Any]) -> redis.Redis | redis.RedisCluster:
+        """Return a blocking client of a server in memory; see `Connector.blocking`."""
+        client = super().blocking(self._plain(fields))
+        pool = self._led_to_memory(client, fields, _connection_classes()[0])
+        return MemoryCluster(connection_pool=pool) if fields.get("cluster") else client
+
+    def awaiting(self, fields: Mapping[str, Any]) -> aioredis.Redis | aioredis.RedisCluster:
+        """Return an awaiting client of a server in memory; see `Connector.awaiting`."""
+        client = super().awaiting(self._plain(fields))
+        pool = self._led_to_memory(client, fields, _connection_classes()[1])
+        return AsyncMemoryCluster(connection_pool=pool) if fields.get("cluster") else client
+
+    def _server(self, address: str) -> MemoryServer:
+        with self._lock:
+            if address not in self._servers:
+                self._servers[address] = MemoryServer(address)
+            return self._servers[address]
+
+    @staticmethod
+    def _plain(fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Return an entry's fields as those of a server that asks for nothing."""
+        kept = {n: v for n, v in fields.items() if n not in _NOT_TAKEN and not n.startswith("ssl")}
+        if fields.keys() & {"unix_socket_path", "sentinel"}:
+            kept |= {"host": _address(fields), "port": 0}  # for messages
+        return kept
+
+    def _led_to_memory(self, client: Any, fields: Mapping[str, Any], connection: type[Any]) -> Any:
+        """Have a client's pool make connections to a server in memory."""
+        server = self._server(_address(fields))
+        server.in_slots = server.in_slots or bool(fields.get("cluster"))
+        pool = client.connection_pool
+        pool.connection_class = connection
+        pool.connection_kwargs["memory"] = server
+        return pool
+
+
+class _OneNode:
+    """What links ask of a cluster's client, answered by a plain one: it is its own only node."""
+
+    name = "memory"
+
+    def get_node_from_key(self, key: bytes) -> Any:
+        """Return the node of a key's slot."""
+        return self
+
+    def get_node(self, node_name: str) -> Any:
+        """Return a node."""
+        return self
+
+    def get_redis_connection(self, node: Any) -> Any:
+        """Return a node's client."""
+        return node
+
+    @property
+    def nodes_manager(self) -> Any:
+        """What learns the slots by ``initialize``."""
+        return self
+
+
+class MemoryCluster(_OneNode, redis.Redis):
+    """A blocking client of a cluster in memory."""
+
+    def initialize(self) -> None:
+        """Learn the slots: all are here."""
+
+
+class AsyncMemoryCluster(_OneNode, aioredis.Redis):  # type: ignore[misc]  # redis-py's own overlap
+    """An awaiting client of a cluster in memory."""
+
+
+# ---- connections: mixed into fakeredis's, which is imported when it is needed
+
+
+class _Faulty:
+    """One connection's requests on their way to a server: what it sees, and what comes back."""
+
+    def __init__(self, *, memory: MemoryServer, **options: Any) -> None:
+        self._memory = memory
+        # One for each answer that is due: None, or what comes in its place.
+        self._due: deque[Exception | None] = deque()
+        self._cut = self._broken = False
+        super().__init__(server=memory.fake, **options)  # type: ignore[call-arg]
+
+    def break_off(self) -> None:
+        """The server is gone; whoever waits here wakes up."""
+        self._broken = True
+        sock: Any = getattr(self, "_sock", None)
+        if sock is not None:
+            sock.put_response(None)
+
+    def _begin(self) -> None:
+        """Connect, if the server accepts connections."""
+        self._memory.accept(self)
+        self._due.clear()
+        self._cut = self._broken = False
+
+    def _let_through(self, command: Packed) -> list[bytes]:
+        """Note what answers are due to a request; return what of it reaches the server."""
+        seen = []
+        for args in _commands(command):
+            if self._cut:
+                break
+            fault = self._memory.strike(args)
+            error = None if fault is None else fault.error()
+            self._due.append(error)
+            if fault is None or fault.executes:
+                seen.append(_pack(args))
+            elif isinstance(error, ResponseError):
+                seen.append(_NO_EXEC if args[0].upper() == b"EXEC" else _NONSENSE)
+            self._cut = fault is not None and fault.cuts
+        return seen
+
+    def _next(self) -> tuple[Exception | None, bool]:
+        """Return what comes in place of the next answer, and whether the server answers at all."""
+        due = self._due.popleft() if self._due else None
+        return due, not self._broken and (due is None or isinstance(due, ResponseError))
+
+    def _spoiled(self) -> bool:
+        """Whether reading would raise."""
+        return self._broken or bool(self._due and self._due[0] is not None)
+
+
+class _BlockingFaulty(_Faulty):
+    def _connect(self) -> Any:
+        self._begin()
+        return super()._connect()  # type: ignore[misc]
+
+    def send_packed_command(self: Any, command: Packed, check_health: bool = True) -> None:
+        if not self.is_connected:
+            self.connect()
+        if check_health:
+            self.check_health()
+        if self._broken:
+            self.disconnect()
+            raise _closed()
+        seen = self._let_through(command)
+        super().send_packed_command(seen, check_health=False)  # type: ignore[misc]
+
+    def can_read(self, timeout: float | None = 0) -> Any:
+        return self._spoiled() or super().can_read(timeout)  # type: ignore[misc]
+
+    def read_response(self: Any, **options: Any) -> Any:
+        due, answered = self._next()
+        answer = refusal = None
+        if answered:
+            try:
+                answer = super().read_response(**options)  # type: ignore[misc]
+            except ResponseError as error:
+                refusal = error
+        instead = _closed() if self._broken else due or refusal
+        if instead is None:
+            return answer
+        if not isinstance(instead, ResponseError):
+            self.disconnect()
+        raise instead
+
+
+class _AwaitingFaulty(_Faulty):
+    _id = 0
+
+    async def _connect(self) -> None:
+        self._begin()
+        await super()._connect()  # type: ignore[misc]
+
+    async def on_connect_check_health(self: Any, check_health: bool = True) -> None:
+        await super().on_connect_check_health(check_health=check_health)  # type: ignore[misc]
+        await self.send_command("CLIENT", "ID", check_health=False)
+        self._id = await self.read_response()
+
+    async def disconnect(self: Any, nowait: bool = False, **options: Any) -> None:
+        # What blocks here would stay in line, and take what is meant for others.
+        client_id, self._id = self._id, 0
+        await super().disconnect(nowait=nowait, **options)  # type: ignore[misc]
+        if client_id:
+            self._memory.unblock(client_id)
+
+    async def send_packed_command(self: Any, command: Packed, check_health: bool = True) -> None:
+        if not self.is_connected:
+            await self.connect()
+        if check_health:
+            await self.check_health()
+        if self._broken:
+            await self.disconnect(nowait=True)
+            raise _closed()
+        # At once, without redis-py's time-out: nobody else must come between noting and sending.
+        for seen in self._let_through(command):
+            self._sock.sendall(seen)
+
+    async def can_read(self, *args: Any) -> Any:
+        return self._spoiled() or await super().can_read(*args)  # type: ignore[misc]
+
+    async def read_response(self: Any, **options: Any) -> Any:
+        due, answered = self._next()
+        answer = refusal = None
+        if answered:
+            try:
+                answer = await super().read_response(**options)  # type: ignore[misc]
+            except ResponseError as error:
+                refusal = error
+        instead = _closed() if self._broken else due or refusal
+        if instead is None:
+            return answer
+        if not isinstance(instead, ResponseError):
+            await self.disconnect(nowait=True)
+        raise instead
+
+
+@cache
+def _connection_classes() -> tuple[type[Any], type[Any]]:
+    fakeredis = _fakeredis()
+    blocking, awaiting = fakeredis.FakeRedisConnection, fakeredis.FakeAsyncRedisConnection
+    return (
+        type("MemoryConnection", (_BlockingFaulty, blocking), {}),
+        type("AsyncMemoryConnection", (_AwaitingFaulty, awaiting), {}),
+    )
+
+
+@cache
+def _fakeredis() -> Any:
+    try:
+        import_module("lupa")  # fakeredis runs scripts with it
+        return import_module("fakeredis")
+    except ImportError as error:
+        raise LocalServerError(
+            f"servers in memory need {error.name}, which is not installed",
+            "pip install 'shardkit[testing]'",
+        ) from None
+
+
+def _parsed(line: str) -> Exception:
+    """Return what redis-py makes of a server's error."""
+    error: Exception = DefaultParser.parse_error(line)  # type: ignore[no-untyped-call]
+    return error
+
+
+def _closed() -> Exception:
+    return ConnectionError("Connection closed by server.")
+
+
+def _commands(packed: Packed) -> Iterator[list[bytes]]:
+    """Take a packed request apart into commands."""
+    reader = hiredis.Reader()
+    for piece in [packed] if isinstance(packed, str | bytes) else packed:
+        reader.feed(piece)
+    while (args := reader.gets()) is not False:
+        yield args
+
+
+def _pack(args: Sequence[bytes]) -> bytes:
+    packed: bytes = hiredis.pack_command(tuple(args))  # type: ignore[arg-type]
+    return packed
+
+
+def _crosses_slots(args: Sequence[bytes]) -> bool:
+    with suppress(RoutingError):  # unknown: the server says so
+        return len({slot_of(args[n]) for n in key_positions(args)}) > 1
+    return False
+
+
+def _address(fields: Mapping[str, Any]) -> str:
+    """Return what tells a server from others."""
+    if "sentinel" in fields:
+        asked = fields["sentinel"]
+        sentinels = sorted(f"{host}:{port}" for host, port in asked["sentinels"])
+        return f"sentinel:{asked['service']}@{','.join(sentinels)}"
+    if "unix_socket_path" in fields:
+        return f"unix:{fields['unix_socket_path']}"
+    host = fields.get("host", "localhost")
+    host = "127.0.0.1" if host in _THIS_HOST else f"[{host}]" if ":" in host else host
+    return f"{host}:{fields.get('port', DEFAULT_PORT)}"

@@ -1,0 +1,100 @@
+"""Kits for one test: opened without an event loop, closed in every loop that used them.
+
+A fixture that opens an awaiting kit in a loop of its own would tie users to one pytest plugin for
+asyncio. So a kit is opened here without any: a shard map is read without waiting, and clients are
+made in the loop that first asks for them, be it pytest-asyncio's, anyio's or ``asyncio.run``'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.resources import files
+from typing import Any, TypeVar
+
+import redis
+import redis.asyncio as aioredis
+from redis.exceptions import ReadOnlyError
+
+from shardkit.config.shard_map import ShardMap
+from shardkit.connections import Connector
+from shardkit.kit import AsyncShardKit, ShardKit
+from shardkit.local import LocalServers
+from shardkit.local.sentinel import SentinelServer
+from shardkit.topology import FixedMap
+
+K = TypeVar("K", ShardKit, AsyncShardKit)
+
+
+def built_in_map() -> ShardMap:
+    """Return the map that the fixtures serve when a project names none."""
+    text = files("shardkit.testing").joinpath("map.yaml").read_text("utf-8")
+    return ShardMap.parse(text, "shardkit's map for tests")
+
+
+@contextmanager
+def opened(kind: type[K], shard_map: ShardMap, connector: Connector | None = None) -> Iterator[K]:
+    """Open a kit, all its components read; close it in every event loop that it was used in.
+
+    Args:
+        kind: `ShardKit` or `AsyncShardKit`.
+        shard_map: the map.
+        connector: what builds clients; None for the usual one.
+    """
+    noting = _LoopsNoted(connector or Connector())
+    kit = kind(FixedMap(shard_map), connector=noting)
+    for name in shard_map.components:
+        kit.topology.component(name)
+    try:
+        yield kit
+    finally:
+        noting.close(kit)
+
+
+def empty(servers: LocalServers) -> None:
+    """Delete all data and scripts; restart what was killed and resume what was paused."""
+    for server in servers.servers:
+        if server.running:
+            server.resume()
+        else:
+            server.restart()
+        if not isinstance(server, SentinelServer):
+            _flush(server.client())
+
+
+def _flush(client: redis.Redis) -> None:
+    with client:
+        try:
+            client.flushall()
+            client.script_flush()
+        except ReadOnlyError:
+            pass  # a replica, which follows its master
+
+
+class _LoopsNoted(Connector):
+    """A connector that knows in which event loops its awaiting clients are.
+
+    Args:
+        inner: what builds clients.
+    """
+
+    def __init__(self, inner: Connector) -> None:
+        self._inner = inner
+        self._loops: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
+
+    def blocking(self, fields: Mapping[str, Any]) -> redis.Redis | redis.RedisCluster:
+        return self._inner.blocking(fields)
+
+    def awaiting(self, fields: Mapping[str, Any]) -> aioredis.Redis | aioredis.RedisCluster:
+        self._loops.add(asyncio.get_running_loop())
+        return self._inner.awaiting(fields)
+
+    def close(self, kit: ShardKit | AsyncShardKit) -> None:
+        """Close a kit. A loop that has ended closed its clients itself."""
+        for loop in list(self._loops):
+            if not loop.is_closed() and not loop.is_running():
+                loop.run_until_complete(kit.aclose())
+        kit.topology.close()
+        kit.clients.close()

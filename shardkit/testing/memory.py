@@ -1,0 +1,106 @@
+"""The servers of a shard map in memory: for tests without processes, and for faults to order.
+
+::
+
+    servers = MemoryServers("configs/local.yaml")
+    with shardkit.connect(servers.shard_map, connector=servers) as kit:
+        servers.server_of("unique", 3).down()
+        ...
+
+`shardkit.links.memory` says what the servers can and cannot do. pytest users have fixtures for
+this; see `shardkit.testing.plugin`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from shardkit.commands import Shard
+from shardkit.config.component import Component, entry_key
+from shardkit.config.entry import Entry
+from shardkit.config.shard_map import ShardMap
+from shardkit.errors import MissingEntryError
+from shardkit.links.memory import MemoryConnector, MemoryServer
+from shardkit.local.plan import CONFIG_SERVER, Environment
+
+
+class MemoryServers(MemoryConnector):
+    """The servers of a shard map, in memory; also the connector that leads there.
+
+    Args:
+        shard_map: the map, or the path of one. A ``${NAME}`` that the environment lacks stands for
+            ``local-NAME``, so that a production map can be tested as it is.
+
+    Attributes:
+        shard_map: the map to connect to: its addresses are the given one's, which need not exist.
+
+    Raises:
+        ConfigError: the map cannot be read.
+        InvalidEntryError: something in the map cannot be used.
+        LocalServerError: fakeredis is not installed.
+    """
+
+    def __init__(self, shard_map: ShardMap | str | Path) -> None:
+        super().__init__()
+        self.shard_map = _in_memory(as_map(shard_map))
+
+    @property
+    def servers(self) -> list[MemoryServer]:
+        """All servers of the map, and those that were asked for with `server`."""
+        for entry in _entries(self.shard_map):
+            self.server(entry)
+        return super().servers
+
+    def server_of(self, component: str, number: int | None = None) -> MemoryServer:
+        """Return the server of a shard, or (number None) of the unsharded entry.
+
+        Raises:
+            MissingEntryError: the map has no such entry.
+        """
+        described = self.shard_map.components.get(component)
+        if described is None:
+            raise MissingEntryError(
+                f"{entry_key(component)} is missing: {self.shard_map.source} has no such component",
+                f"there are {', '.join(sorted(self.shard_map.components))}",
+            )
+        return self.server(described.entry_of(Shard(component, number)))
+
+
+def _entries(shard_map: ShardMap) -> Iterator[Entry]:
+    for component in shard_map.components.values():
+        if component.entry is not None:
+            yield component.entry
+        yield from component.shards
+
+
+def as_map(shard_map: ShardMap | str | Path) -> ShardMap:
+    """Return a map that is given as one, or as the path of its file."""
+    return shard_map if isinstance(shard_map, ShardMap) else ShardMap.load(shard_map)
+
+
+def _in_memory(shard_map: ShardMap) -> ShardMap:
+    """Return the map with every reference resolved."""
+    environ = Environment(os.environ)
+
+    def resolved(entry: Entry | None, where: str) -> Entry | None:
+        if entry is None or "${" not in entry.to_json():
+            return entry
+        return Entry(entry.resolved(where, environ), where)
+
+    def component(name: str, old: Component) -> Component:
+        shards = (resolved(entry, entry_key(name, n)) for n, entry in enumerate(old.shards))
+        return replace(
+            old,
+            entry=resolved(old.entry, entry_key(name)),
+            shards=tuple(entry for entry in shards if entry is not None),
+        )
+
+    return ShardMap(
+        {name: component(name, old) for name, old in shard_map.components.items()},
+        resolved(shard_map.config_server, CONFIG_SERVER),
+        (),
+        f"{shard_map.source} (in memory)",
+    )

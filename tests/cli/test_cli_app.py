@@ -1,0 +1,261 @@
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+from cli_helpers import COMMAND, SECRET, Result
+from click.testing import CliRunner
+
+import shardkit
+from shardkit.cli.app import COMMANDS, app
+from shardkit.errors import ConfigError, LocalServerError, ShardErrors, ShardUnavailable
+
+Cli = Callable[..., Result]
+
+COMMAND_LINES = [
+    ["up"],
+    ["config"],
+    *(["config", name] for name in ("validate", "diff", "push", "pull", "show")),
+    ["locate"],
+    ["status"],
+]
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
+    """Have the command `demo` raise something."""
+
+    def put(error: BaseException) -> None:
+        @click.command()
+        def demo() -> None:
+            """Replay a log."""
+            raise error
+
+        module = types.ModuleType("shardkit.demo.command")
+        module.demo = demo  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "shardkit.demo", types.ModuleType("shardkit.demo"))
+        monkeypatch.setitem(sys.modules, "shardkit.demo.command", module)
+
+    return put
+
+
+@pytest.mark.parametrize("words", [[], *COMMAND_LINES], ids=" ".join)
+def test_every_command_has_help_with_an_example(cli: Cli, words: list[str]) -> None:
+    for option in ("--help", "-h"):
+        result = cli(*words, option)
+        assert result.code == 0
+        assert "Examples:\n    shardkit " in result.out
+        assert max(map(len, result.lines)) <= 100
+
+
+def test_the_list_of_commands_is_complete_and_nothing_in_it_is_cut(cli: Cli) -> None:
+    listed = cli("--help").out
+    for name in ("up", "config", "locate", "status"):
+        [line] = [line for line in listed.splitlines() if line.startswith(f"  {name} ")]
+        assert line.endswith(".")
+        assert "..." not in line
+    assert "..." not in cli("config", "--help").out.partition("Commands:")[2]
+
+
+def test_no_command_at_all_shows_the_help(cli: Cli) -> None:
+    result = cli()
+    assert result.code == 2
+    assert result.err.startswith("Usage: shardkit")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["nonsense"],
+        ["--nonsense"],
+        ["config", "nonsense"],
+        ["status", "--timeout", "soon"],
+        ["config", "push"],
+        ["locate"],
+        ["locate", "unique"],
+        ["locate", "unique", "a", "--total", "5"],
+        ["locate", "unique", "a", "--pair", "1", "2", "--in", "ids"],
+    ],
+    ids=" ".join,
+)
+def test_a_wrong_command_line_is_one_line_that_names_the_help(cli: Cli, words: list[str]) -> None:
+    result = cli(*words)
+    assert result.code == 2
+    assert "; see shardkit" in result.error()
+    assert result.error().endswith(" --help")
+    assert not result.out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["status"], ["locate", "a", "b"], ["config", "show"], ["config", "pull"]],
+    ids=" ".join,
+)
+def test_without_a_topology_the_remedy_names_the_option(cli: Cli, words: list[str]) -> None:
+    assert "--config" in cli(*words).error()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["status", "-c"], ["config", "diff"], ["up"], ["locate", "a", "b", "-c"]],
+    ids=" ".join,
+)
+def test_a_map_that_is_not_there_is_one_line(cli: Cli, words: list[str], tmp_path: Path) -> None:
+    result = cli(*words, tmp_path / "absent.yaml")
+    assert result.code == 1
+    assert (
+        "absent.yaml: cannot be read: No such file or directory; name a shard map" in result.error()
+    )
+
+
+def test_demo_is_mounted_when_it_is_there(
+    cli: Cli, failing: Callable[[BaseException], None]
+) -> None:
+    failing(ConfigError("no log", "name one"))
+    assert "\n  demo " in cli("--help").out
+    assert cli("demo").error() == "no log; name one"
+
+
+def test_a_command_that_is_not_part_of_the_installation_is_not_listed(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(app._lazy, "absent", "shardkit.absent.command:absent")
+    assert "absent" not in cli("--help").out
+    assert "no such command 'absent'" in cli("absent").error()
+
+
+def test_a_command_whose_own_import_fails_is_not_hidden(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(app._lazy, "status", "shardkit.cli.status:status")
+    monkeypatch.delitem(sys.modules, "shardkit.cli.status", raising=False)
+    monkeypatch.setitem(sys.modules, "shardkit.cli.survey", None)
+    assert "shardkit.cli.survey" in cli("status", "--servers", "a").error()
+    assert "\n  status  Cannot be used here." in cli("--help").out
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (ConfigError("it is wrong", "mend it"), "it is wrong; mend it"),
+        (
+            LocalServerError("it ended; its log:\na\nb\nno memory\n", "more"),
+            "it ended; its log: … no memory; more",
+        ),
+        (OSError(28, "No space left on device", "/tmp/x"), "/tmp/x: No space left on device"),
+        (shardkit.ShardUnavailable("unique:0 is away", "start it"), "unique:0 is away; start it"),
+        (
+            ShardErrors(
+                "2 shards failed", [ShardUnavailable("a is away"), ShardUnavailable("b is")]
+            ),
+            "2 shards failed: a is away; b is",
+        ),
+        (ConfigError("of redis://:pw1@h:1/0 \x1b[31m", ""), "of redis://:***@h:1/0 \\x1b[31m"),
+    ],
+)
+def test_an_error_is_one_line_with_its_remedy(
+    cli: Cli, failing: Callable[[BaseException], None], error: Exception, line: str
+) -> None:
+    failing(error)
+    result = cli("demo")
+    assert result.code == 1
+    assert result.error() == line
+    assert "Traceback" in cli("--debug", "demo").err
+
+
+def test_a_fault_of_ours_is_one_line_too(
+    cli: Cli, failing: Callable[[BaseException], None]
+) -> None:
+    failing(ZeroDivisionError("division by zero"))
+    assert cli("demo").error().startswith("this should not happen: ZeroDivisionError")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), click.Abort()])
+def test_an_interrupted_command_says_so(
+    cli: Cli, failing: Callable[[BaseException], None], error: BaseException
+) -> None:
+    failing(error)
+    result = cli("demo")
+    assert result.code == 130
+    assert result.err.strip() == "shardkit: error: interrupted"
+
+
+def test_debug_is_an_option_of_every_command_too(cli: Cli, tmp_path: Path) -> None:
+    url = f"redis://:{SECRET}@127.0.0.1:1"
+    assert "Traceback" in cli("config", "pull", "--debug", "-c", url).err  # and no password
+    result = cli("status", "-c", tmp_path / "absent.yaml", "--debug")
+    assert "Traceback" in result.err
+    assert result.err.splitlines()[-1].startswith("shardkit: error: ")
+
+
+def test_the_librarys_warnings_are_remarks(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, failing: Callable[[BaseException], None]
+) -> None:
+    @click.command()
+    def demo() -> None:
+        logging.getLogger("shardkit").warning("%s did not stop", "unique:0")
+
+    failing(ConfigError("unused"))
+    monkeypatch.setattr(sys.modules["shardkit.demo.command"], "demo", demo)
+    result = cli("demo")
+    assert (result.code, result.out) == (0, "")
+    assert result.err == "warning: unique:0 did not stop\n"
+    assert not logging.getLogger("shardkit").handlers
+
+
+def test_another_program_may_call_it_and_get_its_errors() -> None:
+    with pytest.raises(click.UsageError):
+        app(["nonsense"], standalone_mode=False)
+    assert CliRunner().invoke(app, ["--version"], standalone_mode=False).exit_code == 0
+
+
+def test_it_runs_as_a_module() -> None:
+    found = subprocess.run(
+        [sys.executable, "-m", "shardkit", "--version"], capture_output=True, text=True, timeout=60
+    )
+    assert found.stdout == f"shardkit {shardkit.__version__}\n"
+
+
+@pytest.mark.parametrize("missing", ["click", "rich"])
+def test_without_its_libraries_it_says_what_to_install(missing: str) -> None:
+    script = (
+        f"import sys; sys.modules['{missing}'] = None; from shardkit.__main__ import main; main()"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
+    )
+    assert found.returncode == 1
+    assert found.stderr == (
+        f"shardkit: error: {missing} is not installed, which the command line needs; "
+        "pip install 'shardkit[cli]'\n"
+    )
+
+
+def test_a_reader_that_has_gone_is_no_error(tmp_path: Path) -> None:
+    path = tmp_path / "map.yaml"
+    path.write_text("components: {a: {shards: {count: 6000, over: [{host: h}]}}}")
+    process = subprocess.Popen(
+        [*COMMAND, "config", "show", "a", "-c", str(path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"},  # loses the error
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline().startswith("entry")
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    assert process.wait(60) == 1
+
+
+def test_commands_are_named_where_they_are() -> None:
+    assert COMMANDS["demo"] == "shardkit.demo.command:demo"

@@ -1,0 +1,370 @@
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from cli_helpers import SECRET, Result
+
+import shardkit
+from shardkit import ShardMap
+from shardkit.local import LocalServers
+
+Cli = Callable[..., Result]
+ReadJson = Callable[..., Any]
+
+
+def rewrite(path: Path, old: str, new: str) -> Path:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    return path
+
+
+def with_shards(town: LocalServers, count: int, path: Path, **more: Any) -> Path:
+    """Write the map of the running servers with so many shards of `unique`."""
+    described = yaml.safe_load(town.shard_map.to_yaml())
+    shards = described["components"]["unique"]["shards"]
+    first = [{**shards[n % 2], "db": 1 + n // 2} for n in range(count)]
+    described["components"]["unique"]["shards"] = first
+    described["components"]["unique"] |= more
+    path.write_text(yaml.safe_dump(described))
+    return path
+
+
+# ---- validate
+
+
+@pytest.fixture
+def broken_map(tmp_path: Path) -> Path:
+    path = tmp_path / "broken.yaml"
+    path.write_text(
+        "components:\n"
+        "  unique:\n"
+        f"    entry: {{port: 99999, passwrod: {SECRET}}}\n"
+        f"    shards: [{{password: [{SECRET}]}}, {{host: '{SECRET}@a'}}]\n"
+        f"    placement: crc33\n"
+    )
+    return path
+
+
+def test_validate_shows_every_problem_with_its_line_and_remedy(cli: Cli, broken_map: Path) -> None:
+    result = cli("config", "validate", broken_map, secret=f": {SECRET}")
+    assert result.code == 1
+    assert not result.err
+    header, *rows = result.lines[:-2]
+    assert header.split() == ["place", "field", "value", "problem", "remedy"]
+    assert [row.split()[0] for row in rows] == [f"{broken_map}:{n}" for n in (2, 3, 3, 4, 4)]
+    [port] = [row for row in rows if "entry.port" in row]
+    assert port.split()[2] == "99999"
+    assert port.endswith("cannot be used  give a port, 1 to 65535") or "1 to 65535" in port
+    assert result.lines[-1] == f"{broken_map} cannot be used: 5 problems"
+
+
+def test_validate_says_in_json_what_is_wrong(read_json: ReadJson, broken_map: Path) -> None:
+    found = read_json(
+        "config", "validate", "configs/local.yaml", broken_map, code=1, secret=f": {SECRET}"
+    )
+    assert [each["valid"] for each in found["maps"]] == [True, False]
+    assert not found["valid"]
+    problems = found["maps"][1]["problems"]
+    assert {p["line"] for p in problems} == {2, 3, 4}
+    assert set(problems[0]) == {"file", "line", "field", "value", "problem", "remedy", "warning"}
+    [typo] = [p for p in problems if p["field"].endswith("passwrod")]
+    assert typo["remedy"] == "perhaps password is meant"
+
+
+def test_the_projects_own_maps_can_be_used(cli: Cli) -> None:
+    result = cli("config", "validate", "configs/local.yaml", "configs/production.yaml", "--strict")
+    assert result.code == 0
+    assert result.lines[0] == "configs/local.yaml can be used: 4 components, 40 shards"
+
+
+def test_warnings_fail_only_if_it_is_strict(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "map.yaml"
+    path.write_text("components: {a: {shards: [{port: 1}, {port: 1}]}}")
+    result = cli("config", "validate", path)
+    assert result.code == 0
+    assert "warning: a:0, a:1 share localhost:1/0" in result.out
+    assert "1 warning" in result.lines[-1]
+    assert cli("config", "validate", "--strict", path).code == 1
+
+
+# ---- push and diff
+
+
+def test_a_push_shows_what_changes_and_writes_it(
+    cli: Cli, town: LocalServers, town_map: Path, town_url: str
+) -> None:
+    dry = cli("config", "push", town_map, "--dry-run")
+    assert dry.lines[-1] == "nothing was pushed: this is a dry run"
+    pushed = cli("config", "push", town_map)
+    assert pushed.lines[:-1] == dry.lines[:-1]
+    assert pushed.lines[-1] == "pushed: 3 added"
+    server = town.config_server
+    assert server is not None
+    assert pushed.lines[0] == f"config server {server.address}/0"
+    table = [line.split() for line in pushed.lines]
+    assert ["unique", "added", "8", "crc32"] in table
+    assert ["unique", "unique:0,2,4,6", "added", town.server_of("unique").address] in table
+    with shardkit.connect(town_url) as kit:
+        assert kit.components() == ["followers", "sessions", "unique"]
+        assert kit.component("unique").same_as(town.shard_map.components["unique"])
+    assert cli("config", "push", town_map).lines[-1] == "there was nothing to push"
+
+
+def test_a_diff_says_what_a_push_would_change_and_writes_nothing(
+    cli: Cli, read_json: ReadJson, town: LocalServers, town_map: Path
+) -> None:
+    assert cli("config", "diff", town_map, "--exit-code").code == 3
+    assert read_json("config", "diff", town_map)["changes"][0]["change"] == "added"
+    cli("config", "push", town_map)
+    same = cli("config", "diff", town_map, "--exit-code")
+    assert (same.code, same.lines[-1]) == (0, "a push would change nothing")
+    rewrite(town_map, "socket_timeout: 5", "socket_timeout: 2")
+    changed = cli("config", "diff", town_map)
+    assert changed.code == 0
+    rows = [line.split() for line in changed.lines]
+    assert ["unique", "unique:0-7", "socket_timeout", "5", "2"] in rows
+    assert ["sessions", "socket_timeout", "5", "2"] in rows
+
+
+def test_a_diff_counts_how_many_real_keys_would_move(
+    cli: Cli, read_json: ReadJson, town: LocalServers, town_map: Path, tmp_path: Path
+) -> None:
+    cli("config", "push", town_map)
+    bigger = with_shards(town, 16, tmp_path / "bigger.yaml")
+    [made_up] = [
+        c
+        for c in read_json("config", "diff", bigger, "--sample", "400")["changes"]
+        if c["component"] == "unique"
+    ]
+    assert made_up["sample"]["real"] is False
+    assert made_up["sample"]["keys"] == 400
+    with shardkit.connect(town.shard_map) as kit:
+        pipe = kit.key_sharded("unique").pipeline()
+        for n in range(50):
+            pipe.set(f"{{{n}}}:key", 1)
+        pipe.execute()
+        after = ShardMap.load(bigger).components["unique"]
+        moved = sum(
+            after.shard_of(f"{n}").number != kit.component("unique").shard_of(f"{n}").number
+            for n in range(50)
+        )
+    [real] = [
+        c for c in read_json("config", "diff", bigger)["changes"] if c["component"] == "unique"
+    ]
+    assert real["sample"] == {"keys": 50, "moved": moved, "real": True}
+    assert real["shards"] == {"before": 8, "after": 16}
+    share = round(100 * moved / 50)
+    assert f"{share}%: {moved} of 50 keys" in cli("config", "diff", bigger).out
+
+
+def test_a_push_that_would_strand_data_is_refused(
+    cli: Cli, town: LocalServers, town_map: Path, town_url: str, tmp_path: Path
+) -> None:
+    cli("config", "push", town_map)
+    with shardkit.connect(town.shard_map) as kit:
+        kit.key_sharded("unique")["key"].set("key", 1)
+    smaller = with_shards(town, 4, tmp_path / "smaller.yaml", placement="rendezvous")
+    refused = cli("config", "push", smaller)
+    assert refused.code == 1
+    assert "component 'unique' holds data, and going from 8 to 4 shards" in refused.error()
+    assert "--force" in refused.error()
+    with shardkit.connect(town_url) as kit:
+        assert len(kit.component("unique").shards) == 8
+    forced = cli("config", "push", smaller, "--force")
+    assert (forced.code, forced.lines[-1]) == (0, "pushed: 1 changed")
+    with shardkit.connect(town_url) as kit:
+        assert len(kit.component("unique").shards) == 4
+
+
+def test_another_count_of_shards_is_pushed_while_there_are_no_keys(
+    cli: Cli, read_json: ReadJson, town: LocalServers, town_map: Path, tmp_path: Path
+) -> None:
+    cli("config", "push", town_map)
+    smaller = with_shards(town, 4, tmp_path / "smaller.yaml")
+    with shardkit.connect(town.shard_map) as kit:
+        kit.client("unique").set("of the unsharded entry, which stays where it is", 1)
+    pushed = read_json("config", "push", smaller)
+    assert pushed["pushed"] is True
+    [change] = [c for c in pushed["changes"] if c["component"] == "unique"]
+    assert change["epoch"] == 2
+    gone = [f for f in change["fields"] if f["after"] is None]
+    assert {f["key"] for f in gone} == {f"config:redis:unique:{n}" for n in range(4, 8)}
+
+
+def test_servers_that_cannot_be_asked_count_as_holding_data(
+    cli: Cli, town: LocalServers, town_map: Path, tmp_path: Path
+) -> None:
+    away = with_shards(town, 8, tmp_path / "away.yaml")
+    port = town.server_of("unique", 1).port
+    rewrite(away, f"port: {port}", "port: 1")
+    cli("config", "push", away)
+    smaller = with_shards(town, 4, tmp_path / "smaller.yaml")
+    refused = cli("config", "push", smaller)
+    assert "cannot tell whether component 'unique' holds data: unique:1" in refused.error()
+    assert "connection refused" in refused.error()
+    assert cli("config", "push", smaller, "--force").code == 0
+
+
+def test_what_the_map_does_not_describe_stays_unless_it_is_pruned(
+    cli: Cli, read_json: ReadJson, town: LocalServers, town_map: Path, town_url: str, tmp_path: Path
+) -> None:
+    cli("config", "push", town_map)
+    less = ShardMap({"unique": town.shard_map.components["unique"]}, town.shard_map.config_server)
+    path = tmp_path / "less.yaml"
+    path.write_text(less.to_yaml())
+    kept = cli("config", "push", path)
+    assert "followers  not in the map: stays" in kept.out
+    assert read_json("config", "diff", path)["not_in_map"] == ["followers", "sessions"]
+    pruned = cli("config", "push", path, "--prune")
+    assert pruned.lines[-1] == "pushed: 2 removed"
+    with shardkit.connect(town_url) as kit:
+        assert kit.components() == ["unique"]
+
+
+def test_entries_that_cannot_be_read_are_replaced(
+    cli: Cli, read_json: ReadJson, town: LocalServers, town_map: Path, town_url: str
+) -> None:
+    cli("config", "push", town_map)
+    assert town.config_server is not None
+    with town.config_server.client() as client:
+        client.set("config:redis:sessions", f'{{"password": "{SECRET}", ')
+        client.set("config:shards:followers", "[]")
+    changes = read_json("config", "diff", town_map)["changes"]
+    assert {c["component"]: c["shards"]["before"] for c in changes} == {
+        "followers": -1,
+        "sessions": -1,
+        "unique": 8,
+    }
+    shown = cli("config", "show", "-c", town_url)
+    assert shown.code == 1
+    assert "sessions cannot be used: " in shown.out
+    assert cli("config", "push", town_map).code == 1  # followers may hold data
+    assert cli("config", "push", town_map, "--force").code == 0
+    assert cli("config", "show", "-c", town_url).code == 0
+
+
+def test_the_config_server_is_the_named_one_then_the_maps_then_the_environments(
+    cli: Cli,
+    town: LocalServers,
+    town_map: Path,
+    town_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("SHARDKIT_CONFIG", "redis://127.0.0.1:1")
+    assert cli("config", "diff", town_map).code == 0
+    elsewhere = cli("config", "diff", town_map, "-c", "redis://127.0.0.1:2")
+    assert "the config server cannot be used" in elsewhere.error()
+    alone = tmp_path / "alone.yaml"
+    alone.write_text(ShardMap(town.shard_map.components).to_yaml())
+    assert "connecting to 127.0.0.1:1" in cli("config", "diff", alone).error()
+    monkeypatch.setenv("SHARDKIT_CONFIG", town_url)
+    assert cli("config", "diff", alone).code == 0
+    monkeypatch.delenv("SHARDKIT_CONFIG")
+    assert "alone.yaml names no config_server; say --config" in cli("config", "diff", alone).error()
+    assert cli("config", "diff", alone, "-c", town_map).code == 0
+
+
+# ---- pull and show
+
+
+def test_what_was_pushed_is_pulled_with_its_secrets_masked(
+    cli: Cli, town: LocalServers, town_map: Path, town_url: str
+) -> None:
+    cli("config", "push", town_map)
+    pulled = cli("config", "pull", "-c", town_url)
+    assert pulled.err == "warning: passwords are masked: this is not to be pushed\n"
+    masked = ShardMap.parse(pulled.out)
+    assert masked.components["unique"].shards[0].fields["password"] == "***"
+    assert masked.components.keys() == town.shard_map.components.keys()
+
+
+def test_a_map_is_written_only_if_it_can_be_pushed_again(
+    cli: Cli, town: LocalServers, town_map: Path, town_url: str, tmp_path: Path
+) -> None:
+    cli("config", "push", town_map)
+    path = tmp_path / "pulled.yaml"
+    refused = cli("config", "pull", "-c", town_url, "-o", path)
+    assert "--show-secrets" in refused.error()
+    assert not path.exists()
+    assert cli("config", "pull", "-c", town_url, "-o", path, "--show-secrets").code == 0
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert cli("config", "diff", path, "--exit-code").code == 0
+
+
+def test_a_map_of_references_needs_no_flag(
+    cli: Cli, town: LocalServers, town_map: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOWN_PASSWORD", SECRET)
+    rewrite(town_map, SECRET, "'${TOWN_PASSWORD}'")
+    assert cli("config", "push", town_map).code == 0
+    path = tmp_path / "pulled.yaml"
+    assert cli("config", "pull", "-c", town_map, "-o", path).code == 0
+    assert "${TOWN_PASSWORD}" in path.read_text()
+    assert not cli("config", "pull", "-c", town_map).err
+
+
+def test_pulled_secrets_are_shown_if_that_is_asked_for(
+    cli: Cli, town_map: Path, town_url: str
+) -> None:
+    cli("config", "push", town_map)
+    shown = cli("config", "pull", "-c", town_url, "--show-secrets", secret="no secret here")
+    assert SECRET in shown.out
+    found = json.loads(
+        cli("config", "pull", "-c", town_url, "--show-secrets", "--json", secret="none").out
+    )
+    assert found["masked"] is False
+
+
+def test_an_empty_config_server_has_nothing_to_pull(
+    cli: Cli, town_map: Path, town_url: str
+) -> None:
+    assert "shardkit config push" in cli("config", "pull", "-c", town_url).error()
+    assert "describes no component" in cli("config", "show", "-c", town_url).error()
+
+
+def test_components_are_shown_with_their_servers(
+    cli: Cli, read_json: ReadJson, town: LocalServers, town_map: Path, town_url: str
+) -> None:
+    cli("config", "push", town_map)
+    shown = cli("config", "show", "-c", town_url)
+    assert [line.split()[:4] for line in shown.lines] == [
+        ["component", "shards", "placement", "epoch"],
+        ["followers", "2", "rendezvous", "1"],
+        ["sessions", "-", "-", "-"],
+        ["unique", "8", "crc32", "1"],
+    ]
+    entries = cli("config", "show", "unique", "-c", town_url)
+    assert len(entries.lines) == 1 + 9
+    assert "password=***" in entries.lines[1]
+    found = read_json("config", "show", "unique", "-c", town_url)["components"]
+    assert found["unique"]["epoch"] == 1
+    assert [entry["db"] for entry in found["unique"]["shards"]] == [1, 1, 2, 2, 3, 3, 4, 4]
+    of_map = read_json("config", "show", "-c", town_map)
+    assert of_map["source"] == str(town_map)
+
+
+def test_a_component_that_is_not_there_is_named(cli: Cli, town_map: Path) -> None:
+    refused = cli("config", "show", "nope", "-c", town_map)
+    assert "config:redis:nope is missing" in refused.error()
+
+
+def test_a_config_server_that_is_away_is_one_line(cli: Cli, town_map: Path) -> None:
+    for words in (["pull"], ["show"], ["diff", str(town_map)], ["push", str(town_map)]):
+        away = cli("config", *words, "-c", f"redis://:{SECRET}@127.0.0.1:1")
+        assert "127.0.0.1:1" in away.error()
+        assert "onnection refused" in away.error()
+
+
+def test_a_wrong_password_is_one_line(cli: Cli, town: LocalServers) -> None:
+    assert town.config_server is not None
+    url = f"redis://:wr0ngWord@{town.config_server.address}"
+    for command in ("pull", "show"):
+        assert "password" in cli("config", command, "-c", url, secret="wr0ngWord").error()

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from shardkit.cli.findings import examine, line_of
+from shardkit.config.yaml_text import load_yaml
+
+TEXT = """\
+defaults: {host: a}
+components:
+  unique:
+    entry:
+      host: b
+      sentinel:
+        service: x
+    shards:
+      - {port: 1}
+      - port: 2
+        db: 1
+  a.b:
+    entry: {port: 3}
+  a:
+    shards:
+      0: {port: 4}
+      1: {port: 5}
+    placement: slot
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        ("", 0),
+        ("nowhere.at.all", 0),
+        ("defaults.host", 1),
+        ("components.unique", 3),
+        ("components.unique.entry.host", 5),
+        ("components.unique.entry.sentinel.service", 7),
+        ("components.unique.entry.nothing", 4),
+        ("components.unique.shards[0].port", 9),
+        ("components.unique.shards[1].db", 11),
+        ("components.unique.shards[1] replicas[0].db", 10),
+        ("components.unique.shards[7]", 8),
+        ("components.a.b.entry.port", 13),
+        ("components.a.placement", 18),
+        ("components.a.shards[1].port", 17),
+        ("components.abc", 2),
+    ],
+)
+def test_a_problem_is_found_in_its_line(path: str, line: int) -> None:
+    assert line_of(load_yaml(TEXT, "map"), path) == line
+
+
+def test_everything_wrong_is_found_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "map.yaml"
+    path.write_text(
+        "components:\n"
+        "  unique:\n"
+        "    entry: {port: 99999}\n"
+        "    shards:\n"
+        "      - {host: a, passwrod: x}\n"
+        "    entry: {host: b}\n"
+        "    shard: 3\n"
+    )
+    shard_map, found = examine(path)
+    assert shard_map is None
+    said = [(f.line, f.field.rpartition(".")[2], f.remedy) for f in found]
+    assert (5, "passwrod", "perhaps password is meant") in said
+    assert (6, "entry", "leave one out") in said
+    assert (7, "shard", "perhaps shards is meant") in said
+    assert [f.line for f in found] == sorted(f.line for f in found)
+
+
+def test_a_file_that_is_no_map_is_one_finding(tmp_path: Path) -> None:
+    for text in ("a: [", "", "- 1", "components: {}"):
+        path = tmp_path / "map.yaml"
+        path.write_text(text)
+        shard_map, found = examine(path)
+        assert shard_map is None
+        assert len(found) == 1
+    [finding] = examine(tmp_path / "absent.yaml")[1]
+    assert finding.place == str(tmp_path / "absent.yaml")
+    assert finding.remedy
+
+
+def test_a_map_with_warnings_can_be_used(tmp_path: Path) -> None:
+    path = tmp_path / "map.yaml"
+    path.write_text("components:\n  a:\n    shards: [{port: 1}, {port: 1}]\n")
+    shard_map, [finding] = examine(path)
+    assert shard_map is not None
+    assert finding.warning
+    assert finding.place == f"{path}:3"

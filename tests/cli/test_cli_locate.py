@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_helpers import SECRET, Result
+
+import shardkit
+from shardkit import ShardMap
+from shardkit.local import LocalCluster, LocalServers
+
+Cli = Callable[..., Result]
+ReadJson = Callable[..., Any]
+
+
+def test_keys_are_where_the_kit_finds_them(
+    cli: Cli, read_json: ReadJson, town: LocalServers, town_map: Path
+) -> None:
+    keys = ["home:42", "{home:42}:x", "42", "ключ", "a b"]
+    found = read_json("locate", "unique", *keys, "-c", town_map)
+    with shardkit.connect(town.shard_map) as kit:
+        router = kit.key_sharded("unique")
+        assert [each["number"] for each in found] == [router.shard_of(key) for key in keys]
+        assert [each["key"] for each in found] == keys
+        for each in found:
+            entry = kit.component("unique").shards[each["number"]]
+            assert each["server"] == entry.address
+            assert each["shard"] == f"unique:{each['number']}"
+    assert found[0]["number"] == found[1]["number"]
+    assert (found[1]["is_tag"], found[1]["hashed"]) == (True, "home:42")
+    shown = cli("locate", "unique", *keys, "-c", town_map)
+    assert len(shown.lines) == 1 + len(keys)
+    assert f"tag home:42: crc32 = {found[1]['hash']}, mod 8 = {found[1]['number']}" in shown.out
+
+
+def test_a_key_that_is_not_utf8_is_located_as_its_bytes(
+    read_json: ReadJson, town: LocalServers, town_map: Path
+) -> None:
+    [found] = read_json("locate", "unique", os.fsdecode(b"\xff\x00"[:1]), "-c", town_map)
+    assert found["number"] == town.shard_map.components["unique"].place(b"\xff")
+    assert found["key"] == "\\xff"
+
+
+def test_pairs_are_placed_whatever_their_order(
+    cli: Cli, read_json: ReadJson, town: LocalServers, town_map: Path
+) -> None:
+    one, other, third = read_json(
+        "locate", "followers", "-c", town_map, *("--pair", "10", "9"), *("--pair", "9", "010"), "k"
+    )[-3:]
+    found = read_json("locate", "followers", "k", "-c", town_map, "--pair", "10", "9")
+    assert [each["key"] for each in found] == ["k", "9:10"]
+    with shardkit.connect(town.shard_map) as kit:
+        assert found[1]["number"] == kit.id_pair_sharded("followers").shard_of(9, 10)
+    assert one["key"] == "k"
+    assert other == third
+    assert (
+        "not an integer" in cli("locate", "followers", "-c", town_map, "--pair", "a", "b").error()
+    )
+
+
+def test_an_unsharded_component_has_one_place(read_json: ReadJson, town_map: Path) -> None:
+    [found] = read_json("locate", "sessions", "a", "-c", town_map)
+    assert (found["shard"], found["number"], found["why"]) == ("sessions", None, "not sharded")
+
+
+def test_members_of_a_set_are_located_by_what_it_was_made_with(
+    cli: Cli, read_json: ReadJson, town: LocalServers, town_map: Path, town_url: str
+) -> None:
+    cli("config", "push", town_map)
+    with shardkit.connect(town.shard_map) as kit:
+        ids = kit.set("ids", component="unique", total=10_000, members=int, shard_size=100)
+        ids.sadd(17, 18)
+        found = read_json("locate", "unique", "--in", "ids", "17", "018", "19", "-c", town_url)
+        assert [each["there"] for each in found] == [True, True, False]
+        assert [each["part"] for each in found] == [ids.part_of(n) for n in (17, 18, 19)]
+        assert [each["key"] for each in found] == [ids.key_of(n) for n in (17, 18, 19)]
+        router = kit.key_sharded("unique")
+        assert [each["number"] for each in found] == [router.shard_of(e["key"]) for e in found]
+        for each in found:
+            assert bool(router.client(each["number"]).exists(each["key"])) == each["there"]
+    shown = cli("locate", "unique", "--in", "ids", "17", "19", "-c", town_map)
+    assert [line.split()[:3] for line in shown.lines[1:]] == [
+        ["17", "yes", found[0]["key"]],
+        ["19", "no", found[2]["key"]],
+    ]
+    assert "not an integer" in cli("locate", "unique", "--in", "ids", "x", "-c", town_map).error()
+
+
+def test_a_set_that_is_not_there_yet_is_described(
+    cli: Cli, read_json: ReadJson, town: LocalServers, town_map: Path
+) -> None:
+    words = ("locate", "unique", "--in", "ids", "17", "-c", town_map)
+    assert "ids:meta is not there" in cli(*words).error()
+    [found] = read_json(*words, "--total", "1000", "--shard-size", "10", "--members", "int")
+    with shardkit.connect(town.shard_map) as kit:
+        ids = kit.set("ids", component="unique", total=1000, shard_size=10, members=int)
+        assert found["key"] == ids.key_of(17)
+        assert found["there"] is False
+        ids.sadd(17)
+    [now] = read_json(*words, "--total", "1000")
+    assert now == {**found, "there": True}
+    assert "was made with total 1000, not 5" in cli(*words, "--total", "5").error()
+
+
+def test_what_is_no_set_has_no_members(cli: Cli, town: LocalServers, town_map: Path) -> None:
+    with shardkit.connect(town.shard_map) as kit:
+        kit.key_sharded("unique")["cities:meta"].hset("cities:meta", mapping={"kind": "hash"})
+    refused = cli("locate", "unique", "--in", "cities", "a", "-c", town_map)
+    assert "'cities' is a hash, not a set" in refused.error()
+
+
+def test_a_server_that_is_away_leaves_the_place_known(
+    cli: Cli, read_json: ReadJson, tmp_path: Path
+) -> None:
+    path = tmp_path / "map.yaml"
+    path.write_text(f"components: {{a: {{entry: {{port: 1, password: {SECRET}}}}}}}")
+    [found] = read_json("locate", "a", "--in", "s", "m", "--total", "9", "-c", path, code=1)
+    assert (found["key"], found["there"]) == ("s:0", None)
+    shown = cli("locate", "a", "--in", "s", "m", "--total", "9", "-c", path)
+    assert "? connection refused" in shown.out
+    assert "a" in cli("locate", "a", "--in", "s", "m", "-c", path).error()
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Any:
+    with LocalCluster(password=SECRET) as running:
+        yield running
+
+
+def test_a_clusters_keys_are_on_the_node_of_their_slot(
+    cli: Cli, read_json: ReadJson, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    path = tmp_path / "map.yaml"
+    entry = cluster.entry.fields
+    path.write_text(ShardMap.parse(f"components: {{cart: {{entry: {entry}}}}}").to_yaml())
+    keys = ["a", "b", "{a}c"]
+    found = read_json("locate", "cart", *keys, "-c", path)
+    with cluster.client() as client:
+        nodes = [client.get_node_from_key(key) for key in keys]
+    assert [each["server"] for each in found] == [f"{node.host}:{node.port}" for node in nodes]
+    assert found[0]["hash"] == found[2]["hash"]
+    cluster.nodes[0].pause()
+    try:
+        away = read_json("locate", "cart", "a", "-c", path)
+    finally:
+        cluster.nodes[0].resume()
+    assert away[0]["hash"] == found[0]["hash"]

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import io
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli_helpers import COMMAND, in_terminal, plain
+
+from shardkit.cli.output import Grid, Output, Styled, number, wordy, write_error, write_private
+
+LONG = "word " * 100 + "end"
+
+
+def table() -> Grid:
+    grid = Grid.of("name", wordy("text"), number("count"), number("share"))
+    grid.row("a", LONG, 1234567, 0.5)
+    grid.row(Styled("b", "red"), "", None, 12.345)
+    return grid
+
+
+def test_where_nobody_reads_a_row_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    Output().table(table())
+    header, first, second = capsys.readouterr().out.splitlines()
+    assert header.split() == ["name", "text", "count", "share"]
+    assert first == f"a     {LONG}  1,234,567   0.50"
+    assert second.split() == ["b", "-", "-", "12.35"]
+    assert "\x1b" not in header + first + second
+
+
+def test_no_line_ends_in_blanks(capsys: pytest.CaptureFixture[str]) -> None:
+    grid = Grid.of("a", "b")
+    grid.row("x", "long")
+    grid.row("long", "x")
+    Output().table(grid)
+    assert all(line == line.rstrip() for line in capsys.readouterr().out.splitlines())
+
+
+@pytest.mark.parametrize("columns", ["20", "80"])
+def test_a_width_from_the_environment_folds_no_piped_table(
+    columns: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    Output().table(table())
+    assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+def test_columns_that_say_nothing_can_be_left_out() -> None:
+    grid = table().without_empty()
+    assert len(grid.columns) == 4
+    empty = Grid.of("a", "b", "c")
+    empty.row("x", None, 0)
+    empty.row("y", "", None)
+    assert [column.title for column in empty.without_empty().columns] == ["a", "c"]
+
+
+def test_a_text_is_not_taken_for_markup_or_an_escape(capsys: pytest.CaptureFixture[str]) -> None:
+    grid = Grid.of("key")
+    grid.row("[red]x[/red] :smile: \x1b[31m\n2")
+    output = Output()
+    output.table(grid)
+    output.line("[bold]a\nb")
+    output.note("[bold]c\nd")
+    found = capsys.readouterr()
+    assert found.out == "key\n[red]x[/red] :smile: \\x1b[31m\n2\n[bold]a\\nb\n"
+    assert found.err == "[bold]c d\n"
+
+
+def test_a_document_is_one_json_value(capsys: pytest.CaptureFixture[str]) -> None:
+    Output(as_json=True).document({"key": "ключ\x1b", "none": None})
+    text = capsys.readouterr().out
+    assert text.isascii()
+    assert json.loads(text) == {"key": "ключ\x1b", "none": None}
+
+
+def test_an_error_is_one_line_however_long(capsys: pytest.CaptureFixture[str]) -> None:
+    write_error(LONG, "do\nthis")
+    assert capsys.readouterr().err == f"shardkit: error: {LONG}; do this\n"
+
+
+def test_a_written_file_is_private_even_if_it_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "map.yaml"
+    path.write_text("before, and longer")
+    path.chmod(0o644)
+    write_private(str(path), "after")
+    assert path.read_text() == "after"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+BROKEN = """
+components:
+  timelines:
+    entry: {port: 99999, hostt: a}
+    shards: [{host: a, db: -1}, {host: b, password: 12345678}]
+"""
+
+
+@pytest.fixture
+def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "broken.yaml").write_text(BROKEN)
+    monkeypatch.chdir(tmp_path)
+    return "broken.yaml"
+
+
+@pytest.mark.parametrize("columns", [80, 120, 200])
+def test_a_table_fits_its_terminal(columns: int, broken: str) -> None:
+    code, text = in_terminal(columns, "config", "validate", broken)
+    assert code == 1
+    assert "\x1b[" in text
+    assert "12345678" not in text
+    lines = plain(text).splitlines()
+    assert max(map(len, lines)) <= columns
+    assert not any("…" in line for line in lines)
+    assert "a port, 1 to 65535" in " ".join(" ".join(lines).split())
+
+
+def test_without_colours_there_are_none(broken: str) -> None:
+    environment = {**os.environ, "NO_COLOR": "1", "FORCE_COLOR": "1"}
+    found = subprocess.run(
+        [*COMMAND, "config", "validate", broken], capture_output=True, text=True, env=environment
+    )
+    assert "\x1b[3" not in found.stdout  # neither red nor yellow
+
+
+def test_a_terminal_that_lacks_a_character_shows_a_question_mark(tmp_path: Path) -> None:
+    path = tmp_path / "map.yaml"
+    path.write_text("components: {a: {shards: {count: 40, over: [{host: h}]}}}")
+    found = subprocess.run(
+        [*COMMAND, "locate", "a", "ключ", "-c", str(path)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "1"},
+    )
+    assert (found.returncode, found.stderr) == (0, "")
+    assert found.stdout.splitlines()[1].startswith("????  a:")
+
+
+def test_output_goes_where_stdout_is_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", elsewhere)
+    Output().line("here")
+    assert elsewhere.getvalue() == "here\n"

@@ -1,0 +1,270 @@
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_helpers import COMMAND, SECRET, Result, in_terminal, plain
+
+import shardkit
+from shardkit import ShardMap
+from shardkit.cli.asking import ask_all
+from shardkit.local import LocalServer, LocalServers
+
+Cli = Callable[..., Result]
+ReadJson = Callable[..., Any]
+
+
+def rows(result: Result) -> dict[str, list[str]]:
+    """Return the table's cells by the name of the shard."""
+    lines = result.lines[1 : result.lines.index("")]
+    return {cells[0]: cells for cells in (re.split(" {2,}", line) for line in lines)}
+
+
+def test_every_shard_has_a_row(cli: Cli, town: LocalServers, town_map: Path) -> None:
+    with shardkit.connect(town.shard_map) as kit:
+        kit.key_sharded("unique").client(5).mset({"a": 1, "b": 2})
+    result = cli("status", "-c", town_map)
+    assert result.code == 0
+    assert not result.err
+    header = "shard server version role keys memory conns ops/s ms"
+    assert result.lines[0].split() == header.split()
+    table = rows(result)
+    assert list(table) == [
+        "config server",
+        *("followers:0", "followers:1"),
+        *("sessions", "sessions replica 0"),
+        *("unique", *(f"unique:{n}" for n in range(8))),
+    ]
+    server = town.server_of("unique", 5)
+    name, at, version, role, keys, memory, connections, _, _ = table["unique:5"]
+    assert (name, at, role, keys) == ("unique:5", f"{server.address}/3", "master", "2")
+    assert version.count(".") == 2
+    assert memory[-1] in "KM"
+    assert int(connections) >= 1
+    assert table["sessions replica 0"][3] == "replica"
+    assert result.lines[-1] == "4 servers, all well"
+
+
+def test_programs_get_the_figures_of_every_shard(
+    read_json: ReadJson, town: LocalServers, town_map: Path
+) -> None:
+    with shardkit.connect(town.shard_map) as kit:
+        kit.key_sharded("unique").client(5).mset({"a": 1, "b": 2})
+    found = read_json("status", "-c", town_map)
+    assert (found["ok"], found["broken"]) == (True, {})
+    assert found["config_server"]["state"] == "ok"
+    by_name = {(each["shard"], each["node"]): each for each in found["shards"]}
+    shard = by_name["unique:5", None]
+    server = town.server_of("unique", 5)
+    assert {**shard, "version": 0, "memory": 0, "connections": 0, "latency_ms": 0} == {
+        "shard": "unique:5",
+        "component": "unique",
+        "number": 5,
+        "node": None,
+        "address": f"{server.address}/3",
+        "server": server.address,
+        "database": 3,
+        "state": "ok",
+        "reason": None,
+        "software": shard["software"],
+        "version": 0,
+        "role": "master",
+        "keys": 2,
+        "memory": 0,
+        "connections": 0,
+        "ops_per_second": shard["ops_per_second"],
+        "latency_ms": 0,
+    }
+    assert shard["software"] in ("redis", "valkey")
+    assert shard["latency_ms"] > 0
+    assert by_name["sessions", "replica 0"]["role"] == "replica"
+    assert by_name["unique:4", None]["keys"] == 0
+
+
+def test_components_can_be_named(cli: Cli, read_json: ReadJson, town_map: Path) -> None:
+    assert list(rows(cli("status", "followers", "-c", town_map))) == ["followers:0", "followers:1"]
+    assert read_json("status", "followers", "-c", town_map)["config_server"] is None
+    assert "config:redis:nope is missing" in cli("status", "nope", "-c", town_map).error()
+
+
+def test_servers_have_a_row_each_if_that_is_asked_for(
+    cli: Cli, town: LocalServers, town_map: Path
+) -> None:
+    with shardkit.connect(town.shard_map) as kit:
+        for client in kit.key_sharded("unique"):
+            client.set("key", 1)
+    result = cli("status", "--servers", "-c", town_map)
+    first = town.server_of("unique", 0).address
+    [row] = [line for line in result.lines if line.startswith(first)]
+    assert "followers:0 unique unique:0,2,4,6" in row
+    assert re.split(" {2,}", row)[4] == "4"  # keys of all its databases
+    assert len(result.lines) == 1 + 4 + 2
+
+
+def test_entries_come_from_the_config_server_as_well(
+    cli: Cli, town: LocalServers, town_map: Path, town_url: str
+) -> None:
+    assert "push a shard map first" in cli("status", "-c", town_url).error()
+    cli("config", "push", town_map)
+    assert cli("status", "-c", town_url).code == 0
+    assert town.config_server is not None
+    with town.config_server.client() as client:
+        client.set("config:redis:followers:1", "{")
+    result = cli("status", "-c", town_url)
+    assert result.code == 1
+    assert "followers cannot be used: config:redis:followers:1: is not JSON" in result.lines[-1]
+    assert "unique:7" in rows(result)
+
+
+@pytest.fixture(scope="module")
+def hanging() -> Iterator[LocalServer]:
+    """A server that accepts connections and never answers."""
+    with LocalServer() as server:
+        server.pause()
+        yield server
+
+
+@pytest.fixture
+def dead_map(town: LocalServers, hanging: LocalServer, tmp_path: Path) -> Path:
+    path = tmp_path / "dead.yaml"
+    good = {"host": "127.0.0.1", "port": town.server_of("unique").port}
+    first = {**good, "password": SECRET}
+    described = {
+        "gone": {"shards": {"count": 4, "over": [first, {"port": 1}]}},
+        "hangs": {"entry": {"host": "127.0.0.1", "port": hanging.port}},
+        "stranger": {"entry": {**good, "password": f"{SECRET}x"}},
+        "unset": {"entry": {**good, "password": "${NOT_SET_HERE}"}},
+    }
+    path.write_text(json.dumps({"components": described}))
+    return path
+
+
+def test_what_cannot_be_used_is_named_with_the_reason(
+    cli: Cli, town: LocalServers, hanging: LocalServer, dead_map: Path
+) -> None:
+    result = cli("status", "-c", dead_map, "--timeout", "0.2")
+    assert result.code == 1
+    assert not result.err
+    table = rows(result)
+    server = town.server_of("unique").address
+    assert table["gone:0"][3] == "master"
+    assert table["gone:1"][3] == "unreachable"
+    assert table["stranger"][3] == "refused"
+    assert table["unset"][3] == "unusable"
+    remarks = result.lines[result.lines.index("") + 1 :]
+    assert remarks == [
+        "localhost:1 cannot be reached: connection refused (gone:1,3)",
+        f"{hanging.address} cannot be reached: no answer in time (hangs)",
+        f"{server} refuses us: the user or password is refused (stranger)",
+        f"{server} is not asked: config:redis:unset: password refers to ${{NOT_SET_HERE}}, which "
+        "is not in the environment; export NOT_SET_HERE (unset)",
+    ]
+
+
+def test_programs_learn_the_reason_too(read_json: ReadJson, dead_map: Path) -> None:
+    found = read_json("status", "-c", dead_map, "--timeout", "0.2", code=1)
+    assert found["ok"] is False
+    states = {each["shard"]: each["state"] for each in found["shards"]}
+    assert states == {
+        "gone:0": "ok",
+        "gone:1": "unreachable",
+        "gone:2": "ok",
+        "gone:3": "unreachable",
+        "hangs": "unreachable",
+        "stranger": "refused",
+        "unset": "unusable",
+    }
+    [gone] = [each for each in found["shards"] if each["shard"] == "gone:1"]
+    assert (gone["reason"], gone["keys"], gone["version"]) == ("connection refused", None, None)
+
+
+def test_a_server_that_never_answers_holds_nobody_up() -> None:
+    began = time.monotonic()
+    found = ask_all({"never": lambda: time.sleep(60), "soon": lambda: 7}, timeout=0.05)
+    assert found["soon"] == 7
+    assert isinstance(found["never"], Exception)
+    assert time.monotonic() - began < 30
+
+
+def test_a_replica_without_its_master_is_not_well(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "map.yaml"
+    text = "components: {a: {entry: {port: 7001, replicas: [{port: 7002}]}}}"
+    with LocalServers(ShardMap.parse(text), ports="free") as servers:
+        path.write_text(servers.shard_map.to_yaml())
+        assert cli("status", "-c", path).code == 0
+        servers.server_of("a").kill()
+        result = cli("status", "-c", path)
+    assert result.code == 1
+    assert "no link" in result.lines[2]
+    assert "has lost its master (a)" in result.lines[-1]
+
+
+MANY_KINDS = f"""
+defaults: {{host: 127.0.0.1, password: {SECRET}}}
+components:
+  cart: {{entry: {{cluster: true, port: 7001}}}}
+  main: {{entry: {{db: 2, sentinel: {{service: main, sentinels: [[127.0.0.1, 7101]]}}}}}}
+"""
+
+
+@pytest.fixture(scope="module")
+def kinds() -> Iterator[LocalServers]:
+    """A cluster, and a service that a Sentinel watches."""
+    with LocalServers(ShardMap.parse(MANY_KINDS), ports="free") as servers:
+        yield servers
+
+
+def test_a_cluster_has_a_row_a_node_and_sentinels_name_the_master(
+    cli: Cli, read_json: ReadJson, kinds: LocalServers, tmp_path: Path
+) -> None:
+    path = tmp_path / "map.yaml"
+    path.write_text(kinds.shard_map.to_yaml())
+    nodes = [node.address for node in kinds.clusters["cart"].nodes]
+    found = read_json("status", "-c", path)["shards"]
+    cart = [each for each in found if each["component"] == "cart"]
+    assert [each["server"] for each in cart] == nodes
+    assert cart[0]["node"].startswith("slots 0-")
+    [main] = [each for each in found if each["component"] == "main"]
+    master = kinds.server_of("main").address
+    assert (main["server"], main["address"]) == (master, "sentinel:main/2")
+    shown = cli("status", "-c", path)
+    assert f"main{' ' * 2}" in shown.out
+    assert f"{master}/2" in shown.out
+    kinds.clusters["cart"].nodes[2].kill()
+    result = cli("status", "-c", path, "--timeout", "0.5")
+    assert result.code == 1
+    assert f"{nodes[2]} cannot be reached: connection refused (cart)" in result.lines[-1]
+    kinds.clusters["cart"].nodes[2].restart()
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_the_table_fits_a_terminal(columns: int, town_map: Path) -> None:
+    code, text = in_terminal(columns, "status", "-c", str(town_map))
+    assert code == 0
+    assert SECRET not in text
+    lines = plain(text).splitlines()
+    assert max(map(len, lines)) <= columns
+    assert "…" not in text
+    assert any(line.startswith("  replica 0") for line in lines)
+
+
+def test_watching_goes_on_until_it_is_interrupted(town_map: Path) -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "status", "-c", str(town_map), "--watch", "0.1", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    for _ in range(3):
+        assert json.loads(process.stdout.readline())["ok"] is True
+    process.send_signal(2)
+    out, err = process.communicate(timeout=60)
+    assert SECRET not in out + err
+    assert (process.returncode, err) == (0, "")

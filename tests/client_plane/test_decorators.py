@@ -1,0 +1,504 @@
+"""Decorated functions of every kind, on real servers, with either kit and with the default kit."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import pickle
+import traceback
+import typing
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from typing import Any
+
+import decorated
+import pytest
+import redis
+import redis.asyncio as aioredis
+from decorated import Timeline
+
+import shardkit
+from shardkit import AsyncShardKit, ConfigError, ShardKit, ShardMap
+from shardkit.errors import InvalidKeyError, MissingEntryError, RoutingError, ShardCountError
+
+
+@pytest.fixture(autouse=True)
+def _default(shard_map: ShardMap) -> Iterator[None]:
+    shardkit.configure(shard_map)
+    yield
+    shardkit.configure(None)
+
+
+@pytest.fixture(params=["kit", "akit", "default"])
+def source(request: pytest.FixtureRequest, kit: ShardKit, akit: AsyncShardKit) -> Any:
+    """What decorators come from; all of them serve blocking and async functions."""
+    return {"kit": kit, "akit": akit, "default": shardkit}[request.param]
+
+
+def owner(kit: ShardKit, key: Any) -> int:
+    return kit.component("many").place(key)
+
+
+# ---- what is handed over
+
+
+async def test_the_connection_is_redis_pys_client_of_the_shard(source: Any, kit: ShardKit) -> None:
+    @source.sharded_connection("many", shards=16)
+    def blocking(conn: Any, key: Any) -> Any:
+        return conn
+
+    @source.sharded_connection("many", shards=16)
+    async def awaiting(conn: Any, key: Any) -> Any:
+        return conn
+
+    for key in ("a", "b", 42, b"\xff"):
+        place = kit.component("many").entry_of(kit.component("many").shard_of(key)).fields
+        for client in (blocking(key), await awaiting(key)):
+            found = client.connection_pool.connection_kwargs
+            assert (found["port"], found.get("db", 0)) == (place["port"], place.get("db", 0))
+        assert type(blocking(key)) is redis.Redis
+        assert type(await awaiting(key)) is aioredis.Redis
+        assert blocking(key) is blocking(key)
+    assert blocking(42) is blocking("42") is blocking(b"42")
+
+
+async def test_the_unsharded_entry_is_handed_over(source: Any, kit: ShardKit) -> None:
+    @source.redis_connection("both")
+    def blocking(conn: Any) -> Any:
+        return conn
+
+    @source.redis_connection("both")
+    async def awaiting(conn: Any) -> Any:
+        return conn
+
+    place = kit.component("both").entry.fields  # type: ignore[union-attr]
+    for client in (blocking(), await awaiting()):
+        found = client.connection_pool.connection_kwargs
+        assert (found["port"], found["db"]) == (place["port"], 1)
+
+
+async def test_functions_of_all_kinds_work_when_imported_before_configuring(
+    kit: ShardKit,
+) -> None:
+    assert decorated.set_expected("monday", count=7) is True
+    assert kit.client("both").get("expected:monday") == b"7"
+    assert decorated.count_visit("x") == 1
+    assert decorated.count_visit(session="x", by=2) == 3
+    assert await decorated.acount_visit("x") == 4
+    assert kit.client("many", owner(kit, "x")).get("visits:x") == b"4"
+    assert list(decorated.visits("x")) == [4]
+    assert [n async for n in decorated.avisits("x")] == [4]
+
+
+async def test_methods_of_all_kinds_work(kit: ShardKit) -> None:
+    timeline = Timeline(42)
+    assert timeline.add("hello", 7) == (42, True)
+    assert timeline.add(post=8, text="again") == (42, True)
+    assert kit.client("many", owner(kit, 7)).get("post:7") == b"hello"
+    assert kit.client("many", owner(kit, 8)).get("post:8") == b"again"
+    assert Timeline.add(timeline, "unbound", 9) == (42, True)
+    kit.key_sharded("many")["post:7"].set("post:7", "there")
+    assert await timeline.aget("post:7") == (42, b"there")
+    assert list(timeline.posts("post:7")) == [42, b"there"]
+    assert [p async for p in timeline.aposts("post:7")] == [42, b"there"]
+    for owner_of in (Timeline, timeline):
+        assert owner_of.of(1) == ("timeline", b"1")
+        assert owner_of.echo("a") == b"a"
+        assert await owner_of.aof(2) == ("timeline", b"2")
+        assert await owner_of.aecho("b") == b"b"
+
+
+def test_objects_that_can_be_called_and_partial_functions_can_be_decorated(kit: ShardKit) -> None:
+    class Getter:
+        def __call__(self, conn: Any, key: str) -> Any:
+            return conn
+
+    class AsyncGetter:
+        async def __call__(self, conn: Any, key: str) -> Any:
+            return conn
+
+    def plain(suffix: str, conn: Any, key: str) -> Any:
+        return conn
+
+    async def aplain(suffix: str, conn: Any, key: str) -> Any:
+        return conn
+
+    decorate = kit.sharded_connection("many")
+    client = kit.key_sharded("many")["k"]
+    for function in (Getter(), Getter().__call__, functools.partial(plain, "s")):
+        assert decorate(function)("k") is client  # type: ignore[call-overload]
+    for function in (AsyncGetter(), functools.partial(aplain, "s")):
+        got = asyncio.run(decorate(function)("k"))  # type: ignore[call-overload]
+        assert type(got) is aioredis.Redis
+    bound = functools.partial(decorate(lambda conn, key, more: (conn, key, more)), "k")  # type: ignore[call-overload]
+    assert bound(more=1) == (client, "k", 1)
+
+
+def test_decorators_stack(kit: ShardKit) -> None:
+    many, one = kit.key_sharded("many")["k"], kit.client("one")
+
+    @kit.redis_connection("one")
+    @kit.sharded_connection("many", key="key")
+    def below(shard: Any, whole: Any, key: str) -> Any:
+        return shard, whole, key
+
+    @kit.sharded_connection("many")
+    @kit.redis_connection("one")
+    def above(whole: Any, shard: Any, key: str) -> Any:
+        return shard, whole, key
+
+    @functools.lru_cache
+    @kit.sharded_connection("many")
+    def cached(conn: Any, key: str) -> Any:
+        return conn
+
+    expected = (many, one, "k")
+    assert below("k") == below(key="k") == above("k") == above(key="k") == expected  # type: ignore[call-arg, arg-type, misc]
+    assert list(inspect.signature(below).parameters) == ["key"]
+    assert list(inspect.signature(above).parameters) == ["key"]
+    assert cached("k") is cached("k") is many  # type: ignore[arg-type]
+
+
+def test_a_stacked_decorator_without_a_named_key_is_refused_without_telling_secrets(
+    kit: ShardKit,
+) -> None:
+    @kit.redis_connection("one")
+    @kit.sharded_connection("many")
+    def wrong(shard: Any, whole: Any, key: str) -> Any: ...
+
+    with pytest.raises(InvalidKeyError, match="is a Redis"):
+        wrong("k")  # type: ignore[call-arg, arg-type]
+
+
+def test_a_decorated_function_may_call_itself(kit: ShardKit) -> None:
+    @kit.sharded_connection("many")
+    def count(conn: redis.Redis, key: str, times: int) -> Any:
+        conn.incr(key)
+        return count(key, times - 1) if times > 1 else conn.get(key)  # type: ignore[call-arg, arg-type]
+
+    assert count("k", 50) == b"50"  # type: ignore[call-arg, arg-type]
+
+
+# ---- the key
+
+
+def keyed(kit: ShardKit, function: Callable[..., Any], key: Any = None) -> Callable[..., Any]:
+    decorate: Any = kit.sharded_connection("many", key=key)
+    return decorate(function)  # type: ignore[no-any-return]
+
+
+def test_the_key_is_found_however_it_is_given(kit: ShardKit) -> None:
+    def shard(conn: Any) -> int:
+        return next(n for n in range(16) if kit.client("many", n) is conn)
+
+    k, other = owner(kit, "k"), owner(kit, "other")
+    assert k != other
+    first = keyed(kit, lambda conn, key, b=1: shard(conn))
+    assert first("k") == first(key="k") == first("k", 2) == first(b=2, key="k") == k
+    named = keyed(kit, lambda conn, a, key: shard(conn), "key")
+    assert named("other", "k") == named("other", key="k") == named(key="k", a="other") == k
+    default = keyed(kit, lambda conn, a=0, key="k": shard(conn), "key")
+    assert default() == default("other") == k
+    assert default(key="other") == default(0, "other") == other
+    only = keyed(kit, lambda conn, *rest, key="k": shard(conn), "key")
+    assert only() == only("other", "other") == k
+    assert only("k", key="other") == other
+    several = keyed(kit, lambda conn, *keys: shard(conn))
+    assert several("k", "other") == k
+    positional = keyed(kit, positional_only, "key")
+    assert shard(positional("other", "k")) == k
+    computed = keyed(kit, lambda conn, a, b: shard(conn), lambda a, b: f"{a}{b}")
+    assert computed("oth", "er") == computed(b="er", a="oth") == other
+    free = keyed(kit, lambda conn, a, **options: shard(conn), "key")
+    assert free("other", key="k") == k
+
+
+def positional_only(conn: Any, a: Any, key: Any, /) -> Any:
+    return conn
+
+
+def test_a_computed_key_sees_a_methods_arguments_without_self(kit: ShardKit) -> None:
+    class Users:
+        @kit.sharded_connection("many", key=lambda user, name: f"{user}:{name}")
+        def get(self, conn: Any, user: int, name: str) -> Any:
+            return conn
+
+    assert Users().get(1, name="n") is kit.key_sharded("many")["1:n"]
+
+
+def test_a_missing_key_is_a_type_error_as_pythons(kit: ShardKit) -> None:
+    class Users:
+        @kit.sharded_connection("many")
+        def get(self, conn: Any, user: int) -> Any: ...
+
+    with pytest.raises(
+        TypeError, match=r"Users\.get\(\) missing 1 required argument: 'user', which decides"
+    ):
+        Users().get()  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'b'"):
+        keyed(kit, lambda conn, a, b: None, lambda a, b: a)(1)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'c'"):
+        keyed(kit, lambda conn, a: None)("k", c=1)
+    with pytest.raises(TypeError, match="missing 1 required argument: 'key'"):
+        asyncio.run(keyed(kit, coroutine)())
+    with pytest.raises(TypeError, match="missing 1 required argument: 'key'"):
+        next(keyed(kit, generator)())
+
+
+async def coroutine(conn: Any, key: str) -> Any:
+    return conn
+
+
+def generator(conn: Any, key: str) -> Generator[Any, Any, Any]:
+    yield conn
+
+
+@pytest.mark.parametrize("key", [None, 1.5, True, ("a", "b"), ["a"], object()])
+def test_what_is_no_key_is_refused(kit: ShardKit, key: Any) -> None:
+    with pytest.raises(InvalidKeyError, match=f"is a {type(key).__name__}"):
+        keyed(kit, lambda conn, key: None)(key)
+    with pytest.raises(InvalidKeyError):
+        asyncio.run(keyed(kit, coroutine)(key))
+
+
+def test_a_function_that_cannot_be_routed_is_refused_where_it_is_decorated(kit: ShardKit) -> None:
+    for function, key, said in [
+        (lambda: None, None, "takes no connection"),
+        (lambda **options: None, None, "takes no connection"),
+        (lambda *, conn: None, None, "takes no connection"),
+        (lambda self: None, None, "takes no connection"),
+        (lambda conn: None, None, "has no parameter to route by"),
+        (lambda conn, **options: None, None, "has no parameter to route by"),
+        (lambda self, conn: None, None, "has no parameter to route by"),
+        (lambda conn, a: None, "b", "has no parameter 'b'"),
+        (lambda conn, a: None, "conn", "has no parameter 'conn'"),
+    ]:
+        with pytest.raises(RoutingError, match=said):
+            keyed(kit, function, key)
+
+
+# ---- counts, and components of the other kind
+
+
+def test_a_wrong_count_of_shards_is_refused_at_the_first_call(kit: ShardKit) -> None:
+    def conn_of(conn: Any, key: str) -> Any:
+        return conn
+
+    wrong = kit.sharded_connection("many", shards=8)(conn_of)  # type: ignore[arg-type]
+    with pytest.raises(ShardCountError, match="component 'many' has 16 shards, the caller says 8"):
+        wrong("k")
+    with pytest.raises(ShardCountError, match="'many' has 16 shards, the caller says 8"):
+        asyncio.run(kit.sharded_connection("many", shards=8)(coroutine)("k"))  # type: ignore[call-overload]
+    with pytest.raises(ShardCountError, match="'one' has no shards, the caller says 16"):
+        kit.sharded_connection("one", shards=16)(conn_of)("k")  # type: ignore[arg-type]
+
+
+def test_a_component_used_the_wrong_way_is_named(kit: ShardKit) -> None:
+    with pytest.raises(
+        MissingEntryError,
+        match="config:redis:many is missing: component 'many' has no unsharded entry",
+    ):
+        kit.redis_connection("many")(lambda conn: None)()  # type: ignore[arg-type, call-overload]
+    with pytest.raises(MissingEntryError, match="config:redis:nope is missing"):
+        kit.redis_connection("nope")(lambda conn: None)()  # type: ignore[arg-type, call-overload]
+    with pytest.raises(MissingEntryError, match="config:redis:nope is missing"):
+        asyncio.run(kit.sharded_connection("nope")(coroutine)("k"))  # type: ignore[call-overload]
+
+
+def test_an_unsharded_component_counts_as_one_shard(kit: ShardKit) -> None:
+    assert keyed_one(kit)("any") is kit.client("one")
+
+
+def keyed_one(kit: ShardKit) -> Any:
+    return kit.sharded_connection("one")(lambda conn, key: conn)  # type: ignore[arg-type, call-overload]
+
+
+def test_without_a_topology_the_first_call_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    shardkit.configure(None)
+    monkeypatch.delenv("SHARDKIT_CONFIG", raising=False)
+    with pytest.raises(ConfigError, match="no topology was named"):
+        decorated.count_visit("x")
+    with pytest.raises(ConfigError, match="no topology was named"):
+        asyncio.run(decorated.acount_visit("x"))
+
+
+# ---- generators
+
+
+def test_a_generator_is_sent_values_errors_and_its_end(source: Any) -> None:
+    log: list[Any] = []
+
+    @source.sharded_connection("many")
+    def steps(conn: redis.Redis, key: str) -> Generator[Any, Any, str]:
+        try:
+            log.append((yield conn.set(key, 0)))
+            try:
+                yield 2
+            except ValueError as error:
+                log.append(error)
+                yield "caught"
+            yield 3
+        finally:
+            log.append("closed")
+        return "done"
+
+    made = steps("k")
+    assert inspect.isgenerator(made)
+    assert next(made) is True
+    assert made.send("sent") == 2
+    error = ValueError("x")
+    assert made.throw(error) == "caught"
+    assert next(made) == 3
+    with pytest.raises(StopIteration) as stop:
+        next(made)
+    assert stop.value.value == "done"
+    assert log == ["sent", error, "closed"]
+
+    made = steps("k")
+    next(made)
+    made.close()
+    assert log[-1] == "closed"
+    steps("k").close()  # never started: nothing to close
+    assert len(log) == 4
+
+
+async def test_an_async_generator_is_sent_values_errors_and_its_end(source: Any) -> None:
+    log: list[Any] = []
+
+    @source.sharded_connection("many")
+    async def steps(conn: aioredis.Redis, key: str) -> AsyncGenerator[Any, Any]:
+        try:
+            log.append((yield await conn.set(key, 0)))
+            try:
+                yield 2
+            except ValueError as error:
+                log.append(error)
+                yield "caught"
+            yield 3
+        finally:
+            log.append(await conn.ping())  # type: ignore[misc]
+
+    made = steps("k")
+    assert inspect.isasyncgen(made)
+    assert await anext(made) is True
+    assert await made.asend("sent") == 2
+    error = ValueError("x")
+    assert await made.athrow(error) == "caught"
+    assert await anext(made) == 3
+    with pytest.raises(StopAsyncIteration):
+        await anext(made)
+    assert log == ["sent", error, True]
+
+    made = steps("k")
+    await anext(made)
+    await made.aclose()
+    assert len(log) == 4
+    made = steps("k")
+    await anext(made)
+    with pytest.raises(KeyError, match="unhandled") as raised:
+        await made.athrow(KeyError("unhandled"))
+    assert len(log) == 5
+    assert raised.value.__context__ is None
+    await steps("k").aclose()
+    assert len(log) == 5
+
+
+async def test_the_connection_of_a_generator_is_found_when_it_is_advanced(kit: ShardKit) -> None:
+    made = kit.sharded_connection("many", shards=3)(generator)("k")  # type: ignore[arg-type, call-overload]
+    with pytest.raises(ShardCountError):
+        next(made)
+    amade = kit.sharded_connection("many", shards=3)(agenerator)("k")  # type: ignore[arg-type, call-overload]
+    with pytest.raises(ShardCountError):
+        await anext(amade)
+
+
+async def agenerator(conn: Any, key: str) -> AsyncGenerator[Any, None]:
+    yield conn
+
+
+# ---- what a decorated function looks like
+
+
+def test_metadata_is_the_functions_own() -> None:
+    for function, name in [
+        (decorated.count_visit, "count_visit"),
+        (decorated.acount_visit, "acount_visit"),
+        (decorated.visits, "visits"),
+        (decorated.avisits, "avisits"),
+        (Timeline.add, "Timeline.add"),
+    ]:
+        assert function.__qualname__ == name
+        assert function.__name__ == name.rpartition(".")[2]
+        assert function.__module__ == "decorated"
+        assert function.__doc__
+    assert inspect.iscoroutinefunction(decorated.acount_visit)
+    assert inspect.iscoroutinefunction(Timeline(1).aget)
+    assert inspect.iscoroutinefunction(Timeline.aof)
+    assert inspect.isgeneratorfunction(decorated.visits)
+    assert inspect.isasyncgenfunction(decorated.avisits)
+    assert not inspect.iscoroutinefunction(decorated.count_visit)
+
+
+def test_signatures_and_type_hints_lack_the_connection() -> None:
+    assert (
+        str(inspect.signature(decorated.count_visit))
+        == "(session: 'Day', *, by: 'int' = 1) -> 'int'"
+    )
+    assert str(inspect.signature(decorated.visits)) == "(*sessions: 'Day') -> 'Iterator[int]'"
+    assert list(inspect.signature(Timeline.add).parameters) == ["self", "text", "post"]
+    assert list(inspect.signature(Timeline(1).add).parameters) == ["text", "post"]
+    assert list(inspect.signature(Timeline.of).parameters) == ["user"]
+    assert list(inspect.signature(Timeline.aecho).parameters) == ["text"]
+    assert typing.get_type_hints(decorated.count_visit) == {
+        "session": str,
+        "by": int,
+        "return": int,
+    }
+    assert typing.get_type_hints(Timeline.add)["post"] is int
+    assert "conn" not in decorated.set_expected.__annotations__
+    assert "conn" in decorated.set_expected.__wrapped__.__annotations__  # type: ignore[attr-defined]
+
+
+def test_decorated_functions_pickle_by_name() -> None:
+    for function in (decorated.count_visit, decorated.acount_visit, decorated.visits):
+        assert pickle.loads(pickle.dumps(function)) is function
+    assert pickle.loads(pickle.dumps(Timeline.of))(3) == ("timeline", b"3")
+
+
+async def test_exceptions_come_out_as_they_are(source: Any) -> None:
+    error = LookupError("mine")
+
+    def fail(conn: Any, key: str) -> Any:
+        raise error
+
+    async def afail(conn: Any, key: str) -> Any:
+        raise error
+
+    def gfail(conn: Any, key: str) -> Any:
+        raise error
+        yield
+
+    async def agfail(conn: Any, key: str) -> Any:
+        raise error
+        yield
+
+    decorate = source.sharded_connection("many")
+    for call in (
+        lambda: ready(lambda: decorate(fail)("k")),
+        lambda: decorate(afail)("k"),
+        lambda: ready(lambda: next(decorate(gfail)("k"))),
+        lambda: anext(decorate(agfail)("k")),
+    ):
+        error.__traceback__ = None
+        with pytest.raises(LookupError) as raised:
+            await call()
+        assert raised.value is error
+        assert error.__context__ is None
+        assert error.__cause__ is None
+        frames = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+        assert frames.count("wrapper") == 1
+        assert len(frames) <= 5  # the test, its helpers, the wrapper and the function
+
+
+async def ready(call: Callable[[], Any]) -> Any:
+    return call()

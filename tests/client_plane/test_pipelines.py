@@ -1,0 +1,479 @@
+"""Pipelines over shards: what they split, what they refuse, and what a failure leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+
+import shardkit
+from shardkit import (
+    AsyncShardKit,
+    CommandRefused,
+    CrossShardError,
+    ShardErrors,
+    ShardKit,
+    ShardMap,
+    ShardUnavailable,
+)
+from shardkit.errors import (
+    InvalidArgumentError,
+    InvalidKeyError,
+    MissingEntryError,
+    RoutingError,
+    ShardCountError,
+)
+from shardkit.local import LocalServers
+
+
+@pytest.fixture
+def router(kit: ShardKit) -> shardkit.KeyShardedConnection:
+    return kit.key_sharded("many", shards=16)
+
+
+@pytest.fixture
+def arouter(akit: AsyncShardKit) -> shardkit.AsyncKeyShardedConnection:
+    return akit.key_sharded("many", shards=16)
+
+
+def apart(router: Any, count: int = 2) -> list[str]:
+    """Keys that live on different shards."""
+    found: dict[int, str] = {}
+    for n in range(1000):
+        found.setdefault(router.shard_of(f"apart:{n}"), f"apart:{n}")
+    return list(found.values())[:count]
+
+
+def test_every_command_goes_to_its_shard_and_replies_come_in_order(
+    router: shardkit.KeyShardedConnection,
+) -> None:
+    pipe = router.pipeline()
+    for n in range(200):
+        pipe.set(f"k{n}", n).incr(f"k{n}")
+    replies = pipe.execute()
+    assert replies == [reply for n in range(200) for reply in (True, n + 1)]
+    for n in range(200):
+        assert router[f"k{n}"].get(f"k{n}") == str(n + 1).encode()
+    assert sum(client.dbsize() for client in router) == 200  # type: ignore[misc]
+
+
+def test_a_pipeline_is_a_context_manager_has_a_length_and_a_repr(
+    router: shardkit.KeyShardedConnection,
+) -> None:
+    with router.pipeline() as pipe:
+        assert pipe
+        assert len(pipe) == 0
+        assert pipe.get("a").get("b") is pipe
+        assert len(pipe) == 2
+        assert repr(pipe) == "ShardedPipeline('many', 2 commands)"
+    assert len(pipe) == 0
+    assert pipe.execute() == []
+    pipe.get("a")
+    pipe.reset()
+    assert pipe.execute() == []
+
+
+def test_a_pipeline_can_be_used_again_also_after_a_failure(
+    router: shardkit.KeyShardedConnection,
+) -> None:
+    pipe = router.pipeline()
+    assert pipe.set("a", 1).execute() == [True]
+    with pytest.raises(ShardErrors):
+        pipe.lpush("a", 1).execute()
+    with pytest.raises(CrossShardError):
+        pipe.get("a").sinter(*apart(router)).execute()
+    assert pipe.get("a").execute() == [b"1"]
+
+
+def test_split_commands_are_merged(router: shardkit.KeyShardedConnection) -> None:
+    keys = [f"k{n}" for n in range(50)]
+    pipe = router.pipeline()
+    pipe.mset({key: n for n, key in enumerate(keys)})
+    pipe.mget(keys)
+    pipe.mget(*keys[:3], "none", keys[0], keys[0])
+    pipe.mget([])
+    pipe.exists(*keys, *keys, "none")
+    pipe.touch(*keys[:10], "none")
+    pipe.delete(keys[0], keys[0], keys[1], "none")
+    pipe.unlink(*keys[:4])
+    pipe.exists(*keys)
+    assert pipe.execute() == [
+        True,
+        [str(n).encode() for n in range(50)],
+        [b"0", b"1", b"2", None, b"0", b"0"],
+        [],
+        100,
+        10,
+        2,
+        2,
+        46,
+    ]
+
+
+def test_the_last_of_two_equal_keys_is_set(router: shardkit.KeyShardedConnection) -> None:
+    one, other = apart(router)
+    pipe = router.pipeline().execute_command("MSET", one, 1, other, 2, one, 3)
+    assert pipe.mget(one, other).execute() == [True, [b"3", b"2"]]
+
+
+async def test_an_awaiting_pipeline_does_the_same(
+    arouter: shardkit.AsyncKeyShardedConnection,
+) -> None:
+    keys = [f"k{n}" for n in range(50)]
+    async with arouter.pipeline() as pipe:
+        pipe.mset({key: n for n, key in enumerate(keys)}).mget(keys).mget([])
+        assert await pipe.get("k1") is pipe  # as redis-py's: nothing is waited for
+        pipe.exists(*keys).delete(*keys)
+        assert repr(pipe) == "AsyncShardedPipeline('many', 6 commands)"
+        assert await pipe.execute() == [
+            True,
+            [str(n).encode() for n in range(50)],
+            [],
+            b"1",
+            50,
+            50,
+        ]
+        pipe.get("k1")
+    assert len(pipe) == 0
+
+
+async def test_many_tasks_execute_pipelines_at_once(
+    arouter: shardkit.AsyncKeyShardedConnection,
+) -> None:
+    async def work(n: int) -> list[Any]:
+        pipe = arouter.pipeline()
+        for k in range(20):
+            pipe.set(f"{n}:{k}", k).get(f"{n}:{k}")
+        return await pipe.execute()
+
+    for replies in await asyncio.gather(*[work(n) for n in range(200)]):
+        assert replies == [reply for k in range(20) for reply in (True, str(k).encode())]
+
+
+# ---- what is refused, before anything is sent
+
+
+def refused(router: Any, collect: Any) -> str:
+    """Execute a pipeline that has to be refused; nothing of it may have been sent."""
+    pipe = router.pipeline().set("before", 1)
+    collect(pipe)
+    pipe.set("after", 1)
+    with pytest.raises(RoutingError) as error:
+        pipe.execute()
+    assert router["before"].exists("before") == router["after"].exists("after") == 0
+    return str(error.value)
+
+
+def test_a_command_whose_keys_live_on_different_shards_is_refused(
+    router: shardkit.KeyShardedConnection,
+) -> None:
+    one, other = apart(router)
+    shards = f"many:{router.shard_of(one)}, many:{router.shard_of(other)}"
+    for collect in (
+        lambda pipe: pipe.sinter(one, other),
+        lambda pipe: pipe.rename(one, other),
+        lambda pipe: pipe.zunionstore(one, [one, other]),
+        lambda pipe: pipe.msetnx({one: 1, other: 2}),
+        lambda pipe: pipe.lmove(one, other),
+        lambda pipe: pipe.bitop("AND", one, other),
+        lambda pipe: pipe.copy(one, other),
+        lambda pipe: pipe.pfcount(one, other),
+        lambda pipe: pipe.eval("return 1", 2, one, other),
+        lambda pipe: pipe.xread({one: "0", other: "0"}),
+        lambda pipe: pipe.blpop([one, other], 1),
+        lambda pipe: pipe.sort(one, store=other),
+    ):
+        said = refused(router, collect)
+        assert said.startswith("command 2, ")
+        assert f"its keys live on different shards ({shards})" in said
+        assert "{tag}" in said
+
+
+def test_a_hash_tag_keeps_keys_together(router: shardkit.KeyShardedConnection) -> None:
+    pipe = router.pipeline()
+    pipe.sadd("{user:1}:a", "x", "y").sadd("{user:1}:b", "y", "z")
+    pipe.sinter("{user:1}:a", "{user:1}:b").rename("{user:1}:a", "{user:1}:c")
+    pipe.eval("return redis.call('EXISTS', KEYS[1], KEYS[2])", 2, "{user:1}:b", "{user:1}:c")
+    assert pipe.execute() == [2, 2, {b"y"}, True, 2]
+
+
+def test_what_has_no_key_is_refused(router: shardkit.KeyShardedConnection) -> None:
+    for name, collect in {
+        "PING": lambda pipe: pipe.ping(),
+        "INFO": lambda pipe: pipe.info(),
+        "DBSIZE": lambda pipe: pipe.dbsize(),
+        "FLUSHDB": lambda pipe: pipe.flushdb(),
+        "KEYS": lambda pipe: pipe.keys("*"),
+        "SCAN": lambda pipe: pipe.scan(),
+        "PUBLISH": lambda pipe: pipe.publish("channel", "message"),
+        "EVAL": lambda pipe: pipe.eval("return 1", 0),
+        "SCRIPT LOAD": lambda pipe: pipe.script_load("return 1"),
+        "WAIT": lambda pipe: pipe.wait(1, 1),
+        "RANDOMKEY": lambda pipe: pipe.randomkey(),
+    }.items():
+        said = refused(router, collect)
+        assert f"command 2, {name}: it has no key to route by" in said
+        assert "for client in router" in said
+
+
+def test_what_is_not_known_or_malformed_is_refused(router: shardkit.KeyShardedConnection) -> None:
+    assert "command 2, no command is known as 'GIT'" in refused(
+        router, lambda pipe: pipe.execute_command("GIT", "a")
+    )
+    assert "command 2, DEL with 0 arguments" in refused(router, lambda pipe: pipe.delete())
+    assert "command 2, MSET with" in refused(
+        router, lambda pipe: pipe.execute_command("MSET", "a", 1, "b")
+    )
+    with pytest.raises(InvalidKeyError, match=r"command 1, key 1\.5 is a float"):
+        router.pipeline().get(1.5).execute()  # type: ignore[arg-type]
+
+
+def test_a_transaction_is_refused(router: shardkit.KeyShardedConnection) -> None:
+    pipe = router.pipeline()
+    for name, begin in {
+        "WATCH": lambda: pipe.watch("a"),
+        "UNWATCH": lambda: pipe.unwatch(),
+        "MULTI": lambda: pipe.multi(),
+    }.items():
+        with pytest.raises(RoutingError, match=f"{name}: a pipeline over shards is no transaction"):
+            begin()
+    for name in ("MULTI", "EXEC", "WATCH", "DISCARD", "multi"):
+        said = refused(router, lambda pipe, name=name: pipe.execute_command(name, "a"))
+        assert f"command 2, {name.upper()}: a pipeline over shards is no transaction" in said
+    assert router["a"].pipeline().set("a", 1).execute() == [True]  # one shard has transactions
+
+
+@pytest.mark.parametrize("wrong", [None, True, object(), ["a"], "\ud800"])
+def test_what_cannot_be_sent_is_refused(router: shardkit.KeyShardedConnection, wrong: Any) -> None:
+    for precede in (lambda pipe: pipe, lambda pipe: pipe.rpush("q", 1).blpop("q", 1)):
+        pipe = precede(router.pipeline().set("before", 1))
+        with pytest.raises(InvalidArgumentError):
+            pipe.set("a", wrong).execute()
+        assert router["before"].exists("before") == router["q"].exists("q") == 0
+
+
+def test_a_wrong_count_of_shards_and_a_missing_component_are_refused(kit: ShardKit) -> None:
+    with pytest.raises(ShardCountError):
+        kit.key_sharded("many", shards=8).pipeline().get("a").execute()
+    with pytest.raises(MissingEntryError, match="config:redis:nope is missing"):
+        kit.key_sharded("nope").pipeline().get("a").execute()
+
+
+# ---- failures
+
+
+def test_refused_commands_are_values_in_their_slots_or_one_group(
+    router: shardkit.KeyShardedConnection,
+) -> None:
+    def collected() -> Any:
+        pipe = router.pipeline()
+        return pipe.set("a", "text").lpush("a", 1).set("b", 2).incr("a").get("b")
+
+    first, wrong, second, no_number, got = collected().execute(raise_on_error=False)
+    assert [first, second, got] == [True, True, b"2"]
+    assert isinstance(wrong, CommandRefused)
+    assert isinstance(no_number, CommandRefused)
+    assert wrong.command == "LPUSH"
+    assert wrong.shard == f"many:{router.shard_of('a')}"
+    assert isinstance(wrong.error, redis.ResponseError)
+    assert "LPUSH was refused: WRONGTYPE" in str(wrong)
+    with pytest.raises(ShardErrors) as group:
+        collected().execute()
+    assert "WRONGTYPE" in str(group.value)
+    assert router["b"].get("b") == b"2"
+
+
+@pytest.fixture
+def mortal() -> Iterator[LocalServers]:
+    shard_map = ShardMap.parse("""
+components:
+  many: {shards: {count: 8, over: [{port: 7001}, {port: 7002}]}}
+""")
+    with LocalServers(shard_map, ports="free") as servers:
+        yield servers
+
+
+def test_a_shard_that_is_down_does_not_keep_the_others_from_their_work(
+    mortal: LocalServers,
+) -> None:
+    def collected(router: Any) -> Any:
+        pipe = router.pipeline()
+        pipe.mset({f"m{n}": n for n in range(40)}).exists(*[f"m{n}" for n in range(40)])
+        for n in range(40):
+            pipe.set(f"k{n}", n)
+        return pipe
+
+    with shardkit.connect(mortal.shard_map) as kit:
+        router = kit.key_sharded("many")
+        assert all(collected(router).execute())
+        for client in router:
+            client.flushdb()
+        mortal.server_of("many", 0).kill()  # and with it every shard of an even number
+        replies = collected(router).execute(raise_on_error=False)
+        for n, reply in enumerate(replies):
+            if n < 2 or router.shard_of(f"k{n - 2}") % 2 == 0:
+                assert isinstance(reply, ShardUnavailable)
+            else:
+                assert reply is True
+        for shard in (1, 3, 5, 7):
+            kept = {int(key[1:]) for key in router.client(shard).scan_iter("[km]*")}
+            assert kept == {n for n in range(40) if router.shard_of(f"k{n}") == shard} | {
+                n for n in range(40) if router.shard_of(f"m{n}") == shard
+            }
+        with pytest.raises(ShardErrors) as group:
+            collected(router).execute()
+        assert {failure.shard for failure in group.value.exceptions} == {
+            "many:0",
+            "many:2",
+            "many:4",
+            "many:6",
+        }
+
+        async def awaiting() -> list[Any]:
+            async with await shardkit.aconnect(mortal.shard_map) as akit:
+                return await collected(akit.key_sharded("many")).execute(raise_on_error=False)
+
+        assert [type(reply) for reply in asyncio.run(awaiting())] == [
+            type(reply) for reply in replies
+        ]
+
+
+def test_a_shard_that_went_down_serves_again_when_it_is_back(mortal: LocalServers) -> None:
+    with shardkit.connect(mortal.shard_map) as kit:
+        pipe = kit.key_sharded("many").pipeline()
+
+        def collect() -> Any:
+            for n in range(40):
+                pipe.set(f"k{n}", n)
+            return pipe
+
+        collect().execute()
+        mortal.server_of("many", 0).kill()
+        with pytest.raises(ShardErrors):
+            collect().execute()
+        mortal.server_of("many", 0).restart()
+        assert all(collect().execute())
+
+
+# ---- order: blocking commands, and those that are never decoded
+
+
+def test_what_blocks_waits_for_what_precedes_it_and_what_follows_waits_for_it(
+    router: shardkit.KeyShardedConnection,
+) -> None:
+    one, other = apart(router)
+    pipe = router.pipeline()
+    pipe.rpush(one, "a", "b", "c").blpop(one, 5).blpop([one], 5).lrange(one, 0, -1)
+    pipe.set(other, 1).blpop(one, 5).blpop(one, 0.01).exists(one).incr(other)
+    key = one.encode()
+    assert pipe.execute() == [
+        3,
+        (key, b"a"),
+        (key, b"b"),
+        [b"c"],
+        True,
+        (key, b"c"),
+        None,
+        0,
+        2,
+    ]
+
+
+async def test_what_blocks_keeps_its_place_in_an_awaiting_pipeline(
+    arouter: shardkit.AsyncKeyShardedConnection,
+) -> None:
+    pipe = arouter.pipeline()
+    pipe.rpush("q", "a", "b").blpop("q", 5).blpop("q", 5).blpop("q", 0.01).llen("q")
+    assert await pipe.execute() == [2, (b"q", b"a"), (b"q", b"b"), None, 0]
+
+
+def test_blocking_commands_of_several_shards_wait_at_the_same_time(
+    router: shardkit.KeyShardedConnection,
+) -> None:
+    queues = apart(router, 4)
+
+    def serve() -> None:
+        # Whoever waits first is served last: one after the other, they would wait for ever.
+        for queue in reversed(queues):
+            for _ in range(2000):
+                if router[queue].info("clients")["blocked_clients"]:
+                    break
+                time.sleep(0.005)
+            router[queue].rpush(queue, "served")
+
+    serving = threading.Thread(target=serve)
+    serving.start()
+    pipe = router.pipeline()
+    for queue in queues:
+        pipe.blpop(queue, 20)
+    assert pipe.execute() == [(queue.encode(), b"served") for queue in queues]
+    serving.join()
+
+
+@pytest.fixture
+def decoding(shard_map: ShardMap) -> Iterator[ShardKit]:
+    """A kit whose clients decode, in the same places."""
+    text = shard_map.to_yaml().replace("{db: ", "{decode_responses: true, db: ")
+    with shardkit.connect(ShardMap.parse(text)) as kit:
+        yield kit
+
+
+def test_what_is_never_decoded_keeps_its_place_among_what_is(decoding: ShardKit) -> None:
+    router = decoding.key_sharded("few")
+    assert router["a"].connection_pool.connection_kwargs["decode_responses"] is True
+    one, other = apart(router)
+    replies = (
+        router.pipeline()
+        .set(one, "first")
+        .dump(one)
+        .set(one, "second")
+        .dump(other)
+        .get(one)
+        .dump(one)
+        .execute()
+    )
+    assert [type(reply) for reply in replies] == [bool, bytes, bool, type(None), str, bytes]
+    assert b"first" in replies[1]
+    assert b"second" in replies[5]
+    router.pipeline().restore(other, 0, replies[1]).execute()
+    assert router[other].get(other) == "first"
+
+
+# ---- size
+
+
+def test_a_pipeline_of_a_hundred_thousand_commands(router: shardkit.KeyShardedConnection) -> None:
+    pipe = router.pipeline()
+    for n in range(100_000):
+        pipe.set(f"k{n}", n)
+    assert pipe.execute() == [True] * 100_000
+    pipe.mget([f"k{n}" for n in range(100_000)])
+    pipe.set("long", "x" * 20_000_000).get("long")
+    values, _, long = pipe.execute()
+    assert values == [str(n).encode() for n in range(100_000)]
+    assert len(long) == 20_000_000
+
+
+async def test_an_awaiting_pipeline_of_twenty_thousand_commands(
+    arouter: shardkit.AsyncKeyShardedConnection,
+) -> None:
+    pipe = arouter.pipeline()
+    for n in range(20_000):
+        pipe.set(f"k{n}", n)
+    assert await pipe.execute() == [True] * 20_000
+    pipe.mget([f"k{n}" for n in range(20_000)]).set("long", "x" * 20_000_000).get("long")
+    values, _, long = await pipe.execute()
+    assert values == [str(n).encode() for n in range(20_000)]
+    assert len(long) == 20_000_000
+
+
+def test_an_unsharded_component_has_a_pipeline_as_well(kit: ShardKit) -> None:
+    pipe = kit.key_sharded("one").pipeline()
+    pipe.mset({"a": 1, "b": 2}).sinter("a:s", "b:s").mget("a", "b")
+    assert pipe.execute() == [True, set(), [b"1", b"2"]]
+    assert kit.id_pair_sharded("few").pipeline().set("1:2", 1).execute() == [True]

@@ -1,0 +1,285 @@
+"""Routers: from a key, or a pair of ids, to the client of the shard that owns it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio as aioredis
+
+import shardkit
+from shardkit import AsyncShardKit, Entry, ShardKit, ShardMap
+from shardkit.config.component import Component
+from shardkit.errors import InvalidKeyError, MissingEntryError, ShardCountError
+from shardkit.local import LocalServers
+
+
+def test_a_router_hands_out_redis_pys_client_of_the_owner(kit: ShardKit) -> None:
+    router = kit.key_sharded("many", shards=16)
+    assert len(router) == 16
+    for n in range(100):
+        client = router[f"k{n}"]
+        assert type(client) is redis.Redis
+        client.set(f"k{n}", n)
+        assert client is router.client(router.shard_of(f"k{n}"))
+    held = [{int(key[1:]) for key in client.scan_iter()} for client in router]
+    assert held == [{n for n in range(100) if router.shard_of(f"k{n}") == s} for s in range(16)]
+
+
+async def test_an_awaiting_router_hands_out_the_awaiting_client(
+    akit: AsyncShardKit, kit: ShardKit
+) -> None:
+    router, blocking = akit.key_sharded("many", shards=16), kit.key_sharded("many")
+    assert len(router) == 16
+    for n in range(100):
+        client = router[f"k{n}"]
+        assert type(client) is aioredis.Redis
+        await client.set(f"k{n}", n)
+        assert client is router.client(router.shard_of(f"k{n}"))
+        assert blocking[f"k{n}"].get(f"k{n}") == str(n).encode()
+    assert [client is router.client(n) for n, client in enumerate(router)] == [True] * 16
+    groups = router.group([f"k{n}" for n in range(100)])
+    for shard, keys in groups.items():
+        assert await router.client(shard).exists(*keys) == len(keys)
+    assert sum(map(len, groups.values())) == 100
+    assert repr(router) == "AsyncKeyShardedConnection('many', shards=16)"
+
+
+def test_text_bytes_and_numbers_are_one_key(kit: ShardKit) -> None:
+    router = kit.key_sharded("many")
+    assert router[42] is router["42"] is router[b"42"]
+    assert router["é"] is router["é".encode()]
+    assert router["{user:1}:a"] is router["{user:1}:b"] is router["user:1"]
+    for wrong in (None, 1.5, True, ("a", "b"), ["a"], "\ud800"):
+        with pytest.raises(InvalidKeyError):
+            router[wrong]  # type: ignore[index]
+
+
+def test_keys_are_grouped_by_shard_in_the_order_given(kit: ShardKit) -> None:
+    router = kit.key_sharded("many")
+    keys: list[Any] = [f"k{n}" for n in range(50)] + [7, b"bytes", "k0"]
+    groups = router.group(iter(keys))
+    assert sum(map(len, groups.values())) == len(keys)
+    for shard, group in groups.items():
+        assert group == [key for key in keys if router.shard_of(key) == shard]
+    assert router.group([]) == {}
+
+
+def test_a_pair_is_one_key_in_either_order_and_spelling(kit: ShardKit) -> None:
+    router = kit.id_pair_sharded("many", shards=16)
+    client = router[9, 10]
+    assert router[10, 9] is router["10", "9"] is router[b"9", 10] is client
+    assert kit.key_sharded("many")["9:10"] is client
+    assert router.shard_of(9, 10) == router.shard_of("10", b"9")
+    assert router.group([(9, 10), (10, 9), (1, 2)])[router.shard_of(9, 10)][:2] == [
+        (9, 10),
+        (10, 9),
+    ]
+    for wrong in ((1, "x"), (1.5, 2), (1,), (1, 2, 3), 12, "1:2", (None, 1), (True, 1)):
+        with pytest.raises(InvalidKeyError):
+            router[wrong]  # type: ignore[index]
+    with pytest.raises(InvalidKeyError, match=r"12 is not a pair of ids; write router\[a, b\]"):
+        router[12]  # type: ignore[index]
+    assert repr(router) == "IdPairShardedConnection('many', shards=16)"
+
+
+async def test_an_awaiting_pair_router_agrees_with_the_blocking_one(
+    akit: AsyncShardKit, kit: ShardKit
+) -> None:
+    router, blocking = akit.id_pair_sharded("many"), kit.id_pair_sharded("many")
+    await router[42, 99].zadd("followers:99", {"42": 1.0})
+    assert blocking[99, 42].zscore("followers:99", "42") == 1.0
+    assert router.shard_of(42, 99) == blocking.shard_of("99", "42")
+
+
+def in_action(servers: LocalServers, count: int) -> ShardMap:
+    """A component of so many shards over the servers, placed as the book's source does."""
+    shards = tuple(
+        Entry({**servers.server_of("many", n % 4).entry.fields, "db": 8 + n // 4})
+        for n in range(count)
+    )
+    book = Component("book", None, shards, "redis-in-action")
+    return ShardMap({"book": book})
+
+
+def test_the_books_vectors_hold_on_real_servers(shard_map: ShardMap, servers: LocalServers) -> None:
+    with shardkit.connect(in_action(servers, 8)) as kit:
+        router = kit.key_sharded("book", shards=8)
+        expected = {"home:1": 7, "home:2": 5, "home:10": 4, "profile:1": 6}
+        for key, shard in expected.items():
+            for form in (key, key.encode()):
+                assert router.shard_of(form) == shard
+                router[form].set(form, shard)
+            with servers.server_of("many", shard % 4).client(db=8 + shard // 4) as direct:
+                assert direct.get(key) == str(shard).encode()
+    with shardkit.connect(in_action(servers, 16)) as kit:
+        visitor = "550e8400-e29b-41d4-a716-446655440000"
+        assert kit.key_sharded("book").shard_of(visitor) == 12
+        pairs = kit.id_pair_sharded("book", shards=16)
+        for pair, shard in {
+            (1, 2): 1,
+            (2, 1): 1,
+            (7, 10): 3,
+            ("10", "7"): 3,
+            (10, 10): 0,
+        }.items():
+            assert pairs.shard_of(*pair) == shard
+            assert pairs[pair] is pairs.client(shard)
+
+
+def test_a_wrong_count_is_refused_by_whatever_the_router_does(kit: ShardKit) -> None:
+    router = kit.key_sharded("many", shards=8)  # nothing is looked at yet
+    for use in (
+        lambda: router["k"],
+        lambda: router.shard_of("k"),
+        lambda: router.group(["k"]),
+        lambda: len(router),
+        lambda: list(router),
+        lambda: router.client(0),
+        lambda: list(router.scan_iter()),
+        lambda: router.pipeline().get("k").execute(),
+    ):
+        with pytest.raises(ShardCountError, match=r"'many' has 16 shards, the caller says 8.*"):
+            use()
+
+
+async def test_a_wrong_count_is_refused_by_an_awaiting_router(akit: AsyncShardKit) -> None:
+    router = akit.key_sharded("many", shards=8)
+    for use in (lambda: router["k"], lambda: len(router), lambda: list(router)):
+        with pytest.raises(ShardCountError):
+            use()
+    for wait in (router.load, router.pipeline().get("k").execute):
+        with pytest.raises(ShardCountError):
+            await wait()
+    with pytest.raises(ShardCountError):
+        await anext(router.scan_iter())
+
+
+def test_an_unsharded_component_is_routed_to_its_entry(kit: ShardKit) -> None:
+    router = kit.key_sharded("one")
+    assert len(router) == 1
+    assert router["a"] is router["b"] is router.client(0) is kit.client("one")
+    assert list(router) == [kit.client("one")]
+    assert router.group(["a", "b"]) == {0: ["a", "b"]}
+    for shard in (1, -1):
+        with pytest.raises(MissingEntryError, match=f"config:redis:one:{shard} is missing"):
+            router.client(shard)
+    with pytest.raises(ShardCountError, match="'one' has no shards, the caller says 16"):
+        kit.key_sharded("one", shards=16)["a"]
+
+
+def test_a_component_with_both_is_routed_to_its_shards(kit: ShardKit) -> None:
+    router = kit.key_sharded("both")
+    assert len(router) == 4
+    assert kit.client("both") not in list(router)
+    with pytest.raises(MissingEntryError, match="config:redis:both:4 is missing"):
+        router.client(4)
+
+
+def test_routers_of_the_default_kit_are_made_by_their_names(shard_map: ShardMap) -> None:
+    router = shardkit.KeyShardedConnection("many", shards=16)
+    pairs = shardkit.IdPairShardedConnection("many")
+    arouter = shardkit.AsyncKeyShardedConnection("many")
+    apairs = shardkit.AsyncIdPairShardedConnection("many", 16)
+    shardkit.configure(shard_map)
+    try:
+        kit = shardkit.default_kit()
+        assert router["a"] is kit.key_sharded("many")["a"]
+        assert pairs[1, 2] is kit.id_pair_sharded("many")[2, 1]
+        assert router.pipeline().set("a", 1).execute() == [True]
+
+        async def main() -> None:
+            assert await arouter["a"].get("a") == b"1"
+            assert apairs[1, 2] is arouter["1:2"]
+            assert await arouter.pipeline().get("a").execute() == [b"1"]
+            assert [key async for key in arouter.scan_iter()] == [b"a"]
+
+        asyncio.run(main())
+    finally:
+        shardkit.configure(None)
+
+
+# ---- scanning
+
+
+def scanned(servers: LocalServers, databases: int) -> ShardMap:
+    """Sixteen shards on four servers, over so many databases of each."""
+    shards = tuple(
+        Entry({**servers.server_of("many", n % 4).entry.fields, "db": n // 4 % databases})
+        for n in range(16)
+    )
+    return ShardMap({"scanned": Component("scanned", None, shards)})
+
+
+@pytest.mark.parametrize("databases", [4, 2, 1])
+async def test_scanning_all_shards_finds_every_key_once(
+    shard_map: ShardMap, servers: LocalServers, databases: int
+) -> None:
+    wanted = scanned(servers, databases)
+    keys = {f"key:{n}" for n in range(3000)} | {f"other:{n}" for n in range(50)}
+    with shardkit.connect(wanted) as kit:
+        router = kit.key_sharded("scanned")
+        pipe = router.pipeline()
+        for key in keys:
+            if key.startswith("other"):
+                pipe.rpush(key, 1)
+            else:
+                pipe.set(key, 1)
+        pipe.execute()
+        everything = [key.decode() for key in router.scan_iter()]
+        assert sorted(everything) == sorted(keys)
+        assert {key.decode() for key in router.scan_iter("key:1*", 500)} == {
+            key for key in keys if key.startswith("key:1")
+        }
+        lists = [key.decode() for key in router.scan_iter(_type="list", count=1000)]
+        assert sorted(lists) == sorted(key for key in keys if key.startswith("other"))
+    async with await shardkit.aconnect(wanted) as akit:
+        arouter = akit.key_sharded("scanned")
+        found = [key.decode() async for key in arouter.scan_iter()]
+        assert sorted(found) == sorted(keys)
+        lists = [key.decode() async for key in arouter.scan_iter("o*", _type="list")]
+        assert len(lists) == 50
+
+
+def test_databases_that_are_told_apart_by_more_than_an_address_are_all_scanned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SERVER_A", "redis://a:6379/0")
+    monkeypatch.setenv("SERVER_B", "redis://b/0")
+    here, there = ([["s1", 26379]], [["s2", 26379]])
+    shards = [
+        Entry({"url": "${SERVER_A}"}),
+        Entry({"url": "${SERVER_B}"}),
+        Entry({"sentinel": {"service": "main", "sentinels": here}}),
+        Entry({"sentinel": {"service": "main", "sentinels": there}}),
+        Entry({"host": "b", "port": 6379, "db": 0}),  # SERVER_B again
+        Entry({"host": "b", "db": 1}),
+        Entry({"unix_socket_path": "/run/a"}),
+        Entry({"unix_socket_path": "/run/b"}),
+    ]
+    distinct = shardkit.routers._distinct(Component("c", None, tuple(shards)))
+    assert [shard.number for shard in distinct] == [0, 1, 2, 3, 5, 6, 7]
+
+
+def test_a_scan_goes_on_over_the_shards_that_there_were(
+    shard_map: ShardMap, servers: LocalServers
+) -> None:
+    with shardkit.connect(scanned(servers, 4)) as kit:
+        router = kit.key_sharded("scanned")
+        pipe = router.pipeline()
+        for n in range(200):
+            pipe.set(f"k{n}", n)
+        pipe.execute()
+        found = router.scan_iter()
+        keys = {next(found)}
+        kit.topology.source.shard_map = in_two(servers)  # type: ignore[attr-defined]
+        kit.topology.expire()
+        assert len(router) == 2
+        assert {*keys, *found} == {f"k{n}".encode() for n in range(200)}
+
+
+def in_two(servers: LocalServers) -> ShardMap:
+    shards = scanned(servers, 4).components["scanned"].shards[:2]
+    return ShardMap({"scanned": Component("scanned", None, shards)})

@@ -1,0 +1,39 @@
+"""Fixtures for the demo: servers of the laptop map that run once, and a kit over them, empty."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import shardkit
+from shardkit import ShardKit
+from shardkit.config.store import push
+from shardkit.demo.command import laptop_map
+from shardkit.local import LocalServers
+
+
+@pytest.fixture(scope="package")
+def laptop() -> Iterator[LocalServers]:
+    """The servers of the laptop map, on free ports."""
+    with LocalServers(laptop_map(), ports="free") as servers:
+        yield servers
+
+
+@pytest.fixture
+def url(laptop: LocalServers) -> str:
+    """The URL of a config server that has the laptop map; all servers are empty otherwise."""
+    for server in laptop.servers:
+        with server.client() as client:
+            client.flushall()
+    assert laptop.config_server is not None
+    with laptop.config_server.client() as client:
+        push(client, laptop.shard_map)
+    return f"redis://{laptop.config_server.address}/0"
+
+
+@pytest.fixture
+def demo_kit(url: str) -> Iterator[ShardKit]:
+    """A kit opened from the config server."""
+    with shardkit.connect(url) as kit:
+        yield kit

@@ -1,0 +1,291 @@
+"""``shardkit demo`` as a user runs it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from click.testing import CliRunner, Result
+from demo_helpers import awk_figures, chance_log
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from shardkit.demo import sample
+from shardkit.demo.command import demo
+
+COMMAND = [sys.executable, "-m", "shardkit", "demo"]
+
+
+def run(*args: str, stdin: bytes | None = None) -> Result:
+    return CliRunner().invoke(demo, args, input=stdin, standalone_mode=False)
+
+
+def document(*args: str, stdin: bytes | None = None) -> dict[str, Any]:
+    result = run(*args, "--json", stdin=stdin)
+    assert result.exception is None, result.output
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def figures(found: dict[str, Any]) -> dict[str, tuple[int, int]]:
+    return {day["day"]: (day["hits"], day["visitors"]) for day in found["days"]}
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "access.log"
+    path.write_bytes(chance_log(7, 2_000))
+    return path
+
+
+# ---- on embedded servers
+
+
+def test_without_arguments_the_sample_is_counted_as_awk_says(tmp_path: Path) -> None:
+    path = tmp_path / "sample.log.gz"
+    path.write_bytes(sample.read())
+    found = document()
+    assert figures(found) == awk_figures(path)
+    hits = sum(day["hits"] for day in found["days"])
+    visitors = sum(day["visitors"] for day in found["days"])
+    assert found["lines"] == hits + found["malformed"]["lines"]
+    assert found["malformed"]["lines"] == 9
+    assert found["lines_per_second"] > 0
+    assert [shard["shard"] for shard in found["shards"]] == [f"unique:{n}" for n in range(16)]
+    assert len({shard["address"] for shard in found["shards"]}) == 16
+    assert sum(shard["ids"] for shard in found["shards"]) == visitors
+    assert found["memory"]["visitors"] == visitors
+    assert found["memory"]["parts"] < found["memory"]["plain_set"] / 3
+    assert found["visitor"]["there"]
+    assert found["visitor"]["address"] in {"192.0.2.250", "198.51.100.251", "2001:db8:b07::1"}
+
+
+def test_people_get_tables(log: Path) -> None:
+    result = run("--log", str(log))
+    assert result.exception is None
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith(f"{log}: 2,000 lines in ")
+    assert "malformed and not counted:" in lines[1]
+    heads = [line.split()[0] for line in lines if line and not line.startswith(" ")]
+    assert [head for head in heads if head in ("day", "shard", "memory", "visitor")] == [
+        *("day", "shard", "memory", "visitor"),
+        "shard",  # of the visitor
+    ]
+    for day, (hits, visitors) in awk_figures(log).items():
+        [row] = [line.split() for line in lines if line.startswith(day)]
+        assert (row[1], row[-1]) == (f"{hits:,}", f"{visitors:,}")
+    assert all(line == line.rstrip() for line in lines)
+
+
+# ---- on running servers
+
+
+def test_every_way_of_giving_a_log_gives_the_same_figures(url: str, log: Path) -> None:
+    text = log.read_bytes()
+    compressed = log.with_suffix(".bin")
+    compressed.write_bytes(gzip.compress(text[:5_000]) + gzip.compress(text[5_000:]))
+    expected = awk_figures(log)
+    for args, stdin in (
+        (["--log", str(log)], None),
+        (["--log", str(compressed), "--batch-size", "1"], None),
+        (["--log", "-"], text),
+        (["--log", "-", "--batch-size", "333"], compressed.read_bytes()),
+    ):
+        assert figures(document("-c", url, "--fresh", *args, stdin=stdin)) == expected
+
+
+def test_a_second_run_adds_hits_and_counts_no_visitor_twice(url: str, log: Path) -> None:
+    once = figures(document("-c", url, "--log", str(log)))
+    twice = figures(document("-c", url, "--log", str(log)))
+    assert twice == {day: (2 * hits, visitors) for day, (hits, visitors) in once.items()}
+
+
+def test_the_first_day_is_planned_for_as_told(url: str, log: Path) -> None:
+    found = document("-c", url, "--log", str(log), "--first-day", "1000000")
+    assert (found["days"][0]["planned"], found["days"][0]["parts"]) == (2_097_152, 8_192)
+
+
+def test_more_visitors_than_planned_are_remarked_upon(url: str, log: Path) -> None:
+    text = "".join(
+        f'192.0.2.1 - - [03/Mar/2025:12:00:00 +0000] "GET / HTTP/1.1" 200 1 "-" "{n}"\n'
+        for n in range(600)
+    )
+    result = run("-c", url, "--log", "-", "--first-day", "0", stdin=text.encode())
+    assert "say --first-day" in result.stdout
+
+
+def test_years_of_days_are_shown_in_part_and_counted_in_full(url: str) -> None:
+    lines = [
+        f'192.0.2.1 - - [{day:02}/Jan/{year}:12:00:00 +0000] "GET / HTTP/1.1" 200 1\n'
+        for year in range(2015, 2025)
+        for day in range(1, 11)
+    ]
+    text = "".join(lines).encode()
+    shown = run("-c", url, "--log", "-", stdin=text).stdout.splitlines()
+    assert sum(line.startswith("20") for line in shown) == 40
+    assert any(line.startswith("… 60 more") for line in shown)
+    found = document("-c", url, "--fresh", "--log", "-", stdin=text)
+    assert set(figures(found).values()) == {(1, 1)}
+    assert len(found["days"]) == 100
+
+
+# ---- logs that are not as they should be
+
+
+def test_malformed_lines_are_shown_so_that_no_terminal_obeys_them(url: str) -> None:
+    text = b"\x1b[31mred\x1b[0m\n\xff\xfe\n" + b"x" * 1_000_000 + b"\n\n\n\n\n"
+    result = run("-c", url, "--log", "-", stdin=text)
+    assert result.exception is None
+    assert result.stdout.splitlines()[:8] == [
+        result.stdout.splitlines()[0],
+        "7 lines are malformed and not counted:",
+        r"  line 1: \x1b[31mred\x1b[0m",
+        r"  line 2: \xff\xfe",
+        f"  line 3: {'x' * 109}…",
+        "  line 4: empty",
+        "  line 5: empty",
+        "  and 2 more",
+    ]
+    assert len(result.stdout.splitlines()) == 8  # and no tables
+
+
+def test_an_agent_is_shown_so_that_no_terminal_obeys_it(url: str) -> None:
+    text = b'192.0.2.1 - - [03/Mar/2025:12:00:00 +0000] "GET / HTTP/1.1" 200 1 "-" "\x1b[31m\xff"\n'
+    result = run("-c", url, "--log", "-", stdin=text)
+    assert r"192.0.2.1 \x1b[31m\xff" in result.stdout
+    assert "\x1b" not in result.stdout
+
+
+def test_an_empty_log_has_no_figures(url: str) -> None:
+    found = document("-c", url, "--log", "-", stdin=b"")
+    assert (found["lines"], found["days"], found["memory"], found["visitor"]) == (0, [], None, None)
+
+
+def test_a_damaged_log_is_counted_as_far_as_it_goes(url: str, log: Path) -> None:
+    data = gzip.compress(log.read_bytes())[:-300]
+    result = run("-c", url, "--log", "-", stdin=data)
+    assert result.return_value == 1
+    assert "the log cannot be read any further: the compressed data ends too early" in result.stdout
+    assert "\nday " in result.stdout
+
+
+def test_a_log_that_is_not_there_is_found_out_before_anything_starts(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*COMMAND, "--log", str(tmp_path / "none.log")], capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert done.stderr == f"shardkit: error: {tmp_path / 'none.log'}: No such file or directory\n"
+
+
+def test_keeping_servers_that_others_run_makes_no_sense(url: str) -> None:
+    result = run("-c", url, "--keep")
+    assert "--keep" in str(result.exception)
+
+
+# ---- Ctrl-C
+
+
+@contextmanager
+def running(*args: str) -> Iterator[subprocess.Popen[bytes]]:
+    pipe = subprocess.PIPE
+    process = subprocess.Popen([*COMMAND, *args], stdin=pipe, stdout=pipe, stderr=pipe)
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+        process.communicate()
+
+
+def url_of(process: subprocess.Popen[bytes]) -> str:
+    assert process.stderr is not None
+    line = process.stderr.readline().decode()
+    assert line.startswith("started 5 servers"), line
+    return line.split()[-1]
+
+
+def client(url: str) -> redis.Redis:
+    return redis.Redis.from_url(url, protocol=2, retry=Retry(NoBackoff(), 0))
+
+
+def wait_for(done: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 30
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def addresses(url: str) -> list[str]:
+    """Return the URLs of all servers."""
+    with client(url) as config:
+        entries = [
+            json.loads(config.get(key) or "{}") for key in config.scan_iter("config:redis:*")
+        ]
+    return [url, *{f"redis://{entry['host']}:{entry['port']}" for entry in entries}]
+
+
+def answers(url: str) -> bool:
+    try:
+        with client(url) as asked:
+            return bool(asked.ping())
+    except redis.ConnectionError:
+        return False
+
+
+def hits_client(url: str) -> redis.Redis:
+    with client(url) as config:
+        entry = json.loads(config.get("config:redis:hits") or "{}")
+    return client(f"redis://{entry['host']}:{entry['port']}")
+
+
+def test_an_interrupted_replay_shows_what_it_counted_and_leaves_no_server_behind() -> None:
+    text = gzip.decompress(sample.read())
+    with running("--log", "-") as process:
+        url = url_of(process)
+        servers = addresses(url)
+        assert len(servers) == 5
+        assert process.stdin is not None
+        process.stdin.write(text)  # and no end of file: it waits for more
+        process.stdin.flush()
+        with hits_client(url) as hits:
+            wait_for(lambda: sum(map(int, hits.hvals("demo:hits"))) > 39_000)  # four batches
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+        assert process.returncode == 130, err
+        assert out.startswith(b"stdin: 40,000 lines in ")
+        assert b" until it was interrupted, " in out.splitlines()[0]
+        assert b"\n2025-03-06   9,791 " in out
+        assert not any(map(answers, servers))
+
+
+def test_servers_that_are_kept_run_until_they_are_interrupted() -> None:
+    with running("--keep", "--log", "-") as process:
+        url = url_of(process)
+        servers = addresses(url)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(
+            b'192.0.2.1 - - [03/Mar/2025:12:00:00 +0000] "GET / HTTP/1.1" 200 1 "-" "-"\n'
+        )
+        process.stdin.close()
+        process.stdin = None
+        wait_for(
+            lambda: process.stderr and process.stderr.readline() == b"Ctrl-C stops the servers.\n"
+        )
+        assert all(map(answers, servers))
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+        assert process.returncode == 0, err
+        assert f"export SHARDKIT_CONFIG={url}" in out.decode()
+        assert "shardkit locate unique --in demo:unique:2025-03-03 " in out.decode()
+        assert not any(map(answers, servers))

@@ -1,0 +1,173 @@
+"""What is counted: on real servers, and what awk says about the same log."""
+
+from __future__ import annotations
+
+import gzip
+from datetime import date, timedelta
+from pathlib import Path
+
+import pytest
+from demo_helpers import awk_figures, chance_log
+
+from shardkit import ShardKit
+from shardkit.demo import sample
+from shardkit.demo.access_log import AccessLog
+from shardkit.demo.counting import VISITORS, Counting, session_of
+from shardkit.demo.load import loads
+from shardkit.demo.replay import Replayed, replay
+from shardkit.demo.weighing import weigh
+
+
+def replayed(counting: Counting, path: Path, batch_size: int = 10_000) -> Replayed:
+    with AccessLog.open(path) as log:
+        return replay(log, counting, batch_size)
+
+
+def counted(counting: Counting) -> dict[str, tuple[int, int]]:
+    return {day.day.isoformat(): (day.hits, day.visitors) for day in counting.days()}
+
+
+@pytest.fixture
+def sample_log(tmp_path: Path) -> Path:
+    path = tmp_path / "sample.log.gz"
+    path.write_bytes(sample.read())
+    return path
+
+
+def log_of(path: Path, *entries: tuple[date, int]) -> Path:
+    """Write a log: on each of the days, in order, as many visitors."""
+    path.write_text(
+        "".join(
+            f'192.0.2.1 - - [{day:%d/%b/%Y}:12:00:00 +0000] "GET / HTTP/1.1" 200 1 "-" "{n}"\n'
+            for day, visitors in entries
+            for n in range(visitors)
+        )
+    )
+    return path
+
+
+# ---- what awk says
+
+
+def test_the_sample_counts_as_awk_says(demo_kit: ShardKit, sample_log: Path) -> None:
+    counting = Counting(demo_kit)
+    result = replayed(counting, sample_log)
+    figures = counted(counting)
+    assert figures == awk_figures(sample_log)
+    assert result.lines == result.malformed + sum(hits for hits, _ in figures.values())
+
+
+@pytest.mark.parametrize("batch_size", [100, 100_000])
+def test_a_log_made_up_by_chance_counts_as_awk_says(
+    demo_kit: ShardKit, tmp_path: Path, batch_size: int
+) -> None:
+    text = chance_log(batch_size, 4_000)
+    plain, members = tmp_path / "access.log", tmp_path / "access.log.gz"
+    plain.write_bytes(text)
+    members.write_bytes(gzip.compress(text[:50_001]) + gzip.compress(text[50_001:]))
+    counting = Counting(demo_kit)
+    result = replayed(counting, members, batch_size)
+    assert result.lines == 4_000
+    assert 0 < result.malformed < 200
+    assert counted(counting) == awk_figures(plain) == awk_figures(members)
+
+
+def test_a_log_that_is_replayed_again_has_the_same_visitors(
+    demo_kit: ShardKit, sample_log: Path
+) -> None:
+    first = Counting(demo_kit)
+    replayed(first, sample_log)
+    once = counted(first)
+    again = Counting(demo_kit)
+    replayed(again, sample_log)
+    assert counted(again) == {day: (2 * hits, visitors) for day, (hits, visitors) in once.items()}
+
+
+def test_what_was_counted_can_be_forgotten(demo_kit: ShardKit, tmp_path: Path) -> None:
+    counting = Counting(demo_kit)
+    replayed(counting, log_of(tmp_path / "log", (date(2025, 3, 3), 10)))
+    demo_kit.client("hits").set("another", "key")
+    counting.forget()
+    assert counting.days() == []
+    assert [load.keys for load in loads(demo_kit, "unique", VISITORS)] == [0] * 16
+    assert demo_kit.client("unique").keys("*2025*") == []
+    assert demo_kit.client("hits").keys() == [b"another"]
+
+
+# ---- how days are planned
+
+
+def test_a_day_is_planned_for_by_the_day_before(demo_kit: ShardKit, tmp_path: Path) -> None:
+    day = date(2025, 3, 3)
+    one = timedelta(days=1)
+    counting = Counting(demo_kit, first_day=1_000)
+    log = log_of(
+        tmp_path / "log",
+        *((day, 700), (day + one, 10), (day + 2 * one, 3)),
+        (day + 9 * one, 5),  # after a gap
+        (day - one, 4),  # out of order: its morrow is there already
+    )
+    replayed(counting, log, 50)
+    assert [(figures.day - day, figures.planned, figures.parts) for figures in counting.days()] == [
+        (-one, 2_048, 8),
+        (0 * one, 2_048, 8),
+        (one, 2_048, 8),
+        (2 * one, 16, 1),
+        (9 * one, 2_048, 8),
+    ]
+
+
+def test_days_of_one_batch_follow_one_another(demo_kit: ShardKit, tmp_path: Path) -> None:
+    day = date(2025, 3, 3)
+    counting = Counting(demo_kit, first_day=1_000)
+    later_first = ((day + timedelta(days=1), 10), (day, 100))
+    replayed(counting, log_of(tmp_path / "log", *later_first))
+    assert [figures.planned for figures in counting.days()] == [2_048, 256]
+
+
+# ---- where it is, and what it weighs
+
+
+def test_the_shards_have_all_visitors_between_them(demo_kit: ShardKit, sample_log: Path) -> None:
+    counting = Counting(demo_kit)
+    replayed(counting, sample_log)
+    shares = list(loads(demo_kit, "unique", VISITORS))
+    days = counting.days()
+    assert len(shares) == 16
+    assert sum(share.ids for share in shares) == sum(day.visitors for day in days)
+    # Each part that has members is a key, and so are each day's parameters.
+    assert sum(share.keys for share in shares) <= sum(day.parts + 1 for day in days)
+    assert all(8 * share.ids < share.size < 16 * share.ids + 1_000 for share in shares)
+
+
+def test_a_visitor_is_where_it_is_said_to_be(demo_kit: ShardKit, sample_log: Path) -> None:
+    counting = Counting(demo_kit)
+    result = replayed(counting, sample_log)
+    assert result.visitor is not None
+    day, visitor = result.visitor
+    place, there = counting.locate(visitor, day)
+    assert there
+    assert place.id == int(session_of(visitor)[:15], 16)
+    assert demo_kit.client(*place.shard).sismember(place.key, str(place.id))
+    assert not counting.locate((b"192.0.2.1", b"never came"), day)[1]
+
+
+def test_visitors_in_parts_weigh_a_fraction_of_a_plain_set(
+    demo_kit: ShardKit, sample_log: Path
+) -> None:
+    counting = Counting(demo_kit)
+    replayed(counting, sample_log)
+    days = counting.days()
+    weights = weigh(counting, days)
+    assert weights is not None
+    assert (weights.days, weights.visitors) == (5, sum(day.visitors for day in days))
+    assert 8 * weights.visitors < weights.parts < 12 * weights.visitors
+    assert 30 * weights.visitors < weights.plain < 90 * weights.visitors
+    assert weights.text > weights.plain
+    # What the shards say of their keys, with the counts and plans beside them, is about the same.
+    shares = sum(share.size for share in loads(demo_kit, "unique", VISITORS))
+    assert 0.8 * weights.parts < shares < 1.1 * weights.parts
+
+
+def test_nothing_weighs_nothing(demo_kit: ShardKit) -> None:
+    assert weigh(Counting(demo_kit), []) is None

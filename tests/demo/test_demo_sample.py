@@ -1,0 +1,54 @@
+"""What is bundled: the sample, and the laptop map."""
+
+from __future__ import annotations
+
+import gzip
+import ipaddress
+from pathlib import Path
+
+from shardkit import ShardMap
+from shardkit.demo import sample
+from shardkit.demo.access_log import Parser
+from shardkit.demo.command import laptop_map
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+# RFC 5737 and RFC 3849.
+RESERVED = [
+    ipaddress.ip_network(network)
+    for network in ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24", "2001:db8::/32")
+]
+
+
+def test_the_sample_is_what_its_generator_makes() -> None:
+    made = "".join(f"{line}\n" for line in sample.lines()).encode()
+    assert gzip.decompress(sample.read()) == made  # compressed it may differ, from zlib to zlib
+
+
+def test_the_sample_has_some_days_and_a_few_malformed_lines() -> None:
+    batch = Parser().parse(gzip.decompress(sample.read()).splitlines(keepends=True))
+    assert 20_000 <= batch.lines <= 50_000
+    assert len(batch.visits) == 5
+    assert len(batch.malformed) == 9
+
+
+def test_the_sample_has_only_addresses_that_are_reserved_for_examples() -> None:
+    batch = Parser().parse(gzip.decompress(sample.read()).splitlines(keepends=True))
+    addresses = {address.decode() for visits in batch.visits.values() for address, _ in visits}
+    for address in map(ipaddress.ip_address, addresses):
+        assert any(address in network for network in RESERVED)
+
+
+def test_the_map_in_the_package_is_the_one_in_configs() -> None:
+    packaged = Path(sample.__file__).with_name("local.yaml")
+    assert packaged.read_text("utf-8") == (CONFIGS / "local.yaml").read_text("utf-8")
+
+
+def test_the_laptop_map_has_what_the_demo_needs() -> None:
+    shard_map: ShardMap = laptop_map()
+    unique = shard_map.components["unique"]
+    assert unique.entry is not None
+    assert len(unique.shards) == 16
+    assert shard_map.components["hits"].entry is not None
+    assert shard_map.config_server is not None
+    assert shard_map.warnings == ()

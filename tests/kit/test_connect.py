@@ -1,0 +1,496 @@
+"""Opening and closing kits: where the topology comes from, and that nothing is left open."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from kit_helpers import clients_of, eventually
+
+import shardkit
+from shardkit import AsyncShardKit, ClosedError, ConfigError, Entry, ShardKit, ShardMap
+from shardkit.config import store
+from shardkit.errors import InvalidEntryError
+from shardkit.local import LocalServer
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalServer]:
+    """The only server of these tests: nobody else is connected to it."""
+    with LocalServer(databases=8) as running:
+        yield running
+
+
+@pytest.fixture
+def text(server: LocalServer) -> str:
+    with server.client() as client:
+        client.flushall()
+    return f"""
+components:
+  few: {{shards: {{count: 4, over: [{{host: 127.0.0.1, port: {server.port}}}]}}}}
+  one: {{entry: {{host: 127.0.0.1, port: {server.port}, db: 6}}}}
+"""
+
+
+@pytest.fixture
+def where(text: str) -> ShardMap:
+    return ShardMap.parse(text)
+
+
+@pytest.fixture(autouse=True)
+def _no_default(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.delenv("SHARDKIT_CONFIG", raising=False)
+    yield
+    shardkit.configure(None)
+
+
+def works(kit: ShardKit) -> bool:
+    return bool(kit.client("one").ping() and kit.client("few", 3).ping())
+
+
+# ---- where the topology comes from
+
+
+def test_a_kit_opens_from_a_path_a_map_a_url_and_an_entry(
+    tmp_path: Path, text: str, where: ShardMap, server: LocalServer
+) -> None:
+    path = tmp_path / "map.yaml"
+    path.write_text(text)
+    with server.client(db=7) as client:
+        store.push(client, where, force=True)
+    url = f"redis://{server.address}/7"
+    for each in (path, str(path), where, url, f" {url}\n", Entry({"url": url})):
+        with shardkit.connect(each) as kit:
+            assert works(kit)
+            assert kit.components() == ["few", "one"]
+            assert len(kit.component("few").shards) == 4
+
+
+async def test_an_awaiting_kit_opens_from_the_same_places(
+    tmp_path: Path, text: str, where: ShardMap, server: LocalServer
+) -> None:
+    path = tmp_path / "map.yaml"
+    path.write_text(text)
+    with server.client(db=7) as client:
+        store.push(client, where, force=True)
+    url = f"redis://{server.address}/7"
+    for each in (path, where, url, Entry({"url": url})):
+        async with await shardkit.aconnect(each) as kit:
+            assert await (await kit.client("few", 3)).ping()  # type: ignore[misc]
+            assert await kit.components() == ["few", "one"]
+            assert len((await kit.component("few")).shards) == 4
+
+
+def test_the_environment_says_where_if_nobody_else_does(
+    tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError, match=r"no topology was named, and \$SHARDKIT_CONFIG is not"):
+        shardkit.connect()
+    (tmp_path / "map.yaml").write_text(text)
+    monkeypatch.setenv("SHARDKIT_CONFIG", str(tmp_path / "map.yaml"))
+    with shardkit.connect() as kit:
+        assert works(kit)
+
+    async def main() -> None:
+        async with await shardkit.aconnect() as akit:
+            assert await akit.key_sharded("few")["k"].ping()  # type: ignore[misc]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("named", "error", "said"),
+    [
+        ("nowhere.yaml", ConfigError, "nowhere.yaml: No such file"),
+        ("valkey://:hunter2@h/0", InvalidEntryError, "config server"),
+        ("Redis://:hunter2@h:99999999/0", InvalidEntryError, "config server"),
+        ("redis://:${NOT_THERE}@h/0", ConfigError, "NOT_THERE"),
+        (Entry({"host": "h", "cluster": True}), InvalidEntryError, "config server: cluster"),
+    ],
+)
+def test_what_cannot_be_opened_is_refused_at_once_without_secrets(
+    named: Any, error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error) as refused:
+        shardkit.connect(named)
+    assert said in str(refused.value)
+    assert "hunter2" not in f"{refused.value} {refused.value!r}"
+    with pytest.raises(error):
+        asyncio.run(shardkit.aconnect(named))
+
+
+def test_importing_and_decorating_opens_nothing() -> None:
+    code = """
+import socket, sys
+def refuse(*args): raise AssertionError("somebody connects")
+socket.socket.connect = socket.create_connection = refuse
+import shardkit
+@shardkit.redis_connection("one")
+def one(conn): ...
+@shardkit.sharded_connection("few", shards=4)
+async def few(conn, key): ...
+router = shardkit.KeyShardedConnection("few", shards=4)
+pairs = shardkit.AsyncIdPairShardedConnection("few")
+print(router, pairs)
+try:
+    one()
+except shardkit.ConfigError as error:
+    assert "nowhere.yaml" in str(error)
+else:
+    raise AssertionError("opened")
+"""
+    environment = os.environ | {"SHARDKIT_CONFIG": "nowhere.yaml"}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], env=environment, capture_output=True, text=True
+    )
+    assert done.stderr == ""
+    assert done.stdout == (
+        "KeyShardedConnection('few', shards=4) AsyncIdPairShardedConnection('few')\n"
+    )
+
+
+# ---- the default kit
+
+
+def test_the_default_kit_is_opened_by_its_first_user_and_once(where: ShardMap) -> None:
+    @shardkit.redis_connection("one")
+    def one(conn: redis.Redis, value: str) -> Any:
+        return conn.echo(value)
+
+    with pytest.raises(ConfigError, match="SHARDKIT_CONFIG"):
+        one("a")
+    shardkit.configure(where)
+    with ThreadPoolExecutor(16) as pool:
+        kits = set(pool.map(lambda n: (one(str(n)), shardkit.default_kit())[1], range(64)))
+    assert kits == {shardkit.default_kit()}
+
+
+def test_configuring_again_closes_the_old_default_kit(where: ShardMap, server: LocalServer) -> None:
+    shardkit.configure(where)
+    old = shardkit.default_kit()
+    assert works(old)
+    router = shardkit.KeyShardedConnection("few")
+    with shardkit.connect(where) as mine:
+        shardkit.configure(mine)
+        assert shardkit.default_kit() is mine
+        with pytest.raises(ClosedError):
+            old.client("one")
+        assert router["k"] is mine.key_sharded("few")["k"]
+        shardkit.configure(mine)  # the same: it stays open
+        assert works(mine)
+    shardkit.configure(None)
+    assert clients_of(server) == 0
+
+
+def test_a_closed_default_kit_says_so_until_another_is_configured(where: ShardMap) -> None:
+    shardkit.configure(where)
+    with shardkit.default_kit():
+        pass
+    router = shardkit.KeyShardedConnection("few")
+    with pytest.raises(ClosedError):
+        router["k"]
+    shardkit.configure(where)
+    assert router["k"].ping()
+
+
+async def test_async_functions_and_routers_use_the_default_kit(
+    where: ShardMap, server: LocalServer
+) -> None:
+    @shardkit.sharded_connection("few")
+    async def put(conn: Any, key: str) -> Any:
+        return await conn.set(key, 1)
+
+    shardkit.configure(where)
+    assert await put("a")  # type: ignore[call-arg]
+    assert await shardkit.AsyncKeyShardedConnection("few")["a"].get("a") == b"1"
+
+    # From a config server, a router has to read its component first.
+    with server.client(db=7) as client:
+        store.push(client, where, force=True)
+    shardkit.configure(f"redis://{server.address}/7")
+    router = shardkit.AsyncKeyShardedConnection("few")
+    with pytest.raises(ConfigError, match=r"await the router's load\(\)"):
+        router["a"]
+    assert await (await router.load())["a"].get("a") == b"1"
+    await shardkit.default_kit().aclose()
+
+
+# ---- closing
+
+
+def use_blocking(kit: ShardKit | AsyncShardKit) -> None:
+    @kit.sharded_connection("few")
+    def ping(conn: redis.Redis, key: int) -> Any:
+        return conn.ping()
+
+    with ThreadPoolExecutor(16) as pool:
+        assert all(pool.map(ping, range(64)))  # type: ignore[arg-type]
+
+
+async def use_awaiting(kit: ShardKit | AsyncShardKit) -> None:
+    @kit.sharded_connection("few")
+    async def ping(conn: Any, key: int) -> Any:
+        return await conn.ping()
+
+    @kit.redis_connection("one")
+    async def pings(conn: Any) -> AsyncIterator[Any]:
+        yield await conn.ping()
+
+    assert all(await asyncio.gather(*[ping(n) for n in range(64)]))  # type: ignore[call-arg, arg-type]
+    assert [one async for one in pings()] == [True]  # type: ignore[call-arg, attr-defined]
+
+
+def test_closing_closes_every_pool(where: ShardMap, server: LocalServer) -> None:
+    with shardkit.connect(where) as kit:
+        use_blocking(kit)
+        kit.set("ids", component="few", total=100).sadd("a", "b")
+        kit.key_sharded("few").pipeline().set("a", 1).dump("a").execute()
+        assert clients_of(server) > 0
+    assert eventually(lambda: clients_of(server) == 0)
+
+
+def test_closing_closes_the_pool_of_the_config_server(where: ShardMap, server: LocalServer) -> None:
+    with server.client(db=7) as client:
+        store.push(client, where, force=True)
+    with shardkit.connect(f"redis://{server.address}/7") as kit:
+        kit.component("few")
+        assert clients_of(server) == 1
+    assert eventually(lambda: clients_of(server) == 0)
+
+    async def main() -> None:
+        async with await shardkit.aconnect(f"redis://{server.address}/7") as akit:
+            await akit.component("few")
+            assert clients_of(server) > 0
+
+    asyncio.run(main())
+    assert eventually(lambda: clients_of(server) == 0)
+
+
+async def test_closing_an_awaiting_kit_closes_every_pool(
+    where: ShardMap, server: LocalServer
+) -> None:
+    async with await shardkit.aconnect(where) as kit:
+        await use_awaiting(kit)
+        use_blocking(kit)
+        await kit.set("ids", component="few", total=100).sadd("a", "b")
+        await kit.key_sharded("few").pipeline().set("a", 1).dump("a").execute()
+        assert clients_of(server) > 0
+    assert eventually(lambda: clients_of(server) == 0)
+
+
+async def test_closing_a_blocking_kit_in_a_loop_closes_what_async_functions_used(
+    where: ShardMap, server: LocalServer
+) -> None:
+    with shardkit.connect(where) as kit:
+        await use_awaiting(kit)
+        assert clients_of(server) > 0
+    for _ in range(1000):
+        if clients_of(server) == 0:
+            break
+        await asyncio.sleep(0.01)
+    assert clients_of(server) == 0
+
+    async def again() -> None:
+        with shardkit.connect(where) as other:
+            await use_awaiting(other)
+            await other.aclose()
+            assert clients_of(server) == 0
+
+    await again()
+
+
+def test_a_loop_that_ends_takes_its_pools_along_and_the_next_has_its_own(
+    where: ShardMap, server: LocalServer
+) -> None:
+    with shardkit.connect(where) as kit:
+        for _ in range(3):
+            asyncio.run(use_awaiting(kit))
+            assert eventually(lambda: clients_of(server) == 0)
+
+    async def opened() -> AsyncShardKit:
+        kit = await shardkit.aconnect(where)
+        await use_awaiting(kit)
+        return kit
+
+    akit = asyncio.run(opened())
+    asyncio.run(use_awaiting(akit))
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: asyncio.run(use_awaiting(akit)), range(8)))
+    asyncio.run(akit.aclose())
+    assert eventually(lambda: clients_of(server) == 0)
+
+
+def test_a_kit_that_could_not_open_leaves_nothing_open(server: LocalServer) -> None:
+    with pytest.raises(InvalidEntryError):
+        shardkit.connect(ShardMap.parse("components: {few: {entry: {port: 0}}}"))
+    with server.client(db=7) as client:
+        client.set("config:redis:broken", "{")
+
+    async def main() -> None:
+        kit = await shardkit.aconnect(f"redis://{server.address}/7")
+        await kit.aclose()
+        await kit.aclose()
+
+    asyncio.run(main())
+    gc.collect()
+    assert eventually(lambda: clients_of(server) == 0)
+
+
+USES: dict[str, Callable[[ShardKit], Any]] = {
+    "redis_connection": lambda kit: kit.redis_connection("one")(lambda conn: conn)(),
+    "sharded_connection": lambda kit: kit.sharded_connection("few")(lambda conn, key: conn)("k"),
+    "a generator": lambda kit: next(kit.sharded_connection("few")(generator)("k")),  # type: ignore[call-arg, arg-type]
+    "a coroutine": lambda kit: asyncio.run(kit.sharded_connection("few")(coroutine)("k")),  # type: ignore[call-arg, arg-type]
+    "router[key]": lambda kit: kit.key_sharded("few")["k"],
+    "router[a, b]": lambda kit: kit.id_pair_sharded("few")[1, 2],
+    "shard_of": lambda kit: kit.key_sharded("few").shard_of("k"),
+    "group": lambda kit: kit.key_sharded("few").group(["k"]),
+    "len": lambda kit: len(kit.key_sharded("few")),
+    "iteration": lambda kit: list(kit.key_sharded("few")),
+    "router.client": lambda kit: kit.key_sharded("few").client(0),
+    "scan_iter": lambda kit: list(kit.key_sharded("few").scan_iter()),
+    "a pipeline": lambda kit: kit.key_sharded("few").pipeline().get("k").execute(),
+    "an operation": lambda kit: kit.set("s", component="few", total=9).scard(),
+    "together": lambda kit: kit.together(kit.set("s", component="few", total=9).deferred.scard()),
+    "component": lambda kit: kit.component("few"),
+    "components": lambda kit: kit.components(),
+    "client": lambda kit: kit.client("few", 0),
+}
+
+
+def generator(conn: redis.Redis, key: str) -> Iterator[Any]:
+    yield conn
+
+
+async def coroutine(conn: Any, key: str) -> None: ...
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_closed_kit_says_so(where: ShardMap, server: LocalServer, use: str) -> None:
+    with shardkit.connect(where) as kit:
+        if use not in ("together",):
+            USES[use](kit)
+    kit.close()
+    with pytest.raises((ClosedError, ExceptionGroup)) as refused:
+        USES[use](kit)
+    error: Any = refused.value
+    if isinstance(error, ExceptionGroup) and not isinstance(error, ClosedError):
+        [error] = error.exceptions
+    assert isinstance(error, ClosedError)
+    assert str(error) == "the kit is closed; open a new one with shardkit.connect"
+    assert eventually(lambda: clients_of(server) == 0)
+
+
+AUSES: dict[str, Callable[[AsyncShardKit], Any]] = {
+    "sharded_connection": lambda kit: kit.sharded_connection("few")(coroutine)("k"),  # type: ignore[call-arg, arg-type]
+    "a blocking function": lambda kit: in_thread(
+        lambda: kit.sharded_connection("few")(lambda conn, key: conn)("k")
+    ),
+    "router[key]": lambda kit: later(lambda: kit.key_sharded("few")["k"]),
+    "len": lambda kit: later(lambda: len(kit.key_sharded("few"))),
+    "load": lambda kit: kit.key_sharded("few").load(),
+    "scan_iter": lambda kit: anext(kit.key_sharded("few").scan_iter(), None),
+    "a pipeline": lambda kit: kit.key_sharded("few").pipeline().get("k").execute(),
+    "an operation": lambda kit: kit.set("s", component="few", total=9).scard(),
+    "component": lambda kit: kit.component("few"),
+    "components": lambda kit: kit.components(),
+    "client": lambda kit: kit.client("few", 0),
+    "kit.load": lambda kit: kit.load(),
+}
+
+
+async def later(call: Callable[[], Any]) -> Any:
+    return call()
+
+
+async def in_thread(call: Callable[[], Any]) -> Any:
+    return await asyncio.to_thread(call)
+
+
+@pytest.mark.parametrize("use", AUSES)
+async def test_a_closed_awaiting_kit_says_so(where: ShardMap, use: str) -> None:
+    async with await shardkit.aconnect(where) as kit:
+        await AUSES[use](kit)
+    await kit.aclose()
+    with pytest.raises(ClosedError, match="the kit is closed"):
+        await AUSES[use](kit)
+
+
+# ---- forks
+
+
+def in_child(work: Callable[[], bool]) -> int:
+    """Fork, do the work in the child, and return its exit code: 0 if it was true."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            code = 0 if work() else 2
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_a_forked_child_and_its_parent_both_go_on(where: ShardMap) -> None:
+    with shardkit.connect(where) as kit:
+        router = kit.key_sharded("few")
+
+        def work(name: str) -> bool:
+            for n in range(50):
+                router[n].set(f"{name}:{n}", name)
+            kit.set(name, component="few", total=50, members=int).sadd_many(range(50))
+            values = [router[n].get(f"{name}:{n}") for n in range(50)]
+            count = kit.set(name, component="few", total=50, members=int).scard()
+            return values == [name.encode()] * 50 and count == 50
+
+        assert work("before")
+        for n in range(3):
+            assert in_child(lambda n=n: work(f"child {n}") and works(kit)) == 0  # type: ignore[misc]
+            assert work(f"parent {n}")
+
+
+def test_the_default_kit_goes_on_in_a_forked_child(where: ShardMap) -> None:
+    @shardkit.sharded_connection("few")
+    def put(conn: redis.Redis, key: str) -> bool:
+        return bool(conn.set(key, 1))
+
+    @shardkit.sharded_connection("few")
+    async def aput(conn: Any, key: str) -> bool:
+        return bool(await conn.set(key, 1))
+
+    shardkit.configure(where)
+    assert in_child(lambda: put("a")) == 0  # type: ignore[call-arg, arg-type]
+    assert put("b")  # type: ignore[call-arg, arg-type]
+    assert in_child(lambda: put("c")) == 0  # type: ignore[call-arg, arg-type]
+    assert asyncio.run(aput("d"))  # type: ignore[call-arg, arg-type]
+    assert in_child(lambda: asyncio.run(aput("e"))) == 0  # type: ignore[call-arg, arg-type]
+    assert put("f")  # type: ignore[call-arg, arg-type]
+
+
+def test_a_child_forked_out_of_a_running_loop_has_a_loop_of_its_own(where: ShardMap) -> None:
+    with shardkit.connect(where) as kit:
+
+        def child() -> bool:
+            asyncio._set_running_loop(None)
+            return asyncio.run(alive(kit))
+
+        async def main() -> None:
+            assert await alive(kit)
+            assert in_child(child) == 0
+            assert await alive(kit)
+
+        asyncio.run(main())
+
+
+async def alive(kit: ShardKit) -> bool:
+    await use_awaiting(kit)
+    return True

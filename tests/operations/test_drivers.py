@@ -1,0 +1,279 @@
+"""Drivers without servers: what is sent in which exchange, and who gets which reply or error."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from operation_helpers import (
+    AwaitingScriptedLink,
+    ScriptedLink,
+    failure,
+    say,
+    steps,
+    tolerant,
+)
+
+from shardkit.commands import Locate, Partial, Pause, Replies, Transaction
+from shardkit.drivers import AwaitingDriver, BlockingDriver
+from shardkit.errors import ConfigError, InvalidArgumentError, ShardErrors, ShardUnavailable
+from shardkit.operation import Operation, Page, Stream
+
+
+class Run:
+    """A driver of either kind over a link that keeps a record."""
+
+    def __init__(self, blocks: bool) -> None:
+        self.link: Any = ScriptedLink() if blocks else AwaitingScriptedLink()
+        self.driver: Any = BlockingDriver(self.link) if blocks else AwaitingDriver(self.link)
+
+    @property
+    def record(self) -> list[Any]:
+        return self.link.record  # type: ignore[no-any-return]
+
+    async def one(self, operation: Operation[Any]) -> Any:
+        found = self.driver.run(operation)
+        return await found if inspect.isawaitable(found) else found
+
+    async def together(self, *operations: Operation[Any]) -> Any:
+        found = self.driver.together(*operations)
+        return await found if inspect.isawaitable(found) else found
+
+    async def listed(self, stream: Stream[Any]) -> list[Any]:
+        found: Iterator[Any] | AsyncIterator[Any] = self.driver.iterate(stream)
+        if isinstance(found, AsyncIterator):
+            return [value async for value in found]
+        return list(found)
+
+
+@pytest.fixture(params=["blocking", "awaiting"])
+def run(request: pytest.FixtureRequest) -> Run:
+    return Run(request.param == "blocking")
+
+
+# ---- one operation
+
+
+async def test_an_operation_gets_its_replies_batch_by_batch(run: Run) -> None:
+    found = await run.one(steps("a", [say("GET", 1), say("GET", 2)], [], [say("GET", 3)]))
+    assert found == ("a", [[1, 2], [], [3]])
+    assert len(run.record) == 3
+
+
+async def test_an_operation_without_steps_sends_nothing(run: Run) -> None:
+    assert await run.one(steps("a")) == ("a", [])
+    assert run.record == []
+
+
+async def test_a_failure_is_raised_at_the_yield_and_can_be_handled_there(run: Run) -> None:
+    def operation() -> Operation[Any]:
+        try:
+            yield [say("FAIL", "c:1"), say("GET", 2), say("FAIL", "c:3")]
+        except ShardErrors as errors:
+            [reply] = yield [say("GET", "instead")]
+            return reply, sorted(error.shard for error in errors.exceptions)
+
+    assert await run.one(operation()) == ("instead", ["c:1", "c:3"])
+
+
+async def test_one_error_names_every_failed_shard_once(run: Run) -> None:
+    batch = [say("FAIL", f"c:{n % 3}") for n in range(30)] + [say("GET", 1)]
+    with pytest.raises(ShardErrors) as raised:
+        await run.one(steps("a", batch))
+    assert str(raised.value).startswith("3 shards failed (c:0, c:1, c:2): ")
+    assert len(raised.value.exceptions) == 3
+    assert isinstance(raised.value, ExceptionGroup)
+
+
+async def test_a_partial_batch_gets_failures_as_values(run: Run) -> None:
+    [(failed, replies)] = (await run.one(tolerant("a", [say("GET", 1), say("FAIL", "c:1")])))[1]
+    assert failed
+    assert replies[0] == 1
+    assert isinstance(replies[1], ShardUnavailable)
+
+
+async def test_steps_are_closed_whatever_happens(run: Run) -> None:
+    closed = []
+
+    def operation(batch: Any) -> Operation[None]:
+        try:
+            yield batch
+        finally:
+            closed.append(batch)
+
+    with pytest.raises(ConfigError):
+        await run.one(operation([say("GET", 1, to="nowhere")]))
+    with pytest.raises(ShardErrors):
+        await run.one(operation([say("FAIL", "c")]))
+    assert len(closed) == 2
+
+
+# ---- streams
+
+
+async def test_a_stream_gives_out_the_values_of_its_pages(run: Run) -> None:
+    def stream() -> Stream[int]:
+        for n in range(3):
+            replies = yield [say("GET", n), say("GET", n + 10)]
+            yield Page(replies)
+            yield Page([])
+
+    assert await run.listed(stream()) == [0, 10, 1, 11, 2, 12]
+    assert len(run.record) == 3
+
+
+async def test_a_stream_that_is_left_early_sends_no_more_and_is_closed() -> None:
+    closed = []
+
+    def stream() -> Stream[int]:
+        try:
+            while True:
+                yield Page((yield [say("GET", 1)]))
+        finally:
+            closed.append(True)
+
+    blocking, awaiting = Run(True), Run(False)
+    for _ in blocking.driver.iterate(stream()):
+        break
+    async for _ in (left := awaiting.driver.iterate(stream())):
+        break
+    await left.aclose()
+    gc.collect()
+    assert closed == [True, True]
+    assert len(blocking.record) == len(awaiting.record) == 1
+
+
+async def test_a_stream_raises_where_it_fails_after_what_it_had() -> None:
+    def stream() -> Stream[int]:
+        yield Page((yield [say("GET", 1)]))
+        yield Page((yield [say("FAIL", "c:1")]))
+
+    values = Run(True).driver.iterate(stream())
+    assert next(values) == 1
+    with pytest.raises(ShardErrors):
+        next(values)
+    awaited = Run(False).driver.iterate(stream())
+    assert await anext(awaited) == 1
+    with pytest.raises(ShardErrors):
+        await anext(awaited)
+
+
+# ---- together
+
+
+async def test_all_first_batches_are_one_exchange_then_all_second_ones(run: Run) -> None:
+    operations = [
+        steps(f"o{n}", [say("GET", n)], [say("GET", -n), say("GET", n)]) for n in range(9)
+    ]
+    found = await run.together(*operations)
+    assert found == [(f"o{n}", [[n], [-n, n]]) for n in range(9)]
+    assert [len(exchange) for exchange in run.record] == [9, 18]
+
+
+async def test_ten_thousand_operations_are_as_many_exchanges_as_the_longest(run: Run) -> None:
+    operations = [steps(str(n), *[[say("GET", n)]] * (1 + n % 3)) for n in range(10_000)]
+    found = await run.together(*operations)
+    assert [value for _, value in found[:3]] == [[[0]], [[1], [1]], [[2], [2], [2]]]
+    assert [len(exchange) for exchange in run.record] == [10_000, 6_666, 3_333]
+
+
+async def test_nothing_together_is_nothing(run: Run) -> None:
+    assert await run.together() == []
+    assert await run.together(steps("a"), steps("b")) == [("a", []), ("b", [])]
+    assert run.record == []
+
+
+async def test_one_that_fails_does_not_lose_the_others(run: Run) -> None:
+    with pytest.raises(ExceptionGroup, match="2 of 4 operations failed") as raised:
+        await run.together(
+            steps("a", [say("GET", 1)], [say("GET", "last of a")]),
+            steps("b", [say("FAIL", "c:7")], [say("GET", "never")]),
+            tolerant("c", [say("FAIL", "c:8"), say("GET", 3)], [say("GET", "last of c")]),
+            steps("d", [say("GET", 4)], [say("FAIL", "c:9")]),
+        )
+    assert [sorted(e.shard for e in group.exceptions) for group in raised.value.exceptions] == [
+        ["c:7"],
+        ["c:9"],
+    ]
+    assert ("GET", "last of a") in run.record[1]
+    assert ("GET", "last of c") in run.record[1]
+    assert ("GET", "never") not in run.record[1]
+
+
+async def test_failures_of_one_are_not_said_of_another(run: Run) -> None:
+    _, good = await run.together(
+        tolerant("bad", [say("FAIL", "c:1")]), tolerant("good", [say("GET", 1)])
+    )
+    assert good == ("good", [(False, [1])])
+
+
+async def test_what_cannot_be_sent_is_the_error_of_its_operation_alone(run: Run) -> None:
+    def careful() -> Operation[Any]:
+        try:
+            yield [say("GET", 1, to="nowhere")]
+        except ConfigError:
+            [reply] = yield [say("GET", "another way")]
+            return reply
+
+    with pytest.raises(ExceptionGroup, match="2 of 5") as raised:
+        await run.together(
+            steps("a", [say("GET", 1)]),
+            steps("b", [say("GET", 1, to="nowhere")]),
+            careful(),
+            steps("c", [say("GET", object())]),
+            steps("d", [say("GET", 1)], [say("GET", "last of d")]),
+        )
+    assert [type(error) for error in raised.value.exceptions] == [ConfigError, InvalidArgumentError]
+    assert run.record.count([("GET", 1)]) == 2
+    assert run.record[-1] == [("GET", "another way"), ("GET", "last of d")]
+
+
+async def test_commands_that_block_are_never_fused(run: Run) -> None:
+    found = await run.together(
+        steps("a", [say("BLPOP", "a", block=1.0)]),
+        steps("b", [say("GET", "b")]),
+        steps("c", [say("GET", "c1"), say("BLPOP", "c2", block=0)]),
+        steps("d", [say("GET", "d")]),
+    )
+    assert [name for name, _ in found] == ["a", "b", "c", "d"]
+    assert run.record == [
+        [("GET", "b"), ("GET", "d")],
+        [("BLPOP", "a")],
+        [("GET", "c1"), ("BLPOP", "c2")],
+    ]
+
+
+async def test_those_who_pause_wait_at_the_same_time(run: Run) -> None:
+    await run.together(
+        *[steps("p", Pause(n / 10), [say("GET", n)]) for n in range(5)], steps("q", [say("GET", 9)])
+    )
+    assert run.record[:2] == [[("GET", 9)], Pause(0.4)]
+    assert [len(exchange) for exchange in run.record[2:]] == [5]
+
+
+async def test_operations_may_ask_where_keys_live_meanwhile(run: Run) -> None:
+    found = await run.together(
+        steps("a", Locate([("x", 1), ("y", 2)])), steps("b", [say("GET", 1)])
+    )
+    assert [shard.component for shard, _ in found[0][1][0]] == ["x", "y"]
+    assert found[1] == ("b", [[1]])
+
+
+async def test_failures_inside_a_transaction_are_its_operations(run: Run) -> None:
+    class Link(ScriptedLink):
+        def send(self, batch: Any) -> Replies:
+            return Replies(
+                [[1, failure("c:1")] if isinstance(r, Transaction) else 1 for r in batch],
+                failed=True,
+            )
+
+    driver = BlockingDriver(Link())
+    group = Transaction("c", "k", (say("GET", 1), say("GET", 2)))
+    with pytest.raises(ExceptionGroup, match="1 of 2"):
+        driver.together(steps("a", [group]), steps("b", [say("GET", 1)]))
+    with pytest.raises(ShardErrors, match="c:1"):
+        driver.run(steps("a", [group]))
+    assert driver.run(steps("a", Partial([group])))[0] == "a"

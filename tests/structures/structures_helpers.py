@@ -1,0 +1,72 @@
+"""A kit of either face, used in one way by tests that hold for both."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from random import Random
+from typing import Any
+from uuid import UUID
+
+import redis
+
+import shardkit
+from shardkit import ShardKit, ShardMap
+
+SESSION = "550e8400-e29b-41d4-a716-446655440000"
+SESSION_ID = 383061330139657245
+
+
+def sessions(count: int, seed: int = 0) -> list[str]:
+    """Version 4 UUIDs, always the same ones."""
+    random = Random(seed)
+    return [str(UUID(int=random.getrandbits(128), version=4)) for _ in range(count)]
+
+
+class Face:
+    """A kit, and how what its structures return becomes a value or a list."""
+
+    def __init__(self, kit: Any, runner: asyncio.Runner | None) -> None:
+        self.kit = kit
+        self.runner = runner
+
+    def run(self, result: Any) -> Any:
+        return self.runner.run(result) if self.runner else result
+
+    def list(self, stream: Any) -> list[Any]:
+        async def collect() -> list[Any]:
+            return [value async for value in stream]
+
+        return self.runner.run(collect()) if self.runner else list(stream)
+
+
+@contextmanager
+def faced(kind: str, shard_map: ShardMap, **options: Any) -> Iterator[Face]:
+    """Open a kit of the kind ``blocking`` or ``awaiting``."""
+    if kind == "blocking":
+        with shardkit.connect(shard_map, **options) as kit:
+            yield Face(kit, None)
+        return
+    with asyncio.Runner() as runner:
+        akit = runner.run(shardkit.aconnect(shard_map, **options))
+        try:
+            yield Face(akit, runner)
+        finally:
+            runner.run(akit.aclose())
+
+
+def holder(kit: ShardKit, component: str, key: str) -> redis.Redis:
+    """The client of the shard on which a key lives."""
+    client = kit.client(component, kit.component(component).shard_of(key).number)
+    assert isinstance(client, redis.Redis)
+    return client
+
+
+def keys_of(kit: ShardKit, component: str) -> set[str]:
+    """All keys of a component: of its entry and its shards."""
+    found = kit.component(component)
+    clients = [kit.client(component, n) for n in range(len(found.shards))]
+    if found.entry is not None:
+        clients.append(kit.client(component))
+    return {key.decode() for client in clients for key in client.scan_iter()}

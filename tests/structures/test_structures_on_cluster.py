@@ -1,0 +1,72 @@
+"""Sharded sets and unique visitors on a component that is a cluster: nothing changes for them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import date
+from typing import Any
+
+import pytest
+from structures_helpers import Face, faced, sessions
+
+from shardkit import ShardMap
+from shardkit.local import LocalCluster, LocalServer
+
+
+@pytest.fixture(scope="module")
+def cluster_map() -> Iterator[ShardMap]:
+    with LocalCluster() as cluster, LocalServer() as server:
+        components = {
+            "cluster": {"entry": dict(cluster.entry.fields)},
+            "single": {"entry": {"port": server.port}},
+        }
+        yield ShardMap.parse(json.dumps({"components": components}))
+
+
+@pytest.fixture(params=["blocking", "awaiting"])
+def on_cluster(request: pytest.FixtureRequest, cluster_map: ShardMap) -> Iterator[Face]:
+    with faced(request.param, cluster_map) as face:
+        for component in ("cluster", "single"):
+            client = (
+                face.run(face.kit.client(component)) if face.runner else face.kit.client(component)
+            )
+            face.run(client.flushall())
+        yield face
+
+
+def test_a_set_over_a_cluster(on_cluster: Face) -> None:
+    face = on_cluster
+    plan: dict[str, Any] = {"total": 1000, "shard_size": 50, "members": int}
+    a, b = (face.kit.set(name, component="cluster", **plan) for name in "ab")
+    near = face.kit.set("{near}:1", component="cluster", **plan)
+    nearer = face.kit.set("{near}:2", component="cluster", **plan)
+    single = face.kit.set("c", component="single", **plan)
+    for members, numbers in [
+        (a, range(400)),
+        (b, range(200, 600)),
+        (near, range(300)),
+        (nearer, range(100, 300)),
+        (single, range(250)),
+    ]:
+        assert face.run(members.sadd_many(numbers)) == len(numbers)
+        assert face.run(members.scard()) == len(numbers)
+    assert sorted(face.list(a.sinter(b))) == list(range(200, 400))
+    assert sorted(face.list(near.sdiff(nearer))) == list(range(100))
+    assert sorted(face.list(single.sinter(a, b, near))) == list(range(200, 250))
+    assert face.run(b.sdiffstore(a, b)) == 200
+    assert face.run(nearer.sunionstore(near, nearer)) == 300
+    assert face.run(single.sinterstore(a, near)) == 300
+    assert face.run(a.delete()) is True
+    assert face.run(a.scard()) == 0
+
+
+def test_unique_visitors_over_a_cluster(on_cluster: Face) -> None:
+    face, day = on_cluster, date(2015, 5, 17)
+    visitors = face.kit.unique_visitors(component="cluster", first_day=1000, shard_size=50)
+    assert face.run(visitors.visit_many(sessions(700), day)) == 700
+    assert face.run(visitors.visit(sessions(1)[0], day)) is False
+    assert face.run(visitors.visit("f" * 32, day)) is True
+    assert face.run(visitors.count(day)) == face.run(visitors.recount(day)) == 701
+    assert face.run(visitors.delete(day)) is True
+    assert face.run(visitors.count(day)) == 0

@@ -1,0 +1,186 @@
+"""A kit in memory behaves as one on real servers: the same tests on both."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio as aioredis
+from redis.exceptions import NoScriptError, ResponseError
+
+from shardkit.commands import Command, Script, Shard, Transaction, script_call
+from shardkit.config.shard_map import ShardMap
+from shardkit.connections import Connector
+from shardkit.errors import CommandRefused, CrossShardError, ParameterMismatchError, ShardErrors
+from shardkit.kit import AsyncShardKit, ShardKit
+from shardkit.local import LocalServers
+from shardkit.testing.kits import opened
+from shardkit.testing.memory import MemoryServers
+
+COMPONENTS = ["many", "one", "both"]
+SESSION = "550e8400-e29b-41d4-a716-446655440000"
+ADD = Script("add", "return redis.call('INCRBY', KEYS[1], ARGV[1])")
+
+Ground = tuple[ShardMap, Connector]
+
+
+@pytest.fixture(params=["servers", "memory"])
+def ground(request: pytest.FixtureRequest, servers: LocalServers) -> Ground:
+    """What to open a kit with: real servers, or the same in memory."""
+    if request.param == "servers":
+        return request.getfixturevalue("shard_map"), Connector()
+    memory = MemoryServers(servers.shard_map)
+    return memory.shard_map, memory
+
+
+@pytest.fixture
+def kit(ground: Ground) -> Iterator[ShardKit]:
+    with opened(ShardKit, *ground) as kit:
+        yield kit
+
+
+@pytest.fixture
+async def akit(ground: Ground) -> AsyncIterator[AsyncShardKit]:
+    with opened(AsyncShardKit, *ground) as kit:
+        yield kit
+        await kit.aclose()
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_sets_work(kit: ShardKit, component: str) -> None:
+    ids = kit.set("ids", component=component, total=10_000, members=int)
+    other = kit.set("other", component=component, total=10_000, members=int)
+    assert ids.sadd_many(range(3_000)) == 3_000
+    assert ids.sadd(2_999, 3_000) == 1
+    assert other.sadd_many(range(2_000, 4_000)) == 2_000
+    assert ids.srem(0, 5_000) == 1
+    assert (ids.scard(), ids.sismember(1), ids.smismember(0, 1)) == (3_000, True, [False, True])
+    assert sorted(ids.smembers()) == list(range(1, 3_001))
+    assert sorted(ids.sinter(other)) == list(range(2_000, 3_001))
+    both = kit.set("result", component=component, total=10_000, members=int)
+    assert both.sdiffstore(ids, other) == 1_999
+    assert both.expire(100)
+    assert both.delete()
+    assert not both.delete()
+    with pytest.raises(ParameterMismatchError):
+        kit.set("ids", component=component, total=99, members=int).scard()
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+async def test_unique_visitors_work(akit: AsyncShardKit, component: str) -> None:
+    visitors = akit.unique_visitors(component=component, first_day=10_000)
+    assert await visitors.visit(SESSION)
+    assert not await visitors.visit(SESSION.upper())
+    assert sum(await asyncio.gather(*(visitors.visit(f"{n:015x}") for n in range(300)))) == 300
+    assert await visitors.count() == 301
+    assert await visitors.recount() == 301
+    assert await visitors.expected() == 16_384
+
+
+def test_pipelines_split_and_merge(kit: ShardKit) -> None:
+    router = kit.key_sharded("many", shards=16)
+    pipe = router.pipeline()
+    for n in range(50):
+        pipe.set(f"k{n}", n)
+    pipe.mget("k1", "nope", "k49").delete("k1", "k2", "nope").hset("h", mapping={"a": 1}).hgetall(
+        "h"
+    )
+    *stored, values, deleted, fields, found = pipe.execute()
+    assert stored == [True] * 50
+    assert (values, deleted, fields, found) == ([b"1", None, b"49"], 2, 1, {b"a": b"1"})
+    assert len(set(router.scan_iter("k*"))) == 48
+    with pytest.raises(CrossShardError):
+        pipe.sinter("a", "b", "c", "d", "e").execute()
+    wrong, right = pipe.incr("h").incr("n").execute(raise_on_error=False)
+    assert isinstance(wrong, CommandRefused)
+    assert "WRONGTYPE" in str(wrong) or "wrong kind of value" in str(wrong)
+    assert right == 1
+
+
+async def test_awaiting_pipelines_split_and_merge(akit: AsyncShardKit) -> None:
+    pipe = akit.key_sharded("few").pipeline()
+    pipe.mset({f"k{n}": n for n in range(9)}).mget([f"k{n}" for n in range(9)]).zadd("z", {"a": 1})
+    pipe.zrange("z", 0, -1, withscores=True).exists("k1", "k2", "nope").getdel("k1")
+    stored, values, added, scored, there, taken = await pipe.execute()
+    assert (stored, added, there, taken) == (True, 1, 2, b"1")
+    assert values == [str(n).encode() for n in range(9)]
+    assert scored == [(b"a", 1.0)]
+
+
+async def test_decorators_hand_out_redis_pys_clients(kit: ShardKit) -> None:
+    @kit.sharded_connection("many", shards=16)
+    def put(conn: redis.Redis, key: str, value: str) -> Any:
+        return conn.set(key, value)
+
+    @kit.sharded_connection("many", key="key")
+    async def get(conn: aioredis.Redis, default: str, *, key: str) -> str:
+        found: bytes | None = await conn.get(key)
+        return default if found is None else found.decode()
+
+    @kit.redis_connection("one")
+    def count(conn: redis.Redis) -> Iterator[int]:
+        for _ in range(3):
+            yield conn.incr("n")
+
+    for n in range(30):
+        assert put(f"k{n}", str(n)) is True
+    assert await asyncio.gather(*(get("-", key=f"k{n}") for n in range(31))) == [
+        *map(str, range(30)),
+        "-",
+    ]
+    assert list(count()) == [1, 2, 3]
+    await kit.aclose()
+
+
+def test_scripts_are_loaded_where_they_are_missing(kit: ShardKit) -> None:
+    link = kit.driver.link
+    keys = [f"n{n}" for n in range(40)]
+    for turn in (1, 2, 3):
+        replies = link.send([script_call("many", ADD, [key], [2]) for key in keys])
+        assert replies == [2 * turn] * 40
+        for client in kit.key_sharded("many"):
+            client.script_flush()
+    with pytest.raises(NoScriptError):
+        kit.client("one").evalsha(ADD.sha, 1, "n", 1)
+
+
+async def test_transactions_are_whole_and_failures_are_values(akit: AsyncShardKit) -> None:
+    incr = Command("one", "n", ("INCR", "n"))
+    wrong = Command("one", "n", ("LPUSH", "n", "x"))
+    call = script_call("one", ADD, ["n"], [5])
+    link = akit.driver.link
+    [done] = await link.send([Transaction("one", "n", (incr, wrong, call))])
+    assert [done[0], done[2]] == [1, 6]
+    assert isinstance(done[1], CommandRefused)
+    unknown = Command("one", "n", ("NOSUCH",))
+    aborted, after = await link.send([Transaction("one", "n", (incr, unknown)), incr])
+    assert isinstance(aborted, CommandRefused)
+    assert isinstance(aborted.error, ResponseError)
+    assert after == 7
+    shards = [Command(Shard("few", n), "k", ("INCR", "k")) for n in range(4)]
+    assert await link.send([*shards, wrong][:4]) == [1, 1, 1, 1]
+
+
+def test_an_operations_failure_is_one_group(kit: ShardKit) -> None:
+    ids = kit.set("ids", component="one", total=100, members=int)
+    ids.sadd(7)
+    kit.client("one").delete(ids.key_of(7))
+    kit.client("one").set(ids.key_of(7), "no set")
+    with pytest.raises(ShardErrors) as raised:
+        ids.sadd(7)
+    assert [type(error) for error in raised.value.exceptions] == [CommandRefused]
+    assert raised.value.exceptions[0].shard == "one"
+
+
+async def test_a_command_that_blocks_waits_beside_the_others(akit: AsyncShardKit) -> None:
+    link = akit.driver.link
+    pop = Command("one", "q", ("BLPOP", "q", 10), block=10)
+    push = Command("one", "q", ("RPUSH", "q", "x"))
+    waiting = asyncio.create_task(link.send([pop]))
+    await asyncio.sleep(0.01)
+    assert await link.send([push]) == [1]
+    assert await waiting == [[b"q", b"x"]]
+    assert await link.send([Command("one", "q", ("BLPOP", "q", 0.01), block=0.01)]) == [None]

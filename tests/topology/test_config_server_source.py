@@ -1,0 +1,588 @@
+"""Entries from a real config server: how often it is asked, and what its troubles do to callers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import redis
+from topology_helpers import eventually
+
+import shardkit
+from shardkit import ConfigError, ShardMap
+from shardkit.config import store
+from shardkit.config.component import Component
+from shardkit.config.entry import Entry
+from shardkit.errors import (
+    ConfigServerError,
+    InvalidEntryError,
+    MissingEntryError,
+    ShardCountError,
+)
+from shardkit.local import LocalServer
+
+SECRET = "hunter2"  # a password in entries; it must show up nowhere
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[LocalServer]:
+    """A config server for the tests that leave it alive."""
+    with LocalServer(name="config") as server:
+        yield server
+
+
+@pytest.fixture
+def config(running: LocalServer) -> Iterator[redis.Redis]:
+    """Its client; it is empty."""
+    with running.client() as client:
+        client.flushall()
+        client.config_resetstat()
+        yield client
+
+
+@pytest.fixture
+def mortal() -> Iterator[LocalServer]:
+    """A config server to kill and pause."""
+    with LocalServer(name="mortal", databases=1) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def a() -> Iterator[LocalServer]:
+    with LocalServer(name="a") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def b() -> Iterator[LocalServer]:
+    with LocalServer(name="b") as server:
+        yield server
+
+
+def shards_on(server: LocalServer, count: int = 4, **fields: Any) -> ShardMap:
+    """A map of `few`, with so many shards on one server, and of `one` on it."""
+    place = {**server.entry.fields, **fields}
+    return shard_map(few=[{**place, "db": n} for n in range(count)], one={**place, "db": 15})
+
+
+def shard_map(**components: Any) -> ShardMap:
+    """A map of components: a list is shards, an object an entry."""
+    found = {}
+    for name, described in components.items():
+        if isinstance(described, list):
+            shards = tuple(Entry(fields) for fields in described)
+            found[name] = Component(name, None, shards)
+        else:
+            found[name] = Component(name, Entry(described))
+    return ShardMap(found)
+
+
+def push(client: redis.Redis, wanted: ShardMap) -> None:
+    store.push(client, wanted, force=True)
+
+
+def url(server: LocalServer) -> str:
+    return f"redis://{server.address}"
+
+
+def mgets(client: redis.Redis) -> int:
+    stats: Any = client.info("commandstats")
+    return int(stats.get("cmdstat_mget", {}).get("calls", 0))
+
+
+def test_threads_read_each_component_once_a_second(
+    running: LocalServer, config: redis.Redis
+) -> None:
+    push(config, shards_on(running))
+    config.config_resetstat()
+    with shardkit.connect(url(running)) as kit, ThreadPoolExecutor(32) as pool:
+        start = time.monotonic()
+
+        def work() -> int:
+            calls = 0
+            while time.monotonic() < start + 1.2:
+                kit.client("few", calls % 4)
+                kit.client("one")
+                calls += 1
+            return calls
+
+        calls = sum(pool.map(lambda _: work(), range(32)))
+        seconds = time.monotonic() - start
+    assert calls > 1000
+    assert 4 <= mgets(config) <= 2 * (int(seconds) + 1)
+
+
+async def test_tasks_read_each_component_once_a_second(
+    running: LocalServer, config: redis.Redis
+) -> None:
+    push(config, shards_on(running))
+    async with await shardkit.aconnect(url(running)) as kit:
+        config.config_resetstat()
+        start = time.monotonic()
+        router = kit.key_sharded("few")
+
+        async def work() -> int:
+            calls = 0
+            while time.monotonic() < start + 1.2:
+                await kit.client("few", calls % 4)
+                await kit.client("one")
+                assert router[calls]
+                calls += 1
+                await asyncio.sleep(0)
+            return calls
+
+        calls = sum(await asyncio.gather(*[work() for _ in range(200)]))
+        seconds = time.monotonic() - start
+    assert calls > 1000
+    assert mgets(config) <= 2 * (int(seconds) + 1)
+
+
+def test_a_first_load_by_many_is_one_exchange(running: LocalServer, config: redis.Redis) -> None:
+    push(config, shards_on(running))
+    config.config_resetstat()
+    barrier = threading.Barrier(32)
+    with shardkit.connect(url(running)) as kit, ThreadPoolExecutor(32) as pool:
+
+        def first(n: int) -> Any:
+            barrier.wait(20)
+            return kit.component("few")
+
+        assert len(set(pool.map(first, range(32)))) == 1
+    assert mgets(config) == 1
+
+
+async def test_a_first_load_by_many_tasks_is_one_exchange(
+    running: LocalServer, config: redis.Redis
+) -> None:
+    push(config, shards_on(running))
+    config.config_resetstat()
+    source, clients = shardkit.kit._source(url(running), None)
+    async with shardkit.AsyncShardKit(source, config_clients=clients) as kit:
+        found = await asyncio.gather(*[kit.component("few") for _ in range(200)])
+        assert len(set(found)) == 1
+    assert mgets(config) == 1
+
+
+def test_more_shards_than_expected_take_a_second_exchange_once(
+    running: LocalServer, config: redis.Redis
+) -> None:
+    many = [{"host": "h", "port": 1 + n} for n in range(300)]
+    push(config, shard_map(many=many))
+    config.config_resetstat()
+    with shardkit.connect(url(running)) as kit:
+        assert len(kit.component("many").shards) == 300
+        assert mgets(config) == 2
+        kit.topology.expire()
+        kit.component("many")
+        assert mgets(config) == 3
+        push(config, shard_map(many=many[:3]))
+        config.config_resetstat()
+        kit.topology.expire()
+        assert len(kit.component("many").shards) == 3
+        assert mgets(config) == 1
+
+
+# ---- changes
+
+
+def test_a_moved_shard_is_live_within_about_a_second_and_no_call_fails(
+    running: LocalServer, config: redis.Redis, a: LocalServer, b: LocalServer
+) -> None:
+    for server in (a, b):
+        for db in range(4):
+            with server.client(db=db) as client:
+                client.set("who", server.name)
+    push(config, shards_on(a))
+    seen: set[bytes] = set()
+    calls: list[int] = []
+    stop = threading.Event()
+
+    def only_b() -> bool:
+        seen.clear()
+        time.sleep(0.01)
+        return seen == {b"b"}
+
+    with shardkit.connect(url(running)) as kit, ThreadPoolExecutor(9) as pool:
+
+        @kit.sharded_connection("few", shards=4)
+        def who(conn: redis.Redis, key: str) -> Any:
+            return conn.get("who")
+
+        @kit.sharded_connection("few", shards=4)
+        async def awho(conn: Any, key: str) -> Any:
+            return await conn.get("who")
+
+        def blocking(n: int) -> None:
+            router, count = kit.key_sharded("few"), 0
+            while not stop.is_set():
+                seen.add(who(f"{n}:{count}"))  # type: ignore[call-arg]
+                seen.add(router[count].get("who"))
+                count += 2
+            calls.append(count)
+
+        async def one_task(n: int) -> None:
+            count = 0
+            while not stop.is_set():
+                seen.add(await awho(f"{n}:{count}"))  # type: ignore[call-arg, misc]
+                count += 1
+            calls.append(count)
+
+        async def tasks() -> None:
+            await asyncio.gather(*[one_task(n) for n in range(20)])
+
+        futures = [pool.submit(blocking, n) for n in range(8)]
+        futures.append(pool.submit(asyncio.run, tasks()))
+        try:
+            assert eventually(lambda: seen == {b"a"})
+            push(config, shards_on(b))
+            assert eventually(lambda: b"b" in seen)
+            # From here on nobody asks a: its connections go as they come back.
+            assert eventually(lambda: clients_of(a) == 0)
+            assert eventually(only_b)
+        finally:
+            stop.set()
+        for future in futures:
+            future.result(20)
+    assert seen == {b"b"}
+    assert sum(calls) > 1000
+    assert eventually(lambda: clients_of(b) == 0)
+
+
+def clients_of(server: LocalServer) -> int:
+    """How many clients a server has, the one that asks aside."""
+    with server.client() as client:
+        return len(client.client_list()) - 1
+
+
+def test_another_count_of_shards_is_live_and_refuses_who_says_the_old_one(
+    running: LocalServer, config: redis.Redis
+) -> None:
+    push(config, shards_on(running, 4))
+    with shardkit.connect(url(running)) as kit:
+        router, strict = kit.key_sharded("few"), kit.key_sharded("few", shards=4)
+        assert len(router) == len(strict) == 4
+        epoch = kit.component("few").epoch
+        push(config, shards_on(running, 8))
+        kit.topology.expire()
+        assert len(router) == 8
+        assert kit.component("few").epoch > epoch
+        with pytest.raises(ShardCountError, match=r"'few' has 8 shards, the caller says 4"):
+            strict["key"]
+
+
+def test_a_batch_is_routed_by_one_version_of_the_map(a: LocalServer, b: LocalServer) -> None:
+    # The map is another one at every look.
+    versions = [shards_on(server, count).components["few"] for server, count in ((a, 3), (b, 8))]
+    looks = iter(range(10**9))
+
+    class Shifty(shardkit.topology.Topology):
+        def component(self, name: str) -> Component:
+            return versions[next(looks) % 2]
+
+        async def acomponent(self, name: str) -> Component:
+            return self.component(name)
+
+    with shardkit.connect(shards_on(a)) as kit:
+        shifty = Shifty(kit.topology.source)
+        plane = shardkit.client_plane.ClientPlane(shifty, kit.clients)
+        router = shardkit.KeyShardedConnection("few", plane=plane)
+
+        def sizes(server: LocalServer, count: int) -> list[int]:
+            found = []
+            for db in range(count):
+                with server.client(db=db) as client:
+                    found.append(client.dbsize())
+            return found
+
+        def check() -> None:
+            held = sorted([sum(sizes(a, 3)), sum(sizes(b, 8))])
+            assert held == [0, 60]
+            for server, version in zip((a, b), versions, strict=True):
+                found = sizes(server, len(version.shards))
+                if sum(found):
+                    assert found == [
+                        sum(version.place(f"key:{n}") == shard for n in range(60))
+                        for shard in range(len(version.shards))
+                    ]
+
+        for _ in range(4):
+            flush(a, b)
+            pipe = router.pipeline()
+            pipe.mset({f"key:{n}": n for n in range(40)})
+            for n in range(40, 60):
+                pipe.set(f"key:{n}", n)
+            pipe.execute()
+            check()
+
+        async def awaiting() -> None:
+            arouter = shardkit.AsyncKeyShardedConnection("few", plane=plane)
+            for _ in range(4):
+                flush(a, b)
+                pipe = arouter.pipeline()
+                pipe.mset({f"key:{n}": n for n in range(60)})
+                await pipe.execute()
+                check()
+            await kit.aclose()
+
+        asyncio.run(awaiting())
+
+
+def flush(*servers: LocalServer) -> None:
+    for server in servers:
+        with server.client() as client:
+            client.flushall()
+
+
+# ---- troubles
+
+
+def test_a_killed_config_server_is_noticed_by_the_log_only(
+    mortal: LocalServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "shardkit")
+    with mortal.client() as client:
+        push(client, shards_on(mortal))
+    with shardkit.connect(url(mortal)) as kit:
+        known = {name: kit.component(name) for name in ("few", "one")}
+        mortal.kill()
+        kit.topology.expire()
+        for _ in range(300):
+            for name, each in known.items():
+                assert kit.component(name) is each
+        [said] = caplog.messages
+        assert f"config server {mortal.address}/0 cannot be read" in said
+        with pytest.raises(ConfigServerError, match="cannot be read"):
+            kit.component("never-seen")
+        with pytest.raises(ConfigServerError, match="cannot be read"):
+            kit.components()
+        mortal.restart()
+        with mortal.client() as client:
+            push(client, shards_on(mortal, 2))
+        assert eventually(lambda: len(kit.component("few").shards) == 2)
+        kit.topology.expire()
+        kit.component("one")
+        assert caplog.messages[1:] == [f"config server {mortal.address}/0 can be read again"]
+
+
+async def test_tasks_go_on_while_the_config_server_is_killed(mortal: LocalServer) -> None:
+    with mortal.client() as client:
+        push(client, shards_on(mortal))
+    async with await shardkit.aconnect(url(mortal)) as kit:
+        router = kit.key_sharded("few")
+        known = await kit.component("few")
+        mortal.kill()
+        kit.topology.expire()
+        for n in range(300):
+            assert router[n]
+            assert await kit.component("few") is known
+        mortal.restart()
+        with mortal.client() as client:
+            push(client, shards_on(mortal, 2))
+        kit.topology.expire()
+        for _ in range(2000):
+            if len(router) == 2:
+                break
+            await asyncio.sleep(0.01)
+        assert len(router) == 2
+
+
+def test_a_paused_config_server_delays_one_caller_by_its_short_timeout_and_no_other(
+    mortal: LocalServer,
+) -> None:
+    with mortal.client() as client:
+        push(client, shards_on(mortal))
+    with shardkit.connect(url(mortal)) as kit, ThreadPoolExecutor(2) as pool:
+        known = kit.component("few")
+        assert kit.topology.source.entry.fields["socket_timeout"] == 1.0  # type: ignore[attr-defined]
+        assert kit.topology.source.entry.fields["socket_connect_timeout"] == 1.0  # type: ignore[attr-defined]
+        mortal.pause()
+        try:
+            kit.topology.expire()
+            waiting = pool.submit(kit.component, "few")
+            assert eventually(kit.topology._kept["few"].reading.locked)
+            for _ in range(200):
+                assert kit.component("few") is known
+
+            async def task() -> Any:
+                return await kit.topology.acomponent("few")
+
+            assert asyncio.run(task()) is known
+            assert not waiting.done()  # he waits, all the others are served
+            assert waiting.result(20) is known
+        finally:
+            mortal.resume()
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (
+            lambda config: config.set("config:redis:few:1", '{"port": 1, "pasword": "hunter2"}'),
+            "config:redis:few:1: pasword is not a field of an entry",
+        ),
+        (
+            lambda config: config.set("config:redis:few:1", '{"password": "hunter2"'),
+            "config:redis:few:1: is not JSON",
+        ),
+        (lambda config: config.delete("config:redis:few:3"), "config:redis:few:3 is missing on "),
+        (
+            lambda config: config.delete("config:shards:few"),
+            "config:shards:few is missing on config server",
+        ),
+        (
+            lambda config: config.set("config:shards:few", '{"shards": 5}'),
+            "config:shards:few has other fields than",
+        ),
+        (
+            lambda config: (
+                config.delete("config:redis:few:1"),
+                config.lpush("config:redis:few:1", "x"),
+            ),
+            "config:redis:few:1 is missing",
+        ),
+        (
+            lambda config: config.set("config:redis:few:0", '{"cluster": true}'),
+            "makes a cluster a shard",
+        ),
+        (lambda config: config.flushall(), "config:redis:few and config:shards:few are missing"),
+    ],
+)
+def test_what_is_broken_or_gone_keeps_the_last_good_entries(
+    running: LocalServer,
+    config: redis.Redis,
+    caplog: pytest.LogCaptureFixture,
+    harm: Any,
+    said: str,
+) -> None:
+    caplog.set_level(logging.INFO, "shardkit")
+    wanted = shards_on(running, password=SECRET)
+    push(config, wanted)
+    with shardkit.connect(url(running)) as kit:
+        known = kit.component("few")
+        harm(config)
+        for _ in range(3):
+            kit.topology.expire()
+            assert kit.component("few") is known
+        with shardkit.connect(url(running)) as late, pytest.raises(ConfigError) as refused:
+            late.component("few")
+        assert said in str(refused.value)
+        [message] = caplog.messages
+        assert "component 'few' keeps its last good entries (epoch 1)" in message
+        assert said in message
+        push(config, wanted)
+        kit.topology.expire()
+        assert kit.component("few").same_as(known)
+        assert caplog.messages[1:] == ["component 'few' can be read again"]
+        shown = [caplog.text, str(refused.value), repr(refused.value), repr(kit), repr(known)]
+        assert SECRET not in "".join(shown)
+
+
+def test_a_component_with_an_entry_does_not_become_unsharded_by_a_lost_count(
+    running: LocalServer, config: redis.Redis
+) -> None:
+    both = Component("both", Entry({"port": 1}), (Entry({"port": 2}), Entry({"port": 3})))
+    push(config, ShardMap({"both": both}))
+    config.delete("config:shards:both")
+    with (
+        shardkit.connect(url(running)) as kit,
+        pytest.raises(
+            MissingEntryError, match=r"config:shards:both is missing .*, but config:redis:both:0"
+        ),
+    ):
+        kit.key_sharded("both")["key"]
+
+
+def test_a_missing_entry_names_its_key_and_is_never_localhost(
+    running: LocalServer, config: redis.Redis
+) -> None:
+    push(config, shard_map(unique=[{"host": "h", "port": 1 + n} for n in range(8)]))
+    config.delete("config:redis:unique:7")
+    with shardkit.connect(url(running)) as kit:
+        with pytest.raises(MissingEntryError, match="config:redis:unique:7 is missing"):
+            kit.client("unique", 0)
+        with pytest.raises(MissingEntryError, match="config:redis:logs and config:shards:logs are"):
+            kit.client("logs")
+        config.set("config:redis:logs", "")
+    with (
+        shardkit.connect(url(running)) as kit,
+        pytest.raises(InvalidEntryError, match="config:redis:logs: is not JSON"),
+    ):
+        kit.client("logs")
+
+
+def test_a_shard_is_not_taken_for_a_component(running: LocalServer, config: redis.Redis) -> None:
+    push(config, shards_on(running))
+    with (
+        shardkit.connect(url(running)) as kit,
+        pytest.raises(InvalidEntryError, match="would collide with a shard of 'few'"),
+    ):
+        kit.client("few:0")
+
+
+def test_an_entry_written_by_hand_is_enough_for_an_unsharded_component(
+    running: LocalServer, config: redis.Redis
+) -> None:
+    config.set("config:redis:one", json.dumps({"port": running.port, "db": 15}))
+    with shardkit.connect(url(running)) as kit:
+        kit.client("one").set("k", "v")
+        assert kit.components() == ["one"]
+    with running.client(db=15) as client:
+        assert client.get("k") == b"v"
+
+
+def test_the_config_server_is_read_the_same_however_its_url_says_to_decode(
+    running: LocalServer, config: redis.Redis
+) -> None:
+    push(config, shards_on(running))
+    for options in ("decode_responses=true", "protocol=3", "protocol=3&decode_responses=true"):
+        with shardkit.connect(f"{url(running)}/0?{options}") as kit:
+            assert kit.components() == ["few", "one"]
+            assert len(kit.component("few").shards) == 4
+
+
+def test_no_secret_shows_when_the_config_server_refuses_or_is_away() -> None:
+    with LocalServer(password="right") as server:
+        for port in (server.port, 1):
+            where = f"redis://:{SECRET}@127.0.0.1:{port}/0"
+            with shardkit.connect(where) as kit, pytest.raises(ConfigServerError) as refused:
+                kit.component("few")
+            assert SECRET not in f"{refused.value!r} {refused.value} {kit!r} {kit.topology.source}"
+            with pytest.raises(ConfigServerError) as refused:
+                asyncio.run(shardkit.aconnect(where))
+            assert SECRET not in f"{refused.value!r} {refused.value}"
+
+
+def test_a_component_that_cannot_be_used_does_not_keep_an_awaiting_kit_from_opening(
+    running: LocalServer, config: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    push(config, shards_on(running))
+    config.set("config:redis:broken", "{")
+
+    async def main() -> None:
+        async with await shardkit.aconnect(url(running)) as kit:
+            assert await (await kit.client("one")).ping()
+            with pytest.raises(InvalidEntryError, match="config:redis:broken"):
+                await kit.client("broken")
+            with pytest.raises(InvalidEntryError, match="config:redis:broken"):
+                await kit.load("broken")
+
+    asyncio.run(main())
+    assert "component 'broken' cannot be used: config:redis:broken: is not JSON" in caplog.text
+
+
+def test_thousands_of_shards_that_did_not_change_are_not_parsed_again(
+    running: LocalServer, config: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push(config, shard_map(many=[{"host": "h", "port": 1 + n} for n in range(2000)]))
+    with shardkit.connect(url(running)) as kit:
+        known = kit.component("many")
+        kit.topology.expire()
+        monkeypatch.setattr(Entry, "from_json", None)
+        assert kit.component("many") is known

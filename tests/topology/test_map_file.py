@@ -1,0 +1,162 @@
+"""A shard map's file as the source of entries."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import pytest
+from topology_helpers import Clock
+
+from shardkit.config.shard_map import ShardMap
+from shardkit.errors import ConfigError, InvalidEntryError, MissingEntryError
+from shardkit.topology import MapFile, Topology
+
+MAP = """
+components:
+  few: {{shards: {{count: {shards}, over: [{{port: {port}}}]}}}}
+  one: {{entry: {{port: {port}, db: 15, password: s3cret}}}}
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return write(tmp_path / "map.yaml", shards=4)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def write(path: Path, shards: int = 4, port: int = 7001, text: str = "") -> Path:
+    """Put a map in the file's place, as an editor or a config map's mount does."""
+    other = path.with_suffix(".new")
+    other.write_text(text or MAP.format(shards=shards, port=port))
+    os.replace(other, path)
+    return path
+
+
+def port_of(topology: Topology) -> int:
+    return topology.component("one").entry.fields["port"]  # type: ignore[no-any-return,union-attr]
+
+
+def test_a_changed_file_is_read_again_within_a_second(path: Path, clock: Clock) -> None:
+    topology = Topology(MapFile(path), clock=clock)
+    assert port_of(topology) == 7001
+    write(path, port=7002)
+    assert port_of(topology) == 7001
+    clock.now += 1.01
+    assert port_of(topology) == 7002
+
+
+def test_a_file_that_did_not_change_is_not_parsed_again(
+    path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topology = Topology(MapFile(path), clock=clock)
+    first = topology.component("few")
+    monkeypatch.setattr(ShardMap, "load", None)
+    clock.now += 1.01
+    assert topology.component("few") is first
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "components: {few: {shards: [{port: 99999999}]}, one: {entry: {port: 1}}}",
+        "components: {few: {shards: [{port: 1",
+        "[]",
+        "components: {few: {entry: {password:s3cret}}}",
+    ],
+)
+def test_a_broken_change_keeps_the_old_map_and_is_said_once(
+    path: Path, clock: Clock, caplog: pytest.LogCaptureFixture, broken: str
+) -> None:
+    caplog.set_level(logging.INFO, "shardkit")
+    topology = Topology(MapFile(path), clock=clock)
+    known = topology.component("few"), topology.component("one")
+    write(path, text=broken)
+    for _ in range(5):
+        clock.now += 1.01
+        assert (topology.component("few"), topology.component("one")) == known
+    [said] = caplog.messages
+    assert str(path) in said
+    assert "keeps its last good entries" in said
+    write(path, port=7003)
+    clock.now += 1.01
+    assert port_of(topology) == 7003
+    assert topology.component("few").entry_of(known[0].all_shards()[0]).fields["port"] == 7003
+    assert caplog.messages[1:] == ["component 'one' can be read again"]
+    assert "s3cret" not in caplog.text
+
+
+def test_a_broken_file_is_not_parsed_every_second(
+    path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topology = Topology(MapFile(path), clock=clock)
+    topology.component("one")
+    write(path, text="[]")
+    clock.now += 1.01
+    topology.component("one")
+    monkeypatch.setattr(ShardMap, "load", None)
+    clock.now += 1.01
+    topology.component("one")
+
+
+def test_a_file_that_is_gone_for_a_while_keeps_the_old_map(path: Path, clock: Clock) -> None:
+    topology = Topology(MapFile(path), clock=clock)
+    assert port_of(topology) == 7001
+    path.unlink()
+    clock.now += 1.01
+    assert port_of(topology) == 7001
+    write(path, port=7004)
+    clock.now += 1.01
+    assert port_of(topology) == 7004
+
+
+def test_a_component_that_leaves_the_map_keeps_its_entries_for_who_has_seen_it(
+    path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    topology = Topology(MapFile(path), clock=clock)
+    known = topology.component("few")
+    write(path, text="components: {one: {entry: {port: 7001}}}")
+    clock.now += 1.01
+    assert topology.component("few") is known
+    [said] = caplog.messages
+    assert f"config:redis:few is missing: {path} does not describe component 'few'" in said
+    with pytest.raises(MissingEntryError, match="config:redis:few is missing"):
+        Topology(MapFile(path)).component("few")
+
+
+def test_another_count_of_shards_is_live_as_well(path: Path, clock: Clock) -> None:
+    topology = Topology(MapFile(path), clock=clock)
+    assert len(topology.component("few").shards) == 4
+    write(path, shards=8)
+    clock.now += 1.01
+    assert len(topology.component("few").shards) == 8
+
+
+def test_a_component_of_a_file_is_known_without_having_been_read(path: Path) -> None:
+    assert len(Topology(MapFile(path)).known("few").shards) == 4
+
+
+def test_a_file_that_cannot_be_used_at_first_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        MapFile(tmp_path / "nowhere.yaml")
+    with pytest.raises(InvalidEntryError, match="99999999"):
+        MapFile(write(tmp_path / "map.yaml", port=99999999))
+
+
+def test_warnings_are_logged_when_the_map_is_read(
+    tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write(tmp_path / "map.yaml")
+    topology = Topology(MapFile(path), clock=clock)
+    assert topology.component("few")
+    assert caplog.messages == []
+    write(path, text="components: {few: {shards: [{port: 1}, {port: 1}]}}")
+    clock.now += 1.01
+    topology.component("few")
+    assert len(caplog.messages) == 1
+    assert "few:0, few:1 share localhost:1/0" in caplog.messages[-1]

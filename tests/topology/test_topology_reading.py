@@ -1,0 +1,429 @@
+"""When the topology reads, who waits for it, and what it does in trouble; all without servers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from redis.exceptions import ConnectionError  # noqa: A004
+from topology_helpers import Clock, Directory, component, eventually
+
+from shardkit.config.component import Component
+from shardkit.errors import ClosedError, ConfigServerError, InvalidEntryError, MissingEntryError
+from shardkit.topology import LONGEST_PAUSE, Topology
+
+THREADS = 32
+TASKS = 200
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def directory() -> Directory:
+    return Directory(component(), component("d"))
+
+
+@pytest.fixture
+def topology(directory: Directory, clock: Clock) -> Topology:
+    return Topology(directory, clock=clock)
+
+
+def test_a_component_is_read_once_a_second_however_often_it_is_asked_for(
+    topology: Topology, directory: Directory, clock: Clock
+) -> None:
+    first = topology.component("c")
+    for _ in range(1000):
+        assert topology.component("c") is first
+    assert directory.asked == ["c"]
+    clock.now += 0.99
+    topology.component("c")
+    assert directory.asked == ["c"]
+    clock.now += 0.02
+    assert topology.component("c") is first  # it says the same, so the object stays
+    assert directory.asked == ["c", "c"]
+
+
+def test_a_jump_of_the_wall_clock_changes_nothing(
+    directory: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topology = Topology(directory)
+    topology.component("c")
+    wall = time.time
+    for jump in (-1e6, 1e6):
+        monkeypatch.setattr(time, "time", lambda jump=jump: wall() + jump)
+        topology.component("c")
+    assert directory.asked == ["c"]
+
+
+def test_a_changed_component_replaces_the_kept_one(
+    topology: Topology, directory: Directory, clock: Clock
+) -> None:
+    first = topology.component("c")
+    directory.components["c"] = component(port=7100, epoch=2)
+    assert topology.component("c") is first
+    clock.now += 1.01
+    assert topology.component("c").entry_of(first.shard_of("k")).fields["port"] >= 7100
+    assert topology.component("c").epoch == 2
+
+
+def test_an_epoch_is_live_even_if_the_entries_say_the_same_again(
+    topology: Topology, directory: Directory, clock: Clock
+) -> None:
+    topology.component("c")
+    directory.components["c"] = component(epoch=3)
+    clock.now += 1.01
+    assert topology.component("c").epoch == 3
+
+
+def test_threads_that_come_first_wait_for_the_one_that_reads(
+    topology: Topology, directory: Directory
+) -> None:
+    directory.open.clear()
+    with ThreadPoolExecutor(THREADS) as pool:
+        futures = [pool.submit(topology.component, "c") for _ in range(THREADS)]
+        assert eventually(lambda: directory.hanging == 1)
+        assert not any(future.done() for future in futures)
+        directory.open.set()
+        assert len({id(future.result(20)) for future in futures}) == 1
+    assert directory.asked == ["c"]
+
+
+async def test_tasks_that_come_first_wait_for_the_one_that_reads(
+    topology: Topology, directory: Directory
+) -> None:
+    directory.open.clear()
+    tasks = [asyncio.create_task(topology.acomponent("c")) for _ in range(TASKS)]
+    await asyncio.sleep(0.02)
+    assert directory.hanging == 1
+    directory.open.set()
+    assert len({id(found) for found in await asyncio.gather(*tasks)}) == 1
+    assert directory.asked == ["c"]
+
+
+def test_threads_and_the_tasks_of_several_loops_read_once_together(
+    topology: Topology, directory: Directory
+) -> None:
+    async def many() -> set[Component]:
+        return set(await asyncio.gather(*[topology.acomponent("c") for _ in range(50)]))
+
+    directory.open.clear()
+    with ThreadPoolExecutor(12) as pool:
+        blocking = pool.submit(topology.component, "c")  # before the tasks: nobody waits for these
+        assert eventually(lambda: directory.hanging == 1)
+        futures = [pool.submit(asyncio.run, many()) for _ in range(4)]
+        futures += [pool.submit(lambda: {topology.component("c")}) for _ in range(6)]
+        directory.open.set()
+        assert {blocking.result(20)}.union(*[future.result(20) for future in futures]) == {
+            topology.component("c")
+        }
+    assert directory.asked == ["c"]
+
+
+async def test_a_blocking_call_does_not_wait_for_a_task_of_the_loop_that_it_holds_up(
+    topology: Topology, directory: Directory
+) -> None:
+    directory.open.clear()
+    task = asyncio.create_task(topology.acomponent("c"))
+    await asyncio.sleep(0)
+    assert directory.hanging == 1
+    directory.open.set()
+    assert topology.component("c").name == "c"  # reads by itself: the task cannot go on
+    assert (await task).name == "c"
+
+
+async def test_who_knows_the_old_entries_does_not_wait_for_the_one_who_reads(
+    topology: Topology, directory: Directory, clock: Clock
+) -> None:
+    known = topology.component("c")
+    clock.now += 2
+    directory.open.clear()
+    with ThreadPoolExecutor(1) as pool:
+        delayed = pool.submit(topology.component, "c")
+        assert eventually(lambda: directory.hanging == 1)
+        for _ in range(1000):
+            assert topology.component("c") is known
+            assert await topology.acomponent("c") is known
+        directory.open.set()
+        assert delayed.result(20) is known
+    assert directory.asked == ["c", "c"]
+
+
+async def test_a_cancelled_reader_leaves_its_place_to_the_next(
+    topology: Topology, directory: Directory
+) -> None:
+    directory.open.clear()
+    first = asyncio.create_task(topology.acomponent("c"))
+    others = [asyncio.create_task(topology.acomponent("c")) for _ in range(20)]
+    await asyncio.sleep(0.01)
+    first.cancel()
+    others[3].cancel()
+    await asyncio.sleep(0.01)
+    assert directory.asked == ["c", "c"]
+    directory.open.set()
+    del others[3]
+    assert {found.name for found in await asyncio.gather(*others)} == {"c"}
+
+
+def test_a_waiting_task_whose_loop_has_ended_does_not_trouble_the_reader(
+    topology: Topology, directory: Directory
+) -> None:
+    async def gives_up() -> None:
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(topology.acomponent("c"), 0.02)
+
+    directory.open.clear()
+    with ThreadPoolExecutor(1) as pool:
+        reader = pool.submit(topology.component, "c")
+        assert eventually(lambda: directory.hanging == 1)
+        asyncio.run(gives_up())
+        directory.open.set()
+        assert reader.result(20).name == "c"
+
+
+def test_a_first_failure_is_shared_by_all_who_wait_and_known_for_a_second(
+    topology: Topology, directory: Directory, clock: Clock
+) -> None:
+    directory.error = ConnectionError("nobody there")
+    directory.open.clear()
+    with ThreadPoolExecutor(THREADS) as pool:
+        futures = [pool.submit(topology.component, "c") for _ in range(THREADS)]
+        assert eventually(lambda: directory.hanging == 1)
+        directory.open.set()
+        errors = [future.exception(20) for future in futures]
+    assert {type(error) for error in errors} == {ConfigServerError}
+    assert len({id(error) for error in errors}) == THREADS  # each raises its own
+    assert "the directory cannot be read: nobody there" in str(errors[0])
+    assert isinstance(errors[-1].__cause__, ConnectionError)  # type: ignore[union-attr]
+    assert directory.asked == ["c"]
+    clock.now += 1.01
+    directory.error = None
+    assert topology.component("c").name == "c"
+
+
+def test_a_missing_component_is_looked_for_once_a_second(
+    topology: Topology, directory: Directory, clock: Clock
+) -> None:
+    for _ in range(100):
+        with pytest.raises(MissingEntryError, match="config:redis:nope is missing"):
+            topology.component("nope")
+    assert directory.asked == ["nope"]
+    directory.components["nope"] = component("nope")
+    clock.now += 1.01
+    assert topology.component("nope").name == "nope"
+
+
+def test_the_last_good_entries_stay_in_use_while_the_source_is_away(
+    topology: Topology,
+    directory: Directory,
+    clock: Clock,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "shardkit")
+    known = {name: topology.component(name) for name in ("c", "d")}
+    directory.asked.clear()
+    for error in (ConnectionError("refused"), TimeoutError("too late"), OSError("no route")):
+        directory.error = error
+        for _ in range(200):
+            clock.now += 0.1
+            for name in known:
+                assert topology.component(name) is known[name]
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "the directory cannot be read, the last good entries stay in use: refused" in caplog.text
+    # 60 seconds: pauses of 1, 2, 4 and then 8 seconds, over both components together.
+    assert 8 <= len(directory.asked) <= 12
+
+    directory.error = None
+    clock.now += 1.2 * LONGEST_PAUSE
+    for _ in range(3):
+        clock.now += 1.01
+        for name in known:
+            assert topology.component(name) is known[name]
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+    assert "the directory can be read again" in caplog.text
+    assert directory.asked[-2:] == ["c", "d"]  # every second again
+
+
+def test_an_outage_of_days_is_survived(
+    topology: Topology, directory: Directory, clock: Clock
+) -> None:
+    known = topology.component("c")
+    directory.error = ConnectionError("refused")
+    for _ in range(3000):
+        clock.now += 2 * LONGEST_PAUSE
+        assert topology.component("c") is known
+
+
+def test_one_broken_component_is_logged_once_and_read_every_second(
+    topology: Topology,
+    directory: Directory,
+    clock: Clock,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "shardkit")
+    known = topology.component("c")
+    topology.component("d")
+    broken = directory.components.pop("c")
+    for _ in range(10):
+        clock.now += 1.01
+        assert topology.component("c") is known
+        topology.component("d")
+    assert [record.message for record in caplog.records] == [
+        "component 'c' keeps its last good entries (epoch 1): config:redis:c is missing; push it"
+    ]
+    assert directory.asked.count("c") == directory.asked.count("d") == 11
+    directory.components["c"] = broken
+    clock.now += 1.01
+    topology.component("c")
+    clock.now += 1.01
+    topology.component("c")
+    assert caplog.messages[1:] == ["component 'c' can be read again"]
+
+
+def test_failing_at_the_same_time_is_logged_once(
+    directory: Directory, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = [f"c{n}" for n in range(16)]
+    directory.components = {name: component(name) for name in names}
+    topology = Topology(directory, interval=0.001)
+    for name in names:
+        topology.component(name)
+    directory.error = ConnectionError("refused")
+    directory.open.clear()
+    time.sleep(0.002)
+    with ThreadPoolExecutor(16) as pool:
+        futures = [pool.submit(topology.component, name) for name in names]
+        assert eventually(lambda: directory.hanging == 16)
+        directory.open.set()
+        assert [future.result(20).name for future in futures] == names
+    assert len(caplog.records) == 1
+
+
+def test_expiring_makes_the_next_call_read(topology: Topology, directory: Directory) -> None:
+    topology.component("c")
+    topology.expire()
+    topology.component("c")
+    assert directory.asked == ["c", "c"]
+
+
+def test_a_claim_is_given_once_a_second_and_only_for_what_is_old(
+    topology: Topology, directory: Directory, clock: Clock
+) -> None:
+    topology.component("c")
+    assert not topology.claim("c")
+    clock.now += 1.01
+    assert [topology.claim("c") for _ in range(5)] == [True, False, False, False, False]
+    clock.now += 1.01
+    assert topology.claim("c")  # he who promised did not come back
+    topology.component("c")
+    assert not topology.claim("c")
+
+
+def test_what_was_never_read_is_not_known(topology: Topology) -> None:
+    with pytest.raises(MissingEntryError, match="'c' was not read yet from the directory"):
+        topology.known("c")
+    assert topology.known("c" if topology.component("c") else "").name == "c"
+
+
+def test_names_are_listed_and_an_absent_source_is_an_error_of_ours(
+    topology: Topology, directory: Directory
+) -> None:
+    assert topology.names() == ["c", "d"]
+    directory.error = ConnectionError("refused")
+    with pytest.raises(ConfigServerError, match="the directory cannot be read: refused"):
+        topology.names()
+    with pytest.raises(ConfigServerError, match="the directory cannot be read: refused"):
+        asyncio.run(topology.anames())
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda topology: topology.component("c"),
+        lambda topology: topology.component("unseen"),
+        lambda topology: asyncio.run(topology.acomponent("c")),
+        lambda topology: topology.known("c"),
+        lambda topology: topology.claim("c"),
+        lambda topology: topology.names(),
+        lambda topology: asyncio.run(topology.anames()),
+    ],
+)
+def test_a_closed_topology_says_so(topology: Topology, use: Callable[[Topology], object]) -> None:
+    topology.component("c")
+    topology.close()
+    topology.close()
+    for _ in range(2):
+        with pytest.raises(ClosedError, match="the kit is closed"):
+            use(topology)
+
+
+@pytest.mark.parametrize("error", [None, ConnectionError("gone"), InvalidEntryError("bad")])
+def test_closing_while_somebody_reads_ends_his_call_as_well(
+    topology: Topology, directory: Directory, error: Exception | None
+) -> None:
+    directory.open.clear()
+    directory.error = error
+    with ThreadPoolExecutor(2) as pool:
+        reading = pool.submit(topology.component, "c")
+        assert eventually(lambda: directory.hanging == 1)
+        waiting = pool.submit(topology.component, "c")
+        topology.close()
+        directory.open.set()
+        for future in (reading, waiting):
+            with pytest.raises(ClosedError):
+                future.result(20)
+    with pytest.raises(ClosedError):
+        topology.component("c")
+
+
+def test_closing_under_the_calls_of_many_threads_gives_closed_errors_only(
+    directory: Directory,
+) -> None:
+    topology = Topology(directory, interval=0.0001)
+    outcomes: list[type[BaseException]] = []
+
+    def work(n: int) -> None:
+        deadline = time.monotonic() + 20
+        try:
+            while time.monotonic() < deadline:
+                topology.component("cd"[n % 2])
+        except BaseException as error:  # whatever it is, the test shows it
+            outcomes.append(type(error))
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.02)
+    topology.close()
+    for thread in threads:
+        thread.join(20)
+    assert outcomes == [ClosedError] * 8
+
+
+def test_a_forked_child_reads_although_a_thread_of_the_parent_was_reading(
+    topology: Topology, directory: Directory
+) -> None:
+    directory.open.clear()
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(topology.component, "c")
+        assert eventually(lambda: directory.hanging == 1)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                directory.open = threading.Event()
+                directory.open.set()
+                code = 0 if topology.component("c").name == "c" else 1
+            finally:
+                os._exit(code)
+        directory.open.set()
+        assert reading.result(20).name == "c"
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

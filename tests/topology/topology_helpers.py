@@ -1,0 +1,91 @@
+"""A source of entries under the test's control, and waiting for what happens elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+
+from shardkit.config.component import Component
+from shardkit.config.entry import Entry
+from shardkit.errors import MissingEntryError
+from shardkit.topology import Reading, Values
+
+
+def component(name: str = "c", shards: int = 2, port: int = 7001, epoch: int = 1) -> Component:
+    entries = tuple(Entry({"port": port + n}) for n in range(shards))
+    return Component(name, Entry({"port": port}), entries, epoch=epoch)
+
+
+def eventually(done: Callable[[], bool], seconds: float = 20) -> bool:
+    deadline = time.monotonic() + seconds
+    while not done():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+class Clock:
+    """Seconds that pass when the test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Directory:
+    """A config server that is not there: counts how often it is asked, fails and hangs at will."""
+
+    local = False
+
+    def __init__(self, *components: Component) -> None:
+        self.components = {each.name: each for each in components}
+        self.asked: list[str] = []
+        self.error: Exception | None = None
+        self.open = threading.Event()  # while it is not set, whoever asks hangs
+        self.open.set()
+        self.hanging = 0
+
+    def read(self, name: str, known: Component | None) -> Reading:
+        yield [name]
+        if name not in self.components:
+            raise MissingEntryError(f"config:redis:{name} is missing", "push it")
+        found = self.components[name]
+        # What a real source reads is a new object every time.
+        return Component(found.name, found.entry, found.shards, found.placement, found.epoch)
+
+    def fetch(self, keys: list[str]) -> Values:
+        self.asked += keys
+        self.hanging += 1
+        self.open.wait(20)
+        self.hanging -= 1
+        if self.error is not None:
+            raise self.error
+        return [None]
+
+    async def afetch(self, keys: list[str]) -> Values:
+        self.asked += keys
+        self.hanging += 1
+        try:
+            while not self.open.is_set():  # noqa: ASYNC110 - other threads set it
+                await asyncio.sleep(0.005)
+        finally:
+            self.hanging -= 1
+        if self.error is not None:
+            raise self.error
+        return [None]
+
+    def names(self) -> list[str]:
+        if self.error is not None:
+            raise self.error
+        return sorted(self.components)
+
+    async def anames(self) -> list[str]:
+        return self.names()
+
+    def __str__(self) -> str:
+        return "the directory"
