@@ -19,8 +19,9 @@ check: setup  ## the linter, the formatter and the type checker
 test: setup  ## the tests, on real servers that they start themselves
 	$(BIN)/python -m pytest -n 2
 
-bench: setup  ## the benchmarks; results as JSON in benchmarks/results
-	for file in benchmarks/[a-z]*.py; do $(BIN)/python $$file || exit 1; done
+bench: setup  ## the benchmarks; results as JSON and plots in benchmarks/results
+	$(BIN)/pip install -q -e '.[bench]'
+	for name in overhead memory_set demo; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 
 docs: setup  ## the changelog as the next release would have it
 	$(BIN)/towncrier build --draft --version next

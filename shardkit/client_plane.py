@@ -82,6 +82,11 @@ class ClientPlane:
         number = component.place(key)
         return self.clients.aget(component, number if component.shards else None)
 
+    def known_connection(self, component: str, shards: int | None, key: Key) -> AsyncClient:
+        """Return the awaiting client of the shard of a key, as far as it is known; see `known`."""
+        found = self.topology.fresh(component)
+        return self._owner(self.known(component) if found is None else found, shards, key)
+
     def known(self, component: str) -> Component:
         """Return a component without waiting; have it read again behind, if it is time.
 
@@ -154,6 +159,10 @@ class DefaultPlane:
     def shard_connection(self, component: str, shards: int | None, key: Key) -> Client:
         """See `ClientPlane.shard_connection`."""
         return self.opened().shard_connection(component, shards, key)
+
+    def known_connection(self, component: str, shards: int | None, key: Key) -> AsyncClient:
+        """See `ClientPlane.known_connection`."""
+        return self.opened().known_connection(component, shards, key)
 
     def aconnection(self, component: str) -> Soon:
         """See `ClientPlane.aconnection`."""

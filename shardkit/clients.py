@@ -251,10 +251,13 @@ def _close(client: Any) -> None:
 
 
 async def _aclose(client: Any) -> None:
-    if isinstance(client, aioredis.RedisCluster):
-        await client.aclose()
-    else:
+    if not isinstance(client, aioredis.RedisCluster):
         await client.connection_pool.disconnect()
+        return
+    await client.aclose()
+    # After an error the client takes itself for closed, though its connections are not.
+    for nodes in ("nodes_cache", "startup_nodes"):
+        await client.nodes_manager.aclose(nodes)
 
 
 def _pools(client: Any) -> list[Any]:

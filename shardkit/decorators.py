@@ -147,14 +147,18 @@ def sharded_connection(
         find, afind = connections.shard_connection, connections.ashard_connection
         if isinstance(function, staticmethod | classmethod):
             return type(function)(decorate(function.__func__))
-        position, other = _key_of(function, key)
+        position, name, other = _key_of(function, key)
 
         def find_shard(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            value = args[position] if len(args) > position else other(args, kwargs)
+            if len(args) > position:
+                return find(component, shards, args[position])
+            value = kwargs[name] if name in kwargs else other(args, kwargs)
             return find(component, shards, value)
 
         def afind_shard(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            value = args[position] if len(args) > position else other(args, kwargs)
+            if len(args) > position:
+                return afind(component, shards, args[position])
+            value = kwargs[name] if name in kwargs else other(args, kwargs)
             return afind(component, shards, value)
 
         return _wrap(function, find_shard, afind_shard)
@@ -169,7 +173,7 @@ def _wrap(function: Callable[..., Any], find: Find, afind: Find) -> Callable[...
     """Wrap a function in one of its own kind that finds the connection first."""
     signature = inspect.signature(function)
     parameters, before = _parameters(function)
-    kind = function if hasattr(function, "__name__") else _called(function)
+    kind = _called(function)
     if inspect.isasyncgenfunction(kind):
         wrapper = _async_generator(function, afind, before)
     elif inspect.iscoroutinefunction(kind):
@@ -217,9 +221,12 @@ def _name(function: Callable[..., Any]) -> str:
 
 
 def _called(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function behind an object that can be called."""
-    inner: Callable[..., Any] = getattr(function, "func", None) or function.__call__  # type: ignore[operator]
-    return inner
+    """Return the function behind a partial one, or behind an object that can be called."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if not hasattr(function, "__name__"):
+        function = function.__call__  # type: ignore[operator]
+    return function
 
 
 def _function(function: Callable[..., Any], find: Find) -> Callable[..., Any]:
@@ -290,12 +297,16 @@ def _async_generator(function: Callable[..., Any], afind: Find, before: int) -> 
 
 
 _NEVER = sys.maxsize  # the position of an argument that is never given by position
+_NOBODY = ""  # the name of one that has none
 
 
-def _key_of(function: Callable[..., Any], key: KeyOf) -> tuple[int, Find]:
-    """Return where the routing key stands in a call's arguments, and how to find it elsewhere."""
+def _key_of(function: Callable[..., Any], key: KeyOf) -> tuple[int, str, Find]:
+    """Return the routing key's position and name among a call's arguments, and what else gives it.
+
+    The last is a function of the arguments of a call in which it is not given.
+    """
     if callable(key):
-        return _NEVER, lambda args, kwargs: key(*args, **kwargs)
+        return _NEVER, _NOBODY, lambda args, kwargs: key(*args, **kwargs)
     parameters, before = _parameters(function)
     parameters = parameters[before + 1 :]
     variable = inspect.Parameter.VAR_KEYWORD
@@ -313,13 +324,12 @@ def _key_of(function: Callable[..., Any], key: KeyOf) -> tuple[int, Find]:
             "say key= the name of a parameter, or a function of the call's arguments",
         )
 
-    def find(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        value = kwargs.get(name, default)
-        if value is inspect.Parameter.empty:
+    def without(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if default is inspect.Parameter.empty:
             raise TypeError(
                 f"{_name(function)}() missing 1 required argument: {name!r}, which decides its "
                 "shard"
             )
-        return value
+        return default
 
-    return position, find
+    return position, name, without

@@ -166,7 +166,13 @@ class ShardKit(_Kit):
 
     @overload
     def set(
-        self, name: str, *, component: str, total: int, shard_size: int = ..., partition: str = ...
+        self,
+        name: str,
+        *,
+        component: str,
+        total: int,
+        shard_size: int | None = ...,
+        partition: str = ...,
     ) -> ShardedSet[Blocking, str]: ...
     @overload
     def set(
@@ -175,7 +181,7 @@ class ShardKit(_Kit):
         *,
         component: str,
         total: int,
-        shard_size: int = ...,
+        shard_size: int | None = ...,
         members: type[M],
         partition: str = ...,
     ) -> ShardedSet[Blocking, M]: ...
@@ -185,7 +191,7 @@ class ShardKit(_Kit):
         *,
         component: str,
         total: int,
-        shard_size: int = DEFAULT_SHARD_SIZE,
+        shard_size: int | None = None,
         members: type[Any] = str,
         partition: str = DEFAULT,
     ) -> ShardedSet[Blocking, Any]:
@@ -285,7 +291,13 @@ class AsyncShardKit(_Kit):
 
     @overload
     def set(
-        self, name: str, *, component: str, total: int, shard_size: int = ..., partition: str = ...
+        self,
+        name: str,
+        *,
+        component: str,
+        total: int,
+        shard_size: int | None = ...,
+        partition: str = ...,
     ) -> ShardedSet[Awaiting, str]: ...
     @overload
     def set(
@@ -294,7 +306,7 @@ class AsyncShardKit(_Kit):
         *,
         component: str,
         total: int,
-        shard_size: int = ...,
+        shard_size: int | None = ...,
         members: type[M],
         partition: str = ...,
     ) -> ShardedSet[Awaiting, M]: ...
@@ -304,7 +316,7 @@ class AsyncShardKit(_Kit):
         *,
         component: str,
         total: int,
-        shard_size: int = DEFAULT_SHARD_SIZE,
+        shard_size: int | None = None,
         members: type[Any] = str,
         partition: str = DEFAULT,
     ) -> ShardedSet[Awaiting, Any]:

@@ -24,7 +24,7 @@ exchange of its own, after what precedes it there and before what follows.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import Any, NamedTuple, NoReturn, Self, TypeAlias
+from typing import Any, Literal, NamedTuple, NoReturn, Self, TypeAlias
 
 from redis.client import EMPTY_RESPONSE, NEVER_DECODE
 from redis.commands import AsyncCoreCommands, CoreCommands
@@ -42,6 +42,7 @@ from shardkit.routing.command_keys import blocking_seconds, command_name, key_po
 _SUMMED = frozenset({"DEL", "UNLINK", "EXISTS", "TOUCH"})
 _SPLIT = _SUMMED | {"MGET", "MSET"}
 _TRANSACTIONS = frozenset({"WATCH", "UNWATCH", "MULTI", "EXEC", "DISCARD"})
+_SUBSCRIPTIONS = frozenset({"SSUBSCRIBE", "SUNSUBSCRIBE"})  # the others have no key
 
 Place: TypeAlias = tuple[Shard, int | None]
 
@@ -144,6 +145,8 @@ class ShardedPipeline(_Collecting, CoreCommands):  # type: ignore[misc]  # no wa
     failed; what was collected is forgotten then.
     """
 
+    _is_async_client: Literal[False] = False  # how redis-py's commands tell types their replies
+
     def execute(self, raise_on_error: bool = True) -> list[Any]:
         """Send what was collected and return the replies, in the order of the calls.
 
@@ -185,6 +188,8 @@ class ShardedPipeline(_Collecting, CoreCommands):  # type: ignore[misc]  # no wa
 
 class AsyncShardedPipeline(_Collecting, AsyncCoreCommands):  # type: ignore[misc]  # redis-py's
     """The awaiting `ShardedPipeline`: command methods collect, ``execute`` is awaited."""
+
+    _is_async_client: Literal[True] = True
 
     async def execute(self, raise_on_error: bool = True) -> list[Any]:
         """Send what was collected and return the replies; see `ShardedPipeline.execute`."""
@@ -245,6 +250,8 @@ def _cut(command: _Collected, component: Component) -> list[_Piece]:
     name, positions = command_name(args), key_positions(args)
     if name in _TRANSACTIONS:
         raise _no_transaction(name)
+    if name in _SUBSCRIPTIONS:
+        raise RoutingError(f"{name}: a pipeline cannot listen", "use router[key].pubsub()")
     if not positions:
         raise RoutingError(
             f"{name}: it has no key to route by", "send it to each shard: for client in router"

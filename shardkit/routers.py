@@ -41,6 +41,9 @@ class Planes(Protocol):
     def shard_connection(self, component: str, shards: int | None, key: Key) -> Client:
         """Return the client of the shard of a key."""
 
+    def known_connection(self, component: str, shards: int | None, key: Key) -> AsyncClient:
+        """Return the awaiting client of the shard of a key, as far as it is known."""
+
 
 class _Router(Generic[K]):
     """A component, and which of its shards owns what.
@@ -161,9 +164,7 @@ class _AwaitingRouter(_Router[K]):
 
         Cost: under 1 microsecond.
         """
-        component = self._now()
-        number = component.place(self._key(key))
-        return self._plane.plane().clients.aget(component, number if component.shards else None)
+        return self._plane.known_connection(self.component, self.shards, self._key(key))
 
     def client(self, shard: int) -> AsyncClient:
         """Return the awaiting client of a shard, by its number."""

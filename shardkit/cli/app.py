@@ -18,7 +18,6 @@ from importlib import import_module
 from typing import Any
 
 import click
-from click.exceptions import NoArgsIsHelpError
 
 import shardkit
 from shardkit.cli.asking import ServerErrors
@@ -124,8 +123,8 @@ def _explain(error: BaseException) -> int:
     if isinstance(error, KeyboardInterrupt | click.Abort):
         write_error("interrupted")
         return INTERRUPTED
-    if isinstance(error, NoArgsIsHelpError):
-        click.echo(error.format_message(), err=True)
+    if type(error).__name__ == "NoArgsIsHelpError":  # which click 8.1 does not have
+        click.echo(str(error), err=True)
         return MISUSED
     if isinstance(error, click.UsageError):
         where = error.ctx.command_path if error.ctx else PROGRAM

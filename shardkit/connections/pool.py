@@ -150,6 +150,13 @@ class Pool(_Lending, redis.ConnectionPool):
 class SentinelPool(_Lending, sentinel.SentinelConnectionPool):
     """redis-py's Sentinel pool, quick and able to retire."""
 
+    def disconnect(self, inuse_connections: bool = True) -> None:
+        """Close idle connections; all of them, and those to the Sentinels, if wanted."""
+        super().disconnect(inuse_connections)
+        if inuse_connections:
+            for client in self.sentinel_manager.sentinels:
+                client.connection_pool.disconnect()
+
 
 class AsyncPool(_AsyncLending, aioredis.ConnectionPool):
     """The awaiting pool, quick and able to retire."""
@@ -157,3 +164,10 @@ class AsyncPool(_AsyncLending, aioredis.ConnectionPool):
 
 class AsyncSentinelPool(_AsyncLending, aiosentinel.SentinelConnectionPool):
     """The awaiting Sentinel pool, quick and able to retire."""
+
+    async def disconnect(self, inuse_connections: bool = True) -> None:
+        """Close idle connections; all of them, and those to the Sentinels, if wanted."""
+        await super().disconnect(inuse_connections)
+        if inuse_connections:
+            for client in self.sentinel_manager.sentinels:
+                await client.connection_pool.disconnect()

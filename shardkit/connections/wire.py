@@ -148,12 +148,21 @@ class _AsyncPatient:
 
     socket_timeout: float | None
     _writer: asyncio.StreamWriter | None
+    _packed: tuple[Any, float | None] | None = None
     _blocks: float | None = None
 
-    async def send_command(self, *args: Any, **kwargs: Any) -> None:
-        await super().send_command(*args, **kwargs)  # type: ignore[misc]
+    def pack_command(self, *args: Any) -> Any:
+        packed = super().pack_command(*args)  # type: ignore[misc]
         if args[0] in _MAY_BLOCK:
-            self._blocks = _blocking_seconds(args)
+            self._packed = packed, _blocking_seconds(args)
+        return packed
+
+    async def send_packed_command(self, command: Any, *args: Any, **kwargs: Any) -> None:
+        await super().send_packed_command(command, *args, **kwargs)  # type: ignore[misc]
+        # Noted only now: connecting and health checks have answers of their own.
+        if self._packed is not None and self._packed[0] is command:
+            self._blocks = self._packed[1]
+            self._packed = None
 
     async def read_response(self, *args: Any, **kwargs: Any) -> Any:
         blocks, self._blocks = self._blocks, None

@@ -12,7 +12,8 @@ address alone, the same as with the agent ``""``. Fields after the agent are not
 
 A line is malformed if it has not this form: a word each for address, identity and user, a time that
 there is, the request, status and size, and then nothing or the quoted referer and agent, in which
-``\"`` does not end the text. A line that is cut short is malformed.
+``\"`` does not end the text. An agent that the end of the line cuts short, as servers cut long
+ones, counts as it stands; a line that is cut short before it is malformed.
 
 A log of any length is read in bounded memory, plain or compressed with gzip (in one or several
 members, which its content says and not its name).
@@ -42,11 +43,12 @@ _EPOCH = date(1970, 1, 1)
 _MINUTES_KNOWN = 50_000
 
 _TEXT = rb'[^"\\]*+(?:\\.[^"\\]*+)*+'
+_AGENT = _TEXT.replace(rb"\\]", rb"\\\r\n]")  # may be cut short by the end of the line
 _LINE = re.compile(
     rb"([^ ]++) [^ ]++ [^ ]++ "
     rb"\[([0-3]\d/[A-Z][a-z]{2}/\d{4}:\d{2}:\d{2}):\d{2} ([+-]\d{4})\] "
     rb'"%(text)b" (?:\d{3}|-) (?:\d+|-)'
-    rb'(?: "%(text)b" "(%(text)b)"(?: .*)?)?\r?\n?\Z' % {b"text": _TEXT},
+    rb'(?: "%(text)b" "(%(agent)b)(?:"(?: .*)?)?)?\r?\n?\Z' % {b"text": _TEXT, b"agent": _AGENT},
     re.DOTALL,
 )
 _NAMES = b"Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec"
@@ -146,10 +148,7 @@ class AccessLog:
         self.name = name
         self.size = _size(stream)
         self.damage = ""
-        buffered: Any = stream if isinstance(stream, io.BufferedReader) else _buffered(stream)
-        self._file: BinaryIO = buffered
-        compressed = buffered.peek(2)[:2] == _GZIP
-        self._plain = _buffered(gzip.GzipFile(fileobj=buffered)) if compressed else self._file
+        self._file: Any = stream if isinstance(stream, io.BufferedReader) else _buffered(stream)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Self:
@@ -163,7 +162,7 @@ class AccessLog:
     @property
     def position(self) -> int:
         """How many of the file's bytes were read."""
-        return self._file.tell()
+        return int(self._file.tell())
 
     def batches(self, size: int) -> Iterator[list[bytes]]:
         """Yield the lines, so many at a time, each with its line break.
@@ -175,8 +174,8 @@ class AccessLog:
             yield batch
 
     def _lines(self) -> Iterator[bytes]:
-        read = self._plain.readline
         try:
+            read = self._text().readline
             for line in iter(partial(read, LONGEST), b""):
                 yield line
                 if len(line) == LONGEST and not line.endswith(b"\n"):
@@ -187,9 +186,13 @@ class AccessLog:
         except (OSError, zlib.error) as error:
             self.damage = str(error)
 
+    def _text(self) -> Any:
+        if self._file.peek(2)[:2] != _GZIP:
+            return self._file
+        return _buffered(_Unzipped(gzip.GzipFile(fileobj=self._file)))
+
     def close(self) -> None:
         """Close the file."""
-        self._plain.close()
         self._file.close()
 
     def __enter__(self) -> Self:
@@ -199,7 +202,22 @@ class AccessLog:
         self.close()
 
 
-def _buffered(stream: Any) -> BinaryIO:
+class _Unzipped(io.RawIOBase):
+    """What is in a gzip file; where it is damaged, everything up to there."""
+
+    def __init__(self, zipped: gzip.GzipFile) -> None:
+        self._zipped = zipped
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._zipped.read1(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+
+def _buffered(stream: Any) -> Any:
     return io.BufferedReader(stream, _BUFFER)
 
 

@@ -84,7 +84,7 @@ def replay(
                 with interrupts.held():
                     counting.count(batch)
                     replayed.add(batch)
-                replayed.seconds = time.perf_counter() - began
+                    replayed.seconds = time.perf_counter() - began
                 if progress is not None:
                     progress(replayed)
         except KeyboardInterrupt:

@@ -94,7 +94,7 @@ def show(output: Output, report: Report) -> None:
                 "compact form: say --first-day.",
                 DOUBTFUL,
             )
-    if report.loads:
+    if report.days and report.loads:
         _table(output, _shards(output, report))
         ids = [load.ids for load in report.loads]
         if max(ids) * len(ids) > _UNEVEN * sum(ids):

@@ -92,15 +92,18 @@ class Carrier:
     """Carries batches; remembers which scripts each server has."""
 
     def __init__(self) -> None:
-        # A server that restarted may lack what is remembered: NOSCRIPT then tells.
-        self._loaded: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
+        # By client, and the name of a cluster's node. A server that restarted may lack what is
+        # remembered: NOSCRIPT then tells.
+        self._loaded: weakref.WeakKeyDictionary[Any, dict[str, set[str]]] = (
+            weakref.WeakKeyDictionary()
+        )
 
-    def loaded(self, server: Any) -> set[str]:
-        """Return the scripts that a server (a client, or a cluster's node) is known to have."""
+    def loaded(self, client: Any, node: str = "") -> set[str]:
+        """Return the SHA-1s of the scripts that a server is known to have."""
         try:
-            return self._loaded[server]
+            return self._loaded[client][node]
         except KeyError:
-            return self._loaded.setdefault(server, set())
+            return self._loaded.setdefault(client, {}).setdefault(node, set())
 
     def carry(self, batch: Batch, trip: Trip | None = None) -> Generator[Need, Any, Replies]:
         """Carry a batch and return its replies in order; failures stand in their slots.
@@ -182,7 +185,7 @@ class Carrier:
                 parcel = Parcel(
                     group.shard,
                     f"cluster node {node.name}",
-                    loaded=self.loaded(node),
+                    loaded=self.loaded(client, node.name),
                     asking=asking,
                     block=group.block,
                 )

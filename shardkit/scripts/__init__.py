@@ -1,7 +1,7 @@
 """Lua scripts, one ``.lua`` file each, and their catalogue.
 
 A script's header says its keys, its arguments and its reply. In operations it is a command like any
-other: ``script_call(component, script("unique_visit"), keys, args)``.
+other: ``script_call(component, script("add_and_count"), keys, args)``.
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ kept in parts::
     │ 4 bytes  │ 4 bytes  │ 8      │ 8      │   │ 8      │
     └──────────┴──────────┴────────┴────────┴───┴────────┘
 
-One million ids of 60 bits take 72.6 bytes each in one SET of Redis 7.0, and 9.5 in parts of 512
-(43.9 and 8.5 on Valkey 9.1); larger parts save little more. Sets of text are kept in parts as well,
-of 128: Redis 7.2, Valkey 8 and later have a compact form for text, with a limit of its own,
+One million ids of 60 bits take 72.4 bytes each in one SET of Redis 7.0, and 9.4 in parts of 512
+(52.0 and 8.4 on Valkey 9.1); larger parts save little more. Sets of text are kept in parts as well,
+of 128: Redis from 7.2 on, and Valkey, have a compact form for text too, with a limit of its own,
 ``set-max-listpack-entries``.
 
 Members are always hashed, numbers too, because the integers of a set are rarely in sequence. Sets
@@ -94,7 +94,8 @@ class ShardedSet(Parted[Face], Generic[Face, M]):
         rule: the partition's name; see `shardkit.routing.partition`.
 
     Attributes:
-        parts: how many parts it is planned for.
+        total, shard_size: as given, or the default.
+        parts: how many parts that makes.
 
     Raises:
         InvalidArgumentError: an argument is out of range.

@@ -53,7 +53,7 @@ def cli() -> Callable[..., Result]:
     return run
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def town() -> Iterator[LocalServers]:
     """Servers for the map above: a config server, two masters and a replica, all with passwords."""
     with LocalServers(ShardMap.parse(MAP, "town.yaml"), ports="free") as running:

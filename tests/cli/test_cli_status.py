@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import time
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -185,11 +185,9 @@ def test_programs_learn_the_reason_too(read_json: ReadJson, dead_map: Path) -> N
 
 
 def test_a_server_that_never_answers_holds_nobody_up() -> None:
-    began = time.monotonic()
-    found = ask_all({"never": lambda: time.sleep(60), "soon": lambda: 7}, timeout=0.05)
-    assert found["soon"] == 7
+    found = ask_all({"never": threading.Event().wait, "soon": lambda: True}, timeout=0.05)
+    assert found["soon"] is True
     assert isinstance(found["never"], Exception)
-    assert time.monotonic() - began < 30
 
 
 def test_a_replica_without_its_master_is_not_well(cli: Cli, tmp_path: Path) -> None:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import redis
 import redis.asyncio as aioredis
 
 import shardkit
-
-if TYPE_CHECKING:
-    from nowhere import Unknown  # type: ignore[import-not-found]  # noqa: F401
 
 Day = str
 
@@ -25,7 +22,7 @@ def set_expected(conn: redis.Redis, day: Day, count: int = 0) -> bool:
 @shardkit.sharded_connection("many", shards=16)
 def count_visit(conn: redis.Redis, session: Day, *, by: int = 1) -> int:
     """Count a visit."""
-    return int(conn.incrby(f"visits:{session}", by))  # type: ignore[arg-type]
+    return int(conn.incrby(f"visits:{session}", by))
 
 
 @shardkit.sharded_connection("many", shards=16)
@@ -38,7 +35,7 @@ async def acount_visit(conn: aioredis.Redis, session: Day) -> int:
 def visits(conn: redis.Redis, *sessions: Day) -> Iterator[int]:
     """Generate visits."""
     for session in sessions:
-        yield int(conn.get(f"visits:{session}") or 0)  # type: ignore[arg-type]
+        yield int(conn.get(f"visits:{session}") or 0)
 
 
 @shardkit.sharded_connection("many")

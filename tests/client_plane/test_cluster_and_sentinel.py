@@ -37,7 +37,7 @@ def local() -> Iterator[LocalServers]:
 @pytest.fixture
 def kit(local: LocalServers) -> Iterator[ShardKit]:
     with shardkit.connect(local.shard_map) as opened:
-        opened.client("archive").flushall()  # type: ignore[union-attr]
+        opened.client("archive").flushall()
         opened.client("watched").flushall()
         yield opened
 
@@ -48,7 +48,7 @@ async def akit(kit: ShardKit, local: LocalServers) -> AsyncIterator[AsyncShardKi
         yield opened
         # What redis-py's pool asks the Sentinels over, it leaves open.
         for client in [await opened.client("watched"), *opened.key_sharded("watched")]:
-            pool: Any = client.connection_pool  # type: ignore[union-attr]
+            pool: Any = client.connection_pool
             for sentinel in pool.sentinel_manager.sentinels:
                 await sentinel.aclose()
 
@@ -117,9 +117,9 @@ def test_decorators_and_routers_hand_out_a_client_that_does_everything(
     kind = redis.RedisCluster if component == "archive" else redis.Redis
     assert type(router["{t}a"]) is kind
     assert type(kit.id_pair_sharded(component)[1, 2]) is kind
-    assert whole() == USED  # type: ignore[call-overload]
-    kit.client(component).flushall()  # type: ignore[union-attr]
-    assert sharded("{t}") == USED  # type: ignore[call-overload]
+    assert whole() == USED
+    kit.client(component).flushall()
+    assert sharded("{t}") == USED
     assert sorted(router.scan_iter()) == USED[-1]
 
 
@@ -136,9 +136,9 @@ async def test_awaiting_clients_do_everything(akit: AsyncShardKit, component: st
     router = akit.key_sharded(component)
     kind = aioredis.RedisCluster if component == "archive" else aioredis.Redis
     assert type(router["{t}a"]) is kind
-    assert await whole() == USED  # type: ignore[call-overload]
+    assert await whole() == USED
     await (await akit.client(component)).flushall()
-    assert await sharded("{t}") == USED  # type: ignore[call-overload]
+    assert await sharded("{t}") == USED
     assert sorted([key async for key in router.scan_iter()]) == USED[-1]
 
 
@@ -173,7 +173,7 @@ async def test_pipelines_split_by_slot_and_keep_the_order(
     kit: ShardKit, akit: AsyncShardKit, component: str
 ) -> None:
     check(collected(kit.key_sharded(component).pipeline()).execute(raise_on_error=False))
-    kit.client(component).flushall()  # type: ignore[union-attr]
+    kit.client(component).flushall()
     pipe = collected(akit.key_sharded(component).pipeline())
     check(await pipe.execute(raise_on_error=False))
     with pytest.raises(ShardErrors) as group:

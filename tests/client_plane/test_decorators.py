@@ -71,7 +71,7 @@ async def test_the_unsharded_entry_is_handed_over(source: Any, kit: ShardKit) ->
     async def awaiting(conn: Any) -> Any:
         return conn
 
-    place = kit.component("both").entry.fields  # type: ignore[union-attr]
+    place = kit.component("both").entry.fields
     for client in (blocking(), await awaiting()):
         found = client.connection_pool.connection_kwargs
         assert (found["port"], found["db"]) == (place["port"], 1)
@@ -126,11 +126,11 @@ def test_objects_that_can_be_called_and_partial_functions_can_be_decorated(kit: 
     decorate = kit.sharded_connection("many")
     client = kit.key_sharded("many")["k"]
     for function in (Getter(), Getter().__call__, functools.partial(plain, "s")):
-        assert decorate(function)("k") is client  # type: ignore[call-overload]
+        assert decorate(function)("k") is client
     for function in (AsyncGetter(), functools.partial(aplain, "s")):
-        got = asyncio.run(decorate(function)("k"))  # type: ignore[call-overload]
+        got = asyncio.run(decorate(function)("k"))
         assert type(got) is aioredis.Redis
-    bound = functools.partial(decorate(lambda conn, key, more: (conn, key, more)), "k")  # type: ignore[call-overload]
+    bound = functools.partial(decorate(lambda conn, key, more: (conn, key, more)), "k")
     assert bound(more=1) == (client, "k", 1)
 
 
@@ -153,10 +153,10 @@ def test_decorators_stack(kit: ShardKit) -> None:
         return conn
 
     expected = (many, one, "k")
-    assert below("k") == below(key="k") == above("k") == above(key="k") == expected  # type: ignore[call-arg, arg-type, misc]
+    assert below("k") == below(key="k") == above("k") == above(key="k") == expected
     assert list(inspect.signature(below).parameters) == ["key"]
     assert list(inspect.signature(above).parameters) == ["key"]
-    assert cached("k") is cached("k") is many  # type: ignore[arg-type]
+    assert cached("k") is cached("k") is many
 
 
 def test_a_stacked_decorator_without_a_named_key_is_refused_without_telling_secrets(
@@ -167,16 +167,16 @@ def test_a_stacked_decorator_without_a_named_key_is_refused_without_telling_secr
     def wrong(shard: Any, whole: Any, key: str) -> Any: ...
 
     with pytest.raises(InvalidKeyError, match="is a Redis"):
-        wrong("k")  # type: ignore[call-arg, arg-type]
+        wrong("k")
 
 
 def test_a_decorated_function_may_call_itself(kit: ShardKit) -> None:
     @kit.sharded_connection("many")
     def count(conn: redis.Redis, key: str, times: int) -> Any:
         conn.incr(key)
-        return count(key, times - 1) if times > 1 else conn.get(key)  # type: ignore[call-arg, arg-type]
+        return count(key, times - 1) if times > 1 else conn.get(key)
 
-    assert count("k", 50) == b"50"  # type: ignore[call-arg, arg-type]
+    assert count("k", 50) == b"50"
 
 
 # ---- the key
@@ -184,7 +184,7 @@ def test_a_decorated_function_may_call_itself(kit: ShardKit) -> None:
 
 def keyed(kit: ShardKit, function: Callable[..., Any], key: Any = None) -> Callable[..., Any]:
     decorate: Any = kit.sharded_connection("many", key=key)
-    return decorate(function)  # type: ignore[no-any-return]
+    return decorate(function)
 
 
 def test_the_key_is_found_however_it_is_given(kit: ShardKit) -> None:
@@ -234,7 +234,7 @@ def test_a_missing_key_is_a_type_error_as_pythons(kit: ShardKit) -> None:
     with pytest.raises(
         TypeError, match=r"Users\.get\(\) missing 1 required argument: 'user', which decides"
     ):
-        Users().get()  # type: ignore[call-arg]
+        Users().get()
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'b'"):
         keyed(kit, lambda conn, a, b: None, lambda a, b: a)(1)
     with pytest.raises(TypeError, match="unexpected keyword argument 'c'"):
@@ -284,13 +284,13 @@ def test_a_wrong_count_of_shards_is_refused_at_the_first_call(kit: ShardKit) -> 
     def conn_of(conn: Any, key: str) -> Any:
         return conn
 
-    wrong = kit.sharded_connection("many", shards=8)(conn_of)  # type: ignore[arg-type]
+    wrong = kit.sharded_connection("many", shards=8)(conn_of)
     with pytest.raises(ShardCountError, match="component 'many' has 16 shards, the caller says 8"):
         wrong("k")
     with pytest.raises(ShardCountError, match="'many' has 16 shards, the caller says 8"):
-        asyncio.run(kit.sharded_connection("many", shards=8)(coroutine)("k"))  # type: ignore[call-overload]
+        asyncio.run(kit.sharded_connection("many", shards=8)(coroutine)("k"))
     with pytest.raises(ShardCountError, match="'one' has no shards, the caller says 16"):
-        kit.sharded_connection("one", shards=16)(conn_of)("k")  # type: ignore[arg-type]
+        kit.sharded_connection("one", shards=16)(conn_of)("k")
 
 
 def test_a_component_used_the_wrong_way_is_named(kit: ShardKit) -> None:
@@ -298,11 +298,11 @@ def test_a_component_used_the_wrong_way_is_named(kit: ShardKit) -> None:
         MissingEntryError,
         match="config:redis:many is missing: component 'many' has no unsharded entry",
     ):
-        kit.redis_connection("many")(lambda conn: None)()  # type: ignore[arg-type, call-overload]
+        kit.redis_connection("many")(lambda conn: None)()
     with pytest.raises(MissingEntryError, match="config:redis:nope is missing"):
-        kit.redis_connection("nope")(lambda conn: None)()  # type: ignore[arg-type, call-overload]
+        kit.redis_connection("nope")(lambda conn: None)()
     with pytest.raises(MissingEntryError, match="config:redis:nope is missing"):
-        asyncio.run(kit.sharded_connection("nope")(coroutine)("k"))  # type: ignore[call-overload]
+        asyncio.run(kit.sharded_connection("nope")(coroutine)("k"))
 
 
 def test_an_unsharded_component_counts_as_one_shard(kit: ShardKit) -> None:
@@ -310,7 +310,7 @@ def test_an_unsharded_component_counts_as_one_shard(kit: ShardKit) -> None:
 
 
 def keyed_one(kit: ShardKit) -> Any:
-    return kit.sharded_connection("one")(lambda conn, key: conn)  # type: ignore[arg-type, call-overload]
+    return kit.sharded_connection("one")(lambda conn, key: conn)
 
 
 def test_without_a_topology_the_first_call_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -376,7 +376,7 @@ async def test_an_async_generator_is_sent_values_errors_and_its_end(source: Any)
                 yield "caught"
             yield 3
         finally:
-            log.append(await conn.ping())  # type: ignore[misc]
+            log.append(await conn.ping())
 
     made = steps("k")
     assert inspect.isasyncgen(made)
@@ -404,10 +404,10 @@ async def test_an_async_generator_is_sent_values_errors_and_its_end(source: Any)
 
 
 async def test_the_connection_of_a_generator_is_found_when_it_is_advanced(kit: ShardKit) -> None:
-    made = kit.sharded_connection("many", shards=3)(generator)("k")  # type: ignore[arg-type, call-overload]
+    made = kit.sharded_connection("many", shards=3)(generator)("k")
     with pytest.raises(ShardCountError):
         next(made)
-    amade = kit.sharded_connection("many", shards=3)(agenerator)("k")  # type: ignore[arg-type, call-overload]
+    amade = kit.sharded_connection("many", shards=3)(agenerator)("k")
     with pytest.raises(ShardCountError):
         await anext(amade)
 
@@ -456,7 +456,7 @@ def test_signatures_and_type_hints_lack_the_connection() -> None:
     }
     assert typing.get_type_hints(Timeline.add)["post"] is int
     assert "conn" not in decorated.set_expected.__annotations__
-    assert "conn" in decorated.set_expected.__wrapped__.__annotations__  # type: ignore[attr-defined]
+    assert "conn" in decorated.set_expected.__wrapped__.__annotations__
 
 
 def test_decorated_functions_pickle_by_name() -> None:

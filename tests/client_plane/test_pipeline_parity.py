@@ -285,4 +285,4 @@ def test_random_commands_have_the_replies_of_one_server_awaiting(
 
 async def akit_execute(kit: AsyncShardKit, calls: list[Call]) -> list[Any]:
     pipe = fill(kit.key_sharded("seven").pipeline(), calls)
-    return await pipe.execute(raise_on_error=False)  # type: ignore[no-any-return]
+    return await pipe.execute(raise_on_error=False)

@@ -59,7 +59,7 @@ def test_every_command_goes_to_its_shard_and_replies_come_in_order(
     assert replies == [reply for n in range(200) for reply in (True, n + 1)]
     for n in range(200):
         assert router[f"k{n}"].get(f"k{n}") == str(n + 1).encode()
-    assert sum(client.dbsize() for client in router) == 200  # type: ignore[misc]
+    assert sum(client.dbsize() for client in router) == 200
 
 
 def test_a_pipeline_is_a_context_manager_has_a_length_and_a_repr(
@@ -230,7 +230,16 @@ def test_what_is_not_known_or_malformed_is_refused(router: shardkit.KeyShardedCo
         router, lambda pipe: pipe.execute_command("MSET", "a", 1, "b")
     )
     with pytest.raises(InvalidKeyError, match=r"command 1, key 1\.5 is a float"):
-        router.pipeline().get(1.5).execute()  # type: ignore[arg-type]
+        router.pipeline().get(1.5).execute()
+
+
+def test_a_subscription_is_refused(router: shardkit.KeyShardedConnection) -> None:
+    assert "command 2, SSUBSCRIBE: a pipeline cannot listen" in refused(
+        router, lambda pipe: pipe.execute_command("SSUBSCRIBE", "channel")
+    )
+    assert "command 2, SUBSCRIBE: it has no key" in refused(
+        router, lambda pipe: pipe.execute_command("SUBSCRIBE", "channel")
+    )
 
 
 def test_a_transaction_is_refused(router: shardkit.KeyShardedConnection) -> None:

@@ -54,7 +54,7 @@ def test_text_bytes_and_numbers_are_one_key(kit: ShardKit) -> None:
     assert router["{user:1}:a"] is router["{user:1}:b"] is router["user:1"]
     for wrong in (None, 1.5, True, ("a", "b"), ["a"], "\ud800"):
         with pytest.raises(InvalidKeyError):
-            router[wrong]  # type: ignore[index]
+            router[wrong]
 
 
 def test_keys_are_grouped_by_shard_in_the_order_given(kit: ShardKit) -> None:
@@ -79,9 +79,9 @@ def test_a_pair_is_one_key_in_either_order_and_spelling(kit: ShardKit) -> None:
     ]
     for wrong in ((1, "x"), (1.5, 2), (1,), (1, 2, 3), 12, "1:2", (None, 1), (True, 1)):
         with pytest.raises(InvalidKeyError):
-            router[wrong]  # type: ignore[index]
+            router[wrong]
     with pytest.raises(InvalidKeyError, match=r"12 is not a pair of ids; write router\[a, b\]"):
-        router[12]  # type: ignore[index]
+        router[12]
     assert repr(router) == "IdPairShardedConnection('many', shards=16)"
 
 
@@ -274,7 +274,7 @@ def test_a_scan_goes_on_over_the_shards_that_there_were(
         pipe.execute()
         found = router.scan_iter()
         keys = {next(found)}
-        kit.topology.source.shard_map = in_two(servers)  # type: ignore[attr-defined]
+        kit.topology.source.shard_map = in_two(servers)
         kit.topology.expire()
         assert len(router) == 2
         assert {*keys, *found} == {f"k{n}".encode() for n in range(200)}

@@ -22,7 +22,7 @@ async def run(source: str, line: int, names: dict[str, Any]) -> int:
     """Run an example, statement by statement; return how many of them show what they do."""
     shown, lines = 0, source.splitlines()
     for statement in ast.parse(source).body:
-        _, mark, expected = lines[statement.end_lineno - 1].partition("  #")  # type: ignore[operator]
+        _, mark, expected = lines[statement.end_lineno - 1].partition("  #")
         where = f"{PAGE.name}:{line + statement.lineno}"
         if mark and expected[:1] == "!":
             with pytest.raises(Exception) as raised:  # noqa: PT011

@@ -5,9 +5,10 @@ BEGIN {
     split("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec", names, " ")
     for (n in names) month_of[names[n]] = n
     quoted = "\"([^\"\\\\]|\\\\.)*\""
+    cut = substr(quoted, 1, length(quoted) - 1)
     d = "[0-9]"
     form = "^[^ ]+ [^ ]+ [^ ]+ \\[" d d "/[A-Z][a-z][a-z]/" d d d d ":" d d ":" d d ":" d d \
-           " [+-]" d d d d "\\] " quoted " " d d d " (" d "+|-)( " quoted " " quoted "( .*)?)?$"
+           " [+-]" d d d d "\\] " quoted " " d d d " (" d "+|-)( " quoted " " cut "(\"( .*)?)?)?$"
 }
 
 # The day's number since 1 January 1970, and back.

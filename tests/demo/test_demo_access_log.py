@@ -56,6 +56,9 @@ def test_the_visitor_of_a_common_line_is_its_address_as_with_an_empty_agent() ->
         (COMBINED.replace(b"200 512", b"304 -"), b"Mozilla/5.0 (X11)"),
         (COMBINED.replace(b"X11", "☃".encode()), b"Mozilla/5.0 (\xe2\x98\x83)"),
         (COMBINED.replace(b"X11", b"\xff\x00"), b"Mozilla/5.0 (\xff\x00)"),
+        (COMBINED[:-3], b"Mozilla/5.0 (X1"),
+        (COMBINED[:-3] + rb"\"", rb"Mozilla/5.0 (X1\""),
+        (COMBINED[:-3] + b"\r", b"Mozilla/5.0 (X1"),
     ],
 )
 def test_what_real_logs_contain_is_understood(line: bytes, agent: bytes) -> None:
@@ -74,8 +77,7 @@ def test_a_line_without_a_line_break_at_the_end_of_the_log_counts() -> None:
         b"Mar  4 11:02:17 web1 httpd[812]: caught SIGTERM",
         COMMON[:-4],
         COMMON + b' "http://a.example/"',
-        COMBINED[:-1],
-        COMBINED[:-3] + rb"\"",
+        COMBINED[: COMBINED.index(b"Mozilla") - 2],
         COMBINED.replace(b"200", b"20x"),
         COMBINED.replace(b" +0000", b""),
         COMBINED.replace(b"03/Mar", b"30/Feb"),
@@ -160,8 +162,8 @@ def test_a_damaged_gzip_file_gives_what_can_be_read_and_says_so(spoil: str) -> N
     log = opened(bytes(data))
     lines = all_lines(log, 1000)
     assert log.damage
-    assert len(lines) > 10_000
-    assert text.startswith(b"".join(lines[:10_000]))
+    assert len(lines) > 99_000
+    assert text.startswith(b"".join(lines[:90_000]))
 
 
 def test_a_line_longer_than_any_is_cut_off_and_the_next_one_is_whole() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import signal
 from datetime import date, timedelta
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from demo_helpers import awk_figures, chance_log
 
 from shardkit import ShardKit
 from shardkit.demo import sample
-from shardkit.demo.access_log import AccessLog
+from shardkit.demo.access_log import AccessLog, Batch
 from shardkit.demo.counting import VISITORS, Counting, session_of
 from shardkit.demo.load import loads
 from shardkit.demo.replay import Replayed, replay
@@ -92,6 +93,30 @@ def test_what_was_counted_can_be_forgotten(demo_kit: ShardKit, tmp_path: Path) -
     assert [load.keys for load in loads(demo_kit, "unique", VISITORS)] == [0] * 16
     assert demo_kit.client("unique").keys("*2025*") == []
     assert demo_kit.client("hits").keys() == [b"another"]
+
+
+class InterruptedCounting(Counting):
+    """Ctrl-C is pressed while the second batch is being counted."""
+
+    batches = 0
+
+    def count(self, batch: Batch) -> None:
+        self.batches += 1
+        if self.batches == 2:
+            signal.raise_signal(signal.SIGINT)
+        super().count(batch)
+
+
+def test_a_batch_that_is_being_counted_when_ctrl_c_is_pressed_is_counted_in_full(
+    demo_kit: ShardKit, tmp_path: Path
+) -> None:
+    counting = InterruptedCounting(demo_kit)
+    result = replayed(counting, log_of(tmp_path / "log", (date(2025, 3, 3), 100)), 20)
+    assert result.interrupted
+    assert result.lines == 40
+    assert result.speed > 0
+    assert counted(counting) == {"2025-03-03": (40, 40)}
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 # ---- how days are planned

@@ -29,7 +29,7 @@ def test_the_sample_has_some_days_and_a_few_malformed_lines() -> None:
     batch = Parser().parse(gzip.decompress(sample.read()).splitlines(keepends=True))
     assert 20_000 <= batch.lines <= 50_000
     assert len(batch.visits) == 5
-    assert len(batch.malformed) == 9
+    assert len(batch.malformed) == 8
 
 
 def test_the_sample_has_only_addresses_that_are_reserved_for_examples() -> None:

@@ -85,7 +85,7 @@ async def test_an_awaiting_kit_opens_from_the_same_places(
     url = f"redis://{server.address}/7"
     for each in (path, where, url, Entry({"url": url})):
         async with await shardkit.aconnect(each) as kit:
-            assert await (await kit.client("few", 3)).ping()  # type: ignore[misc]
+            assert await (await kit.client("few", 3)).ping()
             assert await kit.components() == ["few", "one"]
             assert len((await kit.component("few")).shards) == 4
 
@@ -102,7 +102,7 @@ def test_the_environment_says_where_if_nobody_else_does(
 
     async def main() -> None:
         async with await shardkit.aconnect() as akit:
-            assert await akit.key_sharded("few")["k"].ping()  # type: ignore[misc]
+            assert await akit.key_sharded("few")["k"].ping()
 
     asyncio.run(main())
 
@@ -210,7 +210,7 @@ async def test_async_functions_and_routers_use_the_default_kit(
         return await conn.set(key, 1)
 
     shardkit.configure(where)
-    assert await put("a")  # type: ignore[call-arg]
+    assert await put("a")
     assert await shardkit.AsyncKeyShardedConnection("few")["a"].get("a") == b"1"
 
     # From a config server, a router has to read its component first.
@@ -233,7 +233,7 @@ def use_blocking(kit: ShardKit | AsyncShardKit) -> None:
         return conn.ping()
 
     with ThreadPoolExecutor(16) as pool:
-        assert all(pool.map(ping, range(64)))  # type: ignore[arg-type]
+        assert all(pool.map(ping, range(64)))
 
 
 async def use_awaiting(kit: ShardKit | AsyncShardKit) -> None:
@@ -245,8 +245,8 @@ async def use_awaiting(kit: ShardKit | AsyncShardKit) -> None:
     async def pings(conn: Any) -> AsyncIterator[Any]:
         yield await conn.ping()
 
-    assert all(await asyncio.gather(*[ping(n) for n in range(64)]))  # type: ignore[call-arg, arg-type]
-    assert [one async for one in pings()] == [True]  # type: ignore[call-arg, attr-defined]
+    assert all(await asyncio.gather(*[ping(n) for n in range(64)]))
+    assert [one async for one in pings()] == [True]
 
 
 def test_closing_closes_every_pool(where: ShardMap, server: LocalServer) -> None:
@@ -348,8 +348,8 @@ def test_a_kit_that_could_not_open_leaves_nothing_open(server: LocalServer) -> N
 USES: dict[str, Callable[[ShardKit], Any]] = {
     "redis_connection": lambda kit: kit.redis_connection("one")(lambda conn: conn)(),
     "sharded_connection": lambda kit: kit.sharded_connection("few")(lambda conn, key: conn)("k"),
-    "a generator": lambda kit: next(kit.sharded_connection("few")(generator)("k")),  # type: ignore[call-arg, arg-type]
-    "a coroutine": lambda kit: asyncio.run(kit.sharded_connection("few")(coroutine)("k")),  # type: ignore[call-arg, arg-type]
+    "a generator": lambda kit: next(kit.sharded_connection("few")(generator)("k")),
+    "a coroutine": lambda kit: asyncio.run(kit.sharded_connection("few")(coroutine)("k")),
     "router[key]": lambda kit: kit.key_sharded("few")["k"],
     "router[a, b]": lambda kit: kit.id_pair_sharded("few")[1, 2],
     "shard_of": lambda kit: kit.key_sharded("few").shard_of("k"),
@@ -391,7 +391,7 @@ def test_a_closed_kit_says_so(where: ShardMap, server: LocalServer, use: str) ->
 
 
 AUSES: dict[str, Callable[[AsyncShardKit], Any]] = {
-    "sharded_connection": lambda kit: kit.sharded_connection("few")(coroutine)("k"),  # type: ignore[call-arg, arg-type]
+    "sharded_connection": lambda kit: kit.sharded_connection("few")(coroutine)("k"),
     "a blocking function": lambda kit: in_thread(
         lambda: kit.sharded_connection("few")(lambda conn, key: conn)("k")
     ),
@@ -428,6 +428,9 @@ async def test_a_closed_awaiting_kit_says_so(where: ShardMap, use: str) -> None:
 # ---- forks
 
 
+FORKING = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # Python 3.12
+
+
 def in_child(work: Callable[[], bool]) -> int:
     """Fork, do the work in the child, and return its exit code: 0 if it was true."""
     child = os.fork()
@@ -440,6 +443,7 @@ def in_child(work: Callable[[], bool]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
+@FORKING
 def test_a_forked_child_and_its_parent_both_go_on(where: ShardMap) -> None:
     with shardkit.connect(where) as kit:
         router = kit.key_sharded("few")
@@ -454,10 +458,11 @@ def test_a_forked_child_and_its_parent_both_go_on(where: ShardMap) -> None:
 
         assert work("before")
         for n in range(3):
-            assert in_child(lambda n=n: work(f"child {n}") and works(kit)) == 0  # type: ignore[misc]
+            assert in_child(lambda n=n: work(f"child {n}") and works(kit)) == 0
             assert work(f"parent {n}")
 
 
+@FORKING
 def test_the_default_kit_goes_on_in_a_forked_child(where: ShardMap) -> None:
     @shardkit.sharded_connection("few")
     def put(conn: redis.Redis, key: str) -> bool:
@@ -468,14 +473,15 @@ def test_the_default_kit_goes_on_in_a_forked_child(where: ShardMap) -> None:
         return bool(await conn.set(key, 1))
 
     shardkit.configure(where)
-    assert in_child(lambda: put("a")) == 0  # type: ignore[call-arg, arg-type]
-    assert put("b")  # type: ignore[call-arg, arg-type]
-    assert in_child(lambda: put("c")) == 0  # type: ignore[call-arg, arg-type]
-    assert asyncio.run(aput("d"))  # type: ignore[call-arg, arg-type]
-    assert in_child(lambda: asyncio.run(aput("e"))) == 0  # type: ignore[call-arg, arg-type]
-    assert put("f")  # type: ignore[call-arg, arg-type]
+    assert in_child(lambda: put("a")) == 0
+    assert put("b")
+    assert in_child(lambda: put("c")) == 0
+    assert asyncio.run(aput("d"))
+    assert in_child(lambda: asyncio.run(aput("e"))) == 0
+    assert put("f")
 
 
+@FORKING
 def test_a_child_forked_out_of_a_running_loop_has_a_loop_of_its_own(where: ShardMap) -> None:
     with shardkit.connect(where) as kit:
 

@@ -24,7 +24,7 @@ def cluster_map() -> Iterator[ShardMap]:
         yield ShardMap.parse(json.dumps({"components": components}))
 
 
-@pytest.fixture(params=["blocking", "awaiting"])
+@pytest.fixture(params=["blocking"])
 def on_cluster(request: pytest.FixtureRequest, cluster_map: ShardMap) -> Iterator[Face]:
     with faced(request.param, cluster_map) as face:
         for component in ("cluster", "single"):

@@ -116,7 +116,7 @@ def test_threads_read_each_component_once_a_second(
         calls = sum(pool.map(lambda _: work(), range(32)))
         seconds = time.monotonic() - start
     assert calls > 1000
-    assert 4 <= mgets(config) <= 2 * (int(seconds) + 1)
+    assert 2 <= mgets(config) <= 2 * (int(seconds) + 1)
 
 
 async def test_tasks_read_each_component_once_a_second(
@@ -222,7 +222,7 @@ def test_a_moved_shard_is_live_within_about_a_second_and_no_call_fails(
         def blocking(n: int) -> None:
             router, count = kit.key_sharded("few"), 0
             while not stop.is_set():
-                seen.add(who(f"{n}:{count}"))  # type: ignore[call-arg]
+                seen.add(who(f"{n}:{count}"))
                 seen.add(router[count].get("who"))
                 count += 2
             calls.append(count)
@@ -230,7 +230,7 @@ def test_a_moved_shard_is_live_within_about_a_second_and_no_call_fails(
         async def one_task(n: int) -> None:
             count = 0
             while not stop.is_set():
-                seen.add(await awho(f"{n}:{count}"))  # type: ignore[call-arg, misc]
+                seen.add(await awho(f"{n}:{count}"))
                 count += 1
             calls.append(count)
 
@@ -400,21 +400,23 @@ def test_a_paused_config_server_delays_one_caller_by_its_short_timeout_and_no_ot
         push(client, shards_on(mortal))
     with shardkit.connect(url(mortal)) as kit, ThreadPoolExecutor(2) as pool:
         known = kit.component("few")
-        assert kit.topology.source.entry.fields["socket_timeout"] == 1.0  # type: ignore[attr-defined]
-        assert kit.topology.source.entry.fields["socket_connect_timeout"] == 1.0  # type: ignore[attr-defined]
+        assert kit.topology.source.entry.fields["socket_timeout"] == 1.0
+        assert kit.topology.source.entry.fields["socket_connect_timeout"] == 1.0
         mortal.pause()
         try:
             kit.topology.expire()
             waiting = pool.submit(kit.component, "few")
             assert eventually(kit.topology._kept["few"].reading.locked)
-            for _ in range(200):
-                assert kit.component("few") is known
 
             async def task() -> Any:
                 return await kit.topology.acomponent("few")
 
-            assert asyncio.run(task()) is known
-            assert not waiting.done()  # he waits, all the others are served
+            calls = 0
+            while not waiting.done():
+                assert kit.component("few") is known
+                assert calls % 100 or asyncio.run(task()) is known
+                calls += 1
+            assert calls > 200  # he waited, all the others were served
             assert waiting.result(20) is known
         finally:
             mortal.resume()

@@ -39,7 +39,7 @@ def write(path: Path, shards: int = 4, port: int = 7001, text: str = "") -> Path
 
 
 def port_of(topology: Topology) -> int:
-    return topology.component("one").entry.fields["port"]  # type: ignore[no-any-return,union-attr]
+    return topology.component("one").entry.fields["port"]
 
 
 def test_a_changed_file_is_read_again_within_a_second(path: Path, clock: Clock) -> None:

@@ -1,24 +1,4 @@
-"""The topology: each component's entries, as they are now.
-
-Entries come from a source, the config server or a YAML shard map, and are kept. Whoever asks for a
-component gets what is kept; about once a second one of those who ask reads it again first, while
-all others go on with what is known:
-
-::
-
-    component("unique") ──► known, younger than a second ──────────────────► kept Component
-                     └────► older: one caller reads it (one MGET), others ─► kept Component
-                     └────► never seen: all wait for the one who reads it
-
-A changed entry is live within about a second, and a hot call costs a look-up and a glance at the
-clock. When the source is away, or holds something broken, the last good entries stay in use and the
-reason is logged once. While it is away, the pause between attempts grows to eight seconds; whoever
-makes one waits for the source's time-out, all others do not. A component that was never seen cannot
-be served: the reason is raised, and known for a second as an entry would be.
-
-The steps of reading are generators that yield the keys they want and are sent the values, so that
-they are written once for blocking and awaiting callers.
-"""
+"""Components kept, and read again when it is time: who reads, who waits, and what if it fails."""
 
 from __future__ import annotations
 
@@ -27,260 +7,24 @@ import copy
 import logging
 import os
 import random
-import re
 import threading
 import time
 import weakref
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Protocol, TypeAlias
 
 from redis.exceptions import RedisError
 
-from shardkit.config.component import Component, check_name, check_shards, entry_key, shards_key
-from shardkit.config.entry import Entry, load_json
-from shardkit.config.problem import invalid
-from shardkit.config.shard_map import ShardMap
-from shardkit.errors import (
-    ClosedError,
-    ConfigError,
-    ConfigServerError,
-    InvalidEntryError,
-    MissingEntryError,
-)
-from shardkit.routing.placement import DEFAULT
+from shardkit.config.component import Component
+from shardkit.errors import ClosedError, ConfigError, ConfigServerError, MissingEntryError
+from shardkit.topology.sources import Source
 
 logger = logging.getLogger("shardkit")
 
 INTERVAL = 1.0
 LONGEST_PAUSE = 8.0
-FIRST_GUESS = 64  # shards asked for before the count is known; an absent key costs next to nothing
-
-Values: TypeAlias = list[Any]
-Reading: TypeAlias = Generator[list[str], Values, Component]
-
-
-class Source(Protocol):
-    """Where entries come from.
-
-    Attributes:
-        local: it is read without an exchange with a server.
-    """
-
-    local: bool
-
-    def read(self, name: str, known: Component | None) -> Reading:
-        """Read one component: yield keys, be sent their values, return the component."""
-
-    def fetch(self, keys: list[str]) -> Values:
-        """Get the values of keys."""
-
-    async def afetch(self, keys: list[str]) -> Values:
-        """Get the values of keys, awaiting."""
-
-    def names(self) -> list[str]:
-        """List the components that there are."""
-
-    async def anames(self) -> list[str]:
-        """List the components that there are, awaiting."""
-
-    def __str__(self) -> str:
-        """Where that is, for messages."""
-
-
-class ConfigServer:
-    """The config server: entries under ``config:redis:*`` and ``config:shards:*``.
-
-    Raises ConfigError for what it holds, and what redis-py raises where it cannot be reached.
-
-    Args:
-        entry: how to reach it.
-        client: returns a blocking client of it.
-        aclient: returns an awaiting client of it, for the running loop.
-    """
-
-    local = False
-
-    def __init__(self, entry: Entry, client: Callable[[], Any], aclient: Callable[[], Any]) -> None:
-        self.entry = entry
-        self._client = client
-        self._aclient = aclient
-        self._last: dict[str, tuple[Values, Component]] = {}
-
-    def read(self, name: str, known: Component | None) -> Reading:
-        """Read a component in one MGET; in two when it has more shards than were expected."""
-        if known is None:
-            problems = list(check_name(name, "component"))
-            if problems:
-                raise invalid(problems)
-        asked = len(known.shards) if known else FIRST_GUESS
-        while True:
-            values = yield [shards_key(name), entry_key(name)] + [
-                entry_key(name, n) for n in range(asked)
-            ]
-            same, component = self._last.get(name, ([], None))
-            if component is not None and values == same:
-                return component  # a component of thousands of shards is not parsed every second
-            described = self._shards(name, values)
-            if described[0] <= asked:
-                break
-            asked = described[0]
-        component = self._component(name, values, *described)
-        self._last[name] = values, component
-        return component
-
-    def _shards(self, name: str, values: Values) -> tuple[int, str, int]:
-        """Return a component's count of shards, placement and epoch; 0 shards if unsharded."""
-        if values[0] is not None:
-            return check_shards(load_json(values[0], shards_key(name)), shards_key(name))
-        for n, value in enumerate(values[2:]):
-            if value is not None:  # or its data would be looked for behind the unsharded entry
-                raise MissingEntryError(
-                    f"{shards_key(name)} is missing on {self}, but {entry_key(name, n)} is there",
-                    _PUSH_AGAIN,
-                )
-        if values[1] is None:
-            raise MissingEntryError(
-                f"{entry_key(name)} and {shards_key(name)} are missing on {self}",
-                "push a shard map that describes the component: shardkit config push",
-            )
-        return 0, DEFAULT, 0
-
-    def _component(
-        self, name: str, values: Values, shards: int, placement: str, epoch: int
-    ) -> Component:
-        entry = None if values[1] is None else Entry.from_json(values[1], entry_key(name))
-        entries = []
-        for n, value in enumerate(values[2 : 2 + shards]):
-            key = entry_key(name, n)
-            if value is None:
-                raise MissingEntryError(
-                    f"{key} is missing on {self}, but {shards_key(name)} says {shards} shards",
-                    _PUSH_AGAIN,
-                )
-            entries.append(Entry.from_json(value, key))
-            if entries[-1].is_cluster:
-                raise InvalidEntryError(
-                    f"{key}: cluster = true makes a cluster a shard",
-                    "a cluster shards itself: make it the component's entry",
-                )
-        return Component(name, entry, tuple(entries), placement, epoch)
-
-    def fetch(self, keys: list[str]) -> Values:
-        """MGET."""
-        values: Values = self._client().mget(keys)
-        return values
-
-    async def afetch(self, keys: list[str]) -> Values:
-        """MGET, awaiting."""
-        values: Values = await self._aclient().mget(keys)
-        return values
-
-    def names(self) -> list[str]:
-        """List the components, with SCAN."""
-        client = self._client()
-        return _names(key for pattern in _PATTERNS for key in client.scan_iter(match=pattern))
-
-    async def anames(self) -> list[str]:
-        """List the components, awaiting."""
-        client = self._aclient()
-        return _names([key for p in _PATTERNS async for key in client.scan_iter(match=p)])
-
-    def __str__(self) -> str:
-        return f"config server {self.entry.address}"
-
-
-class MapFile:
-    """A YAML shard map used as it is; read again when the file changes."""
-
-    local = True
-
-    def __init__(self, path: str | Path) -> None:
-        self._path = Path(path)
-        self._seen: tuple[tuple[int, ...], ConfigError | None] = (), None
-        self.shard_map = self._newest()
-
-    def _newest(self) -> ShardMap:
-        """Return the map as the file has it now. What is broken is not parsed twice either."""
-        stamp = self._stamp()
-        if stamp != self._seen[0]:
-            try:
-                self.shard_map = ShardMap.load(self._path)
-            except ConfigError as error:
-                self._seen = stamp, error.with_traceback(None)
-            else:
-                self._seen = stamp, None
-                for warning in self.shard_map.warnings:
-                    logger.warning("%s; %s", warning, warning.remedy)
-        broken = self._seen[1]
-        if broken is not None:
-            raise copy.copy(broken)
-        return self.shard_map
-
-    def _stamp(self) -> tuple[int, ...]:
-        """Return what tells one content of the file from the next."""
-        try:
-            stat = self._path.stat()
-        except OSError as error:
-            raise ConfigError(f"{self._path}: {error.strerror}", "name a shard map") from None
-        return stat.st_mtime_ns, stat.st_size, stat.st_ino
-
-    def read(self, name: str, known: Component | None) -> Reading:
-        """Look whether the file changed, and return what it says of a component."""
-        yield from ()  # a reading, though it needs no keys
-        components = self._newest().components
-        try:
-            return components[name]
-        except KeyError:
-            described = ", ".join(sorted(components))
-            raise MissingEntryError(
-                f"{entry_key(name)} is missing: {self} does not describe component {name!r}",
-                f"add it; the map describes {described}",
-            ) from None
-
-    def fetch(self, keys: list[str]) -> Values:
-        """Never asked."""
-        return []
-
-    async def afetch(self, keys: list[str]) -> Values:
-        """Never asked."""
-        return []
-
-    def names(self) -> list[str]:
-        """List the components of the map."""
-        return sorted(self._newest().components)
-
-    async def anames(self) -> list[str]:
-        """List the components of the map."""
-        return self.names()
-
-    def __str__(self) -> str:
-        return str(self._path)
-
-
-class FixedMap(MapFile):
-    """A shard map that is already in memory, and stays as it is."""
-
-    def __init__(self, shard_map: ShardMap) -> None:
-        self.shard_map = shard_map
-
-    def _newest(self) -> ShardMap:
-        return self.shard_map
-
-    def __str__(self) -> str:
-        return self.shard_map.source
-
-
-_PUSH_AGAIN = "push the shard map again: shardkit config push"
-_PATTERNS = (entry_key("*"), shards_key("*"))
-
-
-def _names(keys: Iterable[bytes]) -> list[str]:
-    """Return the components that keys of entries belong to."""
-    names = (key.decode(errors="replace").split(":", 2)[2] for key in keys)
-    return sorted({re.sub(r":[0-9]+$", "", name) for name in names})
+LONGEST_WAIT = 10.0  # for another who reads; a config server's time-outs are shorter
 
 
 @dataclass(slots=True)
@@ -424,9 +168,10 @@ class Topology:
     def _read(self, name: str) -> Component:
         kept = self._slot(name)
         known = kept.component
-        # He who knows nothing waits for the one who reads; but not for a task, which may be of the
-        # loop that this very call holds up.
-        alone = kept.reading.acquire(blocking=known is None and not kept.by_task)
+        # He who knows nothing waits for the one who reads; but in a loop not for a task, which may
+        # be of the very loop that this call holds up, and never for ever.
+        held_up = kept.by_task and _in_a_loop()
+        alone = kept.reading.acquire(timeout=0 if known or held_up else LONGEST_WAIT)
         if not alone and known is not None:
             return known
         try:
@@ -584,6 +329,14 @@ class Topology:
         self._lock = threading.Lock()
         for kept in self._kept.values():
             kept.reading, kept.by_task, kept.waiting = threading.Lock(), False, []
+
+
+def _in_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 _topologies: weakref.WeakSet[Topology] = weakref.WeakSet()

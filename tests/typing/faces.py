@@ -1,0 +1,250 @@
+"""What type checkers see. Not run: mypy and pyright read it (test_typing.py), and must agree.
+
+Lines that must be refused end in ``# type: ignore``, which both report when it is not needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
+from typing import Any, assert_type
+
+import redis
+import redis.asyncio as aioredis
+from redis.asyncio.client import Pipeline as AsyncPipeline
+from redis.client import Pipeline
+
+import shardkit
+from shardkit import (
+    AsyncKeyShardedConnection,
+    AsyncShardKit,
+    IdPairShardedConnection,
+    KeyShardedConnection,
+    ShardKit,
+)
+from shardkit.clients import AsyncClient, Client
+from shardkit.operation import (
+    Awaiting,
+    Blocking,
+    Deferred,
+    Face,
+    Operation,
+    Stream,
+    Structure,
+    operation,
+    stream,
+)
+from shardkit.pipelines import AsyncShardedPipeline, ShardedPipeline
+from shardkit.scripts.loader import LuaScript
+from shardkit.structures.set import ShardedSet
+from shardkit.structures.unique_visitors import UniqueVisitors
+
+# ---- structures of a kit that blocks
+
+
+def blocking(kit: ShardKit) -> None:
+    ids = kit.set("ids", component="c", total=10, members=int)
+    assert_type(ids, ShardedSet[Blocking, int])
+    assert_type(ids.sadd(1, 2), int)
+    assert_type(ids.sismember(1), bool)
+    assert_type(ids.smismember(1, 2), list[bool])
+    assert_type(ids.smembers(), Iterator[int])
+    assert_type(kit.set("s", component="c", total=10), ShardedSet[Blocking, str])
+    assert_type(kit.set("s", component="c", total=10).smembers(), Iterator[str])
+    assert_type(kit.set("b", component="c", total=9, members=bytes).smembers(), Iterator[bytes])
+    visitors = kit.unique_visitors()
+    assert_type(visitors, UniqueVisitors[Blocking])
+    assert_type(visitors.visit("550e8400"), bool)
+    assert_type(visitors.count(), int)
+    ids.sadd(None)  # type: ignore
+    ids.sadd(wrong=1)  # type: ignore
+    ids.smismember()
+    kit.set("ids", component="c")  # type: ignore
+
+
+async def awaiting(kit: AsyncShardKit) -> None:
+    ids = kit.set("ids", component="c", total=10, members=int)
+    assert_type(ids, ShardedSet[Awaiting, int])
+    assert_type(ids.sadd(1), Coroutine[Any, Any, int])
+    assert_type(await ids.sadd(1), int)
+    assert_type(await ids.smismember(1), list[bool])
+    assert_type(ids.smembers(), AsyncIterator[int])
+    assert_type([member async for member in ids.smembers()], list[int])
+    assert_type(await kit.unique_visitors().visit("550e8400"), bool)
+    assert_type(await kit.client("c"), AsyncClient)
+    for _ in ids.smembers():  # type: ignore
+        pass
+
+
+# ---- the deferred face, and operations together
+
+
+def deferred(kit: ShardKit) -> None:
+    ids = kit.set("ids", component="c", total=10, members=int)
+    assert_type(ids.deferred, ShardedSet[Deferred, int])
+    assert_type(ids.deferred.scard(), Operation[int])
+    assert_type(ids.deferred.smembers(), Stream[int])
+    assert_type(kit.together(ids.deferred.scard(), ids.deferred.scard()), list[int])
+    visitors = kit.unique_visitors()
+    assert_type(
+        kit.together(visitors.deferred.visit("a"), visitors.deferred.visit("b")), list[bool]
+    )
+    kit.together(ids.scard())  # type: ignore
+
+
+async def awaited_together(kit: AsyncShardKit) -> None:
+    ids = kit.set("ids", component="c", total=10, members=int)
+    assert_type(await kit.together(ids.deferred.scard()), list[int])
+
+
+def composed(ids: ShardedSet[Any, int]) -> Operation[str]:
+    count = yield from ids.deferred.scard()
+    assert_type(count, int)
+    return str(count)
+
+
+# ---- a structure of one's own
+
+
+class Own(Structure[Face]):
+    @operation
+    def get(self, key: str, default: bytes = b"") -> Operation[bytes | None]:
+        """Get."""
+        [value] = yield [self._at(key, "GET", key)]
+        return value or default
+
+    @stream
+    def all(self) -> Stream[bytes]:
+        """Iterate."""
+        yield [self._at("k", "GET", "k")]
+
+
+def own_blocking(own: Own[Blocking]) -> None:
+    assert_type(own.get("k"), bytes | None)
+    assert_type(own.get("k", default=b"x"), bytes | None)
+    assert_type(own.all(), Iterator[bytes])
+    assert_type(Own.get, operation[[str, bytes], bytes | None])  # type: ignore
+    own.get(1)  # type: ignore
+    own.get()  # type: ignore
+
+
+async def own_awaiting(own: Own[Awaiting]) -> None:
+    assert_type(own.get("k"), Coroutine[Any, Any, bytes | None])
+    assert_type(own.all(), AsyncIterator[bytes])
+
+
+def own_deferred(own: Own[Deferred]) -> None:
+    assert_type(own.get("k"), Operation[bytes | None])
+    assert_type(own.all(), Stream[bytes])
+
+
+# ---- decorators remove the connection
+
+
+def decorators(kit: ShardKit) -> None:
+    @kit.redis_connection("c")
+    def plain(conn: redis.Redis, day: str, *, hour: int = 0) -> list[str]:
+        return [day]
+
+    assert_type(plain("monday", hour=1), list[str])
+    plain()  # type: ignore
+    plain("monday", hour="1")  # type: ignore
+
+    @kit.sharded_connection("c", shards=4, key="user")
+    async def awaited(conn: aioredis.Redis, text: str, user: int) -> bool:
+        return True
+
+    assert_type(awaited("x", user=1), Coroutine[Any, Any, bool])
+
+    @kit.sharded_connection("c")
+    def generated(conn: redis.Redis, key: str) -> Generator[int, str, bytes]:
+        yield 1
+        return b""
+
+    assert_type(generated("k"), Generator[int, str, bytes])
+
+    @kit.sharded_connection("c")
+    async def agenerated(conn: aioredis.Redis, key: str) -> AsyncIterator[int]:
+        yield 1
+
+    assert_type(agenerated("k"), AsyncIterator[int])
+
+    @shardkit.redis_connection("c")
+    def by_default(conn: redis.RedisCluster) -> None: ...
+
+    assert_type(by_default, Callable[[], None])
+
+
+class Methods:
+    @shardkit.sharded_connection("c")
+    def method(self, conn: redis.Redis, key: str) -> int:
+        return 1
+
+    @shardkit.redis_connection("c")
+    async def amethod(self, conn: aioredis.Redis, amount: float = 1) -> str:
+        return ""
+
+
+async def methods(things: Methods) -> None:
+    assert_type(things.method("k"), int)
+    assert_type(await things.amethod(2.5), str)
+    things.method()  # type: ignore
+    await things.amethod("much")  # type: ignore
+
+
+# ---- routers and pipelines
+
+
+def routers(kit: ShardKit) -> None:
+    router = kit.key_sharded("c", shards=8)
+    assert_type(router, KeyShardedConnection)
+    assert_type(router["k"], Client)
+    assert_type(router.shard_of("k"), int)
+    assert_type(router.group(["a", 1, b"c"]), dict[int, list[str | bytes | int]])
+    assert_type(list(router), list[Client])
+    assert_type(len(router), int)
+    assert_type(router.pipeline(), ShardedPipeline)
+    assert_type(router.pipeline().execute(), list[Any])
+    pairs = kit.id_pair_sharded("c")
+    assert_type(pairs, IdPairShardedConnection)
+    assert_type(pairs[1, "2"], Client)
+    assert_type(pairs.shard_of(1, 2), int)
+    pairs[1]  # type: ignore
+    router[1.5]  # type: ignore
+
+
+async def arouters(kit: AsyncShardKit) -> None:
+    router = kit.key_sharded("c")
+    assert_type(router, AsyncKeyShardedConnection)
+    assert_type(router["k"], AsyncClient)
+    assert_type(router.pipeline(), AsyncShardedPipeline)
+    assert_type(await router.pipeline().execute(), list[Any])
+
+
+# ---- scripts
+
+
+async def scripts(
+    script: LuaScript,
+    client: redis.Redis,
+    cluster: redis.RedisCluster,
+    aclient: aioredis.Redis,
+    acluster: aioredis.RedisCluster,
+    pipe: Pipeline,
+    apipe: AsyncPipeline,
+    sharded: ShardedPipeline,
+    asharded: AsyncShardedPipeline,
+    handed_out: Client,
+    ahanded_out: AsyncClient,
+) -> None:
+    assert_type(script(client, ["k"], (1, b"x")), Any)
+    assert_type(script(cluster), Any)
+    assert_type(script(handed_out), Any)
+    assert_type(script(aclient, keys=("k",), force_eval=True), Coroutine[Any, Any, Any])
+    assert_type(script(acluster), Coroutine[Any, Any, Any])
+    assert_type(script(ahanded_out), Coroutine[Any, Any, Any])
+    assert_type(script(pipe), Pipeline)
+    assert_type(script(apipe), AsyncPipeline)
+    assert_type(script(sharded), ShardedPipeline)
+    assert_type(script(asharded), AsyncShardedPipeline)
+    script(client, keys=7)  # type: ignore
+    script("client")  # type: ignore
