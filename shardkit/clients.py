@@ -1,12 +1,12 @@
 """redis-py clients by component and shard: built when first used, kept, replaced with their entry.
 
-A client is kept as long as its entry says the same. When an entry changes, the new client is built
-first and then takes the old one's place; the old one retires: calls that hold it finish, and each
-of its connections closes as it comes back.
+A client is kept as long as its entry says the same. When an entry changes, a new client takes the
+old one's place; the old one retires: it goes on serving the calls that hold it, and each of its
+connections closes as it comes back.
 
 Awaiting clients belong to the event loop that they were built in. Each loop gets its own, and they
 are closed when the loop ends (asyncio.run and others shut down asynchronous generators then, and
-one of those waits here). A forked child gets connections of its own, as redis-py's pools see to.
+one of those waits here). A forked child builds its own.
 
 The operation plane wants replies as RESP2 and bytes. Where an entry asks for something else it has
 a client of its own (``raw=True``); elsewhere both planes share one.

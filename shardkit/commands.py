@@ -5,6 +5,10 @@ replies in the same order. A command names its component and the key that decide
 link looks up where that is now. So an operation is pure, and one batch never mixes two versions
 of a shard map.
 
+Commands of a batch for one shard are executed in the order of the batch, unless some have to be
+sent again: because the server had forgotten their script, or a slot of a cluster was on the move.
+What must keep an order goes into one transaction, one script, or into batches of its own.
+
 ::
 
     Command("unique", "unique:2015-05-17:80", ("SADD", "unique:2015-05-17:80", 42))
@@ -70,7 +74,7 @@ class Command(NamedTuple):
         key: the key that is placed; also what a cluster routes by.
         args: the command's name and arguments, as they are sent.
         script: the script that ``args`` runs by its SHA-1.
-        idempotent: may be sent again when the connection broke before the answer came.
+        idempotent: may be sent again, once, when the connection broke before the answer came.
         block: how long the server may wait before it answers, in seconds (0 for ever). Such a
             command has a connection of its own and is never fused with others.
     """

@@ -54,7 +54,7 @@ class BlockingDriver:
     def iterate(self, steps: Stream[T]) -> Generator[T, None, None]:
         """Run a stream: give out its values one by one."""
         try:
-            step = next(steps)
+            step: Any = next(steps)
             while True:
                 if isinstance(step, Page):
                     yield from step
@@ -122,7 +122,7 @@ class AwaitingDriver:
     async def iterate(self, steps: Stream[T]) -> AsyncGenerator[T, None]:
         """Run a stream: give out its values one by one."""
         try:
-            step = next(steps)
+            step: Any = next(steps)
             while True:
                 if isinstance(step, Page):
                     for value in step:

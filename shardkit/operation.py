@@ -62,9 +62,11 @@ class Blocking(Protocol):
 
     def send(self, batch: Batch, /) -> Replies:
         """Carry a batch."""
+        raise NotImplementedError
 
     def locate(self, request: Locate, /) -> list[tuple[Shard, int | None]]:
         """Say where keys live."""
+        raise NotImplementedError
 
     def pause(self, seconds: float, /) -> None:
         """Wait."""
@@ -75,9 +77,11 @@ class Awaiting(Protocol):
 
     async def send(self, batch: Batch, /) -> Replies:
         """Carry a batch."""
+        raise NotImplementedError
 
     async def locate(self, request: Locate, /) -> list[tuple[Shard, int | None]]:
         """Say where keys live."""
+        raise NotImplementedError
 
     async def pause(self, seconds: float, /) -> None:
         """Wait."""
@@ -139,7 +143,12 @@ class Structure(Generic[Face]):
 
 
 class operation(Generic[P, T]):  # noqa: N801 - a decorator
-    """Make a method of a step generator; see the module's text."""
+    """Make a method of a step generator; see the module's text.
+
+    Attributes:
+        steps: the generator function itself, for an override that builds on what it overrides:
+            ``yield from Base.method.steps(self, …)``.
+    """
 
     def __init__(self, steps: Callable[Concatenate[Any, P], Operation[T]]) -> None:
         self.steps = steps
@@ -172,7 +181,11 @@ class operation(Generic[P, T]):  # noqa: N801 - a decorator
 
 
 class stream(Generic[P, T]):  # noqa: N801 - a decorator
-    """Make a method of a step generator that also yields pages; see the module's text."""
+    """Make a method of a step generator that also yields pages; see the module's text.
+
+    Attributes:
+        steps: the generator function itself.
+    """
 
     def __init__(self, steps: Callable[Concatenate[Any, P], Stream[T]]) -> None:
         self.steps = steps

@@ -18,7 +18,8 @@ from shardkit.local import LocalServers
 MAP = """
 components:
   many: {shards: {count: 16, over: [{port: 7001}, {port: 7002}, {port: 7003}, {port: 7004}]}}
-  few: {shards: [{port: 7001, db: 10}, {port: 7002, db: 10}, {port: 7003, db: 10}, {port: 7004, db: 10}]}
+  few:
+    shards: [{port: 7001, db: 10}, {port: 7002, db: 10}, {port: 7003, db: 10}, {port: 7004, db: 10}]
   one: {entry: {port: 7005}}
   both:
     entry: {port: 7005, db: 1}

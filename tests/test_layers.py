@@ -30,7 +30,7 @@ GROUPS = [
     "scripts",
     "structures",
     "kit",
-    "__init__",  # the public names of all above; whoever starts servers or talks to people uses them
+    "__init__",  # the public names; what follows uses them like everybody else
     "local",
     "testing",
     "cli",

@@ -31,6 +31,7 @@ import redis.asyncio as aioredis
 from hiredis import PushNotification
 from redis.exceptions import (
     ConnectionError,  # noqa: A004 - redis-py's own
+    MaxConnectionsError,
     ReadOnlyError,
     RedisClusterException,
     RedisError,
@@ -210,7 +211,14 @@ class _Server:
 
     def borrow(self) -> Any:
         """Return a connection that can be used at once, or None."""
-        return self.source.borrow() if self._is_pool else None
+        if self._is_pool:
+            return self.source.borrow()
+        with suppress(MaxConnectionsError):  # who then waits for one, is told
+            connection = self.source.acquire_connection()
+            if connection.is_quiet():
+                return connection
+            self.source.release(connection)
+        return None
 
     async def acquire(self) -> Any:
         """Return a connection that is connected, and was asked for its health if it is time."""
@@ -339,7 +347,7 @@ class _Line(asyncio.BufferedProtocol):
 
     def _set_out(self) -> None:
         """Take a connection and write, at once or when one is made."""
-        if self._connecting is not None:
+        if self._connecting is not None and not self._connecting.done():
             return
         connection = self.server.borrow()
         if connection is None or _wants_check(connection, self._loop):

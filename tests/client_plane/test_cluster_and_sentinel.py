@@ -46,11 +46,6 @@ def kit(local: LocalServers) -> Iterator[ShardKit]:
 async def akit(kit: ShardKit, local: LocalServers) -> AsyncIterator[AsyncShardKit]:
     async with await shardkit.aconnect(local.shard_map) as opened:
         yield opened
-        # What redis-py's pool asks the Sentinels over, it leaves open.
-        for client in [await opened.client("watched"), *opened.key_sharded("watched")]:
-            pool: Any = client.connection_pool
-            for sentinel in pool.sentinel_manager.sentinels:
-                await sentinel.aclose()
 
 
 COMPONENTS = pytest.mark.parametrize("component", ["archive", "watched"])

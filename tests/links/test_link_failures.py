@@ -378,3 +378,19 @@ async def test_a_command_may_block_for_ever_and_be_cancelled(
             await waiting
         assert await send([command("one", "q", "RPUSH", "kept")]) == [1]
         assert await send([command("one", "q", "LLEN")]) == [1]  # nobody waits there any more
+
+
+@pytest.mark.parametrize("face_name", FACES)
+async def test_health_checks_come_before_a_command_and_never_in_between(
+    face_name: str, all_servers: LocalServers, own: list[LocalServer]
+) -> None:
+    fields = {**all_servers.shard_map.components["one"].entry.fields, "health_check_interval": 1}  # type: ignore[union-attr]
+    shard_map = ShardMap.parse(str({"components": {"one": {"entry": fields}}}), source="test")
+    async with opened(face_name, shard_map) as face:
+        await face.send(command("one", "k", "SET", "v"))
+        await asyncio.sleep(1.1)
+        wait = Command("one", "queue", ("BLPOP", "queue", 0.5), block=0.5)
+        replies = await face.send(*[command("one", "k", "GET") for _ in range(3_000)], wait)
+        assert replies == [b"v"] * 3_000 + [None]
+        assert await face.client_call("one", "blpop", "queue", timeout=0.5) is None
+        assert count_of(own[0], "ping") > 0

@@ -23,6 +23,9 @@ from shardkit.commands import Command, Partial
 from shardkit.local import LocalServers
 from shardkit.operation import Operation
 
+# Python 3.12 and later warn of what these tests are about.
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+
 KEYS = [f"k{n}" for n in range(500)]
 
 

@@ -153,7 +153,9 @@ def decorators(kit: ShardKit) -> None:
     async def awaited(conn: aioredis.Redis, text: str, user: int) -> bool:
         return True
 
-    assert_type(awaited("x", user=1), Coroutine[Any, Any, bool])
+    pending: Coroutine[Any, Any, bool] = awaited("x", user=1)
+    wrong: Coroutine[Any, Any, str] = awaited("x", user=1)  # type: ignore
+    print(pending, wrong)
 
     @kit.sharded_connection("c")
     def generated(conn: redis.Redis, key: str) -> Generator[int, str, bytes]:

@@ -1,0 +1,141 @@
+"""The descriptors: what a call gives on each face, and that methods stay methods."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from operation_helpers import AwaitingScriptedLink, ScriptedLink, say
+
+from shardkit.drivers import AwaitingDriver, BlockingDriver
+from shardkit.errors import ShardErrors
+from shardkit.operation import (
+    Face,
+    Operation,
+    Page,
+    Stream,
+    Structure,
+    operation,
+    pages,
+    stream,
+)
+
+
+class Things(Structure[Face]):
+    @operation
+    def first(self, n: int, *, word: str = "GET") -> Operation[Any]:
+        """Return the first."""
+        [reply] = yield [say(word, n)]
+        return reply
+
+    @operation
+    def both(self, *numbers: int) -> Operation[list[Any]]:
+        found = []
+        for n in numbers:
+            found += [(yield from self._deferred().first(n))]
+        return found
+
+    @stream
+    def all(self, count: int) -> Stream[int]:
+        """Iterate."""
+        for n in range(count):
+            yield Page((yield [say("GET", n), say("GET", -n)]))
+
+    @operation
+    def plain(self) -> Operation[str]:
+        return self.name
+        yield
+
+
+def blocking() -> Any:
+    return Things(BlockingDriver(ScriptedLink()), "c", "things")
+
+
+def awaiting() -> Any:
+    return Things(AwaitingDriver(AwaitingScriptedLink()), "c", "things")
+
+
+async def test_each_face_gives_its_own_kind_of_value() -> None:
+    assert blocking().first(7) == 7
+    coroutine = awaiting().first(7)
+    assert inspect.iscoroutine(coroutine)
+    assert await coroutine == 7
+    steps = blocking()._deferred().first(7)
+    assert inspect.isgenerator(steps)
+    assert next(steps) == [say("GET", 7)]
+
+
+async def test_streams_are_iterators_of_their_face() -> None:
+    numbers = blocking().all(3)
+    assert isinstance(numbers, Iterator)
+    assert list(numbers) == [0, 0, 1, -1, 2, -2]
+    awaited = awaiting().all(2)
+    assert isinstance(awaited, AsyncIterator)
+    assert [n async for n in awaited] == [0, 0, 1, -1]
+    assert inspect.isgenerator(blocking()._deferred().all(1))
+
+
+async def test_operations_compose_on_every_face() -> None:
+    assert blocking().both(1, 2, 3) == [1, 2, 3]
+    assert await awaiting().both(1, 2, 3) == [1, 2, 3]
+    assert blocking().plain() == await awaiting().plain() == "things"
+
+
+def test_nothing_is_sent_before_a_deferred_operation_runs() -> None:
+    link = ScriptedLink()
+    things: Any = Things(BlockingDriver(link), "c", "things")
+    steps = things._deferred().first(1)
+    assert link.record == []
+    assert BlockingDriver(link).run(steps) == 1
+
+
+async def test_an_awaiting_call_sends_nothing_before_it_is_awaited() -> None:
+    link = AwaitingScriptedLink()
+    things: Any = Things(AwaitingDriver(link), "c", "things")
+    pending = things.first(1)
+    assert link.record == []
+    assert await pending == 1
+
+
+def test_methods_keep_their_names_documentation_and_arguments() -> None:
+    things = blocking()
+    assert things.first.__name__ == "first"
+    assert things.first.__doc__ == "Return the first."
+    assert things.all.__name__ == "all"
+    assert Things.first.__doc__ == "Return the first."
+    assert Things.all.__doc__ == "Iterate."
+    assert things.first(n=3, word="GET") == 3
+    with pytest.raises(TypeError, match="first"):
+        things.first()
+    with pytest.raises(TypeError):
+        things.first(1, "GET")
+    with pytest.raises(ShardErrors):
+        things.first("c:1", word="FAIL")
+
+
+def test_a_structure_shows_what_it_is() -> None:
+    assert repr(blocking()) == "Things('things', component='c')"
+    assert repr(blocking()._deferred()) == repr(blocking())
+
+
+async def test_an_override_takes_the_steps_of_what_it_overrides() -> None:
+    class More(Things[Face]):
+        @operation
+        def first(self, n: int, *, word: str = "GET") -> Operation[Any]:
+            return 1 + (yield from Things.first.steps(self, n * 10, word=word))
+
+    blocks: Any = More(BlockingDriver(ScriptedLink()), "c", "more")
+    awaits: Any = More(AwaitingDriver(AwaitingScriptedLink()), "c", "more")
+    assert blocks.first(1) == await awaits.first(1) == 11
+    assert blocks.both(1, 2) == [11, 21]
+
+
+def test_pages_cut_values_into_batches() -> None:
+    assert list(pages(range(7), 3)) == [[0, 1, 2], [3, 4, 5], [6]]
+    assert list(pages([], 3)) == []
+    assert list(pages("ab", 2)) == [["a", "b"]]
+    taken = iter(range(10))
+    first = next(pages(taken, 4))
+    assert (first, next(taken)) == ([0, 1, 2, 3], 4)  # no more than is needed is taken
