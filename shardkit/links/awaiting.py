@@ -1,56 +1,31 @@
-"""The awaiting link: concurrent operations of one event loop share a connection to each server.
+"""The awaiting link: the batches of all tasks of an event loop, over one line to each server.
 
-::
-
-    task A ─ SADD ┐                    ┌─► reply A
-    task B ─ GET  ┼─► one write ──► server ─► replies of one connection, in order
-    task C ─ SADD ┘  (a loop turn)     └─► reply C
-
-Requests made in one turn of the loop leave in one write: automatic pipelining. Replies come back in
-order, so each finds its request; a task that was cancelled meanwhile just does not get its own.
-While a line has nothing to do, its connection lies in redis-py's pool, which looks at it again
-before the next use. A connection that failed, or was silent for the socket timeout, is closed, and
-what is in flight on it fails; what was not yet written goes out on the next one.
-
-redis-py connects and authenticates. While a line uses a connection, it takes the place of asyncio's
-stream as the protocol of its transport, so that no task has to wait for each write and reply.
-
-A command that may block has a connection of its own, which is closed if the wait is cancelled.
+A command that may block has a connection of its own, which is closed if the wait is cancelled;
+everything else shares the line of its server (see `shardkit.links.lines`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import weakref
-from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 import redis.asyncio as aioredis
-from hiredis import PushNotification
 from redis.exceptions import (
-    ConnectionError,  # noqa: A004 - redis-py's own
-    MaxConnectionsError,
-    ReadOnlyError,
     RedisClusterException,
     RedisError,
-    ResponseError,
-    TimeoutError,  # noqa: A004 - redis-py's own
 )
 
 from shardkit.clients import Clients
-from shardkit.commands import Batch, Command, Locate, Pause, Replies, Reply, Shard
-from shardkit.connections import MISSING, new_reader, patient
+from shardkit.commands import Batch, Command, Locate, Pause, Replies, Shard
 from shardkit.errors import ShardFailure
 from shardkit.links.carrier import Carrier, NeedClient, NeedComponents, NeedRefresh, Trip
-from shardkit.links.parcels import CHUNK_BYTES, CHUNK_REQUESTS, Chunk, Parcel, pack_command
+from shardkit.links.lines import Line, Lost, Server
+from shardkit.links.parcels import Chunk, Parcel, pack_command
 from shardkit.links.plan import components_of, locate, place
 from shardkit.topology import Topology
-
-# Two chunks are in flight on a line, as on the blocking link: its buffers are bounded.
-MOST_BYTES = 2 * CHUNK_BYTES
-MOST_REPLIES = 2 * CHUNK_REQUESTS
 
 
 class AwaitingLink:
@@ -69,7 +44,7 @@ class AwaitingLink:
         self._clients = clients
         self._carrier = Carrier()
         # By client, which belongs to one loop, and by the cluster node's name.
-        self._lines: weakref.WeakKeyDictionary[Any, dict[str, _Line]] = weakref.WeakKeyDictionary()
+        self._lines: weakref.WeakKeyDictionary[Any, dict[str, Line]] = weakref.WeakKeyDictionary()
 
     async def send(self, batch: Batch) -> Replies:
         """Carry a batch and return its replies in order; failures stand in their slots.
@@ -120,7 +95,7 @@ class AwaitingLink:
             script is not None and script.sha not in self._carrier.loaded(client)
         ):
             return None
-        line = self._line(client, _Server(client.connection_pool, self._raw), "")
+        line = self._line(client, Server(client.connection_pool, self._raw), "")
         if line is None:
             return None
         try:
@@ -130,7 +105,7 @@ class AwaitingLink:
         trip = Trip(Parcel(where, component.entry_of(where).address, [0], [command]), client)
         try:
             trip.replies = await line.carry([Chunk(data, 1)])
-        except _Lost as lost:
+        except Lost as lost:
             trip.error, trip.sent = lost.error, lost.sent
             return trip
         return trip if isinstance(trip.replies[0], Exception) else Replies(trip.replies)
@@ -165,7 +140,7 @@ class AwaitingLink:
 
     async def _travel(self, trip: Trip, chunks: list[Chunk]) -> None:
         holder = trip.client if trip.node is None else trip.node
-        server = _Server(getattr(holder, "connection_pool", holder), self._raw)
+        server = Server(getattr(holder, "connection_pool", holder), self._raw)
         name = "" if trip.node is None else trip.node.name
         try:
             line = None
@@ -175,10 +150,10 @@ class AwaitingLink:
                 trip.replies = await server.alone(trip.parcel.block, chunks)
             else:
                 trip.replies = await line.carry(chunks)
-        except _Lost as lost:
+        except Lost as lost:
             trip.error, trip.sent = lost.error, lost.sent
 
-    def _line(self, client: Any, server: _Server, name: str) -> _Line | None:
+    def _line(self, client: Any, server: Server, name: str) -> Line | None:
         """Return the line to a server; None if its connections cannot be shared."""
         try:
             lines = self._lines[client]
@@ -188,347 +163,5 @@ class AwaitingLink:
         if line is None or line.server.source is not server.source:
             if not hasattr(server.source.connection_class, "is_quiet"):
                 return None
-            line = lines[name] = _Line(server)
+            line = lines[name] = Line(server)
         return line
-
-
-class _Lost(Exception):
-    """A request failed; ``sent`` if the server may have seen it."""
-
-    def __init__(self, error: Exception, sent: bool) -> None:
-        super().__init__(error, sent)
-        self.error = error
-        self.sent = sent
-
-
-class _Server:
-    """Where connections come from: a client's pool, or a node of a cluster, which is one itself."""
-
-    def __init__(self, source: Any, raw: bool) -> None:
-        self.raw = raw
-        self.source = source
-        self._is_pool = hasattr(source, "get_connection")
-
-    def borrow(self) -> Any:
-        """Return a connection that can be used at once, or None."""
-        if self._is_pool:
-            return self.source.borrow()
-        with suppress(MaxConnectionsError):  # who then waits for one, is told
-            connection = self.source.acquire_connection()
-            if connection.is_quiet():
-                return connection
-            self.source.release(connection)
-        return None
-
-    async def acquire(self) -> Any:
-        """Return a connection that is connected, and was asked for its health if it is time."""
-        if self._is_pool:
-            connection = await self.source.get_connection()
-        else:
-            connection = self.source.acquire_connection()
-            try:
-                if connection.is_connected and not connection.is_quiet():
-                    await connection.disconnect(nowait=True)
-                await connection.connect()
-            except BaseException:
-                self.source.release(connection)
-                raise
-        try:
-            await connection.check_health()
-        except BaseException:
-            await self.release(connection, broken=True)
-            raise
-        return connection
-
-    async def release(self, connection: Any, *, broken: bool) -> None:
-        if broken:
-            await connection.disconnect(nowait=True)
-        released = self.source.release(connection)
-        if self._is_pool:
-            await released
-
-    def give_back(self, connection: Any) -> None:
-        """Release a connection, without waiting."""
-        if self._is_pool:
-            self.source.give_back(connection)
-        else:
-            self.source.release(connection)
-
-    async def alone(self, block: float | None, chunks: list[Chunk]) -> list[Reply]:
-        """Carry one parcel on a connection of its own."""
-        try:
-            connection = await self.acquire()
-        except (RedisError, OSError) as error:
-            raise _Lost(error, sent=False) from error
-        whole = False
-        try:
-            for chunk in chunks:
-                await connection.send_packed_command(chunk.data, check_health=False)
-            count = sum(chunk.replies for chunk in chunks)
-            if block is None:
-                replies = await self._read(connection, count)
-            else:
-                with patient(connection, block):
-                    replies = await self._read(connection, count)
-            whole = True
-        except (RedisError, OSError) as error:
-            raise _Lost(error, sent=True) from error
-        else:
-            return replies
-        finally:
-            await self.release(connection, broken=not whole)
-
-    async def _read(self, connection: Any, count: int) -> list[Reply]:
-        replies: list[Reply] = []
-        while len(replies) < count:
-            try:
-                replies.append(await connection.read_response(disable_decoding=self.raw))
-            except ResponseError as error:
-                replies.append(error)
-        return replies
-
-
-class _Request:
-    """Chunks to write, the replies so far, and the future of all of them."""
-
-    __slots__ = ("chunks", "future", "left", "replies", "sent")
-
-    def __init__(self, chunks: list[Chunk], future: asyncio.Future[list[Reply]]) -> None:
-        self.chunks = chunks
-        self.future = future
-        self.sent = 0
-        self.replies: list[Reply] = []
-        self.left = sum(chunk.replies for chunk in chunks)
-
-    def fail(self, error: Exception, sent: bool) -> None:
-        if not self.future.done():
-            self.future.set_exception(_Lost(error, sent))
-
-
-class _Line(asyncio.BufferedProtocol):
-    """One connection to one server, shared by the tasks of a loop; takes one when there is need.
-
-    ::
-
-        carry ─► queued ─► (write) ─► flying ─► (replies) ─► the request's future
-    """
-
-    def __init__(self, server: _Server) -> None:
-        self.server = server
-        self._decode = not server.raw
-        self._loop = asyncio.get_running_loop()
-        self._queued: deque[_Request] = deque()
-        self._flying: deque[tuple[_Request, Chunk]] = deque()
-        self._bytes = self._replies = self._answered = 0
-        self._connection: Any = None
-        self._transport: Any = None
-        self._stream: Any = None
-        self._reader: Any = None
-        self._buffer = memoryview(bytearray(CHUNK_BYTES))
-        self._connecting: asyncio.Task[None] | None = None
-        self._is_due = False
-        self._is_spent = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._heard = 0.0
-        self._unwritten = 0
-
-    def carry(self, chunks: list[Chunk]) -> asyncio.Future[list[Reply]]:
-        """Queue a request, and return the future of its replies."""
-        request = _Request(chunks, self._loop.create_future())
-        self._queued.append(request)
-        if self._transport is None:
-            self._set_out()
-        elif not self._is_due:  # the others of this turn join in
-            self._is_due = True
-            self._loop.call_soon(self._write)
-        return request.future
-
-    # ---- a connection, while there is something to do
-
-    def _set_out(self) -> None:
-        """Take a connection and write, at once or when one is made."""
-        if self._connecting is not None and not self._connecting.done():
-            return
-        connection = self.server.borrow()
-        if connection is None or _wants_check(connection, self._loop):
-            self._connecting = self._loop.create_task(self._connect(connection))
-        else:
-            self._take(connection)
-            self._write()
-
-    async def _connect(self, connection: Any) -> None:
-        try:
-            if connection is not None:
-                await self.server.release(connection, broken=False)
-            connection = await self.server.acquire()
-        except Exception as error:  # whatever it is, nothing was sent
-            self._fail_queued(error)
-            return
-        except BaseException:  # the loop is shutting down
-            self._fail_queued(ConnectionError("the event loop is shutting down"))
-            raise
-        finally:
-            self._connecting = None
-        self._take(connection)
-        self._write()
-
-    def _take(self, connection: Any) -> None:
-        self._connection = connection
-        self._transport = connection.transport
-        self._stream = self._transport.get_protocol()
-        self._transport.set_protocol(self)
-        self._reader = new_reader(connection)
-        self._is_spent = False
-
-    def _rest(self) -> None:
-        """Give the connection back: everything is answered."""
-        connection, self._connection = self._connection, None
-        transport, self._transport = self._transport, None
-        transport.set_protocol(self._stream)
-        if self._is_spent:
-            transport.abort()
-        elif connection.health_check_interval:
-            connection.next_health_check = self._loop.time() + connection.health_check_interval
-        self.server.give_back(connection)
-
-    def _break(self, error: Exception) -> None:
-        """Close the connection: what is in flight on it is lost."""
-        if self._transport is None:
-            return
-        for request, _ in self._flying:
-            request.fail(error, sent=True)
-        self._flying.clear()
-        self._bytes = self._replies = self._answered = 0
-        if self._queued and self._queued[0].sent:  # half of it is out
-            self._queued.popleft()
-        self._is_spent = True
-        self._rest()
-        if self._queued:
-            self._set_out()
-
-    def _fail_queued(self, error: Exception) -> None:
-        while self._queued:
-            self._queued.popleft().fail(error, sent=False)
-
-    # ---- writing
-
-    def _write(self) -> None:
-        """Write what is queued, as far as there is room for it in flight."""
-        self._is_due = False
-        if self._transport is None:  # it broke meanwhile
-            if self._queued:
-                self._set_out()
-            return
-        if not self._flying:
-            self._start_watch()
-        data = []
-        while self._queued and self._bytes < MOST_BYTES and self._replies < MOST_REPLIES:
-            request = self._queued[0]
-            if request.future.done():  # cancelled
-                self._queued.popleft()
-                continue
-            chunk = request.chunks[request.sent]
-            request.sent += 1
-            if request.sent == len(request.chunks):
-                self._queued.popleft()
-            self._flying.append((request, chunk))
-            self._bytes += len(chunk.data)
-            self._replies += chunk.replies
-            data.append(chunk.data)
-        if data:
-            self._transport.write(data[0] if len(data) == 1 else b"".join(data))
-        elif not self._flying:
-            self._rest()
-
-    def pause_writing(self) -> None:
-        self._stream.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._stream.resume_writing()
-
-    # ---- reading
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._buffer
-
-    def buffer_updated(self, nbytes: int) -> None:
-        if self._transport is None:
-            return  # broken meanwhile
-        self._heard = self._loop.time()
-        try:
-            self._reader.feed(self._buffer, 0, nbytes)
-            self._deal_out()
-        except Exception as error:  # no RESP
-            self._break(ConnectionError(f"the answer makes no sense: {error}"))
-            return
-        if self._queued:
-            if not self._is_due:
-                self._write()
-        elif not self._flying:
-            if self._reader.has_data():
-                self._break(ConnectionError("the server says more than it was asked for"))
-            else:
-                self._rest()
-
-    def _deal_out(self) -> None:
-        """Give the replies that are there to the requests in flight."""
-        gets, decode, flying = self._reader.gets, self._decode, self._flying
-        while flying:
-            request, chunk = flying[0]
-            replies = request.replies
-            while self._answered < chunk.replies:
-                reply = gets(decode)
-                if reply is MISSING:
-                    return
-                if isinstance(reply, PushNotification):
-                    continue
-                if isinstance(reply, ReadOnlyError | ConnectionError):
-                    self._is_spent = True  # a master no more: the next one may be another's
-                replies.append(reply)
-                self._answered += 1
-            flying.popleft()
-            self._answered = 0
-            self._bytes -= len(chunk.data)
-            self._replies -= chunk.replies
-            request.left -= chunk.replies
-            if not request.left and not request.future.done():
-                request.future.set_result(replies)
-
-    def eof_received(self) -> None:
-        self._stream.eof_received()
-        self._break(ConnectionError("the server closed the connection"))
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._stream.connection_lost(exc)
-        self._break(ConnectionError(f"the connection was lost{f': {exc}' if exc else ''}"))
-
-    # ---- silence
-
-    def _start_watch(self) -> None:
-        self._heard = self._loop.time()
-        self._unwritten = 0
-        timeout = self._connection.socket_timeout
-        if timeout is not None and self._timer is None:
-            self._timer = self._loop.call_later(timeout, self._watch)
-
-    def _watch(self) -> None:
-        """Break a connection on which nothing has moved for the socket timeout."""
-        self._timer = None
-        if self._transport is None:
-            return
-        now = self._loop.time()
-        unwritten = self._transport.get_write_buffer_size()
-        if unwritten < self._unwritten:
-            self._heard = now
-        self._unwritten = unwritten
-        timeout = self._connection.socket_timeout
-        left = self._heard + timeout - now
-        if left > 0:
-            self._timer = self._loop.call_later(left, self._watch)
-        else:
-            self._break(TimeoutError(f"nothing came for {timeout} seconds"))
-
-
-def _wants_check(connection: Any, loop: asyncio.AbstractEventLoop) -> bool:
-    interval = connection.health_check_interval
-    return bool(interval) and loop.time() > connection.next_health_check

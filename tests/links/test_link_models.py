@@ -10,7 +10,7 @@ import pytest
 from link_helpers import Face, command
 
 from shardkit.commands import Command, Script, Transaction, script_call
-from shardkit.links import awaiting, parcels
+from shardkit.links import lines, parcels
 from shardkit.operation import Operation
 
 BUMP = Script("bump", "return redis.call('INCRBY', KEYS[1], ARGV[1])")
@@ -54,7 +54,7 @@ async def test_random_batches_get_right_replies(
     face: Face, monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
     monkeypatch.setattr(parcels, "CHUNK_REQUESTS", chunk)
-    monkeypatch.setattr(awaiting, "MOST_REPLIES", 2 * chunk)
+    monkeypatch.setattr(lines, "MOST_REPLIES", 2 * chunk)
     model = Model(random.Random(chunk))
     for _ in range(25):
         wanted = [model.request() for _ in range(model.dice.choice([1, 2, 10, 150]))]
