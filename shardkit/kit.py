@@ -25,7 +25,7 @@ import os
 import threading
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self, TypeAlias, TypeVar, overload
+from typing import Any, Generic, Self, TypeAlias, TypeVar, overload
 
 from shardkit import decorators
 from shardkit.client_plane import DEFAULT_PLANE, ClientPlane
@@ -37,7 +37,7 @@ from shardkit.connections import Connector
 from shardkit.decorators import Decorator, KeyOf
 from shardkit.drivers import AwaitingDriver, BlockingDriver
 from shardkit.errors import ConfigError, InvalidEntryError, ShardKitError
-from shardkit.operation import Awaiting, Blocking, Operation
+from shardkit.operation import Awaiting, Blocking, Driver, Face, Operation
 from shardkit.routers import (
     AsyncIdPairShardedConnection,
     AsyncKeyShardedConnection,
@@ -62,8 +62,8 @@ Where: TypeAlias = str | Path | ShardMap | Entry
 T = TypeVar("T")
 
 
-class _Kit:
-    """What both kits have: the topology, the clients, and the client plane's decorators.
+class _Kit(Generic[Face]):
+    """What both kits have: the topology, the clients, decorators, and structures of either face.
 
     Args:
         source: where entries come from.
@@ -71,6 +71,8 @@ class _Kit:
         clock: tells the servers' time.
         config_clients: the clients of the config server, closed with the kit.
     """
+
+    _driver: Driver  # of the kit's face; structures get it
 
     def __init__(
         self,
@@ -102,6 +104,55 @@ class _Kit:
         """
         return decorators.sharded_connection(self.plane, component, shards, key)
 
+    @overload
+    def set(
+        self,
+        name: str,
+        *,
+        component: str,
+        total: int,
+        shard_size: int | None = ...,
+        partition: str = ...,
+    ) -> ShardedSet[Face, str]: ...
+    @overload
+    def set(
+        self,
+        name: str,
+        *,
+        component: str,
+        total: int,
+        shard_size: int | None = ...,
+        members: type[M],
+        partition: str = ...,
+    ) -> ShardedSet[Face, M]: ...
+    def set(
+        self,
+        name: str,
+        *,
+        component: str,
+        total: int,
+        shard_size: int | None = None,
+        members: type[Any] = str,
+        partition: str = DEFAULT,
+    ) -> ShardedSet[Face, Any]:
+        """Return a SET in parts; see `shardkit.structures.set.ShardedSet`."""
+        return ShardedSet(self._driver, component, name, total, shard_size, members, partition)
+
+    def unique_visitors(
+        self,
+        name: str = "unique",
+        *,
+        component: str = "unique",
+        shard_size: int = DEFAULT_SHARD_SIZE,
+        digits: int = MOST_DIGITS,
+        first_day: int = FIRST_DAY,
+        partition: str = DEFAULT,
+    ) -> UniqueVisitors[Face]:
+        """Return a counter of unique visitors; see `shardkit.structures.unique_visitors`."""
+        return UniqueVisitors(
+            self._driver, component, name, shard_size, digits, first_day, partition, self._clock
+        )
+
     def _close(self) -> None:
         self.topology.close()
         for clients in self._all_clients():
@@ -123,7 +174,7 @@ class _Kit:
         return f"{type(self).__name__}({self.topology.source})"
 
 
-class ShardKit(_Kit):
+class ShardKit(_Kit[Blocking]):
     """A topology opened for blocking use. Made by `connect`; a context manager.
 
     Thread-safe. A forked child may go on using it: it gets connections of its own.
@@ -131,7 +182,7 @@ class ShardKit(_Kit):
 
     def __init__(self, source: Source, **options: Any) -> None:
         super().__init__(source, **options)
-        self.driver = BlockingDriver(self.plane.links[True])
+        self._driver = self.driver = BlockingDriver(self.plane.links[True])
 
     def component(self, name: str) -> Component:
         """Return a component as it is now: its entries, shards, placement and epoch.
@@ -164,55 +215,6 @@ class ShardKit(_Kit):
         """
         return self.driver.together(*operations)
 
-    @overload
-    def set(
-        self,
-        name: str,
-        *,
-        component: str,
-        total: int,
-        shard_size: int | None = ...,
-        partition: str = ...,
-    ) -> ShardedSet[Blocking, str]: ...
-    @overload
-    def set(
-        self,
-        name: str,
-        *,
-        component: str,
-        total: int,
-        shard_size: int | None = ...,
-        members: type[M],
-        partition: str = ...,
-    ) -> ShardedSet[Blocking, M]: ...
-    def set(
-        self,
-        name: str,
-        *,
-        component: str,
-        total: int,
-        shard_size: int | None = None,
-        members: type[Any] = str,
-        partition: str = DEFAULT,
-    ) -> ShardedSet[Blocking, Any]:
-        """Return a SET in parts; see `shardkit.structures.set.ShardedSet`."""
-        return ShardedSet(self.driver, component, name, total, shard_size, members, partition)
-
-    def unique_visitors(
-        self,
-        name: str = "unique",
-        *,
-        component: str = "unique",
-        shard_size: int = DEFAULT_SHARD_SIZE,
-        digits: int = MOST_DIGITS,
-        first_day: int = FIRST_DAY,
-        partition: str = DEFAULT,
-    ) -> UniqueVisitors[Blocking]:
-        """Return a counter of unique visitors; see `shardkit.structures.unique_visitors`."""
-        return UniqueVisitors(
-            self.driver, component, name, shard_size, digits, first_day, partition, self._clock
-        )
-
     def close(self) -> None:
         """Close every pool. Whoever uses the kit afterwards gets ClosedError.
 
@@ -234,7 +236,7 @@ class ShardKit(_Kit):
 _closing: set[asyncio.Task[None]] = set()
 
 
-class AsyncShardKit(_Kit):
+class AsyncShardKit(_Kit[Awaiting]):
     """A topology opened for awaiting use. Made by `aconnect`; an asynchronous context manager.
 
     Each event loop that uses it gets connections of its own.
@@ -242,7 +244,7 @@ class AsyncShardKit(_Kit):
 
     def __init__(self, source: Source, **options: Any) -> None:
         super().__init__(source, **options)
-        self.driver = AwaitingDriver(self.plane.alinks[True])
+        self._driver = self.driver = AwaitingDriver(self.plane.alinks[True])
 
     async def component(self, name: str) -> Component:
         """Return a component as it is now; see `ShardKit.component`."""
@@ -288,55 +290,6 @@ class AsyncShardKit(_Kit):
     async def together(self, *operations: Operation[T]) -> list[T]:
         """Run deferred operations in lock step; see `ShardKit.together`."""
         return await self.driver.together(*operations)
-
-    @overload
-    def set(
-        self,
-        name: str,
-        *,
-        component: str,
-        total: int,
-        shard_size: int | None = ...,
-        partition: str = ...,
-    ) -> ShardedSet[Awaiting, str]: ...
-    @overload
-    def set(
-        self,
-        name: str,
-        *,
-        component: str,
-        total: int,
-        shard_size: int | None = ...,
-        members: type[M],
-        partition: str = ...,
-    ) -> ShardedSet[Awaiting, M]: ...
-    def set(
-        self,
-        name: str,
-        *,
-        component: str,
-        total: int,
-        shard_size: int | None = None,
-        members: type[Any] = str,
-        partition: str = DEFAULT,
-    ) -> ShardedSet[Awaiting, Any]:
-        """Return a SET in parts; see `shardkit.structures.set.ShardedSet`."""
-        return ShardedSet(self.driver, component, name, total, shard_size, members, partition)
-
-    def unique_visitors(
-        self,
-        name: str = "unique",
-        *,
-        component: str = "unique",
-        shard_size: int = DEFAULT_SHARD_SIZE,
-        digits: int = MOST_DIGITS,
-        first_day: int = FIRST_DAY,
-        partition: str = DEFAULT,
-    ) -> UniqueVisitors[Awaiting]:
-        """Return a counter of unique visitors; see `shardkit.structures.unique_visitors`."""
-        return UniqueVisitors(
-            self.driver, component, name, shard_size, digits, first_day, partition, self._clock
-        )
 
     async def __aenter__(self) -> Self:
         return self
