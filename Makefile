@@ -23,7 +23,9 @@ bench: setup  ## the benchmarks; results as JSON and plots in benchmarks/results
 	$(BIN)/pip install -q -e '.[bench]'
 	for name in overhead memory_set demo; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 
-docs: setup  ## the changelog as the next release would have it
+docs: setup  ## the pages of docs/ as a site in site/, and the changelog as the next release has it
+	$(BIN)/pip install -q -e '.[docs]'
+	$(BIN)/mkdocs build -q
 	$(BIN)/towncrier build --draft --version next
 
 demo: setup  ## the main job
