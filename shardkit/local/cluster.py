@@ -18,7 +18,6 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import redis
@@ -28,6 +27,7 @@ from shardkit.config.entry import Entry
 from shardkit.errors import LocalServerError
 from shardkit.local.fleet import start_all, stop_all
 from shardkit.local.process import GuardedProcess
+from shardkit.local.running import Running
 from shardkit.local.server import (
     HOST,
     START_TIMEOUT,
@@ -62,7 +62,7 @@ class ClusterNode(LocalServer):
         ]
 
 
-class LocalCluster:
+class LocalCluster(Running):
     """A cluster of several server processes. A context manager.
 
     Args:
@@ -153,17 +153,6 @@ class LocalCluster:
     def stop(self, timeout: float = STOP_TIMEOUT) -> None:
         """Stop all nodes; see `LocalServer.stop`."""
         stop_all(self.nodes, timeout)
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     def __repr__(self) -> str:
         running = sum(node.running for node in self.nodes)

@@ -17,7 +17,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 import redis
@@ -29,6 +28,7 @@ from redis.sentinel import Sentinel
 from shardkit.config.entry import Entry
 from shardkit.errors import LocalServerError
 from shardkit.local.fleet import start_all, stop_all
+from shardkit.local.running import Running
 from shardkit.local.server import (
     HOST,
     START_TIMEOUT,
@@ -131,7 +131,7 @@ def await_agreement(sentinels: Sequence[SentinelServer], deadline: float) -> Non
                 )
 
 
-class LocalSentinel:
+class LocalSentinel(Running):
     """A service watched by Sentinels. A context manager.
 
     Args:
@@ -255,17 +255,6 @@ class LocalSentinel:
     def stop(self, timeout: float = STOP_TIMEOUT) -> None:
         """Stop everything; see `LocalServer.stop`."""
         stop_all([*reversed(self.servers)], timeout)
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     def __repr__(self) -> str:
         running = sum(server.running for server in self.servers)

@@ -27,7 +27,6 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 import redis
@@ -39,6 +38,7 @@ from shardkit.config.entry import Entry
 from shardkit.errors import LocalServerError
 from shardkit.local.binary import find_server
 from shardkit.local.process import GuardedProcess, finish
+from shardkit.local.running import Running
 from shardkit.local.settings import Setting, Settings, user_settings, write_settings
 
 logger = logging.getLogger("shardkit")
@@ -56,7 +56,7 @@ _OURS = frozenset({"port", "bind", "dir", "daemonize", "logfile", "user"})
 _TAKEN = re.compile(r"Failed listening on port (\d+)")
 
 
-class LocalServer:
+class LocalServer(Running):
     """A server process: started, stopped, paused, killed and restarted at will.
 
     A context manager: starts on entering, stops on leaving. Not safe to use from several threads
@@ -273,17 +273,6 @@ class LocalServer:
             self.stop(0)
             raise
         return self
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     def __repr__(self) -> str:
         if self._process is None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias
 
 from shardkit.commands import Shard
@@ -26,6 +25,7 @@ from shardkit.errors import LocalServerError, MissingEntryError
 from shardkit.local.cluster import LocalCluster
 from shardkit.local.fleet import start_all, stop_all
 from shardkit.local.plan import CONFIG_SERVER, Address, Plan, PlannedServer
+from shardkit.local.running import Running
 from shardkit.local.sentinel import SentinelServer, await_agreement
 from shardkit.local.server import (
     START_TIMEOUT,
@@ -38,7 +38,7 @@ Ports: TypeAlias = Literal["given", "free"]
 Progress: TypeAlias = Callable[[str, int, int], object]
 
 
-class LocalServers:
+class LocalServers(Running):
     """The servers of a shard map: started together, stopped together.
 
     A context manager. They listen on 127.0.0.1 without TLS, whatever hosts the map names; users
@@ -188,17 +188,6 @@ class LocalServers:
         self._moved = None
         # Sentinels first, or they might promote somebody.
         stop_all([*reversed(self.servers)], timeout)
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     def __repr__(self) -> str:
         running = sum(server.running for server in self.servers)
