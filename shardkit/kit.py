@@ -24,6 +24,7 @@ import logging
 import os
 import threading
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, Self, TypeAlias, TypeVar, overload
 
@@ -31,6 +32,7 @@ from shardkit import decorators
 from shardkit.client_plane import DEFAULT_PLANE, ClientPlane
 from shardkit.clients import AsyncClient, Client, Clients
 from shardkit.config.component import Component
+from shardkit.config.directory import AsyncDirectory, Directory
 from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap
 from shardkit.connections import Connector
@@ -184,6 +186,15 @@ class ShardKit(_Kit[Blocking]):
         super().__init__(source, **options)
         self._driver = self.driver = BlockingDriver(self.plane.links[True])
 
+    @cached_property
+    def directory(self) -> Directory:
+        """Named configuration of any type on the config server; see `shardkit.config.directory`.
+
+        Raises:
+            ConfigError: the kit was opened from a shard map, which has no config server's place.
+        """
+        return Directory(_config_server(self.topology.source).client)
+
     def component(self, name: str) -> Component:
         """Return a component as it is now: its entries, shards, placement and epoch.
 
@@ -245,6 +256,15 @@ class AsyncShardKit(_Kit[Awaiting]):
     def __init__(self, source: Source, **options: Any) -> None:
         super().__init__(source, **options)
         self._driver = self.driver = AwaitingDriver(self.plane.alinks[True])
+
+    @cached_property
+    def directory(self) -> AsyncDirectory:
+        """Named configuration of any type on the config server; see `shardkit.config.directory`.
+
+        Raises:
+            ConfigError: the kit was opened from a shard map, which has no config server's place.
+        """
+        return AsyncDirectory(_config_server(self.topology.source).aclient)
 
     async def component(self, name: str) -> Component:
         """Return a component as it is now; see `ShardKit.component`."""
@@ -365,6 +385,14 @@ def _source(where: Where | None, connector: Connector | None) -> tuple[Source, C
             lambda: clients.aget(component, None, raw=True),
         ), clients
     return MapFile(where), None
+
+
+def _config_server(source: Source) -> ConfigServer:
+    if not isinstance(source, ConfigServer):
+        raise ConfigError(
+            f"{source} is a shard map: it has no directory", "connect to the config server's URL"
+        )
+    return source
 
 
 class _Default:

@@ -77,8 +77,8 @@ class ConfigServer:
 
     def __init__(self, entry: Entry, client: Callable[[], Any], aclient: Callable[[], Any]) -> None:
         self.entry = entry
-        self._client = client
-        self._aclient = aclient
+        self.client = client
+        self.aclient = aclient
         self._last: dict[str, tuple[Values, Component]] = {}
 
     def read(self, name: str, known: Component | None) -> Reading:
@@ -142,22 +142,22 @@ class ConfigServer:
 
     def fetch(self, keys: list[str]) -> Values:
         """MGET."""
-        values: Values = self._client().mget(keys)
+        values: Values = self.client().mget(keys)
         return values
 
     async def afetch(self, keys: list[str]) -> Values:
         """MGET, awaiting."""
-        values: Values = await self._aclient().mget(keys)
+        values: Values = await self.aclient().mget(keys)
         return values
 
     def names(self) -> list[str]:
         """List the components, with SCAN."""
-        client = self._client()
+        client = self.client()
         return _names(key for pattern in _PATTERNS for key in client.scan_iter(match=pattern))
 
     async def anames(self) -> list[str]:
         """List the components, awaiting."""
-        client = self._aclient()
+        client = self.aclient()
         return _names([key for p in _PATTERNS async for key in client.scan_iter(match=p)])
 
     def __str__(self) -> str:

@@ -1,0 +1,95 @@
+"""Named configuration of any type, on a real config server (spec 14)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import shardkit
+from shardkit import ConfigError
+from shardkit.errors import ConfigServerError, InvalidEntryError, MissingEntryError
+from shardkit.local import LocalServer
+
+
+@pytest.fixture
+def server() -> Iterator[LocalServer]:
+    with LocalServer() as running:
+        yield running
+
+
+def url(server: LocalServer) -> str:
+    return f"redis://127.0.0.1:{server.port}"
+
+
+def test_an_object_is_set_read_listed_and_deleted(server: LocalServer) -> None:
+    with shardkit.connect(url(server)) as kit:
+        kit.directory.set("flags", "checkout", {"new": True, "é": [1, None]})
+        found = kit.directory.get("flags", "checkout")
+        assert found == {"new": True, "é": [1, None]}
+        found["new"] = False
+        assert kit.directory.get("flags", "checkout")["new"] is True
+        assert kit.directory.names("flags") == ["checkout"]
+        assert kit.directory.delete("flags", "checkout")
+        assert not kit.directory.delete("flags", "checkout")
+        with pytest.raises(MissingEntryError, match="config:flags:checkout is missing"):
+            kit.directory.get("flags", "checkout")
+
+
+async def test_an_async_kit_has_the_same_directory(server: LocalServer) -> None:
+    async with await shardkit.aconnect(url(server)) as kit:
+        await kit.directory.set("flags", "checkout", {"new": True})
+        assert await kit.directory.get("flags", "checkout", wait=0) == {"new": True}
+        assert await kit.directory.names("flags") == ["checkout"]
+        assert await kit.directory.delete("flags", "checkout")
+        with pytest.raises(MissingEntryError):
+            await kit.directory.get("flags", "checkout")
+
+
+def test_an_object_is_read_again_only_after_the_wait(server: LocalServer) -> None:
+    with shardkit.connect(url(server)) as kit, server.client() as client:
+        kit.directory.set("flags", "checkout", {"v": 1})
+        assert kit.directory.get("flags", "checkout", wait=60) == {"v": 1}
+        client.set("config:flags:checkout", '{"v": 2}')
+        assert kit.directory.get("flags", "checkout", wait=60) == {"v": 1}
+        assert kit.directory.get("flags", "checkout", wait=0) == {"v": 2}
+
+
+def test_the_last_good_object_is_kept_while_the_server_is_broken_or_away(
+    server: LocalServer,
+) -> None:
+    with shardkit.connect(url(server)) as kit, server.client() as client:
+        kit.directory.set("flags", "checkout", {"v": 1})
+        kit.directory.get("flags", "checkout")
+        client.set("config:flags:checkout", "{broken")
+        assert kit.directory.get("flags", "checkout", wait=0) == {"v": 1}
+        with pytest.raises(MissingEntryError):
+            kit.directory.get("flags", "never")
+        server.kill()
+        assert kit.directory.get("flags", "checkout", wait=0) == {"v": 1}
+        with pytest.raises(ConfigServerError, match="config:flags:never cannot be read"):
+            kit.directory.get("flags", "never")
+
+
+@pytest.mark.parametrize("value", [None, 1, [1], "x", {"x": float("nan")}, {"x": object()}])
+def test_what_is_no_json_object_is_refused(server: LocalServer, value: Any) -> None:
+    with (
+        shardkit.connect(url(server)) as kit,
+        pytest.raises(InvalidEntryError, match="config:flags:checkout: the value is no JSON"),
+    ):
+        kit.directory.set("flags", "checkout", value)
+
+
+def test_entries_are_left_to_a_push_and_names_are_checked(server: LocalServer) -> None:
+    with shardkit.connect(url(server)) as kit:
+        with pytest.raises(ConfigError, match="config:redis:unique is an entry"):
+            kit.directory.set("redis", "unique", {"host": "a"})
+        for kind, component in (("a:b", "x"), ("flags", "x:0"), ("", "x"), ("flags", "")):
+            with pytest.raises(ConfigError):
+                kit.directory.get(kind, component)
+
+
+def test_a_kit_of_a_shard_map_says_that_it_has_no_directory(kit: shardkit.ShardKit) -> None:
+    with pytest.raises(ConfigError, match="it has no directory"):
+        _ = kit.directory
