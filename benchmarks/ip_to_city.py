@@ -7,8 +7,8 @@ of their own there.
 
 Each layout has a fresh server to itself. What it takes is the server's ``used_memory`` after the
 loader has left, less that of the empty server. Look-ups go one after the other, then 10,000 in a
-pipeline or a ``find_many``; those of the local copy are counted by this process's CPU time. The
-addresses are of random ranges.
+pipeline or a ``find_many``, in rounds that alternate between the layouts, whose median counts. Those
+of the local copy are counted by this process's CPU time. The addresses are of random ranges.
 
     python benchmarks/ip_to_city.py [RANGES]      500,000 by default
 """
@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from ipaddress import ip_address
 from pathlib import Path
 from random import Random
+from statistics import median
 from typing import Any
 
 import redis
@@ -41,7 +42,8 @@ RANGES = 500_000
 CITIES = 100_000
 NETWORKS = range(0x0100, 0xDBC0)  # /16: unicast, nearly all in use
 AT_ONCE = 10_000
-SINGLE, BULK, LOCAL = 3_000, 50_000, 300_000
+SINGLE, BULK, LOCAL = 2_000, 30_000, 300_000
+ROUNDS = 5
 
 
 def ranges(count: int) -> Iterator[tuple[int, int, int | None]]:
@@ -83,85 +85,100 @@ def rate(call: Callable[[], Any], count: int, clock: Callable[[], float]) -> flo
     return count / (clock() - start)
 
 
-# ---- ours
+# ---- loading
 
 
-def ours(binary: Path, count: int) -> dict[str, float]:
+def load_blocks(server: LocalServer, client: redis.Redis, count: int) -> dict[str, float]:
     def items() -> Iterator[Item]:
         yield from records()
         for first, last, city in ranges(count):
             if city is not None:
                 yield Range(first, last, city)
 
-    figures: dict[str, float] = {}
-    with LocalServer(binary=binary) as server, server.client() as client:
-        empty = settled(client)
-        with kit_of(server) as kit:
-            start = time.perf_counter()
-            done = kit.ip_to_city().import_from(items())
-            figures["imported, ranges a second"] = done.ranges / (time.perf_counter() - start)
+    empty = settled(client)
+    with kit_of(server) as kit:
+        start = time.process_time()
+        done = kit.ip_to_city().import_from(items())
+        spent = time.process_time() - start
         full = settled(client)
-        with kit_of(server) as kit:
+        # What the cities take shows when a copy of them is made.
+        keys = list(client.scan_iter(f"ip2city:{done.generation}:cities*", 1000))
+        for page in pages(keys, 1000):
+            with client.pipeline(transaction=False) as pipe:
+                for key in page:
+                    pipe.copy(key, b"x" + key[1:])
+                pipe.execute()
+        cities_take = settled(client) - full
+        for page in pages(keys, 1000):
+            client.delete(*(b"x" + key[1:] for key in page))
+    return {
+        "bytes a range": (full - empty - cities_take) / count,
+        "bytes a city": cities_take / CITIES,
+        "import, microseconds of CPU a range": 1e6 * spent / count,
+    }
+
+
+def load_zset(server: LocalServer, client: redis.Redis, count: int) -> dict[str, float]:
+    empty = settled(client)
+    with server.client() as loader:
+        start = time.process_time()
+        for page in pages(enumerate(ranges(count)), AT_ONCE):
+            loader.zadd("ip2cityid:", {f"{city}_{n}": first for n, (first, _, city) in page})
+        spent = time.process_time() - start
+    zset = settled(client)
+    with server.client() as loader:
+        for some in pages(records(), AT_ONCE):
+            values = {city.id: json.dumps(city[:3]) for city in some}
+            loader.hset("cityid2city:", mapping=values)
+    full = settled(client)
+    return {
+        "bytes a range": (zset - empty) / count,
+        "bytes a city": (full - zset) / CITIES,
+        "import, microseconds of CPU a range": 1e6 * spent / count,
+    }
+
+
+# ---- looking up
+
+
+def measure(binary: Path, count: int) -> dict[str, dict[str, float]]:
+    with (
+        LocalServer(binary=binary) as ours,
+        LocalServer(binary=binary) as plain,
+        ours.client() as client,
+        plain.client() as book,
+    ):
+        blocks = load_blocks(ours, client, count)
+        zset = load_zset(plain, book, count)
+        with kit_of(ours) as kit:
             ip = kit.ip_to_city()
-            asked = addresses(count, BULK)
-            ip.find_many(asked[:100])
-            figures["one by one, a second"] = rate(
-                lambda: [ip.find(address) for address in asked[:SINGLE]], SINGLE, time.perf_counter
-            )
-            figures["in bulk, a second"] = rate(
-                lambda: ip.find_many(asked), BULK, time.perf_counter
-            )
-            start = time.perf_counter()
-            copy = ip.local()
-            figures["local copy, seconds to load"] = time.perf_counter() - start
             asked = addresses(count, LOCAL)
-            figures["local copy, a second"] = max(
-                rate(lambda: copy.find_many(asked), LOCAL, time.process_time) for _ in range(3)
+            single, bulk = asked[:SINGLE], asked[:BULK]
+            calls: dict[str, tuple[Callable[[], Any], Callable[[], Any], int]] = {
+                "one by one, a second": (
+                    lambda: [ip.find(address) for address in single],
+                    lambda: [find_by_book(book, [address]) for address in single],
+                    SINGLE,
+                ),
+                "in bulk, a second": (
+                    lambda: ip.find_many(bulk),
+                    lambda: [find_by_book(book, page) for page in pages(bulk, AT_ONCE)],
+                    BULK,
+                ),
+            }
+            for what, (by_blocks, by_zset, number) in calls.items():
+                by_blocks(), by_zset()
+                rounds = [
+                    [rate(call, number, time.perf_counter) for call in (by_blocks, by_zset)]
+                    for _ in range(ROUNDS)
+                ]
+                blocks[what], zset[what] = map(median, zip(*rounds, strict=True))
+            copy = ip.local()
+            blocks["local copy, a second of CPU"] = max(
+                rate(lambda: copy.find_many(asked), LOCAL, time.process_time) for _ in range(ROUNDS)
             )
-            figures["local copy, MB"] = copy.memory() / 1e6
-        for page in pages(client.scan_iter("ip2city:*:cities:*", 1000), 1000):
-            client.delete(*page)
-        blocks = settled(client)
-    figures["bytes a range"] = (blocks - empty) / count
-    figures["bytes a city"] = (full - blocks) / CITIES
-    return figures
-
-
-# ---- the book's
-
-
-def book(binary: Path, count: int) -> dict[str, float]:
-    figures: dict[str, float] = {}
-    with LocalServer(binary=binary) as server, server.client() as client:
-        empty = settled(client)
-        with server.client() as loader:
-            start = time.perf_counter()
-            numbered = enumerate(ranges(count))
-            for page in pages(numbered, AT_ONCE):
-                loader.zadd("ip2cityid:", {f"{city}_{n}": first for n, (first, _, city) in page})
-            figures["imported, ranges a second"] = count / (time.perf_counter() - start)
-        zset = settled(client)
-        with server.client() as loader:
-            for some in pages(records(), AT_ONCE):
-                values = {city.id: json.dumps(city[:3]) for city in some}
-                loader.hset("cityid2city:", mapping=values)
-        full = settled(client)
-        with server.client() as asking:
-            asked = addresses(count, BULK)
-            find_by_book(asking, asked[:100])
-            figures["one by one, a second"] = rate(
-                lambda: [find_by_book(asking, [address]) for address in asked[:SINGLE]],
-                SINGLE,
-                time.perf_counter,
-            )
-            figures["in bulk, a second"] = rate(
-                lambda: [find_by_book(asking, page) for page in pages(asked, AT_ONCE)],
-                BULK,
-                time.perf_counter,
-            )
-    figures["bytes a range"] = (zset - empty) / count
-    figures["bytes a city"] = (full - zset) / CITIES
-    return figures
+            blocks["local copy, MB"] = copy.memory() / 1e6
+    return {"ZSET and HASH": zset, "blocks": blocks}
 
 
 def find_by_book(client: redis.Redis, asked: Sequence[str]) -> list[Any]:
@@ -180,13 +197,13 @@ def main() -> None:
     binaries = {version(Path(path)): Path(path) for path in dict.fromkeys(found) if path}
     figures: dict[str, dict[str, dict[str, float]]] = {}
     with Progress() as progress:
-        overall = progress.add_task("all", total=2 * len(binaries))
+        overall = progress.add_task("all", total=len(binaries))
         for server, binary in binaries.items():
-            figures[server] = {}
-            for layout, measure in (("ZSET and HASH", book), ("blocks", ours)):
-                measured = measure(binary, count)
-                figures[server][layout] = {what: round(n, 2) for what, n in measured.items()}
-                progress.advance(overall)
+            figures[server] = {
+                layout: {what: round(n, 2) for what, n in measured.items()}
+                for layout, measured in measure(binary, count).items()
+            }
+            progress.advance(overall)
     columns = [(server, layout) for server in figures for layout in figures[server]]
     rows = dict.fromkeys(what for s, layout in columns for what in figures[s][layout])
     show(

@@ -125,7 +125,7 @@ def packed(m: Measuring, order: str) -> None:
         lambda: locations.set_many((user, PLACES[place_of(user)]) for user in users(USERS, order)),
     )
     assert sum(locations.aggregate().countries.values()) == USERS
-    m.time("count", USERS, locations.aggregate, times=5)
+    m.time("count", USERS, locations.aggregate, times=15)
     m.time("count a sample by id", SAMPLE, lambda: locations.aggregate(range(0, USERS, 10)))
     parts = sorted(map(int, m.client.smembers("location:parts")))
 
@@ -136,7 +136,7 @@ def packed(m: Measuring, order: str) -> None:
                     pipe.getrange(f"location:{part}", 0, -1)
                 pipe.execute()
 
-    m.time("read alone", USERS, read, times=5)
+    m.time("read alone", USERS, read, times=15)
     if order == "random":
         single(m, locations)
         without_arrays(m, locations)
@@ -255,6 +255,11 @@ def main() -> None:
                     layout(measuring)
                 figures[server][name] = {k: round(v, 4) for k, v in measuring.figures.items()}
                 progress.advance(task)
+    report(figures)
+
+
+def report(figures: dict[str, dict[str, dict[str, float]]]) -> None:
+    """Print, save and draw the figures, by server and layout."""
     for server, layouts in figures.items():
         show(
             f"{USERS:,} locations on {server}: bytes, and microseconds, a user",
@@ -278,7 +283,7 @@ def main() -> None:
             "users": USERS,
             "sample": SAMPLE,
             "figures": figures,
-            "conditions": conditions(", ".join(binaries)),
+            "conditions": conditions(", ".join(figures)),
         },
     )
     values = {

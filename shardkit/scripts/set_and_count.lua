@@ -4,6 +4,9 @@
 -- ARGV[1]  how many bits the bitmap has
 -- ARGV     after it: the positions of bits, some thousands at most
 -- Reply    how many were not set before
+if KEYS[2] then
+  redis.call('GET', KEYS[2]) -- fails before a bit is set if it is no counter
+end
 if redis.call('EXISTS', KEYS[1]) == 0 then
   -- The last bit first: a string that grows is given twice the bytes that it needs.
   redis.call('SETBIT', KEYS[1], ARGV[1] - 1, 0)

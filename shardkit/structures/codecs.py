@@ -14,8 +14,14 @@ None               str, bytes, int, float       bytes            the value's byt
 ``"zstd-msgpack"``, ``"tokens-text"`` and so on compress what another codec writes. The extra
 ``codecs`` installs what msgpack and zstd need; JSON is faster with it.
 
-Values of about 24 bytes, ``["Calverton Park","MO","US"]``, the dictionary's share included: 23.6
-bytes as JSON, 17.6 as MessagePack, DRAFT.
+Measured on 370,000 city records, ``["Calverton Park","MO","US"]``, by id in parts of 128: bytes a
+value, and bytes an entry of the server's memory, the dictionary included (one plain HASH of the
+JSON: 85.0 on Redis 7.0, 56.3 on Valkey 9.1)::
+
+    json       23.6    30.2    28.6
+    msgpack    17.6    25.0    22.4
+    zstd       16.7    24.8    21.4       dictionary of 112 KB
+    tokens      5.9    11.8    10.7       16,384 tokens learned from 50,000 values
 """
 
 from __future__ import annotations

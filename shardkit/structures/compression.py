@@ -151,8 +151,8 @@ class Tokens:
         size: at most so many tokens are learned. More make values shorter, and the dictionary
             longer: about 4 bytes a token on the server, 300 in a process.
 
-    Decoding takes about a microsecond a token; encoding a microsecond a byte. Training takes about
-    half a millisecond a sample.
+    Of city records of 24 bytes, decoding takes some 8 microseconds, encoding 37 (zstd: 2.5 and 4.5,
+    in the same run), training a millisecond each.
     """
 
     name = "tokens"

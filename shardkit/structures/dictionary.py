@@ -58,6 +58,11 @@ class CodedValues(Generic[V]):
         if isinstance(codec, Compressed):
             self.codec = self._compressed = Compressed(codec.packing, codec.inner)
 
+    @property
+    def inner(self) -> Codec[V]:
+        """The codec of values that are not compressed."""
+        return self.codec if self._compressed is None else self._compressed.inner
+
     def open(self) -> Operation[None]:
         """Read the dictionaries that there are.
 

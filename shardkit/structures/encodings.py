@@ -5,13 +5,13 @@ and a large one as a table of pointers. The block takes a fraction of the memory
 from its beginning. Two limits decide, and both must hold: how many entries there are, and how long
 the longest of them is, in bytes, fields as well as values::
 
-    {"7": "NYC"} as a listpack:
-    ┌──────────┬─────────┬───────┬──────────────┬─────┐
-    │ bytes 15 │ count 2 │ 7 ╎ 1 │ 3 ╎ N Y C ╎ 4│ end │    small integers take a byte, text its own
-    │ 4 bytes  │ 2       │ 1 ╎ 1 │ 1 ╎ 3     ╎ 1│ 1   │    bytes and its length; and each its size
-    └──────────┴─────────┴───────┴──────────────┴─────┘    once more, for reading backwards
+    {"7": "NYC"} as a listpack: 14 bytes
+    ┌──────────┬─────────┬───┬───┬───┬─────────┬───┬─────┐
+    │ bytes 14 │ count 2 │ 7 │ 1 │ 3 │ N  Y  C │ 4 │ end │   a small integer takes a byte, text its
+    │ 4        │ 2       │ 1 │ 1 │ 1 │ 3       │ 1 │ 1   │   length and itself; then its size once
+    └──────────┴─────────┴───┴───┴───┴─────────┴───┴─────┘   more, for reading backwards
 
-    as a hash table, with pointers, entries and strings: 57 to 85 bytes a field for short values
+    as a hash table, with pointers, entries and strings: some 60 to 90 bytes more for each field
 
 =========  =====================================  ======================================  =========
 form       compact encodings                      limits                                  usually

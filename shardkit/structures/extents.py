@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from shardkit.commands import Command, To
+from shardkit.commands import Argument, Command, To
 from shardkit.operation import Operation
 
 
@@ -44,7 +44,7 @@ class Extents:
         """
         new = {part // self.parts_each for part in parts} - self._known
         if new:
-            sent = ("SADD", self.key, *sorted(new))
+            sent: tuple[Argument, ...] = ("SADD", self.key, *sorted(new))
             yield [Command(self._to, self.key, sent, idempotent=True)]
             self._known |= new
 

@@ -404,14 +404,16 @@ class ShardedHash(FieldExpiry[Face], Generic[Face, F, V]):
     def copy_from(self, key: Key) -> Operation[int]:
         """Take over a plain HASH of the same component; return how many fields are new.
 
-        Its values are taken as bytes and go through the codec. The HASH is not changed: look, then
-        remove it. What is written to it meanwhile may be missed; do it again for that.
+        Its values are what the codec would store, uncompressed: with ``codec="json"`` JSON. The
+        HASH is not changed: look, then remove it. What is written to it meanwhile may be missed; do
+        it again for that.
 
         Args:
             key: the key of the HASH.
 
         Raises:
             InvalidArgumentError: a field or value does not fit; earlier ones were taken by then.
+            StructureError: a value is not what the codec would store.
 
         Cost: two exchanges for every 1,000 fields.
         """
@@ -420,7 +422,7 @@ class ShardedHash(FieldExpiry[Face], Generic[Face, F, V]):
         while True:
             scan = self._at(key, "HSCAN", key, cursor, "COUNT", 1000, idempotent=True)
             [(cursor, flat)] = yield [scan]
-            some = zip(flat[::2], flat[1::2], strict=True)
+            some = zip(flat[::2], map(self._values.inner.decode, flat[1::2]), strict=True)
             new += yield from self.deferred.hset_many(some)
             if cursor == b"0":
                 return new

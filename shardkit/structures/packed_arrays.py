@@ -23,7 +23,7 @@ from shardkit.structures.packed_tally import Tally, Totals, joined
 
 DENSE_BITS = 16
 # Bytes that are looked at together: they and what is made of them should stay in the cache.
-AT_ONCE = 2**20
+AT_ONCE = 2**18
 
 Array = NDArray[Any]
 
@@ -95,10 +95,10 @@ class ArrayTally(Tally):
             records = records[_not_zero(records)]
         keys = self._key(records)
         if self._dense:
-            keys = keys.astype(np.intp)
-            self._counts += np.bincount(keys, minlength=len(self._counts))
+            places = self._folded(keys.astype(np.uint16)).astype(np.intp)
+            self._counts += np.bincount(places, minlength=len(self._counts))
             for slot, sums in zip(self.of, self._sums, strict=True):
-                sums.add(keys, _values(records, slot))
+                sums.add(places, _values(records, slot))
             return
         groups, places, counts = np.unique(keys, return_inverse=True, return_counts=True)
         block = [Sums(slot, len(groups)) for slot in self.of]
@@ -118,12 +118,23 @@ class ArrayTally(Tally):
         """Return what was found."""
         if not self._dense:
             return self._found
-        keys = np.flatnonzero(self._counts).tolist()
-        if self._whole and keys and keys[0] == 0:
-            del keys[0]
+        places = np.flatnonzero(self._counts)
+        keys = self._folded(places)
         return {
-            key: (int(self._counts[key]), [sums.totals(key) for sums in self._sums]) for key in keys
+            key: (int(self._counts[place]), [sums.totals(place) for sums in self._sums])
+            for key, place in zip(keys.tolist(), places.tolist(), strict=True)
+            if key or not self._whole
         }
+
+    def _folded(self, keys: Array) -> Array:
+        """Return keys with their upper half folded into the lower; twice gives the keys again.
+
+        Keys that differ in their upper byte only, countries without regions, have counters 2 KiB
+        apart, which fall on so few lines of the processor's cache that counting takes three times
+        as long.
+        """
+        folded: Array = keys ^ (keys >> ((self.key_bits + 1) // 2))
+        return folded
 
     def _records(self, data: Array) -> Array:
         """Return a row of bytes for each record; one of less than a byte is in its first bits."""

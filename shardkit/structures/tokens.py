@@ -1,18 +1,18 @@
-r"""Values of a few dozen bytes as tokens of a shared table: about a quarter of their JSON.
+"""Values of a few dozen bytes as tokens of a shared table: about a quarter of their JSON.
 
 zstd needs some nine bytes to say one match, whatever its dictionary. This coder is for values that
 are shorter than what it pays for: a value is cut into tokens, substrings that were frequent in a
 sample, and the tokens are written in a Huffman code::
 
-    ["Calverton Park","MO","US"]   28 bytes of JSON
+    ["Calverton Park","MO","US"]                        28 bytes of JSON
 
-    ["Cal │ verton │  Park │ ","MO","US"]         four tokens of the table
-    10…   │ 11…    │ 10…   │ 0…          │ 1111   their codes, in bits; then ones to the byte's end
+    ["Cal     │ ver          │ ton Park         │ ","MO","US"]     four tokens of the table
+    001011111 │ 100111111110 │ 1111111001100000 │ 01110001101      their codes
 
-    stored: 6 bytes
+    2F CF F7 F3 03 8D                                   48 bits; ones fill the last byte up
 
 Which tokens a value is cut into is decided by dynamic programming: those with the fewest bits. The
-start of a value counts as a letter, ``^`` here. Tokens that begin with it can only come first, and
+start of a value counts as a letter. Tokens that begin with it can only come first, and
 only they can, so they have a code of their own: the first and the following tokens each spend no
 bits on what the other could have been, which saves 7% on short records.
 
@@ -27,6 +27,10 @@ The table, as it is stored (zlib of)::
 Tokens stand in the order of their codes (which therefore need not be stored), by their text among
 those of one length, and so mostly begin as the one before. The last code, all ones, means: a byte
 that is no token follows, in eight bits. Ones at the end that are too few for it are padding.
+
+370,000 city records of 23.6 bytes of JSON take 5.9 bytes each with a table of 16,384 tokens learned
+from 50,000 of them, which is stored in 51 KB. zstd makes 16.7 bytes of them, raw
+DEFLATE with a preset dictionary 14.3.
 
 Sources: the table is trained in rounds like that of FSST (Boncz, Neumann, Leis: Fast Random Access
 String Compression, VLDB 2020), parsed and priced in bits as in the unigram model of SentencePiece;

@@ -29,7 +29,7 @@ from shardkit.commands import Argument, Command, script_call
 from shardkit.operation import Operation, pages
 from shardkit.scripts import script
 from shardkit.structures.extents import Extents
-from shardkit.structures.unique_days import IDS_A_SCRIPT, PartedDay
+from shardkit.structures.unique_days import IDS_A_SCRIPT, IdsByKey, PartedDay
 from shardkit.structures.unique_precision import Id, Stored
 
 _BITS_OF = [[bit for bit in range(8) if byte >> (7 - bit) & 1] for byte in range(256)]
@@ -72,15 +72,20 @@ class BitmapDay(PartedDay):
         """Return the parts in which a bit was ever set."""
         return (yield from self._extents.read()) or None
 
-    def adding(self, key: str, sent: list[Argument]) -> Iterable[Command]:
-        """Return the calls that set bits without counting them."""
-        return self.scripted([key], sent)
+    def adding(self, ids: IdsByKey) -> Iterable[Command]:
+        """Return calls of a script that sets bits of a part."""
+        return self._setting(ids)
 
-    def scripted(self, keys: list[str], sent: list[Argument]) -> Iterable[Command]:
-        """Return the calls that set bits of ``keys[0]``."""
-        for page in pages(sent, IDS_A_SCRIPT):
-            given = [self.shard_size, *page]
-            yield script_call(self.component, script("set_and_count"), keys, given)
+    def counting(self, ids: IdsByKey) -> Iterable[Command]:
+        """Return calls of a script that sets bits of a part and counts them."""
+        return self._setting(ids, self.key)
+
+    def _setting(self, ids: IdsByKey, *counter: str) -> Iterable[Command]:
+        for key, sent in ids.items():
+            for page in pages(sent, IDS_A_SCRIPT):
+                given = (self.shard_size, *page)
+                keys = (key, *counter)
+                yield script_call(self.component, script("set_and_count"), keys, given)
 
     def reading(self, part: int) -> Command:
         """Return the command that reads a part's bits."""

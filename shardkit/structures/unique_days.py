@@ -16,10 +16,10 @@ step. Where they do not, the count is raised after the ids were certainly added 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
-from shardkit.commands import Argument, Command, Home, Locate, Partial, Script, Shard, script_call
+from shardkit.commands import Argument, Command, Home, Locate, Partial, Shard, script_call
 from shardkit.errors import ShardFailure
 from shardkit.links.parcels import raise_failures
 from shardkit.operation import Operation, Page, Stream, pages
@@ -29,6 +29,9 @@ from shardkit.structures.encodings import warn_if_not_compact
 from shardkit.structures.meta import Meta, open_all
 from shardkit.structures.parted import PARTS_AT_ONCE
 from shardkit.structures.unique_precision import MEMBER_BITS, Id, Stored, called
+
+# Ids as they are sent, by the key of their part.
+IdsByKey: TypeAlias = Mapping[str, Sequence[Argument]]
 
 IDS_A_SCRIPT = 1000  # Lua's unpack takes some 8,000
 PARTS_LISTED = 256  # whose ids are in memory at the same time
@@ -106,12 +109,9 @@ class PartedDay(Day):
     """Ids in parts, ``unique:2015-05-17:<part>``, and a count beside them.
 
     Attributes:
-        counting: the name of the script that adds ids to a part and counts them, where both live on
-            one server.
         sizing: the command that counts a part's ids.
     """
 
-    counting: str
     sizing: str
 
     def part_key(self, part: int) -> str:
@@ -143,15 +143,13 @@ class PartedDay(Day):
     def reading(self, part: int) -> Command:
         """Return the command that reads a part's ids."""
 
-    def adding(self, key: str, sent: list[Argument]) -> Iterable[Command]:
-        """Return the commands that add ids to a part without counting them."""
-        return [Command(self.component, key, ("SADD", key, *sent))]
+    @abstractmethod
+    def adding(self, ids: IdsByKey) -> Iterable[Command]:
+        """Return commands that add ids to parts, and reply how many were new."""
 
-    def scripted(self, keys: list[str], sent: list[Argument]) -> Iterable[Command]:
-        """Return the calls of the script that adds ids to ``keys[0]``."""
-        counting: Script = script(self.counting)
-        for page in pages(sent, IDS_A_SCRIPT):
-            yield script_call(self.component, counting, keys, page)
+    @abstractmethod
+    def counting(self, ids: IdsByKey) -> Iterable[Command]:
+        """Return commands that also count them; parts and count live on one server."""
 
     def add(self, visitors: Sequence[Stored]) -> Operation[int]:
         """Add visitors and raise the count by those that were new.
@@ -168,15 +166,8 @@ class PartedDay(Day):
             [(self.home, self.key), *((self.component, key) for key in by_key)]
         )
         if all(place == count_at for place in places):
-            replies = yield [
-                call
-                for key, sent in by_key.items()
-                for call in self.scripted([key, self.key], sent)
-            ]
-            return int(sum(replies))
-        replies = yield Partial(
-            command for key, sent in by_key.items() for command in self.adding(key, sent)
-        )
+            return int(sum((yield list(self.counting(by_key)))))
+        replies = yield Partial(self.adding(by_key))
         added: int = sum(reply for reply in replies if not isinstance(reply, ShardFailure))
         if added:
             raising = Command(self.home, self.key, ("INCRBY", self.key, added))
@@ -227,7 +218,6 @@ class SetDay(PartedDay):
             servers allow unless configured.
     """
 
-    counting = "add_and_count"
     sizing = "SCARD"
     expected: int
 
@@ -281,6 +271,23 @@ class SetDay(PartedDay):
         """Count the ids of all parts."""
         held = yield from super().held()
         return held if held or self.meta.compared else None
+
+    def adding(self, ids: IdsByKey) -> Iterable[Command]:
+        """Return a SADD for each part."""
+        for key, sent in ids.items():
+            yield Command(self.component, key, ("SADD", key, *sent))
+
+    def counting(self, ids: IdsByKey) -> Iterable[Command]:
+        """Return calls of a script, each for many parts: a call takes longer than an id."""
+        keys, args = [self.key], list[Argument]()
+        for key, sent in ids.items():
+            for page in [sent] if len(sent) <= IDS_A_SCRIPT else pages(sent, IDS_A_SCRIPT):
+                if args and len(args) + len(page) >= IDS_A_SCRIPT:
+                    yield script_call(self.home, script("add_and_count"), keys, args)
+                    keys, args = [self.key], []
+                keys.append(key)
+                args += (len(page), *page)
+        yield script_call(self.home, script("add_and_count"), keys, args)
 
     def reading(self, part: int) -> Command:
         """Return the command that reads a part's ids."""

@@ -79,11 +79,11 @@ def test_the_catalogue_reads_a_script_once() -> None:
 def test_adding_counts_only_what_is_new(own_server: LocalServer) -> None:
     with own_server.client() as client:
         run = client.register_script(SCRIPTS["add_and_count"])
-        assert run(keys=["ids:0", "count"], args=[1, 2, 3]) == 3
-        assert run(keys=["ids:0", "count"], args=[2, 3, 4]) == 1
-        assert run(keys=["ids:0", "count"], args=[4]) == 0
-        assert client.get("count") == b"4"
-        assert run(keys=["ids:1", "count"], args=range(7000)) == 7000
+        assert run(keys=["count", "ids:0"], args=[3, 1, 2, 3]) == 3
+        assert run(keys=["count", "ids:0", "ids:1"], args=[3, 2, 3, 4, 1, 2]) == 2
+        assert run(keys=["count", "ids:0"], args=[1, 4]) == 0
+        assert client.get("count") == b"5"
+        assert run(keys=["count", "ids:2"], args=[7000, *range(7000)]) == 7000
 
 
 def test_adding_does_not_count_what_it_could_not_add(own_server: LocalServer) -> None:
@@ -91,8 +91,15 @@ def test_adding_does_not_count_what_it_could_not_add(own_server: LocalServer) ->
         run = client.register_script(SCRIPTS["add_and_count"])
         client.set("ids:0", "a string")
         with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
-            run(keys=["ids:0", "count"], args=[1])
+            run(keys=["count", "ids:0"], args=[1, 1])
         assert client.exists("count") == 0
+        with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+            run(keys=["count", "ids:0", "ids:1"], args=[1, 1, 2, 1, 2])
+        assert client.get("count") == b"2"
+        client.sadd("no count", 1)
+        with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+            run(keys=["no count", "ids:2"], args=[1, 1])
+        assert client.exists("ids:2") == 0
 
 
 def test_opening_creates_once_and_then_tells(own_server: LocalServer) -> None:

@@ -323,6 +323,9 @@ def test_a_plain_hash_is_taken_over(face: Face, kit: ShardKit) -> None:
     assert face.run(cities.hget(2499)) == b'["City 2499"]'
     assert client.hlen("cityid2city:") == 2500
     assert face.run(cities.copy_from("nothing")) == 0
+    records = face.kit.hash("records", component="many", codec="json")
+    assert face.run(records.copy_from("cityid2city:")) == 2500
+    assert face.run(records.hget(7)) == ["City 7"]
 
 
 def test_a_value_too_long_for_the_compact_form_is_stored_all_the_same(kit: ShardKit) -> None:

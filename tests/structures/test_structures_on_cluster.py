@@ -1,4 +1,4 @@
-"""Sharded sets, hashes and unique visitors on a component that is a cluster: nothing changes for them."""
+"""Sets, hashes and unique visitors on a component that is a cluster: nothing changes for them."""
 
 from __future__ import annotations
 
