@@ -7,8 +7,8 @@ of their own there.
 
 Each layout has a fresh server to itself. What it takes is the server's ``used_memory`` after the
 loader has left, less that of the empty server. Look-ups go one after the other, then 10,000 in a
-pipeline or a ``find_many``, in rounds that alternate between the layouts, whose median counts. Those
-of the local copy are counted by this process's CPU time. The addresses are of random ranges.
+pipeline or a ``find_many``, in rounds that alternate between the layouts, whose median counts.
+Those of the local copy are counted by this process's CPU time. The addresses are of random ranges.
 
     python benchmarks/ip_to_city.py [RANGES]      500,000 by default
 """
@@ -20,6 +20,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from ipaddress import ip_address
 from pathlib import Path
 from random import Random
@@ -64,6 +65,7 @@ def ranges(count: int) -> Iterator[tuple[int, int, int | None]]:
             yield (network << 16) + first, (network << 16) + after - 1, city
 
 
+@cache
 def records() -> list[City]:
     return [City(*names, n) for n, names in enumerate(cities(CITIES))]
 
@@ -100,17 +102,17 @@ def load_blocks(server: LocalServer, client: redis.Redis, count: int) -> dict[st
         start = time.process_time()
         done = kit.ip_to_city().import_from(items())
         spent = time.process_time() - start
-        full = settled(client)
-        # What the cities take shows when a copy of them is made.
-        keys = list(client.scan_iter(f"ip2city:{done.generation}:cities*", 1000))
-        for page in pages(keys, 1000):
-            with client.pipeline(transaction=False) as pipe:
-                for key in page:
-                    pipe.copy(key, b"x" + key[1:])
-                pipe.execute()
-        cities_take = settled(client) - full
-        for page in pages(keys, 1000):
-            client.delete(*(b"x" + key[1:] for key in page))
+    full = settled(client)
+    # What the cities take shows when a copy of them is made.
+    keys = list(client.scan_iter(f"ip2city:{done.generation}:cities*", 1000))
+    for page in pages(keys, 1000):
+        with client.pipeline(transaction=False) as pipe:
+            for key in page:
+                pipe.copy(key, b"x" + key[1:])
+            pipe.execute()
+    cities_take = settled(client) - full
+    for page in pages(keys, 1000):
+        client.delete(*(b"x" + key[1:] for key in page))
     return {
         "bytes a range": (full - empty - cities_take) / count,
         "bytes a city": cities_take / CITIES,

@@ -41,11 +41,12 @@ def values(kind: str) -> Iterator[str]:
     return map(KINDS[kind], range(VALUES))
 
 
-def timed(client: redis.Redis, call: Callable[[], Any], calls: int) -> tuple[float, float]:
+def timed(
+    client: redis.Redis, call: Callable[[], Any], calls: int, number: int = ROUNDS
+) -> tuple[float, float]:
     """Return the microseconds that the server and the caller spent a call; the best round."""
-    call()
     rounds = []
-    for _ in range(ROUNDS):
+    for _ in range(number):
         client.config_resetstat()
         before = time.perf_counter()
         for _ in range(calls):
@@ -96,10 +97,7 @@ def measure(
                 call = partial(getattr(target, command), *key, *arguments)
                 times[label] = timed(client, call, CALLS // 10 if "1,000" in label else CALLS)
             trim = partial(target.ltrim, *key, 0, middle)
-            client.config_resetstat()
-            before = time.perf_counter()
-            trim()
-            times["LTRIM by half"] = (0.0, (time.perf_counter() - before) * 1e6)
+            times["LTRIM by half"] = timed(client, trim, calls=1, number=1)
     progress.remove_task(task)
     rounded = {label: (round(of[0], 2), round(of[1], 2)) for label, of in times.items()}
     return round(bytes_each, 2), rounded

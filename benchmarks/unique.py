@@ -39,7 +39,7 @@ VISITORS = 1_000_000
 AT_ONCE = 10_000
 DAY = date(2015, 5, 17)
 DAYS = 3
-SINGLE, BULK, ROUNDS = 2_000, 50_000, 5
+SINGLE, BULK, ROUNDS = 1_000, 50_000, 8
 PRECISIONS = ("exact", "60-bit", "compact", "hyperloglog", "bitmap")
 
 

@@ -11,7 +11,7 @@ the longest of them is, in bytes, fields as well as values::
     │ 4        │ 2       │ 1 │ 1 │ 1 │ 3       │ 1 │ 1   │   length and itself; then its size once
     └──────────┴─────────┴───┴───┴───┴─────────┴───┴─────┘   more, for reading backwards
 
-    as a hash table, with pointers, entries and strings: some 60 to 90 bytes more for each field
+    as a hash table, with pointers, entries and strings: twice to four times as much
 
 =========  =====================================  ======================================  =========
 form       compact encodings                      limits                                  usually

@@ -151,6 +151,8 @@ class DailyCounter(Structure[Face]):
         """Return a day's data; when it is going to be written to (write), as everybody plans it."""
         if not self._meta.compared:
             yield from open_all([self._meta], create=write)
+            if write:
+                yield from self._plans.warn(self.name, self.count_key(day))
         known = self._days.get(day)
         if known is not None:
             return known

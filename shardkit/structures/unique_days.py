@@ -25,7 +25,6 @@ from shardkit.links.parcels import raise_failures
 from shardkit.operation import Operation, Page, Stream, pages
 from shardkit.routing.partition import Partition
 from shardkit.scripts import script
-from shardkit.structures.encodings import warn_if_not_compact
 from shardkit.structures.meta import Meta, open_all
 from shardkit.structures.parted import PARTS_AT_ONCE
 from shardkit.structures.unique_precision import MEMBER_BITS, Id, Stored, called
@@ -214,8 +213,6 @@ class SetDay(PartedDay):
         parts: how many parts that makes.
         meta: the parameters, stored with the first id.
         partition: the part of an id as it is sent.
-        form: the compact form of a part, and how many members it may have, if that is more than
-            servers allow unless configured.
     """
 
     sizing = "SCARD"
@@ -229,14 +226,12 @@ class SetDay(PartedDay):
         parts: int,
         meta: Meta,
         partition: Partition,
-        form: tuple[str, int] | None = None,
     ) -> None:
         super().__init__(component, key)
         self.expected = expected
         self.parts = parts
         self.meta = meta
         self._partition = partition
-        self._form = form
 
     @property
     def beside(self) -> str:
@@ -254,13 +249,8 @@ class SetDay(PartedDay):
         return called(visitor), part, self.part_key(part)
 
     def opened(self, parts: Iterable[int]) -> Operation[None]:
-        """Store the parameters, or compare them; say so once when parts will not be compact."""
-        if self.meta.compared:
-            return
+        """Store the parameters, or compare them."""
         yield from open_all([self.meta], create=True)
-        if self._form is not None:
-            form, size = self._form
-            yield from warn_if_not_compact(self.component, self.part_key(0), form, size, self.key)
 
     def parts_there(self) -> Operation[Sequence[int] | None]:
         """Return all parts that were planned."""

@@ -18,6 +18,7 @@ from typing import Any, Final
 from shardkit.commands import Command, Home
 from shardkit.operation import Driver, Face, Operation
 from shardkit.routing.partition import partition
+from shardkit.structures.encodings import warn_if_not_compact
 from shardkit.structures.meta import Meta, meta_key
 from shardkit.structures.set import ShardedSet
 from shardkit.structures.unique_bitmap import BitmapDay
@@ -74,9 +75,7 @@ class Plans:
             size = self._size(expected or 1)
         if expected is None:
             expected = self._expected(size)
-        chosen, form = self._chosen, None
-        if self._shard_size > usual_shard_size(chosen.precision):
-            form = ("set" if chosen.precision == "exact" else "intset", self._shard_size)
+        chosen = self._chosen
         if chosen.precision == "compact":
             parameters = {
                 "kind": "set",
@@ -86,10 +85,10 @@ class Plans:
                 "members": "int",
             }
             meta = Meta(self._component, key, parameters)
-            return CompactDay(self._component, key, expected, size, meta, int, form)
+            return CompactDay(self._component, key, expected, size, meta, int)
         ids: ShardedSet[Any, Any] = self.sharded_set(self._driver, key, size)
         rule = partition(str(chosen.partition), size, self._shard_size)
-        return SetDay(self._component, key, expected, ids.parts, ids.meta, rule, form)
+        return SetDay(self._component, key, expected, ids.parts, ids.meta, rule)
 
     def sharded_set(self, driver: Driver, key: str, total: int) -> ShardedSet[Face, int]:
         """Return a day's ids as a sharded set.
@@ -100,6 +99,22 @@ class Plans:
         kind: type[int] = int if self._chosen.precision == SIXTY_BIT else bytes  # type: ignore[assignment]
         rule = str(self._chosen.partition)
         return ShardedSet(driver, self._component, key, total, self._shard_size, kind, rule)
+
+    def warn(self, name: str, key: str) -> Operation[None]:
+        """Log a warning when parts as large as planned are not compact on the server.
+
+        Args:
+            name: the counter's name.
+            key: the key of a day's count, whose first part's server is asked.
+
+        Cost: none with parts of the usual size, otherwise one exchange.
+        """
+        precision = self._chosen.precision
+        if self.needed and self._shard_size > usual_shard_size(precision):
+            form = "set" if precision == "exact" else "intset"
+            yield from warn_if_not_compact(
+                self._component, f"{key}:0", form, self._shard_size, name
+            )
 
     def first(self, name: str) -> None:
         """Make a day as the first would be.

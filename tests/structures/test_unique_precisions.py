@@ -384,8 +384,9 @@ def test_parts_larger_than_the_servers_limit_are_logged(
                     f"{kind}-{precision}", component="own", precision=precision, shard_size=1024
                 )
                 with caplog.at_level(logging.WARNING, logger="shardkit"):
+                    assert face.run(visitors.count(DAY)) == 0
                     face.run(visitors.visit(SESSION, DAY))
-                    face.run(visitors.visit(SESSION, DAY))
+                    face.run(visitors.visit_many([SESSION], NEXT))
                 assert len(caplog.messages) == 1
                 assert "set-max-intset-entries is 512" in caplog.messages[0]
 
