@@ -10,8 +10,9 @@ import math
 import select
 import time
 from builtins import TimeoutError as BuiltinTimeoutError
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import hiredis
@@ -22,6 +23,7 @@ from redis.asyncio import sentinel as aiosentinel
 from redis.exceptions import (
     ConnectionError,  # noqa: A004 - redis-py's own
     InvalidResponse,
+    ReadOnlyError,
     ResponseError,
     TimeoutError,  # noqa: A004 - redis-py's own
 )
@@ -82,34 +84,35 @@ class _Direct(_Patient):
     health_check_interval: Any
     next_health_check: Any
     _host_error: Any
-    _replies: Any = None
-    _replies_of: Any = None
+    _answers: Answers | None = None
+    _answers_of: Any = None
 
-    def read_replies(self, count: int, raw: bool, more: bool = False) -> list[Any]:
-        """Read the answers to so many commands; those that are errors are exceptions in the list.
+    def read_replies(self, replies: list[Any], count: int, raw: bool, more: bool = False) -> bool:
+        """Read answers into a list, until it has so many; errors are exceptions there.
 
         Args:
-            count: how many.
+            replies: the list; with ``more`` it may get answers beyond ``count``.
+            count: how many it shall have.
             raw: whether to leave text undecoded.
-            more: whether others may follow at once.
+            more: whether others are to follow.
+
+        Returns:
+            Whether there are errors among those that were read, or inside of them.
 
         Raises:
             ConnectionError, TimeoutError: redis-py's; the connection is closed then.
         """
         if self.protocol != 2:  # a push message would be taken for an answer
-            return read_replies(super(), count, raw)
+            return read_replies(super(), replies, count, raw)
         sock = self._sock
         if sock is None:
             raise ConnectionError(_CLOSED)
-        if self._replies_of is not sock:
-            self._replies, self._replies_of = new_reader(self), sock
-        reader, decode = self._replies, not raw
+        if self._answers is None or self._answers_of is not sock:
+            self._answers, self._answers_of = Answers(self), sock
+        answers = self._answers
+        answers.refused = False
         try:
-            if count == 1 or more or reader.has_data():
-                replies = [_next(reader, sock, decode) for _ in range(count)]
-            else:  # hiredis makes the list, given its head
-                reader.feed(b"*%d\r\n" % count)
-                replies = _next(reader, sock, decode)
+            answers.read(sock.recv, replies, count, not raw, more)
         except BuiltinTimeoutError:
             self.disconnect()
             raise TimeoutError(f"Timeout reading from {self._host_error()}") from None
@@ -120,27 +123,85 @@ class _Direct(_Patient):
             self.disconnect()
             raise
         if not more:
-            if reader.has_data():
+            if answers.reader.has_data() or len(replies) > count:
                 self.disconnect()  # it says more than was asked for
             elif self.health_check_interval:
                 self.next_health_check = time.monotonic() + self.health_check_interval
-        return replies
+        return answers.refused
 
     def disconnect(self, *args: Any, **kwargs: Any) -> None:
-        self._replies = self._replies_of = None
+        self._answers = self._answers_of = None
         super().disconnect(*args, **kwargs)  # type: ignore[misc]
 
 
-def _next(reader: Any, sock: Any, decode: bool) -> Any:
-    """Return the next answer, once it is all there."""
-    reply = reader.gets(decode)
-    while reply is MISSING:
-        data = sock.recv(READ_BYTES)
-        if not data:
-            raise ConnectionError(_CLOSED)
-        reader.feed(data)
-        reply = reader.gets(decode)
-    return reply
+class Answers:
+    """A parser of a connection's answers.
+
+    Attributes:
+        reader: hiredis' parser; gives MISSING for what is not all there.
+        refused: set when an answer is an error, or holds one; so nobody has to look at each.
+        useless: set when one of them says that the server is not, or no more, the one to ask.
+    """
+
+    __slots__ = ("_decodes", "_parse_error", "reader", "refused", "useless")
+
+    def __init__(self, connection: Any) -> None:
+        self.refused = self.useless = False
+        self._parse_error = connection._parser.parse_error
+        encoder = connection.encoder
+        self._decodes = encoder.decode_responses
+        decode = {"encoding": encoder.encoding, "errors": encoder.encoding_errors}
+        self.reader = hiredis.Reader(
+            protocolError=InvalidResponse,
+            replyError=self._error,
+            notEnoughData=MISSING,
+            **(decode if self._decodes else {}),
+        )
+
+    def _error(self, text: str) -> Exception:
+        error: Exception = self._parse_error(text)
+        self.refused = True
+        if isinstance(error, ReadOnlyError | ConnectionError):
+            self.useless = True
+        return error
+
+    def gets(self, decode: bool) -> Callable[[], Any]:
+        """Return the function that gives the next answer, or MISSING."""
+        gets: Callable[..., Any] = self.reader.gets
+        return gets if decode or not self._decodes else partial(gets, False)
+
+    def read(
+        self,
+        recv: Callable[[int], bytes],
+        replies: list[Any],
+        count: int,
+        decode: bool,
+        more: bool,
+    ) -> None:
+        """Read answers into a list until it has so many; see `_Direct.read_replies`."""
+        reader, gets = self.reader, self.gets(decode)
+        missing = count - len(replies)
+        if missing <= 0:
+            return
+        if missing == 1 or more or reader.has_data():
+            replies.extend(iter(gets, MISSING))  # all that is there, without a step of Python each
+            while len(replies) < count:
+                reader.feed(_some(recv))
+                replies.extend(iter(gets, MISSING))
+            return
+        reader.feed(b"*%d\r\n" % missing)  # hiredis makes the list, given its head
+        found = gets()
+        while found is MISSING:
+            reader.feed(_some(recv))
+            found = gets()
+        replies += found
+
+
+def _some(recv: Callable[[int], bytes]) -> bytes:
+    data = recv(READ_BYTES)
+    if not data:
+        raise ConnectionError(_CLOSED)
+    return data
 
 
 class _AsyncPatient:
@@ -218,32 +279,25 @@ def _blocking_seconds(args: Sequence[Any]) -> float | None:
         return None  # the server will say what is wrong with it
 
 
-def read_replies(connection: Any, count: int, raw: bool, more: bool = False) -> list[Any]:
-    """Read the answers to so many commands from any connection of redis-py's kind.
+def read_replies(
+    connection: Any, replies: list[Any], count: int, raw: bool, more: bool = False
+) -> bool:
+    """Do what `_Direct.read_replies` does, for any connection of redis-py's kind.
 
     Raises:
         ConnectionError, TimeoutError: redis-py's.
     """
-    replies: list[Any] = []
+    refused = False
     read = connection.read_response
     while len(replies) < count:
         try:
-            replies.append(read(disable_decoding=raw))
+            reply = read(disable_decoding=raw)
         except ResponseError as error:
-            replies.append(error)
-    return replies
-
-
-def new_reader(connection: Any) -> Any:
-    """Return a parser of a connected connection's answers; for what is not all there, MISSING."""
-    encoder = connection.encoder
-    decode = {"encoding": encoder.encoding, "errors": encoder.encoding_errors}
-    return hiredis.Reader(
-        protocolError=InvalidResponse,
-        replyError=connection._parser.parse_error,
-        notEnoughData=MISSING,
-        **(decode if encoder.decode_responses else {}),
-    )
+            reply = error
+        # An array may hold an error: whoever wants to know looks.
+        refused = refused or isinstance(reply, Exception | list)
+        replies.append(reply)
+    return refused
 
 
 class TcpConnection(_Direct, redis.Connection):

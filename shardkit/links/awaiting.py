@@ -23,7 +23,8 @@ from shardkit.commands import Batch, Command, Locate, Pause, Replies, Shard
 from shardkit.errors import ShardFailure
 from shardkit.links.carrier import Carrier, NeedClient, NeedComponents, NeedRefresh, Trip
 from shardkit.links.lines import Line, Lost, Server
-from shardkit.links.parcels import Chunk, Parcel, pack_command
+from shardkit.links.packing import Chunk, pack_command
+from shardkit.links.parcels import Parcel
 from shardkit.links.plan import components_of, locate, place
 from shardkit.topology import Topology
 
@@ -104,11 +105,14 @@ class AwaitingLink:
             return None
         trip = Trip(Parcel(where, component.entry_of(where).address, [0], [command]), client)
         try:
-            trip.replies = await line.carry([Chunk(data, 1)])
+            done = await line.carry([Chunk(data, 1)])
         except Lost as lost:
             trip.error, trip.sent = lost.error, lost.sent
             return trip
-        return trip if isinstance(trip.replies[0], Exception) else Replies(trip.replies)
+        if not done.refused:
+            return done.replies
+        trip.replies, trip.refused = done.replies, True
+        return trip
 
     async def locate(self, request: Locate) -> list[tuple[Shard, int | None]]:
         """Return where keys live, without an exchange with their shards."""
@@ -147,9 +151,10 @@ class AwaitingLink:
             if trip.parcel.block is None:
                 line = self._line(trip.client, server, name)
             if line is None:
-                trip.replies = await server.alone(trip.parcel.block, chunks)
+                trip.replies, trip.refused = await server.alone(trip.parcel.block, chunks), True
             else:
-                trip.replies = await line.carry(chunks)
+                done = await line.carry(chunks)
+                trip.replies, trip.refused = done.replies, done.refused
         except Lost as lost:
             trip.error, trip.sent = lost.error, lost.sent
 

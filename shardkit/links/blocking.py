@@ -30,7 +30,8 @@ from shardkit.commands import Batch, Command, Locate, Pause, Replies, Shard
 from shardkit.connections import patience, read_replies
 from shardkit.errors import ShardFailure
 from shardkit.links.carrier import Carrier, NeedClient, NeedComponents, NeedRefresh, Trip
-from shardkit.links.parcels import Chunk, Parcel, pack_command
+from shardkit.links.packing import Chunk, pack_command
+from shardkit.links.parcels import Parcel
 from shardkit.links.plan import components_of, locate, place
 from shardkit.topology import Topology
 
@@ -127,10 +128,11 @@ class BlockingLink:
             connection = pool.get_connection()
             sent = True
             connection.send_packed_command((data,))
-            replies = _read_from(connection)(1, raw)
+            replies = Replies()
+            refused = _read_from(connection)(replies, 1, raw)
             whole = True
-            if not isinstance(replies[0], Exception):
-                return Replies(replies)
+            if not refused:
+                return replies
         except (RedisError, OSError) as failure:
             error = failure
         finally:
@@ -141,7 +143,7 @@ class BlockingLink:
         trip = Trip(Parcel(where, component.entry_of(where).address, [0], [command]), client)
         trip.error, trip.sent = error, sent
         if whole:
-            trip.replies = replies
+            trip.replies, trip.refused = replies, True
         return trip
 
     def locate(self, request: Locate) -> list[tuple[Shard, int | None]]:
@@ -211,12 +213,13 @@ def _connect_all(voyages: Sequence[_Voyage]) -> None:
 class _Voyage:
     """A trip with its connection."""
 
-    __slots__ = ("chunks", "connection", "limited", "pool", "raw", "since", "trip")
+    __slots__ = ("awaited", "chunks", "connection", "limited", "pool", "raw", "since", "trip")
 
     def __init__(self, trip: Trip, raw: bool) -> None:
         self.trip = trip
         self.raw = raw
         self.chunks: list[Chunk] = trip.parcel.chunks()
+        self.awaited = 0
         self.connection: Any = None
         self.limited = False
         self.since = 0.0
@@ -258,8 +261,11 @@ class _Voyage:
         trip = self.trip
         if trip.error is None and n < len(self.chunks):
             try:
+                self.awaited += self.chunks[n].replies
                 more = n + 1 < len(self.chunks)
-                trip.replies += _read_from(self.connection)(self.chunks[n].replies, self.raw, more)
+                read = _read_from(self.connection)
+                if read(trip.replies, self.awaited, self.raw, more):
+                    trip.refused = True
             except (RedisError, OSError) as error:
                 self._fail(error)
 
