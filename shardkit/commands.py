@@ -132,13 +132,13 @@ Batch: TypeAlias = Sequence[Command | Transaction]
 
 
 class Replies(list[Reply]):
-    """The replies to a batch, in its order. ``failed``: at least one is a ShardFailure."""
+    """The replies to a batch, in its order.
 
-    __slots__ = ("failed",)
+    Attributes:
+        failed: whether at least one is a ShardFailure.
+    """
 
-    def __init__(self, replies: Iterable[Reply] = (), *, failed: bool = False) -> None:
-        super().__init__(replies)
-        self.failed = failed
+    failed = False  # of the class, so that a list of replies is made without a step of Python
 
 
 def script_call(

@@ -14,6 +14,6 @@ All through redis-py's documented extension points, ``connection_class`` and ``c
 """
 
 from shardkit.connections.connector import Connector
-from shardkit.connections.wire import MISSING, Answers, patience, patient, read_replies
+from shardkit.connections.wire import MISSING, Answers, ask, patience, patient, read_replies_of
 
-__all__ = ["MISSING", "Answers", "Connector", "patience", "patient", "read_replies"]
+__all__ = ["MISSING", "Answers", "Connector", "ask", "patience", "patient", "read_replies_of"]

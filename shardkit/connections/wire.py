@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import select
 import time
 from builtins import TimeoutError as BuiltinTimeoutError
@@ -84,6 +85,8 @@ class _Direct(_Patient):
     health_check_interval: Any
     next_health_check: Any
     _host_error: Any
+    _should_reconnect: bool
+    _plain = True  # bytes go as they are, not through TLS
     _answers: Answers | None = None
     _answers_of: Any = None
 
@@ -107,20 +110,12 @@ class _Direct(_Patient):
         sock = self._sock
         if sock is None:
             raise ConnectionError(_CLOSED)
-        if self._answers is None or self._answers_of is not sock:
-            self._answers, self._answers_of = Answers(self), sock
-        answers = self._answers
+        answers = self._answers_on(sock)
         answers.refused = False
         try:
             answers.read(sock.recv, replies, count, not raw, more)
-        except BuiltinTimeoutError:
-            self.disconnect()
-            raise TimeoutError(f"Timeout reading from {self._host_error()}") from None
-        except OSError as error:
-            self.disconnect()
-            raise ConnectionError(f"{error} while reading from {self._host_error()}") from None
-        except BaseException:
-            self.disconnect()
+        except BaseException as error:
+            self._give_up(error)
             raise
         if not more:
             if answers.reader.has_data() or len(replies) > count:
@@ -128,6 +123,64 @@ class _Direct(_Patient):
             elif self.health_check_interval:
                 self.next_health_check = time.monotonic() + self.health_check_interval
         return answers.refused
+
+    def ask(self, data: bytes, raw: bool) -> tuple[Any, bool]:
+        """Send one packed command, and return the answer, and whether that is or holds an error.
+
+        In one pass: what `send_packed_command` and `read_replies` do, without what is only of use
+        to many.
+
+        Raises:
+            ConnectionError, TimeoutError: redis-py's; the connection is closed then.
+        """
+        sock = self._sock
+        if sock is None or self.protocol != 2 or self.health_check_interval or not self._plain:
+            return ask(self, data, raw)
+        answers = self._answers
+        if answers is None or self._answers_of is not sock:
+            answers = self._answers_on(sock)
+        answers.refused = False
+        try:
+            # A write by way of the socket would poll first, as it has a timeout.
+            try:
+                sent = os.write(answers.descriptor, data)
+            except BlockingIOError:
+                sent = 0
+            if sent != len(data):
+                sock.sendall(memoryview(data)[sent:])
+            gets = answers.gets(not raw)
+            reply = MISSING
+            while reply is MISSING:
+                answers.reader.feed(_some(sock.recv))
+                reply = gets()
+        except BaseException as error:
+            self._give_up(error)
+            raise
+        if answers.reader.has_data():
+            self.disconnect()  # it says more than was asked for
+        return reply, answers.refused
+
+    def _answers_on(self, sock: Any) -> Answers:
+        if self._answers is None or self._answers_of is not sock:
+            self._answers, self._answers_of = Answers(self, sock), sock
+        return self._answers
+
+    def _give_up(self, error: BaseException) -> None:
+        """Close the connection; raise redis-py's error in place of the socket's."""
+        self.disconnect()
+        if isinstance(error, BuiltinTimeoutError):
+            raise TimeoutError(f"Timeout talking to {self._host_error()}") from None
+        if isinstance(error, OSError):
+            raise ConnectionError(f"{error} while talking to {self._host_error()}") from None
+
+    def is_quiet(self) -> bool:
+        """Whether it is connected, and the server neither says anything nor has closed it."""
+        sock = self._sock
+        if sock is None or self._should_reconnect:
+            return False
+        if not self._plain or self._answers is None or self._answers_of is not sock:
+            return not self.can_read()  # type: ignore[attr-defined]
+        return not self._answers.poll(0)
 
     def disconnect(self, *args: Any, **kwargs: Any) -> None:
         self._answers = self._answers_of = None
@@ -138,14 +191,23 @@ class Answers:
     """A parser of a connection's answers.
 
     Attributes:
+        descriptor: the socket's.
+        poll: asks it for what there is to read.
         reader: hiredis' parser; gives MISSING for what is not all there.
         refused: set when an answer is an error, or holds one; so nobody has to look at each.
         useless: set when one of them says that the server is not, or no more, the one to ask.
     """
 
-    __slots__ = ("_decodes", "_parse_error", "reader", "refused", "useless")
+    __slots__ = (
+        *("_decodes", "_parse_error"),
+        *("descriptor", "poll", "reader", "refused", "useless"),
+    )
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Any, sock: Any) -> None:
+        self.descriptor = sock.fileno()
+        poll = select.poll()
+        poll.register(self.descriptor, select.POLLIN)
+        self.poll = poll.poll
         self.refused = self.useless = False
         self._parse_error = connection._parser.parse_error
         encoder = connection.encoder
@@ -210,6 +272,8 @@ class _AsyncPatient:
     socket_timeout: float | None
     _writer: asyncio.StreamWriter | None
     _packed: tuple[Any, float | None] | None = None
+    _answers: Answers | None = None
+    _answers_of: Any = None
     _blocks: float | None = None
 
     def pack_command(self, *args: Any) -> Any:
@@ -237,6 +301,15 @@ class _AsyncPatient:
         """What bytes go through, for whoever has checked the connection out."""
         return self._writer.transport if self._writer is not None else None
 
+    def answers(self) -> Answers:
+        """Return the parser of what comes through the transport."""
+        transport = self.transport
+        if self._answers is None or self._answers_of is not transport:
+            sock = transport.get_extra_info("socket")
+            self._answers, self._answers_of = Answers(self, sock), transport
+        self._answers.refused = self._answers.useless = False
+        return self._answers
+
     def is_quiet(self) -> bool:
         """Whether it is connected, and the server neither says anything nor has closed it.
 
@@ -245,9 +318,7 @@ class _AsyncPatient:
         transport = self.transport
         if transport is None or transport.is_closing() or self.should_reconnect():  # type: ignore[attr-defined]
             return False
-        poll = select.poll()
-        poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
-        return not poll.poll(0)
+        return not self.answers().poll(0)
 
 
 def patience(blocks: float, socket_timeout: float | None) -> float | None:
@@ -279,6 +350,23 @@ def _blocking_seconds(args: Sequence[Any]) -> float | None:
         return None  # the server will say what is wrong with it
 
 
+def ask(connection: Any, data: bytes, raw: bool) -> tuple[Any, bool]:
+    """Do what `_Direct.ask` does, for any connection of redis-py's kind.
+
+    Raises:
+        ConnectionError, TimeoutError: redis-py's.
+    """
+    replies: list[Any] = []
+    connection.send_packed_command((data,))
+    refused = read_replies_of(connection)(replies, 1, raw)
+    return replies[0], refused
+
+
+def read_replies_of(connection: Any) -> Callable[..., bool]:
+    """Return what reads a number of answers from a connection."""
+    return getattr(connection, "read_replies", None) or partial(read_replies, connection)
+
+
 def read_replies(
     connection: Any, replies: list[Any], count: int, raw: bool, more: bool = False
 ) -> bool:
@@ -306,6 +394,8 @@ class TcpConnection(_Direct, redis.Connection):
 
 class TlsConnection(_Direct, redis.SSLConnection):
     """redis-py's TLS connection, patient with blocking commands."""
+
+    _plain = False
 
 
 class UnixConnection(_Direct, redis.UnixDomainSocketConnection):

@@ -19,7 +19,6 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import redis
@@ -27,7 +26,7 @@ from redis.exceptions import RedisClusterException, RedisError
 
 from shardkit.clients import Clients
 from shardkit.commands import Batch, Command, Locate, Pause, Replies, Shard
-from shardkit.connections import patience, read_replies
+from shardkit.connections import ask, patience, read_replies_of
 from shardkit.errors import ShardFailure
 from shardkit.links.carrier import Carrier, NeedClient, NeedComponents, NeedRefresh, Trip
 from shardkit.links.packing import Chunk, pack_command
@@ -100,39 +99,44 @@ class BlockingLink:
             The reply; or the trip, if something is to be done about it; or None if nothing was
             sent, because it is not the usual case.
         """
-        [command] = batch
+        command = batch[0]
         if type(command) is not Command or command.block is not None:
             return None
-        to = command.to
-        name = to if type(to) is str else to.component  # type: ignore[union-attr]
-        component = self._topology.component(name)
-        where = place(to, command.key, {name: component})
+        to, key, args, script = command[:4]
+        if isinstance(to, str):  # the usual case
+            component = self._topology.component(to)
+            number = component.place(key) if component.shards else None
+        else:
+            component = self._topology.component(to.component)
+            number = place(to, key, {component.name: component}).number
+        raw = self._raw
         try:
-            client = self._clients.get(component, where.number, self._raw)
+            client = self._clients.get(component, number, raw)
         except ShardFailure:
             return None
-        script = command.script
         if type(client) is not redis.Redis or (
             script is not None and script.sha not in self._carrier.loaded(client)
         ):
             return None
         try:
-            data = pack_command(command.args)
+            data = pack_command(args)
         except (TypeError, UnicodeEncodeError):
             return None
-        pool, raw = client.connection_pool, self._raw
+        pool: Any = client.connection_pool
         connection: Any = None
         error: Exception | None = None
         sent = whole = False
+        reply: Any = None
         try:
-            connection = pool.get_connection()
+            connection = pool.borrow() or pool.get_connection()
             sent = True
-            connection.send_packed_command((data,))
-            replies = Replies()
-            refused = _read_from(connection)(replies, 1, raw)
+            if hasattr(connection, "ask"):
+                reply, refused = connection.ask(data, raw)
+            else:
+                reply, refused = ask(connection, data, raw)
             whole = True
             if not refused:
-                return replies
+                return Replies((reply,))
         except (RedisError, OSError) as failure:
             error = failure
         finally:
@@ -140,10 +144,11 @@ class BlockingLink:
                 if not whole:
                     connection.disconnect()
                 pool.release(connection)
-        trip = Trip(Parcel(where, component.entry_of(where).address, [0], [command]), client)
+        where = Shard(component.name, number)
+        trip = Trip(Parcel(where, component.entry_of(where).address, [0], batch), client)
         trip.error, trip.sent = error, sent
         if whole:
-            trip.replies, trip.refused = replies, True
+            trip.replies, trip.refused = [reply], True
         return trip
 
     def locate(self, request: Locate) -> list[tuple[Shard, int | None]]:
@@ -263,7 +268,7 @@ class _Voyage:
             try:
                 self.awaited += self.chunks[n].replies
                 more = n + 1 < len(self.chunks)
-                read = _read_from(self.connection)
+                read = read_replies_of(self.connection)
                 if read(trip.replies, self.awaited, self.raw, more):
                     trip.refused = True
             except (RedisError, OSError) as error:
@@ -297,8 +302,3 @@ class _Voyage:
             elif self.limited:
                 self.connection.limit(self.connection.socket_timeout)
             self.pool.release(self.connection)
-
-
-def _read_from(connection: Any) -> Any:
-    """Return what reads a number of answers from a connection."""
-    return getattr(connection, "read_replies", None) or partial(read_replies, connection)

@@ -34,7 +34,7 @@ from redis.exceptions import (
 )
 
 from shardkit.commands import Replies, Reply
-from shardkit.connections import MISSING, Answers, patient
+from shardkit.connections import MISSING, patient
 from shardkit.links.packing import CHUNK_BYTES, CHUNK_REQUESTS, Chunk
 
 # Two chunks are in flight on a line, as on the blocking link: its buffers are bounded.
@@ -144,13 +144,13 @@ class Request:
 
     __slots__ = ("chunks", "future", "left", "refused", "replies", "sent")
 
-    def __init__(self, chunks: list[Chunk], future: asyncio.Future[Request]) -> None:
+    def __init__(self, chunks: list[Chunk], left: int, future: asyncio.Future[Request]) -> None:
         self.chunks = chunks
         self.future = future
         self.sent = 0
         self.replies = Replies()
         self.refused = False  # whether an error is among them, or inside of one
-        self.left = sum(chunk.replies for chunk in chunks)
+        self.left = left
 
     def fail(self, error: Exception, sent: bool) -> None:
         """Say that no answer came; ``sent`` if the server may have seen it."""
@@ -188,14 +188,21 @@ class Line(asyncio.BufferedProtocol):
 
     def carry(self, chunks: list[Chunk]) -> asyncio.Future[Request]:
         """Queue a request, and return the future of it with its replies."""
-        request = Request(chunks, self._loop.create_future())
-        self._queued.append(request)
+        return self._queue(chunks, sum(chunk.replies for chunk in chunks))
+
+    def ask(self, data: bytes) -> asyncio.Future[Request]:
+        """Queue one packed command, and return the future of it with its reply."""
+        return self._queue([Chunk(data, 1)], 1)
+
+    def _queue(self, chunks: list[Chunk], replies: int) -> asyncio.Future[Request]:
+        future: asyncio.Future[Request] = self._loop.create_future()
+        self._queued.append(Request(chunks, replies, future))
         if self._transport is None:
             self._set_out()
         elif not self._is_due:  # the others of this turn join in
             self._is_due = True
             self._loop.call_soon(self._write)
-        return request.future
+        return future
 
     # ---- a connection, while there is something to do
 
@@ -231,7 +238,7 @@ class Line(asyncio.BufferedProtocol):
         self._transport = connection.transport
         self._stream = self._transport.get_protocol()
         self._transport.set_protocol(self)
-        self._answers = Answers(connection)
+        self._answers = connection.answers()
         self._pushes = int(connection.protocol) != 2
         self._is_spent = False
 
@@ -337,7 +344,13 @@ class Line(asyncio.BufferedProtocol):
             request, chunk = flying[0]
             replies = request.replies
             missing = chunk.replies - self._answered
-            if missing == 1 or self._pushes:
+            if missing == 1 and not self._pushes:
+                reply = gets()
+                if reply is MISSING:
+                    return
+                replies.append(reply)
+                missing = 0
+            elif self._pushes:
                 while missing and (reply := gets()) is not MISSING:
                     if not isinstance(reply, PushNotification):
                         replies.append(reply)
