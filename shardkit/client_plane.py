@@ -129,6 +129,9 @@ class _Pinned(Topology):
     async def acomponent(self, name: str) -> Component:
         return self._component
 
+    def fresh(self, name: str) -> Component:
+        return self._component
+
 
 L = TypeVar("L", BlockingLink, AwaitingLink)
 

@@ -112,6 +112,14 @@ class Partial(list["Command | Transaction"]):
     """A batch whose failures come back as values, so that the operation can use what succeeded."""
 
 
+class Coalesced(list["Command | Transaction"]):
+    """A batch in which neighbours may be joined: GETs to MGET, SETs to MSET, HGETs to HMGET.
+
+    For keys that the caller owns: a GET of a key of another type answers None in place of
+    WRONGTYPE. Everything else is as with a plain list; see `shardkit.links.coalescing`.
+    """
+
+
 class Pause(NamedTuple):
     """Yielded instead of a batch: wait so many seconds."""
 

@@ -27,9 +27,10 @@ from redis.exceptions import (
     TryAgainError,
 )
 
-from shardkit.commands import Batch, Command, Pause, Replies, Reply
+from shardkit.commands import Batch, Coalesced, Command, Pause, Replies, Reply
 from shardkit.config.component import Component
 from shardkit.errors import ShardFailure
+from shardkit.links.coalescing import split
 from shardkit.links.parcels import Parcel, lacks_script, may_repeat, settle
 from shardkit.links.plan import Group, components_in, plan
 from shardkit.routing.keys import key_bytes
@@ -151,7 +152,7 @@ class Carrier:
         out: Replies,
     ) -> list[Trip]:
         """Make a group's trips: one, or on a cluster one for each node."""
-        shard, positions, block = group
+        shard, positions, block, plain, alike = group
         entry = component.entry_of(shard)
         if isinstance(client, ShardFailure):
             parcel = Parcel(shard, entry.address)
@@ -162,7 +163,9 @@ class Carrier:
             return []
         if entry.is_cluster:
             return self._to_nodes(batch, group, client, asked, out)
-        parcel = Parcel(shard, entry.address, positions, batch, self.loaded(client), block=block)
+        loaded, joins = self.loaded(client), isinstance(batch, Coalesced)
+        parcel = Parcel(shard, entry.address, positions, batch, loaded, block=block, joins=joins)
+        parcel.plain, parcel.alike = plain, alike
         return [Trip(parcel, client)]
 
     def _to_nodes(
@@ -193,6 +196,9 @@ class Carrier:
                     loaded=self.loaded(client, node.name),
                     asking=asking,
                     block=group.block,
+                    joins=isinstance(batch, Coalesced),
+                    in_slots=True,
+                    plain=group.plain,
                 )
                 trips[name] = Trip(parcel, client, node)
             found.setdefault(name, []).append(position)
@@ -223,6 +229,8 @@ class Carrier:
                 stale[trip.client] = None
             return again
         parcel.loaded.update(parcel.brought)
+        if parcel.runs:
+            trip.replies = split(trip.replies, parcel.runs)
         if not trip.refused and len(trip.replies) == len(parcel.positions):  # no transactions
             for position, reply in zip(parcel.positions, trip.replies, strict=True):
                 out[position] = reply

@@ -19,7 +19,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from operator import add
+from operator import add, itemgetter
 from typing import Any, TypeAlias
 
 import hiredis
@@ -37,6 +37,7 @@ _MOST_COLUMNS = 16
 pack_command: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
 Arguments: TypeAlias = tuple[Argument, ...]
 
+_FIRST = itemgetter(0)
 _LENGTHS = [b"\r\n$%d\r\n" % length for length in range(1024)]
 
 
@@ -79,7 +80,7 @@ def pack_all(commands: Sequence[Arguments]) -> list[Chunk]:
     Raises:
         InvalidArgumentError: an argument is neither text, bytes nor a number.
     """
-    alike = _Alike.of(commands) if len(commands) >= ALIKE else None
+    alike = Alike.of(commands) if len(commands) >= ALIKE else None
     if alike is not None:
         return alike.chunks()
     try:
@@ -120,61 +121,87 @@ def _cuts(sizes: Sequence[int]) -> list[tuple[int, int]]:
 
 
 @dataclass(slots=True)
-class _Alike:
+class Alike:
     """Commands of one name and one number of arguments.
 
     Attributes:
-        head: what every command begins with: the number of arguments, and the name.
-        columns: for each argument after the name, all commands' values.
-        lengths: the same values' lengths.
+        name: the name.
+        columns: for each argument after it, all commands' values.
     """
 
-    head: bytes
+    name: str
     columns: list[Sequence[bytes]]
-    lengths: list[list[int]]
 
     @classmethod
-    def of(cls, commands: Sequence[Arguments]) -> _Alike | None:
+    def of(cls, commands: Sequence[Arguments]) -> Alike | None:
         """Return the commands by column; None if they are not alike, or cannot be sent."""
-        width = len(commands[0])
+        width, name = len(commands[0]), commands[0][0]
         if not 2 <= width <= _MOST_COLUMNS or len(set(map(len, commands))) > 1:
             return None
-        names, *others = zip(*commands, strict=True)
-        name = names[0]
-        if names.count(name) != len(names) or set(map(type, names)) != {str}:
+        if type(name) is not str or [*map(_FIRST, commands)].count(name) != len(commands):
             return None
         columns = []
-        for values in ((name,), *others):
-            column = _encoded(values)
+        for n in range(1, width):
+            column = _encoded(list(map(itemgetter(n), commands)))
             if column is None:
                 return None
             columns.append(column)
-        [encoded] = columns.pop(0)
-        head = b"\r\n*%d\r\n$%d\r\n%b" % (width, len(encoded), encoded)
-        return cls(head, columns, [list(map(len, column)) for column in columns])
+        return cls(name, columns)
 
-    def chunks(self) -> list[Chunk]:
-        """Pack them, cut into chunks."""
-        count = len(self.lengths[0])
+    def chunks(self, joined: str = "", shared: int = 0) -> list[Chunk]:
+        """Pack them, cut into chunks.
+
+        Args:
+            joined: the name of the command that does all of them at once; each chunk is one such.
+            shared: how many of their first arguments are the same, and then said once.
+        """
+        columns = self.columns[shared:]
+        lengths = [list(map(len, column)) for column in columns]
+        count = len(lengths[0])
+        name = (joined or self.name).encode()
+        head = b"\r\n*%d\r\n$%d\r\n%b" % (1 + len(columns), len(name), name)
         # A length's own digits are taken for twelve bytes with what surrounds them: enough for all.
-        fixed = len(self.head) + 12 * len(self.columns)
-        if count <= CHUNK_REQUESTS and sum(map(sum, self.lengths)) + fixed * count <= CHUNK_BYTES:
-            return [Chunk(self._data(0, count), count)]
-        sizes = self.lengths[0]
-        for lengths in self.lengths[1:]:
-            sizes = list(map(add, sizes, lengths))
-        cuts = _cuts([size + fixed for size in sizes])
-        return [Chunk(self._data(a, b), b - a) for a, b in cuts]
+        fixed = 12 * len(columns) + (0 if joined else len(head))
+        if count <= CHUNK_REQUESTS and sum(map(sum, lengths)) + fixed * count <= CHUNK_BYTES:
+            cuts = [(0, count)]
+        else:
+            sizes = lengths[0]
+            for more in lengths[1:]:
+                sizes = list(map(add, sizes, more))
+            cuts = _cuts([size + fixed for size in sizes])
+        if not joined:
+            return [Chunk(_interleaved(head, columns, lengths, a, b), b - a) for a, b in cuts]
+        first = [name, *(column[0] for column in self.columns[:shared])]
+        said = b"".join(b"\r\n$%d\r\n%b" % (len(value), value) for value in first)
+        return [
+            Chunk(
+                b"*%d" % (len(first) + (b - a) * len(columns))
+                + said
+                + _interleaved(b"", columns, lengths, a, b),
+                b - a,
+            )
+            for a, b in cuts
+        ]
 
-    def _data(self, a: int, b: int) -> bytes:
-        stride = 1 + 2 * len(self.columns)
-        pieces: list[bytes] = [self.head] * (stride * (b - a) + 1)
-        for n, (column, lengths) in enumerate(zip(self.columns, self.lengths, strict=True)):
-            pieces[2 * n + 1 :: stride] = _prefixes(lengths[a:b])
-            pieces[2 * n + 2 :: stride] = column[a:b]
-        pieces[0] = self.head[2:]  # the others begin with the end of the command before
-        pieces[-1] = b"\r\n"
-        return b"".join(pieces)
+
+def _interleaved(
+    head: bytes, columns: Sequence[Sequence[bytes]], lengths: Sequence[list[int]], a: int, b: int
+) -> bytes:
+    """Return rows ``a`` to ``b`` of the columns, each value with its length, each row with a head.
+
+    What stands between two values begins with the end of the one before; the head of the first row
+    has nothing to end.
+    """
+    first = 1 if head else 0
+    stride = first + 2 * len(columns)
+    pieces: list[bytes] = [head] * (stride * (b - a) + 1)
+    for n, (column, sizes) in enumerate(zip(columns, lengths, strict=True)):
+        pieces[first + 2 * n : -1 : stride] = _prefixes(sizes[a:b])
+        pieces[first + 2 * n + 1 : -1 : stride] = column[a:b]
+    if head:
+        pieces[0] = head[2:]
+    pieces[-1] = b"\r\n"
+    return b"".join(pieces)
 
 
 def _prefixes(lengths: list[int]) -> list[bytes]:
@@ -184,7 +211,7 @@ def _prefixes(lengths: list[int]) -> list[bytes]:
         return [b"\r\n$%d\r\n" % length for length in lengths]
 
 
-def _encoded(values: tuple[Any, ...]) -> Sequence[bytes] | None:
+def _encoded(values: Sequence[Any]) -> Sequence[bytes] | None:
     """Return values as they are sent; None if that is left to hiredis."""
     kinds = set(map(type, values))
     try:

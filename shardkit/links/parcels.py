@@ -28,7 +28,8 @@ from redis.exceptions import (
 from shardkit.commands import Argument, Batch, Command, Replies, Reply, Shard, Transaction
 from shardkit.errors import CommandRefused, ShardErrors, ShardFailure, ShardUnavailable
 from shardkit.links import packing
-from shardkit.links.packing import Chunk, join, pack, pack_all, pack_command
+from shardkit.links.coalescing import Run, join_all, pack_joined
+from shardkit.links.packing import Alike, Chunk, join, pack, pack_all, pack_command
 
 _MULTI = pack_command(("MULTI",))
 _EXEC = pack_command(("EXEC",))
@@ -49,6 +50,11 @@ class Parcel:
         brought: those that this parcel brings along.
         asking: whether the (only) request follows a slot on the move.
         block: how long its (only) request may block.
+        plain: whether all are known to be commands without scripts.
+        alike: the same requests by column, if they are alike.
+        joins: whether neighbours that are alike become one command (see `coalescing`).
+        in_slots: whether only those whose keys share a slot can.
+        runs: if they did, how replies are split again.
     """
 
     shard: Shard
@@ -59,6 +65,11 @@ class Parcel:
     brought: set[str] = field(default_factory=set)
     asking: bool = False
     block: float | None = None
+    plain: bool = False
+    alike: Alike | None = None
+    joins: bool = False
+    in_slots: bool = False
+    runs: list[Run] = field(default_factory=list)
 
     def chunks(self) -> list[Chunk]:
         """Pack the requests.
@@ -67,6 +78,13 @@ class Parcel:
             InvalidArgumentError: an argument is neither text, bytes nor a number.
         """
         chunks: list[Chunk] = []
+        self.runs = []
+        if self.alike is not None:
+            joined = join_all(self.alike) if self.joins else None
+            if joined is None:
+                return self.alike.chunks()
+            chunks, self.runs = joined
+            return chunks
         # Slice by slice: a hundred thousand requests, passed over again and again, would come from
         # memory each time and not from the processor's cache.
         for start in range(0, len(self.positions), packing.CHUNK_REQUESTS):
@@ -77,9 +95,17 @@ class Parcel:
         return chunks
 
     def _packed(self, requests: Batch) -> list[Chunk]:
-        if set(map(type, requests)) == {Command} and set(map(_SCRIPT, requests)) == {None}:
-            return pack_all(list(map(_ARGS, requests)))
+        if self.plain or (
+            set(map(type, requests)) == {Command} and set(map(_SCRIPT, requests)) == {None}
+        ):
+            if not self.joins or self.asking:
+                return pack_all(list(map(_ARGS, requests)))
+            chunks, runs = pack_joined(list(map(_ARGS, requests)), self.in_slots)
+            self.runs += runs
+            return chunks
         pieces = [self._pack(request) for request in requests]
+        if self.joins:
+            self.runs.append(Run(sum(count for _, count in pieces)))
         return join([data for data, _ in pieces], [count for _, count in pieces])
 
     def _requests(self, positions: Sequence[int]) -> Batch:

@@ -61,6 +61,8 @@ def hashed_parts(keys: Sequence[Key]) -> list[bytes]:
     try:
         if kinds == {str}:
             found = list(map(str.encode, keys))  # type: ignore[arg-type]
+        elif kinds == {bytes}:
+            found = list(keys)  # type: ignore[arg-type]
         elif kinds == {int}:
             found = list(map(b"%d".__mod__, keys))
         else:
