@@ -20,11 +20,11 @@ A run says how the server's replies become those of the batch again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import groupby, islice
+from itertools import groupby, islice, pairwise
 from typing import Any, NamedTuple, TypeAlias
 
 from shardkit.commands import Key, Reply
-from shardkit.links.packing import Alike, Arguments, Chunk, join, pack_all
+from shardkit.links.packing import Alike, Arguments, Chunk, join, pack, pack_all
 from shardkit.routing.placement import slot_of
 
 # By name and number of arguments: what they become, and how many of the arguments all share.
@@ -59,13 +59,24 @@ def pack_joined(commands: Sequence[Arguments], in_slots: bool) -> tuple[list[Chu
     joined = None if alike is None else join_all(alike)
     if joined is not None:
         return joined
-    pieces: list[Chunk] = []
+    kinds = [_kind(args, in_slots) for args in commands]
+    if not any(a is not None and a == b for a, b in pairwise(kinds)):
+        return pack_all(commands), [Run(len(commands))]
+    packed: list[Chunk] = []
     runs: list[Run] = []
-    for kind, group in groupby(commands, key=lambda args: _kind(args, in_slots)):
-        more, mine = _pack_run(kind, list(group))
-        pieces += more
-        runs += mine
-    return join([piece.data for piece in pieces], [piece.replies for piece in pieces]), runs
+    start = 0
+    for kind, group in groupby(kinds):
+        stop = start + len(list(group))
+        run, start = commands[start:stop], stop
+        alike = Alike.of(run) if kind is not None and len(run) > 1 else None
+        if kind is not None and alike is not None:
+            chunks, joined_runs = _join(kind[0], kind[1], alike)
+            packed += chunks
+            runs += joined_runs
+        else:
+            packed += [Chunk(pack(args), 1) for args in run]
+            runs.append(Run(len(run)))
+    return join([each.data for each in packed]), runs
 
 
 def split(replies: Iterable[Reply], runs: Sequence[Run]) -> list[Reply]:
@@ -91,16 +102,10 @@ def _kind(args: Arguments, in_slots: bool) -> _Kind:
     if joined is None:
         return None
     key: Any = args[1]
+    if in_slots and not isinstance(key, str | bytes | int):
+        return None
     slot = slot_of(key) if in_slots else None
     return (*joined, key if joined[1] else None, slot)
-
-
-def _pack_run(kind: _Kind, commands: Sequence[Arguments]) -> tuple[list[Chunk], list[Run]]:
-    alike = Alike.of(commands) if kind is not None and len(commands) > 1 else None
-    if kind is None or alike is None:
-        chunks = pack_all(commands)
-        return chunks, [Run(len(commands))]
-    return _join(kind[0], kind[1], alike)
 
 
 def join_all(alike: Alike) -> tuple[list[Chunk], list[Run]] | None:
