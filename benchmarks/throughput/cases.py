@@ -95,13 +95,14 @@ def batches(
         for work in works:
             for size in sizes:
                 commands = WORKS[work](size)
-                prepared = ours.prepare(commands)
+                prepared, coalesced = ours.prepare(commands), ours.coalesced(commands)
                 fill(shard_map, component, sets(size))
                 assert list(ours.batch(prepared)) == raw.batch(commands) or work != "GET"
                 contestants: dict[str, Callable[[], object]] = {
                     LIMIT: lambda c=commands: raw.batch(c),
                     "shardkit": lambda p=prepared: ours.batch(p),
                     "shardkit, commands built too": lambda c=commands: ours.all(c),
+                    "shardkit, coalesced": lambda c=coalesced: ours.batch(c),
                 }
                 if peers:
                     contestants |= {

@@ -15,7 +15,7 @@ import redis
 import redis.asyncio as aioredis
 
 from shardkit import AsyncShardKit, ShardKit
-from shardkit.commands import Command
+from shardkit.commands import Coalesced, Command
 from throughput.limits import Address
 from throughput.works import Commands
 
@@ -30,6 +30,10 @@ class Ours:
     def prepare(self, commands: Commands) -> list[Command]:
         """Return the batch, as an operation yields it."""
         return [Command(self._component, args[1], args) for args in commands]
+
+    def coalesced(self, commands: Commands) -> Coalesced:
+        """Return the batch, as an operation yields it that owns the keys."""
+        return Coalesced(self.prepare(commands))
 
     def one(self, *args: Any) -> Any:
         """Carry one command."""

@@ -133,7 +133,13 @@ def slot_ranges(count: int) -> list[range]:
 
 def _crc32(count: int) -> Place:
     def place(key: Key) -> int:
-        data = key if type(key) is bytes else key_bytes(key)
+        if type(key) is str:  # the usual case, without a function call
+            try:
+                data = key.encode()
+            except UnicodeEncodeError:
+                data = key_bytes(key)  # says what is wrong
+        else:
+            data = key if type(key) is bytes else key_bytes(key)
         return crc32(hash_tag(data) if b"{" in data else data) % count
 
     return place
