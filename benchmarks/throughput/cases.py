@@ -109,7 +109,7 @@ def batches(
                         "redis-py, pipelines": lambda c=commands: theirs.batch(c),
                         "redis-py, in threads": lambda c=commands: theirs.batch_in_threads(c),
                     }
-                found[f"{size:,} {work}"] = ratios(contestants)
+                found[f"{size:,} {work}"] = ratios(contestants, repeats=5)
     raw.close()
     theirs.close()
     return found

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -111,32 +112,37 @@ def twemproxy(directory: str, ports: list[int]) -> tuple[Calls, Callable[[], Non
 
 async def coredis(ports: list[int]) -> dict[str, dict[str, float]]:
     """coredis, awaited: a client and a pipeline for each shard."""
-    import asyncio
-
     import coredis as library
 
     from throughput.limits import RawWires
 
     raw = await RawWires.open([("127.0.0.1", port, 0) for port in ports])
-    clients: list[Any] = [library.Redis(port=port) for port in ports]
+    opened = AsyncExitStack()
+    clients: list[Any] = [
+        await opened.enter_async_context(library.Redis(port=port)) for port in ports
+    ]
 
     async def one(key: str) -> Any:
         return await clients[crc32(key.encode()) % len(clients)].get(key)
 
-    async def batch(commands: Commands) -> Any:
-        pipes = [await client.pipeline(transaction=False) for client in clients]
-        for args in commands:
-            await pipes[shard_of(args, len(pipes))].get(args[1])
-        return await asyncio.gather(*(pipe.execute() for pipe in pipes))
+    async def batch(commands: Commands) -> None:
+        async with AsyncExitStack() as pipes:
+            each = [
+                await pipes.enter_async_context(client.pipeline(transaction=False))
+                for client in clients
+            ]
+            for args in commands:
+                each[shard_of(args, len(each))].get(args[1])
 
     commands = gets(10_000)
     key = commands[0][1]
-    return {
-        "GET": await aratios({LIMIT: lambda: raw.one("GET", key), "coredis": lambda: one(key)}),
-        "10,000 GET": await aratios(
-            {LIMIT: lambda: raw.batch(commands), "coredis": lambda: batch(commands)}
-        ),
-    }
+    async with opened:
+        return {
+            "GET": await aratios({LIMIT: lambda: raw.one("GET", key), "coredis": lambda: one(key)}),
+            "10,000 GET": await aratios(
+                {LIMIT: lambda: raw.batch(commands), "coredis": lambda: batch(commands)}
+            ),
+        }
 
 
 def main(peer: str, directory: str, ports: list[int]) -> dict[str, dict[str, float]]:

@@ -14,6 +14,23 @@ All through redis-py's documented extension points, ``connection_class`` and ``c
 """
 
 from shardkit.connections.connector import Connector
-from shardkit.connections.wire import MISSING, Answers, ask, patience, patient, read_replies_of
+from shardkit.connections.wire import (
+    MISSING,
+    READ_BYTES,
+    Answers,
+    ask,
+    patience,
+    patient,
+    read_replies_of,
+)
 
-__all__ = ["MISSING", "Answers", "Connector", "ask", "patience", "patient", "read_replies_of"]
+__all__ = [
+    "MISSING",
+    "READ_BYTES",
+    "Answers",
+    "Connector",
+    "ask",
+    "patience",
+    "patient",
+    "read_replies_of",
+]

@@ -34,7 +34,7 @@ from redis.exceptions import (
 )
 
 from shardkit.commands import Replies, Reply
-from shardkit.connections import MISSING, patient
+from shardkit.connections import MISSING, READ_BYTES, patient
 from shardkit.links.packing import CHUNK_BYTES, CHUNK_REQUESTS, Chunk
 
 # Two chunks are in flight on a line, as on the blocking link: its buffers are bounded.
@@ -178,7 +178,7 @@ class Line(asyncio.BufferedProtocol):
         self._stream: Any = None
         self._answers: Any = None
         self._pushes = False
-        self._buffer = memoryview(bytearray(CHUNK_BYTES))
+        self._buffer = memoryview(bytearray(READ_BYTES))
         self._connecting: asyncio.Task[None] | None = None
         self._is_due = False
         self._is_spent = False

@@ -27,7 +27,7 @@ import hiredis
 from shardkit.commands import Argument
 from shardkit.errors import InvalidArgumentError
 
-CHUNK_BYTES = 64 * 1024
+CHUNK_BYTES = 256 * 1024
 CHUNK_REQUESTS = 1000
 # Fewer commands than these are packed one by one; the columns would cost more.
 ALIKE = 4

@@ -4,7 +4,7 @@
 
     batch      [SADD a, SADD b, SADD c, SADD d]
     parcels    shard 0: [SADD a, SADD c] at positions 0, 2     shard 1: [SADD b, SADD d] at 1, 3
-    chunks     each parcel's requests packed, cut every 64 KiB or 1,000 requests
+    chunks     each parcel's requests packed, cut every 256 KiB or 1,000 requests
 
 A chunk is what is in flight to one server at a time, while the one before it is read, so a batch of
 any size needs bounded buffers and cannot deadlock: the servers' replies are always being read.
