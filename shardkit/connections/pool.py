@@ -32,14 +32,6 @@ _process = _Process()
 os.register_at_fork(after_in_child=_process.after_fork)
 
 
-def _is_quiet(connection: Any) -> bool:
-    if hasattr(connection, "is_quiet"):
-        return connection.is_quiet()  # type: ignore[no-any-return]
-    return (
-        connection.is_connected and not connection.should_reconnect() and not connection.can_read()
-    )
-
-
 class _Lending:
     """A pool of connections, which remain checked out of redis-py's own while they rest here.
 
@@ -61,7 +53,7 @@ class _Lending:
             return None
         try:
             # That of a parent is of no use to its child.
-            if connection.pid == _process.pid and _is_quiet(connection):
+            if connection.pid == _process.pid and connection.is_quiet():
                 connection.lent = True
                 return connection
         except (RedisError, OSError):

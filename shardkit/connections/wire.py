@@ -72,6 +72,14 @@ class _Patient:
             self._blocks = None
         return super().read_response(*args, timeout=timeout, **kwargs)  # type: ignore[misc]
 
+    def ask(self, data: bytes, raw: bool) -> tuple[Any, bool]:
+        """Send one packed command; see the function."""
+        return ask(self, data, raw)
+
+    def is_quiet(self) -> bool:
+        """Whether it is connected, and the server neither says anything nor has closed it."""
+        return is_quiet(self)
+
     def limit(self, seconds: float | None) -> None:
         """From now on wait so long for each read and write; None is for ever."""
         if self._sock is not None:
@@ -179,7 +187,7 @@ class _Direct(_Patient):
         if sock is None or self._should_reconnect:
             return False
         if not self._plain or self._answers is None or self._answers_of is not sock:
-            return not self.can_read()  # type: ignore[attr-defined]
+            return is_quiet(self)
         return not self._answers.poll(0)
 
     def disconnect(self, *args: Any, **kwargs: Any) -> None:
@@ -350,8 +358,15 @@ def _blocking_seconds(args: Sequence[Any]) -> float | None:
         return None  # the server will say what is wrong with it
 
 
+def is_quiet(connection: Any) -> bool:
+    """Whether a connection of redis-py's kind is connected, and the server says nothing."""
+    return (
+        connection.is_connected and not connection.should_reconnect() and not connection.can_read()
+    )
+
+
 def ask(connection: Any, data: bytes, raw: bool) -> tuple[Any, bool]:
-    """Do what `_Direct.ask` does, for any connection of redis-py's kind.
+    """Send one packed command, and return the answer, and whether that may be or hold an error.
 
     Raises:
         ConnectionError, TimeoutError: redis-py's.

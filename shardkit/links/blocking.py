@@ -26,7 +26,7 @@ from redis.exceptions import RedisClusterException, RedisError
 
 from shardkit.clients import Clients
 from shardkit.commands import Batch, Command, Locate, Pause, Replies, Shard
-from shardkit.connections import ask, patience, read_replies_of
+from shardkit.connections import patience, read_replies_of
 from shardkit.errors import ShardFailure
 from shardkit.links.carrier import Carrier, NeedClient, NeedComponents, NeedRefresh, Trip
 from shardkit.links.packing import Chunk, pack_command
@@ -130,10 +130,7 @@ class BlockingLink:
         try:
             connection = pool.borrow() or pool.get_connection()
             sent = True
-            if hasattr(connection, "ask"):
-                reply, refused = connection.ask(data, raw)
-            else:
-                reply, refused = ask(connection, data, raw)
+            reply, refused = connection.ask(data, raw)
             whole = True
             if not refused:
                 return Replies((reply,))

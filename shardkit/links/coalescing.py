@@ -24,13 +24,15 @@ from itertools import groupby, islice, pairwise
 from typing import Any, NamedTuple, TypeAlias
 
 from shardkit.commands import Key, Reply
-from shardkit.links.packing import Alike, Arguments, Chunk, join, pack, pack_all
+from shardkit.links.packing import CHUNK_BYTES, Alike, Arguments, Chunk, join, pack, pack_all
 from shardkit.routing.placement import slot_of
 
 # By name and number of arguments: what they become, and how many of the arguments all share.
 _JOINED = {("GET", 2): ("MGET", 0), ("SET", 3): ("MSET", 0), ("HGET", 3): ("HMGET", 1)}
 _NAMES = frozenset(name for name, _ in _JOINED)
-_Kind: TypeAlias = "tuple[str, int, Key | None, int | None] | None"
+_Kind: TypeAlias = tuple[str, int, tuple[type, Key] | None, int | None] | None
+# So many or more are packed by column.
+_FEW = 8
 
 
 class Run(NamedTuple):
@@ -68,6 +70,12 @@ def pack_joined(commands: Sequence[Arguments], in_slots: bool) -> tuple[list[Chu
     for kind, group in groupby(kinds):
         stop = start + len(list(group))
         run, start = commands[start:stop], stop
+        if kind is not None and 1 < len(run) < _FEW:
+            data = _joined(kind[0], kind[1], run)
+            if len(data) <= CHUNK_BYTES:
+                packed.append(Chunk(data, 1))
+                runs.append(Run(len(run), joined=True))
+                continue
         alike = Alike.of(run) if kind is not None and len(run) > 1 else None
         if kind is not None and alike is not None:
             chunks, joined_runs = _join(kind[0], kind[1], alike)
@@ -77,6 +85,12 @@ def pack_joined(commands: Sequence[Arguments], in_slots: bool) -> tuple[list[Chu
             packed += [Chunk(pack(args), 1) for args in run]
             runs.append(Run(len(run)))
     return join([each.data for each in packed]), runs
+
+
+def _joined(name: str, shared: int, commands: Sequence[Arguments]) -> bytes:
+    """Pack a few commands as one."""
+    values = (value for args in commands for value in args[1 + shared :])
+    return pack((name, *commands[0][1 : 1 + shared], *values))
 
 
 def split(replies: Iterable[Reply], runs: Sequence[Run]) -> list[Reply]:
@@ -105,7 +119,8 @@ def _kind(args: Arguments, in_slots: bool) -> _Kind:
     if in_slots and not isinstance(key, str | bytes | int):
         return None
     slot = slot_of(key) if in_slots else None
-    return (*joined, key if joined[1] else None, slot)
+    # With its type: 1 and 1.0 are equal, but not the same key.
+    return (*joined, (type(key), key) if joined[1] else None, slot)
 
 
 def join_all(alike: Alike) -> tuple[list[Chunk], list[Run]] | None:

@@ -184,7 +184,9 @@ def test_what_is_sent_for_joined_commands_is_one_command() -> None:
     [chunk], runs = pack_joined([("HGET", "h", "x"), ("HGET", "i", "y")], in_slots=False)
     assert (chunk.replies, runs) == (2, [Run(2)])
     [chunk], runs = pack_joined([("GET", 1), ("GET", 1.5), ("GET", "x")], in_slots=False)
-    assert chunk.data == b"".join(map(pack_command, [("GET", 1), ("GET", 1.5), ("GET", "x")]))
+    assert chunk.data == pack_command(("MGET", 1, 1.5, "x"))
+    [chunk], runs = pack_joined([("HGET", 1, "x"), ("HGET", 1.0, "y")], in_slots=False)
+    assert (chunk.replies, runs) == (2, [Run(2)])
 
 
 def test_replies_are_split_again() -> None:
