@@ -13,6 +13,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from shardkit.bench import plots
+
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -58,25 +60,9 @@ def bars(
     limits: Mapping[str, float] | None = None,
 ) -> None:
     """Draw a bar for each value, and a mark at its limit, as benchmarks/results/<name>.svg."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = name  # the same figures, the same file
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 0.6 + 0.5 * len(values)), layout="constrained")
-    labels = list(values)
-    axes.barh(labels, list(values.values()), color="#4477aa", height=0.6)
-    for n, label in enumerate(labels):
-        if limits and label in limits:
-            axes.plot([limits[label]] * 2, [n - 0.4, n + 0.4], color="#cc3311", linewidth=2)
-    axes.invert_yaxis()
-    axes.set_xlabel(unit)
-    axes.set_title(title, loc="left")
-    axes.spines[["top", "right"]].set_visible(False)
     RESULTS.mkdir(exist_ok=True)
-    figure.savefig(RESULTS / f"{name}.svg", metadata={"Date": None})
-    pyplot.close(figure)
+    series = {label: {unit: value} for label, value in values.items()}
+    plots.bars(RESULTS / f"{name}.svg", title, series, unit, limits)
 
 
 def lines(name: str, title: str, series: Mapping[str, Mapping[float, float]], unit: str) -> None:

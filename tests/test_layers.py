@@ -29,12 +29,15 @@ GROUPS = [
     "routers",
     "scripts",
     "structures",
+    "geo",
     "kit",
     "__init__",  # the public names; what follows uses them like everybody else
     "local",
     "testing",
+    "doctor",
     "cli",
     "demo",  # mounted into the command line by name
+    "bench",  # likewise
     "__main__",
 ]
 

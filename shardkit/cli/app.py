@@ -33,6 +33,9 @@ COMMANDS = {
     "config": "shardkit.cli.config:config",
     "locate": "shardkit.cli.locate:locate",
     "status": "shardkit.cli.status:status",
+    "geo": "shardkit.cli.geo:geo",
+    "doctor": "shardkit.cli.doctor:doctor",
+    "bench": "shardkit.bench.command:bench",
     "demo": "shardkit.demo.command:demo",
 }
 

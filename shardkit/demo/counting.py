@@ -27,8 +27,7 @@ import redis
 from shardkit.demo.access_log import Batch, Visitor
 from shardkit.kit import ShardKit
 from shardkit.routing.keys import text
-from shardkit.routing.partition import part_count
-from shardkit.structures.unique_visitors import VisitorPlace
+from shardkit.structures.unique_days import VisitorPlace
 
 HITS: Final = "demo:hits"
 VISITORS: Final = "demo:unique"
@@ -94,7 +93,7 @@ class Counting:
             conn.unlink(HITS)
 
         @kit.sharded_connection(VISITORS_COMPONENT)
-        def is_there(conn: redis.Redis, key: str, visitor: int) -> bool:
+        def is_there(conn: redis.Redis, key: str, visitor: int | str) -> bool:
             return bool(conn.sismember(key, str(visitor)))
 
         self._count_hits = count_hits
@@ -121,7 +120,7 @@ class Counting:
         visitors = self.visitors.counts(days)
         planned = self.kit.together(*(self.visitors.deferred.expected(day) for day in days))
         return [
-            DayFigures(day, visitors[day], hits[day], total, self._parts(total))
+            DayFigures(day, visitors[day], hits[day], total, self.visitors.parts(total))
             for day, total in zip(days, planned, strict=True)
         ]
 
@@ -135,6 +134,3 @@ class Counting:
         for day in self._read_hits():
             self.visitors.delete(day)
         self._forget_hits()
-
-    def _parts(self, total: int) -> int:
-        return part_count(total, self.visitors.shard_size)

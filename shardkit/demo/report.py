@@ -15,7 +15,7 @@ from shardkit.demo.counting import DayFigures
 from shardkit.demo.load import ShardLoad
 from shardkit.demo.replay import Replayed
 from shardkit.demo.weighing import Weights
-from shardkit.structures.unique_visitors import VisitorPlace
+from shardkit.structures.unique_days import VisitorPlace
 
 _ROWS: Final = 40  # of a table for people
 _BAR: Final = 20  # columns

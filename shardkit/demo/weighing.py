@@ -76,9 +76,10 @@ def weigh(counting: Counting, days: Iterable[DayFigures]) -> Weights | None:
         with parts.kit() as kit:
             for day in chosen:
                 name = counting.visitors.count_key(day.day)
-                ids = kit.set(name, component="scale", total=day.planned, members=int)
+                counted = counting.visitors.visitors(day.day)
+                ids = kit.set(name, component="scale", total=counted.total, members=int)
                 parts.client.mset({name: day.visitors, f"{name}:expected": day.planned})
-                for page in pages(counting.visitors.visitors(day.day).smembers(), _AT_ONCE):
+                for page in pages(counted.smembers(), _AT_ONCE):
                     ids.sadd(*page)
                     plain.client.sadd(name, *page)
                     text.client.sadd(name, *map(_as_uuid, page))

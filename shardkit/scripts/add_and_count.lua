@@ -1,10 +1,21 @@
--- Add members to a set and count the new ones, in one step.
--- KEYS[1]  a SET
--- KEYS[2]  a counter, a STRING
--- ARGV     the members, some thousands at most
--- Reply    how many were new
-local added = redis.call('SADD', KEYS[1], unpack(ARGV))
-if added > 0 then
-  redis.call('INCRBY', KEYS[2], added)
+-- Add members to sets and count the new ones, in one step.
+-- KEYS[1]  a counter, a STRING
+-- KEYS[2]  a SET; and so on for more sets
+-- ARGV     for each set: how many members, and the members, some thousands at most
+-- Reply    how many were new; an error if a set could not be added to: the others' are counted
+redis.call('GET', KEYS[1]) -- fails before anything is added if it is no counter
+local added, at, failed = 0, 1, nil
+for n = 2, #KEYS do
+  local last = at + tonumber(ARGV[at])
+  local reply = redis.pcall('SADD', KEYS[n], unpack(ARGV, at + 1, last))
+  if type(reply) == 'table' then
+    failed = reply
+  else
+    added = added + reply
+  end
+  at = last + 1
 end
-return added
+if added > 0 then
+  redis.call('INCRBY', KEYS[1], added)
+end
+return failed or added

@@ -1,4 +1,4 @@
-"""Members of a set as they are sent, and as they are returned.
+"""Members of a set, fields of a hash: as they are sent, and as they are returned.
 
 However a member is given, ``42``, ``"42"`` or ``b"42"``, it is one member and has one part; how it
 comes back is the structure's choice: int, str or bytes.
@@ -28,6 +28,7 @@ class Members(Generic[M]):
     Args:
         kind: int, str or bytes.
         name: the structure's name, for error messages.
+        noun: what they are called: ``member``, ``field``.
 
     Attributes:
         decode: gives a member as it comes back, from the reply that holds it.
@@ -35,12 +36,13 @@ class Members(Generic[M]):
 
     decode: Callable[[bytes], M]
 
-    def __init__(self, kind: type[M], name: str) -> None:
+    def __init__(self, kind: type[M], name: str, noun: str = "member") -> None:
         if kind not in (int, str, bytes):
-            raise InvalidArgumentError(f"{name}: members={shown(kind)}", "give int, str or bytes")
+            raise InvalidArgumentError(f"{name}: {noun}s={shown(kind)}", "give int, str or bytes")
         self.kind: type[M] = kind
         self.decode = _DECODERS[kind]
         self._name = name
+        self._noun = noun
 
     def encode(self, member: Key) -> bytes:
         """Return a member as it is sent and hashed.
@@ -57,7 +59,7 @@ class Members(Generic[M]):
                 raise self._refused(
                     member,
                     "is not an integer of 64 bits",
-                    "give -2**63 to 2**63 - 1, or use a set with members=str",
+                    f"give -2**63 to 2**63 - 1, or open it with {self._noun}s=str",
                 )
             return b"%d" % int(sent)
         if self.kind is str and not isinstance(member, str | int):
@@ -65,7 +67,7 @@ class Members(Generic[M]):
                 sent.decode()
             except UnicodeDecodeError:
                 raise self._refused(
-                    member, "is not UTF-8", "use a set with members=bytes"
+                    member, "is not UTF-8", f"open it with {self._noun}s=bytes"
                 ) from None
         return sent
 
@@ -77,8 +79,8 @@ class Members(Generic[M]):
         return self._refused(
             member,
             f"is a {type(member).__name__}",
-            "a member is an int, str or bytes; sadd_many takes any iterable of them",
+            f"a {self._noun} is an int, str or bytes",
         )
 
     def _refused(self, member: object, why: str, remedy: str) -> InvalidArgumentError:
-        return InvalidArgumentError(f"{self._name}: member {shown(member)} {why}", remedy)
+        return InvalidArgumentError(f"{self._name}: {self._noun} {shown(member)} {why}", remedy)

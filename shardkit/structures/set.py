@@ -2,12 +2,19 @@ r"""A large SET as many small ones, each compact on its server.
 
 A server keeps a SET of integers as an *intset*, a sorted array, as long as it has at most
 ``set-max-intset-entries`` members (512 by default); a larger one becomes a hash table. So a set is
-kept in parts::
+kept in parts, which split as they fill (`shardkit.structures.layouts.growing`)::
+
+    visitors:meta    HASH  kind=set groups=64 shard_size=512 members=int
+    visitors:{37}    HASH  parts=9 count=2702          the state of one group of parts
+    visitors:{37}:0  SET   {17, 90210, …}              some 300 members, never more than 512
+      ⋮
+    visitors:{37}:8
+
+or, when it is told how many members there will be, in parts whose number never changes::
 
     visitors:meta    HASH  kind=set total=1000000 shard_size=512 partition=crc32 members=int
     visitors:0       SET   {17, 90210, …}              each about half full: 2 * total // shard_size
-    visitors:1       SET   {4, 1093, …}                parts, and CRC-32 of the member decides which
-      ⋮
+      ⋮                                                parts, and CRC-32 of the member decides which
     visitors:3905
 
     an intset of 64-bit members, as the server holds it:
@@ -21,22 +28,15 @@ One million ids of 60 bits take 72.4 bytes each in one SET of Redis 7.0, and 9.4
 of 128: Redis from 7.2 on, and Valkey, have a compact form for text too, with a limit of its own,
 ``set-max-listpack-entries``.
 
-Members are always hashed, numbers too, because the integers of a set are rarely in sequence. Sets
-that were made with the same parameters have the same members in the parts of the same number, so
-intersections, unions and differences go part by part: on the server where the parts live together,
-otherwise through the client, some hundred parts at a time.
+Members are always hashed, numbers too, because the integers of a set are rarely in sequence.
 """
 
 from __future__ import annotations
 
-import logging
-import operator
-from collections.abc import Callable, Generator, Iterable, Sequence
-from datetime import timedelta
-from functools import reduce
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Generic
 
-from shardkit.commands import Argument, Command, Key, Locate, Partial, Transaction
+from shardkit.commands import Key
 from shardkit.errors import InvalidArgumentError, ParameterMismatchError
 from shardkit.operation import (
     Deferred,
@@ -50,52 +50,47 @@ from shardkit.operation import (
     stream,
 )
 from shardkit.routing.partition import Partition, part_count, partition
-from shardkit.structures.arguments import check_integer, check_name, expiry, shown
+from shardkit.structures import set_algebra
+from shardkit.structures.arguments import check_integer, check_name, shown
+from shardkit.structures.encodings import FORMS, warn_if_not_compact
+from shardkit.structures.laid_out import LaidOut
+from shardkit.structures.layouts import GROUPS, Fixed, Growing, check_groups
 from shardkit.structures.members import M, Members
 from shardkit.structures.meta import differences, open_all
-from shardkit.structures.parted import PARTS_AT_ONCE, Parted
-
-logger = logging.getLogger("shardkit")
+from shardkit.structures.parted import PARTS_AT_ONCE
 
 DEFAULT_SHARD_SIZE = 512
 DEFAULT_SHARD_SIZE_OF_TEXT = 128
 MOST_MEMBERS = 2**63 - 1
 MOST_PARTS = 2**32  # CRC-32 tells no more apart
 MEMBERS_AT_ONCE = 10_000
-# Algebra holds the members of so many parts of every operand in memory.
-PARTS_COMBINED = 256
+# Members of so many parts are in memory at a time.
+PARTS_READ = 256
 
-_ALGEBRA: dict[str, Callable[[set[bytes], set[bytes]], set[bytes]]] = {
-    "SINTER": operator.and_,
-    "SUNION": operator.or_,
-    "SDIFF": operator.sub,
-}
-# By what its members are: the servers' limit to a compact set, and what it is unless changed.
-_LIMITS: dict[type, tuple[str, int]] = {
-    int: ("set-max-intset-entries", DEFAULT_SHARD_SIZE),
-    str: ("set-max-listpack-entries", DEFAULT_SHARD_SIZE_OF_TEXT),
-    bytes: ("set-max-listpack-entries", DEFAULT_SHARD_SIZE_OF_TEXT),
-}
+# By what its members are: the servers' compact form.
+_FORMS: dict[type, str] = {int: "intset", str: "set", bytes: "set"}
 
 
-class ShardedSet(Parted[Face], Generic[Face, M]):
+class ShardedSet(LaidOut[Face], Generic[Face, M]):
     """A SET in parts, over one server or many. Made by ``kit.set``.
 
     Args:
         driver: what runs its operations.
         component: where its keys live.
         name: the prefix of its keys.
-        total: about how many members it will have. More is not an error: parts then outgrow their
-            compact form, and take more memory.
+        total: about how many members it will have, when its parts shall be so many for ever; more
+            is not an error: parts then outgrow their compact form, and take more memory. None:
+            parts split as they fill.
         shard_size: how many members a part may have to be compact: the servers'
             ``set-max-intset-entries``, or for text ``set-max-listpack-entries``. By default theirs:
             512, or 128. A larger one than the server's is logged as a warning.
         members: int, str or bytes: what its members are, and come back as.
-        rule: the partition's name; see `shardkit.routing.partition`.
+        rule: the partition's name, if ``total`` is given; see `shardkit.routing.partition`.
+        groups: how many groups of parts grow by themselves, if ``total`` is not given: a power of
+            two, as many as shards or more. A set of few members wants few groups.
 
     Attributes:
         total, shard_size: as given, or the default.
-        parts: how many parts that makes.
 
     Raises:
         InvalidArgumentError: an argument is out of range.
@@ -110,49 +105,67 @@ class ShardedSet(Parted[Face], Generic[Face, M]):
         driver: Driver,
         component: str,
         name: str,
-        total: int,
+        total: int | None = None,
         shard_size: int | None = None,
         members: type[M] = str,  # type: ignore[assignment]  # kit.set has the exact overloads
         rule: str = "crc32",
+        groups: int = GROUPS,
     ) -> None:
+        check_name(name)
         self._members: Members[M] = Members(members, name)
         if shard_size is None:
-            shard_size = _LIMITS[members][1]
-        self._partition = hashed_partition(name, rule, total, shard_size)
+            shard_size = FORMS[_FORMS[members]].usual[0]
         self.total = total
         self.shard_size = shard_size
-        self.parts = part_count(total, shard_size)
-        parameters = {
-            "total": total,
-            "shard_size": shard_size,
-            "partition": rule,
-            "members": members.__name__,
-        }
-        super().__init__(driver, component, name, parameters)
+        self.layout: Fixed | Growing
+        if total is None:
+            check_integer(name, "shard_size", shard_size, 1, MOST_MEMBERS)
+            check_groups(name, groups)
+            self.layout = Growing(component, name, "SET", shard_size, groups)
+            parameters: dict[str, object] = {"groups": groups, "shard_size": shard_size}
+        else:
+            part_of = hashed_partition(name, rule, total, shard_size)
+            self.layout = Fixed(component, name, part_of, part_count(total, shard_size))
+            parameters = {"total": total, "shard_size": shard_size, "partition": rule}
+        super().__init__(driver, component, name, {**parameters, "members": members.__name__})
 
     @property
     def deferred(self) -> ShardedSet[Deferred, M]:
         """This set with the face whose calls return steps, for ``yield from`` and ``together``."""
         return self._deferred()  # type: ignore[return-value]
 
+    @property
+    def parts(self) -> int:
+        """How many parts it has.
+
+        Raises:
+            InvalidArgumentError: its parts split as they fill.
+        """
+        return self._fixed().count
+
     def part_of(self, member: Key) -> int:
-        """Return the number of a member's part. No exchange."""
-        return self._partition(self._members.encode(member))
+        """Return the number of a member's part. No exchange.
+
+        Raises:
+            InvalidArgumentError: the member does not fit, or the parts split as they fill.
+        """
+        return self._fixed().part_of(self._members.encode(member))
 
     def key_of(self, member: Key) -> str:
-        """Return the key that holds a member. No exchange."""
+        """Return the key that holds a member; see `part_of`. No exchange."""
         return self.part_key(self.part_of(member))
 
     def by_key(self, members: Iterable[Key]) -> dict[str, list[bytes]]:
         """Return members, as they are sent, by the key that holds them. No exchange.
 
         Raises:
-            InvalidArgumentError: a member does not fit.
+            InvalidArgumentError: a member does not fit, or the parts split as they fill.
         """
+        part_of, encode = self._fixed().part_of, self._members.encode
         groups: dict[int, list[bytes]] = {}
         for member in members:
-            sent = self._members.encode(member)
-            groups.setdefault(self._partition(sent), []).append(sent)
+            sent = encode(member)
+            groups.setdefault(part_of(sent), []).append(sent)
         return {self.part_key(part): group for part, group in groups.items()}
 
     @operation
@@ -173,12 +186,12 @@ class ShardedSet(Parted[Face], Generic[Face, M]):
 
         Cost: one exchange, one command a part. O(1) a member.
         """
-        groups = self.by_key(members)
-        if not groups:
+        sent = self._encoded(members)
+        if not sent:
             return 0
         yield from self._open(create=True)
-        added = yield [self._at(key, "SADD", key, *sent) for key, sent in groups.items()]
-        return sum(added)
+        replies = yield from self.layout.write(sent, lambda some, _: ("SADD", *some))
+        return sum(added for _, added in replies)
 
     @operation
     def sadd_many(self, members: Iterable[Key]) -> Operation[int]:
@@ -205,48 +218,48 @@ class ShardedSet(Parted[Face], Generic[Face, M]):
     @operation
     def srem(self, *members: Key) -> Operation[int]:
         """Remove members; return how many were there. Cost: as `sadd`."""
-        groups = self.by_key(members)
-        if not groups:
+        sent = self._encoded(members)
+        if not sent:
             return 0
         yield from self._open()
-        removed = yield [self._at(key, "SREM", key, *sent) for key, sent in groups.items()]
-        return sum(removed)
+        replies = yield from self.layout.write(sent, lambda some, _: ("SREM", *some), adds=False)
+        return sum(removed for _, removed in replies)
 
     @operation
     def sismember(self, member: Key) -> Operation[bool]:
         """Return whether a member is in the set. Cost: one exchange."""
         sent = self._members.encode(member)
         yield from self._open()
-        [there] = yield [self._read("SISMEMBER", self._partition(sent), sent)]
-        return bool(there)
+        return bool((yield from self.layout.one("SISMEMBER", sent)))
 
     @operation
     def smismember(self, *members: Key) -> Operation[list[bool]]:
         """Return for each member whether it is in the set. Cost: one exchange."""
-        groups = self.by_key(members)
-        if not groups:
+        encode = self._members.encode
+        asked = [(encode(member), n) for n, member in enumerate(members)]
+        if not asked:
             return []
         yield from self._open()
-        replies = yield [
-            self._at(key, "SMISMEMBER", key, *sent, idempotent=True) for key, sent in groups.items()
-        ]
-        there = {
-            member: bool(flag)
-            for sent, flags in zip(groups.values(), replies, strict=True)
-            for member, flag in zip(sent, flags, strict=True)
-        }
-        return [there[self._members.encode(member)] for member in members]
+        replies = yield from self.layout.read(asked, lambda some, _: ("SMISMEMBER", *some))
+        there = [False] * len(asked)
+        for positions, flags in replies:
+            for n, flag in zip(positions, flags, strict=True):
+                there[n] = bool(flag)
+        return there
 
     @operation
     def scard(self) -> Operation[int]:
         """Return how many members there are.
 
-        Cost: one command a part, an exchange for every 1,000 parts.
+        Cost: one exchange, one command a group; if ``total`` was given one command a part, an
+        exchange for every 1,000 parts.
         """
         yield from self._open()
+        if isinstance(self.layout, Growing):
+            return (yield from self.layout.count()) or 0
         count = 0
-        for parts in self._pages(PARTS_AT_ONCE):
-            count += sum((yield [self._read("SCARD", part) for part in parts]))
+        for chunk in self.layout.chunks(PARTS_AT_ONCE):
+            count += sum(held for _, held in (yield from self.layout.ask(chunk, "SCARD")))
         return count
 
     @stream
@@ -258,45 +271,10 @@ class ShardedSet(Parted[Face], Generic[Face, M]):
         Cost: one command a part, an exchange for every 256 parts, whose members are in memory.
         """
         yield from self._open()
-        for parts in self._pages(PARTS_COMBINED):
-            replies = yield [self._read("SMEMBERS", part) for part in parts]
-            for members in replies:
+        yield from self.layout.look()
+        for chunk in self.layout.chunks(PARTS_READ):
+            for _, members in (yield from self.layout.ask(chunk, "SMEMBERS")):
                 yield self._page(members)
-
-    @operation
-    def delete(self) -> Operation[bool]:
-        """Remove the set with its parameters; return whether there was anything.
-
-        Afterwards it can be created with other parameters. Nobody else may be writing to it: what
-        has compared the parameters once does not look again.
-
-        The parameters go last, so that what a failure leaves can still be opened and deleted.
-
-        Cost: one command a part, an exchange for every 1,000 parts.
-        """
-        yield from self._open()
-        removed = yield from self._to_all("UNLINK")
-        self.meta.compared = False
-        return removed > 0
-
-    @operation
-    def expire(self, seconds: int | timedelta) -> Operation[bool]:
-        """Have every part that exists now, and the parameters, expire; return whether any do.
-
-        Parts that come into being later do not expire: meant for sets that are complete.
-
-        Args:
-            seconds: after what time, at least one second.
-
-        Raises:
-            InvalidArgumentError: it is no such time.
-            ShardErrors: shards failed; parts on the others expire.
-
-        Cost: one command a part, an exchange for every 1,000 parts.
-        """
-        after = expiry(self.name, seconds)
-        yield from self._open()
-        return (yield from self._to_all("EXPIRE", after)) > 0
 
     @stream
     def sinter(self, *others: ShardedSet[Any, M]) -> Stream[M]:
@@ -310,27 +288,31 @@ class ShardedSet(Parted[Face], Generic[Face, M]):
             InvalidArgumentError: one is no sharded set.
             ParameterMismatchError: a set has other parameters.
 
-        Cost: one command a part (one a part and set, where parts do not live together), an
-        exchange for every 256 parts.
+        Cost: one command a part (one a part and set, where parts do not live together, or split as
+        they fill), an exchange for every 256 parts.
         """
-        yield from self._combined("SINTER", others)
+        layouts = yield from self._alike([self, *others])
+        yield from set_algebra.combined("SINTER", layouts, self._members.decode)
 
     @stream
     def sunion(self, *others: ShardedSet[Any, M]) -> Stream[M]:
         """Iterate over the members that are in any of the sets; see `sinter`."""
-        yield from self._combined("SUNION", others)
+        layouts = yield from self._alike([self, *others])
+        yield from set_algebra.combined("SUNION", layouts, self._members.decode)
 
     @stream
     def sdiff(self, *others: ShardedSet[Any, M]) -> Stream[M]:
         """Iterate over the members that are in none of the others; see `sinter`."""
-        yield from self._combined("SDIFF", others)
+        layouts = yield from self._alike([self, *others])
+        yield from set_algebra.combined("SDIFF", layouts, self._members.decode)
 
     @operation
     def sinterstore(self, *sources: ShardedSet[Any, M]) -> Operation[int]:
         """Make this set the intersection of others; it may be one of them.
 
-        Each part is replaced in one step, none is left over; a reader may see old parts beside new
-        ones meanwhile. What is added meanwhile to a part of this set may be lost.
+        Each part is replaced in one step (each group of parts, where they split as they fill), none
+        is left over; a reader may see old parts beside new ones meanwhile. What is added meanwhile
+        to this set may be lost.
 
         Args:
             sources: at least one set with this set's parameters.
@@ -345,7 +327,7 @@ class ShardedSet(Parted[Face], Generic[Face, M]):
                 it would have given.
 
         Cost: one command a part, or where parts do not live together two exchanges for every 256
-        parts.
+        parts; where they split as they fill, that of reading and adding all members.
         """
         return (yield from self._store("SINTER", sources))
 
@@ -367,51 +349,14 @@ class ShardedSet(Parted[Face], Generic[Face, M]):
         if self.meta.compared:
             return
         yield from super()._open(create=create)
-        if create:
-            yield from self._look_at_limit()
+        form = _FORMS[self._members.kind]
+        if create and self.shard_size > FORMS[form].usual[0]:
+            first = self.layout.first_key
+            size = self.shard_size
+            yield from warn_if_not_compact(self.component, first, form, size, self.name)
 
-    def _look_at_limit(self) -> Operation[None]:
-        """Say so when parts as large as planned will not be compact where the first one lives."""
-        setting, usual = _LIMITS[self._members.kind]
-        if self.shard_size <= usual:
-            return
-        asking = self._at(self.part_key(0), "CONFIG", "GET", setting, idempotent=True)
-        [reply] = yield Partial([asking])  # not everybody may ask
-        limit = int(reply[1]) if isinstance(reply, list) and reply else self.shard_size
-        if limit < self.shard_size:
-            logger.warning(
-                "%s: parts of up to %d members are not compact: the server's %s is %d; "
-                "raise it, or make the set with a smaller shard_size",
-                self.name,
-                self.shard_size,
-                setting,
-                limit,
-            )
-
-    def _command(self, name: str, part: int, *args: Argument) -> Command:
-        key = self.part_key(part)
-        return Command(self.component, key, (name, key, *args))
-
-    def _read(self, name: str, part: int, *args: Argument) -> Command:
-        key = self.part_key(part)
-        return Command(self.component, key, (name, key, *args), None, True)
-
-    def _pages(self, size: int) -> Generator[range, None, None]:
-        for start in range(0, self.parts, size):
-            yield range(start, min(start + size, self.parts))
-
-    def _page(self, members: Iterable[bytes]) -> Page[M]:
-        return Page(map(self._members.decode, members))
-
-    def _to_all(self, name: str, *args: Argument) -> Operation[int]:
-        """Send a command for every part, and last for the parameters; return the replies' sum."""
-        total = 0
-        for parts in self._pages(PARTS_AT_ONCE):
-            total += sum((yield [self._command(name, part, *args) for part in parts]))
-        [last] = yield [self._at(self.meta_key, name, self.meta_key, *args)]
-        return int(total + last)
-
-    def _check_alike(self, sets: Sequence[ShardedSet[Any, M]]) -> Operation[None]:
+    def _alike(self, sets: Sequence[ShardedSet[Any, M]]) -> Operation[list[Fixed | Growing]]:
+        """Return the layouts of sets that can be combined with this one; checks that they can."""
         for other in sets:
             if not isinstance(other, ShardedSet):
                 raise InvalidArgumentError(
@@ -425,46 +370,31 @@ class ShardedSet(Parted[Face], Generic[Face, M]):
                     "only sets with the same parameters have the same members in the same parts",
                 )
         yield from open_all([other.meta for other in sets])
-
-    def _combined(self, verb: str, others: Sequence[ShardedSet[Any, M]]) -> Stream[M]:
-        sets: list[ShardedSet[Any, M]] = [self, *others]
-        yield from self._check_alike(sets)
-        for parts in self._pages(PARTS_COMBINED):
-            together = yield from _live_together(sets, parts)
-            replies = iter((yield _fetch(verb, sets, parts, together)))
-            for there in together:
-                yield self._page(next(replies) if there else _combine(verb, sets, replies))
+        return [other.layout for other in sets]
 
     def _store(self, verb: str, sources: Sequence[ShardedSet[Any, M]]) -> Operation[int]:
         if not sources:
             raise InvalidArgumentError(
                 f"{self.name}: {verb.lower()}store of no sets", "give at least one"
             )
-        yield from self._check_alike(sources)
+        layouts = yield from self._alike(sources)
         yield from self._open(create=True)
-        stored = 0
-        for parts in self._pages(PARTS_COMBINED):
-            together = yield from _live_together((self, *sources), parts)
-            apart = [part for part, there in zip(parts, together, strict=True) if not there]
-            fetched = iter(
-                (yield _fetch(verb, sources, apart, [False] * len(apart))) if apart else ()
-            )
-            batch: list[Command | Transaction] = []
-            for part, there in zip(parts, together, strict=True):
-                if there:
-                    keys = [source.part_key(part) for source in sources]
-                    batch.append(self._command(f"{verb}STORE", part, *keys))
-                else:
-                    batch.append(self._replace(part, _combine(verb, sources, fetched)))
-            replies = yield batch
-            stored += sum(r if isinstance(r, int) else sum(r[1:]) for r in replies)
-        return stored
+        return (yield from set_algebra.store(verb, self.layout, layouts))
 
-    def _replace(self, part: int, members: Iterable[bytes]) -> Transaction:
-        key = self.part_key(part)
-        commands = [self._command("DEL", part)]
-        commands += [self._command("SADD", part, *page) for page in pages(members, MEMBERS_AT_ONCE)]
-        return Transaction(self.component, key, tuple(commands))
+    def _encoded(self, members: Iterable[Key]) -> list[tuple[bytes, None]]:
+        encode = self._members.encode
+        return [(encode(member), None) for member in members]
+
+    def _fixed(self) -> Fixed:
+        if isinstance(self.layout, Fixed):
+            return self.layout
+        raise InvalidArgumentError(
+            f"{self.name}: its parts split as they fill, so a member's part is not fixed",
+            "make the set with a total",
+        )
+
+    def _page(self, members: Iterable[bytes]) -> Page[M]:
+        return Page(map(self._members.decode, members))
 
 
 def hashed_partition(name: str, rule: str, total: int, shard_size: int) -> Partition:
@@ -496,36 +426,3 @@ def hashed_partition(name: str, rule: str, total: int, shard_size: int) -> Parti
         return partition(rule, total, shard_size)
     except InvalidArgumentError as error:
         raise InvalidArgumentError(f"{name}: {error.message}", error.remedy) from None
-
-
-def _live_together(
-    sets: Sequence[ShardedSet[Any, Any]], parts: Sequence[int]
-) -> Operation[list[bool]]:
-    """Ask for each part whether all sets' keys of it can be used in one command."""
-    places = yield Locate([(s.component, s.part_key(part)) for part in parts for s in sets])
-    width = len(sets)
-    return [len(set(places[n * width : (n + 1) * width])) == 1 for n in range(len(parts))]
-
-
-def _fetch(
-    verb: str,
-    sets: Sequence[ShardedSet[Any, Any]],
-    parts: Sequence[int],
-    together: Sequence[bool],
-) -> list[Command]:
-    """Have parts that live together combined where they are, and the members of the others sent."""
-    batch = []
-    for part, there in zip(parts, together, strict=True):
-        if there:
-            first, *rest = sets
-            keys = [other.part_key(part) for other in rest]
-            batch.append(first._read(verb, part, *keys))
-        else:
-            batch += [s._read("SMEMBERS", part) for s in sets]
-    return batch
-
-
-def _combine(verb: str, sets: Sequence[Any], replies: Any) -> set[bytes]:
-    """Combine the next members, one reply for each set."""
-    operands = [set(next(replies)) for _ in sets]
-    return reduce(_ALGEBRA[verb], operands)

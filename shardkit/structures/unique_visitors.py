@@ -5,165 +5,83 @@
     unique:meta                   HASH    the parameters of all days      ┐
     unique:2015-05-17             STRING  the count                       │ on the component's
     unique:2015-05-17:expected    STRING  how many were expected          ┘ unsharded entry
-    unique:2015-05-17:meta        HASH    the set's parameters            ┐
+    unique:2015-05-17:meta        HASH    the day's parameters            ┐
     unique:2015-05-17:0           SET     ids, an intset of at most 512   │ on its shards, each
       ⋮                                                                   │ key where it falls
-    unique:2015-05-17:8191                                                ┘
+    unique:2015-05-17:5119                                                ┘
 
     id of a session = its first 15 hexadecimal digits as an integer (60 bits)
     "550e8400-e29b-41d4-a716-446655440000"  ──►  0x550e8400e29b41d  =  383061330139657245
 
+What is kept of a visitor is the choice of ``precision``:
+
+=============== ======================================== ============== =======================
+precision       kept, in parts of                        bytes each     may miss, of 1 million
+=============== ======================================== ============== =======================
+``exact``       the whole session, 128                   21.8 | 96.6    none
+``60-bit``      60 bits, 512                             8.4 | 9.2      4.3e-7 a day
+``compact``     32 bits and the part's number, 512       4.5 | 4.9      2.3e-2 a day
+``hyperloglog`` 12 KB of registers for all               0.012          standard error of 0.81%
+``bitmap``      a bit for every number, 130,944          0.13           none
+=============== ======================================== ============== =======================
+
+Bytes with 1,000,000 visitors on Valkey 9.1 | Redis 7.0, all keys counted; as one SET of 60-bit ids
+they take 52.0 | 72.4. `shardkit.structures.unique_precision` has the formats, the odds and how many
+parts there are.
+
 A day's set is planned for half as many visitors again as came the day before, rounded up to a power
-of two (for the very first day: 1.5 times 1,000,000, so 2,097,152 in 8,192 parts), and every process
-agrees on it because the first to ask stores it. One million visitors take 9.6 MB so, 72.4 MB as
-one SET (Redis 7.0).
+of two (for the very first day: 1.5 times 1,000,000, so 2,097,152 in 5,120 parts), and every process
+agrees on it because the first to ask stores it. A HyperLogLog and a bitmap need no plan.
 
 On one server an id is added and counted in one step. With the count on another server than the set
 it is raised after the id was certainly added as new, so a crash between the two leaves it behind,
-never ahead, and `recount` mends it from the sets. A plan that was lost is found again in the set's
-own parameters.
+never ahead, and `recount` mends it from the sets. A plan that was lost is found again in the day's
+own parameters, which are what decides where its ids are.
 
 A day is a date, UTC; today is what the server says. Where a ``day`` is asked for, a datetime with a
 timezone stands for its day UTC.
-
-The odds. Two sessions with the same id are counted as one. With n sessions and d random bits about
-n² / 2^(d+1) are missed. 15 digits are 60 bits; of a version 4 UUID 56 of them are random, since its
-13th digit is always 4:
-
-=========== ======================= ==============================================
-sessions    60 random bits          a version 4 UUID (56 random bits)
-=========== ======================= ==============================================
-1 million   4.3e-7 a day            6.9e-6 a day: one miss in 395 years
-25 million  2.7e-4: one in 10 years 4.3e-3: one in 231 days
-250 million 2.7% of days have one   35% of days have one
-=========== ======================= ==============================================
 """
 
 from __future__ import annotations
 
-import re
-from collections import OrderedDict
 from collections.abc import Iterable
 from datetime import date, timedelta
-from typing import ClassVar, NamedTuple
-from uuid import UUID
 
-from shardkit.commands import Command, Home, Locate, Partial, Pause, Shard, script_call
-from shardkit.errors import InvalidArgumentError, ShardFailure
-from shardkit.links.parcels import raise_failures
-from shardkit.operation import Deferred, Driver, Face, Operation, Structure, operation, pages
-from shardkit.scripts import script
-from shardkit.structures.arguments import check_integer, check_name, day_of, expiry, shown
-from shardkit.structures.clock import ServerClock
-from shardkit.structures.meta import Meta, meta_key, open_all
-from shardkit.structures.set import (
-    DEFAULT_SHARD_SIZE,
-    MEMBERS_AT_ONCE,
-    ShardedSet,
-    hashed_partition,
-)
+from shardkit.commands import Command, Pause
+from shardkit.errors import InvalidArgumentError
+from shardkit.operation import Deferred, Face, Operation, Stream, operation, pages, stream
+from shardkit.structures.arguments import day_of, expiry, shown
+from shardkit.structures.set import MEMBERS_AT_ONCE, ShardedSet
+from shardkit.structures.unique_algebra import ALL, ANY, count_days
+from shardkit.structures.unique_counter import UNPLANNED, DailyCounter
+from shardkit.structures.unique_days import Day, SetDay, VisitorPlace
+from shardkit.structures.unique_plans import plan_key
+from shardkit.structures.unique_precision import SIXTY_BIT, Id, Session
 
-FIRST_DAY = 1_000_000
-MOST_FIRST_DAY = 2**40
-MOST_DIGITS = 15
-DAYS_REMEMBERED = 64
 DAYS_AT_ONCE = 1000
 LANDING = 0.1  # seconds
-IDS_A_SCRIPT = 1000  # Lua's unpack takes some 8,000
-
-_NOT_HEX = re.compile(r"[^0-9a-f]")
 
 
-class VisitorPlace(NamedTuple):
-    """Where a visitor's id lives."""
-
-    id: int
-    part: int
-    key: str
-    shard: Shard
-
-
-class UniqueVisitors(Structure[Face]):
+class UniqueVisitors(DailyCounter[Face]):
     """Counts different sessions a day, over one server or many. Made by ``kit.unique_visitors``.
 
-    Args:
-        driver: what runs its operations.
-        component: its shards hold the ids; its unsharded entry, if it has one, the counts.
-        name: the prefix of its keys.
-        shard_size: how many ids a part may have: the servers' ``set-max-intset-entries``.
-        digits: how many hexadecimal digits of a session make its id, 1 to 15. Fewer digits are
-            fewer bits, and more sessions that are taken for one another.
-        first_day: how many visitors to assume before the first day.
-        rule: the partition's name; ``redis-in-action`` for data placed by that book's rule.
-        clock: tells what day it is.
-
-    Raises:
-        InvalidArgumentError: an argument is out of range.
+    Its arguments are those of `shardkit.structures.unique_counter.DailyCounter`. What the precision
+    cannot do is refused with InvalidArgumentError.
 
     The first operation of a process costs up to two more exchanges, and so does a day's first.
     """
-
-    kind: ClassVar[str] = "unique-visitors"
-
-    def __init__(
-        self,
-        driver: Driver,
-        component: str,
-        name: str = "unique",
-        shard_size: int = DEFAULT_SHARD_SIZE,
-        digits: int = MOST_DIGITS,
-        first_day: int = FIRST_DAY,
-        rule: str = "crc32",
-        clock: ServerClock | None = None,
-    ) -> None:
-        check_name(name)
-        check_integer(name, "digits", digits, 1, MOST_DIGITS)
-        check_integer(name, "first_day", first_day, 0, MOST_FIRST_DAY)
-        hashed_partition(name, rule, planned(first_day), shard_size)  # refuses it now, not one day
-        super().__init__(driver, component, name)
-        self.shard_size = shard_size
-        self.digits = digits
-        self.first_day = first_day
-        self.rule = rule
-        self._clock = clock or ServerClock()
-        self._home = Home(component)
-        self._days: OrderedDict[date, ShardedSet[Deferred, int]] = OrderedDict()
-        parameters = {"digits": digits, "shard_size": shard_size, "partition": rule}
-        self._meta = Meta(self._home, name, {"kind": self.kind, **parameters})
 
     @property
     def deferred(self) -> UniqueVisitors[Deferred]:
         """This counter with the face whose calls return steps."""
         return self._deferred()  # type: ignore[return-value]
 
-    def visitor_id(self, session: str | bytes | UUID) -> int:
-        """Return the id that a session is counted by. No exchange.
-
-        Args:
-            session: a UUID, or hexadecimal digits in any case, with or without hyphens.
-
-        Raises:
-            InvalidArgumentError: it has another character, or fewer digits than an id.
-        """
-        if isinstance(session, UUID):
-            return int(session.hex[: self.digits], 16)
-        text = session.decode("latin-1") if isinstance(session, bytes) else session
-        if isinstance(text, str):
-            spelled = text.replace("-", "").lower()
-            if len(spelled) >= self.digits and not _NOT_HEX.search(spelled):
-                return int(spelled[: self.digits], 16)
-        raise InvalidArgumentError(
-            f"{self.name}: session {shown(session)} has not {self.digits} hexadecimal digits",
-            "give a UUID, or the hexadecimal digest of what identifies the visitor",
-        )
-
-    def count_key(self, day: date) -> str:
-        """Return the key of a day's count, which is the name of its set."""
-        return f"{self.name}:{day_of(self.name, day).isoformat()}"
-
     @operation
-    def visit(self, session: str | bytes | UUID, day: date | None = None) -> Operation[bool]:
+    def visit(self, session: Session, day: date | None = None) -> Operation[bool]:
         """Count a session on a day; return whether it is the first time.
+
+        With ``hyperloglog`` True says that registers have changed: then the session is new. False
+        is for those that came, and for new ones that change nothing.
 
         Args:
             session: see `visitor_id`.
@@ -177,15 +95,15 @@ class UniqueVisitors(Structure[Face]):
 
         Cost: one exchange; two for a new session whose id and count live on different servers.
         """
-        visitor = self.visitor_id(session)
-        ids = yield from self._ids((yield from self._day(day)), plan=True)
-        return (yield from self._add(ids, [visitor])) > 0
+        visitor = self._stored(session)
+        found = yield from self._day((yield from self._date(day)), write=True)
+        return (yield from found.add([visitor])) > 0
 
     @operation
-    def visit_many(
-        self, sessions: Iterable[str | bytes | UUID], day: date | None = None
-    ) -> Operation[int]:
+    def visit_many(self, sessions: Iterable[Session], day: date | None = None) -> Operation[int]:
         """Count sessions on a day, 10,000 an exchange; return how many came for the first time.
+
+        With ``hyperloglog`` by how many the estimate grew.
 
         Args:
             sessions: any iterable of them, also a generator: it is read as they are sent.
@@ -199,17 +117,21 @@ class UniqueVisitors(Structure[Face]):
         Cost: one exchange for 10,000 sessions, two with the count on another server; one command a
         part.
         """
-        visitors = map(self.visitor_id, sessions)
+        if isinstance(sessions, str | bytes):
+            raise InvalidArgumentError(
+                f"{self.name}: visit_many({shown(sessions)}) would count its characters",
+                "give an iterable of sessions, or use visit",
+            )
         added = 0
-        for page in pages(visitors, MEMBERS_AT_ONCE):
-            ids = yield from self._ids((yield from self._day(day)), plan=True)
-            added += yield from self._add(ids, page)
+        for page in pages(map(self._stored, sessions), MEMBERS_AT_ONCE):
+            found = yield from self._day((yield from self._date(day)), write=True)
+            added += yield from found.add(page)
         return added
 
     @operation
     def count(self, day: date | None = None) -> Operation[int]:
         """Return how many different sessions came on a day. Cost: one exchange."""
-        return (yield from self._count(self.count_key((yield from self._day(day)))))
+        return (yield from self._count(self.count_key((yield from self._date(day)))))
 
     @operation
     def counts(self, days: Iterable[date]) -> Operation[dict[date, int]]:
@@ -217,75 +139,129 @@ class UniqueVisitors(Structure[Face]):
         wanted = (day_of(self.name, day) for day in days)
         counts: dict[date, int] = {}
         for page in pages(wanted, DAYS_AT_ONCE):
-            replies = yield [self._get(self.count_key(day)) for day in page]
+            replies = yield [self._counting(self.count_key(day)) for day in page]
             counts |= {day: int(n or 0) for day, n in zip(page, replies, strict=True)}
         return counts
 
     @operation
-    def recount(self, day: date | None = None) -> Operation[int]:
-        """Mend a day's count from what its set holds; return the count.
+    def count_union(self, days: Iterable[date]) -> Operation[int]:
+        """Return how many different sessions came on any of some days.
 
-        On a day that nobody visits at the moment the count is then what the set holds. Visits
+        Days with different plans can be combined; of ``compact`` their ids are compared in the bits
+        that both keep. With ``hyperloglog`` an estimate, as exact as that of a day.
+
+        Args:
+            days: at most 1,000; none is 0.
+
+        Raises:
+            InvalidArgumentError: one is no day, or they are too many.
+            ParameterMismatchError: a day was made with parameters that have too little in common.
+
+        Cost: with ``hyperloglog`` one exchange; otherwise reads all ids of the days: one command a
+        part and day, an exchange for 256 parts. Where the days' parts live together they are
+        counted there.
+        """
+        return (yield from self._combined(days, ANY))
+
+    @operation
+    def count_intersection(self, days: Iterable[date]) -> Operation[int]:
+        """Return how many different sessions came on all of some days; see `count_union`.
+
+        Raises:
+            InvalidArgumentError: the precision is ``hyperloglog``, which has no intersection.
+        """
+        self._refuse("hyperloglog", "has no intersection", "count with another precision")
+        return (yield from self._combined(days, ALL))
+
+    @operation
+    def recount(self, day: date | None = None) -> Operation[int]:
+        """Mend a day's count from the ids that it has; return the count.
+
+        On a day that nobody visits at the moment the count is then what the ids are. Visits
         meanwhile make the two differ rightly, so the count is changed only as far as they cannot
         explain it: another recount finds the rest. Where an id and the count live on different
         servers, a visit that takes longer than a tenth of a second between adding and counting may
         be counted twice: recount such a day when it is over.
 
-        A day whose set is gone (see `delete`) keeps its count.
+        A day whose ids are gone (see `delete`) keeps its count, and so does a HyperLogLog, which
+        has no other data than its count.
 
         Cost: one command a part, an exchange for every 1,000 parts, and up to five more.
         """
-        ids = yield from self._ids((yield from self._day(day)))
-        key = ids.name
-        before = yield from self._count(key)
-        held = yield from ids.scard()
-        count = yield from self._count(key)
+        found = yield from self._day((yield from self._date(day)))
+        before = yield from self._count(found.key)
+        held = yield from found.held()
+        count = yield from self._count(found.key)
+        if held is None:
+            return count
         if held > count:
             yield Pause(LANDING)  # for visits that have added, but not yet counted
-            count = yield from self._count(key)
-        if before <= held <= count or not (held or ids.meta.compared):
+            count = yield from self._count(found.key)
+        if before <= held <= count:
             return count
         missing = held - (count if held > count else before)
         # By a difference, so that visits counted meanwhile are kept.
-        [mended] = yield [Command(self._home, key, ("INCRBY", key, missing))]
+        [mended] = yield [Command(self._home, found.key, ("INCRBY", found.key, missing))]
         return int(mended)
 
     @operation
     def expected(self, day: date | None = None) -> Operation[int]:
-        """Return how many visitors a day's set is planned for; decides it, if nobody has.
+        """Return how many visitors a day is planned for; decides it, if nobody has.
+
+        Raises:
+            InvalidArgumentError: the precision is ``hyperloglog`` or ``bitmap``, which need no
+                plan.
 
         Cost: none when this process knows it, else one or two exchanges.
         """
-        return (yield from self._ids((yield from self._day(day)), plan=True)).total
+        found = yield from self._day((yield from self._date(day)), write=self._plans.needed)
+        if found.expected is None:
+            raise self._refused(*UNPLANNED)
+        return found.expected
 
     @operation
-    def locate(
-        self, session: str | bytes | UUID, day: date | None = None
-    ) -> Operation[VisitorPlace]:
+    def locate(self, session: Session, day: date | None = None) -> Operation[VisitorPlace]:
         """Return where a session's id lives, whether or not it came.
 
         On a day that has no plan yet: where it would live if the day were planned now.
 
         Cost: none when this process knows the day's plan, else one exchange.
         """
-        visitor = self.visitor_id(session)
-        ids = yield from self._ids((yield from self._day(day)))
-        key = ids.key_of(visitor)
-        [(shard, _)] = yield Locate([(self.component, key)])
-        return VisitorPlace(visitor, ids.part_of(visitor), key, shard)
+        visitor = self._stored(session)
+        found = yield from self._day((yield from self._date(day)))
+        return (yield from found.locate(visitor))
+
+    @stream
+    def ids(self, day: date | None = None) -> Stream[Id]:
+        """Iterate over a day's ids in no order; each that is there throughout comes once.
+
+        With ``exact`` they are sessions, UUIDs with hyphens; otherwise numbers.
+
+        Raises:
+            InvalidArgumentError: the precision is ``hyperloglog``, which keeps none.
+
+        Cost: one command a part, an exchange for every 256 parts, whose ids are in memory.
+        """
+        self._refuse("hyperloglog", "keeps no ids", "count with another precision")
+        found = yield from self._day((yield from self._date(day)))
+        yield from found.ids()
 
     @operation
     def visitors(self, day: date | None = None) -> Operation[ShardedSet[Face, int]]:
-        """Return a day's ids as a set, to look into or to combine with other days'.
+        """Return a day's ids as a set, to look into or to combine with other sets; ``60-bit`` only.
 
-        Days can be combined when they expected the same number of visitors. Do not add to it: what
-        is added is not counted.
+        Do not add to it: what is added is not counted.
+
+        Raises:
+            InvalidArgumentError: the precision is another one.
 
         Cost: none when this process knows the day's plan, else one exchange.
         """
-        day = yield from self._day(day)
-        total = (yield from self._ids(day)).total
-        return self._set(day, total)
+        if self.precision != SIXTY_BIT:
+            raise self._refused("has no set of integers", "list ids(day), or use count_union")
+        found = yield from self._day((yield from self._date(day)))
+        assert isinstance(found, SetDay)
+        return self._plans.sharded_set(self._driver, found.key, int(found.meta.parameters["total"]))
 
     @operation
     def expire(
@@ -296,16 +272,13 @@ class UniqueVisitors(Structure[Face]):
         Args:
             day: a day that is over: parts that come into being later do not expire.
             seconds: after what time, at least one second.
-            keep_count: whether to keep the count, which is small.
+            keep_count: whether to keep the count, which is small. Not with ``hyperloglog``, whose
+                count is all that there is.
 
         Cost: one command a part, an exchange for every 1,000 parts.
         """
         after = expiry(self.name, seconds)
-        ids = yield from self._ids(day_of(self.name, day))
-        some = yield from ids.expire(after)
-        keys = [_plan_key(ids.name)] + [ids.name] * (not keep_count)
-        replies = yield [Command(self._home, key, ("EXPIRE", key, after)) for key in keys]
-        return some or any(replies)
+        return (yield from self._remove(day, keep_count, "EXPIRE", after))
 
     @operation
     def delete(self, day: date, *, keep_count: bool = False) -> Operation[bool]:
@@ -313,102 +286,32 @@ class UniqueVisitors(Structure[Face]):
 
         Args:
             day: a day that is over: processes that still count it would go on by its old plan.
-            keep_count: whether to keep the count, which is small.
+            keep_count: whether to keep the count, which is small; see `expire`.
 
         Cost: one command a part, an exchange for every 1,000 parts.
         """
+        removed = yield from self._remove(day, keep_count, "UNLINK")
+        self._days.pop(day_of(self.name, day), None)
+        return removed
+
+    def _remove(self, day: date, keep_count: bool, name: str, *args: int) -> Operation[bool]:
         day = day_of(self.name, day)
-        ids = yield from self._ids(day)
-        some = yield from ids.delete()
-        keys = [_plan_key(ids.name)] + [ids.name] * (not keep_count)
-        replies = yield [Command(self._home, key, ("UNLINK", key)) for key in keys]
-        self._days.pop(day, None)
-        return some or any(replies)
+        if keep_count:
+            self._refuse("hyperloglog", "has nothing but its count", "leave out keep_count")
+        found = yield from self._day(day)
+        some = yield from found.remove(name, *args)
+        keys = [plan_key(found.key)] * self._plans.needed + [found.key] * (not keep_count)
+        replies = yield [Command(self._home, key, (name, key, *args)) for key in keys]
+        return some > 0 or any(replies)
 
-    def _add(self, ids: ShardedSet[Deferred, int], visitors: list[int]) -> Operation[int]:
-        """Add ids and raise the count by those that were new."""
-        if not ids.meta.compared:
-            yield from ids.open(create=True)
-        by_key = ids.by_key(visitors)
-        count_key = ids.name
-        count_at, *places = yield Locate(
-            [(self._home, count_key), *((self.component, key) for key in by_key)]
-        )
-        if all(place == count_at for place in places):
-            counted = script("add_and_count")
-            replies = yield [
-                script_call(self.component, counted, [key, count_key], page)
-                for key, sent in by_key.items()
-                for page in pages(sent, IDS_A_SCRIPT)
-            ]
-            return int(sum(replies))
-        replies = yield Partial(self._at(key, "SADD", key, *sent) for key, sent in by_key.items())
-        added: int = sum(reply for reply in replies if not isinstance(reply, ShardFailure))
-        if added:
-            replies += yield Partial([Command(self._home, count_key, ("INCRBY", count_key, added))])
-        raise_failures(replies)  # only now that what succeeded is counted
-        return added
-
-    def _ids(self, day: date, *, plan: bool = False) -> Operation[ShardedSet[Deferred, int]]:
-        """Return a day's set.
-
-        Args:
-            day: the day.
-            plan: whether to store how many visitors it is planned for, if nobody has. Otherwise the
-                set of such a day is as if it were planned now.
-        """
-        if not self._meta.compared:
-            yield from open_all([self._meta], create=plan)
-        known = self._days.get(day)
-        if known is not None:
-            return known
-        key = _plan_key(self.count_key(day))
-        set_key = meta_key(self.count_key(day))
-        yesterday = date.fromordinal(max(day.toordinal() - 1, 1))
-        [decided, stored, before] = yield [
-            self._get(key),
-            self._at(set_key, "HGET", set_key, "total", idempotent=True),
-            self._get(self.count_key(yesterday)),
-        ]
-        mine = stored or decided or planned(self.first_day if before is None else int(before))
-        if plan and decided is None:
-            [_, decided] = yield [
-                Command(self._home, key, ("SET", key, mine, "NX"), idempotent=True),
-                self._get(key),  # another process may have been first
-            ]
-        ids = self._set(day, int(stored or decided or mine)).deferred
-        if stored or decided:
-            self._days[day] = ids
-            while len(self._days) > DAYS_REMEMBERED:
-                self._days.popitem(last=False)
-        return ids
-
-    def _set(self, day: date, total: int) -> ShardedSet[Face, int]:
-        name = self.count_key(day)
-        return ShardedSet(
-            self._driver, self.component, name, total, self.shard_size, int, self.rule
-        )
-
-    def _day(self, day: date | None) -> Operation[date]:
-        if day is None:
-            return (yield from self._clock.today(self._home, self.name))
-        return day_of(self.name, day)
-
-    def _count(self, key: str) -> Operation[int]:
-        [count] = yield [self._get(key)]
-        return int(count or 0)
-
-    def _get(self, key: str) -> Command:
-        return Command(self._home, key, ("GET", key), idempotent=True)
-
-
-def planned(before: int) -> int:
-    """Return how many visitors to plan for after a day with so many: half as many again.
-
-    Rounded up to a power of two, so that days of about the same size can be combined.
-    """
-    return 1 << max(0, (before * 3 + 1) // 2 - 1).bit_length()
-
-
-def _plan_key(name: str) -> str:
-    return f"{name}:expected"
+    def _combined(self, days: Iterable[date], which: str) -> Operation[int]:
+        wanted = list(dict.fromkeys(day_of(self.name, day) for day in days))
+        if len(wanted) > DAYS_AT_ONCE:
+            raise InvalidArgumentError(
+                f"{self.name}: {len(wanted):,} days at once", f"give at most {DAYS_AT_ONCE:,}"
+            )
+        found: list[Day] = []
+        for day in wanted:
+            one = yield from self._day(day)
+            found.append(one)
+        return (yield from count_days(found, which)) if found else 0

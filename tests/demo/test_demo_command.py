@@ -112,7 +112,7 @@ def test_a_second_run_adds_hits_and_counts_no_visitor_twice(url: str, log: Path)
 
 def test_the_first_day_is_planned_for_as_told(url: str, log: Path) -> None:
     found = document("-c", url, "--log", str(log), "--first-day", "1000000")
-    assert (found["days"][0]["planned"], found["days"][0]["parts"]) == (2_097_152, 8_192)
+    assert (found["days"][0]["planned"], found["days"][0]["parts"]) == (2_097_152, 5_120)
 
 
 def test_more_visitors_than_planned_are_remarked_upon(url: str, log: Path) -> None:

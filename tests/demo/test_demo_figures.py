@@ -134,11 +134,11 @@ def test_a_day_is_planned_for_by_the_day_before(demo_kit: ShardKit, tmp_path: Pa
     )
     replayed(counting, log, 50)
     assert [(figures.day - day, figures.planned, figures.parts) for figures in counting.days()] == [
-        (-one, 2_048, 8),
-        (0 * one, 2_048, 8),
-        (one, 2_048, 8),
+        (-one, 2_048, 5),
+        (0 * one, 2_048, 5),
+        (one, 2_048, 5),
         (2 * one, 16, 1),
-        (9 * one, 2_048, 8),
+        (9 * one, 2_048, 5),
     ]
 
 

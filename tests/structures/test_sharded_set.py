@@ -272,7 +272,7 @@ def test_a_set_of_integers_takes_no_others(face: Face, kit: ShardKit) -> None:
 def test_a_set_of_text_takes_utf8_only(face: Face, kit: ShardKit) -> None:
     names = face.kit.set("names", component="many", total=1000)
     for sent in (b"\xff", bytearray(b"\xc3"), memoryview(b"\xed\xa0\x80")):
-        with pytest.raises(InvalidArgumentError, match=r"is not UTF-8; use a set with members=byt"):
+        with pytest.raises(InvalidArgumentError, match=r"is not UTF-8; open it with members=byt"):
             face.run(names.sadd("good", sent))
     assert keys_of(kit, "many") == set()
 
@@ -300,7 +300,10 @@ def test_a_long_member_is_cut_in_messages(kit: ShardKit) -> None:
         ({"total": True}, "total=True"),
         ({"total": 1.5}, "total=1.5"),
         ({"total": "1000"}, "total='1000'"),
-        ({"total": None}, "total=None"),
+        ({"groups": 0}, "groups=0"),
+        ({"groups": 48}, "groups=48"),
+        ({"groups": 8192}, "groups=8192"),
+        ({"shard_size": 0}, "shard_size=0"),
         ({"total": 10**5000}, "total=of 16610 bits"),
         ({"total": 2**60, "shard_size": 1}, "total=1152921504606846976"),
         ({"total": 10, "shard_size": 0}, "shard_size=0"),

@@ -47,7 +47,7 @@ def sent(member: Any) -> bytes:
 
 
 def machine(face: Face, kit: ShardKit, kind: type) -> type[RuleBasedStateMachine]:
-    """A machine that does everything to a plain SET, to one over one server and to one over many.
+    """A machine that does everything to a plain SET, and to sharded ones over one server and many.
 
     Each reply of the sharded ones must be what the server says about the plain one.
     """
@@ -62,15 +62,19 @@ def machine(face: Face, kit: ShardKit, kind: type) -> type[RuleBasedStateMachine
             self.sharded = [
                 {
                     name: face.kit.set(
-                        f"{self.prefix}:{component}:{name}",
+                        f"{self.prefix}:{component}:{way}:{name}",
                         component=component,
-                        total=12,
                         shard_size=4,
                         members=kind,
+                        **{way: number},
                     )
                     for name in NAMES
                 }
-                for component in ("one", "many")
+                for component, way, number in (
+                    ("one", "total", 12),
+                    ("many", "total", 12),
+                    ("many", "groups", 2),
+                )
             ]
 
         def key(self, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Sharded sets and unique visitors on a component that is a cluster: nothing changes for them."""
+"""Sets, hashes and unique visitors on a component that is a cluster: nothing changes for them."""
 
 from __future__ import annotations
 
@@ -70,3 +70,29 @@ def test_unique_visitors_over_a_cluster(on_cluster: Face) -> None:
     assert face.run(visitors.count(day)) == face.run(visitors.recount(day)) == 701
     assert face.run(visitors.delete(day)) is True
     assert face.run(visitors.count(day)) == 0
+
+
+def test_a_set_that_sizes_itself_over_a_cluster(on_cluster: Face) -> None:
+    face = on_cluster
+    plan: dict[str, Any] = {"shard_size": 32, "groups": 8, "members": int}
+    a, b = (face.kit.set(name, component="cluster", **plan) for name in "ab")
+    assert face.run(a.sadd_many(range(3000))) == 3000
+    assert face.run(b.sadd_many(range(2000, 2500))) == 500
+    assert face.run(a.scard()) == 3000
+    assert face.run(a.smismember(*range(2990, 3010))) == [True] * 10 + [False] * 10
+    assert sorted(face.list(a.sinter(b))) == list(range(2000, 2500))
+    assert face.run(b.sdiffstore(a, b)) == 2500
+    assert sorted(face.list(b.smembers())) == [*range(2000), *range(2500, 3000)]
+    assert face.run(a.delete()) is True
+
+
+def test_a_hash_over_a_cluster(on_cluster: Face) -> None:
+    face = on_cluster
+    cities = face.kit.hash("cities", component="cluster", shard_size=32, groups=8)
+    mapping = {n: f"city {n}" for n in range(1000)} | {f"t{n}": f"town {n}" for n in range(1000)}
+    assert face.run(cities.hset(mapping=mapping)) == 2000
+    assert face.run(cities.hmget(7, "t7", "x")) == [b"city 7", b"town 7", None]
+    assert face.run(cities.hlen()) == 2000
+    assert len(dict(face.list(cities.hgetall()))) == 2000
+    assert face.run(cities.hincrby("n", 2**60)) == 2**60
+    assert face.run(cities.delete()) is True

@@ -14,10 +14,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from structures_helpers import Face, sessions
 
 from shardkit import ShardKit
-from shardkit.structures.unique_visitors import planned
+from shardkit.structures.unique_precision import planned
 
 BUDGET = settings(
-    max_examples=20,
+    max_examples=10,
     stateful_step_count=25,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

@@ -22,6 +22,9 @@ from shardkit import (
     ShardKit,
 )
 from shardkit.clients import AsyncClient, Client
+from shardkit.geo.ip_to_city import Imported, IpToCity
+from shardkit.geo.local import LocalCities
+from shardkit.geo.records import City
 from shardkit.operation import (
     Awaiting,
     Blocking,
@@ -35,7 +38,13 @@ from shardkit.operation import (
 )
 from shardkit.pipelines import AsyncShardedPipeline, ShardedPipeline
 from shardkit.scripts.loader import LuaScript
+from shardkit.structures.codecs import TEXT
+from shardkit.structures.list import ShardedList
+from shardkit.structures.locations import Location, LocationCounts
+from shardkit.structures.packed import PackedRecords
+from shardkit.structures.packed_tally import Group
 from shardkit.structures.set import ShardedSet
+from shardkit.structures.sorted_set import ShardedSortedSet
 from shardkit.structures.unique_visitors import UniqueVisitors
 
 # ---- structures of a kit that blocks
@@ -55,6 +64,20 @@ def blocking(kit: ShardKit) -> None:
     assert_type(visitors, UniqueVisitors[Blocking])
     assert_type(visitors.visit("550e8400"), bool)
     assert_type(visitors.count(), int)
+    assert_type(visitors.visitors(), ShardedSet[Blocking, int])
+    estimate = kit.unique_visitors(precision="hyperloglog")
+    assert_type(estimate.visit_many(["a"]), int)
+    assert_type(estimate.count_union([]), int)
+    assert_type(kit.unique_visitors(precision="exact").ids(), Iterator[int | str])
+    jobs = kit.list("jobs", component="c", values=int)
+    assert_type(jobs, ShardedList[Blocking, int])
+    assert_type(jobs.rpush(1, "2", 3.0), int)
+    assert_type(jobs.blpop(0.5), int | None)
+    assert_type(jobs.lpop_many(2), list[int])
+    assert_type(jobs.items(reverse=True), Iterator[int])
+    assert_type(kit.list("t", component="c").lindex(0), str | None)
+    assert_type(jobs.lmove(kit.list("d", component="c", values=int)), int | None)
+    jobs.rpush(None)  # type: ignore
     ids.sadd(None)  # type: ignore
     ids.sadd(wrong=1)  # type: ignore
     ids.smismember()
@@ -69,10 +92,37 @@ async def awaiting(kit: AsyncShardKit) -> None:
     assert_type(await ids.smismember(1), list[bool])
     assert_type(ids.smembers(), AsyncIterator[int])
     assert_type([member async for member in ids.smembers()], list[int])
+    jobs = kit.list("jobs", component="c", values=bytes)
+    assert_type(jobs, ShardedList[Awaiting, bytes])
+    assert_type(await jobs.brpop(), bytes | None)
+    assert_type(jobs.items(), AsyncIterator[bytes])
     assert_type(await kit.unique_visitors().visit("550e8400"), bool)
     assert_type(await kit.client("c"), AsyncClient)
     for _ in ids.smembers():  # type: ignore
         pass
+
+
+def sorted_sets(kit: ShardKit) -> None:
+    scores = kit.sorted_set("s", component="c")
+    assert_type(scores, ShardedSortedSet[Blocking, str])
+    assert_type(scores.zadd({"a": 1, "b": 2.5}), int)
+    assert_type(scores.zadd([("a", 1), (b"b", 2.5)], gt=True), int)
+    assert_type(scores.zscore("a"), float | None)
+    assert_type(scores.top(3), list[tuple[str, float]])
+    assert_type(scores.zpopmin(), list[tuple[str, float]])
+    ids = kit.sorted_set("i", component="c", members=int, bound=10)
+    assert_type(ids.page((7, 1.5), 10), list[tuple[int, float]])
+    assert_type(ids.zrange(0, 9), Iterator[tuple[int, float]])
+    assert_type(ids.zrangebylex("[1"), Iterator[int])
+    assert_type(ids.deferred.zrank(1), Operation[int | None])
+    scores.zadd({"a": "1"})  # type: ignore
+    scores.zadd("a", 1)  # type: ignore
+
+
+async def awaited_sorted_sets(kit: AsyncShardKit) -> None:
+    scores = kit.sorted_set("s", component="c", members=bytes)
+    assert_type(await scores.bottom(3), list[tuple[bytes, float]])
+    assert_type(scores.zscan_iter(), AsyncIterator[tuple[bytes, float]])
 
 
 # ---- the deferred face, and operations together
@@ -137,7 +187,79 @@ def own_deferred(own: Own[Deferred]) -> None:
     assert_type(own.all(), Stream[bytes])
 
 
+# ---- packed records
+
+
+def packed(kit: ShardKit) -> None:
+    users = kit.packed("users", component="c", fields={"country": "u8", "score": "i32"})
+    assert_type(users, PackedRecords[Blocking])
+    assert_type(users.set(1, country=5), None)
+    assert_type(users.set(1, {"country": 5}), None)
+    assert_type(users.get(1), dict[str, Any])
+    assert_type(users.get_many([1, 2]), dict[int, dict[str, Any]])
+    assert_type(users.incr(1, "score", overflow="sat"), int | None)
+    assert_type(users.scan(), Iterator[tuple[int, dict[str, Any]]])
+    assert_type(users.aggregate("score").count, int)
+    assert_type(users.group_by("country", of=["score"]), dict[Any, Group])
+    assert_type(kit.together(users.deferred.count(), users.deferred.count()), list[int])
+    users.incr(1, "score", overflow="clip")  # type: ignore
+    kit.packed("users", component="c")  # type: ignore
+
+
+async def apacked(kit: AsyncShardKit) -> None:
+    places = kit.locations()
+    assert_type(await places.set(1, "USA", "CA"), None)
+    assert_type(await places.get(1), Location)
+    assert_type(await places.aggregate(), LocationCounts)
+    assert_type(places.records, PackedRecords[Awaiting])
+    assert_type([pair async for pair in places.records.scan()], list[tuple[int, dict[str, Any]]])
+
+
+# ---- IP to city
+
+
+def geo(kit: ShardKit) -> None:
+    ip = kit.ip_to_city()
+    assert_type(ip, IpToCity[Blocking])
+    assert_type(ip.find("192.0.2.7"), City | None)
+    assert_type(ip.find_many(["192.0.2.7", b"::1"]), list[City | None])
+    assert_type(ip.import_from([]), Imported)
+    assert_type(ip.local().find("192.0.2.7"), City | None)
+    assert_type(kit.city_totals().top("city", "2015-05-17"), list[tuple[City, int]])
+    ip.find(7)  # type: ignore
+
+
+async def ageo(kit: AsyncShardKit) -> None:
+    assert_type(await kit.ip_to_city().find("192.0.2.7"), City | None)
+    assert_type(await kit.ip_to_city().local(), LocalCities)
+
+
 # ---- decorators remove the connection
+
+
+def hashes(kit: ShardKit) -> None:
+    raw = kit.hash("h", component="c")
+    assert_type(raw.hget(1), bytes | None)
+    assert_type(raw.hmget(1, "a"), list[bytes | None])
+    assert_type(raw.hgetall(), Iterator[tuple[str, bytes]])
+    assert_type(raw.hset(mapping={1: "a"}), int)
+    assert_type(raw.hsetnx(1, "a"), bool)
+    assert_type(raw.hincrbyfloat(1, 0.5), float)
+    assert_type(raw.hexpire(5, 1), list[int])
+    assert_type(raw.delete(), bool)
+    numbered = kit.hash("h", component="c", codec=TEXT, fields=int)
+    assert_type(numbered.hget(1), str | None)
+    assert_type(numbered.hkeys(), Iterator[int])
+    assert_type(kit.hash("h", component="c", codec="json").hget(1), Any | None)
+    assert_type(kit.strings("s", component="c").mget(1, 2), list[bytes | None])
+    assert_type(kit.strings("s", component="c", codec=TEXT).get(1), str | None)
+
+
+async def ahashes(kit: AsyncShardKit) -> None:
+    raw = kit.hash("h", component="c")
+    assert_type(await raw.hget(1), bytes | None)
+    assert_type(raw.hgetall(), AsyncIterator[tuple[str, bytes]])
+    assert_type(await kit.strings("s", component="c").incr(1), int)
 
 
 def decorators(kit: ShardKit) -> None:

@@ -1,0 +1,123 @@
+"""The complete record of memory: every case, part size and packed length, on both servers.
+
+What ``shardkit bench`` measures, with its full numbers of entries, on the embedded server and on
+the ``redis-server`` of this machine. Figures of earlier runs are kept for what is not measured
+again: ``python benchmarks/memory.py hash ids`` measures two cases anew.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from report import RESULTS, conditions, save
+
+from shardkit.bench import packed_lengths, part_sizes, plots, report
+from shardkit.bench.cases import CASES
+from shardkit.bench.memory import run
+from shardkit.bench.servers import Stand
+from shardkit.cli.output import Output
+from shardkit.cli.progress import progress
+from shardkit.local import find_server
+
+SIZES, LENGTHS = "part-sizes", "packed-lengths"
+
+
+def main() -> None:
+    asked = sys.argv[1:] or [*CASES, SIZES, LENGTHS]
+    unknown = set(asked) - {*CASES, SIZES, LENGTHS}
+    if unknown:
+        raise SystemExit(f"no case {', '.join(unknown)}: {', '.join([*CASES, SIZES, LENGTHS])}")
+    found = dict.fromkeys(str(p) for p in (find_server(), shutil.which("redis-server")) if p)
+    stands = [Stand(path) for path in found]
+    output = Output()
+    with progress("entries") as tell:
+        for name in asked:
+            for stand in stands:
+                if name == SIZES:
+                    measure_sizes(stand, output, tell)
+                elif name == LENGTHS:
+                    measure_lengths(stand, output, tell)
+                else:
+                    outcome = run(
+                        CASES[name], stand, None, lambda c, w, *far: tell(f"{c}: {w}", *far)
+                    )
+                    output.table(report.memory_grid(outcome))
+                    output.line(outcome.software)
+                    keep("memory", name, outcome.software, report.memory_document(outcome))
+            if name in CASES:
+                plot_case(name)
+
+
+def measure_sizes(stand: Stand, output: Output, tell: Callable[[str, int, int], object]) -> None:
+    for kind in part_sizes.KINDS.values():
+        curve = part_sizes.run(kind, stand, progress=tell)
+        output.table(report.sizes_grid(curve))
+        keep("part_sizes", kind.name, curve.software, report.sizes_document(curve))
+    kept = read("part_sizes")["figures"]
+    for kind in part_sizes.KINDS:
+        panels: dict[str, dict[str, Sequence[tuple[float, float]]]] = {}
+        for server, figures in kept[kind].items():
+            points = figures["points"]
+            for title, field in (
+                ("bytes an entry", "bytes_each"),
+                ("server µs to read one", "read_microseconds"),
+                ("server µs to write one", "write_microseconds"),
+            ):
+                panels.setdefault(title, {})[server] = [(p["part_size"], p[field]) for p in points]
+        path = RESULTS / f"part_sizes_{kind}.svg"
+        plots.curves(path, f"What the size of a part costs: {kind}", panels, "entries of a part")
+
+
+def measure_lengths(stand: Stand, output: Output, tell: Callable[[str, int, int], object]) -> None:
+    speeds: dict[str, list[packed_lengths.Speed]] = {}
+    with stand.site() as site:
+        software = str(site.software)
+        for name, kind in packed_lengths.KINDS.items():
+            for n, length in enumerate(packed_lengths.LENGTHS):
+                tell(f"{name}, {length:,} entries", n, len(packed_lengths.LENGTHS))
+                speeds.setdefault(name, []).append(packed_lengths.run(kind, site, length))
+    output.table(report.lengths_grid(speeds))
+    keep("packed_lengths", "all", software, report.lengths_document(software, speeds))
+    panels = {
+        server: {
+            kind["kind"]: [(each["length"], each["a_second"]) for each in kind["speeds"]]
+            for kind in figures["kinds"]
+        }
+        for server, figures in read("packed_lengths")["figures"]["all"].items()
+    }
+    path = RESULTS / "packed_lengths.svg"
+    plots.curves(path, "Operations a second by length", panels, "entries", logarithmic=True)
+
+
+def plot_case(name: str) -> None:
+    values: dict[str, dict[str, float]] = {}
+    for server, figures in read("memory")["figures"][name].items():
+        for each in figures["layouts"]:
+            values.setdefault(each["layout"], {})[server] = each["bytes_each"]
+    path = RESULTS / f"memory_{name}.svg"
+    plots.bars(path, f"Bytes a {CASES[name].entry}: {CASES[name].title}", values, "bytes")
+
+
+def read(result: str) -> dict[str, Any]:
+    path: Path = RESULTS / f"{result}.json"
+    found: dict[str, Any] = {"figures": {}}
+    if path.exists():
+        found = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def keep(result: str, name: str, server: str, figures: dict[str, Any]) -> None:
+    """Keep the figures of one case and server, beside those of others."""
+    kept = read(result)
+    kept["figures"].setdefault(name, {})[server] = figures
+    kept["unit"] = "bytes of used_memory less that of the empty server; times as their names say"
+    save(result, {**kept, "conditions": conditions()})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,404 @@
+"""The cases of ``shardkit bench memory``: the same entries, kept in several ways.
+
+A layout says how its handle is made, how a page of entries is loaded, and how one entry is read and
+written. Functions of a few words each, so that a further structure is a further line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Any, Final
+
+from shardkit.bench import data
+from shardkit.bench.servers import COMPONENT, PREFIX, Site
+from shardkit.structures.locations import decode, encode
+
+KEY: Final = f"{PREFIX}x"
+DAY: Final = date(2015, 5, 17)
+
+Load = Callable[[Any, Sequence[Any]], object]
+One = Callable[[Any, Any], object]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One way to keep the entries of a case.
+
+    Attributes:
+        name: for tables.
+        make: returns the handle that the others get, for so many entries: redis-py's client, or a
+            structure.
+        load: adds a page of entries.
+        get: reads one.
+        put: writes one that is there.
+        whole: reads or aggregates everything, where that is what the case is about.
+        probe: what looks into its table, if it is one large key: see `Site.weight`.
+        settings: limits that it needs.
+        share: one in so many of the case's entries is loaded, where all would take too much.
+        prepare: is given some entries from all over before loading; counts as loading.
+    """
+
+    name: str
+    make: Callable[[Site, int], Any]
+    load: Load
+    get: One | None = None
+    put: One | None = None
+    whole: Callable[[Any], object] | None = None
+    probe: tuple[str, str] | None = None
+    settings: Mapping[str, int] = field(default_factory=dict)
+    share: int = 1
+    prepare: Load | None = None
+
+
+@dataclass(frozen=True)
+class Case:
+    """Entries, and the ways to keep them; the first one is the plain one, which others save from.
+
+    Attributes:
+        name: what it is called on the command line.
+        title: what it is about.
+        entry: what its entries are called.
+        entries: how many there are, unless asked for otherwise.
+        data: makes so many.
+        layouts: the ways.
+    """
+
+    name: str
+    title: str
+    entry: str
+    entries: int
+    data: Callable[[int], Iterable[Any]]
+    layouts: Sequence[Layout]
+
+
+def _client(site: Site, _: int) -> Any:
+    return site.client
+
+
+# ---- hash
+
+
+def _json_page(page: Sequence[Any]) -> dict[str, str]:
+    return {field: data.as_json(record) for field, record in page}
+
+
+def _hash(**options: Any) -> Callable[[Site, int], Any]:
+    return lambda site, _: site.kit.hash(KEY, component=COMPONENT, **options)
+
+
+def _cities_in_parts(name: str, size: int, settings: Mapping[str, int]) -> Layout:
+    return Layout(
+        name,
+        _hash(shard_size=size),
+        load=lambda cities, page: cities.hset(mapping=_json_page(page)),
+        get=lambda cities, entry: cities.hget(entry[0]),
+        put=lambda cities, entry: cities.hset(entry[0], data.as_json(entry[1])),
+        settings=settings,
+    )
+
+
+def _cities_by_codec(codec: str) -> Layout:
+    return Layout(
+        f"parts of 128, codec={codec}",
+        _hash(shard_size=128, codec=codec),
+        load=lambda cities, page: cities.hset(mapping=dict(page)),
+        get=lambda cities, entry: cities.hget(entry[0]),
+        put=lambda cities, entry: cities.hset(*entry),
+        prepare=_train if codec in ("zstd", "tokens") else None,
+    )
+
+
+def _train(cities: Any, entries: Sequence[Any]) -> None:
+    cities.train([record for _, record in entries])
+
+
+# The limits of "Redis in Action".
+_BOOK = {"hash-max-listpack-entries": 1024, "hash-max-listpack-value": 256}
+
+_HASH = Case(
+    "hash",
+    "city records by id, as JSON",
+    "record",
+    370_000,
+    data.cities,
+    [
+        Layout(
+            "one HASH",
+            _client,
+            load=lambda client, page: client.hset(KEY, mapping=_json_page(page)),
+            get=lambda client, entry: client.hget(KEY, entry[0]),
+            put=lambda client, entry: client.hset(KEY, entry[0], data.as_json(entry[1])),
+            probe=("HMGET", KEY),
+        ),
+        _cities_in_parts("parts of 128", 128, {}),
+        _cities_in_parts("parts of 128, limit 256 bytes", 128, {"hash-max-listpack-value": 256}),
+        _cities_in_parts("parts of 1024, limits 1024, 256", 1024, _BOOK),
+        _cities_by_codec("msgpack"),
+        _cities_by_codec("zstd"),
+        _cities_by_codec("tokens"),
+    ],
+)
+
+_STRINGS = Case(
+    "strings",
+    "short strings by number",
+    "string",
+    1_000_000,
+    data.tokens,
+    [
+        Layout(
+            "keys",
+            _client,
+            load=lambda client, page: client.mset({f"{PREFIX}{n}": v for n, v in page}),
+            get=lambda client, entry: client.get(f"{PREFIX}{entry[0]}"),
+            put=lambda client, entry: client.set(f"{PREFIX}{entry[0]}", entry[1]),
+        ),
+        Layout(
+            "fields of parts of 128",
+            _hash(shard_size=128),
+            load=lambda strings, page: strings.hset(mapping=dict(page)),
+            get=lambda strings, entry: strings.hget(entry[0]),
+            put=lambda strings, entry: strings.hset(*entry),
+        ),
+        Layout(
+            "fields of parts that grow",
+            _hash(partition="crc32"),
+            load=lambda strings, page: strings.hset(mapping=dict(page)),
+            get=lambda strings, entry: strings.hget(entry[0]),
+            put=lambda strings, entry: strings.hset(*entry),
+        ),
+    ],
+)
+
+
+# ---- set
+
+
+def _set_layout(
+    name: str, settings: Mapping[str, int] | None = None, *, planned: bool = False, **options: Any
+) -> Layout:
+    def make(site: Site, count: int) -> Any:
+        kit: Any = site.kit
+        return kit.set(KEY, component=COMPONENT, total=count if planned else None, **options)
+
+    return Layout(
+        name,
+        make,
+        load=lambda members, page: members.sadd(*page),
+        get=lambda members, member: members.sismember(member),
+        put=lambda members, member: members.sadd(member),
+        settings=settings or {},
+    )
+
+
+_ONE_SET = Layout(
+    "one SET",
+    _client,
+    load=lambda client, page: client.sadd(KEY, *page),
+    get=lambda client, member: client.sismember(KEY, member),
+    put=lambda client, member: client.sadd(KEY, member),
+    probe=("SMISMEMBER", KEY),
+)
+
+_IDS = Case(
+    "ids",
+    "random ids of 60 bits in a SET",
+    "id",
+    1_000_000,
+    data.ids,
+    [
+        _ONE_SET,
+        _set_layout("parts that grow", members=int),
+        _set_layout("parts of 512, planned", planned=True, members=int),
+        _set_layout(
+            "parts of 4096, planned",
+            {"set-max-intset-entries": 4096},
+            planned=True,
+            members=int,
+            shard_size=4096,
+        ),
+    ],
+)
+
+_TEXTS = Case(
+    "texts",
+    "members of 32 characters in a SET",
+    "member",
+    1_000_000,
+    data.texts,
+    [
+        _ONE_SET,
+        _set_layout("parts that grow"),
+        _set_layout("parts of 128, planned", planned=True, shard_size=128),
+    ],
+)
+
+
+# ---- sorted set
+
+
+def _scores_in_parts(name: str, *, planned: bool = False, **options: Any) -> Layout:
+    def make(site: Site, count: int) -> Any:
+        total = count if planned else None
+        return site.kit.sorted_set(KEY, component=COMPONENT, total=total, **options)
+
+    return Layout(
+        name,
+        make,
+        load=lambda scores, page: scores.zadd(dict(page)),
+        get=lambda scores, entry: scores.zscore(entry[0]),
+        put=lambda scores, entry: scores.zadd(dict([entry])),
+        whole=lambda scores: scores.top(100),
+    )
+
+
+_ZSET = Case(
+    "zset",
+    "players and scores in a ZSET; all is the first hundred",
+    "member",
+    1_000_000,
+    data.scores,
+    [
+        Layout(
+            "one ZSET",
+            _client,
+            load=lambda client, page: client.zadd(KEY, dict(page)),
+            get=lambda client, entry: client.zscore(KEY, entry[0]),
+            put=lambda client, entry: client.zadd(KEY, dict([entry])),
+            whole=lambda client: client.zrange(KEY, 0, 99, desc=True, withscores=True),
+            probe=("ZMSCORE", KEY),
+        ),
+        _scores_in_parts("parts that grow"),
+        _scores_in_parts("parts that grow, planned", planned=True),
+    ],
+)
+
+
+# ---- unique visitors
+
+
+def _unique(precision: str) -> Layout:
+    def make(site: Site, count: int) -> Any:
+        first = None if precision == "hyperloglog" else count
+        return site.kit.unique_visitors(
+            KEY, component=COMPONENT, precision=precision, first_day=first
+        )
+
+    return Layout(
+        precision,
+        make,
+        load=lambda visitors, page: visitors.visit_many(page, DAY),
+        put=lambda visitors, session: visitors.visit(session, DAY),
+        whole=lambda visitors: visitors.count(DAY),
+    )
+
+
+_UNIQUE = Case(
+    "unique",
+    "a day's unique visitors, version 4 UUIDs",
+    "visitor",
+    1_000_000,
+    data.sessions,
+    [
+        Layout(
+            "one SET",
+            _client,
+            load=lambda client, page: client.sadd(KEY, *page),
+            put=lambda client, session: client.sadd(KEY, session),
+            whole=lambda client: client.scard(KEY),
+            probe=("SMISMEMBER", KEY),
+        ),
+        _unique("exact"),
+        _unique("60-bit"),
+        _unique("compact"),
+        _unique("hyperloglog"),
+    ],
+)
+
+
+# ---- list
+
+
+_LIST = Case(
+    "list",
+    "elements of 7 characters in a LIST",
+    "element",
+    1_000_000,
+    data.messages,
+    [
+        Layout(
+            "one LIST",
+            _client,
+            load=lambda client, page: client.rpush(KEY, *page),
+            get=lambda client, _: client.lindex(KEY, 100),
+            put=lambda client, element: client.rpush(KEY, element),
+        ),
+        Layout(
+            "pieces",
+            lambda site, _: site.kit.list(KEY, component=COMPONENT),
+            load=lambda items, page: items.rpush_many(page),
+            get=lambda items, _: items.lindex(100),
+            put=lambda items, element: items.rpush(element),
+        ),
+    ],
+)
+
+
+# ---- packed records
+
+
+def _key_of(user: int) -> str:
+    return f"{PREFIX}{user}"
+
+
+def _count_by_scan(client: Any) -> dict[Any, int]:
+    """Count countries as one does without packing: every field is read."""
+    counts: dict[Any, int] = {}
+    for _, code in client.hscan_iter(KEY, count=10_000):
+        country = decode(code).country
+        counts[country] = counts.get(country, 0) + 1
+    return counts
+
+
+_LOCATIONS = Case(
+    "locations",
+    "country and region of users, who come in random order",
+    "user",
+    10_000_000,
+    data.locations,
+    [
+        Layout(
+            "keys",
+            _client,
+            load=lambda client, page: client.mset({_key_of(u): encode(*at) for u, at in page}),
+            get=lambda client, entry: client.get(_key_of(entry[0])),
+            put=lambda client, entry: client.set(_key_of(entry[0]), encode(*entry[1])),
+            share=10,
+        ),
+        Layout(
+            "one HASH",
+            _client,
+            load=lambda client, page: client.hset(KEY, mapping={u: encode(*at) for u, at in page}),
+            get=lambda client, entry: client.hget(KEY, entry[0]),
+            put=lambda client, entry: client.hset(KEY, entry[0], encode(*entry[1])),
+            whole=_count_by_scan,
+            probe=("HMGET", KEY),
+            share=10,
+        ),
+        Layout(
+            "packed",
+            lambda site, _: site.kit.locations(KEY, component=COMPONENT),
+            load=lambda users, page: users.set_many(page),
+            get=lambda users, entry: users.get(entry[0]),
+            put=lambda users, entry: users.set(entry[0], *entry[1]),
+            whole=lambda users: users.aggregate(),
+        ),
+    ],
+)
+
+# By name.
+CASES: Final[Mapping[str, Case]] = {
+    case.name: case for case in (_HASH, _STRINGS, _IDS, _TEXTS, _ZSET, _UNIQUE, _LIST, _LOCATIONS)
+}

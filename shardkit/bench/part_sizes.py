@@ -1,0 +1,175 @@
+"""What parts of several sizes take, and what their server takes to look into them.
+
+A compact part is searched from its beginning, so a look-up takes longer the more entries it has;
+an intset is searched by halves. Both limits are raised for the run, so that all parts are compact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Final
+
+from shardkit.bench import data
+from shardkit.bench.servers import PREFIX, Site, Stand
+
+SIZES: Final = (64, 128, 256, 512, 1024, 2048, 4096)
+ENTRIES: Final = 100_000
+_LOOKS: Final = 2_000
+_ROUNDS: Final = 7
+_BATCH: Final = 100
+
+
+@dataclass(frozen=True)
+class PartKind:
+    """A type that is kept in parts.
+
+    Attributes:
+        name: ``hash``, ``zset`` or ``intset``.
+        settings: the limits that keep parts compact.
+        load: the command that fills a part, and its arguments, from some entries.
+        look: the command that reads one entry.
+        change: the command that writes one that is there.
+    """
+
+    name: str
+    settings: Mapping[str, int]
+    load: Callable[[str, Sequence[Any]], list[Any]]
+    look: Callable[[str, Any], list[Any]]
+    change: Callable[[str, Any], list[Any]]
+    entries: Callable[[int], Iterator[Any]]
+
+
+def _flat(pairs: Sequence[Any], first: int = 0) -> list[Any]:
+    return [value for pair in pairs for value in (pair[first], pair[1 - first])]
+
+
+def _records(count: int) -> Iterator[tuple[str, str]]:
+    return ((field, data.as_json(record)) for field, record in data.cities(count))
+
+
+KINDS: Final[Mapping[str, PartKind]] = {
+    kind.name: kind
+    for kind in (
+        PartKind(
+            "hash",
+            {"hash-max-listpack-entries": SIZES[-1], "hash-max-listpack-value": 1024},
+            lambda key, some: ["HSET", key, *_flat(some)],
+            lambda key, one: ["HGET", key, one[0]],
+            lambda key, one: ["HSET", key, *one],
+            _records,
+        ),
+        PartKind(
+            "zset",
+            {"zset-max-listpack-entries": SIZES[-1]},
+            lambda key, some: ["ZADD", key, *_flat(some, 1)],
+            lambda key, one: ["ZSCORE", key, one[0]],
+            lambda key, one: ["ZADD", key, one[1], one[0]],
+            data.scores,
+        ),
+        PartKind(
+            "intset",
+            {"set-max-intset-entries": SIZES[-1]},
+            lambda key, some: ["SADD", key, *some],
+            lambda key, one: ["SISMEMBER", key, one],
+            lambda key, one: ["SADD", key, one],
+            data.ids,
+        ),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Point:
+    """What parts of one size take.
+
+    Attributes:
+        size: how many entries each has.
+        bytes_each: bytes an entry.
+        look, change: microseconds of the server's time for reading and writing one entry: the best
+            of some rounds.
+    """
+
+    size: int
+    bytes_each: float
+    look: float
+    change: float
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A kind's parts by their size.
+
+    Attributes:
+        kind: its name.
+        software: the server.
+        points: by size, the smallest first.
+    """
+
+    kind: str
+    software: str
+    points: Sequence[Point]
+
+
+def run(
+    kind: PartKind,
+    stand: Stand,
+    sizes: Sequence[int] = SIZES,
+    entries: int = ENTRIES,
+    progress: Callable[[str, int, int], object] = lambda what, done, total: None,
+) -> Curve:
+    """Measure parts of several sizes, each on an empty server.
+
+    Args:
+        kind: what is kept in parts.
+        stand: where servers come from.
+        sizes: how many entries a part has.
+        entries: how many there are, all together.
+        progress: is told what is measured, how many sizes are done, and of how many.
+    """
+    points = []
+    software = ""
+    for n, size in enumerate(sizes):
+        progress(f"{kind.name}, parts of {size}", n, len(sizes))
+        with stand.site() as site, site.limits(_raised(kind, sizes)):
+            points.append(_point(kind, site, size, entries))
+            software = str(site.software)
+    progress(kind.name, len(sizes), len(sizes))
+    return Curve(kind.name, software, points)
+
+
+def _raised(kind: PartKind, sizes: Sequence[int]) -> dict[str, int]:
+    return {name: max(value, *sizes) for name, value in kind.settings.items()}
+
+
+def _point(kind: PartKind, site: Site, size: int, entries: int) -> Point:
+    everything = list(kind.entries(entries))
+    commands = [
+        kind.load(f"{PREFIX}{n}", everything[start : start + size])
+        for n, start in enumerate(range(0, entries, size))
+    ]
+    _send(site, commands)
+    weight = site.weight()
+    random = Random(size)
+    looked = [random.randrange(entries) for _ in range(min(_LOOKS, entries))]
+    times = {}
+    for name, build in (("look", kind.look), ("change", kind.change)):
+        commands = [build(f"{PREFIX}{n // size}", everything[n]) for n in looked]
+        calls = _sending(site, commands)
+        # What others take from the machine can only make it longer.
+        times[name] = min(site.timed(calls, len(commands))[1] for _ in range(_ROUNDS))
+    return Point(size, weight / entries, times["look"], times["change"])
+
+
+def _sending(site: Site, commands: Sequence[list[Any]]) -> Callable[[], None]:
+    return lambda: _send(site, commands)
+
+
+def _send(site: Site, commands: Sequence[list[Any]]) -> None:
+    client: Any = site.client
+    for start in range(0, len(commands), _BATCH):
+        pipe = client.pipeline(transaction=False)
+        for command in commands[start : start + _BATCH]:
+            pipe.execute_command(*command)
+        pipe.execute()

@@ -1,0 +1,141 @@
+"""Plots of figures: bars side by side, and curves. The format is that of the file's name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from shardkit.errors import ShardKitError
+
+COLOURS: Final = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb")
+_LIMIT: Final = "#cc3311"
+
+
+def check_plot(path: Path) -> None:
+    """Find out early whether a plot can be drawn.
+
+    Raises:
+        ShardKitError: matplotlib is not installed, or knows no such format.
+    """
+    pyplot = _pyplot("")
+    formats = pyplot.figure().canvas.get_supported_filetypes()
+    pyplot.close("all")
+    if path.suffix.lstrip(".").lower() not in formats:
+        raise ShardKitError(f"{path} is no plot's name", f"end it with one of {', '.join(formats)}")
+
+
+def bars(
+    path: Path,
+    title: str,
+    values: Mapping[str, Mapping[str, float]],
+    unit: str,
+    limits: Mapping[str, float] | None = None,
+) -> None:
+    """Draw a bar for each value.
+
+    Args:
+        path: the file.
+        title: the plot's title.
+        values: for each label the values of one or several series; of each series there is a
+            colour.
+        unit: of the values.
+        limits: for each label a mark.
+
+    Raises:
+        ShardKitError: matplotlib is not installed.
+    """
+    pyplot = _pyplot(path.stem)
+    series = list(dict.fromkeys(name for each in values.values() for name in each))
+    height = 0.8 / len(series)
+    rows = len(values) * max(1.0, 0.55 * len(series))
+    figure, axes = pyplot.subplots(figsize=(7, 0.8 + 0.45 * rows), layout="constrained")
+    for n, name in enumerate(series):
+        places = [at + (n - (len(series) - 1) / 2) * height for at in range(len(values))]
+        lengths = [each.get(name, 0.0) for each in values.values()]
+        drawn = axes.barh(
+            places, lengths, height * 0.9, color=COLOURS[n % len(COLOURS)], label=name
+        )
+        axes.bar_label(drawn, fmt="{:,.4g}", padding=2, fontsize=7)
+    for at, label in enumerate(values):
+        if limits and label in limits:
+            axes.plot([limits[label]] * 2, [at - 0.45, at + 0.45], color=_LIMIT, linewidth=2)
+    axes.set_yticks(range(len(values)), list(values))
+    axes.invert_yaxis()
+    axes.margins(x=0.12)
+    axes.set_xlabel(unit)
+    axes.set_title(title, loc="left")
+    if len(series) > 1:
+        axes.legend(frameon=False)
+    _save(pyplot, figure, path)
+
+
+def curves(
+    path: Path,
+    title: str,
+    panels: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]],
+    across: str,
+    *,
+    logarithmic: bool = False,
+) -> None:
+    """Draw curves, in one panel or several side by side.
+
+    Args:
+        path: the file.
+        title: the plot's title.
+        panels: for each panel, called by what its curves show, the points of each curve.
+        across: what the points' first number is; drawn on a logarithmic scale.
+        logarithmic: the second one is as well.
+
+    Raises:
+        ShardKitError: matplotlib is not installed.
+    """
+    pyplot = _pyplot(path.stem)
+    width = 5.5 if len(panels) == 1 else 4.2 * len(panels)
+    figure, all_axes = pyplot.subplots(
+        1, len(panels), figsize=(width, 4), squeeze=False, layout="constrained"
+    )
+    for axes, (name, lines) in zip(all_axes[0], panels.items(), strict=True):
+        for n, (label, points) in enumerate(lines.items()):
+            xs, ys = zip(*points, strict=True)
+            colour = COLOURS[n % len(COLOURS)]
+            axes.plot(xs, ys, marker="o", markersize=3, color=colour, label=label)
+        axes.set_xscale("log", base=2 if _powers_of_two(lines) else 10)
+        if logarithmic:
+            axes.set_yscale("log")
+        else:
+            axes.set_ylim(bottom=0)
+        axes.set_xlabel(across)
+        axes.set_ylabel(name)
+        axes.legend(frameon=False, fontsize=8)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.suptitle(title, x=0.01, ha="left")
+    _save(pyplot, figure, path)
+
+
+def _powers_of_two(lines: Mapping[str, Sequence[tuple[float, float]]]) -> bool:
+    return all(
+        float(x).is_integer() and int(x) & int(x) - 1 == 0 for p in lines.values() for x, _ in p
+    )
+
+
+def _pyplot(salt: str) -> Any:
+    try:
+        import matplotlib
+    except ModuleNotFoundError:
+        raise ShardKitError(
+            "plots need matplotlib, which is not installed", "pip install 'shardkit[bench]'"
+        ) from None
+    matplotlib.use("agg")
+    matplotlib.rcParams["svg.hashsalt"] = salt  # the same figures, the same file
+    from matplotlib import pyplot
+
+    return pyplot
+
+
+def _save(pyplot: Any, figure: Any, path: Path) -> None:
+    for axes in figure.axes:
+        axes.spines[["top", "right"]].set_visible(False)
+    dated = {"metadata": {"Date": None}} if path.suffix == ".svg" else {}
+    figure.savefig(path, **dated)
+    pyplot.close(figure)

@@ -1,0 +1,278 @@
+"""Ranges packed in blocks: where each piece of a range belongs, and how a block is searched.
+
+The addresses are cut into buckets by their leading bits, and a bucket's ranges are one STRING, its
+block. A range is cut at the borders of buckets. Of IPv6, whose ranges may be as large as a
+continent's and as small as one host, there are three levels, and a piece is in the highest level of
+whose units it is made::
+
+    level   bucket                one for each     units      key
+    0       IPv4 /16              65,536           /32        <name>:<generation>:4:c0a8
+    1       IPv6 /16              65,536           /32        <name>:<generation>:6:2001
+    2       IPv6 /32                               /64        <name>:<generation>:6:20010db8
+    3       IPv6 /64                               /128       <name>:<generation>:6:20010db800010002
+
+    2001:db8:: to 2001:db9:0:ffff:…     level 1, bucket 2001: unit db8
+                                        level 2, bucket 20010db9: units 0 to ffff
+
+So a look-up reads one block of IPv4, and of IPv6 as many as the data has levels, all at the same
+time; no address is in two.
+
+An entry of a block is where a city begins, counted in units; the city goes on to the next entry.
+The number 4,294,967,295 is no city: it stands where a gap begins. Numbers are little-endian::
+
+    ┌───┬─────────────────────────────┬───────────────────────────┐
+    │ 0 │ n offsets, 2, 2, 4, 8 bytes │ n city numbers of 4 bytes │     1 + 6 n bytes of IPv4
+    └───┴─────────────────────────────┴───────────────────────────┘
+    ┌───┬─────────────────────────────────┐
+    │ 1 │ the first offset of each page   │     a block of more than 4,096 entries: page k is
+    └───┴─────────────────────────────────┘     a block at <key>:<k>
+
+    192.168.0.0/24 is 7, 192.168.1.0/25 is 9, nothing else:
+    00   0000 0001 8001   00000007 00000009 ffffffff           19 bytes
+
+Offsets and numbers are apart, so that the offsets can be searched as they are, without unpacking.
+With its share of the keys a range of IPv4 takes 14.7 bytes on Valkey 9.1 and 20.2 on Redis 7.0 if
+there are 500,000 of them (benchmarks/ip_to_city.py).
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from shardkit.errors import StructureError
+from shardkit.geo.addresses import IPV4, IPV6
+
+NO_CITY: Final = 2**32 - 1
+ENTRIES_A_PAGE: Final = 4096
+WHOLE: Final = -1  # in the place of a page's number: the block itself
+_ENTRIES, _PAGES = b"\0", b"\1"
+_BYTES_OF_A_NUMBER: Final = 4
+
+
+class Level(NamedTuple):
+    """One way of cutting the line into buckets.
+
+    Attributes:
+        number: its position in LEVELS.
+        unit: how many bits of an address are below a unit.
+        bits: how many bits an offset has: a bucket has 2**bits units.
+        code: the array type of an offset.
+        digits: how many hexadecimal digits a bucket's number has.
+        family: 4 or 6.
+    """
+
+    number: int
+    unit: int
+    bits: int
+    code: str
+    digits: int
+    family: int
+
+    def place(self, point: int) -> tuple[int, int]:
+        """Return the bucket and the offset of a place on the line."""
+        units = (point if self.family == 4 else point - IPV6) >> self.unit
+        return units >> self.bits, units & ((1 << self.bits) - 1)
+
+    def suffix(self, bucket: int, page: int = WHOLE) -> str:
+        """Return what the key of a block ends in."""
+        key = f"{self.family}:{bucket:0{self.digits}x}"
+        return key if page == WHOLE else f"{key}:{page}"
+
+
+LEVELS: Final = (
+    Level(0, 0, 16, "H", 4, 4),
+    Level(1, 96, 16, "H", 4, 6),
+    Level(2, 64, 32, "I", 8, 6),
+    Level(3, 0, 64, "Q", 16, 6),
+)
+IPV4_LEVELS: Final = LEVELS[:1]
+IPV6_LEVELS: Final = LEVELS[1:]
+
+
+class Block(NamedTuple):
+    """A block as it is stored.
+
+    Attributes:
+        level: its level's number.
+        bucket: its bucket's number.
+        page: which page it is; WHOLE for a bucket's only block, or its list of pages.
+        content: the STRING.
+    """
+
+    level: int
+    bucket: int
+    page: int
+    content: bytes
+
+
+def blocks(ranges: Iterable[tuple[int, int, int]]) -> Iterator[Block]:
+    """Pack ranges.
+
+    Args:
+        ranges: first and last place, and the city's number: in order and disjoint.
+
+    Returns:
+        The blocks; those of a level in order, and the pages of a bucket before their list.
+    """
+    packers = [_Packer(level) for level in LEVELS]
+    for first, last, number in ranges:
+        if last < IPV4:
+            yield from packers[0].add(first, last, number)
+        else:
+            for level, start, end in _pieces(first - IPV6, last - IPV6):
+                yield from packers[level].add(start, end, number)
+    for packer in packers:
+        yield from packer.close()
+
+
+def _pieces(first: int, last: int) -> Iterator[tuple[int, int, int]]:
+    """Cut a range of IPv6 into pieces of whole units: (level, first unit, last unit)."""
+    end = last + 1
+    for level in reversed(IPV6_LEVELS):
+        # At this level is what does not make whole units of the level above.
+        bits = level.bits if level.number > 1 else 128
+        start = -(-first >> bits)
+        stop = end >> bits
+        if start >= stop:  # none of those
+            yield level.number, first, end - 1
+            return
+        if first != start << bits:
+            yield level.number, first, (start << bits) - 1
+        if end != stop << bits:
+            yield level.number, stop << bits, end - 1
+        first, end = start, stop
+
+
+class _Packer:
+    """Makes the blocks of one level; only a page of one bucket is in memory."""
+
+    def __init__(self, level: Level) -> None:
+        self._level = level
+        self._most = (1 << level.bits) - 1
+        self._begin(-1)
+
+    def _begin(self, bucket: int) -> None:
+        self._bucket = bucket
+        self._covered = 0  # the first offset that nothing was said of yet
+        self._last = NO_CITY
+        self._pages = array(self._level.code)
+        self._offsets = array(self._level.code)
+        self._numbers = array("I")
+
+    def add(self, first: int, last: int, number: int) -> Iterator[Block]:
+        """Take in a piece, in units; give out what is complete."""
+        bits, most = self._level.bits, self._most
+        for bucket in range(first >> bits, (last >> bits) + 1):
+            if bucket != self._bucket:
+                yield from self.close()
+                self._begin(bucket)
+            base = bucket << bits
+            start, end = max(first - base, 0), min(last - base, most)
+            if start > self._covered:
+                yield from self._entry(self._covered, NO_CITY)
+            yield from self._entry(start, number)
+            self._covered = end + 1
+
+    def _entry(self, offset: int, number: int) -> Iterator[Block]:
+        if number == self._last:  # it goes on; and before the first entry there is no city anyway
+            return
+        self._last = number
+        if len(self._offsets) == ENTRIES_A_PAGE:
+            yield self._page()
+        self._offsets.append(offset)
+        self._numbers.append(number)
+
+    def close(self) -> Iterator[Block]:
+        """Give out what is left of the bucket."""
+        if self._bucket < 0:
+            return
+        if self._covered <= self._most:
+            yield from self._entry(self._covered, NO_CITY)
+        if self._pages:
+            yield self._page()
+            yield self._block(WHOLE, _PAGES + _little(self._pages))
+        else:
+            yield self._block(WHOLE, self._content())
+        self._bucket = -1
+
+    def _page(self) -> Block:
+        page = self._block(len(self._pages), self._content())
+        self._pages.append(self._offsets[0])
+        del self._offsets[:], self._numbers[:]
+        return page
+
+    def _content(self) -> bytes:
+        return _ENTRIES + _little(self._offsets) + _little(self._numbers)
+
+    def _block(self, page: int, content: bytes) -> Block:
+        return Block(self._level.number, self._bucket, page, content)
+
+
+def search(level: Level, content: bytes, offset: int) -> tuple[int | None, int]:
+    """Look an offset up in a block.
+
+    Returns:
+        The page to look into, and NO_CITY; or None, and the city's number or NO_CITY.
+
+    Raises:
+        StructureError: the bytes are no block.
+    """
+    if content[:1] == _PAGES:
+        page = bisect_right(_readable(level.code, content, 1, len(content)), offset) - 1
+        return (None if page < 0 else page), NO_CITY
+    border = _border(level, content)
+    at = bisect_right(_readable(level.code, content, 1, border), offset) - 1
+    if at < 0:
+        return None, NO_CITY
+    start = border + _BYTES_OF_A_NUMBER * at
+    return None, int.from_bytes(content[start : start + _BYTES_OF_A_NUMBER], "little")
+
+
+def entries(level: Level, content: bytes) -> tuple[Sequence[int], Sequence[int]] | None:
+    """Return the offsets and the city numbers of a block; None of one that lists pages.
+
+    Raises:
+        StructureError: the bytes are no block.
+    """
+    if content[:1] == _PAGES:
+        return None
+    border = _border(level, content)
+    offsets = _readable(level.code, content, 1, border)
+    return offsets, _readable("I", content, border, len(content))
+
+
+def _border(level: Level, content: bytes) -> int:
+    """Return where the numbers of a block begin."""
+    width = level.bits // 8
+    count, left = divmod(len(content) - 1, width + _BYTES_OF_A_NUMBER)
+    if content[:1] != _ENTRIES or left:
+        raise StructureError(
+            f"{len(content)} bytes of a block of ranges cannot be read",
+            "import again; a newer version of shardkit may have written them",
+        )
+    return 1 + count * width
+
+
+if sys.byteorder == "little":
+
+    def _little(numbers: array[int]) -> bytes:
+        return numbers.tobytes()
+
+    def _readable(code: str, content: bytes, start: int, end: int) -> Sequence[int]:
+        return memoryview(content)[start:end].cast(code)  # type: ignore[call-overload,no-any-return]
+
+else:  # pragma: no cover - servers and clients are little-endian nearly everywhere
+
+    def _little(numbers: array[int]) -> bytes:
+        swapped = array(numbers.typecode, numbers)
+        swapped.byteswap()
+        return swapped.tobytes()
+
+    def _readable(code: str, content: bytes, start: int, end: int) -> Sequence[int]:
+        numbers = array(code, content[start:end])
+        numbers.byteswap()
+        return numbers

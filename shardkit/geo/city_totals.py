@@ -1,0 +1,176 @@
+"""Totals of log lines by day and country, region or city, added file by file, each file once.
+
+::
+
+    daily:country:{2015-05-17}    ZSET  Germany                                      1307
+    daily:region:{2015-05-17}     ZSET  ["Bavaria","Germany"]                         201
+    daily:city:{2015-05-17}       ZSET  ["Munich","Bavaria","Germany"]                120
+    daily:done:{2015-05-17}       SET   access-1.log, access-2.log
+
+Lines are counted where they are read (`shardkit.geo.tally`), and what is sent is their totals. They
+are increments, so that several files have the same day; and the script that adds them also writes
+down that the file is done, so that whatever fails, it can be added again. What is added is first
+written beside, in portions: a script takes no more arguments than is good for the server.
+
+All keys of a day have its name as their tag, and live together.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import date, timedelta
+from typing import Final
+
+from shardkit.commands import Command, Home, Transaction, script_call
+from shardkit.errors import InvalidArgumentError
+from shardkit.geo.records import City
+from shardkit.geo.tally import Tally
+from shardkit.operation import Deferred, Driver, Face, Operation, Structure, operation, pages
+from shardkit.scripts import script
+from shardkit.structures.arguments import check_integer, check_name, day_of, expiry, shown
+
+KINDS: Final = ("country", "region", "city")
+MOST_SHOWN: Final = 10_000
+_AT_ONCE: Final = 1000
+_LANDING: Final = 3600  # seconds; what is written beside is gone then if nobody added it
+
+
+class CityTotals(Structure[Face]):
+    """Totals by day and place. Made by ``kit.city_totals``.
+
+    Args:
+        driver: what runs its operations.
+        component: where its keys live.
+        name: the prefix of its keys.
+    """
+
+    def __init__(self, driver: Driver, component: str, name: str = "daily") -> None:
+        check_name(name)
+        super().__init__(driver, component, name)
+
+    @property
+    def deferred(self) -> CityTotals[Deferred]:
+        """This with the face whose calls return steps, for ``yield from`` and ``together``."""
+        return self._deferred()  # type: ignore[return-value]
+
+    @operation
+    def add(self, file: str, tally: Tally) -> Operation[bool]:
+        """Add the counts of a file, unless that was done.
+
+        Args:
+            file: what tells this file from others, such as its name.
+            tally: its counts: all of them, as each day of a file is added once.
+
+        Returns:
+            Whether anything was added.
+
+        Raises:
+            InvalidArgumentError: the file has no name.
+            ShardErrors: a shard failed; days on others were added. Do it again.
+
+        Cost: four exchanges at most, and one more for every 1,000 totals; one command for 1,000
+        totals of each kind and day.
+        """
+        if not isinstance(file, str) or not file:
+            raise InvalidArgumentError(f"{self.name}: file={shown(file)}", "give its name")
+        days = sorted(tally.counts)
+        if not days:
+            return False
+        keys = [self._key("done", day) for day in days]
+        done = yield [self._at(key, "SISMEMBER", key, file, idempotent=True) for key in keys]
+        new = [day for day, was_done in zip(days, done, strict=True) if not was_done]
+        if not new:
+            return False
+        counter = f"{self.name}:adding"
+        [turn] = yield [Command(Home(self.component), counter, ("INCR", counter))]
+        added = 0
+        for day in new:
+            keys = [self._key("done", day)]
+            for kind in KINDS:
+                beside = self._key(f"adding:{turn}:{kind}", day)
+                yield from self._write(beside, _by(kind, tally.counts[day]))
+                keys += [self._key(kind, day), beside]
+            call = script_call(self.component, script("geo_add_totals"), keys, [file])
+            [was_new] = yield [call]
+            added += was_new
+        return added > 0
+
+    @operation
+    def top(self, kind: str, day: date | str, count: int = 10) -> Operation[list[tuple[City, int]]]:
+        """Return the places with the most lines of a day, and how many.
+
+        Args:
+            kind: country, region or city; what a place does not say is empty.
+            day: a date, or its ISO form.
+            count: how many, 10,000 at most.
+
+        Raises:
+            InvalidArgumentError: an argument is none of these.
+
+        Cost: one exchange.
+        """
+        if kind not in KINDS:
+            raise InvalidArgumentError(
+                f"{self.name}: kind={shown(kind)}", f"give {', '.join(KINDS)}"
+            )
+        check_integer(self.name, "count", count, 1, MOST_SHOWN)
+        key = self._key(kind, self._day(day))
+        command = ("ZRANGE", key, 0, count - 1, "REV", "WITHSCORES")
+        [flat] = yield [self._at(key, *command, idempotent=True)]
+        return [
+            (_place(kind, member), int(float(score)))
+            for member, score in zip(flat[::2], flat[1::2], strict=True)
+        ]
+
+    @operation
+    def expire(self, day: date | str, seconds: int | timedelta) -> Operation[bool]:
+        """Have a day's totals expire; return whether there were any.
+
+        A file that is added after that is counted anew: meant for days of which all files are done.
+
+        Cost: one exchange.
+        """
+        after = expiry(self.name, seconds)
+        keys = [self._key(kind, self._day(day)) for kind in (*KINDS, "done")]
+        replies = yield [self._at(key, "EXPIRE", key, after, idempotent=True) for key in keys]
+        return any(replies)
+
+    def _write(self, key: str, totals: Mapping[str, int]) -> Operation[None]:
+        for page in pages(totals.items(), _AT_ONCE):
+            flat = [part for member, total in page for part in (total, member)]
+            commands = (self._at(key, "ZADD", key, *flat), self._at(key, "EXPIRE", key, _LANDING))
+            yield [Transaction(self.component, key, commands)]
+
+    def _key(self, what: str, day: str) -> str:
+        return f"{self.name}:{what}:{{{day}}}"
+
+    def _day(self, day: date | str) -> str:
+        if isinstance(day, str):
+            with suppress(ValueError):
+                day = date.fromisoformat(day)
+        return day_of(self.name, day).isoformat()  # type: ignore[arg-type]  # refuses text
+
+
+def _by(kind: str, counts: Mapping[City, int]) -> Counter[str]:
+    """Return the totals of one kind, by what is stored for a place."""
+    totals: Counter[str] = Counter()
+    for city, count in counts.items():
+        totals[_member(kind, city)] += count
+    return totals
+
+
+def _member(kind: str, city: City) -> str:
+    if kind == "country":
+        return city.country
+    names = city[1:3] if kind == "region" else city[:3]
+    return json.dumps(names, ensure_ascii=False, separators=(",", ":"))
+
+
+def _place(kind: str, member: bytes) -> City:
+    if kind == "country":
+        return City("", "", member.decode())
+    names = json.loads(member)
+    return City(*["", *names][-3:])

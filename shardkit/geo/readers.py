@@ -1,0 +1,315 @@
+"""Readers: from files, as they are published, to what an import takes.
+
+====================================== ===========================================================
+``csv_ranges(file, …)``                ranges with a city's id, or with its names in the same line
+``csv_cities(file, …)``                cities with their ids
+``geolite2(blocks…, locations=…)``     MaxMind's GeoLite2 or GeoIP2 City, as CSV
+``geolite_legacy(blocks, locations)``  GeoLiteCity-Blocks.csv and GeoLiteCity-Location.csv
+``jsonl(file, …)``                     an object a line
+``mmdb(path, language=…)``             a MaxMind database file; needs the extra ``geo``
+====================================== ===========================================================
+
+Each is an iterator of City, Range and Skipped (`shardkit.geo.records`): it reads as it is asked,
+and several can be chained (``itertools.chain``), cities before the ranges that name them. A line
+that cannot be used, such as a heading, is not an error but a Skipped.
+
+A file is a path (read as gzip if it ends in ``.gz``), an open file, or an iterable of lines, as
+text or bytes. A byte-order mark is not part of the first line.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from itertools import chain
+from os import PathLike, fspath
+from typing import Any, Final
+
+from shardkit.errors import InvalidArgumentError
+from shardkit.geo.addresses import network_range, written_range
+from shardkit.geo.lines import Column, File, Lines, Rows
+from shardkit.geo.records import City, Item, Range, Skipped
+from shardkit.structures.arguments import shown
+
+NOT_A_CITY: Final = "names no city, region or country"
+
+
+def csv_ranges(
+    file: File,
+    *,
+    first: Column = 0,
+    last: Column | None = 1,
+    id: Column | Sequence[Column] | None = None,  # noqa: A002 - what it is
+    city: Column | None = None,
+    region: Column | None = None,
+    country: Column | None = None,
+    delimiter: str = ",",
+    encoding: str = "utf-8",
+) -> Iterator[Item]:
+    """Read ranges from lines with columns.
+
+    Args:
+        file: see the module.
+        first: the column of the first address: its number from 0, or its name in the heading, the
+            first line that has all the names. An address may be written with four numbers, as IPv6
+            or as one decimal number; or it is a network such as ``192.0.2.0/24``.
+        last: the column of the last address; None if all ranges are networks.
+        id: the column of the id of a city that was read before; of several columns, the first that
+            is not empty.
+        city: the column of the city's name, where names are in the same line. An ``id`` is then
+            that city's.
+        region: the column of the region's name.
+        country: the column of the country's name.
+        delimiter: what is between columns.
+        encoding: of bytes.
+
+    Raises:
+        InvalidArgumentError: no column says which city it is.
+        OSError: the file cannot be read.
+    """
+    names = (city, region, country)
+    ids: Sequence[Column] = () if id is None else (id,) if isinstance(id, int | str) else id
+    named = any(column is not None for column in names)
+    if not ids and not named:
+        raise InvalidArgumentError(
+            "no column says which city a range is in", "say id=, or city=, region= and country="
+        )
+    wanted = [first, last, *names, *ids]
+    return _csv_ranges(Rows(file, wanted, delimiter, encoding), named)
+
+
+def _csv_ranges(rows: Rows, named: bool) -> Iterator[Item]:
+    for line, cells in rows:
+        if isinstance(cells, str):
+            yield Skipped(line, cells, rows.source)
+            continue
+        start, end, city, region, country, *ids = cells
+        id_ = next((source_id(cell) for cell in ids if cell), None)
+        try:
+            if named:
+                place: City | int | str = City(city, region, country, id_)
+                if not (city or region or country):
+                    raise ValueError(NOT_A_CITY)
+            elif id_ is None:
+                raise ValueError("has no id of a city")
+            else:
+                place = id_
+            yield Range(*written_range(start, end), place, line, rows.source)
+        except ValueError as error:
+            yield Skipped(line, str(error), rows.source)
+
+
+def csv_cities(
+    file: File,
+    *,
+    id: Column = 0,  # noqa: A002 - what it is
+    city: Column | None = None,
+    region: Column | None = None,
+    country: Column | None = None,
+    delimiter: str = ",",
+    encoding: str = "utf-8",
+) -> Iterator[Item]:
+    """Read cities, which ranges then name by their ids, from lines with columns.
+
+    Args:
+        file: see the module.
+        id: the column of the id: its number from 0, or its name in the heading.
+        city: the column of the city's name.
+        region: the column of the region's name.
+        country: the column of the country's name.
+        delimiter: what is between columns.
+        encoding: of bytes.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    rows = Rows(file, [id, city, region, country], delimiter, encoding)
+    for line, cells in rows:
+        if isinstance(cells, str):
+            yield Skipped(line, cells, rows.source)
+        elif not cells[0]:
+            yield Skipped(line, "has no id", rows.source)
+        else:
+            yield City(cells[1], cells[2], cells[3], source_id(cells[0]))
+
+
+def geolite2(*blocks: File, locations: File) -> Iterator[Item]:
+    """Read MaxMind's GeoLite2 City or GeoIP2 City as CSV.
+
+    A network without a city is where it is registered: then often only the country is known.
+
+    Args:
+        blocks: ``GeoLite2-City-Blocks-IPv4.csv`` and ``…-IPv6.csv``, or one of them.
+        locations: ``GeoLite2-City-Locations-en.csv``, or that of another language.
+    """
+    cities = csv_cities(
+        locations,
+        id="geoname_id",
+        city="city_name",
+        region="subdivision_1_name",
+        country="country_name",
+    )
+    ids = ("geoname_id", "registered_country_geoname_id")
+    ranges = (csv_ranges(file, first="network", last=None, id=ids) for file in blocks)
+    return chain(cities, chain.from_iterable(ranges))
+
+
+def geolite_legacy(blocks: File, locations: File) -> Iterator[Item]:
+    """Read the older GeoLiteCity as CSV: with numbers for addresses, codes for places, Latin 1.
+
+    Args:
+        blocks: ``GeoLiteCity-Blocks.csv``.
+        locations: ``GeoLiteCity-Location.csv``.
+    """
+    cities = csv_cities(
+        locations,
+        id="locId",
+        city="city",
+        region="region",
+        country="country",
+        encoding="latin-1",
+    )
+    ranges = csv_ranges(blocks, first="startIpNum", last="endIpNum", id="locId", encoding="latin-1")
+    return chain(cities, ranges)
+
+
+def jsonl(file: File, *, names: Mapping[str, str] | None = None) -> Iterator[Item]:
+    """Read an object a line.
+
+    ``{"network": "192.0.2.0/24", "city": "Bonn", "region": "NW", "country": "DE"}`` and
+    ``{"first": "192.0.2.0", "last": "192.0.2.63", "id": 7}`` are ranges,
+    ``{"id": 7, "city": "Bonn", "region": "NW", "country": "DE"}`` is a city.
+
+    Args:
+        file: see the module.
+        names: what the file has instead of these names: ``{"country": "country_code"}``.
+
+    Raises:
+        InvalidArgumentError: ``names`` has another name than these.
+        OSError: the file cannot be read.
+    """
+    usual = ("first", "last", "network", "id", "city", "region", "country")
+    if unknown := (names or {}).keys() - set(usual):
+        raise InvalidArgumentError(
+            f"names={shown(dict(names or {}))}: there is no {', '.join(sorted(unknown))}",
+            f"give names for {', '.join(usual)}",
+        )
+    return _jsonl(file, [(names or {}).get(name, name) for name in usual])
+
+
+def _jsonl(file: File, names: Sequence[str]) -> Iterator[Item]:
+    lines = Lines(file, "utf-8")
+    for line, text in lines:
+        if not text.strip():
+            continue
+        try:
+            record = json.loads(text)
+            if not isinstance(record, dict):
+                raise ValueError("is not an object")
+            yield _from_object([record.get(name) for name in names], line, lines.source)
+        except (ValueError, RecursionError) as error:
+            yield Skipped(line, _reason(error), lines.source)
+
+
+def _from_object(values: Sequence[Any], line: int, source: str) -> Item:
+    first, last, network, id_, *places = values
+    if id_ is not None and (isinstance(id_, bool) or not isinstance(id_, int | str)):
+        raise ValueError(f"the id {shown(id_)} is neither text nor an integer")
+    if isinstance(id_, str):
+        id_ = source_id(id_) if id_ else None
+    for place in places:
+        if not (place is None or isinstance(place, str)):
+            raise ValueError(f"{shown(place)} is not the name of a place")
+        if place is not None:
+            place.encode()  # a lone surrogate cannot be stored
+    named = any(places)
+    names = [place or "" for place in places]
+    city: City | int | str | None = City(names[0], names[1], names[2], id_) if named else id_
+    if city is None:
+        raise ValueError(NOT_A_CITY)
+    if first is None and last is None and network is None:
+        if not isinstance(city, City):
+            raise ValueError("has neither a network nor names")
+        return city
+    if network is not None and (first is not None or last is not None):
+        raise ValueError("has a network, and first or last too")
+    if network is not None:
+        return Range(*written_range(_address(network)), city, line, source)
+    return Range(*written_range(_address(first), _address(last)), city, line, source)
+
+
+def _address(value: object) -> str:
+    if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
+        return str(value)
+    raise ValueError(f"{shown(value)} is not an IP address")
+
+
+def mmdb(path: str | PathLike[str], *, language: str = "en") -> Iterator[Item]:
+    """Read a MaxMind database file, such as ``GeoLite2-City.mmdb``.
+
+    Args:
+        path: the file.
+        language: of the names; where a place has none in it, its English one is taken.
+
+    Raises:
+        InvalidArgumentError: the file is no such database, or the extra ``geo`` is not installed.
+        OSError: the file cannot be read.
+    """
+    try:
+        import maxminddb
+    except ModuleNotFoundError:
+        raise InvalidArgumentError(
+            "a MaxMind database cannot be read without maxminddb", "pip install 'shardkit[geo]'"
+        ) from None
+    source = fspath(path)
+    try:
+        with closing(maxminddb.open_database(source)) as database:
+            for turn, (network, record) in enumerate(database, 1):
+                try:
+                    city = _from_record(record, language)
+                    yield Range(*network_range(network), city, turn, source)
+                except ValueError as error:
+                    yield Skipped(turn, f"{network}: {error}", source)
+    except maxminddb.InvalidDatabaseError as error:
+        raise InvalidArgumentError(
+            f"{source} is not a MaxMind database: {error}", "give a .mmdb file with cities"
+        ) from error
+
+
+def _from_record(record: Any, language: str) -> City:
+    if not isinstance(record, dict):
+        raise ValueError(NOT_A_CITY)
+    regions = record.get("subdivisions") or [record.get("region")]
+    places = [
+        record.get("city"),
+        regions[0] if isinstance(regions, list) else None,
+        record.get("country") or record.get("registered_country"),
+    ]
+    city, region, country = (_place_name(place, language) for place in places)
+    if not (city or region or country):
+        raise ValueError(NOT_A_CITY)
+    ids = (place.get("geoname_id") for place in places if isinstance(place, dict))
+    return City(city, region, country, next((n for n in ids if isinstance(n, int)), None))
+
+
+def _place_name(place: Any, language: str) -> str:
+    """Return the name of a place; some databases have just that."""
+    names = place.get("names") if isinstance(place, dict) else {"en": place}
+    name = (names.get(language) or names.get("en")) if isinstance(names, dict) else None
+    return name if isinstance(name, str) else ""
+
+
+def source_id(text: str) -> int | str:
+    """Return an id as it is compared and stored: digits as the number that they write."""
+    if text.isascii() and text.isdigit() and len(text) < 19 and (text[0] != "0" or text == "0"):
+        return int(text)
+    return text
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"is not JSON: {error.msg}"
+    if isinstance(error, UnicodeEncodeError):
+        return "is not UTF-8"
+    return str(error)

@@ -1,0 +1,20 @@
+-- Have readers use a new generation from now on.
+-- KEYS[1]  the generations, a HASH: see shardkit/geo/generations.py
+-- ARGV     the generation's number, its description, for how many seconds the old one is kept
+-- Reply    the number of the old one, 0 if there was none; nothing if another import has begun
+local key = KEYS[1]
+local number, description, grace = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local old = redis.call('HGET', key, 'number') or '0'
+if old == number then  -- asked again, as the first answer was lost
+  return 0
+end
+if redis.call('HEXISTS', key, 'importing:' .. number) == 0 then
+  return false
+end
+local now = tonumber(redis.call('TIME')[1])
+redis.call('HSET', key, 'number', number, 'current', description)
+redis.call('HDEL', key, 'importing:' .. number)
+if old ~= '0' then
+  redis.call('HSET', key, 'retired:' .. old, string.format('%d', now + grace))
+end
+return tonumber(old)

@@ -1,0 +1,108 @@
+-- Included by scripts that write to a growing structure: splits its parts, by linear hashing.
+-- A group's state is a HASH: parts (absent: ARGV's), count of members, expiring (1 once any field
+-- was given a time to live).
+
+local LENGTH = {HASH = 'HLEN', SET = 'SCARD', ZSET = 'ZCARD'}
+local AT_ONCE = 1000
+
+local function slices(list, act)
+  for first = 1, #list, AT_ONCE do
+    act(unpack(list, first, math.min(first + AT_ONCE - 1, #list)))
+  end
+end
+
+-- What a part holds, flat: for each member itself and, but for a SET, what belongs to it.
+local READ = {
+  HASH = function(key) return redis.call('HGETALL', key), 2 end,
+  SET = function(key) return redis.call('SMEMBERS', key), 1 end,
+  ZSET = function(key) return redis.call('ZRANGE', key, 0, -1, 'WITHSCORES'), 2 end,
+}
+
+local ADD = {
+  HASH = function(key, flat)
+    slices(flat, function(...) redis.call('HSET', key, ...) end)
+  end,
+  SET = function(key, flat)
+    slices(flat, function(...) redis.call('SADD', key, ...) end)
+  end,
+  ZSET = function(key, flat)
+    local pairs_ = {}
+    for i = 1, #flat, 2 do
+      pairs_[i], pairs_[i + 1] = flat[i + 1], flat[i]
+    end
+    slices(pairs_, function(...) redis.call('ZADD', key, ...) end)
+  end,
+}
+
+local REMOVE = {HASH = 'HDEL', SET = 'SREM', ZSET = 'ZREM'}
+
+-- Fields of a HASH may expire one by one: they go on doing so where they move to.
+local function expiries(source, members)
+  local found = {}
+  slices(members, function(...)
+    for i, at in ipairs(redis.call('HPEXPIRETIME', source, 'FIELDS', select('#', ...), ...)) do
+      if at > 0 then
+        found[#found + 1] = {(select(i, ...)), string.format('%.0f', at)}
+      end
+    end
+  end)
+  return found
+end
+
+-- Move the members that belong into the new part, the number of which is how many there were.
+local function split(kind, source, target, parts, groups, expiring)
+  local modulus = 1
+  while modulus <= parts do modulus = modulus * 2 end
+  local flat, width = READ[kind](source)
+  local moved, members = {}, {}
+  for i = 1, #flat, width do
+    local hash = tonumber(string.sub(redis.sha1hex(flat[i]), 1, 8), 16)
+    if math.floor(hash / groups) % modulus == parts then
+      members[#members + 1] = flat[i]
+      for j = i, i + width - 1 do moved[#moved + 1] = flat[j] end
+    end
+  end
+  if #members == 0 then return end
+  local times = expiring and expiries(source, members) or {}
+  ADD[kind](target, moved)
+  for _, time in ipairs(times) do
+    redis.call('HPEXPIREAT', target, time[2], 'FIELDS', 1, time[1])
+  end
+  slices(members, function(...) redis.call(REMOVE[kind], source, ...) end)
+end
+
+-- A group as it is stored; what comes into being in one that expires, expires with it.
+-- Names of more fields may follow: what they hold is in `more`.
+local function read_state(key, initial, ...)
+  local stored = redis.call('HMGET', key, 'parts', 'count', 'expiring', ...)
+  local parts, count = tonumber(stored[1] or initial), tonumber(stored[2] or 0)
+  return {
+    key = key,
+    parts = parts, stored_parts = parts,
+    count = count, stored_count = count,
+    expiring = stored[3] and 1 or 0,
+    ttl = redis.call('PTTL', key),
+    more = {unpack(stored, 4)},
+  }
+end
+
+local function expire_with(state, key)
+  if state.ttl > 0 then redis.call('PEXPIRE', key, state.ttl) end
+end
+
+local function write_state(state)
+  if state.parts ~= state.stored_parts or state.count ~= state.stored_count then
+    redis.call('HSET', state.key, 'parts', string.format('%d', state.parts),
+      'count', string.format('%d', state.count))
+  end
+end
+
+-- Split parts until there are so many; from KEYS[first] on: a part that is split, the new one, ….
+local function grow(kind, state, wanted, groups, first)
+  for parts = state.parts, wanted - 1 do
+    split(kind, KEYS[first], KEYS[first + 1], parts, groups, state.expiring == 1)
+    expire_with(state, KEYS[first + 1])
+    first = first + 2
+  end
+  state.parts = wanted
+end

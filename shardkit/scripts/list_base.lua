@@ -1,0 +1,42 @@
+-- Included by the scripts of lists in pieces: where a list ends, and how values come and go.
+-- A list has three KEYS: its parameters, its ends and its signal; and two ARGV: what the keys of
+-- its pieces begin with, and how many values a piece takes. Which pieces a script touches only the
+-- list itself says, so these are not in KEYS; they have the {tag} of those that are.
+-- Its ends are a HASH: first and last are the ids of the end pieces, left and right how many values
+-- are in them; due is when all of it expires, in milliseconds since 1970. Between them, pieces are
+-- full. Numbers in it are far below 2^53, so they are sent as digits.
+
+local function read_list(key, argument)
+  local ends = redis.call('HMGET', KEYS[key + 1],
+    'first', 'last', 'left', 'right', 'shard_size', 'due')
+  local list = {
+    ends = KEYS[key + 1], signal = KEYS[key + 2], prefix = ARGV[argument],
+    size = tonumber(ARGV[argument + 1]), due = ends[6], is_new = not ends[5],
+    first = tonumber(ends[1] or 0), last = tonumber(ends[2] or 0),
+    left = tonumber(ends[3] or 0), right = tonumber(ends[4] or 0),
+  }
+  list.count = list.left
+  if list.first ~= list.last then
+    list.count = list.left + list.right + (list.last - list.first - 1) * list.size
+  end
+  local stored = ends[5] or redis.call('HGET', KEYS[key], 'shard_size')
+  list.absent = not stored
+  list.is_other = stored and stored ~= ARGV[argument + 1]
+  return list
+end
+
+local function piece(list, n)
+  return list.prefix .. string.format('%d', n)
+end
+
+local function save(list, has_moved)
+  if list.is_new then
+    redis.call('HSET', list.ends, 'shard_size', list.size)
+  end
+  if has_moved or list.is_new then
+    redis.call('HSET', list.ends, 'first', list.first, 'last', list.last,
+      'left', list.left, 'right', list.right)
+  else
+    redis.call('HSET', list.ends, 'left', list.left, 'right', list.right)
+  end
+end

@@ -1,0 +1,19 @@
+-- Included by the scripts that look for values of lists in pieces, after list_base.
+
+-- The piece that a value is in, and which one there; nil if there is no such value.
+local function find(list, index)
+  if index < 0 then index = index + list.count end
+  if index < 0 or index >= list.count then return nil end
+  if index < list.left then return list.first, index end
+  index = index - list.left
+  return list.first + 1 + math.floor(index / list.size), index % list.size
+end
+
+-- The first and the last value of a range as LRANGE understands it, from 0; nil if it has none.
+local function clip(list, start, stop)
+  if start < 0 then start = math.max(0, start + list.count) end
+  if stop < 0 then stop = stop + list.count end
+  stop = math.min(stop, list.count - 1)
+  if start > stop then return nil end
+  return start, stop
+end

@@ -1,0 +1,49 @@
+-- Included by the scripts that pop from lists in pieces, after list_base.
+
+-- Pop so many values, or as many as there are; for who waits: the next to wait is woken, if there
+-- is something left.
+local function pop(list, command, wanted, waits)
+  local inward, at, held = -1, list.last, list.right
+  if command == 'LPOP' then inward, at, held = 1, list.first, list.left end
+  local start = at
+  local values = {}
+  while #values < wanted or held == 0 do
+    if held > 0 then
+      -- A server that evicts keys may have lost the piece.
+      local taken = redis.call(command, piece(list, at), math.min(wanted - #values, held)) or {}
+      if #values == 0 then
+        values = taken
+      else
+        for n = 1, #taken do values[#values + 1] = taken[n] end
+      end
+      held = #taken == 0 and 0 or held - #taken
+    elseif list.first == list.last then
+      break
+    else
+      at = at + inward
+      if inward > 0 then list.first = at else list.last = at end
+      if list.first == list.last then
+        held = inward > 0 and list.right or list.left
+      else
+        held = list.size
+      end
+    end
+  end
+  if inward > 0 then list.left = held else list.right = held end
+  if list.first == list.last then list.left, list.right = held, held end
+  if held == 0 and list.first == list.last then
+    list.first, list.last, list.count = 0, 0, 0
+    if #values > 0 or at ~= 0 then
+      save(list, true)
+      redis.call('DEL', list.signal)
+    end
+  elseif #values > 0 then
+    list.count = math.max(1, list.count - #values)
+    save(list, at ~= start)
+    if waits and redis.call('EXISTS', list.signal) == 0 then
+      redis.call('RPUSH', list.signal, '1')
+      if list.due then redis.call('PEXPIREAT', list.signal, list.due) end
+    end
+  end
+  return values
+end

@@ -1,0 +1,158 @@
+-- Included by scripts that change a sorted set in parts: keeps a group's first and last members.
+--
+-- A bound is a ZSET of the best members of a group, by their order from its end: `top` from the
+-- highest, `bottom` from the lowest. Always
+--   (1) whatever is in the group and not in the bound is worse than all that is in it;
+--   (2) the bound has at least min(held, members of the group), and at most 2 * held, members.
+-- Let w be the worst of the bound before a change, or nothing if the bound has all of the group.
+-- Members that were not touched keep their side of w. Those that were touched leave the bound, and
+-- come into it again if they are not worse than w. Then the bound has exactly what is not worse
+-- than w: (1). Its best 2 * held still have (1), so what is beyond is dropped. The bound became
+-- smaller by no more than the touched members that it had. If that could make it smaller than held,
+-- it is filled from all parts by the same script: (2).
+--
+-- The group's state has for each bound its size and its worst score: "22 917.5". So most changes,
+-- of members that are not among the best before or after, do not even look at it.
+
+local BOUNDS = {'top', 'bottom'}
+
+-- The bounds KEYS[first] and KEYS[first + 1] as they are before a change. The state was read with
+-- BOUNDS as more fields.
+local function open_bounds(state, held, first)
+  local bounds = {}
+  if held == 0 then return bounds end
+  for i, field in ipairs(BOUNDS) do
+    local size, score = string.match(state.more[i] or '0', '^(%d+) ?(.*)$')
+    size = tonumber(size)
+    bounds[i] = {
+      key = KEYS[first + i - 1], field = field, reverse = i == 1, held = held,
+      size = size, complete = size == state.count, worst = number(score), short = false,
+    }
+  end
+  return bounds
+end
+
+-- Whether a score is worse than all that are in the bound; false also if that is not certain.
+local function is_worse(bound, score)
+  if bound.complete or not bound.worst then return not bound.complete end
+  if bound.reverse then return score < bound.worst end
+  return score > bound.worst
+end
+
+-- Those of some members that a bound has: from the bound, or one by one, whichever are fewer.
+local function present(bound, members)
+  local has = {}
+  local found = 0
+  local function take(member)
+    has[member] = true
+    found = found + 1
+  end
+  if #members < bound.size then
+    slices(members, function(...)
+      for i, score in ipairs(redis.call('ZMSCORE', bound.key, ...)) do
+        if score then take((select(i, ...))) end
+      end
+    end)
+    return has, found
+  end
+  local inside = {}
+  for _, member in ipairs(redis.call('ZRANGE', bound.key, 0, -1)) do inside[member] = true end
+  for _, member in ipairs(members) do
+    if inside[member] then take(member) end
+  end
+  return has, found
+end
+
+-- See whether a change of so many members could leave a bound with too few; `members` lists them.
+local function foresee(bound, count, members)
+  if bound.complete or bound.size - count >= bound.held then return end
+  local found
+  bound.present, found = present(bound, members())
+  bound.short = bound.size - found < bound.held
+end
+
+-- Note a bound's size and worst score, which have changed.
+local function note(state, bound)
+  bound.size = redis.call('ZCARD', bound.key)
+  local said = '0'
+  if bound.size > 0 then
+    local worst = redis.call(
+      bound.reverse and 'ZRANGE' or 'ZREVRANGE', bound.key, 0, 0, 'WITHSCORES')
+    said = string.format('%d %s', bound.size, worst[2])
+  end
+  redis.call('HSET', state.key, bound.field, said)
+end
+
+-- Add flat scores and members to a bound, and drop what is beyond twice what it must hold; some at
+-- a time, so that the bound never becomes too large to be compact.
+local function add_to(state, bound, flat)
+  if #flat == 0 then return end
+  local most = 2 * bound.held
+  local slice = math.min(most, AT_ONCE) -- half of `most` members
+  local new = bound.size == 0
+  for first = 1, #flat, slice do
+    redis.call('ZADD', bound.key, unpack(flat, first, math.min(first + slice - 1, #flat)))
+    bound.size = bound.size + slice / 2
+    if bound.size > most then
+      if bound.reverse then
+        redis.call('ZREMRANGEBYRANK', bound.key, 0, -most - 1)
+      else
+        redis.call('ZREMRANGEBYRANK', bound.key, most, -1)
+      end
+      bound.size = most
+    end
+  end
+  if new then expire_with(state, bound.key) end
+end
+
+-- Have a bound follow a change.
+-- touched: members; scores: what they have now, false for those that are gone, and values: the same
+-- as numbers; olds: what they had before, as numbers, false for those that were not there, nil if
+-- nobody knows.
+local function follow(state, bound, touched, scores, values, olds)
+  local leaving, coming, worst_member = {}, {}, nil
+  local reverse, worst = bound.reverse, not bound.complete and bound.worst
+  for i, member in ipairs(touched) do
+    local old, value = olds[i], values[i]
+    -- Most are new, and worse than the worst.
+    if old ~= false or not worst or not value
+      or (reverse and value >= worst) or (not reverse and value <= worst) then
+      local there = old
+      if old == nil then
+        there = not bound.present or bound.present[member]
+      elseif old then
+        there = not is_worse(bound, old)
+      end
+      if there then leaving[#leaving + 1] = member end
+      local better = value and not is_worse(bound, value)
+      if better and worst and value == worst then
+        worst_member = worst_member
+          or redis.call(reverse and 'ZRANGE' or 'ZREVRANGE', bound.key, 0, 0)[1]
+        better = member == worst_member or precedes(worst_member, member) == reverse
+      end
+      if better then
+        coming[#coming + 1], coming[#coming + 2] = scores[i], member
+      end
+    end
+  end
+  if #leaving == 0 and #coming == 0 then return end
+  slices(leaving, function(...)
+    bound.size = bound.size - redis.call('ZREM', bound.key, ...)
+  end)
+  add_to(state, bound, coming)
+  note(state, bound)
+end
+
+-- Fill a bound from all parts of the group, KEYS[first] to KEYS[last].
+local function fill(state, bound, first, last)
+  local most = 2 * bound.held
+  local from, to = '-inf', '+inf'
+  if bound.reverse then from, to = to, from end
+  local found = first_of_parts(first, last, most, 'SCORE', bound.reverse, from, to)
+  local flat = {}
+  for i, member in ipairs(found.members) do
+    flat[2 * i - 1], flat[2 * i] = found.scores[i], member
+  end
+  add_to(state, bound, flat)
+  note(state, bound)
+end

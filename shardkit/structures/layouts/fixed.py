@@ -1,0 +1,102 @@
+"""So many parts as were planned for: ``<name>:0`` to ``<name>:<count - 1>``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from shardkit.commands import Argument, Command, Reply
+from shardkit.operation import Operation
+from shardkit.routing.partition import Partition
+from shardkit.structures.layouts.layout import Build, Chunk, Layout, T, grouped
+from shardkit.structures.parted import PARTS_AT_ONCE
+
+
+class Fixed(Layout):
+    """Parts whose number never changes.
+
+    Args:
+        component: where they live.
+        name: the prefix of their keys.
+        partition: the part of a member.
+        count: how many parts there are.
+
+    Attributes:
+        count: as given.
+    """
+
+    def __init__(self, component: str, name: str, partition: Partition, count: int) -> None:
+        self.count = count
+        self._component = component
+        self._name = name
+        self._part_of = partition
+
+    @property
+    def first_key(self) -> str:
+        """The key of the first part."""
+        return self.key(0)
+
+    def part_of(self, member: bytes) -> int:
+        """Return the number of a member's part."""
+        return self._part_of(member)
+
+    def key(self, part: int) -> str:
+        """Return the key of a part."""
+        return f"{self._name}:{part}"
+
+    def command(self, part: int, name: str, *args: Argument, idempotent: bool = False) -> Command:
+        """Return a command for a part."""
+        key = self.key(part)
+        return Command(self._component, key, (name, key, *args), None, idempotent)
+
+    def one(self, name: str, member: bytes, *args: Argument) -> Operation[Reply]:
+        """See `Layout.one`."""
+        key = f"{self._name}:{self._part_of(member)}"
+        [reply] = yield [Command(self._component, key, (name, key, member, *args), None, True)]
+        return reply
+
+    def read(
+        self, members: Iterable[tuple[bytes, T]], build: Build[T]
+    ) -> Operation[list[tuple[list[T], Reply]]]:
+        """See `Layout.read`."""
+        return self._send(members, build, idempotent=True)
+
+    def write(
+        self, members: Iterable[tuple[bytes, T]], build: Build[T], *, adds: bool = True
+    ) -> Operation[list[tuple[list[T], Reply]]]:
+        """See `Layout.write`."""
+        return self._send(members, build, idempotent=False)
+
+    def _send(
+        self, members: Iterable[tuple[bytes, T]], build: Build[T], *, idempotent: bool
+    ) -> Operation[list[tuple[list[T], Reply]]]:
+        groups = grouped(members, self._part_of)
+        if not groups:
+            return []
+        replies = yield [
+            self.command(part, *build(stored, owned), idempotent=idempotent)  # type: ignore[arg-type]
+            for part, (stored, owned) in groups.items()
+        ]
+        return [(owned, r) for (_, owned), r in zip(groups.values(), replies, strict=True)]
+
+    def look(self) -> Operation[None]:
+        """Nothing: which parts there are, is known."""
+        yield from ()
+
+    def chunks(self, size: int) -> Iterator[Chunk]:
+        """See `Layout.chunks`: ranges of parts."""
+        for start in range(0, self.count, size):
+            yield range(start, min(start + size, self.count))
+
+    def ask(
+        self, chunk: Sequence[int], name: str, *args: Argument
+    ) -> Operation[list[tuple[int | None, Reply]]]:
+        """See `Layout.ask`."""
+        replies = yield [self.command(part, name, *args, idempotent=True) for part in chunk]
+        return [(None, reply) for reply in replies]
+
+    def to_all(self, name: str, *args: Argument) -> Operation[int]:
+        """See `Layout.to_all`."""
+        total = 0
+        for chunk in self.chunks(PARTS_AT_ONCE):
+            total += sum((yield [self.command(part, name, *args) for part in chunk]))
+        return total

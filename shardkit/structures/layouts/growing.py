@@ -1,0 +1,469 @@
+"""Parts that split as they fill, so that nobody needs to say how many members there will be.
+
+Members fall into groups, for ever; each group lives on one server, because all its keys have the
+group's tag, and grows by itself, by linear hashing::
+
+    ids:{4}          HASH   parts=3 count=170      the state of one group
+    ids:{4}:0        SET    {…}    q mod 4 = 0
+    ids:{4}:1        SET    {…}    q mod 2 = 1     not yet split
+    ids:{4}:2        SET    {…}    q mod 4 = 2     came from 0, by the last split
+
+    h = the first 4 bytes of the member's SHA-1          group = h mod groups
+    q = h div groups                                     L: 2^L <= parts < 2^(L+1)
+    part = q mod 2^(L+1), less 2^L if there is no such part
+
+Before a script adds members, it splits parts, one after the other and always the next in line,
+until there are no more than ``load`` members for each. Part ``p`` keeps about half of its members,
+the others move to the new part ``p + 2^L``. Parts that wait to be split hold twice as many as those
+that were, so ``load`` is half of what a part may hold, and that six standard deviations below its
+size: no part ever outgrows it. Of parts of at most 512, 196 members are in each on average; of 128,
+37. SHA-1 is what Lua on a server computes fastest: a member that is added costs some 4 microseconds
+of the server's time, splits and all.
+
+A caller works with the number of parts that it saw last. Every script compares it, and if it has
+changed does nothing but tell; every read asks for it behind the reads, on the same connection.
+Then the caller repeats what is concerned. A group's parts only become more, so what a read did not
+find under a number that still holds afterwards was not there.
+
+Tags are chosen so that CRC-32 spreads the groups evenly over any 2^n shards: that of group ``g`` is
+the first number whose CRC-32 modulo the number of groups is ``g``.
+
+W. Litwin, *Linear hashing: a new tool for file and table addressing*, 1980.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
+from hashlib import sha1
+from itertools import count, islice
+from math import ceil, sqrt
+from typing import Any, NamedTuple, TypeAlias
+from zlib import crc32
+
+from shardkit.commands import Argument, Command, Reply, script_call
+from shardkit.errors import InvalidArgumentError
+from shardkit.operation import Operation
+from shardkit.scripts import script
+from shardkit.structures.arguments import check_integer
+from shardkit.structures.layouts.layout import Build, Chunk, Layout, T, grouped
+from shardkit.structures.parted import PARTS_AT_ONCE
+
+GROUPS = 64
+MOST_GROUPS = 4096
+# Members that one script writes: it should not keep its server from others for long.
+MEMBERS_A_SCRIPT = 500
+# Once fields expire, counts are too high until somebody counts again: whenever one has grown so.
+_RECOUNT = 1.1
+
+
+class Growing(Layout):
+    """Groups of parts that grow.
+
+    Args:
+        component: where they live.
+        name: the prefix of their keys.
+        kind: HASH, SET or ZSET: what a part is.
+        shard_size: how many members a part may have.
+        groups: how many groups; a power of two.
+        total: about how many members to start with, so that the first ones split nothing.
+
+    Attributes:
+        component, name, groups: as given.
+        initial: how many parts a group starts with.
+        parts: how many each group has, as was seen last: true until a server says otherwise.
+    """
+
+    def __init__(
+        self,
+        component: str,
+        name: str,
+        kind: str,
+        shard_size: int,
+        groups: int = GROUPS,
+        total: int = 1,
+    ) -> None:
+        self.component = component
+        self.name = name
+        self.groups = groups
+        self._shard_size = shard_size
+        self._bits = groups.bit_length() - 1
+        self._load = load(shard_size)
+        self.initial = max(1, ceil(total / groups / self._load))
+        self._kind = kind
+        self._keys = [f"{name}:{{{tag}}}" for tag in tags(groups)]
+        self.parts = [self.initial] * groups
+        self._counts = [0] * groups
+        self._expiring = [False] * groups
+        self._recounted = [0] * groups
+
+    def one(self, name: str, member: bytes, *args: Argument) -> Operation[Reply]:
+        """See `Layout.one`."""
+        group, q = self.place(member)
+        while True:
+            parts = self.parts[group]
+            key = self.key(group, address(q, parts))
+            reply, now = yield [self._read(key, name, member, *args), self._asking(group)]
+            if self._saw(group, now) == parts:
+                return reply
+
+    def read(
+        self, members: Iterable[tuple[bytes, T]], build: Build[T]
+    ) -> Operation[list[tuple[list[T], Reply]]]:
+        """See `Layout.read`."""
+        results: list[tuple[list[T], Reply]] = []
+        waiting = self._by_group(members)
+        while waiting:
+            plans = [
+                (group, self.parts[group], grouped(pairs, _of_part(self.parts[group])))
+                for group, pairs in waiting.items()
+            ]
+            batch: list[Command] = []
+            for group, _, parts in plans:
+                batch += [
+                    self._read(self.key(group, part), *build([m for m, _ in stored], owned))
+                    for part, (stored, owned) in parts.items()
+                ]
+                batch.append(self._asking(group))
+            replies = iter((yield batch))
+            for group, number, parts in plans:
+                found = [(owned, next(replies)) for _, owned in parts.values()]
+                if self._saw(group, next(replies)) == number:
+                    results += found
+                    del waiting[group]
+        return results
+
+    def write(
+        self, members: Iterable[tuple[bytes, T]], build: Build[T], *, adds: bool = True
+    ) -> Operation[list[tuple[list[T], Reply]]]:
+        """See `Layout.write`."""
+        results: list[tuple[list[T], Reply]] = []
+        waiting = self._by_group(members)
+        while waiting:
+            if adds:
+                yield from self._recount(waiting)
+            plans = [
+                plan
+                for group, pairs in waiting.items()
+                for plan in self._plans(group, pairs, adds=adds)
+            ]
+            replies = yield [self._writing(plan, build) for plan in plans]
+            waiting = {}
+            for plan, (done, *state) in zip(plans, replies, strict=True):
+                self._saw_state(plan.group, *state[:3])
+                if done:
+                    owned = (pairs for _, pairs in plan.writes.values())
+                    results += zip(owned, state[3:], strict=True)
+                else:
+                    waiting.setdefault(plan.group, []).extend(plan.pairs())
+        return results
+
+    def _plans(self, group: int, pairs: list[tuple[_Placed, T]], *, adds: bool) -> list[Plan]:
+        """Cut what is to be written to a group into scripts, each after the growth it needs."""
+        plans = []
+        number, there = self.parts[group], self._counts[group]
+        for start in range(0, len(pairs), MEMBERS_A_SCRIPT):
+            some = pairs[start : start + MEMBERS_A_SCRIPT]
+            there += len(some)
+            wanted = max(number, ceil(there / self._load)) if adds else number
+            plans.append(Plan(group, number, wanted, grouped(some, _of_part(wanted))))
+            number = wanted
+        return plans
+
+    def _writing(self, plan: Plan, build: Build[T]) -> Command:
+        group = plan.group
+        parts = [*plan.writes, *plan.splits()]
+        keys = [self._keys[group], *(self.key(group, part) for part in parts)]
+        args: list[Argument] = [
+            *(self._kind, plan.known, plan.wanted, self.groups, self.initial, len(plan.writes))
+        ]
+        for stored, owned in plan.writes.values():
+            name, *arguments = build([member for member, _ in stored], owned)
+            args += [name, len(arguments), *arguments]
+        return script_call(self.component, script("write_growing"), keys, args)
+
+    def look(self) -> Operation[None]:
+        """See `Layout.look`: reads how many parts each group has."""
+        replies = yield [
+            self._read(key, "HMGET", "parts", "count", "expiring") for key in self._keys
+        ]
+        for group, (parts, number, expiring) in enumerate(replies):
+            self._saw_state(group, int(parts or self.initial), int(number or 0), bool(expiring))
+
+    def chunks(self, size: int) -> Iterator[Chunk]:
+        """See `Layout.chunks`: group by group."""
+        return chunks_of(list(self.parts), size)
+
+    def ask(
+        self, chunk: Sequence[_Part], name: str, *args: Argument
+    ) -> Operation[list[tuple[int | None, Reply]]]:
+        """See `Layout.ask`."""
+        [replies] = yield from ask_together([self], chunk, name, *args)
+        return [(None, reply) for reply in replies]
+
+    def to_all(self, name: str, *args: Argument) -> Operation[int]:
+        """See `Layout.to_all`; the states of the groups come last."""
+        yield from self.look()
+        total = 0
+        for chunk in self.chunks(PARTS_AT_ONCE):
+            keys = [self.key(group, part) for group, _, part in chunk]
+            total += sum((yield [Command(self.component, k, (name, k, *args)) for k in keys]))
+        states = yield [Command(self.component, k, (name, k, *args)) for k in self._keys]
+        return total + sum(states)
+
+    def count(self) -> Operation[int | None]:
+        """Return how many members there are; None when fields expire, which nobody counts.
+
+        Cost: one exchange.
+        """
+        yield from self.look()
+        return None if any(self._expiring) else sum(self._counts)
+
+    def beside(self, name: str) -> Growing:
+        """Return an equal layout under another name, whose groups live where this one's do."""
+        size = self._shard_size
+        return Growing(self.component, name, self._kind, size, self.groups)
+
+    def replace_by(self, other: Growing) -> Operation[int]:
+        """Put the groups of a layout in the place of this one's, each at once.
+
+        Args:
+            other: was made by `beside`, and is gone afterwards.
+
+        Returns:
+            How many members there are then.
+
+        Cost: one exchange, in nearly every case.
+        """
+        yield from self.look()
+        waiting = list(range(self.groups))
+        while waiting:
+            replies = yield [self._replacing(group, other) for group in waiting]
+            for group, (_, *state) in zip(waiting, replies, strict=True):
+                self._saw_state(group, *state)
+            waiting = [g for g, (done, *_) in zip(waiting, replies, strict=True) if not done]
+        other.forget()
+        return sum(self._counts)
+
+    def _replacing(self, group: int, other: Growing) -> Command:
+        ours, theirs = self.parts[group], other.parts[group]
+        keys = [self._keys[group], other._keys[group]]
+        keys += [self.key(group, part) for part in range(max(ours, theirs))]
+        keys += [other.key(group, part) for part in range(theirs)]
+        args = (ours, theirs, self.initial)
+        return script_call(self.component, script("replace_growing"), keys, args)
+
+    def expiring(self, members: Iterable[bytes]) -> Operation[None]:
+        """Have it known that fields of the groups of these members may expire.
+
+        Cost: none when this process knows it, else one exchange.
+        """
+        groups = {self.place(member)[0] for member in members}
+        new = [group for group in groups if not self._expiring[group]]
+        if new:
+            keys = [self._keys[group] for group in new]
+            sent = ("expiring", 1)
+            yield [Command(self.component, k, ("HSET", k, *sent), None, True) for k in keys]
+            for group in new:
+                self._expiring[group] = True
+
+    def forget(self) -> None:
+        """See `Layout.forget`."""
+        self.parts[:] = [self.initial] * self.groups
+        self._counts[:] = [0] * self.groups
+        self._expiring[:] = [False] * self.groups
+        self._recounted[:] = [0] * self.groups
+
+    def place(self, member: bytes) -> tuple[int, int]:
+        """Return a member's group, and the number that decides its part there."""
+        h = int.from_bytes(sha1(member, usedforsecurity=False).digest()[:4], "big")
+        return h & (self.groups - 1), h >> self._bits
+
+    @property
+    def first_key(self) -> str:
+        """The key of the first part."""
+        return self.key(0, 0)
+
+    def key(self, group: int, part: int) -> str:
+        """Return the key of a part."""
+        return f"{self._keys[group]}:{part}"
+
+    def _by_group(self, members: Iterable[tuple[bytes, T]]) -> dict[int, list[tuple[_Placed, T]]]:
+        groups: dict[int, list[tuple[_Placed, T]]] = {}
+        for member, owned in members:
+            group, q = self.place(member)
+            groups.setdefault(group, []).append(((member, q), owned))
+        return groups
+
+    def _recount(self, groups: Iterable[int]) -> Operation[None]:
+        """Count the members of groups in which fields expire, when they seem to have to grow."""
+        due = [
+            group
+            for group in groups
+            if self._expiring[group]
+            and self._counts[group] >= self.parts[group] * self._load
+            and self._counts[group] > self._recounted[group] * _RECOUNT
+        ]
+        for group in due:
+            held = 0
+            parts = self.parts[group]
+            for start in range(0, parts, PARTS_AT_ONCE):
+                some = range(start, min(start + PARTS_AT_ONCE, parts))
+                held += sum((yield [self._read(self.key(group, part), "HLEN") for part in some]))
+            key = self._keys[group]
+            yield [Command(self.component, key, ("HSET", key, "count", held))]
+            self._counts[group] = self._recounted[group] = held
+
+    def _read(self, key: str, name: object, *args: Argument) -> Command:
+        return Command(self.component, key, (name, key, *args), None, True)  # type: ignore[arg-type]
+
+    def _asking(self, group: int) -> Command:
+        return self._read(self._keys[group], "HGET", "parts")
+
+    def _saw(self, group: int, parts: bytes | None) -> int:
+        self.parts[group] = number = int(parts or self.initial)
+        return number
+
+    def _saw_state(self, group: int, parts: int, number: int, expiring: bool) -> None:
+        self.parts[group] = parts
+        self._counts[group] = number
+        self._expiring[group] = bool(expiring)
+
+
+# A member and the number that decides its part within its group.
+_Placed: TypeAlias = tuple[bytes, int]
+
+
+class Plan(NamedTuple):
+    """What one script does: grow a group from so many parts to so many, and write to some."""
+
+    group: int
+    known: int
+    wanted: int
+    writes: dict[int, tuple[list[_Placed], list[Any]]]
+
+    def pairs(self) -> Iterator[tuple[_Placed, Any]]:
+        """What is to be written, to be planned anew."""
+        for placed, owned in self.writes.values():
+            yield from zip(placed, owned, strict=True)
+
+    def splits(self) -> Iterator[int]:
+        """For each split the part that is split, and the new one."""
+        for new in range(self.known, self.wanted):
+            yield _split_from(new)
+            yield new
+
+
+class _Part(NamedTuple):
+    """A part as it was when its group had so many."""
+
+    group: int
+    number: int
+    part: int
+
+
+def chunks_of(numbers: Sequence[int], size: int) -> Iterator[list[_Part]]:
+    """Cut the parts of all groups, which have so many each, into chunks."""
+    every = (
+        _Part(group, number, part) for group, number in enumerate(numbers) for part in range(number)
+    )
+    while chunk := list(islice(every, size)):
+        yield chunk
+
+
+def ask_together(
+    layouts: Sequence[Growing], chunk: Sequence[_Part], name: str, *args: Argument
+) -> Operation[list[list[Reply]]]:
+    """Send a command that reads to what several structures have of a chunk; see `Layout.ask`.
+
+    Args:
+        layouts: theirs, with the same groups, each with at least as many parts as the chunk says.
+        chunk: some parts.
+        name: the command's name.
+        args: what follows the key.
+
+    Returns:
+        The replies, by layout.
+
+    Cost: one exchange, in nearly every case.
+    """
+    found: list[list[Reply]] = [[] for _ in layouts]
+    groups: dict[int, list[_Part]] = {}
+    for part in chunk:
+        groups.setdefault(part.group, []).append(part)
+    waiting = [(n, group) for group in groups for n in range(len(layouts))]
+    while waiting:
+        batch: list[Command] = []
+        plans = []
+        for n, group in waiting:
+            layout, parts = layouts[n], groups[group]
+            number = layout.parts[group]
+            within = came_of(parts[0].number, number, {part.part for part in parts})
+            plans.append((n, group, number, len(within)))
+            batch += [layout._read(layout.key(group, part), name, *args) for part in within]
+            batch.append(layout._asking(group))
+        replies = iter((yield batch))
+        waiting = []
+        for n, group, number, length in plans:
+            some = list(islice(replies, length))
+            if layouts[n]._saw(group, next(replies)) == number:
+                found[n] += some
+            else:
+                waiting.append((n, group))
+    return found
+
+
+def address(q: int, parts: int) -> int:
+    """Return the part, out of so many, of what has the number ``q``."""
+    mask = (1 << parts.bit_length()) - 1
+    part = q & mask
+    return part if part < parts else part & (mask >> 1)
+
+
+def _split_from(new: int) -> int:
+    """Return the part that is split when part ``new`` comes into being."""
+    return new & ((1 << (new.bit_length() - 1)) - 1)
+
+
+def came_of(before: int, now: int, parts: set[int]) -> list[int]:
+    """Return the parts, of ``now``, that hold what was in some parts when there were ``before``."""
+    within = set(parts)
+    for new in range(before, now):
+        if _split_from(new) in within:
+            within.add(new)
+    return sorted(part for part in within if part < now)
+
+
+def _of_part(parts: int) -> Callable[[_Placed], int]:
+    return lambda placed: address(placed[1], parts)
+
+
+def load(shard_size: int) -> float:
+    """Return how many members there may be for each part, so that no part outgrows its size.
+
+    Parts that are not yet split hold up to twice as many as there are for each, and as members
+    fall to parts at random, their number varies by its square root: six times that is kept free.
+    """
+    return max(1.0, (sqrt(9 + shard_size) - 3) ** 2 / 2)
+
+
+def check_groups(owner: str, groups: int) -> None:
+    """Check a number of groups.
+
+    Raises:
+        InvalidArgumentError: it is no power of two, or too large.
+    """
+    check_integer(owner, "groups", groups, 1, MOST_GROUPS)
+    if groups & (groups - 1):
+        raise InvalidArgumentError(f"{owner}: groups={groups}", "give a power of two")
+
+
+@cache
+def tags(groups: int) -> tuple[int, ...]:
+    """Return the tag of each group: numbers that CRC-32 spreads evenly."""
+    found: dict[int, int] = {}
+    for number in count():
+        found.setdefault(crc32(b"%d" % number) % groups, number)
+        if len(found) == groups:
+            return tuple(found[group] for group in range(groups))
+    raise AssertionError

@@ -1,0 +1,21 @@
+"""Benchmarks in tests: made-up cities, which need no loading, and little of everything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from shardkit.bench import data, memory, part_sizes, servers
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _little() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(data, "_known_places", lambda: None)
+        patch.setattr(servers, "_STEP", 0.005)
+        patch.setattr(memory, "_SAMPLE", 20)
+        patch.setattr(memory, "_ROUNDS", 1)
+        patch.setattr(part_sizes, "_ROUNDS", 1)
+        patch.setattr(part_sizes, "_LOOKS", 50)
+        yield

@@ -1,0 +1,102 @@
+"""Part sizes and long compact keys, end to end, with few entries."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from shardkit.bench import packed_lengths, part_sizes
+from shardkit.bench.servers import Site, Stand
+from shardkit.cli.app import app
+from shardkit.local import LocalServer, find_server
+
+BINARIES = {Path(p).name: p for p in (find_server(), shutil.which("redis-server")) if p}
+COMPACT = {"intset", "listpack", "quicklist"}
+
+
+@pytest.fixture(scope="module", params=list(BINARIES))
+def site(request: pytest.FixtureRequest) -> Iterator[Site]:
+    with LocalServer(binary=BINARIES[request.param]) as server:
+        found = Site(dict(server.entry.fields))
+        yield found
+        found.close()
+
+
+@pytest.mark.parametrize("name", packed_lengths.KINDS)
+def test_a_long_key_stays_compact_and_the_limits_are_restored(site: Site, name: str) -> None:
+    kind = packed_lengths.KINDS[name]
+    before = site.client.config_get("*-max-*-entries")
+    for length in (1, 2, 2500):
+        speed = packed_lengths.run(kind, site, length, passes=2, per_pass=3)
+        assert (speed.length, speed.passes) == (length, 2)
+        assert speed.encoding in COMPACT
+        assert speed.a_second > 0
+    assert site.client.config_get("*-max-*-entries") == before
+    assert site.client.dbsize() == 0
+
+
+@pytest.mark.parametrize("name", packed_lengths.KINDS)
+def test_work_leaves_a_key_as_long_as_it_was(site: Site, name: str) -> None:
+    kind = packed_lengths.KINDS[name]
+    count = {"rotate": "LLEN", "middle": "LLEN", "intset": "SCARD", "hash": "HLEN", "zset": "ZCARD"}
+    client: Any = site.client
+    client.execute_command(*kind.fill(0, 50))
+    for command in [*kind.work(50), *kind.work(50)]:
+        client.execute_command(*command)
+    assert client.execute_command(count[name], packed_lengths.KEY) == 50
+    client.delete(packed_lengths.KEY)
+
+
+def test_limits_are_restored_when_a_run_fails(site: Site) -> None:
+    kind = packed_lengths.KINDS["hash"]
+    broken = replace(kind, work=lambda length: [["NO-SUCH-COMMAND"]])
+    before = site.client.config_get("hash-max-*")
+    with pytest.raises(Exception, match="unknown command"):
+        packed_lengths.run(broken, site, 1000, passes=1, per_pass=1)
+    assert site.client.config_get("hash-max-*") == before
+    assert site.client.dbsize() == 0
+
+
+@pytest.mark.parametrize("name", part_sizes.KINDS)
+def test_parts_of_every_size_are_compact(name: str) -> None:
+    curve = part_sizes.run(part_sizes.KINDS[name], Stand(), (64, 1024), 3000)
+    assert [point.size for point in curve.points] == [64, 1024]
+    for point in curve.points:
+        assert 5 < point.bytes_each < 45  # a table takes more
+        assert point.look > 0
+        assert point.change > 0
+
+
+def test_commands_write_tables_and_json(tmp_path: Path) -> None:
+    call = CliRunner().invoke
+    path = tmp_path / "lengths.json"
+    lengths = ["packed-lengths", "hash", "--lengths", "10,1", "--passes", "1", "--per-pass", "2"]
+    result = call(app, ["bench", *lengths, "--json", str(path)])
+    assert result.exit_code == 0, result.output
+    assert result.output.splitlines()[0].split() == ["length", "hash/s"]
+    [kind] = json.loads(path.read_text())["kinds"]
+    assert [each["length"] for each in kind["speeds"]] == [1, 10]
+    sizes = ["part-sizes", "intset", "--sizes", "64,128", "--entries", "500", "--json"]
+    result = call(app, ["bench", *sizes])
+    [kind] = json.loads(result.stdout)["kinds"]
+    assert [each["part_size"] for each in kind["points"]] == [64, 128]
+    result = call(app, ["bench", "packed-lengths", "--lengths", "1,0"])
+    assert result.exit_code == 2
+
+
+def test_plots_are_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    call = CliRunner().invoke
+    sizes = ["part-sizes", "hash", "--sizes", "64,128", "--entries", "300"]
+    lengths = ["packed-lengths", "hash", "--lengths", "1,10", "--passes", "1"]
+    for name, arguments in (("sizes.svg", sizes), ("lengths.png", lengths)):
+        result = call(app, ["bench", *arguments, "--plot", str(tmp_path / name)])
+        assert result.exit_code == 0, result.output
+        assert (tmp_path / name).stat().st_size > 1000

@@ -1,0 +1,155 @@
+"""Every case of ``shardkit bench memory``, end to end, with few entries."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from shardkit.bench import data
+from shardkit.bench.cases import CASES
+from shardkit.bench.memory import run
+from shardkit.bench.servers import NotEmptyError, Site, Stand
+from shardkit.cli.app import app
+from shardkit.local import LocalServer
+
+Cli = Callable[..., Result]
+
+
+@pytest.fixture
+def cli() -> Cli:
+    def call(*arguments: str | Path) -> Result:
+        return CliRunner().invoke(app, ["bench", *map(str, arguments)])
+
+    return call
+
+
+@pytest.fixture
+def own() -> Iterator[LocalServer]:
+    """A server of the user's own."""
+    with LocalServer() as server:
+        yield server
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_layout_of_a_case_is_measured(name: str) -> None:
+    case = CASES[name]
+    told: list[tuple[str, str, int, int]] = []
+    outcome = run(case, Stand(), 400, lambda *far: told.append(far))
+    assert [each.layout for each in outcome.layouts] == [layout.name for layout in case.layouts]
+    for layout, measured in zip(case.layouts, outcome.layouts, strict=True):
+        assert measured.entries == 400 // layout.share
+        assert (measured.get is None) == (layout.get is None)
+        assert (measured.put is None) == (layout.put is None)
+        for call in (measured.get, measured.put):
+            assert call is None or 0 < call.server < call.caller
+        assert (measured.whole_seconds is None) == (layout.whole is None)
+    assert outcome.layouts[0].bytes > 0  # of so few, what others take is lost in the noise
+    assert told[0] == (name, case.layouts[0].name, 0, 400 // case.layouts[0].share)
+    assert told[-1][2] == told[-1][3]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_data_is_the_same_every_time(name: str) -> None:
+    once, again = (list(CASES[name].data(50)) for _ in range(2))
+    assert once == again
+    assert len(once) == 50
+
+
+def test_cities_are_about_as_long_as_real_ones() -> None:
+    records = [record for _, record in data.cities(500)]
+    assert all(len(record) == 3 and all(record) for record in records)
+    assert 18 < sum(len(data.as_json(record)) for record in records) / 500 < 32
+
+
+def test_figures_are_written_as_tables_json_and_plot(cli: Cli, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    document, plot = tmp_path / "figures.json", tmp_path / "plot.svg"
+    result = cli("memory", "ids", "--entries", "600", "--json", document, "--plot", plot)
+    assert result.exit_code == 0, result.output
+    assert [line.split("  ")[0] for line in result.output.splitlines()[:3]] == [
+        *("ids", "one SET", "parts that grow")
+    ]
+    found = json.loads(document.read_text())
+    [case] = found["cases"]
+    assert (case["case"], case["entry"]) == ("ids", "id")
+    plain, grow = case["layouts"][:2]
+    assert (plain["saving"], plain["get"]["times_plain"]) == (0, 1)
+    assert grow.keys() == {
+        *("layout", "entries", "bytes", "bytes_each", "saving", "load_seconds", "get", "put"),
+        "whole_seconds",
+    }
+    assert {"a_second", "microseconds", "server_microseconds", "times_plain"} == grow["get"].keys()
+    assert {"python", "redis-py", "hiredis"} <= found["conditions"].keys()
+    assert plot.read_text().startswith("<?xml")
+
+
+def test_without_a_file_json_is_the_answer(cli: Cli) -> None:
+    result = cli("memory", "texts", "--entries", "500", "--json")
+    assert json.loads(result.stdout)["cases"][0]["case"] == "texts"
+
+
+def test_an_own_server_that_is_empty_is_measured_on_and_left_as_it_was(
+    cli: Cli, own: LocalServer
+) -> None:
+    url = f"redis://{own.address}/3"
+    result = cli("memory", "ids", "list", "--entries", "1000", "--url", url)
+    assert result.exit_code == 0, result.output
+    with own.client(db=3) as client:
+        assert client.dbsize() == 0
+        assert client.config_get("set-max-intset-entries") == {"set-max-intset-entries": "512"}
+
+
+def test_an_own_server_that_holds_data_is_refused(cli: Cli, own: LocalServer) -> None:
+    with own.client(db=9) as client:
+        client.set("precious", "data")
+        client.connection_pool.disconnect()
+        for command in (["memory", "ids"], ["part-sizes", "hash"], ["packed-lengths", "hash"]):
+            result = cli(*command, "--url", f"redis://{own.address}")
+            assert result.exit_code == 1
+            assert "the server holds data (db9: 1 keys)" in result.stderr
+        assert client.get("precious") == b"data"
+
+
+def test_what_a_failed_case_made_is_removed(own: LocalServer) -> None:
+    stand = Stand(url=f"redis://{own.address}")
+    layout = CASES["ids"].layouts[3]
+
+    def fail(handle: Any, page: Any) -> None:
+        layout.load(handle, page)
+        raise RuntimeError("in the middle")
+
+    case = replace(CASES["ids"], layouts=[replace(layout, load=fail)])
+    with pytest.raises(RuntimeError, match="in the middle"):
+        run(case, stand, 100)
+    with own.client() as client:
+        assert client.dbsize() == 0
+        assert client.config_get("set-max-intset-entries") == {"set-max-intset-entries": "512"}
+
+
+def test_limits_are_set_as_far_as_a_server_knows_them(own: LocalServer) -> None:
+    site = Site(dict(own.entry.fields))
+    with site.limits({"hash-max-listpack-entries": 9999, "no-such-setting": 1}):
+        assert site.client.config_get("hash-max-*-entries")["hash-max-listpack-entries"] == "9999"
+    assert site.client.config_get("hash-max-*-entries")["hash-max-listpack-entries"] == "512"
+    site.client.set("now", "not empty")
+    site.close()
+    with pytest.raises(NotEmptyError):
+        Site(dict(own.entry.fields))
+
+
+def test_what_cannot_be_is_refused_before_anything_is_measured(cli: Cli, tmp_path: Path) -> None:
+    both = cli("memory", "--server", "embedded", "--url", "redis://127.0.0.1:1")
+    assert both.exit_code == 2
+    unknown = cli("memory", "nothing")
+    assert unknown.exit_code == 2
+    assert "nothing" in unknown.stderr
+    pytest.importorskip("matplotlib")
+    plot = cli("memory", "--plot", tmp_path / "plot.xyz")
+    assert plot.exit_code == 1
+    assert "is no plot's name" in plot.stderr

@@ -1,0 +1,397 @@
+"""What ``shardkit doctor`` finds and mends, on the embedded server and on those of the machine."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+import pytest
+import redis
+from cli_helpers import Result, in_terminal, plain
+
+import shardkit
+from shardkit import ShardKit, ShardMap
+from shardkit.doctor.diagnosis import diagnose, prescribe
+from shardkit.doctor.examining import examine
+from shardkit.local import LocalCluster, LocalSentinel, LocalServer, find_server
+
+Cli = Callable[..., Result]
+ReadJson = Callable[..., Any]
+
+BINARIES = {Path(p).name: p for p in (find_server(), shutil.which("redis-server")) if p}
+
+
+class Ward(NamedTuple):
+    """Two servers, empty: `geo` has a shard on each and one more beside, `plain` has an entry."""
+
+    servers: list[LocalServer]
+    path: Path
+    kit: ShardKit
+
+    def client(self, component: str, shard: int | None = None) -> redis.Redis:
+        client = self.kit.client(component, shard)
+        assert isinstance(client, redis.Redis)
+        return client
+
+    def settings(self, pattern: str) -> list[dict[str, str]]:
+        found = []
+        for server in self.servers:
+            with server.client() as client:
+                found.append(client.config_get(pattern))
+        return found
+
+
+@pytest.fixture(scope="module", params=list(BINARIES))
+def pair(request: pytest.FixtureRequest) -> Iterator[list[LocalServer]]:
+    with ExitStack() as stack:
+        binary = BINARIES[request.param]
+        yield [stack.enter_context(LocalServer(binary=binary)) for _ in range(2)]
+
+
+@pytest.fixture
+def ward(pair: list[LocalServer], tmp_path: Path) -> Iterator[Ward]:
+    befores = []
+    for server in pair:
+        with server.client() as client:
+            client.flushall()
+            befores.append(client.config_get("*-max-listpack-*", "set-max-intset-entries"))
+    one, two = (server.port for server in pair)
+    components = {
+        "geo": {"shards": [{"port": one}, {"port": two}, {"port": one, "db": 3}]},
+        "plain": {"entry": {"port": two, "db": 5}},
+    }
+    path = tmp_path / "ward.yaml"
+    path.write_text(json.dumps({"components": components}))
+    with shardkit.connect(ShardMap.load(path)) as kit:
+        yield Ward(pair, path, kit)
+    for server, before in zip(pair, befores, strict=True):
+        with server.client() as client:
+            client.execute_command("ACL", "SETUSER", "default", "allcommands")
+            for name in before:
+                client.config_set(name, before[name])
+
+
+def fill(ward: Ward, name: str, total: int, shard_size: int, members: int) -> Any:
+    random = Random(name)
+    ids = ward.kit.set(name, component="geo", total=total, shard_size=shard_size, members=int)
+    ids.sadd_many(random.getrandbits(60) for _ in range(members))
+    return ids
+
+
+def by_name(found: Any) -> dict[str, Any]:
+    return {each["structure"]: each for each in found["structures"]}
+
+
+def test_data_that_is_compact_is_found_so(cli: Cli, read_json: ReadJson, ward: Ward) -> None:
+    fill(ward, "ids", 5000, 512, 5000)
+    ward.client("plain").hset("user:1", mapping={"name": "Ada", "born": 1815})
+    ward.client("plain").set("greeting", "hello")
+    found = read_json("doctor", "-c", ward.path)
+    assert (found["ok"], found["findings"], found["estimated"]) == (True, [], False)
+    ids = by_name(found)["ids"]
+    assert (ids["kind"], ids["parts"], ids["entries"], ids["compact"]) == ("set", 19, 5000, 1)
+    assert 5000 * 8 < ids["bytes"] < 5000 * 12
+    assert {(each["type"], each["encoding"], each["keys"]) for each in found["others"]} == {
+        ("hash", "listpack", 1),
+        ("string", "embstr", 1),
+    }
+    result = cli("doctor", "-c", ward.path)
+    assert result.code == 0
+    assert result.lines[0].startswith("structure")
+    assert result.lines[1].split()[:4] == ["geo/ids", "set", "19", "5,000"]
+    assert result.lines[-1] == "looked at 22 keys on 2 servers: all that can be compact is"
+
+
+def test_nothing_at_all_is_well(cli: Cli, ward: Ward) -> None:
+    result = cli("doctor", "-c", ward.path)
+    assert (result.code, result.err) == (0, "")
+    assert result.lines == ["looked at 0 keys on 2 servers: all that can be compact is"]
+
+
+def test_limits_that_are_lower_than_planned_are_named_with_the_remedy(
+    cli: Cli, read_json: ReadJson, ward: Ward
+) -> None:
+    fill(ward, "big", 6_000, 1024, 5_600)
+    found = read_json("doctor", "-c", ward.path, code=1)
+    [finding] = found["findings"]
+    assert {**finding, "keys": 0, "found": 0, "text": ""} == {
+        "component": "geo",
+        "structure": "big",
+        "type": None,
+        "problem": "entries",
+        "keys": 0,
+        "setting": "set-max-intset-entries",
+        "limit": 512,
+        "found": 0,
+        "needed": 1024,
+        "text": "",
+        "remedy": "set set-max-intset-entries to 1024",
+    }
+    assert 512 < finding["found"] == by_name(found)["big"]["largest"] < 1024
+    assert finding["text"].startswith("set-max-intset-entries is 512: there are ")
+    assert 0 < by_name(found)["big"]["compact"] < 1
+    result = cli("doctor", "-c", ward.path)
+    assert result.code == 1
+    assert any("set set-max-intset-entries to 1024" in line for line in result.lines)
+    assert "--fix sets these limits." in result.lines
+
+
+def test_a_plan_that_does_not_fit_is_found_before_its_parts_are_full(
+    read_json: ReadJson, ward: Ward
+) -> None:
+    fill(ward, "new", 6_000, 1024, 100)
+    found = read_json("doctor", "-c", ward.path, code=1)
+    [finding] = found["findings"]
+    assert (finding["problem"], finding["needed"], finding["keys"]) == ("plan", 1024, 0)
+    assert by_name(found)["new"]["compact"] == 1
+
+
+def test_fixed_limits_make_new_parts_compact_and_old_ones_when_they_are_repacked(
+    cli: Cli, read_json: ReadJson, ward: Ward
+) -> None:
+    ids = fill(ward, "big", 6_000, 1024, 5_600)
+    before = set(ids.smembers())
+    key = ids.part_key(0)
+    ward.client("geo", ward.kit.component("geo").shard_of(key).number).expire(key, 1000)
+
+    fixed = read_json("doctor", "-c", ward.path, "--fix", code=1)
+    assert [(each["before"], each["after"], each["error"]) for each in fixed["changes"]] == [
+        (512, 1024, None)
+    ] * 2
+    assert ward.settings("set-max-intset-entries") == [{"set-max-intset-entries": "1024"}] * 2
+    [finding] = fixed["findings"]
+    assert finding["problem"] == "stale"
+
+    fill(ward, "later", 6_000, 1024, 5_600)
+    after = by_name(read_json("doctor", "-c", ward.path, code=1))
+    assert after["later"]["compact"] == 1
+    assert after["big"]["compact"] < 1
+
+    repacked = read_json("doctor", "-c", ward.path, "--repack")
+    assert repacked["ok"]
+    assert repacked["repacked"] == finding["keys"]
+    assert by_name(repacked)["big"]["compact"] == 1
+    assert set(ids.smembers()) == before
+    left = ward.client("geo", ward.kit.component("geo").shard_of(key).number).ttl(key)
+    assert 900 < left <= 1000
+    assert "written anew" not in cli("doctor", "-c", ward.path, "--repack").out
+
+
+def test_what_fix_does_is_shown(cli: Cli, ward: Ward) -> None:
+    fill(ward, "big", 6_000, 1024, 5_600)
+    result = cli("doctor", "-c", ward.path, "--fix")
+    assert result.code == 1
+    rows = [line.split() for line in result.lines if "set-max-intset-entries" in line]
+    assert [row[1:] for row in rows] == [["set-max-intset-entries", "512", "1,024", "yes"]] * 2
+    assert any("--repack writes them anew" in line for line in result.lines)
+    assert any("--rewrite keeps them" in line for line in result.lines)
+    result = cli("doctor", "-c", ward.path, "--fix", "--rewrite", "--repack")
+    assert result.code == 0
+    assert sum("has written its settings into its file" in line for line in result.lines) == 2
+    for server in ward.servers:
+        assert "set-max-intset-entries 1024" in (server.directory / "server.conf").read_text()
+
+
+def test_values_that_are_too_long_are_found_on_the_server_that_has_them(
+    read_json: ReadJson, ward: Ward
+) -> None:
+    ward.client("plain").hset("h", "field", "x" * 150)
+    ward.client("plain").hset("hh", "field", "x" * 5000)
+    ward.client("plain").hset("hhh", mapping=dict.fromkeys(range(20_000), "x"))
+    found = read_json("doctor", "-c", ward.path, "plain", code=1)
+    findings = {each["problem"]: each for each in found["findings"]}
+    assert findings["bytes"]["found"] == 5000
+    assert findings["bytes"]["keys"] == 2
+    assert findings["bytes"]["needed"] is None
+    assert "codec=" in findings["bytes"]["remedy"]
+    assert findings["entries"]["found"] == 20_000
+    assert findings["entries"]["remedy"] == "keep it in parts (kit.hash)"
+    fixed = read_json("doctor", "-c", ward.path, "plain", "--fix", code=1)
+    assert fixed["changes"] == []
+
+
+def test_long_values_within_reason_raise_the_limit_to_a_round_number(
+    read_json: ReadJson, ward: Ward
+) -> None:
+    ward.client("plain").hset("h", "field", "x" * 150)
+    found = read_json("doctor", "-c", ward.path, "plain", "--fix", code=1)
+    assert [(each["setting"], each["after"]) for each in found["changes"]] == [
+        ("hash-max-listpack-value", 256)
+    ]
+    one, two = ward.settings("hash-max-listpack-value")
+    assert one["hash-max-listpack-value"] == "64"  # plain lives on the other one
+    assert two["hash-max-listpack-value"] == "256"
+
+
+def test_parts_that_outgrew_their_size_are_no_reason_for_a_higher_limit(
+    read_json: ReadJson, ward: Ward
+) -> None:
+    fill(ward, "tight", 100, 512, 6_000)
+    found = read_json("doctor", "-c", ward.path, code=1)
+    [finding] = found["findings"]
+    assert (finding["problem"], finding["needed"]) == ("entries", None)
+    assert "make it anew, for a larger total" in finding["remedy"]
+
+
+def test_text_in_sets_is_found_where_the_server_has_no_form_for_it(
+    read_json: ReadJson, ward: Ward
+) -> None:
+    names = ward.kit.set("names", component="geo", total=1000, shard_size=100)
+    names.sadd_many(f"name {n}" for n in range(1000))
+    has_form = bool(ward.settings("set-max-listpack-entries")[0])
+    found = read_json("doctor", "-c", ward.path, code=0 if has_form else 1)
+    assert [each["problem"] for each in found["findings"]] == ([] if has_form else ["no form"])
+
+
+def test_a_sample_is_counted_up_to_all(cli: Cli, read_json: ReadJson, ward: Ward) -> None:
+    fill(ward, "ids", 30_000, 64, 30_000)
+    found = read_json("doctor", "-c", ward.path, "--sample", "200")
+    assert found["estimated"]
+    assert found["seen"] < 700 < found["keys"]
+    assert 0.8 < by_name(found)["ids"]["entries"] / 30_000 < 1.25
+    whole = read_json("doctor", "-c", ward.path, "--all")
+    assert by_name(whole)["ids"]["entries"] == 30_000
+    result = cli("doctor", "-c", ward.path, "--sample", "200")
+    assert "~" in result.lines[1]
+    assert (
+        "figures with ~ are estimated from them" in result.lines[-1]
+        or "all that" in (result.lines[-1])
+    )
+
+
+def test_a_structure_that_the_sample_has_nothing_of_is_looked_at_where_it_is(
+    read_json: ReadJson, ward: Ward
+) -> None:
+    fill(ward, "lost", 100, 1024, 600)  # one part
+    grown = ward.kit.set("grown", component="geo", members=int)
+    grown.sadd_many(range(600))
+    for client in (ward.client("geo", n) for n in range(3)):
+        client.mset({f"other:{n}": n for n in range(5000)})
+    found = read_json("doctor", "-c", ward.path, "--sample", "10", code=1)
+    names = by_name(found)
+    assert names["lost"]["entries"] >= 600  # more, if the sample has it
+    assert names["grown"]["entries"] > 0
+    assert [each["structure"] for each in found["findings"] if each["problem"] == "entries"] == [
+        "lost"
+    ]
+
+
+def test_keys_of_a_structure_within_anothers_name_are_its_own(
+    read_json: ReadJson, ward: Ward
+) -> None:
+    fill(ward, "a", 1000, 512, 1000)
+    fill(ward, "a:b", 1000, 512, 500)
+    ward.client("geo", 0).set("a:note", "beside")
+    found = by_name(read_json("doctor", "-c", ward.path))
+    assert (found["a"]["entries"], found["a:b"]["entries"]) == (1000, 500)
+
+
+def test_every_kind_of_structure_is_recognised_by_its_parts(
+    read_json: ReadJson, ward: Ward
+) -> None:
+    kit = ward.kit
+    kit.hash("numbered", component="geo").hset(mapping=dict.fromkeys(range(1000), "v"))
+    kit.hash("hashed", component="geo").hset(mapping={f"f{n}": "v" for n in range(1000)})
+    kit.set("grown", component="geo", members=int).sadd(*range(1000))
+    kit.list("queue", component="geo").rpush(*map(str, range(1000)))
+    kit.locations("where", component="geo").set_many((n, ("USA", "CA")) for n in range(1000))
+    found = read_json("doctor", "-c", ward.path)
+    assert found["ok"], found["findings"]
+    entries = {name: each["entries"] for name, each in by_name(found).items()}
+    assert entries == {
+        "grown": 1000,
+        "hashed": 1000,
+        "numbered": 1000,
+        "{queue}": 1000,
+        "where": 0,  # of bytes
+    }
+    assert found["others"] == []
+    assert all(each["parts"] > 0 for each in found["structures"])
+    assert all(each["compact"] in (1, None) for each in found["structures"])
+
+
+def test_a_server_that_does_not_tell_its_limits_is_said_to(
+    cli: Cli, read_json: ReadJson, ward: Ward
+) -> None:
+    fill(ward, "big", 6_000, 1024, 5_600)
+    for server in ward.servers:
+        with server.client() as client:
+            client.execute_command("ACL", "SETUSER", "default", "-config")
+    found = read_json("doctor", "-c", ward.path, code=1)
+    assert [each["problem"] for each in found["findings"]] == ["unknown"]
+    assert [server["limits"] for server in found["servers"]] == [None, None]
+    assert cli("doctor", "-c", ward.path, "--fix").code == 1
+
+
+def test_a_change_that_is_refused_is_an_error(cli: Cli, ward: Ward) -> None:
+    fill(ward, "big", 6_000, 1024, 5_600)
+    for server in ward.servers:
+        with server.client() as client:
+            client.execute_command("ACL", "SETUSER", "default", "-config|set")
+    result = cli("doctor", "-c", ward.path, "--fix")
+    assert result.code == 1
+    assert sum("no: no permission" in line for line in result.lines) == 2
+
+
+def test_a_shard_that_is_away_holds_nobody_up(
+    read_json: ReadJson, ward: Ward, tmp_path: Path
+) -> None:
+    fill(ward, "ids", 1000, 512, 1000)
+    text = json.loads(ward.path.read_text())
+    text["components"]["gone"] = {"shards": [{"port": 1}, {"port": 1, "db": 1}]}
+    path = tmp_path / "gone.yaml"
+    path.write_text(json.dumps(text))
+    found = read_json("doctor", "-c", path, code=1)
+    assert by_name(found)["ids"]["entries"] == 1000
+    assert set(found["failures"]) == {"gone:0", "gone:1"}
+    assert "refused" in found["failures"]["gone:0"]
+
+
+def test_rewrite_without_fix_cannot_be_read(cli: Cli, ward: Ward) -> None:
+    result = cli("doctor", "-c", ward.path, "--rewrite")
+    assert result.code == 2
+    assert "--rewrite is about what --fix sets" in result.error()
+
+
+def test_a_terminal_sees_what_programs_read(ward: Ward) -> None:
+    fill(ward, "big", 6_000, 1024, 5_600)
+    code, text = in_terminal(100, "doctor", "-c", str(ward.path))
+    assert code == 1
+    assert "geo/big" in plain(text)
+
+
+# ---- other kinds of servers
+
+
+def test_a_cluster_is_examined_and_fixed_node_by_node() -> None:
+    with LocalCluster() as cluster:
+        text = json.dumps({"components": {"c": {"entry": dict(cluster.entry.fields)}}})
+        with shardkit.connect(ShardMap.parse(text)) as kit:
+            ids = kit.set("ids", component="c", total=20_000, shard_size=1024, members=int)
+            ids.sadd_many(range(20_000))
+            components = {"c": kit.component("c")}
+            found = diagnose(examine(kit, components, None))
+            [report] = found.structures
+            assert (report.tally.keys, report.tally.entries) == (ids.parts, 20_000)
+            changes = prescribe(found)
+            masters = {change.server.address for change in changes}
+            assert len(masters) == len(found.examination.servers) >= 3
+            assert {(change.setting, change.after) for change in changes} == {
+                ("set-max-intset-entries", 1024)
+            }
+
+
+def test_a_master_that_sentinels_name_is_examined() -> None:
+    with LocalSentinel() as sentinel:
+        text = json.dumps({"components": {"s": {"entry": dict(sentinel.entry.fields)}}})
+        with shardkit.connect(ShardMap.parse(text)) as kit:
+            ids = kit.set("ids", component="s", total=2_000, shard_size=1024, members=int)
+            ids.sadd_many(range(2_000))
+            found = diagnose(examine(kit, {"s": kit.component("s")}))
+            assert [report.tally.entries for report in found.structures] == [2_000]
+            assert len(prescribe(found)) == 1

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_helpers import Result
+
+Cli = Callable[..., Result]
+ReadJson = Callable[..., Any]
+
+CITIES = 'geoname_id,city_name,subdivision_1_name,country_name\n7,"Bonn, am Rhein",NW,Germany\n'
+BLOCKS = "network,geoname_id,registered_country_geoname_id\n1.0.0.0/24,7,\n1.0.1/24,7,\n"
+IPV6 = "network,geoname_id,registered_country_geoname_id\n2001:db8::/32,,7\n"
+TO = ("--component", "unique")
+
+
+@pytest.fixture(autouse=True)
+def _topology(town_map: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHARDKIT_CONFIG", str(town_map))
+
+
+@pytest.fixture
+def geolite2(tmp_path: Path) -> tuple[Path, ...]:
+    files = {
+        "GeoLite2-City-Blocks-IPv4.csv.gz": gzip.compress(BLOCKS.encode()),
+        "GeoLite2-City-Blocks-IPv6.csv": IPV6.encode(),
+        "GeoLite2-City-Locations-en.csv": CITIES.encode(),
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    return tuple(tmp_path / name for name in files)
+
+
+def test_files_are_imported_and_addresses_found(
+    cli: Cli, read_json: ReadJson, geolite2: tuple[Path, ...]
+) -> None:
+    *blocks, cities = geolite2
+    done = read_json("geo", "import", *blocks, "--cities", cities, *TO)
+    assert (done["ranges"], done["cities"], done["skipped"]) == (2, 1, 4)
+    assert done["first_skipped"][2] == {
+        "line": 3,
+        "reason": "'1.0.1' is not an IP address",
+        "source": str(blocks[0]),
+    }
+    shown = cli("geo", "find", "1.0.0.9", "1.0.1.9", "2001:db8::1", *TO)
+    assert shown.code == 0
+    assert [line.split() for line in shown.lines] == [
+        ["address", "city", "region", "country", "id"],
+        ["1.0.0.9", "Bonn,", "am", "Rhein", "NW", "Germany", "7"],
+        ["1.0.1.9", "-", "-", "-", "-"],
+        ["2001:db8::1", "Bonn,", "am", "Rhein", "NW", "Germany", "7"],
+    ]
+    assert read_json("geo", "find", "-", *TO, input="1.0.0.9\n\n9.9.9.9\n") == [
+        {"address": "1.0.0.9", "city": "Bonn, am Rhein", "region": "NW", "country": "Germany"}
+        | {"id": 7},
+        {"address": "9.9.9.9", "city": None, "region": None, "country": None, "id": None},
+    ]
+    used = read_json("geo", "info", *TO)
+    assert used["number"] == done["generation"]
+    assert f"generation {used['number']}, imported 20" in cli("geo", "info", *TO).out
+    again = cli("geo", "import", *blocks, "--cities", cities, *TO)
+    assert f"2 ranges in 1 cities, now in use as generation {used['number'] + 1}" in again.out
+    assert again.err.splitlines()[0] == "4 lines skipped; the first:"
+    assert f"{blocks[0]}, line 3: '1.0.1' is not an IP address" in again.err
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options"),
+    [
+        ("a.jsonl", '{"network": "1.0.0.0/24", "city": "Bonn", "country": "DE"}', ""),
+        ("a.csv", "1.0.0.0;1.0.0.255;DE;Bonn", "--first 0 --last 1 --country 2 --city 3"),
+        ("a.csv", "f;t;c;n\n1.0.0.0;1.0.0.255;Bonn;DE", "--first f --last t --city c --country n"),
+        ("GeoLite2.txt", '{"network": "1.0.0.0/24", "city": "Bonn", "country": "DE"}', ""),
+    ],
+)
+def test_other_formats(
+    cli: Cli, read_json: ReadJson, tmp_path: Path, name: str, content: str, options: str
+) -> None:
+    path = tmp_path / name
+    path.write_text(content)
+    more = ["--delimiter", ";"] if path.suffix == ".csv" else []
+    more += ["--format", "jsonl"] if path.suffix == ".txt" else []
+    done = cli("geo", "import", path, *options.split(), *more, *TO)
+    assert done.code == 0, done
+    [found] = read_json("geo", "find", "1.0.0.9", *TO)
+    assert (found["city"], found["country"]) == ("Bonn", "DE")
+
+
+def test_cities_in_a_file_of_their_own(read_json: ReadJson, tmp_path: Path) -> None:
+    ranges, cities = tmp_path / "r.csv", tmp_path / "c.csv"
+    ranges.write_text("net,place\n1.0.0.0/24,x1\n")
+    cities.write_text("place,town\nx1,Bonn\n")
+    columns = ("--first", "net", "--id", "place", "--city", "town")
+    read_json("geo", "import", ranges, "--cities", cities, *columns, *TO)
+    [found] = read_json("geo", "find", "1.0.0.9", *TO)
+    assert (found["city"], found["id"]) == ("Bonn", "x1")
+
+
+def test_what_cannot_be_imported_is_one_line_of_error(
+    cli: Cli, read_json: ReadJson, tmp_path: Path, geolite2: tuple[Path, ...]
+) -> None:
+    cli("geo", "import", *geolite2[:2], "--cities", geolite2[2], *TO)
+    before = read_json("geo", "info", *TO)
+    path = tmp_path / "a.csv"
+    path.write_text("nothing,of,the,kind\n")
+    assert "say which is what" in cli("geo", "import", path, *TO).error()
+    columns = ("--first", "0", "--id", "1")
+    assert "say --cities" in cli("geo", "import", path, "--format", "geolite2", *TO).error()
+    assert (
+        "one file"
+        in cli(
+            *("geo", "import", path, path, "--format", "geolite-legacy", "--cities", path, *TO)
+        ).error()
+    )
+    assert (
+        "say --id"
+        in cli(
+            *("geo", "import", path, "--first", "0", "--city", "1", "--cities", path, *TO)
+        ).error()
+    )
+    assert "no range could be read, 1 lines" in cli("geo", "import", path, *columns, *TO).error()
+    assert "not a MaxMind database" in cli("geo", "import", path, "--format", "mmdb", *TO).error()
+    assert "does not exist" in cli("geo", "import", tmp_path / "missing", *TO).error()
+    assert read_json("geo", "info", *TO) == before
+
+
+def test_before_anything_is_imported(cli: Cli) -> None:
+    assert "no ranges were imported yet" in cli("geo", "find", "1.2.3.4", *TO).error()
+    assert "is not an IP address" in cli("geo", "find", "1.2.3", *TO).error()
+    result = cli("geo", "info", *TO)
+    assert (result.code, result.out) == (1, "nothing was imported yet\n")
+    assert json.loads(cli("geo", "info", "--json", *TO).out) is None
+
+
+@pytest.mark.parametrize("command", [[], ["import"], ["find"], ["info"]])
+def test_help_has_examples(cli: Cli, command: list[str]) -> None:
+    result = cli("geo", *command, "--help")
+    assert result.code == 0
+    assert "Examples:" in result.out
+    assert "shardkit geo" in result.out

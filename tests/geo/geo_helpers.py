@@ -1,0 +1,82 @@
+"""Ranges for the tests, and what they mean, found in the slowest and plainest way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from random import Random
+
+from shardkit.geo.addresses import IPV4, IPV6
+from shardkit.geo.blocks import blocks
+from shardkit.geo.generations import Generation
+from shardkit.geo.intake import Intake
+from shardkit.geo.local import LocalCities, Tables
+from shardkit.geo.records import City, Item, Range
+
+BONN = City("Bonn", "North Rhine-Westphalia", "Germany", 2946447)
+OSLO = City("Oslo", "Oslo", "Norway", 3143244)
+LIMA = City("Lima", "Lima region", "Peru")
+
+
+def city(number: int) -> City:
+    return City(f"City {number}", f"Region {number % 9}", f"Country {number % 3}", number)
+
+
+def ranges(*written: tuple[str, City]) -> list[Item]:
+    """Networks, or first and last joined by a hyphen, with their cities."""
+    return [Range.of(*text.split("-"), city=place) for text, place in written]
+
+
+def local_copy(items: Iterable[Item]) -> LocalCities:
+    """A local copy of ranges, made without a server."""
+    intake = Intake(items)
+    numbered = [place for _, place in intake.cities()]
+    tables = Tables()
+    for block in blocks(intake.ranges()):
+        tables.add(block.level, block.bucket, block.content)
+    return LocalCities(Generation(1, intake.read, intake.numbered, 0, (), 0), tables, numbered)
+
+
+def expected(items: Iterable[Item], point: int) -> City | int | str | None:
+    """The city of the narrowest range around a point; of equal ones the last."""
+    best: tuple[int, City | int | str] | None = None
+    found = [item for item in items if isinstance(item, Range)]
+    for item in sorted(found, key=lambda item: item.first):
+        width = item.last - item.first
+        if item.first <= point <= item.last and (best is None or width <= best[0]):
+            best = width, item.city
+    return None if best is None else best[1]
+
+
+def some_ranges(random: Random, count: int) -> list[Range]:
+    """Ranges of all sizes, of IPv4 and IPv6, that overlap, adjoin and meet at borders."""
+    made: list[Range] = []
+    for _ in range(count):
+        kind = random.randrange(6)
+        if kind == 0 and made:  # adjoining another
+            first, most = made[-1].last + 1, 2 ** random.choice([3, 8, 17])
+        elif kind < 3:
+            first, most = random.getrandbits(32), 2 ** random.choice([1, 8, 16, 17, 24])
+            if kind == 2:  # meeting a border
+                first = (first >> 16) << 16
+                first -= most
+        else:
+            first = IPV6 + (0x2001_0DB8 << 96) + random.getrandbits(random.choice([64, 70, 100]))
+            most = 2 ** random.choice([1, 40, 64, 66, 96, 99, 114])
+            if kind == 4:
+                bits = random.choice([64, 96, 112])
+                first = (first >> bits) << bits
+                most = 1 << bits
+        width = most if random.random() < 0.5 else random.randint(1, most)
+        low, high = (0, IPV4 - 1) if first < IPV4 else (IPV6, 2 * IPV6 - 1)
+        first = max(first, low)
+        made.append(Range(first, min(first + width - 1, high), city(random.randrange(5))))
+    return made
+
+
+def telling_points(items: Sequence[Range], random: Random) -> Iterator[int]:
+    """Points at and around the ends of ranges, and within them."""
+    for item in items:
+        around = (item.first, item.last, random.randint(item.first, item.last))
+        for point in (*around, item.first - 1, item.last + 1):
+            if 0 <= point < IPV4 or IPV6 <= point < 2 * IPV6:
+                yield point

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import ipaddress
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardkit.errors import InvalidArgumentError
+from shardkit.geo.addresses import IPV4, IPV6, network_range, point, written, written_range
+
+
+@settings(deadline=None)
+@given(st.ip_addresses())
+def test_an_address_is_where_its_number_says(address: Any) -> None:
+    mapped = getattr(address, "ipv4_mapped", None)
+    number = int(mapped or address) + (IPV6 if address.version == 6 and not mapped else 0)
+    assert point(address) == point(str(address)) == point(str(address).encode()) == number
+    assert point(address.exploded) == number
+    assert ipaddress.ip_address(written(number)) == (mapped or address)
+
+
+def test_ipv4_addresses_are_the_same_when_written_as_ipv6() -> None:
+    assert point("::ffff:192.0.2.7") == point("::ffff:c000:207") == point("192.0.2.7")
+    assert point("::192.0.2.7") >= IPV6
+    assert point("255.255.255.255") == 2**32 - 1
+
+
+NO_ADDRESSES: list[Any] = [
+    *("1.2.3", "999.2.3.4", "1.2.3.4.5", "01.2.3.4", "1.2.3.4 ", " 1.2.3.4", "1.2.3.4\n", ""),
+    *("1.2.3.4\0", "1.2.3.-4", "0x1.2.3.4", "1,2.3.4", "a.b.c.d", "16909060", "1.2.3.4/24"),
+    *("\u0661.2.3.4", "::1%eth0", ":::", "1::2::3", "12345::", "\udc80", b"\xff", b"1.2.3"),
+    *(16909060, None, 1.5, True),
+]
+
+
+@pytest.mark.parametrize("wrong", NO_ADDRESSES)
+def test_what_is_no_address_is_refused(wrong: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="is not an IP address"):
+        point(wrong)
+
+
+@settings(deadline=None)
+@given(st.ip_addresses(), st.data())
+def test_networks_of_any_prefix_length_are_cut_where_they_end(address: Any, data: Any) -> None:
+    prefix = data.draw(st.integers(0, address.max_prefixlen))
+    network = ipaddress.ip_network(f"{address}/{prefix}", strict=False)
+    ends = [network.network_address, network.broadcast_address]
+    if point(ends[0]) < IPV4 and point(ends[1]) >= IPV4:
+        return
+    assert written_range(f"{address}/{prefix}") == tuple(map(point, ends)) == network_range(network)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "ends"),
+    [
+        ("1.0.0.0", "1.0.0.255", ("1.0.0.0", "1.0.0.255")),
+        ("16777216", "16777471", ("1.0.0.0", "1.0.0.255")),
+        ("0", "4294967295", ("0.0.0.0", "255.255.255.255")),
+        ("4294967295", "4294967295", ("255.255.255.255", "255.255.255.255")),
+        ("281470698520576", "281470698520831", ("1.0.0.0", "1.0.0.255")),
+        ("0", "281470681743359", ("::", "::fffe:ffff:ffff")),
+        ("::ffff:1.0.0.0", "1.0.0.255", ("1.0.0.0", "1.0.0.255")),
+        ("::ffff:1.0.0.0/120", "", ("1.0.0.0", "1.0.0.255")),
+        ("::/0", None, ("::", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff")),
+        ("10.1.2.3/8", None, ("10.0.0.0", "10.255.255.255")),
+        ("1.2.3.4/31", None, ("1.2.3.4", "1.2.3.5")),
+        ("1.2.3.4/0", None, ("0.0.0.0", "255.255.255.255")),
+        ("2001:db8::", "2001:db8::ff", ("2001:db8::", "2001:db8::ff")),
+    ],
+)
+def test_ranges_are_read_as_files_write_them(first: str, last: str | None, ends: Any) -> None:
+    assert tuple(map(written, written_range(first, last))) == ends
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "why"),
+    [
+        ("1.2.3", "1.2.3.4", "'1.2.3' is not an IP address"),
+        ("1.2.3.4", None, "no last address"),
+        ("1.2.3.4", "1.2.3.3", "ends before"),
+        ("16909060", "16909059", "ends before"),
+        ("16909060", "1.2.3.5", "'16909060' is not an IP address"),
+        ("1.2.3.4", "::1", "one end is an IPv4"),
+        ("1.2.3.0/24", "1.2.3.255", "needs no last"),
+        ("1.2.3.0/33", None, "prefix length '33' is not 0 to 32"),
+        ("1.2.3.0/-1", None, "prefix length"),
+        ("1.2.3.0/", None, "prefix length"),
+        ("1.2.3.0/255.255.255.0", None, "prefix length"),
+        ("1.2.3/24", None, "'1.2.3' is not an IP address"),
+        ("::1/129", None, "not 0 to 128"),
+        ("::ffff:0:0/95", None, "one end is an IPv4"),
+        ("0", str(2**128), "beyond all addresses"),
+        ("", "", "no last"),
+    ],
+)
+def test_what_is_no_range_is_refused_with_the_reason(
+    first: str, last: str | None, why: str
+) -> None:
+    with pytest.raises(ValueError, match=why):
+        written_range(first, last)

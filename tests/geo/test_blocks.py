@@ -1,0 +1,131 @@
+"""Ranges in blocks, found again: pure, without a server."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from itertools import pairwise
+from random import Random
+
+import pytest
+from geo_helpers import city, expected, some_ranges, telling_points
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardkit.errors import StructureError
+from shardkit.geo.addresses import IPV4, IPV6, point
+from shardkit.geo.blocks import (
+    ENTRIES_A_PAGE,
+    IPV4_LEVELS,
+    IPV6_LEVELS,
+    LEVELS,
+    NO_CITY,
+    WHOLE,
+    blocks,
+    search,
+)
+from shardkit.geo.generations import Generation
+from shardkit.geo.intake import Intake
+from shardkit.geo.local import LocalCities, Tables
+from shardkit.geo.records import City, Range
+
+Stored = dict[tuple[int, int, int], bytes]
+
+
+def stored(ranges: list[tuple[int, int, int]]) -> Stored:
+    made = list(blocks(ranges))
+    found = {(block.level, block.bucket, block.page): block.content for block in made}
+    assert len(found) == len(made)
+    return found
+
+
+def find(store: Stored, at: int) -> int | None:
+    """Look into all blocks that an address may be in; it is in one at most."""
+    hits = []
+    for level in IPV4_LEVELS if at < IPV4 else IPV6_LEVELS:
+        bucket, offset = level.place(at)
+        content = store.get((level.number, bucket, WHOLE))
+        if content is not None:
+            page, number = search(level, content, offset)
+            if page is not None:
+                page, number = search(level, store[level.number, bucket, page], offset)
+                assert page is None
+            if number != NO_CITY:
+                hits.append(number)
+    assert len(hits) <= 1
+    return hits[0] if hits else None
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 2**32), st.sampled_from([1, 4, 40]), st.sampled_from([3, 10**6]))
+def test_every_address_is_in_the_narrowest_of_its_ranges(
+    seed: int, count: int, in_memory: int
+) -> None:
+    random = Random(seed)
+    items = some_ranges(random, count)
+    intake = Intake(items, in_memory)
+    numbers: list[City] = [place for _, place in intake.cities()]
+    ranges = list(intake.ranges())
+    intake.close()
+    assert intake.read == count
+    assert all(a[1] < b[0] for a, b in pairwise(ranges))
+    store = stored(ranges)
+    tables = Tables()
+    for (level, bucket, _), content in store.items():
+        tables.add(level, bucket, content)
+    local = LocalCities(Generation(1, 0, len(numbers), 0, (), 0), tables, numbers)
+    for at in telling_points(items, random):
+        number = find(store, at)
+        wanted = expected(items, at)
+        assert (None if number is None else numbers[number]) == wanted
+        address = at.to_bytes(4, "big") if at < IPV4 else (at - IPV6).to_bytes(16, "big")
+        assert local.find(ip_address(address)) == wanted
+
+
+def test_a_block_is_as_the_module_shows_it() -> None:
+    intake = Intake(
+        [Range.of("192.168.0.0/24", city=city(7)), Range.of("192.168.1.0/25", city=city(9))]
+    )
+    assert [number for number, _ in intake.cities()] == [0, 1]
+    [block] = blocks([(first, last, 7 + 2 * n) for first, last, n in intake.ranges()])
+    assert block.content.hex() == "000000000180010700000009000000ffffffff"
+    assert LEVELS[block.level].suffix(block.bucket) == "4:c0a8"
+
+
+def test_the_pieces_of_an_ipv6_range_are_in_the_highest_levels() -> None:
+    made = stored([(point("2001:db8::"), point("2001:db9:0:ffff:ffff:ffff:ffff:ffff"), 5)])
+    assert [LEVELS[level].suffix(bucket) for level, bucket, _ in made] == ["6:2001", "6:20010db9"]
+    everything = stored([(IPV6, 2 * IPV6 - 1, 5)])
+    assert len(everything) == 65_536
+    assert {level for level, _, _ in everything} == {1}
+
+
+def test_ranges_over_many_buckets_are_in_each() -> None:
+    made = stored([(0, 2**32 - 1, 1)])
+    assert len(made) == 65_536
+    assert set(made.values()) == {bytes.fromhex("00000001000000")}
+
+
+def test_a_full_bucket_is_kept_in_pages() -> None:
+    """The worst that there is of IPv4: every address in another city than the one before."""
+    made = stored([(n, n, n % 7) for n in range(65_536)])
+    pages = 65_536 // ENTRIES_A_PAGE
+    assert sorted(page for _, _, page in made) == [WHOLE, *range(pages)]
+    assert max(map(len, made.values())) == 1 + 6 * ENTRIES_A_PAGE
+    assert len(made[0, 0, WHOLE]) == 1 + 2 * pages
+    assert [find(made, n) for n in (0, 4095, 4096, 65_535)] == [
+        n % 7 for n in (0, 4095, 4096, 65_535)
+    ]
+    assert find(made, 65_536) is None
+
+
+def test_gaps_in_pages_are_gaps() -> None:
+    made = stored([(n, n, 1) for n in range(100, 65_536, 2)])
+    assert [find(made, n) for n in (0, 99, 100, 101, 8290, 8291, 65_534, 65_535)] == [
+        *(None, None, 1, None, 1, None, 1, None)
+    ]
+
+
+@pytest.mark.parametrize("content", [b"", b"\2", b"\0\0", b"\0" * 9, b"garbage"])
+def test_bytes_that_are_no_block_are_an_error(content: bytes) -> None:
+    with pytest.raises(StructureError, match="cannot be read"):
+        search(LEVELS[0], content, 0)

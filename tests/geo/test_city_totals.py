@@ -1,0 +1,149 @@
+"""Log lines counted by place: increments, each file once, whatever lines hold."""
+
+from __future__ import annotations
+
+from datetime import date, timedelta
+from typing import Any
+
+import pytest
+from geo_helpers import BONN, LIMA, OSLO, local_copy, ranges
+from structures_helpers import Face, keys_of
+
+from shardkit import ShardKit
+from shardkit.errors import InvalidArgumentError
+from shardkit.geo.addresses import written
+from shardkit.geo.local import LocalCities
+from shardkit.geo.records import City, Range
+from shardkit.geo.tally import Tally
+
+DAY = "2015-05-17"
+KOLN = City("Köln", "North Rhine-Westphalia", "Germany")
+
+
+@pytest.fixture
+def copy() -> LocalCities:
+    places = {"1.0.0.0/24": BONN, "1.0.1.0/24": OSLO, "1.0.2.0/24": KOLN, "2001:db8::/32": LIMA}
+    return local_copy(ranges(*places.items()))
+
+
+@pytest.fixture(params=["one", "many"])
+def totals(request: pytest.FixtureRequest, face: Face) -> Any:
+    return face.kit.city_totals(component=request.param)
+
+
+def counted(copy: LocalCities, *lines: str | bytes) -> Tally:
+    tally = Tally(copy)
+    tally.lines(lines)  # type: ignore[arg-type]  # both at once
+    return tally
+
+
+def test_lines_are_counted_by_day_and_place(face: Face, copy: LocalCities, totals: Any) -> None:
+    tally = counted(
+        copy,
+        f"1.0.0.1 {DAY} 10:05:03 7\n",
+        f"1.0.0.2 {DAY} 10:05:03 7\n".encode(),
+        f"1.0.2.2\t{DAY}\t10:05:03\t9",
+        f"2001:db8::1 {DAY} 23:59:59 7 and more",
+        "1.0.1.1 2015-05-18 00:00:00 7",
+    )
+    assert (tally.unknown, tally.skipped) == (0, 0)
+    assert face.run(totals.add("a.log", tally)) is True
+    assert face.run(totals.top("country", DAY)) == [
+        (City("", "", "Germany"), 3),
+        (City("", "", "Peru"), 1),
+    ]
+    assert face.run(totals.top("region", date(2015, 5, 17))) == [
+        (City("", "North Rhine-Westphalia", "Germany"), 3),
+        (City("", "Lima region", "Peru"), 1),
+    ]
+    assert face.run(totals.top("city", DAY, 1)) == [(BONN._replace(id=None), 2)]
+    assert face.run(totals.top("city", "2015-05-18")) == [(OSLO._replace(id=None), 1)]
+    assert face.run(totals.top("city", "2015-05-19")) == []
+
+
+def test_a_second_file_of_a_day_adds_and_a_repeated_one_does_not(
+    face: Face, copy: LocalCities, totals: Any
+) -> None:
+    lines = [f"1.0.0.{n} {DAY} 10:05:03 7" for n in range(5)]
+    for name, added, count in [("a", True, 5), ("b", True, 10), ("a", False, 10), ("b", False, 10)]:
+        assert face.run(totals.add(name, counted(copy, *lines))) is added
+        assert face.run(totals.top("country", DAY)) == [(City("", "", "Germany"), count)]
+
+
+def test_other_totals_count_the_same_file_for_themselves(face: Face, copy: LocalCities) -> None:
+    tally = counted(copy, f"1.0.0.1 {DAY} 1 1")
+    one, other = (face.kit.city_totals(name, component="many") for name in ("one", "other"))
+    assert [face.run(each.add("a", tally)) for each in (one, other)] == [True, True]
+    assert face.run(other.top("country", DAY)) == [(City("", "", "Germany"), 1)]
+
+
+def test_a_day_that_was_missed_is_added_by_a_repeat(
+    face: Face, copy: LocalCities, totals: Any
+) -> None:
+    first = counted(copy, f"1.0.0.1 {DAY} 1 1")
+    face.run(totals.add("a", first))
+    both = counted(copy, f"1.0.0.1 {DAY} 1 1", "1.0.0.1 2015-05-18 1 1")
+    assert face.run(totals.add("a", both)) is True
+    for day in (DAY, "2015-05-18"):
+        assert face.run(totals.top("country", day)) == [(City("", "", "Germany"), 1)]
+
+
+def test_lines_that_cannot_be_counted_stop_nothing(copy: LocalCities) -> None:
+    tally = counted(
+        copy,
+        *("", "\n", b"\r\n", "   "),  # the end of a file, not a sign to flush
+        *("9.9.9.9 2015-05-17 1 1", b"9.9.9.9 2015-05-17 1 1"),
+        *("1.0.0 2015-05-17 1 1", "999.0.0.1 2015-05-17 1 1", "1.0.0.1 17.5.2015 1 1"),
+        *("1.0.0.1", "1.0.0.1 20150517 1 1", b"\xff\xfe \xff 1", "1.0.0.1 2015-02-30 1 1"),
+    )
+    assert (tally.counts, tally.unknown, tally.skipped) == ({}, 2, 7)
+
+
+def test_a_file_without_lines_that_count_adds_nothing(
+    face: Face, copy: LocalCities, totals: Any
+) -> None:
+    assert face.run(totals.add("a", counted(copy, "", "nonsense"))) is False
+
+
+def test_many_totals_are_added_in_portions(face: Face, kit: ShardKit, totals: Any) -> None:
+    count = 2500
+    ip = face.kit.ip_to_city(component="one")
+    items = [
+        Range(n << 8, (n << 8) + 9, City(f"City {n}", f"R{n % 50}", "X")) for n in range(count)
+    ]
+    face.run(ip.import_from(items))
+    tally = counted(face.run(ip.local()), *(f"{written(n << 8)} {DAY} 1 1" for n in range(count)))
+    for name in ("a", "b"):
+        assert face.run(totals.add(name, tally)) is True
+    found = face.run(totals.top("city", DAY, 10_000))
+    assert len(found) == count
+    assert {number for _, number in found} == {2}
+    assert len(face.run(totals.top("region", DAY, 100))) == 50
+    assert face.run(totals.top("country", DAY)) == [(City("", "", "X"), 2 * count)]
+    assert not [key for key in keys_of(kit, totals.component) if ":adding:" in key]
+
+
+def test_a_day_can_be_left_to_expire(
+    face: Face, kit: ShardKit, copy: LocalCities, totals: Any
+) -> None:
+    face.run(totals.add("a", counted(copy, f"1.0.0.1 {DAY} 1 1")))
+    assert face.run(totals.expire(DAY, timedelta(hours=1))) is True
+    assert face.run(totals.expire("2015-05-18", 10)) is False
+
+
+@pytest.mark.parametrize(
+    ("call", "why"),
+    [
+        (lambda totals, tally: totals.add("", tally), "file=''"),
+        (lambda totals, tally: totals.add(None, tally), "file=None"),
+        (lambda totals, tally: totals.top("town", DAY), "kind='town'"),
+        (lambda totals, tally: totals.top("city", "17.5.2015"), "day='17.5.2015'"),
+        (lambda totals, tally: totals.top("city", DAY, 0), "count=0"),
+        (lambda totals, tally: totals.expire(DAY, 0), "seconds=0"),
+    ],
+)
+def test_bad_arguments_are_refused(
+    face: Face, copy: LocalCities, totals: Any, call: Any, why: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=why):
+        face.run(call(totals, Tally(copy)))

@@ -1,0 +1,339 @@
+"""Imports: all or nothing, whatever fails; and readers meanwhile."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from itertools import count as count_up
+from typing import Any
+
+import pytest
+import redis
+from geo_helpers import BONN, LIMA, OSLO, ranges
+from structures_helpers import Face, faced, keys_of
+
+import shardkit
+from shardkit import ShardKit, ShardMap
+from shardkit.errors import InvalidArgumentError, ShardErrors, StructureError
+from shardkit.geo import store
+from shardkit.geo.book import redis_in_action
+from shardkit.geo.ip_to_city import LEAST_GRACE, IpToCity
+from shardkit.geo.records import City, Item, Range
+from shardkit.local import LocalServers
+from shardkit.structures.clock import ServerClock
+
+OLD = ranges(("1.0.0.0/24", BONN), ("2001:db8::/32", OSLO))
+NEW = ranges(("1.0.0.0/24", OSLO), ("5.0.0.0/24", LIMA))
+
+
+def generations(kit: ShardKit, component: str, name: str = "ip2city") -> set[str]:
+    """The numbers of the generations that have keys."""
+    keys = keys_of(kit, component)
+    return {key.split(":")[1] for key in keys if key != f"{name}:generations"}
+
+
+def test_an_import_replaces_everything(face: Face) -> None:
+    ip = face.kit.ip_to_city(component="many")
+    first = face.run(ip.import_from(OLD))
+    second = face.run(ip.import_from(NEW))
+    assert second.generation > first.generation
+    found = face.run(ip.find_many(["1.0.0.1", "2001:db8::1", "5.0.0.1"]))
+    assert found == [OSLO, None, LIMA]
+    assert face.run(ip.info()).number == second.generation
+
+
+def test_the_old_data_expires_and_everything_can_be_deleted(face: Face, kit: ShardKit) -> None:
+    ip = face.kit.ip_to_city(component="both")
+    old = face.run(ip.import_from(OLD)).generation
+    new = face.run(ip.import_from(NEW, grace=3600)).generation
+    assert generations(kit, "both") == {str(old), str(new)}
+    for key in keys_of(kit, "both"):
+        expires = holder_of(kit, "both", key).ttl(key)
+        assert expires > 0 if f":{old}:" in key else expires == -1
+    assert face.run(ip.delete()) is True
+    assert keys_of(kit, "both") == set()
+    face.run(ip.import_from(OLD))
+    assert face.run(ip.find_many(["1.0.0.1", "5.0.0.1"])) == [BONN, None]
+
+
+def holder_of(kit: ShardKit, component: str, key: str) -> Any:
+    found = kit.component(component)
+    clients = [kit.client(component, n) for n in range(len(found.shards))]
+    clients += [kit.client(component)] if found.entry is not None else []
+    return next(client for client in clients if client.exists(key))
+
+
+def breaking(items: list[Item], after: int = 1) -> Iterator[Item]:
+    yield from items[:after]
+    raise OSError("the disk is gone")
+
+
+@pytest.mark.parametrize("component", ["one", "many"])
+def test_a_reader_that_fails_leaves_the_old_data(face: Face, kit: ShardKit, component: str) -> None:
+    ip = face.kit.ip_to_city(component=component)
+    number = face.run(ip.import_from(OLD)).generation
+    with pytest.raises(OSError, match="the disk is gone"):
+        face.run(ip.import_from(breaking(NEW)))
+    assert generations(kit, component) == {str(number)}
+    assert face.run(ip.find_many(["1.0.0.1", "5.0.0.1"])) == [BONN, None]
+    face.run(ip.import_from(NEW))
+    assert face.run(ip.find_many(["1.0.0.1", "5.0.0.1"])) == [OSLO, LIMA]
+
+
+@pytest.mark.parametrize(
+    ("items", "why"),
+    [
+        ([], "no range could be read, 0 lines"),
+        ([City("Bonn", "", "", 7)], "no range could be read"),
+        ([Range.of("1.0.0.0/24", city=7)], "1 lines were skipped .line 0: no city has the id 7"),
+    ],
+)
+def test_an_import_without_ranges_is_refused(
+    face: Face, kit: ShardKit, items: list[Item], why: str
+) -> None:
+    ip = face.kit.ip_to_city(component="few")
+    number = face.run(ip.import_from(OLD)).generation
+    with pytest.raises(StructureError, match=why):
+        face.run(ip.import_from(items))
+    assert generations(kit, "few") == {str(number)}
+    assert face.run(ip.find("1.0.0.1")) == BONN
+
+
+@pytest.mark.parametrize("grace", [0, LEAST_GRACE - 1, 2**31, "60", True])
+def test_bad_arguments_change_nothing(face: Face, kit: ShardKit, grace: Any) -> None:
+    ip = face.kit.ip_to_city(component="few")
+    with pytest.raises(InvalidArgumentError, match="grace"):
+        face.run(ip.import_from(OLD, grace=grace))
+    assert keys_of(kit, "few") == set()
+    with pytest.raises(InvalidArgumentError, match="cannot be imported"):
+        face.run(ip.import_from([("1.0.0.0", "1.0.0.255")]))
+    assert generations(kit, "few") == set()
+
+
+def test_a_second_import_tells_the_first_off(kit: ShardKit) -> None:
+    first, second = (kit.ip_to_city(component="many") for _ in range(2))
+
+    def overtaken() -> Iterator[Item]:
+        yield OLD[0]
+        second.import_from(NEW)
+        yield from OLD[1:]
+
+    with pytest.raises(StructureError, match="another import has begun"):
+        first.import_from(overtaken())
+    assert first.find_many(["1.0.0.1", "5.0.0.1"]) == [OSLO, LIMA]
+    assert generations(kit, "many") == {str(second.info().number)}  # type: ignore[union-attr]
+
+
+def test_an_import_that_just_stopped_is_cleaned_up_by_the_next(kit: ShardKit) -> None:
+    """A process that is killed: nothing runs after its last command."""
+    ip = kit.ip_to_city(component="many")
+    number = ip.import_from(OLD).generation
+    steps = ip.deferred.import_from(NEW)
+    answer: Any = None
+    written = 0
+    while True:
+        batch = steps.send(answer)
+        written += sum(command.args[0] == "SET" for command in batch)  # type: ignore[union-attr]
+        answer = kit.plane.links[True].send(batch)  # type: ignore[arg-type]
+        if written >= 3:  # a list and two blocks
+            break
+    steps.close()
+    assert generations(kit, "many") == {str(number), str(number + 1)}
+    assert ip.find_many(["1.0.0.1", "5.0.0.1"]) == [BONN, None]
+    done = ip.import_from(OLD)
+    assert generations(kit, "many") == {str(number), str(done.generation)}
+    assert ip.find_many(["1.0.0.1", "5.0.0.1"]) == [BONN, None]
+
+
+def test_a_generations_number_does_not_come_again_when_the_entry_lost_its_data(
+    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ip = kit.ip_to_city(component="both")
+    number = ip.import_from(OLD).generation
+    kit.client("both").delete("ip2city:generations")
+    # A minute later, as it would be.
+    kit.client("both").hset("ip2city:generations", "last", number)
+    assert ip.import_from(NEW).generation > number > 3_000_000
+
+
+def test_blocks_are_written_in_portions(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "BLOCKS_AT_ONCE", 7)
+    ip = face.kit.ip_to_city(component="many")
+    items = [Range(n << 16, (n << 16) + 9, (BONN, OSLO)[n % 2]) for n in range(30)]
+    seen: list[tuple[str, int]] = []
+    done = face.run(ip.import_from(items, progress=lambda *what: seen.append(what)))
+    assert done.blocks == 30
+    assert seen == [("cities", 2), *(("blocks", n) for n in (7, 14, 21, 28, 30))]
+    addresses = [f"0.{n}.0.9" for n in range(31)]
+    wanted = [*((BONN, OSLO)[n % 2] for n in range(30)), None]
+    assert face.run(ip.find_many(addresses)) == wanted
+    assert face.run(ip.local()).find_many(addresses) == wanted
+    assert face.run(ip.delete()) is True
+
+
+def test_readers_during_switches_see_one_complete_generation(shard_map: ShardMap) -> None:
+    """Every address is in a city of one generation, whoever switches meanwhile."""
+    count, rounds = 40, 12
+    addresses = [f"{n}.0.0.1" for n in range(count)] + [f"2001:{n:x}::1" for n in range(count)]
+
+    def generation(turn: int) -> list[Item]:
+        place = City(f"City {turn}", "", "")
+        networks = [f"{n}.0.0.0/24" for n in range(count)]
+        networks += [f"2001:{n:x}::/32" for n in range(count)]
+        return [Range.of(network, city=place) for network in networks]
+
+    problems: list[object] = []
+    ready, done = threading.Event(), threading.Event()
+
+    def read(ip: IpToCity[Any]) -> None:
+        last = 0
+        while not done.is_set() or not ready.is_set():
+            try:
+                found = ip.find_many(addresses)
+                [name] = {place.city if place else "nothing" for place in found}
+                turn = int(name.removeprefix("City "))
+                copied = ip.local().find_many(addresses)
+                assert len(set(copied)) == 1
+                assert turn >= last
+                last = turn
+            except BaseException as error:
+                problems.append(error)
+                return
+            ready.set()
+
+    # For the one time flies: it asks for the generation with every exchange.
+    hurried = ServerClock(now=partial(next, count_up(1e9)))
+    with (
+        shardkit.connect(shard_map) as kit,
+        shardkit.connect(shard_map, clock=hurried) as hurried_kit,
+    ):
+        writer = kit.ip_to_city(component="many")
+        writer.import_from(generation(0))
+        readers = [
+            threading.Thread(target=read, args=(each.ip_to_city(component="many"),))
+            for each in (kit, hurried_kit)
+        ]
+        for thread in readers:
+            thread.start()
+        ready.wait(20)
+        for turn in range(1, rounds):
+            writer.import_from(generation(turn), grace=LEAST_GRACE)
+        done.set()
+        for thread in readers:
+            thread.join(30)
+    assert problems == []
+
+
+# ---- servers that fail
+
+MAP = """
+components:
+  geo: {entry: {port: 7001}, shards: [{port: 7002}, {port: 7003}]}
+"""
+SPREAD = [Range(n << 16, (n << 16) + 9, LIMA) for n in range(60)]
+
+
+@pytest.fixture(scope="module")
+def own_servers() -> Iterator[LocalServers]:
+    with LocalServers(ShardMap.parse(MAP), ports="free") as running:
+        yield running
+
+
+@pytest.fixture(params=["blocking", "awaiting"])
+def own_face(request: pytest.FixtureRequest, own_servers: LocalServers) -> Iterator[Face]:
+    for server in own_servers.servers:
+        if not server.running:
+            server.restart()
+        with server.client() as client:
+            client.flushall()
+    with faced(request.param, own_servers.shard_map) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("when", ["reading", "writing"])
+def test_a_server_that_dies_during_an_import_leaves_the_old_data_on_the_others(
+    own_face: Face,
+    own_servers: LocalServers,
+    when: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ip = own_face.kit.ip_to_city()
+    own_face.run(ip.import_from(SPREAD))
+    addresses = [f"0.{n}.0.1" for n in range(60)]
+    # This process keeps the city from now on, whose key may be on the server that dies.
+    assert own_face.run(ip.find_many(addresses)) == [LIMA] * 60
+    victim = own_servers.server_of("geo", 1)
+
+    def items() -> Iterator[Item]:
+        for n, item in enumerate(SPREAD):
+            if when == "reading" and n == 30:
+                victim.kill()
+            yield item._replace(city=OSLO)
+
+    def progress(what: str, count: int) -> None:
+        if when == "writing":
+            victim.kill()
+
+    with (
+        caplog.at_level(logging.WARNING, "shardkit"),
+        pytest.raises(ShardErrors),
+    ):
+        own_face.run(ip.import_from(items(), progress=progress))
+    assert "remains until the next" in caplog.text
+    # Whose block is on a server that runs is found in the old data.
+    found = []
+    for address in addresses:
+        with suppress(ShardErrors):
+            found.append(own_face.run(ip.find(address)))
+    assert set(found) == {LIMA}
+    assert 10 < len(found) < 50
+    victim.restart()
+    own_face.run(ip.import_from(SPREAD))
+    assert own_face.run(ip.find_many(addresses)) == [LIMA] * 60
+
+
+def test_old_data_that_cannot_expire_does_not_fail_the_import(
+    own_face: Face, own_servers: LocalServers, caplog: pytest.LogCaptureFixture
+) -> None:
+    ip = own_face.kit.ip_to_city()
+    own_face.run(ip.import_from(SPREAD))
+    old = own_face.run(ip.info()).number
+    with own_servers.server_of("geo", 0).client() as client:
+        client.execute_command("ACL", "SETUSER", "default", "-expire")
+        try:
+            with caplog.at_level(logging.WARNING, "shardkit"):
+                done = own_face.run(ip.import_from(SPREAD))
+            assert "old data remains until the next import" in caplog.text
+        finally:
+            client.execute_command("ACL", "SETUSER", "default", "+expire")
+    assert own_face.run(ip.info()).number == done.generation
+    with own_servers.server_of("geo").client() as client:
+        client.hset("ip2city:generations", f"retired:{old}", 0)  # as if its time was over
+    own_face.run(ip.import_from(SPREAD))
+    with own_servers.server_of("geo", 0).client() as client:
+        assert not list(client.scan_iter(f"ip2city:{old}:*"))
+
+
+# ---- from the layout of the book
+
+
+@pytest.mark.parametrize("decode", [True, False])
+def test_data_in_the_layout_of_the_book_is_taken_over(kit: ShardKit, decode: bool) -> None:
+    pool = kit.client("one").connection_pool.connection_kwargs  # type: ignore[union-attr]
+    where = {name: pool[name] for name in ("host", "port")}
+    with redis.Redis(**where, decode_responses=decode) as client:
+        client.hset("cityid2city:", mapping={"7": '["K\\u00f6ln", "07", "DE"]', "x": "nonsense"})
+        client.hset("cityid2city::1", mapping={"1030": '["Oslo", "12", "NO"]'})
+        starts = {f"7_{n}": (1 << 24) + (n << 8) for n in range(0, 3000, 2)}
+        starts |= {f"1030_{n}": (1 << 24) + (n << 8) for n in range(1, 3000, 2)}
+        client.zadd("ip2cityid:", {**starts, "9_9999": 2**31, "7_bad": 2.5})
+        ip = kit.ip_to_city(component="many")
+        done = ip.import_from(redis_in_action(client, cities=["cityid2city:", "cityid2city::1"]))
+    assert (done.ranges, done.cities, done.skipped) == (3000, 2, 3)
+    assert ip.find("0.255.255.255") is None
+    assert ip.find("1.0.0.255") == ip.find("1.0.2.0") == City("Köln", "07", "DE", 7)
+    assert ip.find("1.0.1.0") == ip.find("127.255.255.255") == City("Oslo", "12", "NO", 1030)
+    assert ip.find("128.0.0.0") is None

@@ -1,0 +1,308 @@
+"""Readers: what files say, and what is skipped with which reason. Pure, without a server."""
+
+from __future__ import annotations
+
+import gzip
+import io
+from collections.abc import Callable, Iterable
+from ipaddress import ip_network
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardkit.errors import InvalidArgumentError
+from shardkit.geo.readers import csv_cities, csv_ranges, geolite2, geolite_legacy, jsonl, mmdb
+from shardkit.geo.records import City, Item, Range, Skipped
+
+BONN = City("Bonn", "NW", "DE", 7)
+
+
+def split(items: Iterable[Item]) -> tuple[list[Any], list[str]]:
+    """What can be used, without lines; and what was skipped, as text."""
+    used: list[Any] = []
+    skipped = []
+    for item in items:
+        if isinstance(item, Skipped):
+            skipped.append(f"{item.line}: {item.reason}")
+        else:
+            used.append(item._replace(line=0, source="") if isinstance(item, Range) else item)
+    return used, skipped
+
+
+def test_columns_are_found_by_number_or_by_name() -> None:
+    lines = ["id,from,to", "7,1.0.0.0,1.0.0.255"]
+    by_number = split(csv_ranges(lines, first=1, last=2, id=0))
+    by_name = split(csv_ranges(lines, first="from", last="to", id="id"))
+    assert by_number[0] == by_name[0] == [Range.of("1.0.0.0", "1.0.0.255", city=7)]
+    assert by_number[1] == ["1: 'from' is not an IP address"]
+    assert by_name[1] == ["1: is the heading"]
+
+
+@pytest.mark.parametrize(
+    ("first", "last"), [("16777216", "16777471"), ("1.0.0.0", "1.0.0.255"), ("1.0.0.0/24", "")]
+)
+def test_starts_are_dotted_integers_or_networks(first: str, last: str) -> None:
+    assert split(csv_ranges([f"{first},{last},7"], id=2)) == (
+        [Range.of("1.0.0.0/24", city=7)],
+        [],
+    )
+
+
+def test_names_may_stand_in_the_line_of_the_range() -> None:
+    lines = ['1.0.0.0,1.0.0.255,DE,"Bonn, am Rhein",NW,7']
+    names: dict[str, Any] = {"country": 2, "city": 3, "region": 4}
+    place = City("Bonn, am Rhein", "NW", "DE")
+    assert split(csv_ranges(lines, **names))[0] == [Range.of("1.0.0.0/24", city=place)]
+    with_id = split(csv_ranges(lines, **names, id=5))[0]
+    assert with_id == [Range.of("1.0.0.0/24", city=place._replace(id=7))]
+    assert split(csv_ranges(["1.0.0.0,1.0.0.255,,,,"], **names))[1] == [
+        "1: names no city, region or country"
+    ]
+
+
+def test_ids_that_write_one_number_are_one_id_and_others_are_text() -> None:
+    ids = ["7", "007", "x7", "-7", "0", "9" * 30]
+    cities, _ = split(csv_cities([f"{each},c" for each in ids], city=1))
+    assert [place.id for place in cities] == [7, "007", "x7", "-7", 0, "9" * 30]
+
+
+FORMS: dict[str, Callable[[bytes, Path], Any]] = {
+    "lines of text": lambda data, path: data.decode().splitlines(),
+    "lines of bytes": lambda data, path: data.splitlines(keepends=True),
+    "open text": lambda data, path: io.StringIO(data.decode()),
+    "open bytes": lambda data, path: io.BytesIO(data),
+    "path": lambda data, path: (path.write_bytes(data), path)[1],
+    "path as text": lambda data, path: (path.write_bytes(data), str(path))[1],
+    "gzip": lambda data, path: (
+        path.with_suffix(".gz").write_bytes(gzip.compress(data)),
+        path.with_suffix(".gz"),
+    )[1],
+}
+
+
+@pytest.mark.parametrize("form", list(FORMS))
+def test_a_file_may_be_given_in_any_form_with_a_byte_order_mark(form: str, tmp_path: Path) -> None:
+    data = "\ufefffirst,last,city\r\n1.0.0.0,1.0.0.255,Köln\r\n".encode()
+    file = FORMS[form](data, tmp_path / "ranges.csv")
+    used, skipped = split(csv_ranges(file, first="first", last="last", city="city"))
+    assert used == [Range.of("1.0.0.0/24", city=City("Köln", "", ""))]
+    assert skipped == ["1: is the heading"]
+
+
+def test_garbage_is_skipped_line_by_line_with_the_reason() -> None:
+    lines = [
+        b"1.0.0.0/24,7",
+        b"",
+        b"   ",
+        b"\xff\xfe\x00,\x01",
+        b"1.0.1.0/24",
+        b"999.0.0.0/24,7",
+        b"1.0.2/24,7",
+        b"1.0.2.0/24,",
+        b"1.0.3.0/24,\xe9",
+        b'"1.0.4.0/24,7',
+        b'1.0.5.0/24,"' + b"x" * 200_000,
+        b'"1.0.6.0/24","7"',
+        b" 1.0.7.0/24 ,\t7 ",
+        b"1.0.8.0/24,7,more,than,needed",
+    ]
+    used, skipped = split(csv_ranges(lines, last=None, id=1))
+    networks = ("1.0.0.0/24", "1.0.6.0/24", "1.0.7.0/24", "1.0.8.0/24")
+    assert used == [Range.of(network, city=7) for network in networks]
+    assert skipped == [
+        "4: is not encoded as it should be",
+        "5: has 1 columns, not 2",
+        "6: '999.0.0.0' is not an IP address",
+        "7: '1.0.2' is not an IP address",
+        "8: has no id of a city",
+        "9: is not encoded as it should be",
+        "10: has 1 columns, not 2",
+        "11: field larger than field limit (131072)",
+    ]
+
+
+def test_a_file_without_lines_is_not_read_as_one(tmp_path: Path) -> None:
+    path = tmp_path / "big"
+    path.write_bytes(b"\0" * (3 * 2**20))
+    assert len(split(csv_ranges(path, id=2))[1]) == 3
+
+
+def test_a_file_without_the_heading_says_what_was_looked_for() -> None:
+    used, skipped = split(csv_ranges(["a,b,c"], first="network", last=None, id="c"))
+    assert (used, skipped) == ([], ["1: comes before a heading with c, network"])
+
+
+def test_a_reader_that_cannot_say_which_city_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="say id="):
+        csv_ranges([])
+    with pytest.raises(InvalidArgumentError, match="one character"):
+        csv_ranges([], id=2, delimiter="")
+    with pytest.raises(InvalidArgumentError, match="there is no town"):
+        jsonl([], names={"town": "x"})
+
+
+def test_geolite2_as_it_is_published() -> None:
+    locations = [
+        "geoname_id,locale_code,continent_code,continent_name,country_iso_code,country_name,"
+        "subdivision_1_iso_code,subdivision_1_name,subdivision_2_iso_code,subdivision_2_name,"
+        "city_name,metro_code,time_zone,is_in_european_union",
+        "2946447,en,EU,Europe,DE,Germany,NW,North Rhine-Westphalia,,,Bonn,,Europe/Berlin,1",
+        '6252001,en,NA,"North America",US,"United States",,,,,,,America/Chicago,0',
+    ]
+    heading = (
+        "network,geoname_id,registered_country_geoname_id,represented_country_geoname_id,"
+        "is_anonymous_proxy,is_satellite_provider,postal_code,latitude,longitude,accuracy_radius"
+    )
+    ipv4 = [
+        heading,
+        "1.0.0.0/24,2946447,6252001,,0,0,53111,50.7,7.1,5",
+        "1.0.1.0/25,,6252001,,0,0,,,,",
+    ]
+    ipv6 = [heading, "2001:db8::/33,2946447,,,0,0,,,,", "2001:db9::/32,,,,0,0,,,,"]
+    used, skipped = split(geolite2(ipv4, ipv6, locations=locations))
+    assert used == [
+        City("Bonn", "North Rhine-Westphalia", "Germany", 2946447),
+        City("", "", "United States", 6252001),
+        Range.of("1.0.0.0/24", city=2946447),
+        Range.of("1.0.1.0/25", city=6252001),
+        Range.of("2001:db8::/33", city=2946447),
+    ]
+    assert skipped == [
+        "1: is the heading",
+        "1: is the heading",
+        "1: is the heading",
+        "3: has no id of a city",
+    ]
+
+
+def test_the_legacy_pair_as_it_was_published() -> None:
+    locations = [
+        b"Copyright (c) 2012 MaxMind LLC.  All Rights Reserved.\n",
+        b"locId,country,region,city,postalCode,latitude,longitude,metroCode,areaCode\n",
+        b'12,"DE","07","K\xf6ln","",50.9333,6.9500,,\n',
+    ]
+    blocks = [
+        b"Copyright (c) 2011 MaxMind Inc.  All Rights Reserved.\n",
+        b"startIpNum,endIpNum,locId\n",
+        b'"16777216","16777471","12"\n',
+    ]
+    used, skipped = split(geolite_legacy(blocks, locations))
+    assert used == [City("Köln", "07", "DE", 12), Range.of("1.0.0.0/24", city=12)]
+    assert len(skipped) == 4
+
+
+def test_objects_a_line() -> None:
+    lines: Any = [
+        '\ufeff{"network": "1.0.0.0/24", "city": "Bonn", "region": "NW", "country": "DE", "id": 7}',
+        '{"id": 7, "city": "Bonn", "region": "NW", "country": "DE"}',
+        b'{"first": "1.0.1.0", "last": "1.0.1.9", "id": "7"}',
+        '{"first": 16777728, "last": 16777729, "id": 7, "more": [1]}',
+        "",
+    ]
+    assert split(jsonl(lines)) == (
+        [
+            Range.of("1.0.0.0/24", city=BONN),
+            BONN,
+            Range.of("1.0.1.0", "1.0.1.9", city=7),
+            Range.of("16777728", "16777729", city=7),
+        ],
+        [],
+    )
+    renamed = ['{"cidr": "1.0.0.0/24", "town": "Bonn"}']
+    assert split(jsonl(renamed, names={"network": "cidr", "city": "town"}))[0] == [
+        Range.of("1.0.0.0/24", city=City("Bonn", "", ""))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("{", "is not JSON"),
+        (b"\xff{}", "is not JSON"),
+        (b'{"network": "1.0.0.0/24", "city": "\xff"}', "is not UTF-8"),
+        ('{"network": "1.0.0.0/24", "city": "\\ud800"}', "is not UTF-8"),
+        ("[1]", "is not an object"),
+        ("{}", "names no city"),
+        ('{"id": 7}', "neither a network nor names"),
+        ('{"id": 7.5, "city": "Bonn"}', "the id 7.5"),
+        ('{"network": "1.0.0.0/24", "city": 7}', "7 is not the name"),
+        ('{"network": "1.0.0/24", "id": 7}', "is not an IP address"),
+        ('{"network": ["1.0.0.0/24"], "id": 7}', "is not an IP address"),
+        ('{"first": "1.0.0.0", "id": 7}', "None is not an IP address"),
+        ('{"first": true, "last": 2, "id": 7}', "True is not an IP address"),
+        ('{"network": "1.0.0.0/24", "first": "1.0.0.0", "id": 7}', "first or last too"),
+        ("[" * 100_000, ""),
+    ],
+)
+def test_objects_that_cannot_be_used_are_skipped(line: Any, reason: str) -> None:
+    used, skipped = split(jsonl([line]))
+    assert used == []
+    assert reason in skipped[0]
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    netaddr = pytest.importorskip("netaddr")
+    writer = pytest.importorskip("mmdb_writer").MMDBWriter(
+        ip_version=6, ipv4_compatible=True, database_type="Test-City"
+    )
+
+    def add(network: str, record: Any) -> None:
+        writer.insert_network(netaddr.IPSet([network]), record)
+
+    names = {"en": "Cologne", "de": "Köln"}
+    place = {
+        "city": {"geoname_id": 2886242, "names": names},
+        "subdivisions": [{"names": {"en": "North Rhine-Westphalia"}}],
+        "country": {"iso_code": "DE", "names": {"en": "Germany", "de": "Deutschland"}},
+    }
+    add("1.0.0.0/24", place)
+    add("1.0.2.0/23", {"registered_country": {"geoname_id": 1, "names": {"en": "Peru"}}})
+    add("1.0.4.0/24", {"location": {"latitude": 1.0}})
+    add("1.0.5.0/24", {"city": "Bonn", "region": "NW", "country": "DE"})
+    add("2001:db8::/33", place)
+    path = tmp_path / "cities.mmdb"
+    writer.to_db_file(str(path))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("language", "named"), [("en", "Cologne"), ("de", "Köln"), ("fr", "Cologne")]
+)
+def test_a_maxmind_database_in_a_language(database: Path, language: str, named: str) -> None:
+    used, skipped = split(mmdb(database, language=language))
+    places = {
+        text: next(r.city for r in used if r.first == Range.of(text, city=0).first)
+        for text in ("1.0.0.0/24", "1.0.2.0/23", "1.0.5.0/24", "2001:db8::/33")
+    }
+    country = "Deutschland" if language == "de" else "Germany"
+    cologne = City(named, "North Rhine-Westphalia", country, 2886242)
+    assert places["1.0.0.0/24"] == places["2001:db8::/33"] == cologne
+    assert places["1.0.2.0/23"] == City("", "", "Peru", 1)
+    assert places["1.0.5.0/24"] == City("Bonn", "NW", "DE")
+    assert any("1.0.4.0/24: names no city" in reason for reason in skipped)
+    assert sum(r.last - r.first + 1 for r in used if r.first < 2**32) == 256 + 512 + 256
+
+
+def test_what_is_no_maxmind_database_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("maxminddb")
+    path = tmp_path / "cities.mmdb"
+    path.write_bytes(b"nothing of the kind")
+    with pytest.raises(InvalidArgumentError, match="is not a MaxMind database"):
+        list(mmdb(path))
+    with pytest.raises(FileNotFoundError):
+        list(mmdb(tmp_path / "missing.mmdb"))
+
+
+def test_without_maxminddb_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "maxminddb", None)
+    with pytest.raises(InvalidArgumentError, match=r"shardkit\[geo\]"):
+        list(mmdb("x.mmdb"))
+
+
+def test_readers_can_be_chained() -> None:
+    items = chain(csv_cities(["7,Bonn"], city=1), csv_ranges(["1.0.0.0/24,7"], last=None, id=1))
+    assert [type(item) for item in items] == [City, Range]
+    assert Range.of(str(ip_network("1.0.0.0/24")), city=7).last == 0x010000FF
