@@ -63,3 +63,32 @@ def bars(
     RESULTS.mkdir(exist_ok=True)
     series = {label: {unit: value} for label, value in values.items()}
     plots.bars(RESULTS / f"{name}.svg", title, series, unit, limits)
+
+
+def lines(name: str, title: str, series: Mapping[str, Mapping[float, float]], unit: str) -> None:
+    """Draw a line for each series, both axes logarithmic, as benchmarks/results/<name>.svg."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = name
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
+    for label, values in series.items():
+        axes.plot(list(values), list(values.values()), marker="o", label=label)
+    axes.axhline(1, color="#888888", linewidth=1)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    ticks = [1, 1.5, 2, 3, 5, 10, 20]
+    axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.set_yticks([], minor=True)
+    marks = sorted({at for values in series.values() for at in values})
+    axes.set_xticks(marks, [f"{mark:,}" for mark in marks])
+    axes.set_xticks([], minor=True)
+    axes.set_ylabel(unit)
+    axes.set_title(title, loc="left")
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    RESULTS.mkdir(exist_ok=True)
+    figure.savefig(RESULTS / f"{name}.svg", metadata={"Date": None})
+    pyplot.close(figure)

@@ -66,7 +66,10 @@ class ClientPlane:
         found = self.topology.fresh(component)
         if found is None:
             return self._read_shard_connection(component, shards, key)
-        return self._owner(found, shards, key)
+        if shards is not None and len(found.shards) != shards:
+            found.require_shards(shards)
+        number = found.place(key)
+        return self.clients.aget(found, number if found.shards else None)
 
     async def _read_connection(self, component: str) -> AsyncClient:
         return self.clients.aget(await self.topology.acomponent(component), None)
@@ -85,7 +88,12 @@ class ClientPlane:
     def known_connection(self, component: str, shards: int | None, key: Key) -> AsyncClient:
         """Return the awaiting client of the shard of a key, as far as it is known; see `known`."""
         found = self.topology.fresh(component)
-        return self._owner(self.known(component) if found is None else found, shards, key)
+        if found is None:
+            found = self.known(component)
+        if shards is not None and len(found.shards) != shards:
+            found.require_shards(shards)
+        number = found.place(key)
+        return self.clients.aget(found, number if found.shards else None)
 
     def known(self, component: str) -> Component:
         """Return a component without waiting; have it read again behind, if it is time.
@@ -127,6 +135,9 @@ class _Pinned(Topology):
         return self._component
 
     async def acomponent(self, name: str) -> Component:
+        return self._component
+
+    def fresh(self, name: str) -> Component:
         return self._component
 
 

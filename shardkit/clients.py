@@ -18,7 +18,7 @@ import asyncio
 import os
 import threading
 import weakref
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -56,6 +56,10 @@ class _Table:
 _Tables: TypeAlias = dict[tuple[str, bool], _Table]
 
 
+def _nobody() -> None:
+    """Stand for a loop that is no more."""
+
+
 class Clients:
     """Builds and keeps clients. Safe to use from many threads and event loops.
 
@@ -70,6 +74,7 @@ class Clients:
         self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Tables] = (
             weakref.WeakKeyDictionary()
         )
+        self._latest: tuple[Callable[[], object], _Tables | None] = _nobody, None
         # A retired client may still be in use; what is left of it is closed with the others.
         self._retired: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, list[AsyncClient]] = (
             weakref.WeakKeyDictionary()
@@ -90,10 +95,8 @@ class Clients:
             ShardUnavailable: the entry is a cluster, and none of its nodes answers.
         """
         table = self._tables.get((component.name, raw))
-        if table is not None and table.component is component:
-            client = table.clients.get(number)
-            if client is not None:
-                return client  # type: ignore[no-any-return]
+        if table is not None and table.component is component and number in table.clients:
+            return table.clients[number]  # type: ignore[no-any-return]
         with self._lock:
             table, retired = _current(self._tables, component, raw)
         for old in retired:
@@ -104,17 +107,18 @@ class Clients:
     def aget(self, component: Component, number: int | None, raw: bool = False) -> AsyncClient:
         """Return the awaiting client of a shard for the running event loop; see `get`."""
         loop = asyncio.get_running_loop()
-        tables = self._by_loop.get(loop)
+        latest, tables = self._latest  # mostly there is one loop; to look it up takes longer
+        if latest() is not loop:
+            tables = self._by_loop.get(loop)
         if tables is not None:
             table = tables.get((component.name, raw))
-            if table is not None and table.component is component:
-                client = table.clients.get(number)
-                if client is not None:
-                    return client  # type: ignore[no-any-return]
+            if table is not None and table.component is component and number in table.clients:
+                return table.clients[number]  # type: ignore[no-any-return]
         with self._lock:
             if tables is None:
                 tables = self._by_loop[loop] = {}
                 self._say_farewell(loop)
+            self._latest = weakref.ref(loop), tables
             table, retired = _current(tables, component, raw)
         for old in retired:
             self._retired.setdefault(loop, []).append(old)
@@ -136,6 +140,7 @@ class Clients:
         loop = asyncio.get_running_loop()
         with self._lock:
             tables = self._by_loop.pop(loop, {})
+            self._latest = _nobody, None
             self._farewells.pop(loop, None)
             retired = self._retired.pop(loop, [])
         for client in [*_all_of(tables), *retired]:

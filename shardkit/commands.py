@@ -112,6 +112,14 @@ class Partial(list["Command | Transaction"]):
     """A batch whose failures come back as values, so that the operation can use what succeeded."""
 
 
+class Coalesced(list["Command | Transaction"]):
+    """A batch in which neighbours may be joined: GETs to MGET, SETs to MSET, HGETs to HMGET.
+
+    For keys that the caller owns: a GET of a key of another type answers None in place of
+    WRONGTYPE. Everything else is as with a plain list; see `shardkit.links.coalescing`.
+    """
+
+
 class Pause(NamedTuple):
     """Yielded instead of a batch: wait so many seconds."""
 
@@ -132,13 +140,13 @@ Batch: TypeAlias = Sequence[Command | Transaction]
 
 
 class Replies(list[Reply]):
-    """The replies to a batch, in its order. ``failed``: at least one is a ShardFailure."""
+    """The replies to a batch, in its order.
 
-    __slots__ = ("failed",)
+    Attributes:
+        failed: whether at least one is a ShardFailure.
+    """
 
-    def __init__(self, replies: Iterable[Reply] = (), *, failed: bool = False) -> None:
-        super().__init__(replies)
-        self.failed = failed
+    failed = False  # of the class, so that a list of replies is made without a step of Python
 
 
 def script_call(

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
 from typing import Any, TypeVar
 
-from shardkit.commands import Batch, Command, Locate, Partial, Pause, Replies, Reply
+from shardkit.commands import Batch, Coalesced, Command, Locate, Partial, Pause, Replies, Reply
 from shardkit.errors import ShardErrors, ShardFailure, ShardKitError
 from shardkit.links.parcels import raise_failures
 from shardkit.operation import Awaiting, Blocking, Operation, Page, Stream
@@ -199,7 +199,9 @@ class _Fleet:
             return steps[0]
         if isinstance(steps[0], Pause):
             return max(steps)
-        return [request for step in steps for request in step]
+        requests = [request for step in steps for request in step]
+        joins = all(isinstance(step, Coalesced) for step in steps)
+        return Coalesced(requests) if joins else requests
 
     def answer(self, answer: Any) -> None:
         """Give what the link answered to the operations concerned."""

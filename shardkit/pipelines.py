@@ -35,7 +35,8 @@ from shardkit.clients import AsyncClient, Client
 from shardkit.commands import Command, Key, Locate, Partial, Replies, Reply, Shard
 from shardkit.config.component import Component, entry_key
 from shardkit.errors import CrossShardError, RoutingError, ShardFailure
-from shardkit.links.parcels import pack, raise_failures
+from shardkit.links.packing import pack
+from shardkit.links.parcels import raise_failures
 from shardkit.links.plan import locate
 from shardkit.routing.command_keys import blocking_seconds, command_name, key_positions
 

@@ -10,7 +10,7 @@ from shardkit.commands import Key, Shard
 from shardkit.config.entry import Entry
 from shardkit.config.problem import Problem, shown
 from shardkit.errors import ConfigError, InvalidEntryError, MissingEntryError, ShardCountError
-from shardkit.routing.placement import DEFAULT, Place, placement
+from shardkit.routing.placement import DEFAULT, Place, PlaceAll, placement, placement_of_all
 
 MAX_SHARDS = 16384  # as many as a Redis Cluster has slots
 _NAME = re.compile(r"[A-Za-z0-9_.-]+(:[A-Za-z0-9_.-]+)*")
@@ -60,6 +60,7 @@ class Component:
         placement: how a key finds its shard; see `shardkit.routing.placement`.
         epoch: grows with every push that changes the component.
         place: the function from a key to its shard's number.
+        place_all: the function from many keys to their shards' numbers.
     """
 
     name: str
@@ -68,9 +69,12 @@ class Component:
     placement: str = DEFAULT
     epoch: int = 0
     place: Place = field(init=False, repr=False)
+    place_all: PlaceAll = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "place", placement(self.placement, max(1, len(self.shards))))
+        count = max(1, len(self.shards))
+        object.__setattr__(self, "place", placement(self.placement, count))
+        object.__setattr__(self, "place_all", placement_of_all(self.placement, count))
 
     def shard_of(self, key: Key) -> Shard:
         """Return where a key lives: its shard, or the entry of an unsharded component."""

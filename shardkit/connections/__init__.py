@@ -14,6 +14,25 @@ All through redis-py's documented extension points, ``connection_class`` and ``c
 """
 
 from shardkit.connections.connector import Connector
-from shardkit.connections.wire import MISSING, new_reader, patience, patient, read_replies
+from shardkit.connections.wire import (
+    MISSING,
+    READ_BYTES,
+    Answers,
+    ask,
+    is_quiet,
+    patience,
+    patient,
+    read_replies_of,
+)
 
-__all__ = ["MISSING", "Connector", "new_reader", "patience", "patient", "read_replies"]
+__all__ = [
+    "MISSING",
+    "READ_BYTES",
+    "Answers",
+    "Connector",
+    "ask",
+    "is_quiet",
+    "patience",
+    "patient",
+    "read_replies_of",
+]

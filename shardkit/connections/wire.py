@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import select
 import time
 from builtins import TimeoutError as BuiltinTimeoutError
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import hiredis
@@ -22,6 +24,7 @@ from redis.asyncio import sentinel as aiosentinel
 from redis.exceptions import (
     ConnectionError,  # noqa: A004 - redis-py's own
     InvalidResponse,
+    ReadOnlyError,
     ResponseError,
     TimeoutError,  # noqa: A004 - redis-py's own
 )
@@ -69,6 +72,14 @@ class _Patient:
             self._blocks = None
         return super().read_response(*args, timeout=timeout, **kwargs)  # type: ignore[misc]
 
+    def ask(self, data: bytes, raw: bool) -> tuple[Any, bool]:
+        """Send one packed command; see the function."""
+        return ask(self, data, raw)
+
+    def is_quiet(self) -> bool:
+        """Whether it is connected, and the server neither says anything nor has closed it."""
+        return is_quiet(self)
+
     def limit(self, seconds: float | None) -> None:
         """From now on wait so long for each read and write; None is for ever."""
         if self._sock is not None:
@@ -82,65 +93,185 @@ class _Direct(_Patient):
     health_check_interval: Any
     next_health_check: Any
     _host_error: Any
-    _replies: Any = None
-    _replies_of: Any = None
+    _should_reconnect: bool
+    _plain = True  # bytes go as they are, not through TLS
+    _answers: Answers | None = None
+    _answers_of: Any = None
 
-    def read_replies(self, count: int, raw: bool, more: bool = False) -> list[Any]:
-        """Read the answers to so many commands; those that are errors are exceptions in the list.
+    def read_replies(self, replies: list[Any], count: int, raw: bool, more: bool = False) -> bool:
+        """Read answers into a list, until it has so many; errors are exceptions there.
 
         Args:
-            count: how many.
+            replies: the list; with ``more`` it may get answers beyond ``count``.
+            count: how many it shall have.
             raw: whether to leave text undecoded.
-            more: whether others may follow at once.
+            more: whether others are to follow.
+
+        Returns:
+            Whether there are errors among those that were read, or inside of them.
 
         Raises:
             ConnectionError, TimeoutError: redis-py's; the connection is closed then.
         """
         if self.protocol != 2:  # a push message would be taken for an answer
-            return read_replies(super(), count, raw)
+            return read_replies(super(), replies, count, raw)
         sock = self._sock
         if sock is None:
             raise ConnectionError(_CLOSED)
-        if self._replies_of is not sock:
-            self._replies, self._replies_of = new_reader(self), sock
-        reader, decode = self._replies, not raw
+        answers = self._answers_on(sock)
+        answers.refused = False
         try:
-            if count == 1 or more or reader.has_data():
-                replies = [_next(reader, sock, decode) for _ in range(count)]
-            else:  # hiredis makes the list, given its head
-                reader.feed(b"*%d\r\n" % count)
-                replies = _next(reader, sock, decode)
-        except BuiltinTimeoutError:
-            self.disconnect()
-            raise TimeoutError(f"Timeout reading from {self._host_error()}") from None
-        except OSError as error:
-            self.disconnect()
-            raise ConnectionError(f"{error} while reading from {self._host_error()}") from None
-        except BaseException:
-            self.disconnect()
+            answers.read(sock.recv, replies, count, not raw, more)
+        except BaseException as error:
+            self._give_up(error)
             raise
         if not more:
-            if reader.has_data():
+            if answers.reader.has_data() or len(replies) > count:
                 self.disconnect()  # it says more than was asked for
             elif self.health_check_interval:
                 self.next_health_check = time.monotonic() + self.health_check_interval
-        return replies
+        return answers.refused
+
+    def ask(self, data: bytes, raw: bool) -> tuple[Any, bool]:
+        """Send one packed command, and return the answer, and whether that is or holds an error.
+
+        In one pass: what `send_packed_command` and `read_replies` do, without what is only of use
+        to many.
+
+        Raises:
+            ConnectionError, TimeoutError: redis-py's; the connection is closed then.
+        """
+        sock = self._sock
+        if sock is None or self.protocol != 2 or self.health_check_interval or not self._plain:
+            return ask(self, data, raw)
+        answers = self._answers
+        if answers is None or self._answers_of is not sock:
+            answers = self._answers_on(sock)
+        answers.refused = False
+        try:
+            # A write by way of the socket would poll first, as it has a timeout.
+            try:
+                sent = os.write(answers.descriptor, data)
+            except BlockingIOError:
+                sent = 0
+            if sent != len(data):
+                sock.sendall(memoryview(data)[sent:])
+            gets = answers.gets(not raw)
+            reply = MISSING
+            while reply is MISSING:
+                answers.reader.feed(_some(sock.recv))
+                reply = gets()
+        except BaseException as error:
+            self._give_up(error)
+            raise
+        if answers.reader.has_data():
+            self.disconnect()  # it says more than was asked for
+        return reply, answers.refused
+
+    def _answers_on(self, sock: Any) -> Answers:
+        if self._answers is None or self._answers_of is not sock:
+            self._answers, self._answers_of = Answers(self, sock), sock
+        return self._answers
+
+    def _give_up(self, error: BaseException) -> None:
+        """Close the connection; raise redis-py's error in place of the socket's."""
+        self.disconnect()
+        if isinstance(error, BuiltinTimeoutError):
+            raise TimeoutError(f"Timeout talking to {self._host_error()}") from None
+        if isinstance(error, OSError):
+            raise ConnectionError(f"{error} while talking to {self._host_error()}") from None
+
+    def is_quiet(self) -> bool:
+        """Whether it is connected, and the server neither says anything nor has closed it."""
+        sock = self._sock
+        if sock is None or self._should_reconnect:
+            return False
+        if not self._plain or self._answers is None or self._answers_of is not sock:
+            return is_quiet(self)
+        return not self._answers.poll(0)
 
     def disconnect(self, *args: Any, **kwargs: Any) -> None:
-        self._replies = self._replies_of = None
+        self._answers = self._answers_of = None
         super().disconnect(*args, **kwargs)  # type: ignore[misc]
 
 
-def _next(reader: Any, sock: Any, decode: bool) -> Any:
-    """Return the next answer, once it is all there."""
-    reply = reader.gets(decode)
-    while reply is MISSING:
-        data = sock.recv(READ_BYTES)
-        if not data:
-            raise ConnectionError(_CLOSED)
-        reader.feed(data)
-        reply = reader.gets(decode)
-    return reply
+class Answers:
+    """A parser of a connection's answers.
+
+    Attributes:
+        descriptor: the socket's.
+        poll: asks it for what there is to read.
+        reader: hiredis' parser; gives MISSING for what is not all there.
+        refused: set when an answer is an error, or holds one; so nobody has to look at each.
+        useless: set when one of them says that the server is not, or no more, the one to ask.
+    """
+
+    __slots__ = (
+        *("_decodes", "_parse_error"),
+        *("descriptor", "poll", "reader", "refused", "useless"),
+    )
+
+    def __init__(self, connection: Any, sock: Any) -> None:
+        self.descriptor = sock.fileno()
+        poll = select.poll()
+        poll.register(self.descriptor, select.POLLIN)
+        self.poll = poll.poll
+        self.refused = self.useless = False
+        self._parse_error = connection._parser.parse_error
+        encoder = connection.encoder
+        self._decodes = encoder.decode_responses
+        decode = {"encoding": encoder.encoding, "errors": encoder.encoding_errors}
+        self.reader = hiredis.Reader(
+            protocolError=InvalidResponse,
+            replyError=self._error,
+            notEnoughData=MISSING,
+            **(decode if self._decodes else {}),
+        )
+
+    def _error(self, text: str) -> Exception:
+        error: Exception = self._parse_error(text)
+        self.refused = True
+        if isinstance(error, ReadOnlyError | ConnectionError):
+            self.useless = True
+        return error
+
+    def gets(self, decode: bool) -> Callable[[], Any]:
+        """Return the function that gives the next answer, or MISSING."""
+        gets: Callable[..., Any] = self.reader.gets
+        return gets if decode or not self._decodes else partial(gets, False)
+
+    def read(
+        self,
+        recv: Callable[[int], bytes],
+        replies: list[Any],
+        count: int,
+        decode: bool,
+        more: bool,
+    ) -> None:
+        """Read answers into a list until it has so many; see `_Direct.read_replies`."""
+        reader, gets = self.reader, self.gets(decode)
+        missing = count - len(replies)
+        if missing <= 0:
+            return
+        if missing == 1 or more or reader.has_data():
+            replies.extend(iter(gets, MISSING))  # all that is there, without a step of Python each
+            while len(replies) < count:
+                reader.feed(_some(recv))
+                replies.extend(iter(gets, MISSING))
+            return
+        reader.feed(b"*%d\r\n" % missing)  # hiredis makes the list, given its head
+        found = gets()
+        while found is MISSING:
+            reader.feed(_some(recv))
+            found = gets()
+        replies += found
+
+
+def _some(recv: Callable[[int], bytes]) -> bytes:
+    data = recv(READ_BYTES)
+    if not data:
+        raise ConnectionError(_CLOSED)
+    return data
 
 
 class _AsyncPatient:
@@ -149,6 +280,8 @@ class _AsyncPatient:
     socket_timeout: float | None
     _writer: asyncio.StreamWriter | None
     _packed: tuple[Any, float | None] | None = None
+    _answers: Answers | None = None
+    _answers_of: Any = None
     _blocks: float | None = None
 
     def pack_command(self, *args: Any) -> Any:
@@ -176,6 +309,15 @@ class _AsyncPatient:
         """What bytes go through, for whoever has checked the connection out."""
         return self._writer.transport if self._writer is not None else None
 
+    def answers(self) -> Answers:
+        """Return the parser of what comes through the transport."""
+        transport = self.transport
+        if self._answers is None or self._answers_of is not transport:
+            sock = transport.get_extra_info("socket")
+            self._answers, self._answers_of = Answers(self, sock), transport
+        self._answers.refused = self._answers.useless = False
+        return self._answers
+
     def is_quiet(self) -> bool:
         """Whether it is connected, and the server neither says anything nor has closed it.
 
@@ -184,9 +326,7 @@ class _AsyncPatient:
         transport = self.transport
         if transport is None or transport.is_closing() or self.should_reconnect():  # type: ignore[attr-defined]
             return False
-        poll = select.poll()
-        poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
-        return not poll.poll(0)
+        return not self.answers().poll(0)
 
 
 def patience(blocks: float, socket_timeout: float | None) -> float | None:
@@ -218,32 +358,49 @@ def _blocking_seconds(args: Sequence[Any]) -> float | None:
         return None  # the server will say what is wrong with it
 
 
-def read_replies(connection: Any, count: int, raw: bool, more: bool = False) -> list[Any]:
-    """Read the answers to so many commands from any connection of redis-py's kind.
+def is_quiet(connection: Any) -> bool:
+    """Whether a connection of redis-py's kind is connected, and the server says nothing."""
+    return (
+        connection.is_connected and not connection.should_reconnect() and not connection.can_read()
+    )
+
+
+def ask(connection: Any, data: bytes, raw: bool) -> tuple[Any, bool]:
+    """Send one packed command, and return the answer, and whether that may be or hold an error.
 
     Raises:
         ConnectionError, TimeoutError: redis-py's.
     """
     replies: list[Any] = []
+    connection.send_packed_command((data,))
+    refused = read_replies_of(connection)(replies, 1, raw)
+    return replies[0], refused
+
+
+def read_replies_of(connection: Any) -> Callable[..., bool]:
+    """Return what reads a number of answers from a connection."""
+    return getattr(connection, "read_replies", None) or partial(read_replies, connection)
+
+
+def read_replies(
+    connection: Any, replies: list[Any], count: int, raw: bool, more: bool = False
+) -> bool:
+    """Do what `_Direct.read_replies` does, for any connection of redis-py's kind.
+
+    Raises:
+        ConnectionError, TimeoutError: redis-py's.
+    """
+    refused = False
     read = connection.read_response
     while len(replies) < count:
         try:
-            replies.append(read(disable_decoding=raw))
+            reply = read(disable_decoding=raw)
         except ResponseError as error:
-            replies.append(error)
-    return replies
-
-
-def new_reader(connection: Any) -> Any:
-    """Return a parser of a connected connection's answers; for what is not all there, MISSING."""
-    encoder = connection.encoder
-    decode = {"encoding": encoder.encoding, "errors": encoder.encoding_errors}
-    return hiredis.Reader(
-        protocolError=InvalidResponse,
-        replyError=connection._parser.parse_error,
-        notEnoughData=MISSING,
-        **(decode if encoder.decode_responses else {}),
-    )
+            reply = error
+        # An array may hold an error: whoever wants to know looks.
+        refused = refused or isinstance(reply, Exception | list)
+        replies.append(reply)
+    return refused
 
 
 class TcpConnection(_Direct, redis.Connection):
@@ -252,6 +409,8 @@ class TcpConnection(_Direct, redis.Connection):
 
 class TlsConnection(_Direct, redis.SSLConnection):
     """redis-py's TLS connection, patient with blocking commands."""
+
+    _plain = False
 
 
 class UnixConnection(_Direct, redis.UnixDomainSocketConnection):

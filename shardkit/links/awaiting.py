@@ -19,11 +19,13 @@ from redis.exceptions import (
 )
 
 from shardkit.clients import Clients
-from shardkit.commands import Batch, Command, Locate, Pause, Replies, Shard
+from shardkit.commands import Batch, Command, Locate, Pause, Replies, Shard, Transaction
+from shardkit.config.component import Component
 from shardkit.errors import ShardFailure
 from shardkit.links.carrier import Carrier, NeedClient, NeedComponents, NeedRefresh, Trip
-from shardkit.links.lines import Line, Lost, Server
-from shardkit.links.parcels import Chunk, Parcel, pack_command
+from shardkit.links.lines import Line, Lost, Request, Server
+from shardkit.links.packing import Chunk, pack_command
+from shardkit.links.parcels import Parcel
 from shardkit.links.plan import components_of, locate, place
 from shardkit.topology import Topology
 
@@ -56,10 +58,23 @@ class AwaitingLink:
             ConfigError: where a component lives is not known.
             InvalidArgumentError: an argument cannot be sent; then nothing was.
         """
-        trip = await self._short_trip(batch) if len(batch) == 1 else None
-        if type(trip) is Replies:
-            return trip
-        steps = self._carrier.carry(batch, trip)  # type: ignore[arg-type]
+        trip = None
+        if len(batch) == 1:
+            begun = self._set_out(batch[0])
+            if begun is not None:
+                future, component, number, client = begun
+                try:
+                    answered = await future
+                    if not answered.refused:
+                        return answered.replies
+                    error, sent, replies = None, True, answered.replies
+                except Lost as lost:
+                    error, sent, replies = lost.error, lost.sent, Replies()
+                where = Shard(component.name, number)
+                parcel = Parcel(where, component.entry_of(where).address, [0], batch)
+                trip = Trip(parcel, client)
+                trip.error, trip.sent, trip.replies, trip.refused = error, sent, replies, True
+        steps = self._carrier.carry(batch, trip)
         answer: Any = None
         try:
             while True:
@@ -77,38 +92,45 @@ class AwaitingLink:
                 else:
                     await self._exchange(need)
         except StopIteration as done:
-            replies: Replies = done.value
-            return replies
+            found: Replies = done.value
+            return found
 
-    async def _short_trip(self, batch: Batch) -> Replies | Trip | None:
-        """Carry one command in the usual case; see `BlockingLink._short_trip`."""
-        [command] = batch
+    def _set_out(
+        self, command: Command | Transaction
+    ) -> tuple[asyncio.Future[Request], Component, int | None, Any] | None:
+        """Send one command to one server, in the usual case, without the carrier's book-keeping.
+
+        Returns:
+            The future of the reply; and the component, the shard's number and its client; or None
+            if nothing was sent, because it is not the usual case.
+        """
         if type(command) is not Command or command.block is not None:
             return None
-        to = command.to
-        name = to if type(to) is str else to.component  # type: ignore[union-attr]
-        component = await self._topology.acomponent(name)
-        where = place(to, command.key, {name: component})
-        client = self._clients.aget(component, where.number, self._raw)
-        script = command.script
+        to, key, args, script = command[:4]
+        component = self._topology.fresh(to if isinstance(to, str) else to.component)
+        if component is None:  # it has to be read first
+            return None
+        if isinstance(to, str):
+            number = component.place(key) if component.shards else None
+        else:
+            number = place(to, key, {component.name: component}).number
+        client = self._clients.aget(component, number, self._raw)
         if type(client) is not aioredis.Redis or (
             script is not None and script.sha not in self._carrier.loaded(client)
         ):
             return None
-        line = self._line(client, Server(client.connection_pool, self._raw), "")
-        if line is None:
-            return None
         try:
-            data = pack_command(command.args)
+            line = self._lines[client][""]
+        except KeyError:
+            found = self._line(client, Server(client.connection_pool, self._raw), "")
+            if found is None:
+                return None
+            line = found
+        try:
+            data = pack_command(args)
         except (TypeError, UnicodeEncodeError):
             return None
-        trip = Trip(Parcel(where, component.entry_of(where).address, [0], [command]), client)
-        try:
-            trip.replies = await line.carry([Chunk(data, 1)])
-        except Lost as lost:
-            trip.error, trip.sent = lost.error, lost.sent
-            return trip
-        return trip if isinstance(trip.replies[0], Exception) else Replies(trip.replies)
+        return line.ask(data), component, number, client
 
     async def locate(self, request: Locate) -> list[tuple[Shard, int | None]]:
         """Return where keys live, without an exchange with their shards."""
@@ -147,9 +169,10 @@ class AwaitingLink:
             if trip.parcel.block is None:
                 line = self._line(trip.client, server, name)
             if line is None:
-                trip.replies = await server.alone(trip.parcel.block, chunks)
+                trip.replies, trip.refused = await server.alone(trip.parcel.block, chunks), True
             else:
-                trip.replies = await line.carry(chunks)
+                done = await line.carry(chunks)
+                trip.replies, trip.refused = done.replies, done.refused
         except Lost as lost:
             trip.error, trip.sent = lost.error, lost.sent
 

@@ -19,7 +19,6 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import redis
@@ -27,10 +26,11 @@ from redis.exceptions import RedisClusterException, RedisError
 
 from shardkit.clients import Clients
 from shardkit.commands import Batch, Command, Locate, Pause, Replies, Shard
-from shardkit.connections import patience, read_replies
+from shardkit.connections import patience, read_replies_of
 from shardkit.errors import ShardFailure
 from shardkit.links.carrier import Carrier, NeedClient, NeedComponents, NeedRefresh, Trip
-from shardkit.links.parcels import Chunk, Parcel, pack_command
+from shardkit.links.packing import Chunk, pack_command
+from shardkit.links.parcels import Parcel
 from shardkit.links.plan import components_of, locate, place
 from shardkit.topology import Topology
 
@@ -99,38 +99,41 @@ class BlockingLink:
             The reply; or the trip, if something is to be done about it; or None if nothing was
             sent, because it is not the usual case.
         """
-        [command] = batch
+        command = batch[0]
         if type(command) is not Command or command.block is not None:
             return None
-        to = command.to
-        name = to if type(to) is str else to.component  # type: ignore[union-attr]
-        component = self._topology.component(name)
-        where = place(to, command.key, {name: component})
+        to, key, args, script = command[:4]
+        if isinstance(to, str):  # the usual case
+            component = self._topology.component(to)
+            number = component.place(key) if component.shards else None
+        else:
+            component = self._topology.component(to.component)
+            number = place(to, key, {component.name: component}).number
+        raw = self._raw
         try:
-            client = self._clients.get(component, where.number, self._raw)
+            client = self._clients.get(component, number, raw)
         except ShardFailure:
             return None
-        script = command.script
         if type(client) is not redis.Redis or (
             script is not None and script.sha not in self._carrier.loaded(client)
         ):
             return None
         try:
-            data = pack_command(command.args)
+            data = pack_command(args)
         except (TypeError, UnicodeEncodeError):
             return None
-        pool, raw = client.connection_pool, self._raw
+        pool: Any = client.connection_pool
         connection: Any = None
         error: Exception | None = None
         sent = whole = False
+        reply: Any = None
         try:
-            connection = pool.get_connection()
+            connection = pool.borrow() or pool.get_connection()
             sent = True
-            connection.send_packed_command((data,))
-            replies = _read_from(connection)(1, raw)
+            reply, refused = connection.ask(data, raw)
             whole = True
-            if not isinstance(replies[0], Exception):
-                return Replies(replies)
+            if not refused:
+                return Replies((reply,))
         except (RedisError, OSError) as failure:
             error = failure
         finally:
@@ -138,10 +141,11 @@ class BlockingLink:
                 if not whole:
                     connection.disconnect()
                 pool.release(connection)
-        trip = Trip(Parcel(where, component.entry_of(where).address, [0], [command]), client)
+        where = Shard(component.name, number)
+        trip = Trip(Parcel(where, component.entry_of(where).address, [0], batch), client)
         trip.error, trip.sent = error, sent
         if whole:
-            trip.replies = replies
+            trip.replies, trip.refused = [reply], True
         return trip
 
     def locate(self, request: Locate) -> list[tuple[Shard, int | None]]:
@@ -211,12 +215,13 @@ def _connect_all(voyages: Sequence[_Voyage]) -> None:
 class _Voyage:
     """A trip with its connection."""
 
-    __slots__ = ("chunks", "connection", "limited", "pool", "raw", "since", "trip")
+    __slots__ = ("awaited", "chunks", "connection", "limited", "pool", "raw", "since", "trip")
 
     def __init__(self, trip: Trip, raw: bool) -> None:
         self.trip = trip
         self.raw = raw
         self.chunks: list[Chunk] = trip.parcel.chunks()
+        self.awaited = 0
         self.connection: Any = None
         self.limited = False
         self.since = 0.0
@@ -258,8 +263,11 @@ class _Voyage:
         trip = self.trip
         if trip.error is None and n < len(self.chunks):
             try:
+                self.awaited += self.chunks[n].replies
                 more = n + 1 < len(self.chunks)
-                trip.replies += _read_from(self.connection)(self.chunks[n].replies, self.raw, more)
+                read = read_replies_of(self.connection)
+                if read(trip.replies, self.awaited, self.raw, more):
+                    trip.refused = True
             except (RedisError, OSError) as error:
                 self._fail(error)
 
@@ -291,8 +299,3 @@ class _Voyage:
             elif self.limited:
                 self.connection.limit(self.connection.socket_timeout)
             self.pool.release(self.connection)
-
-
-def _read_from(connection: Any) -> Any:
-    """Return what reads a number of answers from a connection."""
-    return getattr(connection, "read_replies", None) or partial(read_replies, connection)

@@ -14,7 +14,7 @@ not executed, or is marked idempotent, is sent again.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from redis.exceptions import (
@@ -27,11 +27,12 @@ from redis.exceptions import (
     TryAgainError,
 )
 
-from shardkit.commands import Batch, Command, Pause, Replies, Reply
+from shardkit.commands import Batch, Coalesced, Command, Pause, Replies, Reply
 from shardkit.config.component import Component
 from shardkit.errors import ShardFailure
+from shardkit.links.coalescing import split
 from shardkit.links.parcels import Parcel, lacks_script, may_repeat, settle
-from shardkit.links.plan import Group, components_of, plan
+from shardkit.links.plan import Group, components_in, plan
 from shardkit.routing.keys import key_bytes
 
 # A request is sent at most so often: again after NOSCRIPT, a moved slot, or (idempotent ones only)
@@ -65,17 +66,19 @@ class Trip:
         client: the shard's client; held, so that its pool outlives the exchange.
         node: the node, if the client is a cluster's.
         replies: what the server answered.
+        refused: whether an error may be among that, or inside of it.
         error: why it failed, if it did.
         sent: whether anything may have reached the server.
     """
 
-    __slots__ = ("client", "error", "node", "parcel", "replies", "sent")
+    __slots__ = ("client", "error", "node", "parcel", "refused", "replies", "sent")
 
     def __init__(self, parcel: Parcel, client: Any, node: Any = None) -> None:
         self.parcel = parcel
         self.client = client
         self.node = node
         self.replies: list[Reply] = []
+        self.refused = False
         self.error: Exception | None = None
         self.sent = False
 
@@ -113,25 +116,27 @@ class Carrier:
             trip: the first attempt at all of it, if the link has made that already.
         """
         out = Replies([None] * len(batch))
-        todo = list(range(len(batch)))
+        todo: Sequence[int] = range(len(batch))
         asked: dict[int, str] = {}
         trips = [trip] if trip else []
         for attempt in range(ATTEMPTS):
             if attempt > 1:
                 yield Pause(0.02 * 2**attempt)  # a cluster is moving slots, or electing a master
             if not trips:
-                components = yield NeedComponents(components_of(batch[n].to for n in todo))
+                components = yield NeedComponents(components_in(batch, todo))
                 for group in plan(batch, todo, components):
                     component = components[group.shard.component]
                     client = yield NeedClient(component, group.shard.number)
                     trips += self._trips(batch, group, component, client, asked, out)
                 yield trips
-            todo, asked = [], {}
+            again: list[int] = []
+            asked = {}
             stale: dict[Any, None] = {}
             for trip in trips:
-                todo += self._take_in(trip, asked, out, stale, attempt)
+                again += self._take_in(trip, asked, out, stale, attempt)
             for client in stale:
                 yield NeedRefresh(client)
+            todo = again
             if not todo:
                 break
             trips = []
@@ -147,7 +152,7 @@ class Carrier:
         out: Replies,
     ) -> list[Trip]:
         """Make a group's trips: one, or on a cluster one for each node."""
-        shard, positions, block = group
+        shard, positions, block, plain, alike = group
         entry = component.entry_of(shard)
         if isinstance(client, ShardFailure):
             parcel = Parcel(shard, entry.address)
@@ -158,14 +163,16 @@ class Carrier:
             return []
         if entry.is_cluster:
             return self._to_nodes(batch, group, client, asked, out)
-        requests = [batch[position] for position in positions]
-        parcel = Parcel(shard, entry.address, positions, requests, self.loaded(client), block=block)
+        loaded, joins = self.loaded(client), isinstance(batch, Coalesced)
+        parcel = Parcel(shard, entry.address, positions, batch, loaded, block=block, joins=joins)
+        parcel.plain, parcel.alike = plain, alike
         return [Trip(parcel, client)]
 
     def _to_nodes(
         self, batch: Batch, group: Group, client: Any, asked: dict[int, str], out: Replies
     ) -> list[Trip]:
         trips: dict[str, Trip] = {}
+        found: dict[str, list[int]] = {}
         for position in group.positions:
             request = batch[position]
             try:
@@ -185,13 +192,18 @@ class Carrier:
                 parcel = Parcel(
                     group.shard,
                     f"cluster node {node.name}",
+                    batch=batch,
                     loaded=self.loaded(client, node.name),
                     asking=asking,
                     block=group.block,
+                    joins=isinstance(batch, Coalesced),
+                    in_slots=True,
+                    plain=group.plain,
                 )
                 trips[name] = Trip(parcel, client, node)
-            trips[name].parcel.positions.append(position)
-            trips[name].parcel.requests.append(request)
+            found.setdefault(name, []).append(position)
+        for name, positions in found.items():
+            trips[name].parcel.positions = positions
         return list(trips.values())
 
     def _take_in(
@@ -217,6 +229,12 @@ class Carrier:
                 stale[trip.client] = None
             return again
         parcel.loaded.update(parcel.brought)
+        if parcel.runs:
+            trip.replies = split(trip.replies, parcel.runs)
+        if not trip.refused and len(trip.replies) == len(parcel.positions):  # no transactions
+            for position, reply in zip(parcel.positions, trip.replies, strict=True):
+                out[position] = reply
+            return again
         last = attempt == ATTEMPTS - 1
         for position, request, reply in parcel.unpack(trip.replies):
             if type(request) is Command and not isinstance(reply, Exception):

@@ -21,21 +21,21 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 from hiredis import PushNotification
 from redis.exceptions import (
     ConnectionError,  # noqa: A004 - redis-py's own
     MaxConnectionsError,
-    ReadOnlyError,
     RedisError,
     ResponseError,
     TimeoutError,  # noqa: A004 - redis-py's own
 )
 
-from shardkit.commands import Reply
-from shardkit.connections import MISSING, new_reader, patient
-from shardkit.links.parcels import CHUNK_BYTES, CHUNK_REQUESTS, Chunk
+from shardkit.commands import Replies, Reply
+from shardkit.connections import MISSING, READ_BYTES, patient
+from shardkit.links.packing import CHUNK_BYTES, CHUNK_REQUESTS, Chunk
 
 # Two chunks are in flight on a line, as on the blocking link: its buffers are bounded.
 MOST_BYTES = 2 * CHUNK_BYTES
@@ -139,19 +139,21 @@ class Server:
         return replies
 
 
-class _Request:
-    """Chunks to write, the replies so far, and the future of all of them."""
+class Request:
+    """Chunks to write, the replies so far, and the future that is done when all have come."""
 
-    __slots__ = ("chunks", "future", "left", "replies", "sent")
+    __slots__ = ("chunks", "future", "left", "refused", "replies", "sent")
 
-    def __init__(self, chunks: list[Chunk], future: asyncio.Future[list[Reply]]) -> None:
+    def __init__(self, chunks: list[Chunk], left: int, future: asyncio.Future[Request]) -> None:
         self.chunks = chunks
         self.future = future
         self.sent = 0
-        self.replies: list[Reply] = []
-        self.left = sum(chunk.replies for chunk in chunks)
+        self.replies = Replies()
+        self.refused = False  # whether an error is among them, or inside of one
+        self.left = left
 
     def fail(self, error: Exception, sent: bool) -> None:
+        """Say that no answer came; ``sent`` if the server may have seen it."""
         if not self.future.done():
             self.future.set_exception(Lost(error, sent))
 
@@ -168,14 +170,15 @@ class Line(asyncio.BufferedProtocol):
         self.server = server
         self._decode = not server.raw
         self._loop = asyncio.get_running_loop()
-        self._queued: deque[_Request] = deque()
-        self._flying: deque[tuple[_Request, Chunk]] = deque()
+        self._queued: deque[Request] = deque()
+        self._flying: deque[tuple[Request, Chunk]] = deque()
         self._bytes = self._replies = self._answered = 0
         self._connection: Any = None
         self._transport: Any = None
         self._stream: Any = None
-        self._reader: Any = None
-        self._buffer = memoryview(bytearray(CHUNK_BYTES))
+        self._answers: Any = None
+        self._pushes = False
+        self._buffer = memoryview(bytearray(READ_BYTES))
         self._connecting: asyncio.Task[None] | None = None
         self._is_due = False
         self._is_spent = False
@@ -183,16 +186,23 @@ class Line(asyncio.BufferedProtocol):
         self._heard = 0.0
         self._unwritten = 0
 
-    def carry(self, chunks: list[Chunk]) -> asyncio.Future[list[Reply]]:
-        """Queue a request, and return the future of its replies."""
-        request = _Request(chunks, self._loop.create_future())
-        self._queued.append(request)
+    def carry(self, chunks: list[Chunk]) -> asyncio.Future[Request]:
+        """Queue a request, and return the future of it with its replies."""
+        return self._queue(chunks, sum(chunk.replies for chunk in chunks))
+
+    def ask(self, data: bytes) -> asyncio.Future[Request]:
+        """Queue one packed command, and return the future of it with its reply."""
+        return self._queue([Chunk(data, 1)], 1)
+
+    def _queue(self, chunks: list[Chunk], replies: int) -> asyncio.Future[Request]:
+        future: asyncio.Future[Request] = self._loop.create_future()
+        self._queued.append(Request(chunks, replies, future))
         if self._transport is None:
             self._set_out()
         elif not self._is_due:  # the others of this turn join in
             self._is_due = True
             self._loop.call_soon(self._write)
-        return request.future
+        return future
 
     # ---- a connection, while there is something to do
 
@@ -228,7 +238,8 @@ class Line(asyncio.BufferedProtocol):
         self._transport = connection.transport
         self._stream = self._transport.get_protocol()
         self._transport.set_protocol(self)
-        self._reader = new_reader(connection)
+        self._answers = connection.answers()
+        self._pushes = int(connection.protocol) != 2
         self._is_spent = False
 
     def _rest(self) -> None:
@@ -311,7 +322,7 @@ class Line(asyncio.BufferedProtocol):
             return  # broken meanwhile
         self._heard = self._loop.time()
         try:
-            self._reader.feed(self._buffer, 0, nbytes)
+            self._answers.reader.feed(self._buffer, 0, nbytes)
             self._deal_out()
         except Exception as error:  # no RESP
             self._break(ConnectionError(f"the answer makes no sense: {error}"))
@@ -320,34 +331,47 @@ class Line(asyncio.BufferedProtocol):
             if not self._is_due:
                 self._write()
         elif not self._flying:
-            if self._reader.has_data():
+            if self._answers.reader.has_data():
                 self._break(ConnectionError("the server says more than it was asked for"))
             else:
                 self._rest()
 
     def _deal_out(self) -> None:
         """Give the replies that are there to the requests in flight."""
-        gets, decode, flying = self._reader.gets, self._decode, self._flying
+        answers, flying = self._answers, self._flying
+        gets = answers.gets(self._decode)
         while flying:
             request, chunk = flying[0]
             replies = request.replies
-            while self._answered < chunk.replies:
-                reply = gets(decode)
+            missing = chunk.replies - self._answered
+            if missing == 1 and not self._pushes:
+                reply = gets()
                 if reply is MISSING:
                     return
-                if isinstance(reply, PushNotification):
-                    continue
-                if isinstance(reply, ReadOnlyError | ConnectionError):
-                    self._is_spent = True  # a master no more: the next one may be another's
                 replies.append(reply)
-                self._answered += 1
+                missing = 0
+            elif self._pushes:
+                while missing and (reply := gets()) is not MISSING:
+                    if not isinstance(reply, PushNotification):
+                        replies.append(reply)
+                        missing -= 1
+            else:  # as many as there are, without a step of Python each
+                before = len(replies)
+                replies.extend(islice(iter(gets, MISSING), missing))
+                missing -= len(replies) - before
+            if answers.refused:
+                answers.refused, request.refused = False, True
+                self._is_spent = self._is_spent or answers.useless
+            if missing:
+                self._answered = chunk.replies - missing
+                return
             flying.popleft()
             self._answered = 0
             self._bytes -= len(chunk.data)
             self._replies -= chunk.replies
             request.left -= chunk.replies
             if not request.left and not request.future.done():
-                request.future.set_result(replies)
+                request.future.set_result(request)
 
     def eof_received(self) -> None:
         """Called by the transport: the server says no more."""

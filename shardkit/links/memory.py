@@ -66,7 +66,7 @@ from redis.exceptions import (
 )
 
 from shardkit.config.entry import DEFAULT_PORT, Entry
-from shardkit.connections import Connector
+from shardkit.connections import Connector, ask, is_quiet
 from shardkit.errors import LocalServerError, RoutingError
 from shardkit.routing.command_keys import key_positions
 from shardkit.routing.placement import slot_of
@@ -429,6 +429,12 @@ class _BlockingFaulty(_Faulty):
             raise _closed()
         seen = self._let_through(command)
         super().send_packed_command(seen, check_health=False)  # type: ignore[misc]
+
+    def ask(self, data: bytes, raw: bool) -> tuple[Any, bool]:
+        return ask(self, data, raw)
+
+    def is_quiet(self) -> bool:
+        return is_quiet(self)
 
     def can_read(self, timeout: float | None = 0) -> Any:
         return self._spoiled() or super().can_read(timeout)  # type: ignore[misc]

@@ -4,7 +4,7 @@
 
     batch      [SADD a, SADD b, SADD c, SADD d]
     parcels    shard 0: [SADD a, SADD c] at positions 0, 2     shard 1: [SADD b, SADD d] at 1, 3
-    chunks     each parcel's requests packed, cut every 64 KiB or 1,000 requests
+    chunks     each parcel's requests packed, cut every 256 KiB or 1,000 requests
 
 A chunk is what is in flight to one server at a time, while the one before it is read, so a batch of
 any size needs bounded buffers and cannot deadlock: the servers' replies are always being read.
@@ -15,42 +15,26 @@ brings the text along (EVAL), and the server keeps that for those that follow.
 
 from __future__ import annotations
 
-import reprlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import Any
+from operator import itemgetter
 
-import hiredis
 from redis.exceptions import (
     NoScriptError,
     ResponseError,
     TimeoutError,  # noqa: A004 - redis-py's own
 )
 
-from shardkit.commands import Argument, Command, Replies, Reply, Shard, Transaction
-from shardkit.errors import (
-    CommandRefused,
-    InvalidArgumentError,
-    ShardErrors,
-    ShardFailure,
-    ShardUnavailable,
-)
+from shardkit.commands import Argument, Batch, Command, Replies, Reply, Shard, Transaction
+from shardkit.errors import CommandRefused, ShardErrors, ShardFailure, ShardUnavailable
+from shardkit.links import packing
+from shardkit.links.coalescing import Run, join_all, pack_joined
+from shardkit.links.packing import Alike, Chunk, join, pack, pack_all, pack_command
 
-CHUNK_BYTES = 64 * 1024
-CHUNK_REQUESTS = 1000
-pack_command: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
 _MULTI = pack_command(("MULTI",))
 _EXEC = pack_command(("EXEC",))
 _ASKING = pack_command(("ASKING",))
-
-
-@dataclass(slots=True)
-class Chunk:
-    """Packed requests, and how many replies they will have."""
-
-    data: bytes
-    replies: int
+_ARGS, _SCRIPT = itemgetter(2), itemgetter(3)  # of a Command; many times faster than its names
 
 
 @dataclass(slots=True)
@@ -61,21 +45,31 @@ class Parcel:
         shard: the shard, for messages.
         address: the server, for messages.
         positions: where each request stands in the batch.
-        requests: the requests.
+        batch: the batch.
         loaded: the SHA-1s of the scripts that the server is known to have.
         brought: those that this parcel brings along.
         asking: whether the (only) request follows a slot on the move.
         block: how long its (only) request may block.
+        plain: whether all are known to be commands without scripts.
+        alike: the same requests by column, if they are alike.
+        joins: whether neighbours that are alike become one command (see `coalescing`).
+        in_slots: whether only those whose keys share a slot can.
+        runs: if they did, how replies are split again.
     """
 
     shard: Shard
     address: str
-    positions: list[int] = field(default_factory=list)
-    requests: list[Command | Transaction] = field(default_factory=list)
+    positions: Sequence[int] = ()
+    batch: Batch = ()
     loaded: set[str] = field(default_factory=set)
     brought: set[str] = field(default_factory=set)
     asking: bool = False
     block: float | None = None
+    plain: bool = False
+    alike: Alike | None = None
+    joins: bool = False
+    in_slots: bool = False
+    runs: list[Run] = field(default_factory=list)
 
     def chunks(self) -> list[Chunk]:
         """Pack the requests.
@@ -83,25 +77,46 @@ class Parcel:
         Raises:
             InvalidArgumentError: an argument is neither text, bytes nor a number.
         """
-        requests = self.requests
-        if all(type(request) is Command and request.script is None for request in requests):
-            try:
-                packed = [pack_command(request.args) for request in requests]  # type: ignore[union-attr]
-            except (TypeError, UnicodeEncodeError):
-                packed = [pack(request.args) for request in requests]  # type: ignore[union-attr]
-            counts = [1] * len(packed)
-        else:
-            pieces = [self._pack(request) for request in requests]
-            packed = [data for data, _ in pieces]
-            counts = [count for _, count in pieces]
+        chunks: list[Chunk] = []
+        self.runs = []
+        if self.alike is not None:
+            joined = join_all(self.alike) if self.joins else None
+            if joined is None:
+                return self.alike.chunks()
+            chunks, self.runs = joined
+            return chunks
+        # Slice by slice: a hundred thousand requests, passed over again and again, would come from
+        # memory each time and not from the processor's cache.
+        for start in range(0, len(self.positions), packing.CHUNK_REQUESTS):
+            stop = start + packing.CHUNK_REQUESTS
+            chunks += self._packed(self._requests(self.positions[start:stop]))
         if self.asking:
-            packed, counts = [_ASKING + packed[0]], [counts[0] + 1]
-        if len(packed) <= CHUNK_REQUESTS and sum(map(len, packed)) <= CHUNK_BYTES:
-            return [Chunk(b"".join(packed), sum(counts))]
-        return [
-            Chunk(b"".join(packed[a:b]), sum(counts[a:b]))
-            for a, b in pairwise(_cuts([len(data) for data in packed]))
-        ]
+            return [Chunk(_ASKING + chunks[0].data, chunks[0].replies + 1)]
+        return chunks
+
+    def _packed(self, requests: Batch) -> list[Chunk]:
+        if self.plain or (
+            set(map(type, requests)) == {Command} and set(map(_SCRIPT, requests)) == {None}
+        ):
+            if not self.joins or self.asking:
+                return pack_all(list(map(_ARGS, requests)))
+            chunks, runs = pack_joined(list(map(_ARGS, requests)), self.in_slots)
+            self.runs += runs
+            return chunks
+        pieces = [self._pack(request) for request in requests]
+        if self.joins:
+            self.runs.append(Run(sum(count for _, count in pieces)))
+        return join([data for data, _ in pieces], [count for _, count in pieces])
+
+    def _requests(self, positions: Sequence[int]) -> Batch:
+        if len(positions) == len(self.batch):
+            return self.batch
+        return list(map(self.batch.__getitem__, positions))
+
+    @property
+    def requests(self) -> Batch:
+        """The requests."""
+        return self._requests(self.positions)
 
     def _pack(self, request: Command | Transaction) -> tuple[bytes, int]:
         """Return a request packed, and how many replies it will have."""
@@ -118,10 +133,11 @@ class Parcel:
     def unpack(self, replies: list[Reply]) -> Iterator[tuple[int, Command | Transaction, Reply]]:
         """Yield each request's position and reply; an error is an exception as a value."""
         taken = int(self.asking)
-        if len(replies) == taken + len(self.requests):
-            yield from zip(self.positions, self.requests, replies[taken:], strict=True)
+        requests = self.requests
+        if len(replies) == taken + len(requests):
+            yield from zip(self.positions, requests, replies[taken:], strict=True)
             return
-        for position, request in zip(self.positions, self.requests, strict=True):
+        for position, request in zip(self.positions, requests, strict=True):
             if isinstance(request, Transaction):
                 count = len(request.commands)
                 queued = replies[taken : taken + count + 1]
@@ -178,42 +194,10 @@ class Parcel:
         )
 
 
-def pack(args: Sequence[Argument]) -> bytes:
-    """Pack one command as RESP.
-
-    Raises:
-        InvalidArgumentError: an argument is neither text, bytes nor a number.
-    """
-    try:
-        return pack_command(tuple(args))
-    except (TypeError, UnicodeEncodeError) as error:
-        for argument in args:
-            try:
-                pack_command((argument,))
-            except (TypeError, UnicodeEncodeError):
-                shown = reprlib.repr(argument)
-                raise InvalidArgumentError(
-                    f"{args[0]!r}: argument {shown} is a {type(argument).__name__} that cannot "
-                    "be sent",
-                    "give text, bytes or a number",
-                ) from None
-        raise InvalidArgumentError(f"{args!r} cannot be sent: {error}") from None
-
-
 def _with_text(command: Command) -> Sequence[Argument]:
     """Return a script's call with its text in place of its SHA-1; the server keeps the text."""
     assert command.script is not None
     return ("EVAL", command.script.text, *command.args[2:])
-
-
-def _cuts(lengths: list[int]) -> list[int]:
-    cuts, size = [0], 0
-    for n, length in enumerate(lengths):
-        if n > cuts[-1] and (size + length > CHUNK_BYTES or n - cuts[-1] >= CHUNK_REQUESTS):
-            cuts.append(n)
-            size = 0
-        size += length
-    return [*cuts, len(lengths)]
 
 
 def lacks_script(request: Command | Transaction, reply: Reply) -> bool:

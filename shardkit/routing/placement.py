@@ -24,7 +24,7 @@ Ravishankar's (1998).
 from __future__ import annotations
 
 import binascii
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from typing import TypeAlias
@@ -34,9 +34,10 @@ from crcmod.predefined import mkPredefinedCrcFun
 
 from shardkit.commands import Key
 from shardkit.errors import ConfigError
-from shardkit.routing.keys import hash_tag, key_bytes
+from shardkit.routing.keys import hash_tag, hashed_parts, key_bytes
 
 Place: TypeAlias = Callable[[Key], int]
+PlaceAll: TypeAlias = Callable[[Sequence[Key]], list[int]]
 
 DEFAULT = "crc32"
 SLOTS = 16384
@@ -86,6 +87,32 @@ def placement(name: str, count: int) -> Place:
     )
 
 
+@lru_cache(maxsize=1024, typed=True)
+def placement_of_all(name: str, count: int) -> PlaceAll:
+    """Return the function that places many keys at once, each as `placement` does.
+
+    Args:
+        name: a name from the table above.
+        count: how many shards there are, at least 1.
+
+    Raises:
+        ConfigError: there is no such placement, or no shard to place on.
+    """
+    place = placement(name, count)
+    if name == "crc32":
+        return lambda keys: [number % count for number in map(crc32, hashed_parts(keys))]
+    if name == "slot":
+        owner = _owners(count)
+        return lambda keys: [owner[slot] for slot in slots_of(keys)]
+    return lambda keys: list(map(place, keys))
+
+
+def slots_of(keys: Sequence[Key]) -> list[int]:
+    """Return each key's slot in a Redis or Valkey Cluster, 0 to 16383."""
+    crc = binascii.crc_hqx
+    return [crc(part, 0) % SLOTS for part in hashed_parts(keys)]
+
+
 def slot_of(key: Key) -> int:
     """Return a key's slot in a Redis or Valkey Cluster, 0 to 16383."""
     return binascii.crc_hqx(hash_tag(key_bytes(key)), 0) % SLOTS
@@ -106,7 +133,13 @@ def slot_ranges(count: int) -> list[range]:
 
 def _crc32(count: int) -> Place:
     def place(key: Key) -> int:
-        data = key if type(key) is bytes else key_bytes(key)
+        if type(key) is str:  # the usual case, without a function call
+            try:
+                data = key.encode()
+            except UnicodeEncodeError:
+                data = key_bytes(key)  # says what is wrong
+        else:
+            data = key if type(key) is bytes else key_bytes(key)
         return crc32(hash_tag(data) if b"{" in data else data) % count
 
     return place
@@ -115,12 +148,17 @@ def _crc32(count: int) -> Place:
 def _slot(count: int) -> Place:
     if count > SLOTS:
         raise ConfigError(f"placement 'slot' over {count} shards", f"it has {SLOTS} slots")
-    owner = tuple(shard for shard, slots in enumerate(slot_ranges(count)) for _ in slots)
+    owner = _owners(count)
 
     def place(key: Key) -> int:
         return owner[slot_of(key)]
 
     return place
+
+
+def _owners(count: int) -> tuple[int, ...]:
+    """Return each slot's shard."""
+    return tuple(shard for shard, slots in enumerate(slot_ranges(count)) for _ in slots)
 
 
 def _redis_in_action(count: int) -> Place:

@@ -15,7 +15,8 @@ from redis.exceptions import ResponseError
 from shardkit import CommandRefused, ShardMap
 from shardkit.commands import Command, Home, Shard, Transaction
 from shardkit.errors import InvalidArgumentError, InvalidKeyError, MissingEntryError
-from shardkit.links.parcels import CHUNK_BYTES, CHUNK_REQUESTS, Parcel
+from shardkit.links.packing import CHUNK_BYTES, CHUNK_REQUESTS
+from shardkit.links.parcels import Parcel
 from shardkit.local import LocalServers
 
 MANY_SHARDS = """

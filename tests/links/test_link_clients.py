@@ -48,6 +48,9 @@ class Now:
     def component(self, name: str) -> Component:
         return self.now
 
+    def fresh(self, name: str) -> Component:
+        return self.component(name)
+
     async def acomponent(self, name: str) -> Component:
         return self.now
 

@@ -10,7 +10,7 @@ import pytest
 from link_helpers import Face, command
 
 from shardkit.commands import Command, Script, Transaction, script_call
-from shardkit.links import lines, parcels
+from shardkit.links import lines, packing
 from shardkit.operation import Operation
 
 BUMP = Script("bump", "return redis.call('INCRBY', KEYS[1], ARGV[1])")
@@ -53,7 +53,7 @@ class Model:
 async def test_random_batches_get_right_replies(
     face: Face, monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
-    monkeypatch.setattr(parcels, "CHUNK_REQUESTS", chunk)
+    monkeypatch.setattr(packing, "CHUNK_REQUESTS", chunk)
     monkeypatch.setattr(lines, "MOST_REPLIES", 2 * chunk)
     model = Model(random.Random(chunk))
     for _ in range(25):

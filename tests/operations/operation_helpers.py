@@ -35,7 +35,9 @@ class ScriptedLink:
             for args in map(self._args, batch)
         ]
         failed = any(isinstance(reply, ShardUnavailable) for reply in replies)
-        return Replies(replies, failed=failed)
+        found = Replies(replies)
+        found.failed = failed
+        return found
 
     @staticmethod
     def _args(request: Any) -> tuple[Any, ...]:

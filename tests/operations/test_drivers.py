@@ -265,10 +265,11 @@ async def test_operations_may_ask_where_keys_live_meanwhile(run: Run) -> None:
 async def test_failures_inside_a_transaction_are_its_operations(run: Run) -> None:
     class Link(ScriptedLink):
         def send(self, batch: Any) -> Replies:
-            return Replies(
-                [[1, failure("c:1")] if isinstance(r, Transaction) else 1 for r in batch],
-                failed=True,
+            replies = Replies(
+                [1, failure("c:1")] if isinstance(r, Transaction) else 1 for r in batch
             )
+            replies.failed = True
+            return replies
 
     driver = BlockingDriver(Link())
     group = Transaction("c", "k", (say("GET", 1), say("GET", 2)))

@@ -1,0 +1,148 @@
+"""Who is timed beside the limit: our links as users and structures use them, and redis-py.
+
+redis-py routes nothing: its keys are placed by hand, as `shardkit.routing.placement` does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from zlib import crc32
+
+import redis
+import redis.asyncio as aioredis
+
+from shardkit import AsyncShardKit, ShardKit
+from shardkit.commands import Coalesced, Command
+from throughput.limits import Address
+from throughput.works import Commands
+
+
+class Ours:
+    """A kit's blocking link."""
+
+    def __init__(self, kit: ShardKit, component: str) -> None:
+        self._send = kit.driver.link.send
+        self._component = component
+
+    def prepare(self, commands: Commands) -> list[Command]:
+        """Return the batch, as an operation yields it."""
+        return [Command(self._component, args[1], args) for args in commands]
+
+    def coalesced(self, commands: Commands) -> Coalesced:
+        """Return the batch, as an operation yields it that owns the keys."""
+        return Coalesced(self.prepare(commands))
+
+    def one(self, *args: Any) -> Any:
+        """Carry one command."""
+        return self._send([Command(self._component, args[1], args)])[0]
+
+    def batch(self, batch: Any) -> Any:
+        """Carry a batch that was prepared."""
+        return self._send(batch)
+
+    def all(self, commands: Commands) -> Any:
+        """Prepare a batch, and carry it."""
+        component = self._component
+        return self._send([Command(component, args[1], args) for args in commands])
+
+
+class OursAwaited:
+    """An async kit's awaiting link."""
+
+    def __init__(self, kit: AsyncShardKit, component: str) -> None:
+        self._send = kit.driver.link.send
+        self._component = component
+
+    async def one(self, *args: Any) -> Any:
+        """Carry one command."""
+        [reply] = await self._send([Command(self._component, args[1], args)])
+        return reply
+
+    async def batch(self, batch: Any) -> Any:
+        """Carry a batch that was prepared."""
+        return await self._send(batch)
+
+    async def all(self, commands: Commands) -> Any:
+        """Prepare a batch, and carry it."""
+        component = self._component
+        return await self._send([Command(component, args[1], args) for args in commands])
+
+
+class RedisPy:
+    """redis-py: a client for each shard; batches by a pipeline each, one after another or not."""
+
+    def __init__(self, addresses: Sequence[Address]) -> None:
+        self.clients = [redis.Redis(host=h, port=p, db=d) for h, p, d in addresses]
+        self.threads = ThreadPoolExecutor(len(self.clients))
+
+    def one(self, *args: Any) -> Any:
+        """Carry one command."""
+        client = self.clients[crc32(args[1].encode()) % len(self.clients)]
+        return client.execute_command(*args)
+
+    def _pipelines(self, commands: Commands) -> tuple[list[Any], list[list[int]]]:
+        count = len(self.clients)
+        pipes = [client.pipeline(transaction=False) for client in self.clients]
+        places: list[list[int]] = [[] for _ in pipes]
+        for n, args in enumerate(commands):
+            shard = crc32(args[1].encode()) % count
+            pipes[shard].execute_command(*args)
+            places[shard].append(n)
+        return pipes, places
+
+    def batch(self, commands: Commands) -> list[Any]:
+        """Carry commands by a pipeline for each shard."""
+        pipes, places = self._pipelines(commands)
+        return _ordered(len(commands), places, [pipe.execute() for pipe in pipes])
+
+    def batch_in_threads(self, commands: Commands) -> list[Any]:
+        """Carry commands by a pipeline for each shard, all executed at the same time."""
+        pipes, places = self._pipelines(commands)
+        replies = self.threads.map(lambda pipe: pipe.execute(), pipes)
+        return _ordered(len(commands), places, list(replies))
+
+    def close(self) -> None:
+        """Close the clients."""
+        self.threads.shutdown()
+        for client in self.clients:
+            client.close()
+
+
+class RedisPyAwaited:
+    """redis.asyncio: a client for each shard, a pipeline each for batches."""
+
+    def __init__(self, addresses: Sequence[Address]) -> None:
+        self.clients = [aioredis.Redis(host=h, port=p, db=d) for h, p, d in addresses]
+
+    async def one(self, *args: Any) -> Any:
+        """Carry one command."""
+        client = self.clients[crc32(args[1].encode()) % len(self.clients)]
+        return await client.execute_command(*args)
+
+    async def batch(self, commands: Commands) -> list[Any]:
+        """Carry commands by a pipeline for each shard, all at the same time."""
+        count = len(self.clients)
+        pipes = [client.pipeline(transaction=False) for client in self.clients]
+        places: list[list[int]] = [[] for _ in pipes]
+        for n, args in enumerate(commands):
+            shard = crc32(args[1].encode()) % count
+            pipes[shard].execute_command(*args)
+            places[shard].append(n)
+        replies = await asyncio.gather(*(pipe.execute() for pipe in pipes))
+        return _ordered(len(commands), places, replies)
+
+    async def aclose(self) -> None:
+        """Close the clients."""
+        for client in self.clients:
+            await client.aclose()
+
+
+def _ordered(count: int, places: list[list[int]], replies: Sequence[list[Any]]) -> list[Any]:
+    out: list[Any] = [None] * count
+    for positions, values in zip(places, replies, strict=True):
+        for position, value in zip(positions, values, strict=True):
+            out[position] = value
+    return out

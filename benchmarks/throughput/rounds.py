@@ -1,0 +1,76 @@
+"""Rounds: contestants take turns, so that a noisy machine is noisy for all of them."""
+
+from __future__ import annotations
+
+import gc
+import random
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from statistics import median
+
+LIMIT = "limit"
+
+
+def ratios(
+    contestants: Mapping[str, Callable[[], object]], repeats: int = 7, least: float = 0.03
+) -> dict[str, float]:
+    """Return each contestant's time as a ratio to the limit's, and the limit's in microseconds.
+
+    Args:
+        contestants: what to time, by name; one is called `LIMIT`.
+        repeats: how many rounds; each is a permutation of all, and the median of the rounds counts.
+        least: about how many seconds one turn of the limit takes: short work is done repeatedly.
+    """
+    for call in contestants.values():
+        call()
+    times = _times(_timed(contestants[LIMIT], 1), least)
+    rounds = []
+    for _ in range(repeats):
+        order = random.sample(list(contestants), len(contestants))
+        gc.collect()
+        rounds.append({name: _timed(contestants[name], times) for name in order})
+    return _summed(rounds)
+
+
+async def aratios(
+    contestants: Mapping[str, Callable[[], Awaitable[object]]],
+    repeats: int = 7,
+    least: float = 0.03,
+) -> dict[str, float]:
+    """Return the same of contestants that are awaited."""
+    for call in contestants.values():
+        await call()
+    times = _times(await _atimed(contestants[LIMIT], 1), least)
+    rounds = []
+    for _ in range(repeats):
+        order = random.sample(list(contestants), len(contestants))
+        gc.collect()
+        rounds.append({name: await _atimed(contestants[name], times) for name in order})
+    return _summed(rounds)
+
+
+def _times(seconds: float, least: float) -> int:
+    return max(1, round(least / seconds))
+
+
+def _timed(call: Callable[[], object], times: int) -> float:
+    start = time.perf_counter()
+    for _ in range(times):
+        call()
+    return (time.perf_counter() - start) / times
+
+
+async def _atimed(call: Callable[[], Awaitable[object]], times: int) -> float:
+    start = time.perf_counter()
+    for _ in range(times):
+        await call()
+    return (time.perf_counter() - start) / times
+
+
+def _summed(rounds: list[dict[str, float]]) -> dict[str, float]:
+    found = {
+        name: median(took[name] / took[LIMIT] for took in rounds)
+        for name in rounds[0]
+        if name != LIMIT
+    }
+    return {"limit, us": median(took[LIMIT] for took in rounds) * 1e6} | found

@@ -1,0 +1,45 @@
+"""The work that is timed: commands as tuples, the same for every contestant. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Commands = list[tuple[Any, ...]]
+
+
+def keys(count: int) -> list[str]:
+    """Return key names as programs have them."""
+    return [f"user:{n}:name" for n in range(count)]
+
+
+def value(size: int) -> bytes:
+    """Return a value of so many bytes."""
+    return b"v" * size
+
+
+def gets(count: int) -> Commands:
+    """GET of so many keys."""
+    return [("GET", key) for key in keys(count)]
+
+
+def sets(count: int, size: int = 16) -> Commands:
+    """SET of so many keys."""
+    return [("SET", key, value(size)) for key in keys(count)]
+
+
+def hsets(count: int) -> Commands:
+    """HSET of so many fields, ten to a key."""
+    return [("HSET", f"hash:{n // 10}", f"field:{n}", value(16)) for n in range(count)]
+
+
+def mixed(count: int) -> Commands:
+    """A bit of everything: reads, writes, counters, hashes, sets."""
+    kinds = (
+        lambda n: ("GET", f"user:{n}:name"),
+        lambda n: ("SET", f"user:{n}:name", value(16)),
+        lambda n: ("INCRBY", f"count:{n % 100}", 1),
+        lambda n: ("HSET", f"hash:{n // 10}", f"field:{n}", value(16)),
+        lambda n: ("HGET", f"hash:{n // 10}", f"field:{n}"),
+        lambda n: ("SADD", f"set:{n // 100}", n),
+    )
+    return [kinds[n % len(kinds)](n) for n in range(count)]
