@@ -281,20 +281,24 @@ class IpToCity(Structure[Face]):
 
     def _find(self, points: Sequence[int]) -> Operation[list[City | None]]:
         """Return the cities at places on the line."""
+        found: list[City | None] | None = None
         for _ in range(_TRIES):
-            view = yield from self._view()
+            view, asked = (yield from self._view()), self._known.asked
             numbers = yield from self._numbers(view, points)
             if numbers is None:
                 continue  # another generation is used by now
             cities = yield from self._cities(view, {n for n in numbers if n != NO_CITY})
             found = [cities.get(number) for number in numbers]
-            # What is missing may have expired, if this took long or the process stood still.
-            if None not in found or not (yield from self._stale()):
-                return found
-        raise StructureError(
-            f"{self.name}: new data was imported {_TRIES} times while an address was looked up",
-            "import less often",
-        )
+            # What is missing has expired, if this process stood still since it last asked.
+            sure = None not in found or self._known.asked != asked
+            if sure or not (yield from self._stale()):
+                break
+        if found is None:
+            raise StructureError(
+                f"{self.name}: new data was imported {_TRIES} times while addresses were looked up",
+                "import less often",
+            )
+        return found
 
     def _numbers(self, view: _View, points: Sequence[int]) -> Operation[list[int] | None]:
         """Return the numbers of the cities at places; None if another generation is used by now."""
@@ -305,6 +309,10 @@ class IpToCity(Structure[Face]):
             for level in view.levels[4 if at < IPV4 else 6]:
                 bucket, offset = level.place(at)
                 wanted.setdefault((level, bucket, WHOLE), []).append((n, offset))
+        if not wanted and (yield from self._stale()):  # nothing of this kind; is there by now?
+            yield from self._get(view, [])
+            if self._known.view is not view:
+                return None
         while wanted:
             paged: dict[tuple[Level, int, int], list[tuple[int, int]]] = {}
             for some in pages(wanted, BLOCKS_AT_ONCE):

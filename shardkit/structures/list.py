@@ -243,7 +243,7 @@ class ShardedList(ListSteps[Face, M], Generic[Face, M]):
     @operation
     def llen(self) -> Operation[int]:
         """Return how many values there are. Cost: one exchange, O(1)."""
-        return (yield from self._look()).count
+        return (yield from self._look()).length
 
     @operation
     def lindex(self, index: int) -> Operation[M | None]:

@@ -41,7 +41,7 @@ class Ends(NamedTuple):
         return cls(*(int(field or 0) for field in reply))
 
     @property
-    def count(self) -> int:
+    def length(self) -> int:
         """How many values there are."""
         if self.first == self.last:
             return self.left
@@ -50,8 +50,8 @@ class Ends(NamedTuple):
     def find(self, index: int) -> tuple[int, int] | None:
         """Return the piece that a value is in, and which one there; None if there is none."""
         if index < 0:
-            index += self.count
-        if not 0 <= index < self.count:
+            index += self.length
+        if not 0 <= index < self.length:
             return None
         if index < self.left:
             return self.first, index

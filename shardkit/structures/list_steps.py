@@ -118,7 +118,7 @@ class ListSteps(Parted[Face], Generic[Face, M]):
                 f"or use {command.lower()}_many",
             )
         if not sent:
-            return (yield from self._look()).count
+            return (yield from self._look()).length
         return int((yield from self._call("list_push", command, *sent, create=True)))
 
     def _push_many(self, command: str, values: Iterable[Argument]) -> Operation[int]:

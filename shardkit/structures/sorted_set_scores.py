@@ -117,11 +117,10 @@ def as_pairs(owner: str, given: Scored) -> Iterable[tuple[Key, Score]]:
     Raises:
         InvalidArgumentError: something is no pair.
     """
-    if isinstance(given, Mapping):
-        return given.items()
-    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+    unchecked: object = given
+    if isinstance(unchecked, str | bytes) or not isinstance(unchecked, Iterable):
         raise _no_pairs(owner, given)
-    return _checked(owner, given)
+    return given.items() if isinstance(given, Mapping) else _checked(owner, given)
 
 
 def _checked(owner: str, pairs: Iterable[tuple[Key, Score]]) -> Iterator[tuple[Key, Score]]:

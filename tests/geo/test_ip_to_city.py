@@ -233,3 +233,32 @@ def test_a_look_up_is_one_exchange_and_asks_for_the_generation_once_a_second(
     now[0] += 0.2
     assert exchanges() == [["HGET", "GET"]]
     assert exchanges() == [["GET"]]
+
+
+def test_what_there_was_nothing_of_is_found_once_it_is_imported(
+    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(kit._clock, "_fixed", lambda: now[0])
+    reader, writer = (kit.ip_to_city(component="many") for _ in range(2))
+    writer.import_from(ranges(("1.0.0.0/24", BONN)))
+    assert reader.find_many(["2001:db8::1", "9.9.9.9"]) == [None, None]
+    for _ in range(3):
+        now[0] += 2
+        assert reader.find("2001:db8::1") is None
+        assert reader.find("9.9.9.9") is None
+    writer.import_from(ranges(("2001:db8::/32", OSLO), ("9.9.0.0/16", LIMA)))
+    now[0] += 2
+    assert reader.find("2001:db8::1") == OSLO
+    assert reader.find("9.9.9.9") == LIMA
+
+
+def test_a_slow_server_is_not_taken_for_new_data(
+    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = iter(range(10**6))  # every look at the clock is a second later
+    monkeypatch.setattr(kit._clock, "_fixed", lambda: float(next(seconds)))
+    ip = kit.ip_to_city(component="many")
+    ip.import_from(ranges(("1.0.0.0/24", BONN)))
+    assert ip.find_many(["1.0.0.1", "1.0.1.1", "9.9.9.9", "::1"]) == [BONN, None, None, None]
+    assert [ip.find(address) for address in ("::1", "9.9.9.9", "1.0.0.1")] == [None, None, BONN]
