@@ -191,7 +191,8 @@ def spent(client: redis.Redis, visits: int, run: Callable[[], Any]) -> Spent:
     before, started = server(), time.process_time()
     run()
     ended, after = time.process_time(), server()
-    return Spent((ended - started) / visits * 1e6, (after - before) / visits * 1e6)
+    micro = 1e6 / visits
+    return Spent(round((ended - started) * micro, 1), round((after - before) * micro, 1))
 
 
 def times(binary: Path) -> dict[str, dict[str, Spent]]:

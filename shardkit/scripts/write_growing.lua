@@ -19,11 +19,15 @@ end
 local commands = tonumber(ARGV[6])
 grow(kind, state, wanted, tonumber(ARGV[4]), 2 + commands)
 
+-- Their replies say how many members there are more, or fewer: others have to be counted.
+local CHANGE = {SADD = 1, SREM = -1, HSET = 1, HSETNX = 1, HDEL = -1}
+
 local replies, failed = {}, nil
 local at = 7
 for n = 1, commands do
   local key, arguments = KEYS[1 + n], tonumber(ARGV[at + 1])
-  local before = redis.call(LENGTH[kind], key)
+  local change = CHANGE[ARGV[at]]
+  local before = (not change or state.ttl > 0) and redis.call(LENGTH[kind], key)
   local reply = redis.pcall(ARGV[at], key, unpack(ARGV, at + 2, at + 1 + arguments))
   if type(reply) == 'table' and reply.err then
     failed = reply
@@ -33,7 +37,8 @@ for n = 1, commands do
     reply = redis.call('HGET', key, ARGV[at + 2])
   end
   if before == 0 then expire_with(state, key) end
-  state.count = state.count + redis.call(LENGTH[kind], key) - before
+  change = change and change * reply or redis.call(LENGTH[kind], key) - before
+  state.count = state.count + change
   replies[n] = reply
   at = at + 2 + arguments
 end

@@ -19,9 +19,9 @@ leave it out.
 
 A part gets its full length with the first write into it. A STRING that grows as ids arrive is
 over-allocated by its server, one that is created with its last byte has the size it needs: ten
-million 2-byte records that come in random order take 3.3 bytes each when parts grow, and @@REDIS@@ this way
-(Redis 7.0; Valkey 9.1 @@VALKEY@@). It is one BITFIELD that adds 0 to the last bit: it creates the part or
-lengthens it, whoever comes first, and never changes what is there.
+million locations in random order take 3.10 bytes each when strings grow, and 2.04 this way (Redis
+7.0; Valkey 9.1: 2.82 and 2.04; in sequential order 2.03). It is one BITFIELD that adds 0 to the
+last bit: it creates the part or lengthens it, whoever comes first, and never changes what is there.
 
 The size of parts follows the allocator: 2**14 records of two bytes and the string's header are just
 more than 32 KiB and take 40; 16,376 fit, so that is the default (2.52 and 2.02 bytes a record).

@@ -16,8 +16,8 @@ grows bit by bit is given up to twice the bytes that it needs. 16,368 bytes and 
 with its header a string then just fits into what jemalloc allocates for 16 KB.
 
 For numbers counted up from 0, as the ids of registered users are. A day takes an eighth of a byte
-for every number up to the highest, whoever came; so with one in a hundred users a day the sets of
-``compact`` are as small. Nothing is ever taken for something else.
+for every number up to the highest, whoever came; so where fewer than one in forty come, the sets of
+``compact`` are smaller. Nothing is ever taken for something else.
 """
 
 from __future__ import annotations

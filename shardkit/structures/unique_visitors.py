@@ -18,15 +18,15 @@ What is kept of a visitor is the choice of ``precision``:
 =============== ======================================== ============== =======================
 precision       kept, in parts of                        bytes each     may miss, of 1 million
 =============== ======================================== ============== =======================
-``exact``       the whole session, 128                   21.8 | 96.6    none
-``60-bit``      60 bits, 512                             8.4 | 9.2      4.3e-7 a day
+``exact``       the whole session, 128                   20.3 | 85.8    none
+``60-bit``      60 bits, 512                             8.5 | 9.2      4.3e-7 a day
 ``compact``     32 bits and the part's number, 512       4.5 | 4.9      2.3e-2 a day
-``hyperloglog`` 12 KB of registers for all               0.012          standard error of 0.81%
-``bitmap``      a bit for every number, 130,944          0.13           none
+``hyperloglog`` 12 KB of registers for all               0.013          standard error of 0.81%
+``bitmap``      a bit for every number, 130,944          0.24           none
 =============== ======================================== ============== =======================
 
 Bytes with 1,000,000 visitors on Valkey 9.1 | Redis 7.0, all keys counted; as one SET of 60-bit ids
-they take 52.0 | 72.4. `shardkit.structures.unique_precision` has the formats, the odds and how many
+they take 52.1 | 72.6. `shardkit.structures.unique_precision` has the formats, the odds and how many
 parts there are.
 
 A day's set is planned for half as many visitors again as came the day before, rounded up to a power

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -346,3 +348,16 @@ def test_what_cannot_be_added_up_is_refused(by: list[str], of: list[str], said: 
 
 def test_kinds_say_how_they_are_written() -> None:
     assert repr(kind_of("users", "a", "u8")) == "Unsigned('u8')"
+
+
+def test_the_bytes_of_the_page_are_those_that_were_measured() -> None:
+    root = Path(__file__).parents[2]
+    saved = json.loads((root / "benchmarks" / "results" / "packed.json").read_text())
+    valkey, redis = saved["figures"].values()
+    text = (root / "docs" / "packed.md").read_text(encoding="utf-8")
+    for layout, on_redis in redis.items():
+        row = f"| {layout} | {on_redis['bytes']:.2f} | {valkey[layout]['bytes']:.2f} |"
+        assert row in text
+        if layout.startswith("packed"):
+            assert on_redis["bytes"] <= 2.3
+            assert valkey[layout]["bytes"] <= 2.3
