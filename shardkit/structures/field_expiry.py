@@ -1,6 +1,7 @@
 """Fields of a sharded hash that expire one by one: the HEXPIRE family.
 
-Servers have it from Redis 7.4 and Valkey 9.0 on. A part with such fields is still compact.
+Servers have it from Redis 7.4 and Valkey 9.0 on. On Redis a part with such fields is still compact;
+Valkey makes a table of it.
 
 Where parts split as they fill, a field takes its time along to the new part. Nobody tells the
 group's count of members when a field goes, so that count is only an upper bound from then on: it is
