@@ -31,7 +31,7 @@ The number 4,294,967,295 is no city: it stands where a gap begins. Numbers are l
     00   0000 0001 8001   00000007 00000009 ffffffff           19 bytes
 
 Offsets and numbers are apart, so that the offsets can be searched as they are, without unpacking.
-With its share of the keys a range of IPv4 takes 14.7 bytes on Valkey 9.1 and 20.2 on Redis 7.0 if
+With its share of the keys a range of IPv4 takes 14.7 bytes on Valkey 9.1 and 20.0 on Redis 7.0 if
 there are 500,000 of them (benchmarks/ip_to_city.py).
 """
 

@@ -27,16 +27,14 @@ from typing import NamedTuple
 from shardkit.errors import ShardKitError, StructureError
 from shardkit.geo.addresses import IPV4, Address, point
 from shardkit.geo.blocks import (
-    IPV4_LEVELS,
-    IPV6_LEVELS,
     NO_CITY,
     WHOLE,
     Level,
     search,
 )
-from shardkit.geo.city_table import CityTable
 from shardkit.geo.generations import Generation, Generations
 from shardkit.geo.intake import Intake
+from shardkit.geo.known import Known, View
 from shardkit.geo.local import LocalCities
 from shardkit.geo.records import City, Item, Skipped
 from shardkit.geo.store import BLOCKS_AT_ONCE, Progress, Store
@@ -47,7 +45,6 @@ from shardkit.structures.clock import ServerClock
 logger = logging.getLogger("shardkit")
 
 ADDRESSES_AT_ONCE = 10_000
-CITIES_KEPT = 10_000
 FRESH = 1.0  # seconds
 GRACE, LEAST_GRACE = 60, 10  # seconds
 _TRIES = 5
@@ -71,34 +68,6 @@ class Imported(NamedTuple):
     blocks: int
     skipped: int
     first_skipped: tuple[Skipped, ...]
-
-
-class _Known:
-    """What a process knows of the current generation; shared by all faces."""
-
-    def __init__(self) -> None:
-        self.written: bytes | None = None
-        self.asked = float("-inf")
-        self.view: _View | None = None
-
-
-class _View:
-    """One generation as a process sees it."""
-
-    def __init__(self, generation: Generation, table: CityTable) -> None:
-        self.generation = generation
-        self.table = table
-        self.levels = {
-            family: [level for level in levels if level.number in generation.levels]
-            for family, levels in ((4, IPV4_LEVELS), (6, IPV6_LEVELS))
-        }
-        self.cities: dict[int, City] = {}
-
-    def keep(self, cities: dict[int, City]) -> None:
-        """Keep cities for the next look-ups, 10,000 at most."""
-        if len(self.cities) + len(cities) > CITIES_KEPT:
-            self.cities = {}
-        self.cities |= cities if len(cities) <= CITIES_KEPT else {}
 
 
 class IpToCity(Structure[Face]):
@@ -127,7 +96,7 @@ class IpToCity(Structure[Face]):
         self._generations = Generations(component, name)
         self._store = Store(self._deferred()._driver, component, name, self._generations)
         self._clock = clock or ServerClock()
-        self._known = _Known()
+        self._known = Known()
 
     @property
     def deferred(self) -> IpToCity[Deferred]:
@@ -300,7 +269,7 @@ class IpToCity(Structure[Face]):
             )
         return found
 
-    def _numbers(self, view: _View, points: Sequence[int]) -> Operation[list[int] | None]:
+    def _numbers(self, view: View, points: Sequence[int]) -> Operation[list[int] | None]:
         """Return the numbers of the cities at places; None if another generation is used by now."""
         numbers = [NO_CITY] * len(points)
         number = view.generation.number
@@ -334,7 +303,7 @@ class IpToCity(Structure[Face]):
             wanted = paged
         return numbers
 
-    def _get(self, view: _View, keys: Sequence[str]) -> Operation[list[bytes | None] | None]:
+    def _get(self, view: View, keys: Sequence[str]) -> Operation[list[bytes | None] | None]:
         """Return blocks, and see in the same exchange whether their generation is still used.
 
         Returns:
@@ -349,7 +318,7 @@ class IpToCity(Structure[Face]):
         self._take(written, now)
         return contents if self._known.view is view else None
 
-    def _cities(self, view: _View, numbers: set[int]) -> Operation[dict[int, City]]:
+    def _cities(self, view: View, numbers: set[int]) -> Operation[dict[int, City]]:
         """Return cities by their numbers, without those that are not there."""
         kept = view.cities
         found = {number: kept[number] for number in numbers if number in kept}
@@ -363,7 +332,7 @@ class IpToCity(Structure[Face]):
 
     # ---- which generation
 
-    def _view(self) -> Operation[_View]:
+    def _view(self) -> Operation[View]:
         """Return the generation as it is known; asks for it only if none is."""
         if self._known.view is None:
             yield from self._ask()
@@ -387,8 +356,8 @@ class IpToCity(Structure[Face]):
             known.written = written
         known.asked = now
 
-    def _viewed(self, generation: Generation) -> _View:
-        return _View(generation, self._store.table(generation.number))
+    def _viewed(self, generation: Generation) -> View:
+        return View(generation, self._store.table(generation.number))
 
     def _now(self) -> Operation[float]:
         return self._clock.seconds(self._generations.home, self._generations.key)

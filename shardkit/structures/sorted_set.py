@@ -6,10 +6,10 @@ A server keeps a ZSET as a *listpack*, one block of bytes, as long as it has at 
 hash of the member, that split as they fill (`shardkit.structures.layouts.growing`)::
 
     scores:meta          HASH  kind=sorted-set groups=64 shard_size=128 bound=100 members=str
-    scores:{4}           HASH  parts=410 count=15622         one group of 64
+    scores:{4}           HASH  parts=413 count=15622 …       one group of 64
     scores:{4}:0         ZSET  {"user:17": 4096.5, …}        in its parts some 40 members each
       ⋮
-    scores:{4}:409
+    scores:{4}:412
     scores:{4}:top       ZSET  the group's highest 11 to 22 members
     scores:{4}:bottom    ZSET  its lowest
 
@@ -25,7 +25,11 @@ part. So every script that changes members also changes top and bottom of their 
 Everything else in order, ranges of scores, pages, ranks, is found by visiting all parts, some 400 a
 script, and merging what they give.
 
-@MEASURED@
+One million members of 7 characters with whole scores take 17.9 bytes each on Redis 7.0, and 109.9
+in one ZSET (16.5 and 79.9 on Valkey 9.1); 0.1 of them are for tops and bottoms. A change takes two
+to three times the processor time of a plain ZADD, server and caller together, in bulk three to four
+times; a page, out of some 26,400 parts, 0.15 to 0.18 seconds of the server's. Measured on a busy
+machine of two cores by ``benchmarks/sorted_set.py``.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from shardkit import ShardKit
 from shardkit.errors import InvalidArgumentError, StructureError
 from shardkit.geo.addresses import written
 from shardkit.geo.blocks import ENTRIES_A_PAGE
-from shardkit.geo.ip_to_city import CITIES_KEPT
+from shardkit.geo.known import CITIES_KEPT
 from shardkit.geo.records import City, Item, Range, Skipped
 
 COMPONENTS = ["one", "many", "both"]
