@@ -53,9 +53,9 @@ def timed(
             call()
         spent = (time.perf_counter() - before) * 1e6
         stats = client.info("commandstats")
-        # What a transaction holds is counted in EXEC as well.
-        counted = {"cmdstat_multi", "cmdstat_exec"} if "cmdstat_exec" in stats else set(stats)
-        counted -= {"cmdstat_config|resetstat", "cmdstat_info"}
+        # What runs inside a transaction or a script is counted there, and once more by itself.
+        around = {f"cmdstat_{name}" for name in ("multi", "exec", "eval", "evalsha")} & set(stats)
+        counted = around or set(stats) - {"cmdstat_config|resetstat", "cmdstat_info"}
         rounds.append((sum(stats[name]["usec"] for name in counted) / calls, spent / calls))
     return min(r[0] for r in rounds), min(r[1] for r in rounds)
 

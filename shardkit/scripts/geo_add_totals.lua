@@ -1,9 +1,9 @@
 -- Add a file's totals of one day, once.
--- KEYS[1]       the files whose totals were added, a SET
--- KEYS[2, 4 …]  totals, a ZSET each
--- KEYS[3, 5 …]  what to add to each, a ZSET; removed
--- ARGV          the file
--- Reply         1, or 0 if they were added before
+-- KEYS[1]  the files whose totals were added, a SET
+-- KEYS[2]  and every second one: totals, a ZSET each
+-- KEYS[3]  and every second one: what to add to the one before, a ZSET; removed
+-- ARGV[1]  the file
+-- Reply    1, or 0 if they were added before
 local new = redis.call('SADD', KEYS[1], ARGV[1])
 for n = 2, #KEYS, 2 do
   if new == 1 then

@@ -1,5 +1,5 @@
 -- Begin an import: take a number for its generation, and say which generations are left over.
--- An import that was under way is told off: it may no longer switch, and what it wrote is left over.
+-- An import that was under way is told off: it may not switch any more, and what it wrote is left.
 -- KEYS[1]  the generations, a HASH: see shardkit/geo/generations.py
 -- ARGV     none
 -- Reply    the number; the generations to remove; those of imports that were under way, which may

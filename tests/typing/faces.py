@@ -81,7 +81,7 @@ def blocking(kit: ShardKit) -> None:
     ids.sadd(None)  # type: ignore
     ids.sadd(wrong=1)  # type: ignore
     ids.smismember()
-    kit.set("ids", component="c")  # type: ignore
+    kit.set("ids")  # type: ignore
 
 
 async def awaiting(kit: AsyncShardKit) -> None:
