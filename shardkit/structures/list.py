@@ -18,8 +18,8 @@ server, and each operation is one script there. Pieces are not among a script's 
 the list itself says which there are.
 
 It is not for memory: a server packs a plain LIST as densely. One million values of 7 characters
-take 9.1 bytes each plain; in pieces of 1,000 they take 9.6 on Redis 7.0 and 9.4 on Valkey 9.1, in
-pieces of 128 11.6 and 9.8. It is for keys that stay small however long the list grows: to look into
+take 9.1 bytes each plain; in pieces of 1,000 they take 9.5 on Redis 7.0 and 9.3 on Valkey 9.1, in
+pieces of 128 11.5 and 9.7. It is for keys that stay small however long the list grows: to look into
 the middle of, to move one by one, to remove at once.
 
 Waiting. ``blpop`` tries to pop; if there is nothing, it blocks on the signal and tries again. A
