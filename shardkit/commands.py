@@ -46,7 +46,20 @@ class Home(NamedTuple):
     component: str
 
 
-To: TypeAlias = str | Shard | Home
+class ShardOf(NamedTuple):
+    """The shard ``number`` of a component that has ``count``; of an unsharded component, its entry.
+
+    For data in as many numbered parts as there are shards, part n on shard n. The keys of part n
+    have the tag ``{name:n}``, so that they are together on a cluster too. Where the component has
+    another number of shards, `ShardCountError`.
+    """
+
+    component: str
+    number: int
+    count: int
+
+
+To: TypeAlias = str | Shard | Home | ShardOf
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +83,7 @@ class Command(NamedTuple):
 
     Attributes:
         to: a component, whose shard the key decides (its entry, if it is unsharded), or a Shard,
-            or a Home.
+            a Home or a ShardOf.
         key: the key that is placed; also what a cluster routes by.
         args: the command's name and arguments, as they are sent.
         script: the script that ``args`` runs by its SHA-1.

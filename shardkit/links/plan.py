@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import is_, itemgetter
 from typing import NamedTuple, TypeAlias
 
-from shardkit.commands import Batch, Command, Home, Key, Locate, Shard, To
+from shardkit.commands import Batch, Command, Home, Key, Locate, Shard, ShardOf, To
 from shardkit.config.component import Component
 from shardkit.links.packing import Alike, Arguments
 from shardkit.routing.placement import slot_of
@@ -158,10 +158,14 @@ def place(to: To, key: Key, components: Components) -> Shard:
     """Return the shard that a request goes to."""
     if type(to) is Shard:
         return to
-    name = to.component if isinstance(to, Home) else str(to)
-    component = components[name]
-    if isinstance(to, Home) and component.entry is not None:
-        return Shard(name)
+    if type(to) is str:
+        return components[to].shard_of(key)
+    component = components[to.component]  # type: ignore[union-attr]
+    if isinstance(to, ShardOf) and component.shards:
+        component.require_shards(to.count)
+        return Shard(to.component, to.number)
+    if component.entry is not None:
+        return Shard(component.name)
     return component.shard_of(key)
 
 

@@ -13,8 +13,13 @@ from link_helpers import FACES, Face, command, opened
 from redis.exceptions import ResponseError
 
 from shardkit import CommandRefused, ShardMap
-from shardkit.commands import Command, Home, Shard, Transaction
-from shardkit.errors import InvalidArgumentError, InvalidKeyError, MissingEntryError
+from shardkit.commands import Command, Home, Shard, ShardOf, Transaction
+from shardkit.errors import (
+    InvalidArgumentError,
+    InvalidKeyError,
+    MissingEntryError,
+    ShardCountError,
+)
 from shardkit.links.packing import CHUNK_BYTES, CHUNK_REQUESTS
 from shardkit.links.parcels import Parcel
 from shardkit.local import LocalServers
@@ -81,6 +86,21 @@ async def test_home_is_the_unsharded_entry_if_there_is_one(face: Face) -> None:
     )
     assert await face.send(command(Shard("both"), "count", "GET")) == [b"1"]
     assert await face.send(command("few", "count", "GET")) == [b"2"]
+
+
+async def test_a_numbered_shard_is_a_shard_where_there_are_and_the_entry_elsewhere(
+    face: Face,
+) -> None:
+    await face.send(*[command(ShardOf("few", n, 4), "part", "SET", n) for n in range(4)])
+    for n in range(4):
+        assert await face.send(command(Shard("few", n), "part", "GET")) == [str(n).encode()]
+    await face.send(command(ShardOf("one", 7, 8), "part", "SET", 7))
+    assert await face.send(command("one", "part", "GET")) == [b"7"]
+
+
+async def test_a_numbered_shard_of_another_number_of_shards_is_refused(face: Face) -> None:
+    with pytest.raises(ShardCountError, match="has 4 shards, the caller says 8"):
+        await face.send(command(ShardOf("few", 7, 8), "part", "SET", 7))
 
 
 async def test_an_empty_batch_is_an_empty_list(face: Face) -> None:
