@@ -47,7 +47,7 @@ class Home(NamedTuple):
 
 
 class ShardOf(NamedTuple):
-    """The shard ``number`` of a component that has ``count``; of an unsharded component, its entry.
+    """The shard ``number`` of a component that has so many ``shards``; of an unsharded component, its entry.
 
     For data in as many numbered parts as there are shards, part n on shard n. The keys of part n
     have the tag ``{name:n}``, so that they are together on a cluster too. Where the component has
@@ -56,7 +56,7 @@ class ShardOf(NamedTuple):
 
     component: str
     number: int
-    count: int
+    shards: int
 
 
 To: TypeAlias = str | Shard | Home | ShardOf

@@ -162,7 +162,7 @@ def place(to: To, key: Key, components: Components) -> Shard:
         return components[to].shard_of(key)
     component = components[to.component]  # type: ignore[union-attr]
     if isinstance(to, ShardOf) and component.shards:
-        component.require_shards(to.count)
+        component.require_shards(to.shards)
         return Shard(to.component, to.number)
     if component.entry is not None:
         return Shard(component.name)
