@@ -47,7 +47,7 @@ class Home(NamedTuple):
 
 
 class ShardOf(NamedTuple):
-    """The shard ``number`` of a component that has so many ``shards``; of an unsharded component, its entry.
+    """The shard ``number`` of a component with so many ``shards``; without shards, its entry.
 
     For data in as many numbered parts as there are shards, part n on shard n. The keys of part n
     have the tag ``{name:n}``, so that they are together on a cluster too. Where the component has
