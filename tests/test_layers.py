@@ -30,6 +30,10 @@ GROUPS = [
     "scripts",
     "structures",
     "geo",
+    "completion",
+    "search",
+    "queues",
+    "social",
     "kit",
     "__init__",  # the public names; what follows uses them like everybody else
     "local",
