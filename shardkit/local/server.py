@@ -35,6 +35,7 @@ from redis.exceptions import RedisError
 from redis.retry import Retry
 
 from shardkit.config.entry import Entry
+from shardkit.connections.connector import driver_info
 from shardkit.errors import LocalServerError
 from shardkit.local.binary import find_server
 from shardkit.local.process import GuardedProcess, finish
@@ -168,6 +169,7 @@ class LocalServer(Running):
                 "protocol": 2,
                 "socket_timeout": 5,
                 "retry": Retry(NoBackoff(), 0),
+                "driver_info": driver_info(),
                 **arguments,
             }
         )
