@@ -14,6 +14,7 @@
     │   └── CrossShardError        one command, keys on several shards
     ├── StructureError             what a structure is asked to hold
     │   ├── InvalidArgumentError   a member, field, id or size out of range (also a ValueError)
+    │   │   └── QuerySyntaxError   a search query that cannot be read, with the position
     │   └── ParameterMismatchError opened with other parameters than it was created with
     ├── ShardFailure               one command on one shard; a reply slot may hold it as a value
     │   ├── ShardUnavailable       never reached, or lost before the answer came
@@ -31,6 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from unicodedata import combining, east_asian_width
 
 
 class ShardKitError(Exception):
@@ -93,6 +95,30 @@ class StructureError(ShardKitError):
 
 class InvalidArgumentError(StructureError, ValueError):
     """An argument has the wrong type or is out of range."""
+
+
+class QuerySyntaxError(InvalidArgumentError):
+    """A search query cannot be read.
+
+    As text it shows the place in the query below the message.
+
+    Attributes:
+        query: the query.
+        position: where in it the trouble begins, in characters from 0.
+    """
+
+    def __init__(self, message: str, remedy: str = "", query: str = "", position: int = 0) -> None:
+        super().__init__(message, remedy)
+        self.query = query
+        self.position = position
+
+    def __str__(self) -> str:
+        # At most 40 characters on either side; wide ones push the mark by two columns.
+        first = max(0, self.position - 40)
+        shown = "".join(" " if c.isspace() else c for c in self.query[first : self.position + 40])
+        before = shown[: self.position - first]
+        columns = sum(2 if east_asian_width(c) in "WF" else not combining(c) for c in before)
+        return f"{super().__str__()}\n  {shown}\n  {' ' * columns}^"
 
 
 class ParameterMismatchError(StructureError):

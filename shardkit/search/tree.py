@@ -12,10 +12,13 @@ them: lower case, without stop words, stemmed, by the index's own rules.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import TypeAlias
+
+from shardkit.errors import InvalidArgumentError
+from shardkit.structures.arguments import shown
 
 Bound: TypeAlias = float | date | datetime | None
 
@@ -114,3 +117,42 @@ def any_of(parts: Iterable[Node]) -> Node:
     """Return what matches some part."""
     found = tuple(parts)
     return found[0] if len(found) == 1 else AnyOf(found) if found else Nothing()
+
+
+def wanted(node: Node) -> Iterator[Word | Prefix | Phrase]:
+    """Iterate over the words, beginnings and phrases that are looked for: all not under `Not`."""
+    match node:
+        case Word() | Prefix() | Phrase():
+            yield node
+        case AllOf(parts) | AnyOf(parts):
+            for part in parts:
+                yield from wanted(part)
+
+
+def check_names(node: Node, fields: Collection[str], attributes: Mapping[str, str]) -> None:
+    """Check the names in a tree that was built in Python, as the grammar checks those of a query.
+
+    Raises:
+        InvalidArgumentError: a field or attribute is unknown, or is compared with what it cannot
+            be: `Range` is for attributes of kind number or date, `Equal` for those of kind text.
+    """
+    match node:
+        case Word(_, field) | Prefix(_, field) | Phrase(_, field):
+            if field is not None and field not in fields:
+                there = ", ".join(sorted(fields)) or "none"
+                raise InvalidArgumentError(
+                    f"there is no text field {shown(field)}", f"the fields are: {there}"
+                )
+        case Range(name) | Equal(name):
+            kinds = ("text",) if isinstance(node, Equal) else ("number", "date")
+            if attributes.get(name) not in kinds:
+                there = ", ".join(sorted(n for n, kind in attributes.items() if kind in kinds))
+                raise InvalidArgumentError(
+                    f"there is no attribute {shown(name)} of kind {' or '.join(kinds)}",
+                    f"the attributes of that kind are: {there or 'none'}",
+                )
+        case AllOf(parts) | AnyOf(parts):
+            for part in parts:
+                check_names(part, fields, attributes)
+        case Not(part):
+            check_names(part, fields, attributes)
