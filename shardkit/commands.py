@@ -18,9 +18,10 @@ What must keep an order goes into one transaction, one script, or into batches o
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from itertools import repeat
+from typing import Any, NamedTuple, TypeAlias, overload
 
 Key: TypeAlias = str | bytes | int
 Argument: TypeAlias = str | bytes | int | float
@@ -129,8 +130,81 @@ class Coalesced(list["Command | Transaction"]):
     """A batch in which neighbours may be joined: GETs to MGET, SETs to MSET, HGETs to HMGET.
 
     For keys that the caller owns: a GET of a key of another type answers None in place of
-    WRONGTYPE. Everything else is as with a plain list; see `shardkit.links.coalescing`.
+    WRONGTYPE. Everything else is as with a plain list; see `shardkit.links.coalescing`. Commands
+    that are alike are better given as `Columns`, which can be coalesced too.
     """
+
+
+class Columns(Sequence["Command | Transaction"]):
+    """A batch of commands that are alike, given by column.
+
+    The same as a list of them for whoever yields it, in half of the time: none is built unless it
+    is looked at::
+
+        Columns("users", "SET", ["user:1", "user:2"], [b"Ada", b"Bo"])
+        [Command("users", "user:1", ("SET", "user:1", b"Ada")),
+         Command("users", "user:2", ("SET", "user:2", b"Bo"))]
+
+    Args:
+        to: where to; see `Command`.
+        name: the name of them all.
+        keys: the key of each: what it is placed by, and its first argument.
+        more: for each further argument, the values of all commands.
+        idempotent: whether each may be sent again; see `Command`.
+        coalesced: whether neighbours may be joined; see `Coalesced`.
+
+    Raises:
+        ValueError: the columns have different lengths.
+    """
+
+    __slots__ = ("coalesced", "idempotent", "keys", "more", "name", "to")
+
+    def __init__(
+        self,
+        to: To,
+        name: str,
+        keys: Sequence[Key],
+        *more: Sequence[Argument],
+        idempotent: bool = False,
+        coalesced: bool = False,
+    ) -> None:
+        if any(len(column) != len(keys) for column in more):
+            raise ValueError(f"{name}: {len(keys)} keys, and {[len(c) for c in more]} arguments")
+        self.to = to
+        self.name = name
+        self.keys = keys
+        self.more = more
+        self.idempotent = idempotent
+        self.coalesced = coalesced
+
+    @classmethod
+    def each(
+        cls, to: To, name: str, keys: Sequence[Key], *args: Argument, idempotent: bool = False
+    ) -> Columns:
+        """Return the same command for every key: with the same further arguments."""
+        return cls(to, name, keys, *([arg] * len(keys) for arg in args), idempotent=idempotent)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @overload
+    def __getitem__(self, at: int) -> Command: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Command | Transaction]: ...
+    def __getitem__(self, at: int | slice) -> Command | list[Command | Transaction]:
+        if isinstance(at, slice):
+            return [self[n] for n in range(len(self))[at]]
+        key = self.keys[at]
+        args = (self.name, key, *(column[at] for column in self.more))
+        return Command(self.to, key, args, None, self.idempotent)
+
+    def __iter__(self) -> Iterator[Command]:
+        to, idempotent = self.to, self.idempotent
+        for args in zip(repeat(self.name), self.keys, *self.more):
+            yield Command(to, args[1], args, None, idempotent)
+
+    def __repr__(self) -> str:
+        return f"Columns({self.to!r}, {self.name!r}, {len(self)} keys)"
 
 
 class Pause(NamedTuple):
@@ -149,7 +223,24 @@ class Locate(NamedTuple):
     targets: Sequence[tuple[To, Key]]
 
 
+class Call(NamedTuple):
+    """Yielded instead of a batch: call a function that blocks, such as one that reads a disk.
+
+    The answer is what it returns; what it raises is raised at the ``yield``. On the awaiting face
+    it runs in a thread of the event loop's pool, so it must be thread-safe; a task that is
+    cancelled does not wait for it, and it still runs to its end.
+    """
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+
+
 Batch: TypeAlias = Sequence[Command | Transaction]
+
+
+def coalesced(batch: Batch) -> bool:
+    """Whether neighbours in a batch may be joined."""
+    return batch.coalesced if isinstance(batch, Columns) else isinstance(batch, Coalesced)
 
 
 class Replies(list[Reply]):

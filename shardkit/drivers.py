@@ -6,14 +6,30 @@ every failed shard; a ``Partial`` batch gets its failures as values instead.
 ``together`` runs many operations in lock step: all their first batches go out as one exchange,
 then all their second ones, and so on. Where each of 10,000 operations takes two exchanges, the
 whole takes two.
+
+A ``Call`` is a function that the driver calls between exchanges: at once on the blocking face, in a
+thread on the awaiting one. What it raises is raised inside the steps too.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from shardkit.commands import Batch, Coalesced, Command, Locate, Partial, Pause, Replies, Reply
+from shardkit.commands import (
+    Batch,
+    Call,
+    Coalesced,
+    Columns,
+    Command,
+    Locate,
+    Partial,
+    Pause,
+    Replies,
+    Reply,
+    coalesced,
+)
 from shardkit.errors import ShardErrors, ShardFailure, ShardKitError
 from shardkit.links.parcels import raise_failures
 from shardkit.operation import Awaiting, Blocking, Operation, Page, Stream
@@ -90,6 +106,10 @@ class BlockingDriver:
             return self.link.locate(step)
         if isinstance(step, Pause):
             return self.link.pause(step.seconds)
+        if isinstance(step, Call):
+            return _outcome(step)
+        if isinstance(step, _Calls):
+            return [_outcome(call) for call in step]
         return self._send(step)
 
 
@@ -152,11 +172,37 @@ class AwaitingDriver:
             return self.link.locate(step)
         if isinstance(step, Pause):
             return self.link.pause(step.seconds)
+        if isinstance(step, Call):
+            return asyncio.to_thread(_outcome, step)
+        if isinstance(step, _Calls):
+            return self._call_all(step)
         return self._send(step)
+
+    async def _call_all(self, calls: _Calls) -> list[Any]:
+        return await asyncio.gather(*(asyncio.to_thread(_outcome, call) for call in calls))
+
+
+class _Calls(list[Call]):
+    """The calls of several operations in one turn."""
+
+
+class _Raised(NamedTuple):
+    """The answer to a call whose function raised this."""
+
+    error: Exception
+
+
+def _outcome(call: Call) -> Any:
+    try:
+        return call.function(*call.args)
+    except Exception as error:  # raised again in the steps
+        return _Raised(error)
 
 
 def _answer(steps: Generator[Any, Any, Any], step: Any, answer: Any) -> Any:
-    """Send an answer into the steps, or raise a batch's failures there; return the next step."""
+    """Send an answer into the steps, or raise a failure there; return the next step."""
+    if isinstance(answer, _Raised):
+        return steps.throw(answer.error)
     if isinstance(answer, Replies) and answer.failed and not isinstance(step, Partial):
         try:
             raise_failures(answer)
@@ -169,7 +215,7 @@ class _Fleet:
     """Operations in lock step: joins the batches that they yield, deals out the replies. Pure.
 
     A turn takes every operation one step further: first what can be joined, as one exchange; then
-    one pause for all that want one; then each other step by itself.
+    one pause for all that want one; then all calls; then each other step by itself.
     """
 
     def __init__(self, operations: Sequence[Operation[Any]]) -> None:
@@ -199,18 +245,21 @@ class _Fleet:
             return steps[0]
         if isinstance(steps[0], Pause):
             return max(steps)
+        if isinstance(steps[0], Call):
+            return _Calls(steps)
         requests = [request for step in steps for request in step]
-        joins = all(isinstance(step, Coalesced) for step in steps)
-        return Coalesced(requests) if joins else requests
+        return Coalesced(requests) if all(map(coalesced, steps)) else requests
 
     def answer(self, answer: Any) -> None:
         """Give what the link answered to the operations concerned."""
         start = 0
         single = len(self._sent) == 1
-        for n in self._sent:
+        for turn, n in enumerate(self._sent):
             step = self._steps.pop(n)
             part = answer
-            if not single and not isinstance(step, Pause):
+            if not single and isinstance(step, Call):
+                part = answer[turn]
+            elif not single and not isinstance(step, Pause):
                 part = Replies(answer[start : start + len(step)])
                 part.failed = answer.failed and any(map(_failed, part))
                 start += len(step)
@@ -242,13 +291,17 @@ class _Fleet:
             self._errors.append(error)
 
 
-_JOINED = ("batch", "pause")
+_JOINED = ("batch", "pause", "call")
 
 
-def _kind(step: Batch | Locate | Pause) -> str:
+def _kind(step: Batch | Locate | Pause | Call) -> str:
     """Return with what a step can be joined; nothing for one that stays alone."""
     if isinstance(step, Pause):
         return "pause"
+    if isinstance(step, Call):
+        return "call"
+    if isinstance(step, Columns):
+        return "batch"
     if not isinstance(step, list) or any(
         isinstance(request, Command) and request.block is not None for request in step
     ):

@@ -41,12 +41,12 @@ from typing import (
     overload,
 )
 
-from shardkit.commands import Argument, Batch, Command, Key, Locate, Pause, Replies, Shard
+from shardkit.commands import Argument, Batch, Call, Command, Key, Locate, Pause, Replies, Shard
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-Step: TypeAlias = Batch | Locate | Pause
+Step: TypeAlias = Batch | Locate | Pause | Call
 Operation: TypeAlias = Generator[Step, Any, T]
 
 

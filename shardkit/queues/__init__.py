@@ -1,0 +1,1 @@
+"""Task queues: first in first out, priorities, delayed tasks, leases, dead letters, and workers."""

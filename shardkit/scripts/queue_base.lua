@@ -1,0 +1,80 @@
+-- Included by the scripts of task queues: their keys, the time, and how tasks move.
+-- A queue has eight KEYS, in this order: the ids that wait, a LIST; those that are delayed, a ZSET
+-- by when they are due; those that were taken, a ZSET by when their lease ends; a HASH of tasks by
+-- id; a HASH of how often each was taken; dead letters, a ZSET by when they died; a HASH of reasons
+-- by id; and the signal, a LIST. Times are seconds since 1970.
+-- An id is in just one of waiting, delayed, taken and dead, if it is in tasks. What somebody else
+-- pushed onto the LIST is a task itself, and gets its id when it is taken.
+
+local function queue(n)
+  local first = 8 * n - 7
+  return {
+    waiting = KEYS[first], delayed = KEYS[first + 1], taken = KEYS[first + 2],
+    tasks = KEYS[first + 3], attempts = KEYS[first + 4], dead = KEYS[first + 5],
+    reasons = KEYS[first + 6], signal = KEYS[first + 7],
+  }
+end
+
+-- The time: what the caller says, or the server's.
+local function clock(said)
+  if said ~= '' then return tonumber(said) end
+  local now = redis.call('TIME')
+  return now[1] + now[2] / 1000000
+end
+
+local function stamp(seconds)
+  return string.format('%.6f', seconds)
+end
+
+-- Have one of those who wait look. A token says no more than that.
+local function wake(q)
+  if redis.call('EXISTS', q.signal) == 0 then redis.call('RPUSH', q.signal, '1') end
+end
+
+local function bury(q, id, reason, now)
+  redis.call('ZADD', q.dead, stamp(now), id)
+  redis.call('HSET', q.reasons, id, reason)
+end
+
+local function forget(q, id)
+  redis.call('HDEL', q.tasks, id)
+  redis.call('HDEL', q.attempts, id)
+  redis.call('HDEL', q.reasons, id)
+end
+
+-- Whether a task was last taken by whoever asks: each taking has a number of its own.
+local function is_holder(q, id, attempts)
+  return redis.call('HGET', q.attempts, id) == attempts
+end
+
+-- Move what is due, oldest first: tasks whose lease ended, then those that were delayed; of each
+-- kind so many at most, up to 1,000. Returns how many.
+local function move_due(q, now, limit, most_attempts)
+  local till = stamp(now)
+  local ended = redis.call('ZRANGEBYSCORE', q.taken, '-inf', till, 'LIMIT', 0, limit)
+  for _, id in ipairs(ended) do
+    redis.call('ZREM', q.taken, id)
+    if tonumber(redis.call('HGET', q.attempts, id) or 0) >= most_attempts then
+      bury(q, id, 'its lease ended, and it had no attempts left', now)
+    else
+      redis.call('RPUSH', q.waiting, id)
+    end
+  end
+  local due = redis.call('ZRANGEBYSCORE', q.delayed, '-inf', till, 'LIMIT', 0, limit)
+  if #due > 0 then
+    redis.call('RPUSH', q.waiting, unpack(due))
+    redis.call('ZREM', q.delayed, unpack(due))
+  end
+  if #ended + #due > 0 then wake(q) end
+  return #ended + #due
+end
+
+-- When the next task is due, or the next lease ends; nil if nothing is to come.
+local function next_due(q)
+  local earliest
+  for _, key in ipairs({q.delayed, q.taken}) do
+    local first = tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
+    if first and (not earliest or first < earliest) then earliest = first end
+  end
+  return earliest
+end

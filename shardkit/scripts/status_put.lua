@@ -1,0 +1,22 @@
+-- Keep a copy of a status that was read from disk, unless the status may have changed since.
+-- KEYS[1]  the copy, a HASH
+-- KEYS[2]  a mark that the status has just been changed or deleted
+-- ARGV[1]  the server's time before the status was read or written, in milliseconds
+-- ARGV[2]  how long ago that may be at most, in milliseconds; the mark stays longer
+-- ARGV[3]  after what time the copy expires, in milliseconds
+-- ARGV[4]  1 if a copy that is there shall stay as it is, else 0
+-- ARGV     after it: fields and values, at most 500 of each
+-- Reply    1 if the copy was made, else 0
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+local since = tonumber(ARGV[1])
+if now - since > tonumber(ARGV[2]) or since > now or redis.call('EXISTS', KEYS[2]) == 1 then
+  return 0
+end
+if ARGV[4] == '1' and redis.call('EXISTS', KEYS[1]) == 1 then
+  return 0
+end
+redis.call('DEL', KEYS[1])
+redis.call('HSET', KEYS[1], unpack(ARGV, 5))
+redis.call('PEXPIRE', KEYS[1], ARGV[3])
+return 1

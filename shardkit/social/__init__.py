@@ -1,0 +1,1 @@
+"""A social network over shards: users, statuses, timelines, and who follows whom."""

@@ -1,0 +1,225 @@
+"""shardkit worker: runs a module's worker, and stops as it is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_helpers import COMMAND, Result, eventually, in_terminal, plain
+
+import shardkit
+from shardkit import ShardKit
+from shardkit.local import LocalServers
+from shardkit.queues.envelope import NewTask
+from shardkit.queues.steps import Counts
+
+MODULE = """
+import asyncio, os, time
+from pathlib import Path
+import shardkit
+from shardkit.queues.async_worker import AsyncWorker
+from shardkit.queues.worker import Worker
+
+HERE = Path(__file__).parent
+
+def note(text):
+    with open(HERE / "done", "a") as file:
+        file.write(f"{text}\\n")
+
+def slow(seconds):
+    note("begun")
+    time.sleep(seconds)
+    note("ended")
+
+def fails():
+    raise ValueError("no good")
+
+CALLBACKS = {"note": note, "slow": slow, "fails": fails}
+
+class Lazy:
+    pass
+
+if "TOWN" in os.environ:
+    kit = shardkit.connect(os.environ["TOWN"])
+    worker = Worker(kit.queues(component="unique"), ["q"], CALLBACKS)
+
+def make(kit):
+    return Worker(kit.queues(component="unique"), ["q"], CALLBACKS, lease=1)
+
+async def amake(kit):
+    worker = AsyncWorker(kit.queues(component="unique"), ["q"], concurrency=2)
+    async def note_it(text):
+        await asyncio.sleep(0)
+        note(text)
+    worker.register("note", note_it)
+    return worker
+
+def mixed(kit):
+    return AsyncWorker(kit.queues(component="unique"), ["q"])
+
+def wrong(kit):
+    return 7
+
+number = 7
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with a module of workers, which is the current one."""
+    (tmp_path / "town_tasks.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(__import__("sys").modules, "town_tasks", raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def kit(town: LocalServers, town_map: Path) -> Iterator[ShardKit]:
+    with shardkit.connect(town.shard_map) as opened:
+        yield opened
+
+
+def done(module: Path) -> list[str]:
+    path = module / "done"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+@pytest.mark.parametrize("name", ["worker", "make", "amake"])
+def test_a_burst_does_what_waits_and_tells(
+    cli: Callable[..., Result],
+    module: Path,
+    kit: ShardKit,
+    town_map: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+) -> None:
+    monkeypatch.setenv("TOWN", str(town_map))
+    tasks = kit.queues(component="unique")
+    tasks.enqueue_many("q", [NewTask("note", [n]) for n in range(5)])
+    result = cli("worker", f"town_tasks:{name}", "--config", town_map, "--burst")
+    assert (result.code, result.out) == (0, "5 tasks done\n"), result
+    assert sorted(done(module)) == [*"01234"]
+    tasks.enqueue("other", "note", ["x"])
+    arguments = ("-c", town_map, "-q", "other", "-q", "q", "-n", "3", "--burst", "--json")
+    result = cli("worker", f"town_tasks:{name}", *arguments)
+    assert json.loads(result.out)["done"] in (1, 6)  # a module's worker is one object
+    assert done(module)[-1] == "x"
+
+
+def test_failures_are_shown_and_every_task_where_it_is_wanted(
+    cli: Callable[..., Result], module: Path, kit: ShardKit, town_map: Path
+) -> None:
+    tasks = kit.queues(component="unique")
+    tasks.enqueue_many("q", [NewTask("note", ["x"]), NewTask("fails")])
+    result = cli("worker", "town_tasks:make", "-c", town_map, "--burst", "--verbose")
+    assert result.code == 0
+    assert result.out == "1 task done, 1 failed\n"
+    assert "task note (q " in result.err
+    assert "failed: ValueError: no good" in result.err
+
+
+def started(module: Path, town_map: Path, *arguments: str) -> subprocess.Popen[str]:
+    """The command in a process of its own."""
+    environment = {**os.environ, "SHARDKIT_CONFIG": str(town_map), "PYTHONPATH": ""}
+    return subprocess.Popen(
+        [*COMMAND, "worker", "town_tasks:make", *arguments],
+        cwd=module,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_a_signal_has_it_finish_what_it_works_on(
+    module: Path, kit: ShardKit, town_map: Path
+) -> None:
+    tasks = kit.queues(component="unique")
+    tasks.enqueue_many("q", [NewTask("slow", [0.3]), NewTask("note", ["not begun"])])
+    process = started(module, town_map, "--json")
+    assert eventually(lambda: done(module) == ["begun"])
+    process.send_signal(signal.SIGINT)  # Ctrl-C; the next test sends SIGTERM
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == 0, err
+    assert json.loads(out)["done"] == 1
+    assert done(module) == ["begun", "ended"]
+    assert tasks.counts("q") == Counts(1, 0, 0, 0)
+
+
+def test_a_second_signal_has_it_give_back_what_it_works_on(
+    module: Path, kit: ShardKit, town_map: Path
+) -> None:
+    tasks = kit.queues(component="unique")
+    tasks.enqueue("q", "slow", [60])
+    process = started(module, town_map)
+    assert eventually(lambda: done(module) == ["begun"])
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.1)  # two signals at once are one
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out) == (130, "0 tasks done, 1 given back\n"), err
+    task = tasks.take("q", timeout=0)
+    assert task is not None
+    assert task.attempts == 1
+
+
+def test_the_task_of_a_worker_that_was_killed_is_done_by_another(
+    module: Path, kit: ShardKit, town_map: Path
+) -> None:
+    tasks = kit.queues(component="unique")
+    tasks.enqueue("q", "slow", [0.3], id="it")
+    process = started(module, town_map)
+    assert eventually(lambda: done(module) == ["begun"])
+    process.kill()
+    process.communicate(timeout=20)
+    assert tasks.counts("q") == Counts(0, 0, 1, 0)
+    again = started(module, town_map)
+    assert eventually(lambda: done(module) == ["begun", "begun", "ended"])
+    again.send_signal(signal.SIGTERM)
+    again.communicate(timeout=20)
+    assert again.returncode == 0
+    assert tasks.counts("q") == Counts(0, 0, 0, 0)
+
+
+def test_a_terminal_shows_how_it_goes(module: Path, kit: ShardKit, town_map: Path) -> None:
+    kit.queues(component="unique").enqueue("q", "slow", [0.5])
+    code, shown = in_terminal(80, "worker", "town_tasks:make", "-c", str(town_map), "--burst")
+    assert code == 0, shown
+    assert "q: 1 running, 0 tasks done" in plain(shown)
+    assert plain(shown).splitlines()[-1].strip().endswith("1 task done")
+
+
+@pytest.mark.parametrize(
+    ("spec", "code", "said"),
+    [
+        ("town_tasks", 2, "is not MODULE:WORKER"),
+        ("no_such_module:worker", 1, "no_such_module cannot be imported"),
+        ("town_tasks:missing", 1, "town_tasks has no missing"),
+        ("town_tasks:number", 1, "is no Worker and makes none"),
+        ("town_tasks:wrong", 1, "is a int"),
+        ("town_tasks:mixed", 1, "not async"),
+    ],
+)
+def test_what_is_no_worker_is_said_in_one_line(
+    cli: Callable[..., Result], module: Path, town_map: Path, spec: str, code: int, said: str
+) -> None:
+    result = cli("worker", spec, "-c", town_map, "--burst")
+    assert result.code == code
+    assert said in result.error()
+
+
+def test_a_topology_has_to_be_named(cli: Callable[..., Result], module: Path) -> None:
+    for name in ("make", "amake"):
+        assert "no topology was named" in cli("worker", f"town_tasks:{name}").error()
+
+
+def test_its_help_has_examples(cli: Callable[..., Result]) -> None:
+    result: Any = cli("worker", "--help")
+    assert "shardkit worker myapp.tasks:worker" in result.out

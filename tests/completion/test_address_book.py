@@ -1,0 +1,266 @@
+"""Address books: any prefix of any name, in the order of bytes, over parts and shards."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from structures_helpers import Face, holder, keys_of
+
+import shardkit
+from shardkit import ShardKit, ShardMap
+from shardkit.completion.names import fold
+from shardkit.errors import InvalidArgumentError, ParameterMismatchError, ShardErrors
+from shardkit.local import LocalServer
+
+AWKWARD = [
+    "{",
+    "a{",
+    "áb",
+    "éü",
+    "é",
+    "日月",
+    "日本",
+    "日本語",
+    "A",
+    "a",
+    "-",
+    "7",
+    "`",
+    "\U0010ffff",
+]
+
+
+@pytest.fixture(params=[("one", 1), ("few", 1), ("few", 5)], ids=str)
+def book(request: pytest.FixtureRequest, face: Face) -> Any:
+    component, parts = request.param
+    return face.kit.address_book(component=component, parts=parts)
+
+
+def test_members_join_and_leave(face: Face, book: Any) -> None:
+    assert face.run(book.join("elves", "Elrond")) is True
+    assert face.run(book.join("elves", "Elrond")) is False
+    assert face.run(book.join("orcs", "Elrond")) is True
+    assert face.run(book.contains("elves", "Elrond")) is True
+    assert face.run(book.contains("elves", "elrond")) is False
+    assert face.run(book.count("elves")) == 1
+    assert face.run(book.leave("elves", "Elrond")) is True
+    assert face.run(book.leave("elves", "Elrond")) is False
+    assert face.run(book.count("elves")) == 0
+    assert face.run(book.complete("elves")) == []
+    assert face.run(book.complete("orcs")) == ["Elrond"]
+
+
+def test_awkward_prefixes_find_exactly_what_begins_with_them(face: Face, book: Any) -> None:
+    assert face.run(book.join_many("g", AWKWARD * 2)) == len(AWKWARD)
+    for prefix in ["", *AWKWARD, "á", "日", "zz", "\U0010fffe"]:
+        wanted = sorted((n for n in AWKWARD if n.startswith(prefix)), key=str.encode)
+        assert face.run(book.complete("g", prefix, limit=100)) == wanted
+        assert face.run(book.complete("g", prefix)) == wanted[:10]
+        assert face.run(book.count("g", prefix)) == len(wanted)
+        assert face.list(book.names("g", prefix)) == wanted
+
+
+def test_the_first_of_all_parts_come_first(face: Face, book: Any) -> None:
+    names = [f"name {n:05}" for n in range(25_000)]
+    assert face.run(book.join_many("many", iter(names))) == 25_000
+    assert face.run(book.complete("many", "name 1", limit=1000)) == names[10_000:11_000]
+    page = face.run(book.complete("many", "name 1", limit=3, after="name 10998"))
+    assert page == ["name 10999", "name 11000", "name 11001"]
+    assert face.run(book.complete("many", "name 1", after="a")) == names[10_000:10_010]
+    assert face.run(book.complete("many", "name 1", after="name 2")) == []
+    assert face.list(book.names("many")) == names
+    assert face.list(book.names("many", "name 07")) == names[7000:8000]
+    assert face.run(book.leave_many("many", names[::2])) == 12_500
+    assert face.run(book.count("many", "name 24")) == 500
+    assert face.run(book.delete("many")) is True
+    assert face.run(book.delete("many")) is False
+
+
+def test_folded_names_are_found_whatever_their_case_and_come_back_as_given(face: Face) -> None:
+    for parts in (1, 3):
+        book = face.kit.address_book(f"b{parts}", component="few", parts=parts, fold=fold)
+        names = ["Éowyn", "ÉOMER", "eo", "E\u0301omund", "Zoë", "zo", "ZO", "Straße"]
+        assert face.run(book.join_many("rohan", names)) == 8
+        assert face.run(book.complete("rohan", "éo")) == ["ÉOMER", "E\u0301omund", "Éowyn"]
+        assert face.run(book.complete("rohan", "E\u0301O")) == ["ÉOMER", "E\u0301omund", "Éowyn"]
+        assert face.run(book.complete("rohan", "e")) == ["eo"]
+        assert face.run(book.complete("rohan", "zo")) == ["ZO", "zo", "Zoë"]
+        assert face.run(book.complete("rohan", "zo", after="ZO")) == ["zo", "Zoë"]
+        assert face.run(book.complete("rohan", "STRASS")) == ["Straße"]
+        assert face.run(book.contains("rohan", "Zo")) is False
+        assert face.run(book.leave("rohan", "ZO")) is True
+        assert face.run(book.complete("rohan", "zo")) == ["zo", "Zoë"]
+
+
+NAMES = st.text(
+    st.one_of(
+        st.sampled_from("ab{`\x7f\x80\xffÿĀ\u07ff\u0800\uffff\U00010000\U0010ffff"),
+        st.characters(exclude_characters="\0", exclude_categories=["Cs"]),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(
+    names=st.lists(NAMES, max_size=40),
+    gone=st.lists(NAMES, max_size=5),
+    prefix=st.one_of(st.just(""), NAMES),
+    cut=st.integers(0, 3),
+    limit=st.integers(1, 12),
+    parts=st.sampled_from([1, 2, 7]),
+    folds=st.booleans(),
+)
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_any_names_are_completed_as_sorting_them_in_python_does(
+    kit: ShardKit,
+    names: list[str],
+    gone: list[str],
+    prefix: str,
+    cut: int,
+    limit: int,
+    parts: int,
+    folds: bool,
+) -> None:
+    if names and cut:
+        prefix = names[0][:cut]
+    shape = fold if folds else None
+    book = kit.address_book(f"p{parts}{folds}", component="few", parts=parts, fold=shape)
+    book.delete("g")
+    assert book.join_many("g", names) == len(set(names))
+    gone += names[::5]
+    assert book.leave_many("g", gone) == len(set(gone) & set(names))
+
+    def order(name: str) -> tuple[bytes, bytes]:
+        return (shape(name) if shape else name).encode(), name.encode()
+
+    def begins(name: str) -> bool:
+        return shape(name).startswith(shape(prefix)) if shape else name.startswith(prefix)
+
+    left = sorted(filter(begins, set(names) - set(gone)), key=order)
+    assert book.complete("g", prefix, limit) == left[:limit]
+    assert book.count("g", prefix) == len(left)
+    assert list(book.names("g", prefix)) == left
+    paged: list[str] = []
+    while page := book.complete("g", prefix, limit, after=paged[-1] if paged else None):
+        paged += page
+    assert paged == left
+
+
+def test_groups_and_parts_are_spread_over_the_shards(kit: ShardKit) -> None:
+    kit.address_book(component="few").join("elves", "Elrond")
+    assert holder(kit, "few", "members:elves").zrange("members:elves", 0, -1) == [b"Elrond"]
+    large = kit.address_book("large", component="many", parts=64)
+    large.join_many("elves", (f"elf {n}" for n in range(5000)))
+    assert keys_of(kit, "many") == {f"large:elves:{n}" for n in range(64)} | {"{large}:meta"}
+    sizes = [kit.client("many", n).dbsize() for n in range(16)]
+    assert all(sizes)
+
+
+def test_a_group_may_be_called_anything(kit: ShardKit) -> None:
+    book = kit.address_book(component="few")
+    for group in ("meta", "a:b", "{", "日本", 7, "a:0"):
+        assert book.join(group, "Elrond") is True
+        assert book.complete(group) == ["Elrond"]
+    assert book.complete("7") == ["Elrond"]  # the same group
+    assert kit.address_book(component="few").complete("meta") == ["Elrond"]
+
+
+def test_other_parameters_are_refused(kit: ShardKit) -> None:
+    kit.address_book(component="few", parts=4, fold=fold).join("elves", "Elrond")
+    for other in ({"parts": 5, "fold": fold}, {"parts": 4}, {"parts": 4, "fold": str.casefold}):
+        book = kit.address_book(component="few", **other)  # type: ignore[arg-type]
+        for call in (lambda: book.complete("elves"), lambda: book.join("elves", "x")):  # noqa: B023
+            with pytest.raises(ParameterMismatchError, match="parameters"):
+                call()
+
+
+def test_what_cannot_be_is_refused_before_anything_is_written(kit: ShardKit) -> None:
+    book = kit.address_book(component="one")
+    for name in ("", "a\0b", "\ud800", b"bytes", None, 7):
+        with pytest.raises(InvalidArgumentError, match="name"):
+            book.join("elves", name)  # type: ignore[arg-type]
+        with pytest.raises(InvalidArgumentError, match="name"):
+            book.join_many("elves", ["Elrond", name])  # type: ignore[list-item]
+        with pytest.raises(InvalidArgumentError, match="name"):
+            book.leave("elves", name)  # type: ignore[arg-type]
+    for prefix in ("a\0", "\ud800", b"a", None):
+        with pytest.raises(InvalidArgumentError, match="prefix"):
+            book.complete("elves", prefix)  # type: ignore[arg-type]
+    for limit in (0, 1001, True, "5"):
+        with pytest.raises(InvalidArgumentError, match="limit"):
+            book.complete("elves", limit=limit)  # type: ignore[arg-type]
+    for group in ("", None, b"elves", 1.5):
+        with pytest.raises(InvalidArgumentError, match="group"):
+            book.join(group, "Elrond")  # type: ignore[arg-type]
+    for options in ({"parts": 0}, {"parts": 1025}, {"fold": "yes"}, {"name": ""}):
+        with pytest.raises(InvalidArgumentError):
+            kit.address_book(component="one", **options)  # type: ignore[arg-type]
+    holes = kit.address_book("holes", component="one", fold=lambda name: name + "\0")
+    with pytest.raises(InvalidArgumentError, match="folded name"):
+        holes.join("elves", "Elrond")
+    assert kit.client("one").dbsize() == 0
+
+
+def test_many_names_of_many_parts_are_read_in_bounded_exchanges(kit: ShardKit) -> None:
+    book = kit.address_book("large", component="few", parts=300)
+    names = [f"{n:04}" for n in range(9000)]
+    book.join_many("g", names)
+    assert book.complete("g", "", 1000) == names[:1000]
+    assert book.complete("g", "8", 1000, after="8100") == names[8101:9000]
+    assert list(book.names("g", "1")) == names[1000:2000]
+    batch = next(book.deferred.complete("g", "", 1000))
+    assert {command.args[-1] for command in batch} == {33}  # type: ignore[union-attr]
+
+
+def test_completing_is_one_exchange_and_writes_nothing(kit: ShardKit) -> None:
+    book = kit.address_book(component="few", parts=5)
+    book.join_many("elves", ["Elrond", "Elros", "Arwen"])
+    steps = book.deferred.complete("elves", "El")
+    batch = next(steps)
+    assert {command.args[0] for command in batch} == {"ZRANGE"}  # type: ignore[union-attr]
+    with pytest.raises(StopIteration) as done:
+        steps.send(kit.driver.link.send(batch))  # type: ignore[arg-type]
+    assert done.value.value == ["Elrond", "Elros"]
+
+
+def test_a_read_only_replica_completes() -> None:
+    def book_on(server: LocalServer) -> Any:
+        described = {"components": {"c": {"entry": {"port": server.port}}}}
+        kit = shardkit.connect(ShardMap.parse(json.dumps(described)))
+        return kit, kit.address_book(component="c", fold=fold, parts=2)
+
+    with LocalServer() as master, LocalServer() as replica:
+        kit, book = book_on(master)
+        with kit:
+            book.join_many("elves", ["Elrond", "Élros", "Arwen"])
+            with replica.client() as client:
+                client.replicaof("127.0.0.1", master.port)
+            with master.client() as client:
+                client.set("last", 1)
+                assert client.wait(1, 20_000) == 1
+        kit, book = book_on(replica)
+        with kit:
+            assert book.complete("elves", "é") == ["Élros"]
+            assert book.count("elves") == 3
+            assert list(book.names("elves")) == ["Arwen", "Elrond", "Élros"]
+            with pytest.raises(ShardErrors) as raised:
+                book.join("elves", "Legolas")
+            assert "read only" in str(raised.value)
+
+
+def test_it_works_on_a_cluster(cluster_map: ShardMap) -> None:
+    with shardkit.connect(cluster_map) as kit:
+        book = kit.address_book(component="cluster", parts=6, fold=fold)
+        names = [f"Elf {n:04}" for n in range(2500)]
+        assert book.join_many("elves", names) == 2500
+        assert book.complete("elves", "eLF 1", 5) == names[1000:1005]
+        assert list(book.names("elves")) == names
+        found = kit.together(*(book.deferred.complete("elves", f"elf {n}") for n in (0, 1, 2)))
+        assert found == [names[n : n + 10] for n in (0, 1000, 2000)]

@@ -1,0 +1,203 @@
+"""Recent contacts: in order, limited, found whatever the case, in a LIST and by time."""
+
+from __future__ import annotations
+
+from typing import Any
+from unicodedata import normalize
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from structures_helpers import Face, holder
+
+import shardkit
+from shardkit import ShardKit, ShardMap
+from shardkit.completion.names import fold
+from shardkit.errors import InvalidArgumentError, ShardErrors
+
+ORDERS = ["list", "time"]
+
+
+@pytest.fixture(params=ORDERS)
+def contacts(request: pytest.FixtureRequest, face: Face) -> Any:
+    return face.kit.recent_contacts(component="few", limit=5, order=request.param)
+
+
+def test_the_last_touched_is_first_and_once(face: Face, contacts: Any) -> None:
+    for contact in ("Alan", "Grace", "Alan", "Kurt"):
+        face.run(contacts.touch(17, contact))
+    assert face.run(contacts.complete(17)) == ["Kurt", "Alan", "Grace"]
+    assert face.run(contacts.complete("17")) == ["Kurt", "Alan", "Grace"]  # the same user
+    assert face.run(contacts.complete(18)) == []
+
+
+def test_the_oldest_are_forgotten_beyond_the_limit(face: Face, contacts: Any) -> None:
+    for number in range(12):
+        face.run(contacts.touch("ada", f"friend {number}"))
+    assert face.run(contacts.complete("ada")) == [f"friend {n}" for n in (11, 10, 9, 8, 7)]
+    assert face.run(contacts.count("ada")) == 5
+    assert face.run(contacts.oldest("ada", 2)) == ["friend 7", "friend 8"]
+
+
+def test_removing_says_whether_it_was_there(face: Face, contacts: Any) -> None:
+    face.run(contacts.touch("ada", "Grace"))
+    assert face.run(contacts.remove("ada", "Grace")) is True
+    assert face.run(contacts.remove("ada", "Grace")) is False
+    face.run(contacts.touch("ada", "Grace"))
+    assert face.run(contacts.delete("ada")) is True
+    assert face.run(contacts.delete("ada")) is False
+
+
+@pytest.mark.parametrize(
+    ("prefix", "found"),
+    [
+        ("é", ["ÉRIC", "E\u0301va", "Éric"]),
+        ("É", ["ÉRIC", "E\u0301va", "Éric"]),
+        ("e\u0301", ["ÉRIC", "E\u0301va", "Éric"]),
+        ("ér", ["ÉRIC", "Éric"]),
+        ("e", []),
+        ("STRASS", ["Straße"]),
+        ("straß", ["Straße"]),
+        ("", ["Straße", "ÉRIC", "E\u0301va", "Éric"]),
+        ("x", []),
+    ],
+)
+def test_any_case_and_form_of_a_prefix_finds_it(
+    face: Face, contacts: Any, prefix: str, found: list[str]
+) -> None:
+    face.run(contacts.touch_many(("a", c) for c in ("Éric", "E\u0301va", "ÉRIC", "Straße")))
+    assert face.run(contacts.complete("a", prefix)) == found
+    assert face.run(contacts.complete("a", prefix, num=1)) == found[:1]
+
+
+def test_many_touches_are_as_one_after_the_other(face: Face, contacts: Any) -> None:
+    touches = [(user, f"friend {n % 7}") for n in range(300) for user in ("ada", "bo", n % 5)]
+    assert face.run(contacts.touch_many(touches)) == 900
+    one_by_one = face.kit.recent_contacts("slow", component="few", limit=5, order=contacts.order)
+    for user, contact in touches[-60:]:
+        face.run(one_by_one.touch(user, contact))
+    for user in ("ada", "bo"):
+        assert face.run(contacts.complete(user)) == face.run(one_by_one.complete(user))
+    assert face.run(contacts.touch_many([])) == 0
+
+
+def test_users_are_spread_over_the_shards(kit: ShardKit) -> None:
+    contacts = kit.recent_contacts(component="few")
+    contacts.touch_many((user, "Grace") for user in range(40))
+    sizes = [kit.client("few", n).dbsize() for n in range(4)]
+    assert sum(sizes) == 40
+    assert all(sizes)
+
+
+def test_by_time_they_have_times_of_the_servers_clock(face: Face) -> None:
+    contacts = face.kit.recent_contacts("contacts", component="one", order="time", limit=2000)
+    face.run(contacts.touch_many(("ada", f"friend {n}") for n in range(1500)))
+    [(newest, at), (_, before)] = face.run(contacts.times("ada", 2))
+    assert newest == "friend 1499"
+    seconds = face.kit.clients.get(face.kit.topology.component("one"), None).time()[0]
+    assert abs(seconds - at) < 60
+    assert before < at
+    assert len(face.run(contacts.complete("ada"))) == 1500  # more than a page
+    assert face.run(contacts.complete("ada", "friend 149", num=3)) == [
+        "friend 1499",
+        "friend 1498",
+        "friend 1497",
+    ]
+
+
+def test_a_clock_that_goes_back_does_not_change_the_order(kit: ShardKit) -> None:
+    contacts = kit.recent_contacts(component="one", order="time")
+    kit.client("one").zadd("recent:ada", {"of the future": 4e15})
+    contacts.touch("ada", "Grace")
+    assert contacts.complete("ada") == ["Grace", "of the future"]
+    assert kit.client("one").zscore("recent:ada", "Grace") == 4e15 + 1
+
+
+def test_a_touch_is_atomic_and_leaves_a_list(kit: ShardKit) -> None:
+    contacts = kit.recent_contacts(component="few", limit=3)
+    for name in ("a", "b", "c", "b", "d"):
+        contacts.touch("ada", name)
+    assert holder(kit, "few", "recent:ada").lrange("recent:ada", 0, -1) == [b"d", b"b", b"c"]
+
+
+def test_the_other_kind_of_list_is_refused_by_the_server(kit: ShardKit) -> None:
+    kit.recent_contacts(component="one").touch("ada", "Grace")
+    by_time = kit.recent_contacts(component="one", order="time")
+    for call in (lambda: by_time.touch("ada", "Alan"), lambda: by_time.complete("ada")):
+        with pytest.raises(ShardErrors) as raised:
+            call()
+        assert "WRONGTYPE" in str(raised.value)
+    assert kit.recent_contacts(component="one").complete("ada") == ["Grace"]
+
+
+def test_what_cannot_be_is_refused_before_anything_is_written(kit: ShardKit) -> None:
+    contacts = kit.recent_contacts(component="one")
+    for contact in ("", "a\0b", "\ud800", b"bytes", None, 7):
+        with pytest.raises(InvalidArgumentError, match="contact"):
+            contacts.touch("ada", contact)  # type: ignore[arg-type]
+        with pytest.raises(InvalidArgumentError, match="contact"):
+            contacts.touch_many([("ada", "Grace"), ("ada", contact)])  # type: ignore[list-item]
+    for user in ("", b"ada", None, True, 1.5):
+        with pytest.raises(InvalidArgumentError, match="user"):
+            contacts.touch(user, "Grace")  # type: ignore[arg-type]
+    for options in ({"limit": 0}, {"limit": 10_001}, {"order": "random"}, {"name": ""}):
+        with pytest.raises(InvalidArgumentError):
+            kit.recent_contacts(component="one", **options)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match="no times"):
+        contacts.times("ada")
+    for num in (0, 1001):
+        with pytest.raises(InvalidArgumentError, match="num"):
+            contacts.oldest("ada", num)
+    assert kit.client("one").dbsize() == 0
+
+
+# Letters whose cases and forms are not one to one: ß, dotted and dotless i, final sigma, dž.
+LETTERS = "aAàÀá\u0301ßSs\u0130iI\u0131\u03c3\u03c2\u03a3\u01c5é😀\U0010ffff"
+NAMES = st.text(st.sampled_from(LETTERS), min_size=1, max_size=3)
+
+
+@given(
+    touches=st.lists(st.tuples(st.integers(0, 2), NAMES), max_size=30),
+    prefix=st.one_of(st.just(""), NAMES),
+    order=st.sampled_from(ORDERS),
+    limit=st.integers(1, 6),
+)
+@settings(
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_any_touches_give_what_a_list_in_python_gives(
+    kit: ShardKit, touches: list[tuple[int, str]], prefix: str, order: str, limit: int
+) -> None:
+    contacts = kit.recent_contacts(component="few", order=order, limit=limit)
+    model: dict[int, list[str]] = {}
+    for user in range(3):
+        contacts.delete(user)
+    half = len(touches) // 2
+    for user, contact in touches[:half]:
+        contacts.touch(user, contact)
+    contacts.touch_many(touches[half:])
+    for user, contact in touches:
+        mine = model.setdefault(user, [])
+        model[user] = [contact, *(other for other in mine if other != contact)][:limit]
+    for user in range(3):
+        mine = model.get(user, [])
+        assert contacts.complete(user) == mine
+        wanted = [c for c in mine if fold(c).startswith(fold(prefix))]
+        assert contacts.complete(user, prefix) == wanted
+
+
+@given(st.text())
+def test_folding_is_blind_to_case_and_form(text: str) -> None:
+    folded = fold(text)
+    assert fold(normalize("NFC", text)) == fold(normalize("NFD", text)) == folded
+    assert fold(text.casefold()) == folded
+    assert fold(folded) == folded
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_it_works_on_a_cluster(order: str, cluster_map: ShardMap) -> None:
+    with shardkit.connect(cluster_map) as kit:
+        contacts = kit.recent_contacts(component="cluster", order=order, limit=3, name=order)
+        contacts.touch_many((user, f"friend {n}") for user in range(20) for n in range(5))
+        found = kit.together(*(contacts.deferred.complete(user) for user in range(20)))
+        assert found == [["friend 4", "friend 3", "friend 2"]] * 20

@@ -1,0 +1,130 @@
+"""The step that calls a function: on both faces, in lock step, and when it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from operation_helpers import AwaitingScriptedLink, ScriptedLink, say, steps
+
+from shardkit.commands import Call
+from shardkit.drivers import AwaitingDriver, BlockingDriver
+from shardkit.operation import Operation, Page, Stream
+
+
+class Run:
+    """A driver of either kind over a link that keeps a record."""
+
+    def __init__(self, blocks: bool) -> None:
+        self.blocks = blocks
+        self.link: Any = ScriptedLink() if blocks else AwaitingScriptedLink()
+        self.driver: Any = BlockingDriver(self.link) if blocks else AwaitingDriver(self.link)
+
+    async def one(self, operation: Operation[Any]) -> Any:
+        found = self.driver.run(operation)
+        return await found if inspect.isawaitable(found) else found
+
+    async def together(self, *operations: Operation[Any]) -> Any:
+        found = self.driver.together(*operations)
+        return await found if inspect.isawaitable(found) else found
+
+
+@pytest.fixture(params=["blocking", "awaiting"])
+def run(request: pytest.FixtureRequest) -> Run:
+    return Run(request.param == "blocking")
+
+
+def refuse(what: str) -> None:
+    raise OSError(what)
+
+
+def calling(function: Callable[..., Any], *args: Any) -> Operation[Any]:
+    try:
+        return (yield Call(function, args))
+    except OSError as error:
+        return f"caught {error}"
+
+
+async def test_a_function_is_called_and_its_value_sent_into_the_steps(run: Run) -> None:
+    found = await run.one(steps("a", [say("GET", 1)], Call(divmod, (7, 2)), [say("GET", 2)]))
+    assert found == ("a", [[1], (3, 1), [2]])
+    assert run.link.record == [[("GET", 1)], [("GET", 2)]]
+
+
+async def test_what_it_raises_is_raised_at_the_yield(run: Run) -> None:
+    assert await run.one(calling(refuse, "disk full")) == "caught disk full"
+    with pytest.raises(ZeroDivisionError):
+        await run.one(calling(divmod, 1, 0))
+
+
+async def test_a_value_of_any_type_is_passed_on_as_it_is(run: Run) -> None:
+    for value in (None, [], ValueError("a value"), (1, 2)):
+        assert await run.one(calling(lambda value=value: value)) is value
+
+
+async def test_the_event_loop_goes_on_while_a_function_blocks() -> None:
+    run, going = Run(blocks=False), threading.Event()
+    task = asyncio.ensure_future(run.one(calling(going.wait, 30)))
+    await asyncio.sleep(0)
+    going.set()
+    assert await task is True
+
+
+async def test_a_blocking_kits_function_runs_in_the_callers_thread() -> None:
+    found = await Run(blocks=True).one(calling(threading.get_ident))
+    assert found == threading.get_ident()
+
+
+async def test_many_operations_get_each_its_own_value_or_error(run: Run) -> None:
+    found = await run.together(
+        calling(divmod, 9, 2),
+        steps("b", [say("GET", 1)], Call(abs, (-3,)), [say("GET", 2)]),
+        calling(refuse, "gone"),
+        steps("d", Call(abs, (-4,)), [say("GET", 3)]),
+    )
+    assert found == [(4, 1), ("b", [[1], 3, [2]]), "caught gone", ("d", [4, [3]])]
+    # The calls of one turn come between the exchanges, which are shared all the same.
+    assert len(run.link.record) == 3
+
+    with pytest.raises(ExceptionGroup, match="1 of 3") as raised:
+        await run.together(calling(abs, -1), calling(divmod, 1, 0), calling(abs, -2))
+    assert [type(error) for error in raised.value.exceptions] == [ZeroDivisionError]
+
+
+async def test_calls_of_one_turn_run_at_the_same_time_on_the_awaiting_face() -> None:
+    meeting = threading.Barrier(3, timeout=30)
+    found = await Run(blocks=False).together(*[calling(meeting.wait) for _ in range(3)])
+    assert sorted(found) == [0, 1, 2]
+
+
+async def test_a_stream_may_call_between_its_pages(run: Run) -> None:
+    def stream() -> Stream[int]:
+        for start in (0, 2):
+            page = yield Call(range, (start, start + 2))
+            yield Page(page)
+
+    found = run.driver.iterate(stream())
+    values = [v async for v in found] if isinstance(found, AsyncIterator) else list(found)
+    assert values == [0, 1, 2, 3]
+
+
+async def test_a_cancelled_task_ends_its_steps_at_once() -> None:
+    going, ended = threading.Event(), []
+
+    def waiting() -> Operation[None]:
+        try:
+            yield Call(going.wait, (30,))
+        finally:
+            ended.append(True)
+
+    task = asyncio.ensure_future(Run(blocks=False).one(waiting()))
+    await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended == [True]
+    going.set()

@@ -1,0 +1,42 @@
+"""What the tests of task queues share."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import redis
+from structures_helpers import holder
+
+from shardkit import ShardKit
+
+
+class Clock:
+    """A time that a test sets: given to queues as ``now``."""
+
+    def __init__(self, seconds: float = 1_000_000.0) -> None:
+        self.seconds = seconds
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def server_of(kit: ShardKit, component: str, queue: str) -> redis.Redis:
+    """A client of the server on which a queue lives."""
+    key = f"queues:{{{queue}}}"
+    if not kit.component(component).shards:
+        client: Any = kit.client(component)
+        return client
+    return holder(kit, component, key)
+
+
+def eventually(done: Callable[[], Any], seconds: float = 20) -> bool:
+    """Whether something is done in time."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if done():
+            return True
+        threading.Event().wait(0.005)
+    return False

@@ -1,0 +1,413 @@
+"""Task queues: order, delays, leases, retries, dead letters, and what others push."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from queue_helpers import Clock, server_of
+from structures_helpers import Face, faced
+
+import shardkit
+from shardkit import ShardKit, ShardMap
+from shardkit.errors import InvalidArgumentError
+from shardkit.local import LocalCluster
+from shardkit.queues.envelope import LONGEST_TASK, NewTask, Task
+from shardkit.queues.steps import Counts
+from shardkit.queues.task_queues import delayed_first
+
+COMPONENTS = ["many", "one"]
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_tasks_come_out_in_the_order_in_which_they_went_in(face: Face, component: str) -> None:
+    queues, run = face.kit.queues(component=component), face.run
+    first = run(queues.enqueue("email", "send", [1, "Ünï", None, {"a": [2.5]}]))
+    others = run(queues.enqueue_many("email", [NewTask("note", [n]) for n in range(2500)]))
+    assert len({first, *others}) == 2501
+    assert run(queues.length("email")) == 2501
+    assert run(queues.take("email")) == Task(
+        first, "email", "send", (1, "Ünï", None, {"a": [2.5]}), 1
+    )
+    for n in range(20):
+        task = run(queues.take(["email"], timeout=0))
+        assert (task.name, task.args) == ("note", (n,))
+        assert run(queues.acknowledge(task)) is True
+        assert run(queues.acknowledge(task)) is False
+    assert run(queues.counts("email")) == Counts(2480, 0, 1, 0)
+    assert run(queues.take("other", timeout=0)) is None
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_the_first_queue_that_has_a_task_is_served(face: Face, component: str) -> None:
+    queues, run = face.kit.queues(component=component), face.run
+    names = [f"p{n}" for n in range(8)]
+    for name in reversed(names):
+        run(queues.enqueue_many(name, [NewTask(name), NewTask(name)]))
+    taken = [run(queues.take(names, timeout=0)).queue for _ in range(16)]
+    assert taken == [name for name in names for _ in range(2)]
+    assert run(queues.take(names, timeout=0)) is None
+
+
+def test_queues_of_one_priority_take_turns(face: Face) -> None:
+    queues, run = face.kit.queues(component="one"), face.run
+    for name in ("a", "b", "c", "low"):
+        run(queues.enqueue_many(name, [NewTask("x")] * 4))
+    run(queues.enqueue("urgent", "x"))
+    order = ["urgent", ("a", "b", "c"), "low"]
+    taken = [run(queues.take(order, timeout=0)).queue for _ in range(17)]
+    assert taken[0] == "urgent"
+    assert {*taken[1:4]} == {*taken[4:7]} == {*taken[7:10]} == {*taken[10:13]} == {"a", "b", "c"}
+    assert taken[13:] == ["low"] * 4
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_delayed_tasks_come_when_they_are_due_oldest_first(face: Face, component: str) -> None:
+    clock = Clock()
+    queues, run = face.kit.queues(component=component, now=clock), face.run
+    run(queues.enqueue("q", "later", delay=20))
+    run(queues.enqueue("q", "soon", delay=10))
+    run(queues.enqueue("q", "now", delay=-5))
+    run(queues.enqueue_many("q", [NewTask(f"same {n}", delay=15) for n in range(30)]))
+    assert run(queues.next_due("q")) == clock() + 10
+    assert run(queues.counts("q")) == Counts(1, 32, 0, 0)
+    assert run(queues.take("q", timeout=0)).name == "now"
+    assert run(queues.take("q", timeout=0)) is None
+    clock.seconds += 10
+    assert run(queues.take("q", timeout=0)).name == "soon"
+    clock.seconds += 10
+    assert run(queues.move_due("q", limit=5)) == 5
+    assert run(queues.move_due("q")) == 26
+    assert run(queues.move_due("q")) == 0
+    names = [run(queues.take("q", timeout=0)).name for _ in range(31)]
+    assert names == [*(f"same {n}" for n in range(30)), "later"]
+    assert run(queues.next_due("q")) is None
+
+
+def test_delayed_queues_can_come_before_normal_ones(face: Face) -> None:
+    clock = Clock()
+    queues, run = face.kit.queues(component="many", now=clock), face.run
+    order = delayed_first("high", "low")
+    assert order == ["high-delayed", "high", "low-delayed", "low"]
+    for name in ("low", "high"):
+        run(queues.enqueue(name, "at once"))
+        run(queues.enqueue(f"{name}-delayed", "delayed", delay=3))
+    clock.seconds += 3
+    taken = [run(queues.take(order, timeout=0)) for _ in range(4)]
+    assert [task.queue for task in taken] == order
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_an_id_is_not_queued_twice_as_long_as_its_task_is_there(face: Face, component: str) -> None:
+    clock = Clock()
+    queues, run = face.kit.queues(component=component, now=clock, attempts=1), face.run
+    for delay, moved in ((0, 0), (5, 5)):
+        assert run(queues.enqueue("q", "x", [1], id="me", delay=delay)) == "me"
+        assert run(queues.enqueue("q", "y", [2], id="me")) == "me"  # waiting, or delayed
+        clock.seconds += moved
+        task = run(queues.take("q", timeout=0))
+        assert (task.name, task.args) == ("x", (1,))
+        run(queues.enqueue("q", "y", id="me"))  # taken
+        assert run(queues.counts("q")) == Counts(0, 0, 1, 0)
+        assert run(queues.acknowledge(task))
+    run(queues.enqueue("q", "x", id="me"))
+    assert run(queues.fail(run(queues.take("q", timeout=0)), "no"))
+    assert run(queues.counts("q")) == Counts(0, 0, 0, 1)
+    run(queues.enqueue("q", "z", id="me"))  # a dead one begins anew
+    assert run(queues.counts("q")) == Counts(1, 0, 0, 0)
+    assert run(queues.take("q", timeout=0)) == Task("me", "q", "z", (), 1)
+
+
+def test_a_task_that_was_not_taken_can_be_cancelled(face: Face) -> None:
+    clock = Clock()
+    queues, run = face.kit.queues(component="many", now=clock), face.run
+    for n in range(3):
+        run(queues.enqueue("q", "x", [n], id=f"w{n}"))
+    run(queues.enqueue("q", "x", id="d", delay=9))
+    assert run(queues.cancel("q", "w1")) is True
+    assert run(queues.cancel("q", "w1")) is False
+    assert run(queues.cancel("q", "d")) is True
+    assert run(queues.cancel("q", "no such")) is False
+    task = run(queues.take("q", timeout=0))
+    assert run(queues.cancel("q", "w0")) is False  # somebody works on it
+    assert run(queues.take("q", timeout=0)).id == "w2"
+    assert run(queues.acknowledge(task))
+    run(queues.enqueue("q", "x", id="w1"))  # and can come again
+    assert run(queues.take("q", timeout=0)).id == "w1"
+
+
+# ---- leases and attempts
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_a_task_whose_lease_ended_is_somebody_elses(face: Face, component: str) -> None:
+    clock = Clock()
+    queues, run = face.kit.queues(component=component, now=clock), face.run
+    run(queues.enqueue("q", "x", id="t"))
+    first = run(queues.take("q", lease=10, timeout=0))
+    clock.seconds += 9
+    assert run(queues.extend(first, 10)) is True
+    clock.seconds += 9
+    assert run(queues.take("q", timeout=0)) is None
+    clock.seconds += 1
+    second = run(queues.take("q", lease=10, timeout=0))
+    assert second == Task("t", "q", "x", (), 2)
+    # The first one comes late, with a number that is not the task's any more.
+    assert run(queues.acknowledge(first)) is False
+    assert run(queues.extend(first)) is False
+    assert run(queues.release(first)) is False
+    assert run(queues.fail(first, "late")) is False
+    assert run(queues.counts("q")) == Counts(0, 0, 1, 0)
+    assert run(queues.acknowledge(second)) is True
+    assert run(queues.counts("q")) == Counts(0, 0, 0, 0)
+
+
+def test_who_is_late_but_before_everybody_else_may_still_acknowledge(face: Face) -> None:
+    clock = Clock()
+    queues, run = face.kit.queues(component="many", now=clock, attempts=2), face.run
+    run(queues.enqueue("q", "x"))
+    task = run(queues.take("q", lease=1, timeout=0))
+    clock.seconds += 2
+    assert run(queues.move_due("q")) == 1
+    assert run(queues.extend(task)) is False
+    assert run(queues.acknowledge(task)) is True  # it waits: nobody does it again
+    assert run(queues.take("q", timeout=0)) is None
+    run(queues.enqueue("q", "x"))
+    for _ in range(2):
+        task = run(queues.take("q", lease=1, timeout=0))
+        clock.seconds += 2
+    assert run(queues.take("q", timeout=0)) is None
+    assert run(queues.counts("q")) == Counts(0, 0, 0, 1)
+    assert run(queues.acknowledge(task)) is True  # it is dead: it is not any more
+    assert run(queues.counts("q")) == Counts(0, 0, 0, 0)
+
+
+def test_a_task_that_kills_its_workers_dies(face: Face) -> None:
+    clock = Clock()
+    queues, run = face.kit.queues(component="many", now=clock, attempts=3), face.run
+    run(queues.enqueue("q", "poison", [1], id="p"))
+    for attempt in (1, 2, 3):
+        assert run(queues.take("q", lease=1, timeout=0)).attempts == attempt
+        clock.seconds += 1
+    assert run(queues.take("q", timeout=0)) is None
+    [dead] = face.list(queues.dead("q"))
+    assert (dead.id, dead.name, dead.args, dead.attempts) == ("p", "poison", (1,), 3)
+    assert "lease ended" in dead.reason
+    assert dead.at == clock()
+
+
+def test_what_failed_is_tried_again_ever_later_and_then_is_dead(face: Face) -> None:
+    clock = Clock()
+    queues = face.kit.queues(component="many", now=clock, retry_delay=2, longest_retry_delay=6)
+    run = face.run
+    run(queues.enqueue("q", "x", id="t"))
+    waited = []
+    for attempt in range(1, 6):
+        task = run(queues.take("q", timeout=0))
+        assert task.attempts == attempt
+        assert run(queues.fail(task, f"reason {attempt}")) is True
+        assert run(queues.fail(task, "again")) is False
+        if due := run(queues.next_due("q")):
+            waited.append(due - clock())
+            clock.seconds = due
+    assert waited == [2, 4, 6, 6]
+    [dead] = face.list(queues.dead("q"))
+    assert (dead.reason, dead.attempts, dead.at) == ("reason 5", 5, clock())
+    assert run(queues.revive("q", "t")) is True
+    assert run(queues.revive("q", "t")) is False
+    task = run(queues.take("q", timeout=0))
+    assert task.attempts == 1
+    assert run(queues.fail(task, delay=100)) is True
+    assert run(queues.next_due("q")) == clock() + 100
+
+
+def test_what_is_given_back_waits_as_the_first_and_counts_no_attempt(face: Face) -> None:
+    clock = Clock()
+    queues, run = face.kit.queues(component="many", now=clock), face.run
+    run(queues.enqueue_many("q", [NewTask("a"), NewTask("b")]))
+    task = run(queues.take("q", timeout=0))
+    assert run(queues.release(task)) is True
+    assert run(queues.release(task)) is False
+    assert run(queues.take("q", timeout=0)) == task
+    assert run(queues.release(task, delay=5)) is True
+    assert run(queues.take("q", timeout=0)).name == "b"
+    clock.seconds += 5
+    assert run(queues.take("q", timeout=0)) == task
+
+
+def test_dead_letters_come_page_by_page_and_are_revived_together(face: Face) -> None:
+    clock = Clock()
+    queues, run = face.kit.queues(component="many", now=clock, attempts=1), face.run
+    run(queues.enqueue_many("q", [NewTask("x", [n]) for n in range(250)]))
+    for _ in range(250):
+        run(queues.fail(run(queues.take("q", timeout=0)), "no"))
+    assert sorted(dead.args[0] for dead in face.list(queues.dead("q"))) == [*range(250)]
+    assert run(queues.revive_all("q")) == 250
+    assert run(queues.revive_all("q")) == 0
+    assert run(queues.counts("q")) == Counts(250, 0, 0, 0)
+
+
+def test_a_queue_can_be_emptied(face: Face, kit: ShardKit) -> None:
+    queues, run = face.kit.queues(component="one"), face.run
+    run(queues.enqueue("other", "x"))
+    run(queues.enqueue_many("q", [NewTask("x"), NewTask("y"), NewTask("z", (), 60)]))
+    task = run(queues.take("q"))
+    assert run(queues.purge("q")) == Counts(1, 1, 1, 0)
+    assert run(queues.counts("q")) == Counts(0, 0, 0, 0)
+    assert run(queues.acknowledge(task)) is False
+    assert run(queues.length("other")) == 1
+    assert server_of(kit, "one", "q").keys("queues:{q}*") == []
+
+
+# ---- what others push
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_tasks_that_others_push_are_done_too(face: Face, kit: ShardKit, component: str) -> None:
+    queues, run = face.kit.queues(component=component), face.run
+    server = server_of(kit, component, "email")
+    two, four = '["send", [7, "ann"]]', '["their id", "email", "send", [8]]'
+    server.rpush("queues:{email}", two, four, two, four, '[null, "email", "send", []]')
+    taken = [run(queues.take("email", timeout=0)) for _ in range(4)]
+    assert [(task.name, task.args) for task in taken] == [
+        ("send", (7, "ann")),
+        ("send", (8,)),
+        ("send", (7, "ann")),
+        ("send", ()),
+    ]
+    assert taken[1].id == "their id"  # which was pushed twice, and is done once
+    assert len({task.id for task in taken}) == 4
+    assert run(queues.take("email", timeout=0)) is None
+    for task in taken:
+        assert run(queues.acknowledge(task))
+    assert server.keys("queues:*") == []
+
+
+MALFORMED = [
+    b"garbage",
+    b"",
+    b"\xff\x00",
+    b"7",
+    b"null",
+    b'"text"',
+    b'{"name": "x"}',
+    b"[]",
+    b'["a", [], 3]',
+    b'["id", "q", "name"]',
+    b'["name", {"a": 1}]',
+    b'["name", "args"]',
+    b'["", []]',
+    b'[1, "q", null, []]',
+    b"[" * 5000,
+    b"[" * 500 + b"]" * 500,
+    b'["i", "q", "x", [NaN',
+]
+
+
+def test_what_is_no_task_goes_to_the_dead_letters_and_stops_nobody(
+    face: Face, kit: ShardKit
+) -> None:
+    queues, run = face.kit.queues(component="many"), face.run
+    server = server_of(kit, "many", "q")
+    server.rpush("queues:{q}", *MALFORMED)
+    run(queues.enqueue("q", "good"))
+    assert run(queues.take("q", timeout=0)).name == "good"
+    dead = face.list(queues.dead("q"))
+    assert sorted(letter.stored for letter in dead) == sorted(MALFORMED)
+    assert all(letter.name is None and letter.reason for letter in dead)
+    assert run(queues.revive("q", dead[0].id)) is True
+    assert run(queues.take("q", timeout=0)) is None  # and is dead again
+    assert run(queues.counts("q")) == Counts(0, 0, 1, len(MALFORMED))
+
+
+def test_many_copies_of_one_task_do_not_hold_up_a_script(face: Face, kit: ShardKit) -> None:
+    queues, run = face.kit.queues(component="many"), face.run
+    server = server_of(kit, "many", "q")
+    for _ in range(3):
+        server.rpush("queues:{q}", *['["same", "q", "x", []]'] * 150)
+    task = run(queues.take("q", timeout=0))
+    assert task.id == "same"
+    taken = [run(queues.take("q", timeout=0)) for _ in range(5)]
+    assert taken == [None] * 5
+    assert run(queues.length("q")) == 0
+
+
+# ---- on a cluster
+
+
+@pytest.fixture(scope="module")
+def cluster_map() -> Iterator[ShardMap]:
+    with LocalCluster() as cluster:
+        entry = dict(cluster.entry.fields)
+        yield ShardMap.parse(json.dumps({"components": {"cluster": {"entry": entry}}}))
+
+
+@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
+def test_queues_live_all_over_a_cluster(cluster_map: ShardMap, kind: str) -> None:
+    with shardkit.connect(cluster_map) as kit:
+        kit.client("cluster").flushall()
+    with faced(kind, cluster_map) as face:
+        queues, run = face.kit.queues(component="cluster", attempts=1), face.run
+        names = [f"q{n}" for n in range(6)]
+        for name in reversed(names):
+            run(queues.enqueue(name, "x"))
+        taken = [run(queues.take(names)) for _ in range(6)]
+        assert [task.queue for task in taken] == names
+        for name in names:
+            run(queues.enqueue(name, "later", delay=0.05))
+        later = [run(queues.take(names, timeout=5)) for _ in range(6)]
+        assert sorted(task.queue for task in later) == names
+        assert run(queues.take(names, timeout=0.05)) is None
+        assert run(queues.fail(later[0], "no"))
+        assert [dead.reason for dead in face.list(queues.dead(later[0].queue))] == ["no"]
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda q: q.enqueue("", "x"), "name=''"),
+        (lambda q: q.enqueue("a{b}", "x"), "queue='a{b}'"),
+        (lambda q: q.enqueue("q", ""), "name=''"),
+        (lambda q: q.enqueue("q", None), "name=None"),
+        (lambda q: q.enqueue("q", "x", "text"), "args='text'"),
+        (lambda q: q.enqueue("q", "x", [object()]), "cannot be said in JSON"),
+        (lambda q: q.enqueue("q", "x", [math.nan]), "cannot be said in JSON"),
+        (lambda q: q.enqueue("q", "x", ["\ud800"]), "cannot be said in JSON"),
+        (lambda q: q.enqueue("q", "x", [b"bytes"]), "cannot be said in JSON"),
+        (lambda q: q.enqueue("q", "x", ["a" * LONGEST_TASK]), "bytes"),
+        (lambda q: q.enqueue("q", "x", id=""), "id=''"),
+        (lambda q: q.enqueue("q", "x", id="a" * 201), "id="),
+        (lambda q: q.enqueue("q", "x", delay=math.inf), "delay=inf"),
+        (lambda q: q.enqueue("q", "x", delay=math.nan), "delay=nan"),
+        (lambda q: q.enqueue("q", "x", delay="1"), "delay='1'"),
+        (lambda q: q.take([]), "queues=[]"),
+        (lambda q: q.take(["a", "a"]), "queues=['a', 'a']"),
+        (lambda q: q.take(["a", ()]), "name=()"),
+        (lambda q: q.take([1]), "name=1"),
+        (lambda q: q.take([["a"]]), "name=['a']"),
+        (lambda q: q.length(["a"]), "name=['a']"),
+        (lambda q: q.take("q", timeout=-1), "timeout=-1"),
+        (lambda q: q.take("q", lease=0), "lease=0"),
+        (lambda q: q.move_due("q", limit=0), "limit=0"),
+    ],
+)
+def test_what_does_not_fit_is_refused(face: Face, kit: ShardKit, call: Any, said: str) -> None:
+    with pytest.raises(InvalidArgumentError) as error:
+        face.run(call(face.kit.queues(component="one")))
+    assert said in str(error.value)
+    assert server_of(kit, "one", "q").dbsize() == 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"name": ""}, {"name": "{all}"}, {"attempts": 0}, {"retry_delay": 0}, {"retry_delay": "1"}],
+)
+def test_parameters_that_do_not_fit_are_refused(kit: ShardKit, options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgumentError):
+        kit.queues(component="one", **options)

@@ -1,0 +1,279 @@
+"""Workers, in threads and on event loops: what they do, and how they end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from queue_helpers import eventually, server_of
+from structures_helpers import Face
+
+import shardkit
+from shardkit import AsyncShardKit, ShardKit, ShardMap
+from shardkit.errors import ClosedError, InvalidArgumentError
+from shardkit.queues.async_worker import AsyncWorker
+from shardkit.queues.callbacks import Summary
+from shardkit.queues.envelope import NewTask
+from shardkit.queues.steps import Counts
+from shardkit.queues.worker import Worker
+
+NOTHING = Counts(0, 0, 0, 0)
+
+
+def worker_of(face: Face, *args: Any, component: str = "many", **options: Any) -> Any:
+    """A worker of either kind."""
+    kind: Any = Worker if face.runner is None else AsyncWorker
+    tasks = face.kit.queues(component=component, retry_delay=0.01, attempts=3)
+    return kind(tasks, *args, **options)
+
+
+@pytest.mark.parametrize("concurrency", [1, 5])
+def test_a_burst_does_all_that_waits_and_what_it_queues(
+    face: Face, kit: ShardKit, concurrency: int
+) -> None:
+    worker = worker_of(face, ["high", "low"], concurrency=concurrency)
+    tasks = kit.queues(component="many")
+    done: list[int] = []
+
+    @worker.task()
+    def count(n: int) -> None:
+        done.append(n)
+        if n < 100:
+            tasks.enqueue("low", "count", [n + 100])
+
+    tasks.enqueue_many("low", [NewTask("count", [n]) for n in range(50)])
+    tasks.enqueue_many("high", [NewTask("count", [n]) for n in range(50, 100)])
+    told: list[tuple[int, int]] = []
+    summary = face.run(
+        worker.run(burst=True, tell=lambda s, running: told.append((s.done, running)))
+    )
+    assert summary == Summary(done=200)
+    assert sorted(done) == [*range(200)]
+    if concurrency == 1:
+        assert done[:50] == [*range(50, 100)]
+    assert told[-1] == (200, 0)
+    assert tasks.counts("high") == tasks.counts("low") == NOTHING
+    assert face.run(worker.run(burst=True)).done == 200  # nothing more
+
+
+def test_what_raises_or_is_unknown_is_tried_again_and_stops_nobody(
+    face: Face, kit: ShardKit, caplog: pytest.LogCaptureFixture
+) -> None:
+    tries: list[int] = []
+
+    def flaky(n: int) -> None:
+        tries.append(n)
+        if len(tries) < 3:
+            raise RuntimeError("not yet")
+
+    def leave() -> None:
+        raise SystemExit(3)
+
+    worker = worker_of(face, "q", {"flaky": flaky, "leave": leave, "fine": lambda: None})
+    tasks = kit.queues(component="many")
+    tasks.enqueue_many("q", [NewTask("flaky", [1]), NewTask("leave"), NewTask("unknown")])
+    tasks.enqueue_many("q", [NewTask("flaky", ["too", "many"]), NewTask("fine")])
+    server_of(kit, "many", "q").rpush("queues:{q}", "garbage", '["fine", []]')
+    with caplog.at_level(logging.INFO, "shardkit.queues"):
+        assert eventually(
+            lambda: face.run(worker.run(burst=True)) and not tasks.counts("q").delayed
+        )
+    assert tries == [1, 1, 1]
+    assert worker.summary == Summary(done=3, failed=2 + 3 + 3 + 3)
+    letters = {dead.name: dead.reason for dead in tasks.dead("q")}
+    assert letters["leave"] == "SystemExit: 3"
+    assert letters["unknown"] == "LookupError: no callback is registered for 'unknown'"
+    assert letters["flaky"].startswith("TypeError: ")
+    assert letters[None].startswith("no JSON")
+    assert tasks.counts("q") == Counts(0, 0, 0, 4)
+    messages = [record.getMessage() for record in caplog.records]
+    assert any(" done in " in message for message in messages)
+    assert any("attempt 2) failed: RuntimeError: not yet" in message for message in messages)
+
+
+def test_a_worker_is_stopped_when_it_has_finished_what_it_works_on(kit: ShardKit) -> None:
+    tasks = kit.queues(component="many")
+    begun, finish = threading.Event(), threading.Event()
+    worker = Worker(tasks, ["q"], concurrency=2)
+
+    @worker.task("slow")
+    def slow() -> None:
+        begun.set()
+        assert finish.wait(30)
+
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(worker.run)
+        tasks.enqueue("q", "slow")
+        assert begun.wait(30)
+        worker.stop()
+        assert not running.done()
+        finish.set()
+        assert running.result(30) == Summary(done=1)
+    tasks.enqueue("q", "slow")
+    assert tasks.counts("q") == Counts(1, 0, 0, 0)
+
+
+async def test_an_async_worker_is_stopped_when_it_has_finished(akit: AsyncShardKit) -> None:
+    tasks = akit.queues(component="many")
+    begun, finish = asyncio.Event(), asyncio.Event()
+    worker = AsyncWorker(tasks, ["q", "r"], concurrency=3)
+
+    @worker.task()
+    async def slow(n: int) -> None:
+        begun.set()
+        await finish.wait()
+
+    running = asyncio.ensure_future(worker.run())
+    await tasks.enqueue("q", "slow", [1])
+    async with asyncio.timeout(30):
+        await begun.wait()
+        worker.stop()
+        await asyncio.sleep(0)
+        await tasks.enqueue("q", "slow", [2])
+        finish.set()
+        summary = await running
+    assert summary.done in (1, 2)
+    counts = await tasks.counts("q")
+    assert counts == Counts(2 - summary.done, 0, 0, 0)  # none is left leased
+
+
+async def test_an_async_worker_that_is_cancelled_gives_back_what_it_works_on(
+    akit: AsyncShardKit,
+) -> None:
+    tasks = akit.queues(component="many")
+    begun: asyncio.Queue[None] = asyncio.Queue()
+    worker = AsyncWorker(tasks, "q", concurrency=4)
+
+    @worker.task()
+    async def forever() -> None:
+        begun.put_nowait(None)
+        await asyncio.sleep(1000)
+
+    await tasks.enqueue_many("q", [NewTask("forever")] * 3)
+    running = asyncio.ensure_future(worker.run())
+    async with asyncio.timeout(30):
+        for _ in range(3):
+            await begun.get()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    assert await tasks.counts("q") == Counts(3, 0, 0, 0)
+    task = await tasks.take("q", timeout=0)
+    assert task is not None
+    assert task.attempts == 1
+    assert worker.summary.released == 3
+
+
+async def test_an_async_callback_that_cancels_itself_has_failed(akit: AsyncShardKit) -> None:
+    tasks = akit.queues(component="many", attempts=1)
+    worker = AsyncWorker(tasks, "q")
+
+    @worker.task()
+    async def gives_up() -> None:
+        raise asyncio.CancelledError
+
+    await tasks.enqueue("q", "gives_up")
+    assert (await worker.run(burst=True)).failed == 1
+    assert [dead.name async for dead in tasks.dead("q")] == ["gives_up"]
+
+
+def test_a_task_that_takes_long_is_leased_again(
+    face: Face, kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shardkit.queues.callbacks, "LEAST_LEASE", 0.01)
+    worker = worker_of(face, "q", lease=0.4)
+    tasks = kit.queues(component="many")
+    others: list[Any] = []
+
+    def slow() -> None:  # longer than its lease
+        others.append(tasks.take("q", timeout=1.2))
+
+    worker.register("slow", slow)
+    tasks.enqueue("q", "slow")
+    assert face.run(worker.run(burst=True)) == Summary(done=1)
+    assert others == [None]
+    assert tasks.counts("q") == NOTHING
+
+
+def test_a_task_that_somebody_else_took_meanwhile_is_told_of(face: Face, kit: ShardKit) -> None:
+    worker = worker_of(face, "q")
+    tasks = kit.queues(component="many")
+    taken: list[Any] = []
+
+    def overtaken() -> None:
+        server = server_of(kit, "many", "q")
+        [id_] = server.zrange("queues:{q}:taken", 0, -1)
+        server.zadd("queues:{q}:taken", {id_: 0})
+        taken.append(tasks.take("q", timeout=0))
+
+    worker.register("overtaken", overtaken)
+    tasks.enqueue("q", "overtaken")
+    assert face.run(worker.run(burst=True)) == Summary(done=1, overtaken=1)
+    assert tasks.acknowledge(taken[0])
+
+
+def test_two_workers_do_each_task_once(kit: ShardKit, shard_map: ShardMap) -> None:
+    tasks = kit.queues(component="many")
+    done: list[int] = []
+    workers = [Worker(tasks, ["a", "b"], {"x": done.append}, concurrency=3) for _ in range(2)]
+    with ThreadPoolExecutor() as pool:
+        running = [pool.submit(worker.run) for worker in workers]
+        for n in range(300):
+            tasks.enqueue("ab"[n % 2], "x", [n], delay=(n % 3) / 50)
+        assert eventually(lambda: len(done) >= 300)
+        for worker in workers:
+            worker.stop()
+        summaries = [each.result(30) for each in running]
+    assert sorted(done) == [*range(300)]
+    assert sum(summary.done for summary in summaries) == 300
+    assert tasks.counts("a") == tasks.counts("b") == NOTHING
+
+
+def test_a_worker_outlives_its_server(tmp_path: Any) -> None:
+    from shardkit.local import LocalServer
+
+    with LocalServer() as server:
+        text = f'{{"components": {{"own": {{"entry": {{"port": {server.port}}}}}}}}}'
+        with shardkit.connect(ShardMap.parse(text)) as kit, ThreadPoolExecutor() as pool:
+            tasks = kit.queues(component="own")
+            done: list[int] = []
+            worker = Worker(tasks, "q", {"x": done.append})
+            running = pool.submit(worker.run)
+            tasks.enqueue("q", "x", [1])
+            assert eventually(lambda: done == [1])
+            server.kill()
+            assert eventually(lambda: worker.summary.errors)
+            server.restart()
+            tasks.enqueue("q", "x", [2])
+            assert eventually(lambda: done == [1, 2])
+            worker.stop()
+            assert running.result(30).done == 2
+
+
+def test_a_worker_of_a_closed_kit_ends(shard_map: ShardMap) -> None:
+    with shardkit.connect(shard_map) as kit:
+        worker = Worker(kit.queues(component="many"), "q", concurrency=2)
+    with pytest.raises(ClosedError):
+        worker.run()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda tasks: Worker(tasks, []),
+        lambda tasks: Worker(tasks, "q", concurrency=0),
+        lambda tasks: Worker(tasks, "q", lease=0.5),
+        lambda tasks: Worker(tasks, "q", {"x": None}),
+        lambda tasks: Worker(tasks, "q", {"": print}),
+        lambda tasks: Worker(tasks, ["a", "a"]).run(burst=True),
+        lambda tasks: Worker(tasks, "q", {"x": print}).register("x", print),
+    ],
+)
+def test_what_does_not_fit_is_refused(kit: ShardKit, make: Callable[[Any], Any]) -> None:
+    with pytest.raises(InvalidArgumentError):
+        make(kit.queues(component="one"))
