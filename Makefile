@@ -23,7 +23,9 @@ bench: setup  ## the benchmarks; results as JSON and plots in benchmarks/results
 	$(BIN)/pip install -q -e '.[bench]'
 	for name in overhead memory memory_set unique packed list sorted_set ip_to_city demo; do \
 	  $(BIN)/python benchmarks/$$name.py || exit 1; done
-	$(BIN)/python benchmarks/throughput && $(BIN)/python benchmarks/throughput/peers.py
+	$(BIN)/python benchmarks/throughput && $(BIN)/python benchmarks/throughput/threads.py
+	$(BIN)/python benchmarks/throughput/peers.py
+	$(BIN)/python benchmarks/search
 
 docs: setup  ## the pages of docs/ as a site in site/, and the changelog as the next release has it
 	$(BIN)/pip install -q -e '.[docs]'

@@ -4,7 +4,7 @@
 README for a tour, and ``shardkit.errors`` for the tree of errors.
 """
 
-from shardkit.commands import Script
+from shardkit.commands import Coalesced, Columns, Script
 from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap
 from shardkit.errors import (
@@ -41,6 +41,8 @@ __all__ = [
     "AsyncKeyShardedConnection",
     "AsyncShardKit",
     "ClosedError",
+    "Coalesced",
+    "Columns",
     "CommandRefused",
     "ConfigError",
     "CrossShardError",

@@ -112,8 +112,10 @@ class Clients:
             tables = self._by_loop.get(loop)
         if tables is not None:
             table = tables.get((component.name, raw))
-            if table is not None and table.component is component and number in table.clients:
-                return table.clients[number]  # type: ignore[no-any-return]
+            if table is not None and table.component is component:
+                known: AsyncClient | None = table.clients.get(number)
+                if known is not None:
+                    return known
         with self._lock:
             if tables is None:
                 tables = self._by_loop[loop] = {}

@@ -12,13 +12,13 @@ import redis
 
 import shardkit
 from shardkit import ShardMap
+from shardkit.bench.throughput.contestants import Ours, OursAwaited, RedisPy, RedisPyAwaited
+from shardkit.bench.throughput.limits import Address, RawSockets, RawWires
+from shardkit.bench.throughput.rounds import LIMIT, aratios, ratios
+from shardkit.bench.throughput.works import WORKS, Commands, columns_of, gets, sets
 from shardkit.local import LocalCluster, LocalServers
 from shardkit.routing.placement import placement
-from throughput.contestants import Ours, OursAwaited, RedisPy, RedisPyAwaited
-from throughput.limits import Address, RawSockets, RawWires
 from throughput.proxy import delayed
-from throughput.rounds import LIMIT, aratios, ratios
-from throughput.works import Commands, gets, hsets, mixed, sets
 
 Figures = dict[str, float]
 MAP = """
@@ -28,12 +28,6 @@ components:
   of64: {shards: {count: 64, over: [{port: 7001}, {port: 7002}, {port: 7003}, {port: 7004}]}}
 """
 SIZES = (100, 1_000, 10_000, 100_000)
-WORKS: dict[str, Callable[[int], Commands]] = {
-    "GET": gets,
-    "SET": sets,
-    "HSET": hsets,
-    "mixed": mixed,
-}
 
 
 @contextmanager
@@ -41,6 +35,11 @@ def servers() -> Iterator[ShardMap]:
     """Run four servers, with as many databases as shards; give their map."""
     with LocalServers(ShardMap.parse(MAP), ports="free", config={"databases": 64}) as running:
         yield running.shard_map
+
+
+def shown(work: str) -> str:
+    """Return a kind of work as figures are called."""
+    return work if work == "mixed" else work.upper()
 
 
 def addresses_of(shard_map: ShardMap, component: str) -> list[Address]:
@@ -81,7 +80,7 @@ def single(shard_map: ShardMap) -> dict[str, Figures]:
 
 def batches(
     shard_map: ShardMap,
-    works: Sequence[str] = ("GET", "SET", "HSET", "mixed"),
+    works: Sequence[str] = tuple(WORKS),
     sizes: Sequence[int] = SIZES,
     component: str = "of4",
     peers: bool = True,
@@ -97,19 +96,27 @@ def batches(
                 commands = WORKS[work](size)
                 prepared, coalesced = ours.prepare(commands), ours.coalesced(commands)
                 fill(shard_map, component, sets(size))
-                assert list(ours.batch(prepared)) == raw.batch(commands) or work != "GET"
+                assert list(ours.batch(prepared)) == raw.batch(commands) or work != "get"
                 contestants: dict[str, Callable[[], object]] = {
                     LIMIT: lambda c=commands: raw.batch(c),
                     "shardkit": lambda p=prepared: ours.batch(p),
                     "shardkit, commands built too": lambda c=commands: ours.all(c),
                     "shardkit, coalesced": lambda c=coalesced: ours.batch(c),
                 }
+                if work != "mixed":  # a column is a list that an operation has anyway
+                    name, *given = columns_of(commands)
+                    contestants |= {
+                        "shardkit, by column": lambda n=name, g=given: ours.columns(n, g),
+                        "shardkit, by column, coalesced": lambda n=name, g=given: ours.columns(
+                            n, g, coalesced=True
+                        ),
+                    }
                 if peers:
                     contestants |= {
                         "redis-py, pipelines": lambda c=commands: theirs.batch(c),
                         "redis-py, in threads": lambda c=commands: theirs.batch_in_threads(c),
                     }
-                found[f"{size:,} {work}"] = ratios(contestants, repeats=5)
+                found[f"{size:,} {shown(work)}"] = ratios(contestants, repeats=5)
     raw.close()
     theirs.close()
     return found
@@ -146,7 +153,7 @@ def shard_counts(shard_map: ShardMap) -> dict[str, Figures]:
     """10,000 GETs over more and more shards of the four servers, blocking."""
     found = {}
     for shards in (4, 16, 64):
-        [figures] = batches(shard_map, ("GET",), (10_000,), f"of{shards}").values()
+        [figures] = batches(shard_map, ("get",), (10_000,), f"of{shards}").values()
         found[f"{shards} shards"] = figures
     return found
 
@@ -166,14 +173,18 @@ async def awaiting(shard_map: ShardMap) -> dict[str, Figures]:
                 {name: _together(call, turn) for name, call in calls.items()}, repeats=15
             )
         for size in (1_000, 10_000):
-            for work in ("GET", "SET"):
+            for work in ("get", "set"):
                 commands = WORKS[work](size)
                 prepared = Ours.prepare(ours, commands)  # type: ignore[arg-type]
-                found[f"{size:,} {work}"] = await aratios(
+                name, *given = columns_of(commands)
+                found[f"{size:,} {shown(work)}"] = await aratios(
                     {
                         LIMIT: lambda c=commands: raw.batch(c),
                         "shardkit": lambda p=prepared: ours.batch(p),
                         "shardkit, commands built too": lambda c=commands: ours.all(c),
+                        "shardkit, by column, coalesced": lambda n=name, g=given: ours.columns(
+                            n, g, coalesced=True
+                        ),
                         "redis-py": lambda c=commands: theirs.batch(c),
                     }
                 )
@@ -233,7 +244,7 @@ def cluster() -> dict[str, Figures]:
         nodes = [("127.0.0.1", node.port, 0) for node in running.nodes[:3]]
         with shardkit.connect(shard_map) as kit:
             ours = Ours(kit, "slots")
-            for work, size in (("GET", 1_000), ("GET", 10_000), ("SET", 10_000)):
+            for work, size in (("get", 1_000), ("get", 10_000), ("set", 10_000)):
                 commands = WORKS[work](size)
                 prepared = ours.prepare(commands)
                 raw = RawSockets(nodes, placement("slot", 3))
@@ -245,7 +256,7 @@ def cluster() -> dict[str, Figures]:
                     return pipe.execute()
 
                 ours.batch(ours.prepare(sets(size)))
-                found[f"{size:,} {work} on a cluster"] = ratios(
+                found[f"{size:,} {shown(work)} on a cluster"] = ratios(
                     {
                         LIMIT: lambda c=commands, r=raw: r.batch(c),
                         "shardkit": lambda p=prepared: ours.batch(p),

@@ -19,8 +19,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from report import RESULTS, conditions, save, show
 
+from shardkit.bench.throughput.works import sets
 from throughput import cases
-from throughput.works import sets
 
 HERE = Path(__file__).parent
 NEEDS = {
@@ -49,7 +49,10 @@ def run(peer: str, ports: list[int]) -> dict[str, dict[str, float]]:
         command = [str(python), str(HERE / "worker.py"), peer, directory, *map(str, ports)]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=600)
         found: dict[str, dict[str, float]] = json.loads(done.stdout)
-        return found
+        return {
+            work: {name: round(value, 2) for name, value in row.items()}
+            for work, row in found.items()
+        }
 
 
 def main(chosen: list[str]) -> None:

@@ -6,6 +6,7 @@ Usage: ``worker.py PEER DIRECTORY PORT ...``. Prints ratios as JSON. Needs hired
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 import time
@@ -15,11 +16,12 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+# By themselves: the package is not installed here, and they need nothing of it.
+sys.path.append(str(Path(__file__).parents[2] / "shardkit" / "bench" / "throughput"))
 
-from throughput.limits import RawSockets
-from throughput.rounds import LIMIT, aratios, ratios
-from throughput.works import Commands, gets, sets
+from limits import RawSockets, RawWires
+from rounds import LIMIT, aratios, ratios
+from works import Commands, gets, sets
 
 Calls = tuple[Callable[..., Any], Callable[[Commands], Any]]
 
@@ -91,15 +93,25 @@ def twemproxy(directory: str, ports: list[int]) -> tuple[Calls, Callable[[], Non
     import redis
 
     servers = "".join(f"   - 127.0.0.1:{port}:1\n" for port in ports)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        socket.create_server(("127.0.0.1", 0)) as other,
+    ):
+        port, stats = taken.getsockname()[1], other.getsockname()[1]
     path = Path(directory) / "nutcracker.yml"
     path.write_text(
-        "all:\n  listen: 127.0.0.1:22121\n  hash: crc32a\n  distribution: modula\n"
+        f"all:\n  listen: 127.0.0.1:{port}\n  hash: crc32a\n  distribution: modula\n"
         f"  redis: true\n  servers:\n{servers}",
         encoding="utf-8",
     )
-    process = subprocess.Popen(["nutcracker", "-c", str(path), "-a", "127.0.0.1"])
+    process = subprocess.Popen(
+        [
+            *("nutcracker", "-c", str(path), "-a", "127.0.0.1", "-s", str(stats)),
+            *("-o", f"{directory}/nutcracker.log", "-p", f"{directory}/nutcracker.pid"),
+        ]
+    )
     time.sleep(0.5)
-    client = redis.Redis(port=22121)
+    client = redis.Redis(port=port)
 
     def batch(commands: Commands) -> Any:
         pipe = client.pipeline(transaction=False)
@@ -113,8 +125,6 @@ def twemproxy(directory: str, ports: list[int]) -> tuple[Calls, Callable[[], Non
 async def coredis(ports: list[int]) -> dict[str, dict[str, float]]:
     """coredis, awaited: a client and a pipeline for each shard."""
     import coredis as library
-
-    from throughput.limits import RawWires
 
     raw = await RawWires.open([("127.0.0.1", port, 0) for port in ports])
     opened = AsyncExitStack()

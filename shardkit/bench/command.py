@@ -1,4 +1,4 @@
-"""``shardkit bench``: memory, part sizes and long compact keys, measured.
+"""``shardkit bench``: memory, part sizes, long compact keys and throughput, measured.
 
 ::
 
@@ -21,6 +21,8 @@ from shardkit.bench.packed_lengths import LENGTHS, PASSES, PER_PASS, Speed
 from shardkit.bench.part_sizes import Curve
 from shardkit.bench.plots import check_plot
 from shardkit.bench.servers import Stand
+from shardkit.bench.throughput import measuring as throughput
+from shardkit.bench.throughput.works import WORKS
 from shardkit.cli.options import debug_option, examples
 from shardkit.cli.output import FAINT, Output
 from shardkit.cli.progress import progress
@@ -28,7 +30,7 @@ from shardkit.cli.progress import progress
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@click.group(short_help="Measure memory and what it costs.")
+@click.group(short_help="Measure memory and speed.")
 def bench() -> None:
     """Measure what structures take and save, on embedded servers or on your own.
 
@@ -36,21 +38,25 @@ def bench() -> None:
     """
 
 
+plot_option = click.option(
+    "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw it: .svg, .png …"
+)
+document_option = click.option(
+    "--json",
+    "document",
+    is_flag=False,
+    flag_value="-",
+    metavar="[FILE]",
+    help="The figures as JSON into a file; without one, or as -, instead of the tables.",
+)
+
+
 def _site_options(function: F) -> F:
     """Give a command ``--server``, ``--url``, ``--json`` and ``--plot``."""
     for option in (
         debug_option,
-        click.option(
-            "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw it: .svg, .png …"
-        ),
-        click.option(
-            "--json",
-            "document",
-            is_flag=False,
-            flag_value="-",
-            metavar="[FILE]",
-            help="The figures as JSON into a file; without one, or as -, instead of the tables.",
-        ),
+        plot_option,
+        document_option,
         click.option("--url", metavar="URL", help="Measure on this server, which must be empty."),
         click.option(
             "--server",
@@ -224,7 +230,7 @@ def lengths_command(
     document: str | None,
     plot: Path | None,
 ) -> int:
-    r"""Measure how operations slow down with the length of one compact key.
+    """Measure how operations slow down with the length of one compact key.
 
     \b
     Kinds:
@@ -236,7 +242,7 @@ def lengths_command(
 
     The limit that keeps the key compact is raised for the run, and restored however it ends. A LIST
     has not been one block since Redis 3.2 but a chain of small ones: rotate stays as fast as it is.
-    """
+    """  # noqa: D301 - click's mark for text that stays as it is
     stand = _stand(server, url)
     _check(plot)
     output = Output(document == "-")
@@ -256,6 +262,84 @@ def lengths_command(
     _write(output, document, report.lengths_document(software, speeds))
     if plot is not None:
         report.plot_lengths(plot, speeds)
+    return 0
+
+
+@bench.command(
+    "throughput",
+    epilog=examples(
+        "shardkit bench throughput",
+        "shardkit bench throughput get set --sizes 100,10000",
+        "shardkit bench throughput get --shards 64 --plot throughput.svg",
+    ),
+)
+@click.argument("names", nargs=-1, metavar="[WORK]...", type=click.Choice(list(WORKS)))
+@click.option(
+    "--sizes",
+    default=",".join(map(str, throughput.SIZES)),
+    show_default=True,
+    metavar="N,N…",
+    callback=lambda _ctx, _param, value: _numbers(value),
+    help="How many commands a batch has; 1 is a single call.",
+)
+@click.option(
+    "--shards",
+    type=click.IntRange(min=1, max=1024),
+    default=throughput.SERVERS,
+    show_default=True,
+    metavar="N",
+    help="How many shards there are, over four servers.",
+)
+@click.option(
+    "--repeats",
+    type=click.IntRange(min=1),
+    default=throughput.REPEATS,
+    show_default=True,
+    metavar="N",
+    help="How many rounds; their median counts.",
+)
+@click.option(
+    "--server",
+    metavar="PATH",
+    help="The server binary that is started; by default the embedded one.",
+)
+@document_option
+@plot_option
+@debug_option
+def throughput_command(
+    names: Sequence[str],
+    sizes: Sequence[int],
+    shards: int,
+    repeats: int,
+    server: str | None,
+    document: str | None,
+    plot: Path | None,
+) -> int:
+    """Measure how long commands take, next to a program written by hand.
+
+    Four servers are started here. The limit is a loop over raw sockets with hiredis alone; it is
+    1.0, and the others are so many times as long, in turn with it in the same rounds.
+
+    \b
+    Work:
+      get    GET          hset   HSET
+      set    SET          mixed  six kinds of commands
+
+    "by column" is a batch that is given as columns of keys and values, and "coalesced" one of which
+    neighbours become one MGET or MSET: what structures send where they own the keys.
+    """  # noqa: D301 - click's mark for text that stays as it is
+    _check(plot)
+    output = Output(document == "-")
+    binary = None if server == "embedded" else server
+    with progress("works") as tell:
+        software, found = throughput.run(names or list(WORKS), sizes, shards, repeats, binary, tell)
+    if not output.as_json:
+        output.table(report.throughput_grid(found))
+        output.line()
+    _remark(output, f"{software}, {shards} shards", "times the limit, medians of rounds in turn")
+    _write(output, document, report.throughput_document(software, shards, found))
+    if plot is not None:
+        report.plot_throughput(plot, found)
     return 0
 
 

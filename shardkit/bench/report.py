@@ -12,6 +12,7 @@ from shardkit.bench import plots
 from shardkit.bench.memory import Call, Outcome
 from shardkit.bench.packed_lengths import KINDS, Speed
 from shardkit.bench.part_sizes import Curve
+from shardkit.bench.throughput.measuring import Measured
 from shardkit.cli.output import FAINT, GOOD, Cell, Grid, Styled, number
 
 
@@ -204,3 +205,44 @@ def plot_lengths(path: Path, speeds: Mapping[str, Sequence[Speed]]) -> None:
     }
     panels = {"operations a second": lines}
     plots.curves(path, "Long compact keys", panels, "entries", logarithmic=True)
+
+
+# ---- throughput
+
+
+def throughput_grid(found: Sequence[Measured]) -> Grid:
+    """Return the table of how many times the limit everybody takes."""
+    names = list(dict.fromkeys(name for each in found for name in each.ratios))
+    grid = Grid.of("work", number("commands"), number("limit µs"), *map(number, names))
+    for each in found:
+        ratios = (each.ratios.get(name) for name in names)
+        cells = (None if ratio is None else f"{ratio:.2f}" for ratio in ratios)
+        grid.row(each.work, each.size, f"{each.limit:,.0f}", *cells)
+    return grid.without_empty()
+
+
+def throughput_document(software: str, shards: int, found: Sequence[Measured]) -> dict[str, Any]:
+    """Return the figures."""
+    return {
+        "server": software,
+        "shards": shards,
+        "works": [
+            {
+                "work": each.work,
+                "commands": each.size,
+                "limit_microseconds": round(each.limit, 1),
+                "times_the_limit": {name: round(r, 2) for name, r in each.ratios.items()},
+            }
+            for each in found
+        ],
+    }
+
+
+def plot_throughput(path: Path, found: Sequence[Measured]) -> None:
+    """Draw how many times the limit everybody takes, by the size of a batch; a panel a work."""
+    panels: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for each in found:
+        panel = panels.setdefault(f"{each.work}: times the limit", {})
+        for name, ratio in each.ratios.items():
+            panel.setdefault(name, []).append((each.size, ratio))
+    plots.curves(path, "Throughput", panels, "commands in a batch")

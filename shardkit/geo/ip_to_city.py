@@ -24,6 +24,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from shardkit.commands import Columns
 from shardkit.errors import ShardKitError, StructureError
 from shardkit.geo.addresses import IPV4, Address, point
 from shardkit.geo.blocks import (
@@ -309,7 +310,7 @@ class IpToCity(Structure[Face]):
         Returns:
             None if it is not.
         """
-        gets = [self._at(key, "GET", key, idempotent=True) for key in keys]
+        gets = Columns(self.component, "GET", keys, idempotent=True, coalesced=True)
         if not (yield from self._stale()):
             found: list[bytes | None] = yield gets
             return found

@@ -16,7 +16,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeAlias
 
-from shardkit.commands import Argument, Command
+from shardkit.commands import Argument, Columns, Command
 from shardkit.errors import StructureError
 from shardkit.geo.blocks import LEVELS, WHOLE, Block, blocks
 from shardkit.geo.city_table import CityTable
@@ -102,11 +102,9 @@ class Store:
         ]
         if not alive:
             raise superseded(self._generations.key)
-        named = [(self.block_key(number, *block[:3]), block.content) for block in portion]
-        yield [
-            Command(self._component, key, ("SET", key, content), None, True)
-            for key, content in named
-        ]
+        keys = [self.block_key(number, *block[:3]) for block in portion]
+        contents = [block.content for block in portion]
+        yield Columns(self._component, "SET", keys, contents, idempotent=True, coalesced=True)
 
     def expire(self, number: int, seconds: int) -> Operation[None]:
         """Have a generation expire."""
@@ -124,9 +122,7 @@ class Store:
         number, count, turn = generation.number, 0, 0
         while (listed := (yield from self._listed(number, turn))) is not None:
             keys = [self.block_key(number, *block) for block in listed]
-            contents = yield [
-                Command(self._component, key, ("GET", key), None, True) for key in keys
-            ]
+            contents = yield Columns(self._component, "GET", keys, idempotent=True, coalesced=True)
             for (level, bucket, _), content in zip(listed, contents, strict=True):
                 if content is None:
                     return None
@@ -163,7 +159,7 @@ class Store:
         turn = 0
         while (listed := (yield from self._listed(number, turn))) is not None:
             keys = [self.block_key(number, *block) for block in listed]
-            yield [Command(self._component, key, (name, key, *args), None, True) for key in keys]
+            yield Columns.each(self._component, name, keys, *args, idempotent=True)
             turn += 1
         for list_turn in reversed(range(turn)):
             key = self._list_key(number, list_turn)

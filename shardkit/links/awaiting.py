@@ -106,13 +106,16 @@ class AwaitingLink:
         """
         if type(command) is not Command or command.block is not None:
             return None
-        to, key, args, script = command[:4]
-        component = self._topology.fresh(to if isinstance(to, str) else to.component)
-        if component is None:  # it has to be read first
-            return None
-        if isinstance(to, str):
+        to, key, args, script, _, _ = command
+        if isinstance(to, str):  # the usual case
+            component = self._topology.fresh(to)
+            if component is None:  # it has to be read first
+                return None
             number = component.place(key) if component.shards else None
         else:
+            component = self._topology.fresh(to.component)
+            if component is None:
+                return None
             number = place(to, key, {component.name: component}).number
         client = self._clients.aget(component, number, self._raw)
         if type(client) is not aioredis.Redis or (
@@ -130,7 +133,7 @@ class AwaitingLink:
             data = pack_command(args)
         except (TypeError, UnicodeEncodeError):
             return None
-        return line.ask(data), component, number, client
+        return line.carry([Chunk(data, 1)]), component, number, client
 
     async def locate(self, request: Locate) -> list[tuple[Shard, int | None]]:
         """Return where keys live, without an exchange with their shards."""

@@ -188,13 +188,7 @@ class Line(asyncio.BufferedProtocol):
 
     def carry(self, chunks: list[Chunk]) -> asyncio.Future[Request]:
         """Queue a request, and return the future of it with its replies."""
-        return self._queue(chunks, sum(chunk.replies for chunk in chunks))
-
-    def ask(self, data: bytes) -> asyncio.Future[Request]:
-        """Queue one packed command, and return the future of it with its reply."""
-        return self._queue([Chunk(data, 1)], 1)
-
-    def _queue(self, chunks: list[Chunk], replies: int) -> asyncio.Future[Request]:
+        replies = chunks[0].replies if len(chunks) == 1 else sum(each.replies for each in chunks)
         future: asyncio.Future[Request] = self._loop.create_future()
         self._queued.append(Request(chunks, replies, future))
         if self._transport is None:

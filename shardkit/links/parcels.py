@@ -90,6 +90,8 @@ class Parcel:
         for start in range(0, len(self.positions), packing.CHUNK_REQUESTS):
             stop = start + packing.CHUNK_REQUESTS
             chunks += self._packed(self._requests(self.positions[start:stop]))
+        if not any(run.joined for run in self.runs):
+            self.runs = []
         if self.asking:
             return [Chunk(_ASKING + chunks[0].data, chunks[0].replies + 1)]
         return chunks

@@ -56,6 +56,10 @@ class ServerClock:
         self._measured[to, key] = ahead, after + FRESH
         return ahead + after
 
+    def monotonic(self) -> float:
+        """Return seconds that never go back, of no particular beginning: for what is kept here."""
+        return self._monotonic()
+
     def today(self, to: To, key: Key) -> Operation[date]:
         """Return the date, UTC, by the server that ``key`` lives on."""
         return datetime.fromtimestamp((yield from self.seconds(to, key)), UTC).date()

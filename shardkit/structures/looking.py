@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from shardkit.commands import Command, Key, Partial, Replies, To
+from shardkit.commands import Columns, Command, Key, Partial, Replies, To
 from shardkit.errors import ShardFailure, ShardUnavailable
 from shardkit.links.parcels import raise_failures
 from shardkit.operation import Operation, pages
@@ -77,7 +77,7 @@ def look(to: To, keys: Iterable[Key]) -> Operation[list[Seen]]:
 
 
 def _look(to: To, keys: Sequence[Key]) -> Operation[list[Seen]]:
-    types = yield [Command(to, key, ("TYPE", key), idempotent=True) for key in keys]
+    types = yield Columns(to, "TYPE", keys, idempotent=True)
     kinds = {key: t.decode() for key, t in zip(keys, types, strict=True) if t != b"none"}
     batch = Partial()
     for key, kind in kinds.items():

@@ -34,7 +34,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from shardkit.commands import Argument
+from shardkit.commands import Argument, Columns
 from shardkit.errors import InvalidArgumentError
 from shardkit.operation import Deferred, Face, Operation, Page, Stream, operation, pages, stream
 from shardkit.structures.arguments import check_integer, shown
@@ -361,9 +361,7 @@ class PackedRecords(PackedParts[Face]):
             total = 0
             for parts in pages((yield from self.extents.read()), PARTS_AT_ONCE):
                 keys = [self.part_key(part) for part in parts]
-                total += sum(
-                    (yield [self._at(key, "BITCOUNT", key, idempotent=True) for key in keys])
-                )
+                total += sum((yield Columns(self.component, "BITCOUNT", keys, idempotent=True)))
             return total
         if flag is None:
             return (yield from self.deferred.aggregate(ids=ids)).count

@@ -24,7 +24,7 @@ from itertools import chain
 from math import ceil, sqrt
 from typing import Any, NamedTuple, TypeAlias
 
-from shardkit.commands import Argument, Command, script_call
+from shardkit.commands import Argument, Columns, Command, script_call
 from shardkit.operation import Operation
 from shardkit.scripts import script
 from shardkit.structures.layouts import Growing
@@ -175,7 +175,7 @@ class ScoredGroups(Growing):
     def to_all(self, name: str, *args: Argument) -> Operation[int]:
         """See `Layout.to_all`; tops and bottoms come first."""
         bounds = [*self._tops, *self._bottoms]
-        replies = yield [Command(self.component, key, (name, key, *args)) for key in bounds]
+        replies = yield Columns.each(self.component, name, bounds, *args)
         return sum(replies) + (yield from super().to_all(name, *args))
 
     # ---- reading

@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Any, Final, TypeAlias
 
-from shardkit.commands import Command, Locate, script_call
+from shardkit.commands import Columns, Command, Locate, script_call
 from shardkit.errors import ParameterMismatchError
 from shardkit.operation import Operation, pages
 from shardkit.scripts import script
@@ -105,8 +105,7 @@ def _count_large(days: Sequence[SetDay], group: Group, which: str) -> Operation[
     for keys in group:
         ids: set[bytes] = set()
         for page in pages(keys, PARTS_AT_ONCE):
-            asking = [Command(days[0].component, k, ("SMEMBERS", k), None, True) for k in page]
-            ids.update(*(yield asking))
+            ids.update(*(yield Columns(days[0].component, "SMEMBERS", page, idempotent=True)))
             if sum(map(len, found)) + len(ids) > MOST_IDS_A_GROUP:
                 plans = ", ".join(f"{day.key}: {day.parts:,}" for day in days[:5])
                 raise ParameterMismatchError(

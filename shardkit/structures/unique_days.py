@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from shardkit.commands import Argument, Command, Home, Locate, Partial, Shard, script_call
+from shardkit.commands import Argument, Columns, Command, Home, Locate, Partial, Shard, script_call
 from shardkit.errors import ShardFailure
 from shardkit.links.parcels import raise_failures
 from shardkit.operation import Operation, Page, Stream, pages
@@ -194,7 +194,7 @@ class PartedDay(Day):
         total = 0
         for page in pages((yield from self.parts_there()) or (), PARTS_AT_ONCE):
             keys = [self.part_key(part) for part in page]
-            total += sum((yield [Command(self.component, key, (name, key, *args)) for key in keys]))
+            total += sum((yield Columns.each(self.component, name, keys, *args)))
         key = self.beside
         [last] = yield [Command(self.component, key, (name, key, *args))]
         return int(total + last)

@@ -17,7 +17,7 @@ from zlib import crc32
 import hiredis
 
 Address = tuple[str, int, int]  # host, port, database
-pack = hiredis.pack_command
+pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
 
 
 def open_socket(address: Address) -> socket.socket:
@@ -95,7 +95,7 @@ class _Wire(asyncio.BufferedProtocol):
         self.replies: list[Any] = []
         self.data: list[bytes] = []
         self.buffer = memoryview(bytearray(65536))
-        self.reader = hiredis.Reader()
+        self.reader: Any = hiredis.Reader()
         self.loop = asyncio.get_running_loop()
 
     def connection_made(self, transport: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from shardkit.commands import Argument, Command, Reply
+from shardkit.commands import Argument, Columns, Command, Reply
 from shardkit.operation import Operation
 from shardkit.routing.partition import Partition
 from shardkit.structures.layouts.layout import Build, Chunk, Layout, T, grouped
@@ -91,12 +91,14 @@ class Fixed(Layout):
         self, chunk: Sequence[int], name: str, *args: Argument
     ) -> Operation[list[tuple[int | None, Reply]]]:
         """See `Layout.ask`."""
-        replies = yield [self.command(part, name, *args, idempotent=True) for part in chunk]
+        keys = list(map(self.key, chunk))
+        replies = yield Columns.each(self._component, name, keys, *args, idempotent=True)
         return [(None, reply) for reply in replies]
 
     def to_all(self, name: str, *args: Argument) -> Operation[int]:
         """See `Layout.to_all`."""
         total = 0
         for chunk in self.chunks(PARTS_AT_ONCE):
-            total += sum((yield [self.command(part, name, *args) for part in chunk]))
+            keys = list(map(self.key, chunk))
+            total += sum((yield Columns.each(self._component, name, keys, *args)))
         return total

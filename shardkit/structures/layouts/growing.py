@@ -41,7 +41,7 @@ from math import ceil, sqrt
 from typing import Any, NamedTuple, TypeAlias
 from zlib import crc32
 
-from shardkit.commands import Argument, Command, Reply, script_call
+from shardkit.commands import Argument, Columns, Command, Reply, script_call
 from shardkit.errors import InvalidArgumentError
 from shardkit.operation import Operation
 from shardkit.scripts import script
@@ -207,8 +207,8 @@ class Growing(Layout):
         total = 0
         for chunk in self.chunks(PARTS_AT_ONCE):
             keys = [self.key(group, part) for group, _, part in chunk]
-            total += sum((yield [Command(self.component, k, (name, k, *args)) for k in keys]))
-        states = yield [Command(self.component, k, (name, k, *args)) for k in self._keys]
+            total += sum((yield Columns.each(self.component, name, keys, *args)))
+        states = yield Columns.each(self.component, name, self._keys, *args)
         return total + sum(states)
 
     def count(self) -> Operation[int | None]:

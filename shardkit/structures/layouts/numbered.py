@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from shardkit.commands import Argument, Command, Reply
+from shardkit.commands import Argument, Columns, Command, Reply
 from shardkit.operation import Operation
 from shardkit.structures.extents import Extents
 from shardkit.structures.layouts.fixed import Fixed
@@ -146,7 +146,8 @@ class Numbered(Layout):
         """See `Layout.ask`."""
         if not isinstance(chunk, _Numbers):
             return (yield from self._rest.ask(chunk, name, *args))
-        replies = yield [self._command(part, True, name, *args) for part in chunk]
+        keys = list(map(self._key, chunk))
+        replies = yield Columns.each(self._component, name, keys, *args, idempotent=True)
         return list(zip(chunk, replies, strict=True))
 
     def to_all(self, name: str, *args: Argument) -> Operation[int]:
@@ -154,8 +155,8 @@ class Numbered(Layout):
         yield from self.look()
         total = 0
         for start in range(0, len(self._parts), PARTS_AT_ONCE):
-            parts = self._parts[start : start + PARTS_AT_ONCE]
-            total += sum((yield [self._command(part, False, name, *args) for part in parts]))
+            keys = list(map(self._key, self._parts[start : start + PARTS_AT_ONCE]))
+            total += sum((yield Columns.each(self._component, name, keys, *args)))
         if not isinstance(self._rest, Fixed):
             total += yield from self._rest.to_all(name, *args)
         key = self._extents.key
@@ -167,8 +168,11 @@ class Numbered(Layout):
         self._rest.forget()
 
     def _command(self, part: int, idempotent: bool, name: Any, *args: Argument) -> Command:
-        key = f"{self._name}:{part}"
+        key = self._key(part)
         return Command(self._component, key, (name, key, *args), None, idempotent)
+
+    def _key(self, part: int) -> str:
+        return f"{self._name}:{part}"
 
 
 class _Numbers(list[int]):

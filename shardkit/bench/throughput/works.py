@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 Commands = list[tuple[Any, ...]]
@@ -43,3 +44,16 @@ def mixed(count: int) -> Commands:
         lambda n: ("SADD", f"set:{n // 100}", n),
     )
     return [kinds[n % len(kinds)](n) for n in range(count)]
+
+
+def columns_of(commands: Commands) -> list[Any]:
+    """Return the name of commands that are alike, and their arguments by column."""
+    return [commands[0][0], *map(list, zip(*(args[1:] for args in commands), strict=True))]
+
+
+WORKS: dict[str, Callable[[int], Commands]] = {
+    "get": gets,
+    "set": sets,
+    "hset": hsets,
+    "mixed": mixed,
+}

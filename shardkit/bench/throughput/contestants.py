@@ -15,9 +15,9 @@ import redis
 import redis.asyncio as aioredis
 
 from shardkit import AsyncShardKit, ShardKit
-from shardkit.commands import Coalesced, Command
-from throughput.limits import Address
-from throughput.works import Commands
+from shardkit.bench.throughput.limits import Address
+from shardkit.bench.throughput.works import Commands
+from shardkit.commands import Coalesced, Columns, Command
 
 
 class Ours:
@@ -34,6 +34,10 @@ class Ours:
     def coalesced(self, commands: Commands) -> Coalesced:
         """Return the batch, as an operation yields it that owns the keys."""
         return Coalesced(self.prepare(commands))
+
+    def columns(self, name: str, columns: Sequence[Any], *, coalesced: bool = False) -> Any:
+        """Carry commands of one name that are given by column, the first of which is the key."""
+        return self._send(Columns(self._component, name, *columns, coalesced=coalesced))
 
     def one(self, *args: Any) -> Any:
         """Carry one command."""
@@ -55,6 +59,10 @@ class OursAwaited:
     def __init__(self, kit: AsyncShardKit, component: str) -> None:
         self._send = kit.driver.link.send
         self._component = component
+
+    async def columns(self, name: str, columns: Sequence[Any], *, coalesced: bool = False) -> Any:
+        """Carry commands of one name that are given by column, the first of which is the key."""
+        return await self._send(Columns(self._component, name, *columns, coalesced=coalesced))
 
     async def one(self, *args: Any) -> Any:
         """Carry one command."""
@@ -80,12 +88,12 @@ class RedisPy:
 
     def one(self, *args: Any) -> Any:
         """Carry one command."""
-        client = self.clients[crc32(args[1].encode()) % len(self.clients)]
+        client: Any = self.clients[crc32(args[1].encode()) % len(self.clients)]
         return client.execute_command(*args)
 
     def _pipelines(self, commands: Commands) -> tuple[list[Any], list[list[int]]]:
         count = len(self.clients)
-        pipes = [client.pipeline(transaction=False) for client in self.clients]
+        pipes: list[Any] = [client.pipeline(transaction=False) for client in self.clients]
         places: list[list[int]] = [[] for _ in pipes]
         for n, args in enumerate(commands):
             shard = crc32(args[1].encode()) % count
@@ -119,13 +127,13 @@ class RedisPyAwaited:
 
     async def one(self, *args: Any) -> Any:
         """Carry one command."""
-        client = self.clients[crc32(args[1].encode()) % len(self.clients)]
+        client: Any = self.clients[crc32(args[1].encode()) % len(self.clients)]
         return await client.execute_command(*args)
 
     async def batch(self, commands: Commands) -> list[Any]:
         """Carry commands by a pipeline for each shard, all at the same time."""
         count = len(self.clients)
-        pipes = [client.pipeline(transaction=False) for client in self.clients]
+        pipes: list[Any] = [client.pipeline(transaction=False) for client in self.clients]
         places: list[list[int]] = [[] for _ in pipes]
         for n, args in enumerate(commands):
             shard = crc32(args[1].encode()) % count

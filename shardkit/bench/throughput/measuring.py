@@ -1,0 +1,138 @@
+"""How long work takes over four servers on this machine, next to the limit: a small version.
+
+``benchmarks/throughput`` measures more: awaiting, clusters, large values, delays, other clients.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import shardkit
+from shardkit.bench.throughput.contestants import Ours, RedisPy
+from shardkit.bench.throughput.limits import Address, RawSockets
+from shardkit.bench.throughput.rounds import LIMIT, ratios
+from shardkit.bench.throughput.works import WORKS, Commands, columns_of, sets
+from shardkit.config.shard_map import ShardMap
+from shardkit.kit import ShardKit
+from shardkit.local import LocalServers
+
+COMPONENT: Final = "bench"
+SERVERS: Final = 4
+SIZES: Final = (1, 100, 1_000, 10_000)
+REPEATS: Final = 7
+# What writes values beforehand, so that reads find some.
+_FILLED_AT_ONCE: Final = 1_000
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One kind of work in batches of one size.
+
+    Attributes:
+        work: its name.
+        size: how many commands a batch has.
+        limit: the microseconds that the limit takes for a batch.
+        ratios: how many times as long each contestant takes.
+    """
+
+    work: str
+    size: int
+    limit: float
+    ratios: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Servers, and who takes turns on them.
+
+    Attributes:
+        software: what the servers are.
+    """
+
+    software: str
+    kit: ShardKit
+    limit: RawSockets
+    redis_py: RedisPy
+
+    def measure(self, work: str, size: int, repeats: int = REPEATS) -> Measured:
+        """Measure one kind of work in batches of one size."""
+        commands = WORKS[work](size)
+        written = sets(size)
+        for start in range(0, size, _FILLED_AT_ONCE):
+            self.limit.batch(written[start : start + _FILLED_AT_ONCE])
+        found = ratios(self._contestants(work, commands), repeats, least=0.02)
+        limit = found.pop("limit, us")
+        return Measured(work, size, limit, found)
+
+    def _contestants(self, work: str, commands: Commands) -> dict[str, Callable[[], object]]:
+        ours, theirs, limit = Ours(self.kit, COMPONENT), self.redis_py, self.limit
+        if len(commands) == 1:
+            [args] = commands
+            return {
+                LIMIT: lambda: limit.one(*args),
+                "shardkit": lambda: ours.one(*args),
+                "redis-py": lambda: theirs.one(*args),
+            }
+        prepared = ours.prepare(commands)
+        found: dict[str, Callable[[], object]] = {
+            LIMIT: lambda: limit.batch(commands),
+            "shardkit": lambda: ours.batch(prepared),
+            "redis-py": lambda: theirs.batch(commands),
+        }
+        if work != "mixed":
+            name, *columns = columns_of(commands)
+            found["by column"] = lambda: ours.columns(name, columns)
+            if work in ("get", "set"):
+                found["coalesced"] = lambda: ours.columns(name, columns, coalesced=True)
+        return found
+
+
+@contextmanager
+def stage(shards: int = SERVERS, binary: str | None = None) -> Iterator[Stage]:
+    """Start servers and connect everybody to them.
+
+    Args:
+        shards: how many shards there are, spread over four servers.
+        binary: the server binary; None finds one.
+
+    Raises:
+        LocalServerError: there is no server that can be started.
+    """
+    entries = [{"port": 7001 + n} for n in range(SERVERS)]
+    shard_map = ShardMap.parse(
+        json.dumps({"components": {COMPONENT: {"shards": {"count": shards, "over": entries}}}})
+    )
+    config = {"databases": -(-shards // SERVERS)}
+    with LocalServers(shard_map, ports="free", config=config, binary=binary) as running:
+        fields = [e.resolved("") for e in running.shard_map.components[COMPONENT].shards]
+        addresses: list[Address] = [("127.0.0.1", f["port"], f.get("db", 0)) for f in fields]
+        limit, theirs = RawSockets(addresses), RedisPy(addresses)
+        try:
+            info = theirs.clients[0].info("server")
+            name = "valkey" if "valkey_version" in info else "redis"
+            with shardkit.connect(running.shard_map) as kit:
+                yield Stage(f"{name} {info[f'{name}_version']}", kit, limit, theirs)
+        finally:
+            limit.close()
+            theirs.close()
+
+
+def run(
+    works: Sequence[str],
+    sizes: Sequence[int],
+    shards: int,
+    repeats: int,
+    binary: str | None,
+    tell: Callable[[str, int, int], object],
+) -> tuple[str, list[Measured]]:
+    """Measure kinds of work in batches of several sizes; return the servers' software, and that."""
+    found = []
+    with stage(shards, binary) as here:
+        for n, (work, size) in enumerate((work, size) for work in works for size in sizes):
+            tell(f"{work}, {size:,} at once", n, len(works) * len(sizes))
+            found.append(here.measure(work, size, repeats))
+        return here.software, found

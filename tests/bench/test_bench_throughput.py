@@ -1,0 +1,51 @@
+"""Throughput, end to end, with short batches and one round."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from shardkit.bench.throughput.measuring import SERVERS, stage
+from shardkit.bench.throughput.works import WORKS, columns_of, gets, sets
+from shardkit.cli.app import app
+
+
+def test_everybody_gets_the_same_replies() -> None:
+    with stage(shards=SERVERS + 2) as here:
+        for name, work in WORKS.items():
+            commands = work(60)
+            here.limit.batch(sets(60))
+            calls = here._contestants(name, commands)
+            if name == "get":
+                replies = [list(call()) for call in calls.values()]  # type: ignore[call-overload]
+                assert all(found == replies[0] for found in replies)
+                assert replies[0] == [b"v" * 16] * 60
+            else:
+                assert {len(call()) for call in calls.values()} == {60}  # type: ignore[arg-type]
+
+
+def test_commands_by_column_are_the_same_commands() -> None:
+    name, *columns = columns_of(sets(3))
+    assert [(name, *row) for row in zip(*columns, strict=True)] == sets(3)
+    assert columns_of(gets(2)) == ["GET", ["user:0:name", "user:1:name"]]
+
+
+def test_the_command_writes_a_table_or_json_and_a_plot(tmp_path: Path) -> None:
+    plot = tmp_path / "throughput.svg"
+    few = ["bench", "throughput", "get", "mixed", "--sizes", "1,40", "--repeats", "1"]
+    done = CliRunner().invoke(app, [*few, "--shards", "6", "--plot", str(plot)])
+    assert done.exit_code == 0, done.output
+    assert "6 shards" in done.output
+    assert "coalesced" in done.output
+    assert plot.read_text().startswith("<?xml")
+    done = CliRunner().invoke(app, [*few, "--json"])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert [(each["work"], each["commands"]) for each in found["works"]] == [
+        *(("get", 1), ("get", 40), ("mixed", 1), ("mixed", 40))
+    ]
+    [_, batch, *_] = found["works"]
+    assert set(batch["times_the_limit"]) == {"shardkit", "redis-py", "by column", "coalesced"}
+    assert batch["limit_microseconds"] > 0
