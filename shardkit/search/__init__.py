@@ -1,1 +1,1 @@
-"""Search over shards: documents in an index spread over servers, every query sent to all of them."""
+"""Search over shards: an index of documents spread over servers, every query sent to all."""

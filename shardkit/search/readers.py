@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import ast
 import json
+import os
+import stat
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from html.parser import HTMLParser
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from shardkit.errors import InvalidArgumentError
 
@@ -57,7 +58,7 @@ class FileDocument:
     attributes: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Skipped:
     """What could not be read, and why."""
 
@@ -65,15 +66,24 @@ class Skipped:
     why: str
 
 
-def files_below(paths: Iterable[Path]) -> Iterator[Path]:
+def files_below(paths: Iterable[Path]) -> Iterator[Path | Skipped]:
     """Yield the files that can be read, those of folders in the order of their names.
 
-    Files and folders of folders whose names begin with a dot are left out.
+    Files and folders of folders whose names begin with a dot are left out, and so are links to
+    folders: they may lead in circles. A folder that cannot be listed is yielded as `Skipped`.
     """
     for path in paths:
         if path.is_dir():
-            below = sorted(path.iterdir())
-            yield from files_below(p for p in below if not p.name.startswith("."))
+            try:
+                below = sorted(path.iterdir())
+            except OSError as error:
+                yield Skipped(_name_of(path), error.strerror or str(error))
+                continue
+            yield from files_below(
+                p
+                for p in below
+                if not p.name.startswith(".") and not (p.is_symlink() and p.is_dir())
+            )
         elif path.suffix.lower() in KINDS:
             yield path
 
@@ -84,53 +94,65 @@ def documents_of(path: Path) -> Iterator[FileDocument | Skipped]:
     A file of an unknown kind is read as plain text. What is not UTF-8 is read with replacement
     characters; what cannot be read at all is yielded as `Skipped`.
     """
-    kind = KINDS.get(path.suffix.lower(), "text")
+    kind, name = KINDS.get(path.suffix.lower(), "text"), _name_of(path)
     try:
-        if kind == "jsonl":
-            yield from _json_lines(path)
-            return
         status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            yield Skipped(name, "is no file")  # a pipe might never end
+            return
+        if kind == "jsonl":
+            yield from _json_lines(path, name)
+            return
         if status.st_size > LARGEST:
-            yield Skipped(str(path), f"is larger than {LARGEST // 2**20} MB")
+            yield Skipped(name, f"is larger than {LARGEST // 2**20} MB")
             return
         content = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
-        yield Skipped(str(path), error.strerror or str(error))
+        yield Skipped(name, error.strerror or str(error))
         return
     try:
         title, text = _READERS[kind](content)
-    except SyntaxError as error:
-        yield Skipped(str(path), f"is not Python: {error.msg}")
+    except _UNREADABLE as error:
+        yield Skipped(name, f"is not {_LANGUAGES[kind]}: {error}")
         return
     if text.strip():
         about = {"kind": kind, "updated": status.st_mtime, "size": status.st_size}
-        yield FileDocument(str(path), title or path.stem, text, about)
+        yield FileDocument(name, title or _name_of(Path(path.stem)), text, about)
 
 
-def installed_documents() -> Iterator[FileDocument]:
-    """Yield what the packages of this Python say of themselves, and their modules' docstrings.
+def installed_packages() -> list[Distribution]:
+    """Return the packages of this Python, in the order of their names, each once."""
+    found: dict[str, Distribution] = {}
+    for distribution in distributions():
+        if distribution.name:
+            found.setdefault(distribution.name.lower(), distribution)
+    return [found[name] for name in sorted(found)]
+
+
+def installed_documents(packages: Iterable[Distribution] | None = None) -> Iterator[FileDocument]:
+    """Yield what packages say of themselves, and their modules' docstrings.
 
     A document a package, its description, and one for each of its modules with docstrings. What
     cannot be read is left out.
+
+    Args:
+        packages: which; by default all that are installed.
     """
-    seen = set()
-    for distribution in sorted(distributions(), key=lambda d: (d.name or "").lower()):
-        name = distribution.name
-        if not name or name in seen:
-            continue
-        seen.add(name)
-        found = distribution.metadata.json
-        description = str(found.get("description") or found.get("summary") or "")
-        if description.strip():
-            title = f"{name}: {found.get('summary') or name}"
+    for package in installed_packages() if packages is None else packages:
+        found = package.metadata.json
+        summary, description = found.get("summary"), found.get("description")
+        text = str(description or summary or "")
+        if text.strip():
+            title = f"{package.name}: {summary or package.name}"
+            about = {"kind": "package", "size": len(text.encode(errors="replace"))}
             yield FileDocument(
-                f"{name} {distribution.version}", title, description, _kind("package")
+                f"{package.name} {package.version}", title, encodable(text), about | _date(package)
             )
-        yield from _modules(distribution)
+        yield from _modules(package)
 
 
-def _modules(distribution: Distribution) -> Iterator[FileDocument]:
-    for file in distribution.files or ():
+def _modules(package: Distribution) -> Iterator[FileDocument]:
+    for file in package.files or ():
         if file.suffix != ".py" or file.is_absolute() or ".." in file.parts:
             continue
         for document in documents_of(Path(str(file.locate()))):
@@ -141,8 +163,25 @@ def _modules(distribution: Distribution) -> Iterator[FileDocument]:
                 yield FileDocument(module, title, document.text, document.attributes)
 
 
-def _kind(kind: str) -> dict[str, Any]:
-    return {"kind": kind, "updated": datetime.now(UTC).timestamp()}
+def _date(package: Distribution) -> dict[str, float]:
+    """Return when a package was installed, if a file tells."""
+    for file in package.files or ():
+        if file.name in ("METADATA", "PKG-INFO"):
+            try:
+                return {"updated": os.stat(file.locate()).st_mtime}
+            except OSError:
+                break
+    return {}
+
+
+def _name_of(path: Path) -> str:
+    """Return a path as text that can be encoded: bytes that are no UTF-8 as escapes."""
+    return os.fsencode(path).decode(errors="backslashreplace")
+
+
+def encodable(text: str) -> str:
+    """Return a text without halves of surrogate pairs, which JSON can spell."""
+    return text.encode(errors="replace").decode()
 
 
 # ---- one kind each: the content to a title and a text
@@ -226,41 +265,62 @@ def _python(content: str) -> tuple[str, str]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of strange escapes in other people's code
         tree = ast.parse(content)
-    texts = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+    module = encodable(ast.get_docstring(tree) or "")
+    texts = [module, *_docstrings(tree.body)]
+    return module.partition("\n")[0].strip(), "\n\n".join(text for text in texts if text)
+
+
+def _docstrings(statements: Sequence[ast.AST]) -> Iterator[str]:
+    """Yield the docstrings of classes and functions, in the order of the code."""
+    for node in statements:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             said = ast.get_docstring(node)
             if said:
-                named = "" if isinstance(node, ast.Module) else f"{node.name}: "
-                texts.append(named + said)
-    module = ast.get_docstring(tree)
-    return (module or "").partition("\n")[0].strip(), "\n\n".join(texts)
+                yield f"{node.name}: {encodable(said)}"
+        for block in ("body", "orelse", "handlers", "finalbody", "cases"):
+            yield from _docstrings(getattr(node, block, ()))
 
 
 _READERS = {"text": _plain, "markdown": _markdown, "html": _html, "python": _python}
+_LANGUAGES = {"text": "text", "markdown": "Markdown", "html": "HTML", "python": "Python"}
+# What the parsers raise for what they cannot read: html.parser's AssertionError, for example.
+_UNREADABLE = (SyntaxError, ValueError, AssertionError, NotImplementedError, RecursionError)
 
 
-def _json_lines(path: Path) -> Iterator[FileDocument | Skipped]:
-    with path.open(encoding="utf-8", errors="replace") as lines:
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            where = f"{path}#{number}"
-            try:
-                said = json.loads(line)
-            except ValueError as error:
-                yield Skipped(where, f"is not JSON: {error}")
-                continue
-            body = _first(said, _BODY) if isinstance(said, dict) else None
-            if not isinstance(body, str):
-                yield Skipped(where, f"has no field of text ({', '.join(_BODY)})")
-                continue
-            own = _first(said, _ID)
-            title = said.get("title")
-            rest = {k: v for k, v in said.items() if k not in (*_ID, *_BODY, "title")}
-            yield FileDocument(
-                where if own is None else str(own), str(title) if title else "", body, rest
-            )
+def _json_lines(path: Path, name: str) -> Iterator[FileDocument | Skipped]:
+    with path.open("rb") as file:
+        number = 0
+        while line := file.readline(LARGEST):
+            number += 1
+            where = f"{name}#{number}"
+            if len(line) == LARGEST and not line.endswith(b"\n"):
+                _skip_line(file)
+                yield Skipped(where, f"is longer than {LARGEST // 2**20} MB")
+            elif line.strip():
+                yield _json_document(line.decode("utf-8-sig", "replace"), where)
+
+
+def _skip_line(file: BinaryIO) -> None:
+    while (more := file.readline(LARGEST)) and not more.endswith(b"\n"):
+        pass
+
+
+def _json_document(line: str, where: str) -> FileDocument | Skipped:
+    try:
+        said = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        return Skipped(where, f"is not JSON: {error}")
+    body = _first(said, _BODY) if isinstance(said, dict) else None
+    if not isinstance(body, str):
+        return Skipped(where, f"has no field of text ({', '.join(_BODY)})")
+    own, title = _first(said, _ID), said.get("title")
+    rest = {key: value for key, value in said.items() if key not in (*_ID, *_BODY, "title")}
+    return FileDocument(
+        where if own is None else encodable(str(own)),
+        encodable(str(title)) if title else "",
+        encodable(body),
+        rest,
+    )
 
 
 def _first(said: dict[str, Any], names: Iterable[str]) -> Any:

@@ -119,6 +119,41 @@ def test_what_cannot_be_read_is_named_with_the_reason(tmp_path: Path) -> None:
     assert gone == Skipped(str(tmp_path / "gone.txt"), "No such file or directory")
 
 
+def test_links_to_folders_pipes_and_broken_lines_do_not_stop_the_reading(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    written(folder / "a.txt", "word")
+    (folder / "circle").symlink_to(folder)
+    os.mkfifo(folder / "pipe.txt")
+    found = list(files_below([folder]))
+    assert found == [folder / "a.txt", folder / "pipe.txt"]
+    assert list(documents_of(folder / "pipe.txt")) == [
+        Skipped(str(folder / "pipe.txt"), "is no file")
+    ]
+    long = tmp_path / "long.jsonl"
+    long.write_bytes(b'{"text": "' + b"x" * LARGEST + b'"}\n{"text": "fine \\ud800"}\n')
+    too_long, fine = documents_of(long)
+    assert too_long == Skipped(f"{long}#1", "is longer than 10 MB")
+    assert fine == FileDocument(f"{long}#2", "", "fine ?", {})
+
+
+def test_names_that_are_not_utf8_are_written_with_escapes(tmp_path: Path) -> None:
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.txt"))
+    path.write_text("word " * 40)
+    found = the_document(path)
+    assert (found.id, found.title) == (f"{tmp_path}/caf\\xe9.txt", "caf\\xe9")
+
+
+def test_docstrings_come_in_the_order_of_the_code(tmp_path: Path) -> None:
+    found = the_document(
+        written(
+            tmp_path / "deep.py",
+            'try:\n    def a():\n        """A."""\nexcept OSError:\n'
+            '    class B:\n        """B."""\nasync def c():\n    """C."""\n',
+        )
+    )
+    assert found.text == "a: A.\n\nB: B.\n\nc: C."
+
+
 def test_bytes_that_are_not_utf8_do_not_stop_the_reading(tmp_path: Path) -> None:
     path = tmp_path / "latin.txt"
     path.write_bytes(b"caf\xe9 au lait")

@@ -1,0 +1,75 @@
+-- Included by the scripts of ads: their counts, and what is expected of them; after search_base.
+
+local function counts_key(id) return PREFIX .. 'ad:' .. id end
+local function types_key() return PREFIX .. 'types' end
+-- The bonuses of a word: by the place of an ad in its chunk.
+local function bonuses_key(chunk, word)
+  return PREFIX .. 'bonus:' .. int(chunk) .. ':' .. int(word)
+end
+
+-- What is paid for, as counts have it: v views, c clicks, a actions. Views are paid as agreed.
+local PAID = {cpc = 'c', cpa = 'a'}
+
+-- An ad as it is indexed; nothing if it is not.
+local function read_ad(id)
+  local key = document_key(id)
+  local head = call('GETRANGE', key, '0', '11')
+  if head == '' then return end
+  local number, size, more = struct.unpack('<I4I4I4', head)
+  local stored, words = call('GETRANGE', key, '12', int(11 + size + more)), {}
+  for i = 1, size, 3 do
+    local a, b, c = byte(stored, i, i + 2)
+    words[a * 65536 + b * 256 + c] = true
+  end
+  local attributes = sub(stored, size + 1)
+  local _, value, kind = unpack(cjson.decode(attributes))
+  return {
+    id = id, number = number, value = value, type = kind, words = words, attributes = attributes,
+  }
+end
+
+-- Whether a word is one of an ad's.
+local function has_word(ad, word)
+  local id = id_of(word)
+  return id and ad.words[id]
+end
+
+-- An ad's counts by field: v, c and a of the ad itself, v:word and so on of its words.
+local function read_counts(id)
+  local flat, counts = call('HGETALL', counts_key(id)), {}
+  for i = 1, #flat, 2 do counts[flat[i]] = tonumber(flat[i + 1]) end
+  return counts
+end
+
+-- Count something for an ad, some of its words, and its type; return how many it has of it.
+local function count(ad, what, words)
+  local key = counts_key(ad.id)
+  for _, word in ipairs(words) do call('HINCRBY', key, what .. ':' .. word, '1') end
+  call('HINCRBY', types_key(), ad.type .. ':' .. what, '1')
+  call('HSET', key, 'number', int(ad.number))
+  return call('HINCRBY', key, what, '1')
+end
+
+local function ecpm_of(ad, views, paid)
+  return 1000 * ad.value * paid / math.max(views or 0, 1)
+end
+
+-- Expect of an ad, and of its words, what they have brought. Without a click (an action, where
+-- actions are paid) nothing changes.
+local function estimate(ad)
+  local paid = PAID[ad.type]
+  local counts = paid and read_counts(ad.id)
+  if not counts or (counts[paid] or 0) < 1 then return end
+  local chunk, place = floor(ad.number / CHUNK), ad.number % CHUNK
+  local ecpm = ecpm_of(ad, counts.v, counts[paid])
+  call('SETRANGE', column_key(1, chunk), int(8 * place), struct.pack('<d', ecpm))
+  for field, times in pairs(counts) do
+    if times >= 1 and sub(field, 1, 2) == paid .. ':' then
+      local word = sub(field, 3)
+      if has_word(ad, word) then
+        local bonus = ecpm_of(ad, counts['v:' .. word], times) - ecpm
+        call('HSET', bonuses_key(chunk, id_of(word)), int(place), format('%.17g', bonus))
+      end
+    end
+  end
+end

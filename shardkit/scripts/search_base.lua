@@ -1,0 +1,82 @@
+-- Included by the scripts of search: the keys of a part of an index, and its words.
+-- All keys of a part begin as its state's does, {name:n}: and live with it; see
+-- shardkit.search.index. ARGV[1] is how many documents' numbers a chunk has.
+
+local call = redis.call
+local byte, char, sub, format = string.byte, string.char, string.sub, string.format
+local floor, concat = math.floor, table.concat
+
+local PREFIX = sub(KEYS[1], 1, -6)
+local CHUNK = tonumber(ARGV[1])
+local LONG = '*' -- in place of postings that are too long for a listpack
+
+-- The text of a number in a key or field: Lua's own is no integer from 10^14 on.
+local TEXTS = {}
+local function int(number)
+  local text = TEXTS[number]
+  if not text then
+    text = format('%d', number)
+    if number < 1024 then TEXTS[number] = text end
+  end
+  return text
+end
+
+local function document_key(id) return PREFIX .. 'd:' .. id end
+local function lexicon_key(word) return PREFIX .. 'l:' .. sub(word, 1, 3) end
+local function starts_key() return PREFIX .. 'starts' end
+local function ids_key(number) return PREFIX .. 'n:' .. int(floor(number / 128)) end
+local function values_key(id) return PREFIX .. 'y:' .. int(floor(id / 128)) end
+local function live_key(chunk) return PREFIX .. 'v:' .. int(chunk) end
+local function long_key(chunk, id) return PREFIX .. 'w:' .. int(chunk) .. ':' .. int(id) end
+local function short_key(chunk, id)
+  return PREFIX .. 'r:' .. int(chunk) .. ':' .. int(floor(id / 64))
+end
+local function column_key(place, chunk)
+  return PREFIX .. 'a:' .. int(place) .. ':' .. int(chunk)
+end
+
+-- The state: how many documents there are, and in each chunk; the next number and word; the version.
+local function read_state()
+  local flat = call('HGETALL', KEYS[1])
+  local state = {docs = 0, next = 0, words = 1, version = 0, live = {}}
+  for i = 1, #flat, 2 do
+    local name, value = flat[i], tonumber(flat[i + 1])
+    if byte(name) == 99 then -- c
+      state.live[tonumber(sub(name, 2))] = value
+    else
+      state[name] = value
+    end
+  end
+  return state
+end
+
+-- The chunks that have documents, in order.
+local function chunks_of(state)
+  local chunks = {}
+  for chunk in pairs(state.live) do chunks[#chunks + 1] = chunk end
+  table.sort(chunks)
+  return chunks
+end
+
+-- The id of a word, nothing if no document ever had it.
+local function id_of(word)
+  return tonumber(call('HGET', lexicon_key(word), word) or nil)
+end
+
+-- The postings of a word in a chunk: four bytes a document.
+local function postings(chunk, id)
+  local short = call('HGET', short_key(chunk, id), int(id % 64))
+  if short == LONG then return call('GET', long_key(chunk, id)) end
+  return short or ''
+end
+
+-- In how many documents of some chunks a word is.
+local function frequency(chunks, id)
+  local size = 0
+  for _, chunk in ipairs(chunks) do
+    local length = call('HSTRLEN', short_key(chunk, id), int(id % 64))
+    if length == #LONG then length = call('STRLEN', long_key(chunk, id)) end
+    size = size + length
+  end
+  return size / 4
+end

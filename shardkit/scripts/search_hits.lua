@@ -1,0 +1,70 @@
+-- Included by scripts that give out documents that were found; after search_base.
+
+-- The ids of documents whose numbers are in order; false for those that are gone.
+local function ids_of(numbers)
+  local ids, i = {}, 1
+  while i <= #numbers do
+    local key, bucket, j = ids_key(numbers[i]), floor(numbers[i] / 128), i
+    while numbers[j + 1] and floor(numbers[j + 1] / 128) == bucket do j = j + 1 end
+    if j - i < 40 then
+      local fields = {}
+      for k = i, j do fields[k - i + 1] = int(numbers[k] % 128) end
+      for k, id in ipairs(call('HMGET', key, unpack(fields))) do ids[i + k - 1] = id end
+    else -- all of them take less than looking so many up
+      local flat, by_place = call('HGETALL', key), {}
+      for k = 1, #flat, 2 do by_place[tonumber(flat[k])] = flat[k + 1] end
+      for k = i, j do ids[k] = by_place[numbers[k] % 128] or false end
+    end
+    i = j + 1
+  end
+  return ids
+end
+
+-- The texts that codes in a column stand for, by code. 0 stands for none.
+local function texts_of(codes)
+  local texts, wanted = {[0] = ''}, {}
+  for _, code in ipairs(codes) do
+    if not texts[code] then
+      texts[code] = true
+      local bucket = floor(code / 128)
+      wanted[bucket] = wanted[bucket] or {}
+      table.insert(wanted[bucket], code)
+    end
+  end
+  for _, some in pairs(wanted) do
+    local fields = {}
+    for i, code in ipairs(some) do fields[i] = int(code % 128) end
+    for i, text in ipairs(call('HMGET', values_key(some[1]), unpack(fields))) do
+      texts[some[i]] = text
+    end
+  end
+  return texts
+end
+
+-- Several values are stored one after the other, each with an end that is in no UTF-8. Documents
+-- are put in order by the first.
+local function first_value(text)
+  local ends = string.find(text, '\255', 1, true)
+  return ends and sub(text, 1, ends - 1) or text
+end
+
+-- Put hits into the reply: id, value, and what is wanted of the document.
+local function give_out(ids, values, first, last, attributes, text)
+  local hits = {}
+  for i = first, last do
+    hits[#hits + 1] = ids[i]
+    hits[#hits + 1] = values[i]
+    if attributes or text then
+      local key = document_key(ids[i])
+      local _, words, size = struct.unpack('<I4I4I4', call('GETRANGE', key, '0', '11'))
+      local from = 12 + words
+      hits[#hits + 1] = attributes and call('GETRANGE', key, int(from), int(from + size - 1)) or ''
+      hits[#hits + 1] = text and call('GETRANGE', key, int(from + size), '-1') or ''
+    end
+  end
+  return hits
+end
+
+local function exact(number)
+  return format('%.17g', number)
+end

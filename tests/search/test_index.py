@@ -1,0 +1,372 @@
+"""An index of documents over shards: what it does, refuses, and keeps."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, date, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from structures_helpers import Face, keys_of
+
+from shardkit import ShardKit
+from shardkit.errors import (
+    CommandRefused,
+    InvalidArgumentError,
+    ParameterMismatchError,
+    QuerySyntaxError,
+    ShardCountError,
+    ShardErrors,
+)
+from shardkit.search.analysis import Analyzer
+from shardkit.search.results import Cursor, write_token
+from shardkit.search.tree import Range, Word
+from shardkit.structures.clock import ServerClock
+
+ATTRIBUTES = {"votes": "number", "day": "date", "lang": "text"}
+
+
+def opened(face: Face, name: str = "s", **options: Any) -> Any:
+    options = {"component": "few", "attributes": ATTRIBUTES, **options}
+    return face.kit.search(name, **options)
+
+
+def ids(results: Any) -> list[str]:
+    return [hit.id for hit in results]
+
+
+def test_documents_are_found_with_their_attributes_and_snippets(face: Face) -> None:
+    index = opened(face)
+    noon = datetime(2020, 5, 17, 12, tzinfo=timezone(timedelta(hours=2)))
+    assert face.run(index.index("a", "The quick brown fox", {"votes": 2, "day": noon})) == 3
+    assert face.run(index.index("b", "Quick! A fox, a quick fox", {"lang": ["en", "de"]})) == 2
+    assert face.run(index.index("c", "")) == 0
+    found = face.run(index.search("quick fox", attributes=True, snippets=True, facets=["lang"]))
+    assert ids(found) == ["b", "a"]
+    assert found.total == len(found) == 2
+    assert [hit.attributes for hit in found] == [
+        {"lang": ("en", "de")},
+        {"votes": 2, "day": noon.astimezone(UTC)},
+    ]
+    assert found.hits[0].snippet == "**Quick**! A **fox**, a **quick** **fox**"
+    assert found.facets == {"lang": [("de", 1), ("en", 1)]}
+    assert not found.partial
+    some = face.run(index.search("quick fox", attributes=["votes"], snippets={"mark": ("<", ">")}))
+    assert [hit.attributes for hit in some] == [{}, {"votes": 2}]
+    assert some.hits[1].snippet == "The <quick> brown <fox>"
+    assert ids(face.run(index.search('"brown fox" -cat'))) == ["a"]
+    assert ids(face.run(index.search("*", sort="lang"))) == ["a", "c", "b"]
+    document = face.run(index.get("a"))
+    assert (document.id, document.text) == ("a", {"text": "The quick brown fox"})
+    assert face.run(index.get("nobody")) is None
+
+
+def test_words_that_a_document_has_no_more_are_not_found(face: Face) -> None:
+    index = opened(face)
+    face.run(index.index("a", "one two", {"lang": "en", "votes": 1}))
+    face.run(index.index("a", "two three", {"lang": "de"}))
+    assert [face.run(index.count(query)) for query in ("one", "two", "three", "*")] == [0, 1, 1, 1]
+    assert face.run(index.count("lang:en")) == 0
+    assert face.run(index.count("votes:1")) == 0
+    assert face.run(index.words("t")) == [("three", 1), ("two", 1)]
+    assert face.run(index.words("o")) == []
+    assert face.run(index.remove("a")) is True
+    assert face.run(index.remove("a")) is False
+    assert (
+        face.run(index.count()) == face.run(index.count("*")) == face.run(index.count("two")) == 0
+    )
+    assert {part.documents for part in face.run(index.info())} == {0}
+
+
+def test_queries_of_stop_words_or_unwanted_words_only_find_nothing(face: Face) -> None:
+    index = opened(face)
+    face.run(index.index("a", "the end"))
+    for query in ("the", "-end", "", "-the -end"):
+        assert face.run(index.search(query)).total == 0
+
+
+def test_many_documents_are_indexed_and_removed_in_bulk(face: Face) -> None:
+    index = opened(face, chunk=256)
+    many = ((f"d{n}", f"number {n} w{n % 7}", {"votes": n}) for n in range(1500))
+    assert face.run(index.index_many(many)) == 1500
+    assert face.run(index.count("number w3")) == len(range(3, 1500, 7))
+    found = face.run(index.search("number", sort="-votes", start=1490, attributes=["votes"]))
+    assert ids(found) == [f"d{n}" for n in reversed(range(10))]  # attributes by another exchange
+    assert found.hits[0].attributes == {"votes": 9}
+    assert [hit.id for hit in face.list(index.all("w0", sort="votes"))] == [
+        f"d{n}" for n in range(0, 1500, 7)
+    ]
+    assert face.run(index.remove_many(f"d{n}" for n in range(0, 3000, 2))) == 750
+    assert face.run(index.count("number")) == 750
+    assert face.run(index.count("number votes:..9")) == 5
+    assert len(face.run(index.get_many(f"d{n}" for n in range(1500)))) == 750
+
+
+def test_a_document_of_many_words_is_indexed_and_found(face: Face) -> None:
+    index = opened(face)
+    text = " ".join(f"w{n}" for n in range(6_000))
+    assert face.run(index.index("long", text)) == 6_000
+    assert face.run(index.count('"w2999 w3000"')) == 1
+    assert face.run(index.count('"w3000 w2999"')) == 0
+    assert face.run(index.index("long", "short")) == 1
+    assert face.run(index.count("w5999")) == 0
+
+
+def test_a_field_is_searched_and_weighed(face: Face) -> None:
+    index = opened(face, fields={"title": 5.0, "text": 1.0})
+    face.run(index.index_many([("a", {"title": "redis"}), ("b", {"text": "redis"})]))
+    assert ids(face.run(index.search("redis"))) == ["a", "b"]
+    assert ids(face.run(index.search("title:redis"))) == ["a"]
+    assert ids(face.run(index.search(Word("redis", "text"), ascending=True))) == ["b"]
+
+
+def test_without_the_order_of_words_a_phrase_is_all_of_its_words(face: Face) -> None:
+    index = opened(face, phrases=False, keep_text=False)
+    face.run(index.index_many([("a", "one two"), ("b", "two one"), ("c", "one")]))
+    found = face.run(index.search('"one two"', snippets=True))
+    assert sorted(ids(found)) == ["a", "b"]
+    assert found.hits[0].snippet is None
+    assert face.run(index.get("a")).text is None
+
+
+def test_pages_by_number_and_cursors_agree(face: Face) -> None:
+    index = opened(face)
+    face.run(index.index_many([(str(n), "x", {"votes": n % 3}) for n in range(25)]))
+    whole = ids(face.run(index.search("x", sort="-votes", num=100)))
+    pages = [ids(face.run(index.page("x", n, 10, sort="-votes"))) for n in (1, 2, 3, 4)]
+    assert [one for page in pages for one in page] == whole
+    assert pages[3] == []
+    page = face.run(index.search("x", sort="-votes", num=7))
+    walked = ids(page)
+    while page.cursor:
+        page = face.run(index.search("x", sort="-votes", num=7, after=page.cursor))
+        walked += ids(page)
+    assert walked == whole
+
+
+def test_a_cursor_goes_on_behind_a_document_that_is_gone(face: Face) -> None:
+    index = opened(face)
+    face.run(index.index_many([(str(n), "x", {"votes": n}) for n in range(9)]))
+    first = face.run(index.search("x", sort="votes", num=3))
+    face.run(index.remove_many(["1", "2", "3"]))
+    second = face.run(index.search("x", sort="votes", num=3, after=first.cursor))
+    assert ids(second) == ["4", "5", "6"]
+
+
+def test_a_kept_result_does_not_change_with_the_documents(face: Face) -> None:
+    index = opened(face)
+    face.run(index.index_many([(str(n), "x", {"votes": n, "lang": "a"}) for n in range(9)]))
+    for sort in ("votes", "-lang", "relevance"):
+        first = face.run(index.search("x", sort=sort, num=3, cache=30))
+        assert first.result
+        wanted = ids(face.run(index.search("x", sort=sort)))
+        face.run(index.index("new", "x", {"votes": -1, "lang": "z"}))
+        face.run(index.remove(wanted[4]))
+        second = face.run(
+            index.search("x", sort=sort, start=3, num=3, result=first.result, attributes=["votes"])
+        )
+        assert (second.total, ids(second)) == (9, [wanted[3], *wanted[5:7]])
+        assert second.hits[0].attributes == {"votes": int(wanted[3])}
+        assert second.result == first.result
+        face.run(index.remove("new"))
+        face.run(index.index(wanted[4], "x", {"votes": int(wanted[4]), "lang": "a"}))
+
+
+def test_a_result_that_is_gone_is_found_again(face: Face, kit: ShardKit) -> None:
+    index = opened(face)
+    face.run(index.index_many([(str(n), "x", {"votes": n}) for n in range(9)]))
+    first = face.run(index.search("x", sort="votes", num=3, cache=30))
+    for n in range(4):
+        client: Any = kit.client("few", n)
+        kept = list(client.scan_iter("*:q:*"))
+        assert [0 < client.ttl(key) <= 30 for key in kept] == [True]
+        if n == 2:
+            client.delete(*kept)
+    again = face.run(index.search("x", sort="votes", start=3, num=3, result=first.result))
+    assert ids(again) == ["3", "4", "5"]
+    assert again.result not in (None, first.result)
+
+
+def test_counts_of_words_are_asked_for_once(face: Face, kit: ShardKit) -> None:
+    now = [100.0]
+    face.kit._clock = ServerClock(monotonic=lambda: now[0])
+    index = opened(face)
+    face.run(index.index_many([(str(n), f"x y{n}") for n in range(4)]))
+
+    def exchanges(query: str, **options: Any) -> int:
+        steps = index.deferred.search(query, **options)
+        count, step = 0, next(steps)
+        try:
+            while True:
+                count += 1
+                step = steps.send(kit.driver.link.send(step))
+        except StopIteration:
+            return count
+
+    assert exchanges("x", sort="votes") == 1
+    assert exchanges("x") == 2
+    assert exchanges("x") == 1
+    now[0] += 9
+    assert exchanges("x") == 1  # and brings new ones
+    now[0] += 9
+    assert exchanges("x") == 1
+    now[0] += 11
+    assert exchanges("x") == 2
+    assert exchanges("x y1") == 2
+    assert exchanges("y1") == 1
+    assert exchanges("y* -x", sort="votes") == 2
+
+
+def test_an_index_is_only_opened_as_it_was_made(face: Face, kit: ShardKit) -> None:
+    face.run(opened(face).index("a", "x"))
+    for other in ({"phrases": False}, {"analyzer": Analyzer(stop_words=set())}, {"chunk": 8}):
+        index = opened(face, **other)
+        with pytest.raises(ParameterMismatchError, match="created with other parameters"):
+            face.run(index.search("x"))
+        with pytest.raises(ParameterMismatchError):
+            face.run(index.index("b", "y"))
+    assert face.run(opened(face, keep_text=False).count()) == 1
+    with pytest.raises(ShardCountError):
+        face.run(opened(face, "other", component="many").index("a", "x"))
+    assert keys_of(kit, "many") == set()
+
+
+def test_deleting_leaves_nothing(face: Face, kit: ShardKit) -> None:
+    for component in ("few", "one"):
+        index = opened(face, component=component, chunk=64)
+        documents = [(f"d{n}", f"w{n} x{n % 5} x", {"lang": f"l{n}"}) for n in range(400)]
+        face.run(index.index_many(documents))
+        face.run(index.remove("d7"))
+        assert face.run(index.delete()) == 399
+        assert keys_of(kit, component) == set()
+        assert face.run(index.index("a", "x")) == 1
+        assert face.run(index.count()) == 1
+        face.run(index.delete())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"fields": {}}, "fields="),
+        ({"fields": dict.fromkeys("abcdefghi", 1.0)}, "of 1 to 8"),
+        ({"fields": {"text": 0}}, "field text: weight=0"),
+        ({"attributes": {"x y": "text"}}, "the name 'x y'"),
+        ({"attributes": {"x": "tag"}}, "attribute x: kind='tag'"),
+        ({"attributes": {"relevance": "number"}}, "relevance"),
+        ({"shards": 0}, "shards=0"),
+        ({"chunk": 100}, "power of two"),
+        ({"average_length": math.inf}, "average_length"),
+        ({"analyzer": "english"}, "analyzer"),
+        ({"read_from": "few"}, "give a list"),
+        ({"name": "a{b}"}, "braces"),
+    ],
+)
+def test_parameters_that_cannot_be_used_are_refused(
+    kit: ShardKit, wrong: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        kit.search(**{"name": "s", **wrong})
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        (("", "x"), "document id ''"),
+        ((7, "x"), "document id 7"),
+        (("a" * 1025, "x"), "document id"),
+        (("\ud800", "x"), "document id"),
+        (("a", None), "text=None"),
+        (("a", {"body": "x"}), "no text field 'body'"),
+        (("a", "\ud800"), "UTF-8"),
+        (("a", "x", {"color": 1}), "no attribute 'color'"),
+        (("a", "x", {"votes": "many"}), "attribute votes='many'"),
+        (("a", "x", {"votes": True}), "attribute votes=True"),
+        (("a", "x", {"votes": 10**400}), "attribute votes"),
+        (("a", "x", {"day": "2020-01-01"}), "attribute day"),
+        (("a", "x", {"day": datetime(2020, 1, 1)}), "tzinfo"),
+        (("a", "x", {"lang": ["en", 7]}), "attribute lang"),
+        (("a", "x", {"lang": "\ud800"}), "attribute lang"),
+        (("a", "x", 7), "attributes=7"),
+        ("ab", "give \\(id, text\\)"),
+        (("a",), "give \\(id, text\\)"),
+    ],
+)
+def test_a_document_that_cannot_be_indexed_is_refused_before_anything_is_written(
+    kit: ShardKit, document: Any, message: str
+) -> None:
+    index = kit.search("s", component="few", attributes=ATTRIBUTES)
+    with pytest.raises(InvalidArgumentError, match=message):
+        index.index_many([("fine", "x"), document])
+    assert keys_of(kit, "few") == set()
+
+
+def test_what_cannot_be_asked_is_refused(kit: ShardKit) -> None:
+    index = kit.search("s", component="few", attributes=ATTRIBUTES)
+    index.index_many(
+        [(str(n), f"x y{n}", {"lang": str(n), "day": date(2020, 1, 1)}) for n in range(9)]
+    )
+    cursor = index.search("x", num=2).cursor
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"query": "body:x"}, "body"),
+        ({"query": Word("x", "body")}, "no text field 'body'"),
+        ({"query": Range("lang", 1)}, "no attribute 'lang' of kind number"),
+        ({"query": 7}, "query=7"),
+        ({"sort": "color"}, "sort='color'"),
+        ({"sort": {"lang": 1}}, "'lang' is no attribute"),
+        ({"sort": {"votes": math.nan}}, "finite"),
+        ({"sort": {}}, "weight by name"),
+        ({"sort": {"votes": 1}, "combine": "both"}, "combine='both'"),
+        ({"sort": "votes", "ascending": True}, "ascending"),
+        ({"num": -1}, "num=-1"),
+        ({"start": -1}, "start=-1"),
+        ({"attributes": ["color"]}, "no attribute 'color'"),
+        ({"attributes": "votes"}, "give a list"),
+        ({"facets": ["color"]}, "no attribute 'color'"),
+        ({"after": "nonsense"}, "after='nonsense'"),
+        ({"result": cursor}, "result="),
+        ({"after": cursor, "start": 3}, "a cursor says where"),
+        ({"after": cursor, "sort": "votes"}, "another query or order"),
+        ({"query": "y1", "after": cursor}, "another query or order"),
+        ({"session": 7, "after": write_token(Cursor("", 3, 1.0, "", None))}, "another query"),
+    ]
+    for options, message in wrong:
+        options = {"query": "x", **options}
+        with pytest.raises(InvalidArgumentError, match=message):
+            index.search(**options)
+    with pytest.raises(QuerySyntaxError, match="position 2"):
+        index.search('x "y')
+    with pytest.raises(InvalidArgumentError, match="page=0"):
+        index.page("x", 0)
+    with pytest.raises(InvalidArgumentError, match="words"):
+        index.words("")
+
+
+def test_words_that_begin_alike_and_facets_are_bounded(
+    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = kit.search("s", component="few", attributes=ATTRIBUTES)
+    index.index_many([(str(n), f"x y{n:02}", {"lang": str(n)}) for n in range(30)])
+    monkeypatch.setattr("shardkit.search.finding.MOST_EXPANSIONS", 12)
+    monkeypatch.setattr("shardkit.search.finding.MOST_VALUES", 5)
+    assert index.count("y0*") == 10
+    with pytest.raises(InvalidArgumentError, match="more than 12 words begin with y"):
+        index.search("y*")
+    with pytest.raises(InvalidArgumentError, match="lang has more than 5 different values"):
+        index.search("x", facets=["lang"])
+    assert index.search("y0*", facets=["lang"], facet_size=2).facets["lang"] == [("0", 1), ("1", 1)]
+
+
+def test_a_part_that_is_full_refuses_new_words(kit: ShardKit) -> None:
+    index = kit.search("s", component="one", shards=1)
+    index.index("a", "old words")
+    client: Any = kit.client("one")
+    client.hset("{s:0}:state", "words", 2**24 - 1)
+    before = client.hgetall("{s:0}:state")
+    with pytest.raises(ShardErrors) as caught:
+        index.index("b", "two new")
+    [failure] = caught.value.exceptions
+    assert isinstance(failure, CommandRefused)
+    assert "16,777,215" in str(failure)
+    assert client.hgetall("{s:0}:state") == before
+    assert index.index("b", "new old words") == 3
+    assert index.count("old") == 2

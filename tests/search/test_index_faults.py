@@ -1,0 +1,228 @@
+"""An index whose parts fail or forget scripts; read from replicas; on a cluster."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from structures_helpers import Face, faced
+
+import shardkit
+from shardkit import ShardKit, ShardMap
+from shardkit.errors import InvalidArgumentError, ShardErrors, ShardUnavailable
+from shardkit.local import LocalCluster, LocalServers
+
+MAP = """
+components:
+  data: {shards: [{port: 7001}, {port: 7002}]}
+  copy: {shards: [{port: 7003}, {port: 7003, db: 1}]}
+  kept_copy: {shards: [{port: 7004}, {port: 7004, db: 1}]}
+  source: {shards: [{port: 7005}, {port: 7005, db: 1}]}
+"""
+ATTRIBUTES = {"votes": "number", "lang": "text"}
+
+
+@pytest.fixture(scope="module")
+def own_servers() -> Iterator[LocalServers]:
+    with LocalServers(ShardMap.parse(MAP), ports="free") as running:
+        source = running.server_of("source", 0).port
+        for name, read_only in (("copy", "yes"), ("kept_copy", "no")):
+            with running.server_of(name, 0).client() as client:
+                client.config_set("replica-read-only", read_only)
+                client.replicaof("127.0.0.1", source)
+        yield running
+
+
+@pytest.fixture(params=["blocking", "awaiting"])
+def own(request: pytest.FixtureRequest, own_servers: LocalServers) -> Iterator[Face]:
+    for component in ("data", "source"):
+        for shard in (0, 1):
+            server = own_servers.server_of(component, shard)
+            if not server.running:
+                server.restart()
+            with server.client() as client:
+                client.flushall()
+    with faced(request.param, own_servers.shard_map) as opened:
+        yield opened
+
+
+def filled(face: Face, component: str, **options: Any) -> Any:
+    index = face.kit.search(
+        "s", component=component, shards=2, attributes=ATTRIBUTES, statistics_ttl=0, **options
+    )
+    many = [(str(n), f"x y{n % 3}", {"votes": n, "lang": "en"}) for n in range(40)]
+    face.run(index.index_many(many))
+    return index
+
+
+def ids(results: Any) -> list[str]:
+    return [hit.id for hit in results]
+
+
+def settled(servers: LocalServers, *components: str) -> None:
+    """Wait until replicas have what their source has."""
+    with servers.server_of("source", 0).client() as client:
+        for _ in range(200):
+            ended = client.info("replication")["master_repl_offset"]
+            offsets = []
+            for component in components:
+                with servers.server_of(component, 0).client() as replica:
+                    said = replica.info("replication")
+                    up = said["master_link_status"] == "up"
+                    offsets.append(said["slave_repl_offset"] if up else -1)
+            if min(offsets) >= ended:
+                return
+            time.sleep(0.05)
+    raise AssertionError("replicas did not catch up")
+
+
+def test_a_part_that_is_gone_is_named_or_left_out(own: Face, own_servers: LocalServers) -> None:
+    index = filled(own, "data")
+    whole = own.run(index.search("x", sort="votes", num=100, attributes=True, facets=["lang"]))
+    there = [hit.id for hit in whole if index._parts.number(hit.id) == 0]
+    cursor = own.run(index.search("x", sort="votes", num=2)).cursor
+    own_servers.server_of("data", 1).kill()
+    for query in ("x", "y*"):
+        with pytest.raises(ShardErrors) as caught:
+            own.run(index.search(query))
+        assert {failure.shard for failure in caught.value.exceptions} == {"data:1"}
+        assert all(isinstance(failure, ShardUnavailable) for failure in caught.value.exceptions)
+    some = own.run(index.search("x", sort="votes", num=100, facets=["lang"], partial=True))
+    assert (ids(some), some.total, some.missing) == (there, len(there), (1,))
+    assert some.partial
+    assert some.facets == {"lang": [("en", len(there))]}
+    scored = own.run(index.search("y*", num=100, partial=True, snippets=True, cache=30))
+    assert sorted(ids(scored)) == sorted(there)
+    assert scored.result is None
+    after = own.run(index.search("x", sort="votes", num=100, after=cursor, partial=True))
+    assert ids(after) == [one for one in there if one not in ("0", "1")]
+    with pytest.raises(ShardErrors):
+        own.run(index.index_many([(str(n), "new") for n in range(40, 60)]))
+    own_servers.server_of("data", 0).kill()
+    with pytest.raises(ShardErrors, match="2 shards failed"):
+        own.run(index.search("x", sort="votes", partial=True))
+
+
+def test_indexing_that_met_a_dead_part_can_be_done_again(
+    own: Face, own_servers: LocalServers
+) -> None:
+    index = filled(own, "data")
+    own_servers.server_of("data", 1).kill()
+    many = [(str(n), "new", {"votes": -n}) for n in range(60)]
+    with pytest.raises(ShardErrors):
+        own.run(index.index_many(many))
+    own_servers.server_of("data", 1).restart()  # it has lost its data
+    own.run(index.index_many(many))
+    assert own.run(index.count("new")) == own.run(index.count()) == 60
+    assert own.run(index.count("x")) == 0
+    assert ids(own.run(index.search("new", sort="votes", num=2))) == ["59", "58"]
+
+
+def test_a_server_that_forgot_its_scripts_is_given_them_again(
+    own: Face, own_servers: LocalServers
+) -> None:
+    index = filled(own, "data")
+    wanted = ids(own.run(index.search("x", sort="votes", num=100)))
+    for server in own_servers.servers[:2]:
+        with server.client() as client:
+            client.script_flush()
+    assert ids(own.run(index.search("x", sort="votes", num=100))) == wanted
+    for server in own_servers.servers[:2]:
+        with server.client() as client:
+            client.script_flush()
+    assert own.run(index.index("new", "x")) == 1
+    assert own.run(index.count("x")) == 41
+
+
+def test_a_replica_that_only_reads_answers_and_keeps_nothing(
+    own: Face, own_servers: LocalServers
+) -> None:
+    index = filled(own, "source", read_from=["copy"])
+    settled(own_servers, "copy", "kept_copy")
+    with own_servers.server_of("source", 0).client() as client:
+        client.config_resetstat()
+    for sort in ("relevance", "-votes", "lang"):
+        found = own.run(index.search("x", sort=sort, num=3, cache=30, attributes=True))
+        assert (found.total, len(found), found.result) == (40, 3, None)
+        again = own.run(index.search("x", sort=sort, num=3, after=found.cursor))
+        assert not {*ids(again)} & {*ids(found)}
+    with own_servers.server_of("source", 0).client() as client:
+        assert not {"cmdstat_evalsha", "cmdstat_eval"} & client.info("commandstats").keys()
+    assert own.run(index.count()) == 40
+
+
+def test_replicas_answer_while_what_they_copy_is_away(own: Face, own_servers: LocalServers) -> None:
+    filled(own, "source")
+    settled(own_servers, "copy", "kept_copy")
+    own_servers.server_of("source", 0).kill()
+    index = own.kit.search(
+        "s", component="source", shards=2, attributes=ATTRIBUTES, read_from=["kept_copy"]
+    )
+    assert own.run(index.search("x y1")).total == 13
+    with pytest.raises(ShardErrors):
+        own.run(index.count())
+
+
+def test_a_replica_that_may_be_written_to_keeps_results_for_its_sessions(
+    own: Face, own_servers: LocalServers
+) -> None:
+    index = filled(own, "source", read_from=["copy", "kept_copy"])
+    settled(own_servers, "copy", "kept_copy")
+    sessions = {f"session {n}" for n in range(20)}
+    results = {
+        session: own.run(index.search("x", sort="votes", num=3, cache=30, session=session))
+        for session in sessions
+    }
+    kept = {session for session, found in results.items() if found.result}
+    assert kept
+    assert kept != sessions  # those that read-only replica answers
+    for session in sorted(kept)[:3]:
+        result = results[session].result
+        again = own.run(
+            index.search("x", sort="votes", start=3, num=3, result=result, session="another")
+        )
+        assert ids(again) == ["3", "4", "5"]
+        assert again.result == result
+    with own_servers.server_of("kept_copy", 0).client() as client:
+        for key in [*client.scan_iter("*:q:*")]:
+            assert client.ttl(key) > 0
+            client.delete(key)
+    again = own.run(index.search("x", sort="votes", start=3, num=3, result=result))
+    assert ids(again) == ["3", "4", "5"]
+    assert again.result not in (None, result)
+    single = own.kit.search("s", component="source", shards=2, attributes=ATTRIBUTES)
+    with pytest.raises(InvalidArgumentError, match="same read_from"):
+        own.run(single.search("x", sort="votes", result=again.result))
+
+
+@pytest.fixture(scope="module")
+def on_cluster() -> Iterator[ShardKit]:
+    with LocalCluster() as cluster:
+        components = {"docs": {"entry": dict(cluster.entry.fields)}}
+        shard_map = ShardMap.parse(json.dumps({"components": components}))
+        with shardkit.connect(shard_map) as kit:
+            yield kit
+
+
+def test_an_index_on_a_cluster_is_no_different(on_cluster: ShardKit) -> None:
+    index = on_cluster.search("docs", attributes=ATTRIBUTES, statistics_ttl=0, chunk=8)
+    many = [(str(n), f"x y{n % 3} z{n}", {"votes": n, "lang": f"l{n % 2}"}) for n in range(150)]
+    assert index.index_many(many) == 150
+    assert index.count() == 150
+    found = index.search(
+        "x -y1", sort="-votes", num=4, attributes=["votes"], facets=["lang"], cache=30
+    )
+    assert (found.total, ids(found)) == (100, ["149", "147", "146", "144"])
+    assert found.hits[0].attributes == {"votes": 149}
+    assert found.facets == {"lang": [("l0", 50), ("l1", 50)]}
+    kept = index.search("x -y1", sort="-votes", start=2, num=2, result=found.result)
+    assert (ids(kept), kept.result) == (["146", "144"], found.result)
+    assert index.search('"y1 z4"').hits[0].id == "4"
+    assert len([*index.all("z1*", num=10)]) == 61
+    assert index.remove_many(["149", "nobody"]) == 1
+    assert index.search("x", sort="-votes").hits[0].id == "148"
+    assert index.get("3").attributes == {"votes": 3, "lang": "l1"}  # type: ignore[union-attr]
+    assert index.delete() == 149
