@@ -27,9 +27,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Generic, Self, TypeAlias, TypeVar, overload
+from typing import Any, Self, TypeAlias, TypeVar
 
 from shardkit import decorators
+from shardkit.catalogue import Catalogue
 from shardkit.client_plane import DEFAULT_PLANE, ClientPlane
 from shardkit.clients import AsyncClient, Client, Clients
 from shardkit.config.component import Component
@@ -40,30 +41,14 @@ from shardkit.connections import Connector
 from shardkit.decorators import Decorator, KeyOf
 from shardkit.drivers import AwaitingDriver, BlockingDriver
 from shardkit.errors import ConfigError, InvalidEntryError, ShardKitError
-from shardkit.geo.city_totals import CityTotals
-from shardkit.geo.ip_to_city import IpToCity
-from shardkit.operation import Awaiting, Blocking, Driver, Face, Operation
+from shardkit.operation import Awaiting, Blocking, Face, Operation
 from shardkit.routers import (
     AsyncIdPairShardedConnection,
     AsyncKeyShardedConnection,
     IdPairShardedConnection,
     KeyShardedConnection,
 )
-from shardkit.routing.placement import DEFAULT
 from shardkit.structures.clock import ServerClock
-from shardkit.structures.codecs import Codec
-from shardkit.structures.hash import ShardedHash, V
-from shardkit.structures.layouts import GROUPS
-from shardkit.structures.list import PIECE_SIZE, ShardedList
-from shardkit.structures.locations import Locations
-from shardkit.structures.members import M
-from shardkit.structures.packed import PackedRecords
-from shardkit.structures.packed_format import Fields
-from shardkit.structures.set import ShardedSet
-from shardkit.structures.sorted_set import DEFAULT_BOUND, ShardedSortedSet
-from shardkit.structures.strings import ShardedStrings
-from shardkit.structures.unique_precision import SIXTY_BIT
-from shardkit.structures.unique_visitors import UniqueVisitors
 from shardkit.topology import ConfigServer, FixedMap, MapFile, Source, Topology
 
 logger = logging.getLogger("shardkit")
@@ -77,7 +62,7 @@ Where: TypeAlias = str | Path | ShardMap | Entry
 T = TypeVar("T")
 
 
-class _Kit(Generic[Face]):
+class _Kit(Catalogue[Face]):
     """What both kits have: the topology, the clients, decorators, and structures of either face.
 
     Args:
@@ -86,8 +71,6 @@ class _Kit(Generic[Face]):
         clock: tells the servers' time.
         config_clients: the clients of the config server, closed with the kit.
     """
-
-    _driver: Driver  # of the kit's face; structures get it
 
     def __init__(
         self,
@@ -118,286 +101,6 @@ class _Kit(Generic[Face]):
         See `shardkit.decorators.sharded_connection`.
         """
         return decorators.sharded_connection(self.plane, component, shards, key)
-
-    @overload
-    def hash(
-        self,
-        name: str,
-        *,
-        component: str,
-        total: int | None = ...,
-        shard_size: int | None = ...,
-        codec: None = ...,
-        partition: str = ...,
-        groups: int = ...,
-    ) -> ShardedHash[Face, str, bytes]: ...
-    @overload
-    def hash(
-        self,
-        name: str,
-        *,
-        component: str,
-        total: int | None = ...,
-        shard_size: int | None = ...,
-        codec: None = ...,
-        fields: type[M],
-        partition: str = ...,
-        groups: int = ...,
-    ) -> ShardedHash[Face, M, bytes]: ...
-    @overload
-    def hash(
-        self,
-        name: str,
-        *,
-        component: str,
-        total: int | None = ...,
-        shard_size: int | None = ...,
-        codec: Codec[V],
-        partition: str = ...,
-        groups: int = ...,
-    ) -> ShardedHash[Face, str, V]: ...
-    @overload
-    def hash(
-        self,
-        name: str,
-        *,
-        component: str,
-        total: int | None = ...,
-        shard_size: int | None = ...,
-        codec: Codec[V],
-        fields: type[M],
-        partition: str = ...,
-        groups: int = ...,
-    ) -> ShardedHash[Face, M, V]: ...
-    @overload
-    def hash(
-        self,
-        name: str,
-        *,
-        component: str,
-        total: int | None = ...,
-        shard_size: int | None = ...,
-        codec: str,
-        partition: str = ...,
-        groups: int = ...,
-    ) -> ShardedHash[Face, str, Any]: ...
-    @overload
-    def hash(
-        self,
-        name: str,
-        *,
-        component: str,
-        total: int | None = ...,
-        shard_size: int | None = ...,
-        codec: str,
-        fields: type[M],
-        partition: str = ...,
-        groups: int = ...,
-    ) -> ShardedHash[Face, M, Any]: ...
-    def hash(
-        self,
-        name: str,
-        *,
-        component: str,
-        total: int | None = None,
-        shard_size: int | None = None,
-        codec: Codec[Any] | str | None = None,
-        fields: type[Any] = str,
-        partition: str = "digits",
-        groups: int = GROUPS,
-    ) -> ShardedHash[Face, Any, Any]:
-        """Return a HASH in parts; see `shardkit.structures.hash.ShardedHash`."""
-        return ShardedHash(
-            self._driver, component, name, total, shard_size, codec, fields, partition, groups
-        )
-
-    @overload
-    def strings(
-        self,
-        name: str,
-        *,
-        component: str,
-        total: int | None = ...,
-        shard_size: int | None = ...,
-        codec: None = ...,
-        partition: str = ...,
-        groups: int = ...,
-    ) -> ShardedStrings[Face, bytes]: ...
-    @overload
-    def strings(
-        self,
-        name: str,
-        *,
-        component: str,
-        total: int | None = ...,
-        shard_size: int | None = ...,
-        codec: Codec[V],
-        partition: str = ...,
-        groups: int = ...,
-    ) -> ShardedStrings[Face, V]: ...
-    @overload
-    def strings(
-        self,
-        name: str,
-        *,
-        component: str,
-        total: int | None = ...,
-        shard_size: int | None = ...,
-        codec: str,
-        partition: str = ...,
-        groups: int = ...,
-    ) -> ShardedStrings[Face, Any]: ...
-    def strings(self, name: str, **parameters: Any) -> ShardedStrings[Face, Any]:
-        """Return the strings of a namespace, ``name``; see `shardkit.structures.strings`.
-
-        Its parameters are those of `hash`.
-        """
-        return ShardedStrings(self._driver, self.hash(name, **parameters))
-
-    @overload
-    def set(
-        self,
-        name: str,
-        *,
-        component: str,
-        total: int | None = ...,
-        shard_size: int | None = ...,
-        partition: str = ...,
-        groups: int = ...,
-    ) -> ShardedSet[Face, str]: ...
-    @overload
-    def set(
-        self,
-        name: str,
-        *,
-        component: str,
-        total: int | None = ...,
-        shard_size: int | None = ...,
-        members: type[M],
-        partition: str = ...,
-        groups: int = ...,
-    ) -> ShardedSet[Face, M]: ...
-    def set(
-        self,
-        name: str,
-        *,
-        component: str,
-        total: int | None = None,
-        shard_size: int | None = None,
-        members: type[Any] = str,
-        partition: str = DEFAULT,
-        groups: int = GROUPS,
-    ) -> ShardedSet[Face, Any]:
-        """Return a SET in parts; see `shardkit.structures.set.ShardedSet`."""
-        return ShardedSet(
-            self._driver, component, name, total, shard_size, members, partition, groups
-        )
-
-    @overload
-    def sorted_set(
-        self,
-        name: str,
-        *,
-        component: str,
-        total: int | None = ...,
-        shard_size: int | None = ...,
-        bound: int = ...,
-        groups: int = ...,
-    ) -> ShardedSortedSet[Face, str]: ...
-    @overload
-    def sorted_set(
-        self,
-        name: str,
-        *,
-        component: str,
-        total: int | None = ...,
-        shard_size: int | None = ...,
-        bound: int = ...,
-        members: type[M],
-        groups: int = ...,
-    ) -> ShardedSortedSet[Face, M]: ...
-    def sorted_set(
-        self,
-        name: str,
-        *,
-        component: str,
-        total: int | None = None,
-        shard_size: int | None = None,
-        bound: int = DEFAULT_BOUND,
-        members: type[Any] = str,
-        groups: int = GROUPS,
-    ) -> ShardedSortedSet[Face, Any]:
-        """Return a ZSET in parts; see `shardkit.structures.sorted_set.ShardedSortedSet`."""
-        return ShardedSortedSet(
-            self._driver, component, name, total, shard_size, bound, members, groups
-        )
-
-    @overload
-    def list(
-        self, name: str, *, component: str, shard_size: int = ...
-    ) -> ShardedList[Face, str]: ...
-    @overload
-    def list(
-        self, name: str, *, component: str, shard_size: int = ..., values: type[M]
-    ) -> ShardedList[Face, M]: ...
-    def list(
-        self,
-        name: str,
-        *,
-        component: str,
-        shard_size: int = PIECE_SIZE,
-        values: type[Any] = str,
-    ) -> ShardedList[Face, Any]:
-        """Return a LIST in pieces; see `shardkit.structures.list.ShardedList`."""
-        return ShardedList(self._driver, component, name, shard_size, values, self._clock)
-
-    def unique_visitors(
-        self,
-        name: str = "unique",
-        *,
-        component: str = "unique",
-        precision: str = SIXTY_BIT,
-        shard_size: int | None = None,
-        first_day: int | None = None,
-        digits: int | None = None,
-        partition: str | None = None,
-    ) -> UniqueVisitors[Face]:
-        """Return a counter of unique visitors; see `shardkit.structures.unique_visitors`."""
-        return UniqueVisitors(
-            self._driver,
-            component,
-            name,
-            precision,
-            shard_size,
-            first_day,
-            digits,
-            partition,
-            self._clock,
-        )
-
-    def packed(
-        self, name: str, *, component: str, fields: Fields, shard_size: int | None = None
-    ) -> PackedRecords[Face]:
-        """Return fixed-width records by id; see `shardkit.structures.packed.PackedRecords`."""
-        return PackedRecords(self._driver, component, name, fields, shard_size)
-
-    def locations(
-        self,
-        name: str = "location",
-        *,
-        component: str = "location",
-        shard_size: int | None = None,
-    ) -> Locations[Face]:
-        """Return country and region by user, in two bytes; see `shardkit.structures.locations`."""
-        return Locations(self._driver, component, name, shard_size)
-
-    def ip_to_city(self, name: str = "ip2city", *, component: str = "geo") -> IpToCity[Face]:
-        """Return what finds the cities of IP addresses; see `shardkit.geo.ip_to_city`."""
-        return IpToCity(self._driver, component, name, self._clock)
-
-    def city_totals(self, name: str = "daily", *, component: str = "geo") -> CityTotals[Face]:
-        """Return totals of log lines by day and place; see `shardkit.geo.city_totals`."""
-        return CityTotals(self._driver, component, name)
 
     def _close(self) -> None:
         self.topology.close()

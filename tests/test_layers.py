@@ -34,6 +34,7 @@ GROUPS = [
     "search",
     "queues",
     "social",
+    "catalogue",
     "kit",
     "__init__",  # the public names; what follows uses them like everybody else
     "local",

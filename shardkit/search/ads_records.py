@@ -179,5 +179,5 @@ def ad_of(
         )
         for word in seen
     }
-    totals = (counts.get(what, 0) for what in "vca")
-    return Ad(ad_id, kind, value, tuple(locations), float(ecpm), *totals, words)
+    views, clicks, actions = (counts.get(what, 0) for what in "vca")
+    return Ad(ad_id, kind, value, tuple(locations), float(ecpm), views, clicks, actions, words)

@@ -22,6 +22,8 @@ from shardkit import (
     ShardKit,
 )
 from shardkit.clients import AsyncClient, Client
+from shardkit.completion.address_book import AddressBook
+from shardkit.completion.contacts import RecentContacts
 from shardkit.geo.ip_to_city import Imported, IpToCity
 from shardkit.geo.local import LocalCities
 from shardkit.geo.records import City
@@ -37,12 +39,25 @@ from shardkit.operation import (
     stream,
 )
 from shardkit.pipelines import AsyncShardedPipeline, ShardedPipeline
+from shardkit.queues.async_worker import AsyncWorker
+from shardkit.queues.envelope import DeadTask, Task
+from shardkit.queues.task_queues import TaskQueues
+from shardkit.queues.worker import Worker
 from shardkit.scripts.loader import LuaScript
+from shardkit.search.ads import Ads
+from shardkit.search.ads_records import Ad, Served
+from shardkit.search.documents import Document
+from shardkit.search.index import SearchIndex
+from shardkit.search.jobs import JobSearch
+from shardkit.search.results import Hit, Results
+from shardkit.social.network import SocialNetwork
+from shardkit.social.records import TimelinePage, User
 from shardkit.structures.codecs import TEXT
 from shardkit.structures.list import ShardedList
 from shardkit.structures.locations import Location, LocationCounts
 from shardkit.structures.packed import PackedRecords
 from shardkit.structures.packed_tally import Group
+from shardkit.structures.score_ranges import ScoreRanges
 from shardkit.structures.set import ShardedSet
 from shardkit.structures.sorted_set import ShardedSortedSet
 from shardkit.structures.unique_visitors import UniqueVisitors
@@ -123,6 +138,46 @@ async def awaited_sorted_sets(kit: AsyncShardKit) -> None:
     scores = kit.sorted_set("s", component="c", members=bytes)
     assert_type(await scores.bottom(3), list[tuple[bytes, float]])
     assert_type(scores.zscan_iter(), AsyncIterator[tuple[bytes, float]])
+
+
+# ---- task queues, and ranges of scores
+
+
+def task_queues(kit: ShardKit) -> None:
+    tasks = kit.queues(component="c")
+    assert_type(tasks, TaskQueues[Blocking])
+    assert_type(tasks.enqueue("q", "send", [1], delay=2.5), str)
+    assert_type(tasks.take(["q", ("a", "b")], timeout=1), Task | None)
+    assert_type(tasks.dead("q"), Iterator[DeadTask])
+    assert_type(tasks.deferred.length("q"), Operation[int])
+    worker = Worker(tasks, "q")
+
+    @worker.task()
+    def send(user: int) -> str:
+        return str(user)
+
+    assert_type(send(1), str)
+    tasks.enqueue("q")  # type: ignore
+    AsyncWorker(tasks, "q")  # type: ignore
+    scores = kit.score_ranges("s", component="c", shards=4, members=int)
+    assert_type(scores, ScoreRanges[Blocking, int])
+    assert_type(scores.zrangebyscore(1, "(2", 10, (1.5, 7)), list[tuple[int, float]])
+    assert_type(scores.zrange_all(), Iterator[tuple[int, float]])
+
+
+async def awaited_task_queues(kit: AsyncShardKit) -> None:
+    tasks = kit.queues(component="c")
+    assert_type(tasks, TaskQueues[Awaiting])
+    assert_type(await tasks.take("q"), Task | None)
+    assert_type(tasks.dead("q"), AsyncIterator[DeadTask])
+    worker = AsyncWorker(tasks, "q")
+
+    @worker.task("send")
+    async def send(user: int) -> None:
+        pass
+
+    assert_type(await send(1), None)
+    Worker(tasks, "q")  # type: ignore
 
 
 # ---- the deferred face, and operations together
@@ -234,6 +289,26 @@ async def ageo(kit: AsyncShardKit) -> None:
     assert_type(await kit.ip_to_city().local(), LocalCities)
 
 
+# ---- completion
+
+
+def completion(kit: ShardKit) -> None:
+    contacts = kit.recent_contacts(component="c")
+    assert_type(contacts, RecentContacts[Blocking])
+    assert_type(contacts.complete("ada", "gr"), list[str])
+    assert_type(contacts.deferred.touch("ada", "Grace"), Operation[None])
+    book = kit.address_book(component="c", fold=str.casefold)
+    assert_type(book, AddressBook[Blocking])
+    assert_type(book.join("elves", "Elrond"), bool)
+    assert_type(book.names("elves"), Iterator[str])
+    book.join(b"elves", "Elrond")  # type: ignore
+
+
+async def acompletion(kit: AsyncShardKit) -> None:
+    assert_type(await kit.recent_contacts(component="c").touch("ada", "Grace"), None)
+    assert_type(await kit.address_book(component="c").complete("elves"), list[str])
+
+
 # ---- decorators remove the connection
 
 
@@ -342,6 +417,81 @@ async def arouters(kit: AsyncShardKit) -> None:
     assert_type(router["k"], AsyncClient)
     assert_type(router.pipeline(), AsyncShardedPipeline)
     assert_type(await router.pipeline().execute(), list[Any])
+
+
+# ---- search
+
+
+def searching(kit: ShardKit) -> None:
+    index = kit.search("s", fields={"title": 2, "text": 1}, attributes={"votes": "number"})
+    assert_type(index, SearchIndex[Blocking])
+    assert_type(index.index("7", {"title": "a"}, {"votes": 1}), int)
+    assert_type(index.get("7"), Document | None)
+    assert_type(index.search("a", sort={"relevance": 1, "votes": 0.5}, cache=30), Results)
+    assert_type(index.page("a", 2, sort="-votes"), Results)
+    assert_type(index.all("a", attributes=True), Iterator[Hit])
+    assert_type(index.deferred.count("a"), Operation[int])
+    index.page("a", start=3)  # type: ignore
+    kit.search("s", weights=3)  # type: ignore
+
+
+async def asearching(kit: AsyncShardKit) -> None:
+    index = kit.search("s", component="c", shards=1)
+    assert_type(await index.remove("7"), bool)
+    assert_type([hit async for hit in index.all("a")], list[Hit])
+
+
+# ---- ads and jobs
+
+
+def ads_and_jobs(kit: ShardKit) -> None:
+    jobs = kit.jobs(component="c", shards=4, measure="years")
+    assert_type(jobs, JobSearch[Blocking])
+    assert_type(jobs.index("7", {"go": 1.5}), bool)
+    assert_type(jobs.index_many([("7", ["go"]), ("8", [])]), int)
+    assert_type(jobs.find(["go"], partial=True), Results)
+    assert_type(jobs.all(["go"]), Iterator[Hit])
+    assert_type(jobs.get("7"), dict[str, float] | None)
+    assert_type(jobs.deferred.qualified("7", {"go": 1}), Operation[bool])
+    ads = kit.ads(component="c", averages_ttl=0)
+    assert_type(ads, Ads[Blocking])
+    assert_type(ads.index("7", ["Rome"], "red", "cpc", 0.25), bool)
+    assert_type(ads.target(["Rome"], "red"), Served | None)
+    assert_type(ads.get("7"), Ad | None)
+    assert_type(ads.deferred.count(), Operation[int])
+    ads.record_click("t", "7", True)  # type: ignore
+    jobs.find()  # type: ignore
+
+
+async def aads_and_jobs(kit: AsyncShardKit) -> None:
+    jobs = kit.jobs(component="c")
+    assert_type(await jobs.find([]), Results)
+    assert_type([hit async for hit in jobs.all([])], list[Hit])
+    assert_type(await kit.ads(component="c").record_click("t", "7", action=True), bool)
+
+
+# ---- a social network
+
+
+def social(kit: ShardKit) -> None:
+    network = kit.social(users="u", timelines="t", followers="f", fan_out_limit=100)
+    assert_type(network, SocialNetwork[Blocking])
+    assert_type(network.create_user("ada", "Ada", city="London"), int | None)
+    assert_type(network.get_user(7), User | None)
+    assert_type(network.follow(7, "8"), bool | None)
+    assert_type(network.home(7, before=None), TimelinePage)
+    assert_type(network.deferred.post(7, "x"), Operation[int | None])
+    assert_type(network.callbacks, dict[str, Callable[..., Any]])
+    network.follow(7)  # type: ignore
+    network.post(7, 8)  # type: ignore
+
+
+async def asocial(kit: AsyncShardKit) -> None:
+    network = kit.social()
+    assert_type(network, SocialNetwork[Awaiting])
+    assert_type(await network.post(7, "x", lang="en"), int | None)
+    assert_type(await network.list_timeline(7), TimelinePage)
+    assert_type(network.follows(7, 8), Coroutine[Any, Any, bool])
 
 
 # ---- scripts

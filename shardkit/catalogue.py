@@ -1,0 +1,459 @@
+"""What a kit hands out on the operation plane: every structure and component, by its method.
+
+A structure is made for the kit's face, so that ``kit.set(…)`` of a blocking kit returns values and
+of an async one coroutines. To make one costs nothing: it asks no server before its first operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, Unpack, overload
+
+from shardkit.completion.address_book import AddressBook
+from shardkit.completion.contacts import DEFAULT_LIMIT, RecentContacts
+from shardkit.geo.city_totals import CityTotals
+from shardkit.geo.ip_to_city import IpToCity
+from shardkit.operation import Driver, Face
+from shardkit.queues.steps import ATTEMPTS, LONGEST_RETRY_DELAY, RETRY_DELAY
+from shardkit.queues.task_queues import TaskQueues
+from shardkit.routing.placement import DEFAULT
+from shardkit.search.ads import AVERAGES_TTL, Ads
+from shardkit.search.analysis import Analyzer
+from shardkit.search.index import STATISTICS_TTL, SearchIndex
+from shardkit.search.jobs import JobSearch
+from shardkit.search.schema import Parameters, Schema
+from shardkit.social.network import SocialNetwork
+from shardkit.structures.clock import ServerClock
+from shardkit.structures.codecs import Codec
+from shardkit.structures.hash import ShardedHash, V
+from shardkit.structures.layouts import GROUPS
+from shardkit.structures.list import PIECE_SIZE, ShardedList
+from shardkit.structures.locations import Locations
+from shardkit.structures.members import M
+from shardkit.structures.packed import PackedRecords
+from shardkit.structures.packed_format import Fields
+from shardkit.structures.score_ranges import ScoreRanges
+from shardkit.structures.set import ShardedSet
+from shardkit.structures.sorted_set import DEFAULT_BOUND, ShardedSortedSet
+from shardkit.structures.strings import ShardedStrings
+from shardkit.structures.unique_precision import SIXTY_BIT
+from shardkit.structures.unique_visitors import UniqueVisitors
+
+
+class Catalogue(Generic[Face]):
+    """The structures and components of a kit.
+
+    Attributes:
+        _driver: what runs their steps; decides the face.
+        _clock: tells the servers' time.
+    """
+
+    _driver: Driver
+    _clock: ServerClock
+
+    @overload
+    def hash(
+        self,
+        name: str,
+        *,
+        component: str,
+        total: int | None = ...,
+        shard_size: int | None = ...,
+        codec: None = ...,
+        partition: str = ...,
+        groups: int = ...,
+    ) -> ShardedHash[Face, str, bytes]: ...
+    @overload
+    def hash(
+        self,
+        name: str,
+        *,
+        component: str,
+        total: int | None = ...,
+        shard_size: int | None = ...,
+        codec: None = ...,
+        fields: type[M],
+        partition: str = ...,
+        groups: int = ...,
+    ) -> ShardedHash[Face, M, bytes]: ...
+    @overload
+    def hash(
+        self,
+        name: str,
+        *,
+        component: str,
+        total: int | None = ...,
+        shard_size: int | None = ...,
+        codec: Codec[V],
+        partition: str = ...,
+        groups: int = ...,
+    ) -> ShardedHash[Face, str, V]: ...
+    @overload
+    def hash(
+        self,
+        name: str,
+        *,
+        component: str,
+        total: int | None = ...,
+        shard_size: int | None = ...,
+        codec: Codec[V],
+        fields: type[M],
+        partition: str = ...,
+        groups: int = ...,
+    ) -> ShardedHash[Face, M, V]: ...
+    @overload
+    def hash(
+        self,
+        name: str,
+        *,
+        component: str,
+        total: int | None = ...,
+        shard_size: int | None = ...,
+        codec: str,
+        partition: str = ...,
+        groups: int = ...,
+    ) -> ShardedHash[Face, str, Any]: ...
+    @overload
+    def hash(
+        self,
+        name: str,
+        *,
+        component: str,
+        total: int | None = ...,
+        shard_size: int | None = ...,
+        codec: str,
+        fields: type[M],
+        partition: str = ...,
+        groups: int = ...,
+    ) -> ShardedHash[Face, M, Any]: ...
+    def hash(
+        self,
+        name: str,
+        *,
+        component: str,
+        total: int | None = None,
+        shard_size: int | None = None,
+        codec: Codec[Any] | str | None = None,
+        fields: type[Any] = str,
+        partition: str = "digits",
+        groups: int = GROUPS,
+    ) -> ShardedHash[Face, Any, Any]:
+        """Return a HASH in parts; see `shardkit.structures.hash.ShardedHash`."""
+        return ShardedHash(
+            self._driver, component, name, total, shard_size, codec, fields, partition, groups
+        )
+
+    @overload
+    def strings(
+        self,
+        name: str,
+        *,
+        component: str,
+        total: int | None = ...,
+        shard_size: int | None = ...,
+        codec: None = ...,
+        partition: str = ...,
+        groups: int = ...,
+    ) -> ShardedStrings[Face, bytes]: ...
+    @overload
+    def strings(
+        self,
+        name: str,
+        *,
+        component: str,
+        total: int | None = ...,
+        shard_size: int | None = ...,
+        codec: Codec[V],
+        partition: str = ...,
+        groups: int = ...,
+    ) -> ShardedStrings[Face, V]: ...
+    @overload
+    def strings(
+        self,
+        name: str,
+        *,
+        component: str,
+        total: int | None = ...,
+        shard_size: int | None = ...,
+        codec: str,
+        partition: str = ...,
+        groups: int = ...,
+    ) -> ShardedStrings[Face, Any]: ...
+    def strings(self, name: str, **parameters: Any) -> ShardedStrings[Face, Any]:
+        """Return the strings of a namespace, ``name``; see `shardkit.structures.strings`.
+
+        Its parameters are those of `hash`.
+        """
+        return ShardedStrings(self._driver, self.hash(name, **parameters))
+
+    @overload
+    def set(
+        self,
+        name: str,
+        *,
+        component: str,
+        total: int | None = ...,
+        shard_size: int | None = ...,
+        partition: str = ...,
+        groups: int = ...,
+    ) -> ShardedSet[Face, str]: ...
+    @overload
+    def set(
+        self,
+        name: str,
+        *,
+        component: str,
+        total: int | None = ...,
+        shard_size: int | None = ...,
+        members: type[M],
+        partition: str = ...,
+        groups: int = ...,
+    ) -> ShardedSet[Face, M]: ...
+    def set(
+        self,
+        name: str,
+        *,
+        component: str,
+        total: int | None = None,
+        shard_size: int | None = None,
+        members: type[Any] = str,
+        partition: str = DEFAULT,
+        groups: int = GROUPS,
+    ) -> ShardedSet[Face, Any]:
+        """Return a SET in parts; see `shardkit.structures.set.ShardedSet`."""
+        return ShardedSet(
+            self._driver, component, name, total, shard_size, members, partition, groups
+        )
+
+    @overload
+    def sorted_set(
+        self,
+        name: str,
+        *,
+        component: str,
+        total: int | None = ...,
+        shard_size: int | None = ...,
+        bound: int = ...,
+        groups: int = ...,
+    ) -> ShardedSortedSet[Face, str]: ...
+    @overload
+    def sorted_set(
+        self,
+        name: str,
+        *,
+        component: str,
+        total: int | None = ...,
+        shard_size: int | None = ...,
+        bound: int = ...,
+        members: type[M],
+        groups: int = ...,
+    ) -> ShardedSortedSet[Face, M]: ...
+    def sorted_set(
+        self,
+        name: str,
+        *,
+        component: str,
+        total: int | None = None,
+        shard_size: int | None = None,
+        bound: int = DEFAULT_BOUND,
+        members: type[Any] = str,
+        groups: int = GROUPS,
+    ) -> ShardedSortedSet[Face, Any]:
+        """Return a ZSET in parts; see `shardkit.structures.sorted_set.ShardedSortedSet`."""
+        return ShardedSortedSet(
+            self._driver, component, name, total, shard_size, bound, members, groups
+        )
+
+    @overload
+    def list(
+        self, name: str, *, component: str, shard_size: int = ...
+    ) -> ShardedList[Face, str]: ...
+    @overload
+    def list(
+        self, name: str, *, component: str, shard_size: int = ..., values: type[M]
+    ) -> ShardedList[Face, M]: ...
+    def list(
+        self,
+        name: str,
+        *,
+        component: str,
+        shard_size: int = PIECE_SIZE,
+        values: type[Any] = str,
+    ) -> ShardedList[Face, Any]:
+        """Return a LIST in pieces; see `shardkit.structures.list.ShardedList`."""
+        return ShardedList(self._driver, component, name, shard_size, values, self._clock)
+
+    def unique_visitors(
+        self,
+        name: str = "unique",
+        *,
+        component: str = "unique",
+        precision: str = SIXTY_BIT,
+        shard_size: int | None = None,
+        first_day: int | None = None,
+        digits: int | None = None,
+        partition: str | None = None,
+    ) -> UniqueVisitors[Face]:
+        """Return a counter of unique visitors; see `shardkit.structures.unique_visitors`."""
+        return UniqueVisitors(
+            self._driver,
+            component,
+            name,
+            precision,
+            shard_size,
+            first_day,
+            digits,
+            partition,
+            self._clock,
+        )
+
+    def packed(
+        self, name: str, *, component: str, fields: Fields, shard_size: int | None = None
+    ) -> PackedRecords[Face]:
+        """Return fixed-width records by id; see `shardkit.structures.packed.PackedRecords`."""
+        return PackedRecords(self._driver, component, name, fields, shard_size)
+
+    def locations(
+        self,
+        name: str = "location",
+        *,
+        component: str = "location",
+        shard_size: int | None = None,
+    ) -> Locations[Face]:
+        """Return country and region by user, in two bytes; see `shardkit.structures.locations`."""
+        return Locations(self._driver, component, name, shard_size)
+
+    def ip_to_city(self, name: str = "ip2city", *, component: str = "geo") -> IpToCity[Face]:
+        """Return what finds the cities of IP addresses; see `shardkit.geo.ip_to_city`."""
+        return IpToCity(self._driver, component, name, self._clock)
+
+    def city_totals(self, name: str = "daily", *, component: str = "geo") -> CityTotals[Face]:
+        """Return totals of log lines by day and place; see `shardkit.geo.city_totals`."""
+        return CityTotals(self._driver, component, name)
+
+    def recent_contacts(
+        self,
+        name: str = "recent",
+        *,
+        component: str,
+        limit: int = DEFAULT_LIMIT,
+        order: str = "list",
+    ) -> RecentContacts[Face]:
+        """Return users' last contacts, completed by prefix; see `shardkit.completion.contacts`."""
+        return RecentContacts(self._driver, component, name, limit, order)
+
+    def address_book(
+        self,
+        name: str = "members",
+        *,
+        component: str,
+        parts: int = 1,
+        fold: Callable[[str], str] | None = None,
+    ) -> AddressBook[Face]:
+        """Return groups' members, completed by prefix; see `shardkit.completion.address_book`."""
+        return AddressBook(self._driver, component, name, parts, fold)
+
+    @overload
+    def score_ranges(
+        self, name: str, *, component: str, shards: int, one_key: bool = ...
+    ) -> ScoreRanges[Face, str]: ...
+    @overload
+    def score_ranges(
+        self, name: str, *, component: str, shards: int, members: type[M], one_key: bool = ...
+    ) -> ScoreRanges[Face, M]: ...
+    def score_ranges(
+        self,
+        name: str,
+        *,
+        component: str,
+        shards: int,
+        members: type[Any] = str,
+        one_key: bool = False,
+    ) -> ScoreRanges[Face, Any]:
+        """Return what reads ZSETs on many shards as one; see `shardkit.structures.score_ranges`."""
+        return ScoreRanges(self._driver, component, name, shards, members, one_key)
+
+    def search(
+        self,
+        name: str = "search",
+        *,
+        component: str | None = None,
+        shards: int = 4,
+        read_from: Sequence[str] = (),
+        statistics_ttl: float = STATISTICS_TTL,
+        **parameters: Unpack[Parameters],
+    ) -> SearchIndex[Face]:
+        """Return an index of documents; see `shardkit.search.index.SearchIndex`.
+
+        Its further parameters are those of `shardkit.search.schema.Schema`. The component is by
+        default called as the index.
+        """
+        schema = Schema(name, shards, **parameters)
+        return SearchIndex(
+            self._driver, component or name, schema, read_from, statistics_ttl, self._clock
+        )
+
+    def ads(
+        self,
+        name: str = "ads",
+        *,
+        component: str,
+        shards: int = 1,
+        analyzer: Analyzer | None = None,
+        averages_ttl: float = AVERAGES_TTL,
+        new_id: Callable[[], str] | None = None,
+    ) -> Ads[Face]:
+        """Return ads, chosen by place and text; see `shardkit.search.ads.Ads`."""
+        return Ads(self._driver, component, name, shards, analyzer, averages_ttl, new_id)
+
+    def jobs(
+        self, name: str = "jobs", *, component: str, shards: int = 1, measure: str = "skills"
+    ) -> JobSearch[Face]:
+        """Return jobs by the skills that they require; see `shardkit.search.jobs.JobSearch`."""
+        return JobSearch(self._driver, component, name, shards, measure)
+
+    def queues(
+        self,
+        name: str = "queues",
+        *,
+        component: str,
+        attempts: int = ATTEMPTS,
+        retry_delay: float = RETRY_DELAY,
+        longest_retry_delay: float = LONGEST_RETRY_DELAY,
+        now: Callable[[], float] | None = None,
+        new_id: Callable[[], str] | None = None,
+    ) -> TaskQueues[Face]:
+        """Return task queues; see `shardkit.queues.task_queues.TaskQueues`."""
+        return TaskQueues(
+            self._driver, component, name, attempts, retry_delay, longest_retry_delay, now, new_id
+        )
+
+    def social(
+        self,
+        name: str = "social",
+        *,
+        component: str | None = None,
+        users: str | None = None,
+        timelines: str | None = None,
+        followers: str | None = None,
+        **parameters: Any,
+    ) -> SocialNetwork[Face]:
+        """Return a social network; see `shardkit.social.network.SocialNetwork`.
+
+        Args:
+            name: its name, part of every key.
+            component: where it lives; by default a component of its name.
+            users: another component for users and statuses.
+            timelines: another one for timelines, by key.
+            followers: another one for relations, by pair of ids.
+            parameters: see `SocialNetwork`.
+        """
+        component = component or name
+        return SocialNetwork(
+            self._driver,
+            name,
+            users=users or component,
+            timelines=timelines or component,
+            followers=followers or component,
+            **parameters,
+        )
