@@ -21,6 +21,7 @@ _FIELDS = len(Command._fields)
 _TO, _KEY, _ARGS, _SCRIPT, _BLOCK = map(
     Command._fields.index, ("to", "key", "args", "script", "block")
 )
+_TARGET, _TARGET_KEY = itemgetter(0), itemgetter(1)
 # A shorter batch is grouped one by one; looking whether its requests are alike would cost more.
 _ALIKE = 8
 # So many are passed over again and again while they are in the processor's cache.
@@ -221,8 +222,18 @@ def place(to: To, key: Key, components: Components) -> Shard:
 
 def locate(request: Locate, components: Components) -> list[tuple[Shard, int | None]]:
     """Return where each key lives."""
+    targets = request.targets
+    if len(targets) >= _ALIKE:
+        (to, *others) = set(map(_TARGET, targets))
+        if type(to) is str and not others:
+            component = components[to]
+            shards = component.all_shards()
+            if component.shards and not any(component.entry_of(s).is_cluster for s in shards):
+                places: list[tuple[Shard, int | None]] = [(shard, None) for shard in shards]
+                numbers = component.place_all(list(map(_TARGET_KEY, targets)))
+                return [places[number] for number in numbers]
     found = []
-    for to, key in request.targets:
+    for to, key in targets:
         shard = place(to, key, components)
         entry = components[shard.component].entry_of(shard)
         found.append((shard, slot_of(key) if entry.is_cluster else None))

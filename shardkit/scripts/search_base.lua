@@ -29,7 +29,7 @@ local function values_key(id) return PREFIX .. 'y:' .. int(floor(id / 128)) end
 local function live_key(chunk) return PREFIX .. 'v:' .. int(chunk) end
 local function long_key(chunk, id) return PREFIX .. 'w:' .. int(chunk) .. ':' .. int(id) end
 local function short_key(chunk, id)
-  return PREFIX .. 'r:' .. int(chunk) .. ':' .. int(floor(id / 64))
+  return PREFIX .. 'r:' .. int(chunk) .. ':' .. int(floor(id / 128))
 end
 local function column_key(place, chunk)
   return PREFIX .. 'a:' .. int(place) .. ':' .. int(chunk)
@@ -65,7 +65,7 @@ end
 
 -- The postings of a word in a chunk: four bytes a document.
 local function postings(chunk, id)
-  local short = call('HGET', short_key(chunk, id), int(id % 64))
+  local short = call('HGET', short_key(chunk, id), int(id % 128))
   if short == LONG then return call('GET', long_key(chunk, id)) end
   return short or ''
 end
@@ -74,7 +74,7 @@ end
 local function frequency(chunks, id)
   local size = 0
   for _, chunk in ipairs(chunks) do
-    local length = call('HSTRLEN', short_key(chunk, id), int(id % 64))
+    local length = call('HSTRLEN', short_key(chunk, id), int(id % 128))
     if length == #LONG then length = call('STRLEN', long_key(chunk, id)) end
     size = size + length
   end

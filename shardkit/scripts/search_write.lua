@@ -243,7 +243,7 @@ end
 -- Change the postings of words in a chunk whose short ones are in one HASH.
 local function apply(chunk, some)
   local key, fields, set, gone = short_key(chunk, some[1].id), {}, {}, {}
-  for i, one in ipairs(some) do fields[i] = int(one.id % 64) end
+  for i, one in ipairs(some) do fields[i] = int(one.id % 128) end
   local before = call('HMGET', key, unpack(fields))
   for i, one in ipairs(some) do
     local was_there, all = before[i], LONG
@@ -271,7 +271,7 @@ end
 -- By chunk and HASH, which words change.
 local together, keys = {}, {}
 local function put_together(chunk, one)
-  local key = chunk * 262144 + floor(one.id / 64) -- of 18 bits
+  local key = chunk * 131072 + floor(one.id / 128) -- of 17 bits
   local some = together[key]
   if not some then
     some = {chunk = chunk}

@@ -1,20 +1,12 @@
 -- Included by scripts that look for the first or last members of a sorted set in parts.
 -- Members are in order of score, and of their bytes where scores are equal, as in a ZSET. Scores go
 -- from server to server as text, which says them exactly.
+--@include text_order
 
 local INFINITE = {['inf'] = math.huge, ['+inf'] = math.huge, ['-inf'] = -math.huge}
 
 local function number(text)
   return tonumber(text) or INFINITE[text]
-end
-
--- Whether one text comes before another, by its bytes. Lua's own `<` goes by the server's locale.
-local function precedes(a, b)
-  for i = 1, math.min(#a, #b) do
-    local ours, theirs = string.byte(a, i), string.byte(b, i)
-    if ours ~= theirs then return ours < theirs end
-  end
-  return #a < #b
 end
 
 -- Leave about n of what was found, the first in order: exactly n where many scores are equal,

@@ -13,7 +13,7 @@ from link_helpers import FACES, Face, command, opened
 from redis.exceptions import ResponseError
 
 from shardkit import CommandRefused, ShardMap
-from shardkit.commands import Command, Home, Shard, ShardOf, Transaction
+from shardkit.commands import Command, Home, Locate, Shard, ShardOf, Transaction
 from shardkit.errors import (
     InvalidArgumentError,
     InvalidKeyError,
@@ -23,6 +23,7 @@ from shardkit.errors import (
 from shardkit.links.packing import CHUNK_BYTES, CHUNK_REQUESTS
 from shardkit.links.parcels import Parcel
 from shardkit.local import LocalServers
+from shardkit.operation import Operation
 
 MANY_SHARDS = """
 components:
@@ -101,6 +102,19 @@ async def test_a_numbered_shard_is_a_shard_where_there_are_and_the_entry_elsewhe
 async def test_a_numbered_shard_of_another_number_of_shards_is_refused(face: Face) -> None:
     with pytest.raises(ShardCountError, match="has 4 shards, the caller says 8"):
         await face.send(command(ShardOf("few", 7, 8), "part", "SET", 7))
+
+
+async def test_many_keys_are_located_where_each_of_them_is(face: Face) -> None:
+    keys = [*range(100), *(f"home:{n}" for n in range(100)), *(b"{t}%d" % n for n in range(9))]
+
+    def steps(targets: list[tuple[Any, Any]]) -> Operation[Any]:
+        return (yield Locate(targets))
+
+    for to in ("many", "few", "one", "both", Home("both"), Shard("few", 2)):
+        together = await face.run(steps([(to, key) for key in keys]))
+        assert together == [(await face.run(steps([(to, key)])))[0] for key in keys]
+    mixed = [(to, key) for key in keys for to in ("many", "one")]
+    assert [shard.component for shard, _ in await face.run(steps(mixed))] == ["many", "one"] * 209
 
 
 async def test_an_empty_batch_is_an_empty_list(face: Face) -> None:

@@ -1,0 +1,31 @@
+-- Change many timelines of one server in the same way.
+-- KEYS[1]  and on: the timelines, or what their owners fetch when they read, ZSETs
+-- ARGV[1]  add: entries, to timelines; remove: entries; mark: an account to fetch, unless a later
+--          change did; unmark: one that was marked before
+-- ARGV[2]  add: how many entries a timeline keeps; otherwise nothing
+-- ARGV[3]  add: how many it may have before it is cut; otherwise nothing
+-- ARGV[4]  and on: score, member, …; remove: member, …; at most 1,000
+-- Reply    how many entries were added or removed
+local what, done = ARGV[1], 0
+if what == 'add' then
+  local keep, most = tonumber(ARGV[2]), tonumber(ARGV[3])
+  for _, key in ipairs(KEYS) do
+    local added = redis.call('ZADD', key, unpack(ARGV, 4))
+    if added > 0 and redis.call('ZCARD', key) > most then
+      redis.call('ZREMRANGEBYRANK', key, 0, -keep - 1)
+    end
+    done = done + added
+  end
+elseif what == 'remove' then
+  for _, key in ipairs(KEYS) do done = done + redis.call('ZREM', key, unpack(ARGV, 4)) end
+elseif what == 'mark' then
+  for _, key in ipairs(KEYS) do done = done + redis.call('ZADD', key, 'GT', unpack(ARGV, 4)) end
+elseif what == 'unmark' then
+  for _, key in ipairs(KEYS) do
+    local score = redis.call('ZSCORE', key, ARGV[5])
+    if score and tonumber(score) < tonumber(ARGV[4]) then
+      done = done + redis.call('ZREM', key, ARGV[5])
+    end
+  end
+end
+return done

@@ -1,0 +1,72 @@
+"""Following and no longer following, by users and by lists.
+
+What is asked first (are both there, is there room) is asked before anything is written; the answer
+can be out of date by then, which for users is harmless, as they stay. The limit on how many an
+account follows can be passed by as many calls as run at the same time.
+"""
+
+from __future__ import annotations
+
+from shardkit.errors import InvalidArgumentError
+from shardkit.operation import Operation
+from shardkit.social.layout import Kind, Layout
+from shardkit.social.relations import Change, Relations
+from shardkit.social.work import Work
+
+
+class Following:
+    """The steps of following.
+
+    Args:
+        layout: where the keys are.
+        relations: who follows whom.
+        work: what goes on afterwards.
+        limit: how many an account may follow.
+    """
+
+    def __init__(self, layout: Layout, relations: Relations, work: Work, limit: int) -> None:
+        self._layout = layout
+        self._relations = relations
+        self._work = work
+        self._limit = limit
+
+    def follow(self, kind: Kind, first: int, second: int) -> Operation[bool | None]:
+        """Have an account follow another; see `SocialNetwork.follow`."""
+        if first == second:
+            raise InvalidArgumentError(
+                f"{self._layout.name}: {first} would follow itself", "give two accounts"
+            )
+        layout = self._layout
+        follower, followed = layout.owned(kind.account, first), layout.owned("user", second)
+        replies = yield [
+            layout.at_user(follower, "HGET", follower, "following"),
+            layout.at_user(followed, "EXISTS", followed),
+        ]
+        if replies[0] is None or not replies[1] or int(replies[0]) >= self._limit:
+            return False
+        change = yield from self._relations.change("follow", kind, first, second)
+        if not isinstance(change, Change):
+            return None if change == 0 else False
+        yield from self._finish(kind, first, second, change)
+        return True
+
+    def unfollow(self, kind: Kind, first: int, second: int) -> Operation[bool | None]:
+        """Have an account no longer follow another; see `SocialNetwork.unfollow`."""
+        if first == second:
+            return None
+        change = yield from self._relations.change("unfollow", kind, first, second)
+        if not isinstance(change, Change):
+            return None
+        yield from self._finish(kind, first, second, change)
+        yield from self._work.refill(kind, first, ())
+        return True
+
+    def check(self, kind: Kind, first: int, second: int) -> Operation[None]:
+        """Have everything agree with what holds between two accounts."""
+        change = yield from self._relations.look(kind, first, second)
+        yield from self._finish(kind, first, second, change)
+
+    def _finish(self, kind: Kind, first: int, second: int, change: Change) -> Operation[None]:
+        counted = yield from self._relations.finish(kind, first, second, change)
+        if counted is not None and counted.changed:
+            yield from self._work.cross(second)

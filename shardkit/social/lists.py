@@ -1,0 +1,62 @@
+"""Lists: accounts that a user has put together, with a timeline of what they post.
+
+A list is much like a user: it has an id of the same numbers, follows accounts, and has a timeline
+that their posts are written to. It lives in the part of its owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shardkit.commands import script_call
+from shardkit.errors import InvalidArgumentError
+from shardkit.operation import Operation
+from shardkit.scripts import script
+from shardkit.social.layout import Layout
+from shardkit.social.records import UserList, check_text, list_of
+
+LONGEST_NAME = 200
+
+
+class Lists:
+    """The steps of a network's lists.
+
+    Args:
+        layout: where the keys are.
+        limit: how many lists a user may have.
+    """
+
+    def __init__(self, layout: Layout, limit: int) -> None:
+        self._layout = layout
+        self._limit = limit
+
+    def create(self, uid: int, name: str) -> Operation[int | None]:
+        """Create a list; None if there is no such user, or it has as many as it may have."""
+        layout = self._layout
+        if not check_text(layout.name, "name", name) or len(name) > LONGEST_NAME:
+            raise InvalidArgumentError(
+                f"{layout.name}: a list's name of {len(name):,} characters",
+                f"give 1 to {LONGEST_NAME}",
+            )
+        part = uid % layout.parts
+        keys = [layout.owned("user", uid), layout.near("ids", uid), layout.owned("lists", uid)]
+        prefix = layout.of_part("list", part) + ":"
+        arguments = (prefix, part, layout.parts, self._limit, uid, name)
+        call = script_call(layout.users, script("social_create_list"), keys, arguments)
+        [created] = yield [call]
+        return created or None
+
+    def get(self, lists: Sequence[int]) -> Operation[list[UserList | None]]:
+        """Return lists by id."""
+        keys = [self._layout.owned("list", each) for each in lists]
+        replies = (
+            (yield [self._layout.at_user(key, "HGETALL", key) for key in keys]) if keys else ()
+        )
+        return [list_of(reply) for reply in replies]
+
+    def of(self, uid: int) -> Operation[list[UserList]]:
+        """Return a user's lists, oldest first. Cost: two exchanges."""
+        key = self._layout.owned("lists", uid)
+        [ids] = yield [self._layout.at_user(key, "ZRANGE", key, 0, -1)]
+        found = yield from self.get([int(each) for each in ids])
+        return [each for each in found if each is not None]

@@ -1,0 +1,70 @@
+"""Users: created with their login in one script, found by id or by login.
+
+A login decides the part of its user, so the login and the user live together and one script
+reserves the one and writes the other. No login is ever left without its user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from zlib import crc32
+
+from shardkit.commands import script_call
+from shardkit.operation import Operation, pages
+from shardkit.scripts import script
+from shardkit.social.layout import Layout
+from shardkit.social.records import (
+    USER_FIELDS,
+    Extra,
+    User,
+    check_text,
+    flat_extras,
+    login_key,
+    user_of,
+)
+
+AT_ONCE = 1000
+
+
+class Users:
+    """The steps of a network's users.
+
+    Args:
+        layout: where the keys are.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+
+    def create(self, login: str, name: str, extras: Mapping[str, Extra]) -> Operation[int | None]:
+        """Create a user; see `SocialNetwork.create_user`."""
+        layout = self._layout
+        compared, part = self._login(login)
+        check_text(layout.name, "name", name)
+        fields = ["login", login, "name", name, *flat_extras(layout.name, extras, USER_FIELDS)]
+        keys = [layout.of_part("logins", part), layout.of_part("ids", part)]
+        prefix = layout.of_part("user", part) + ":"
+        arguments = (prefix, part, layout.parts, compared, *fields)
+        call = script_call(layout.users, script("social_create_user"), keys, arguments)
+        [uid] = yield [call]
+        return None if uid is None else int(uid)
+
+    def get(self, uids: Sequence[int]) -> Operation[list[User | None]]:
+        """Return users by id; see `SocialNetwork.get_users`."""
+        found: list[User | None] = []
+        for page in pages(uids, AT_ONCE):
+            keys = [self._layout.owned("user", uid) for uid in page]
+            replies = yield [self._layout.at_user(key, "HGETALL", key) for key in keys]
+            found += map(user_of, replies)
+        return found
+
+    def id_of(self, login: str) -> Operation[int | None]:
+        """Return the id of a login; None if nobody has it."""
+        compared, part = self._login(login)
+        key = self._layout.of_part("logins", part)
+        [uid] = yield [self._layout.at_user(key, "HGET", key, compared)]
+        return None if uid is None else int(uid)
+
+    def _login(self, login: str) -> tuple[str, int]:
+        compared = login_key(self._layout.name, login)
+        return compared, crc32(compared.encode()) % self._layout.parts

@@ -1,0 +1,261 @@
+"""What a network refuses, what it says, and what pages show."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from social_helpers import compare, opened, populate, seen
+from structures_helpers import Face, faced, keys_of
+
+from shardkit import ShardMap
+from shardkit.errors import InvalidArgumentError, ParameterMismatchError, ShardCountError
+from shardkit.social.layout import USER
+from shardkit.social.records import Cursor
+
+
+@pytest.fixture
+def network(face: Face) -> Any:
+    return opened(face)
+
+
+def test_a_login_is_taken_once_however_it_is_written(face: Face, network: Any) -> None:
+    run = face.run
+    first = run(network.create_user("Straße", "A"))
+    for same in ("STRASSE", "strasse", "straße"):
+        assert run(network.create_user(same, "B")) is None
+        assert run(network.get_user_by_login(same)).id == first
+    composed = run(network.create_user("caf\u00e9", "C"))
+    assert run(network.get_user_by_login("CAFE\u0301")).id == composed
+    assert run(network.get_user_by_login("nobody")) is None
+    user = run(network.get_user(str(first)))
+    assert (user.id, user.login, user.name, user.extras) == (first, "Straße", "A", {})
+    for login in ("", " a", "a\n", "x" * 201, "\ud800", 7):
+        with pytest.raises(InvalidArgumentError, match="login"):
+            run(network.create_user(login, "D"))
+
+
+def test_extras_come_back_and_override_nothing(face: Face, network: Any) -> None:
+    run = face.run
+    uid = run(network.create_user("ada", "Ada", city="London", born=1815))
+    assert run(network.get_user(uid)).extras == {"city": "London", "born": "1815"}
+    status = run(network.post(uid, "Hello", lang="en", stars=4.5))
+    assert run(network.get_status(status)).extras == {"lang": "en", "stars": "4.5"}
+    with pytest.raises(TypeError, match="'uid'"):  # Python says so itself
+        run(network.post(uid, "x", uid=1))
+    for name in ("id", "login", "posted"):
+        with pytest.raises(InvalidArgumentError, match=f"extra field '{name}'"):
+            run(network.post(uid, "x", **{name: "admin"}))
+    for name in ("id", "followers", "posts", "signup", ":mode", ""):
+        with pytest.raises(InvalidArgumentError, match="extra field"):
+            run(network.create_user("eve", "Eve", **{name: "1"}))
+    with pytest.raises(InvalidArgumentError, match="extra flag=True"):
+        run(network.post(uid, "x", flag=True))
+    assert run(network.get_user(uid)).posts == 1
+
+
+def test_an_unknown_user_does_nothing_and_takes_no_id(
+    face: Face, network: Any, shard_map: ShardMap
+) -> None:
+    run = face.run
+    uid = run(network.create_user("ada", "Ada"))
+    before = keys_of_many(shard_map)
+    unknown = uid + 4 * 1000
+    assert run(network.post(unknown, "x")) is None
+    assert run(network.follow(uid, unknown)) is False
+    assert run(network.follow(unknown, uid)) is False
+    assert run(network.unfollow(unknown, uid)) is None
+    assert run(network.block(uid, unknown)) is False
+    assert run(network.mute(uid, unknown)) is False
+    assert run(network.create_list(unknown, "l")) is None
+    assert run(network.delete_status(unknown, 7)) is None
+    assert run(network.get_user(unknown)) is None
+    assert run(network.home(unknown)) == []
+    assert run(network.reconcile(unknown)) is None
+    assert keys_of_many(shard_map) == before
+    assert run(network.post(uid, "x")) == uid + 4
+
+
+def keys_of_many(shard_map: ShardMap) -> set[str]:
+    with faced("blocking", shard_map) as other:
+        return keys_of(other.kit, "many")
+
+
+def test_nobody_follows_himself_and_ids_are_ids(face: Face, network: Any) -> None:
+    run = face.run
+    uid = run(network.create_user("ada", "Ada"))
+    for call in (network.follow, network.block, network.mute):
+        with pytest.raises(InvalidArgumentError, match="itself"):
+            run(call(uid, str(uid)))
+    for wrong in (0, -1, 2**53, "ada", "", True, None, 1.5):
+        with pytest.raises(InvalidArgumentError, match="uid="):
+            run(network.post(wrong, "x"))
+    for page, count in ((0, 30), (-1, 30), (1, 0), (1, 1001), (1000, 30), (True, 1)):
+        with pytest.raises(InvalidArgumentError):
+            run(network.home(uid, page, count))
+    with pytest.raises(InvalidArgumentError, match="cursor"):
+        run(network.home(uid, 2, before=Cursor(1, 1)))
+
+
+def test_an_account_follows_no_more_than_its_limit(face: Face) -> None:
+    network = opened(face, following_limit=3)
+    model = populate(face, network, users=6, lists=1)
+    run, users = face.run, model.users
+    assert [run(network.follow(users[0], uid)) for uid in users[1:5]] == [True] * 3 + [False]
+    assert run(network.unfollow(users[0], users[1])) is True
+    assert run(network.follow(users[0], users[4])) is True
+    assert [run(network.mute(users[0], uid)) for uid in users[1:5]] == [True] * 3 + [False]
+    assert [run(network.create_list(users[0], "l")) is None for _ in range(3)] == [False] * 2 + [
+        True
+    ]
+
+
+def test_relations_are_where_the_router_looks(shard_map: ShardMap) -> None:
+    with faced("blocking", shard_map) as face:
+        network = opened(face)
+        ada, alan = populate(face, network, users=2, lists=0).users
+        network.follow(ada, alan)
+        router = face.kit.id_pair_sharded("many", shards=16)
+        part = router.shard_of(ada, alan)
+        keys = {key.decode() for key in router[alan, ada].scan_iter(f"*:{{social:{part}}}:*")}
+        assert keys == {f"following:{{social:{part}}}:{ada}", f"followers:{{social:{part}}}:{alan}"}
+        timelines = face.kit.key_sharded("many")
+        key = network.layout.timeline(USER, ada)
+        status = network.post(alan, "x")
+        assert timelines[key].zrange(key, 0, -1) == [str(status).encode()]
+
+
+def test_other_parameters_are_refused(face: Face, network: Any) -> None:
+    face.run(network.create_user("ada", "Ada"))
+    with pytest.raises(ParameterMismatchError, match="parts is '4', not '8'"):
+        face.run(opened(face, parts=8).get_user(7))
+    with pytest.raises(ShardCountError):
+        face.run(opened(face, name="other", relation_shards=4).following(7))
+    for wrong in ({"fan_out_limit": 3}, {"home_limit": 0}, {"name": "a{b}"}, {"pass_size": 0}):
+        with pytest.raises(InvalidArgumentError):
+            opened(face, **wrong)
+
+
+def test_timelines_keep_their_newest_and_are_refilled(face: Face) -> None:
+    network = opened(face, home_limit=20, profile_limit=40, fan_out_limit=0)
+    run, users = face.run, populate(face, network, users=4, lists=0).users
+    for uid in users[1:]:
+        run(network.follow(users[0], uid))
+    posts = [run(network.post(users[n % 3 + 1], f"{n}")) for n in range(66)]
+    newest = posts[::-1]
+    assert [status.id for status in run(network.home(users[0], count=100))] == newest[:20]
+    assert len(run(network.profile(users[1], count=100))) == 22
+    assert run(network.unfollow(users[0], users[3])) is True
+    left = [status for n, status in enumerate(posts) if n % 3 != 2][::-1]
+    assert [status.id for status in run(network.home(users[0], count=100))] == left[:20]
+
+
+def test_pages_are_full_and_complete_while_posts_come_and_go(face: Face, network: Any) -> None:
+    run, users = face.run, populate(face, network, users=9, lists=0).users
+    for uid in users[1:]:  # the first one's posts are fetched
+        run(network.follow(uid, users[0]))
+    run(network.follow(users[1], users[2]))
+    posts = [run(network.post(users[n % 2 * 2], f"{n}")) for n in range(40)][::-1]
+    first = run(network.home(users[1], count=10))
+    assert [status.id for status in first] == posts[:10]
+    run(network.post(users[0], "new"))
+    for status in posts[3:30:3]:
+        run(network.delete_status(users[0] if posts.index(status) % 2 else users[2], status))
+    left = [n for n in posts[10:] if n not in posts[3:30:3]]
+    second = run(network.home(users[1], count=10, before=first.cursor))
+    assert [status.id for status in second] == left[:10]
+    third = run(network.home(users[1], count=100, before=second.cursor))
+    assert [status.id for status in third] == left[10:]
+    assert third.cursor is None
+
+
+def test_passes_reach_all_when_followers_came_at_the_same_moment(
+    face: Face, shard_map: ShardMap
+) -> None:
+    """As data is that another program has written: many followers with one score."""
+    network = opened(face, fan_out_limit=0, pass_size=2, relation_shards=16)
+    run, users = face.run, populate(face, network, users=40, lists=0).users
+    layout = network.layout
+    with faced("blocking", shard_map) as other:
+        for uid in users[1:]:
+            part = layout.part(uid, users[0])
+            client = other.kit.client("many", part)
+            client.zadd(layout.relation("followers", part, users[0]), {str(uid): 1000.0})
+            client.zadd(layout.relation("following", part, uid), {str(users[0]): 1000.0})
+    status = run(network.post(users[0], "to all"))
+    homes = [run(network.home(uid)) for uid in users[1:]]
+    assert [[each.id for each in home] for home in homes] == [[status]] * 39
+    found, last = [], None
+    while page := run(network.followers(users[0], 7, after=last)):
+        found += [relation.id for relation in page]
+        last = page[-1]
+    assert sorted(found) == sorted(users[1:])
+    assert run(network.reconcile(users[0])).followers == 39
+    assert [run(network.reconcile(uid)).following for uid in users[1:]] == [1] * 39
+    compare(face, network, seen(face, network, users, []))
+
+
+def test_a_task_that_is_done_twice_changes_nothing(face: Face) -> None:
+    queues = face.kit.queues(component="one")
+    network = opened(face, queues=queues, fan_out_limit=0)
+    run, users = face.run, populate(face, network, users=20, lists=0).users
+    for uid in users[1:]:
+        run(network.follow(uid, users[0]))
+    run(network.post(users[0], "to all"))
+    tasks = []
+    while (task := run(queues.take("social", timeout=0))) is not None:
+        tasks.append(task)
+        run(network.callbacks[task.name](*task.args))
+        run(queues.acknowledge(task))
+    for task in tasks:
+        run(network.callbacks[task.name](*task.args))
+    compare(face, network, seen(face, network, users, []))
+
+
+def test_many_operations_go_together(shard_map: ShardMap) -> None:
+    with faced("blocking", shard_map) as face:
+        network = opened(face)
+        users = populate(face, network, users=30, lists=0).users
+        new, together = network.deferred, face.kit.together
+        assert together(*(new.follow(uid, users[0]) for uid in users[1:])) == [True] * 29
+        together(*(new.follow(users[n], users[n + 1]) for n in range(29)))
+        together(*(new.post(uid, "Hello") for uid in users))
+        assert network.repair(0) >= 0
+        compare(face, network, seen(face, network, users, []))
+
+
+def test_pages_far_back_look_at_all_before_them(shard_map: ShardMap) -> None:
+    """More than one exchange takes."""
+    with faced("blocking", shard_map) as face:
+        network = opened(face, "one", home_limit=1200)
+        ada, alan = populate(face, network, users=2, lists=0).users
+        posts = []
+        for _ in range(11):
+            new = [network.deferred.post(alan, "x") for _ in range(100)]
+            posts += face.kit.together(*new)
+        network.delete_status(alan, posts[500])
+        network.follow(ada, alan)
+        newest = [status.id for status in network.profile(alan, count=1000)]
+        newest += [status.id for status in network.profile(alan, 11, 100)]
+        assert set(newest) == set(posts) - {posts[500]}
+        for page in (1, 4):
+            found = [status.id for status in network.home(ada, page, 300)]
+            assert found == newest[(page - 1) * 300 : page * 300]
+
+
+def test_a_mark_that_came_late_is_removed_by_reconcile(face: Face) -> None:
+    network = opened(face)
+    run, users = face.run, populate(face, network, users=9, lists=0).users
+    for uid in users[1:]:
+        run(network.follow(uid, users[0]))
+    for uid in users[3:]:
+        run(network.unfollow(uid, users[0]))
+    status = run(network.post(users[0], "pushed again"))
+    layout = network.layout
+    key = layout.pulled(users[1])
+    link = face.kit.driver.link
+    run(link.send([layout.at_timeline(key, "ZADD", key, 1, users[0])]))
+    assert [each.id for each in run(network.home(users[1]))] == [status]
+    run(network.reconcile(users[1]))
+    assert run(link.send([layout.at_timeline(key, "EXISTS", key)])) == [0]
+    assert [each.id for each in run(network.home(users[1]))] == [status]
