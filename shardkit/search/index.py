@@ -37,9 +37,10 @@ all), bytes a passage on Valkey 9.1.2 / Redis 7.0.15::
     with text, for snippets                  1,318 / 1,455
     the book's: a SET a word and document    3,098 / 7,481      a posting       64.3 / 155
 
-A query's time is its postings': 0.6 microseconds of the server for each of a word's, with scores
-and the best 20 found (Valkey; with others working on the two cores of the machine); filters and
-further words cost a document 0.3 to 0.9 more, a phrase 13. To index a document costs 7 a posting.
+A query's time is its postings': 0.6 microseconds for each of a word's, with scores and the best 20
+found; what sorts or filters by columns takes some 0.5 a document, a phrase 6 to 12 a document that
+has all of its words. To index a document takes 7 a posting. (Of the server, while others worked on
+the two cores of the machine.)
 """
 
 from __future__ import annotations
@@ -128,6 +129,11 @@ class SearchIndex(Searching[Face]):
         if isinstance(read_from, str):
             raise InvalidArgumentError(
                 f"{schema.name}: read_from={shown(read_from)}", f"give a list: [{read_from!r}]"
+            )
+        seconds = isinstance(statistics_ttl, int | float) and not isinstance(statistics_ttl, bool)
+        if not seconds or not statistics_ttl >= 0:
+            raise InvalidArgumentError(
+                f"{schema.name}: statistics_ttl={shown(statistics_ttl)}", "give seconds, 0 or more"
             )
         parts = Parts(schema, component, read_from)
         # With the first part, so that a component of another number of shards is refused before.

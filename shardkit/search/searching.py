@@ -169,7 +169,8 @@ class Searching(Structure[Face]):
     def all(self, /, query: str | Node, **options: Unpack[Options]) -> Stream[Hit]:
         """Iterate over all documents that match, in order, by cursors; see `search`.
 
-        Cost: one exchange for 1,000 documents (two with attributes or snippets).
+        Cost: one exchange for 1,000 documents (two with attributes or snippets), and for each of
+        them a look at all that matches; with ``num=10_000`` a tenth of that.
         """
         asked: dict[str, Any] = {"num": AT_ONCE, **options}
         while True:
@@ -198,19 +199,24 @@ class Searching(Structure[Face]):
     def words(self, beginning: str, count: int = 100) -> Operation[list[tuple[str, int]]]:
         """Return the first words, in order, that begin in a way, and how many documents have each.
 
-        Words are as the index has them: without accents and upper case, and stemmed if it stems.
-
         Args:
-            beginning: what they begin with, at least one character.
+            beginning: of one word, spelled as in a query. The words that come back are as the index
+                has them: without accents and upper case, and stemmed if it stems.
             count: how many are wanted, at most 1,000.
 
         Raises:
-            InvalidArgumentError: the beginning is empty, or the count out of range.
+            InvalidArgumentError: the beginning is not that of one word, or the count out of range.
 
         Cost: one exchange.
         """
-        if not isinstance(beginning, str) or not beginning:
+        if not isinstance(beginning, str):
             raise InvalidArgumentError(f"{self.name}: words({shown(beginning)})", "give text")
         check_integer(self.name, "count", count, 1, MOST_EXPANSIONS)
-        _, found = yield from self._finder.beginnings([], [beginning], count)
-        return list(found[beginning].items())
+        tokens = self.schema.analyzer.beginnings(beginning)
+        if len(tokens) != 1:
+            raise InvalidArgumentError(
+                f"{self.name}: words({shown(beginning)})", "give the beginning of one word"
+            )
+        term = tokens[0].term
+        _, found = yield from self._finder.beginnings([], [term], count)
+        return list(found[term].items())
