@@ -34,7 +34,10 @@ COMMANDS = {
     "locate": "shardkit.cli.locate:locate",
     "status": "shardkit.cli.status:status",
     "geo": "shardkit.cli.geo:geo",
+    "search": "shardkit.cli.search:search",
     "doctor": "shardkit.cli.doctor:doctor",
+    "worker": "shardkit.cli.worker:worker",
+    "social": "shardkit.demo.social.command:social",
     "bench": "shardkit.bench.command:bench",
     "demo": "shardkit.demo.command:demo",
 }

@@ -246,7 +246,7 @@ def status_of_reply(flat: Sequence[bytes]) -> Status | None:
         flat[5].decode(),
         flat[9].decode(),
         int(flat[7]) / MICRO,
-        fields_of(flat[10:]),
+        fields_of(flat[10:]) if len(flat) > 10 else {},
     )
 
 

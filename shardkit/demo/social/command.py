@@ -1,0 +1,303 @@
+"""``shardkit social``: a social network of made-up people on embedded servers.
+
+::
+
+    the demo's map ─► embedded servers ─► users, follows, posts in bulk ─► people at once ─► tables
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shlex
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Final
+
+import click
+
+import shardkit
+from shardkit.cli.options import common_options, examples
+from shardkit.cli.output import FAINT, GOOD, Output
+from shardkit.cli.progress import Tell, progress
+from shardkit.cli.wording import counted
+from shardkit.config.shard_map import ShardMap
+from shardkit.config.store import push
+from shardkit.demo.social.acting import Crowd, drain, working
+from shardkit.demo.social.loading import BulkFollow, create_users
+from shardkit.demo.social.measuring import agree, states, weigh
+from shardkit.demo.social.people import People, message
+from shardkit.demo.social.report import Built, Report, document, show
+from shardkit.kit import ENVIRONMENT, AsyncShardKit, ShardKit
+from shardkit.local import LocalServer, LocalServers, Setting
+from shardkit.operation import Blocking, Face, pages
+from shardkit.queues.task_queues import TaskQueues
+from shardkit.social.network import (
+    FAN_OUT_LIMIT,
+    FOLLOWING_LIMIT,
+    HOME_LIMIT,
+    PASS_SIZE,
+    SocialNetwork,
+)
+
+INTERRUPTED: Final = 130  # the exit code after Ctrl-C
+MOST_USERS: Final = 1_000_000
+_POSTS_AT_ONCE: Final = 100
+_QUEUE: Final = "social"
+# Home timelines are cut when they are a tenth above their limit: up to there they stay compact.
+_COMPACT: Final[dict[str, Setting]] = {"zset-max-listpack-entries": HOME_LIMIT + HOME_LIMIT // 10}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the command line asks for.
+
+    Attributes:
+        users: how many users.
+        follows: how many accounts each follows, on average.
+        posts: how many statuses there are before people do something.
+        tasks: how many do something at once.
+        seconds: for how long.
+        fan_out_limit: see `SocialNetwork`.
+        pass_size: likewise.
+        seed: of what is left to chance.
+    """
+
+    users: int
+    follows: float
+    posts: int
+    tasks: int
+    seconds: float
+    fan_out_limit: int
+    pass_size: int
+    seed: int
+
+
+@click.group(
+    epilog=examples("shardkit social demo", "shardkit social demo --users 100000 --follows 10")
+)
+def social() -> None:
+    """Social networks: a demonstration."""
+
+
+@social.command(
+    short_help="Build a network of made-up people, and use it.",
+    epilog=examples(
+        "shardkit social demo",
+        "shardkit social demo --users 20000 --tasks 64 --seconds 10",
+        "shardkit social demo --users 1000000 --follows 5 --seed 7 --json",
+        "shardkit social demo --fan-out-limit 200",
+    ),
+)
+@click.option(
+    "--users",
+    type=click.IntRange(2, MOST_USERS),
+    default=2000,
+    show_default=True,
+    help="How many users.",
+)
+@click.option(
+    "--follows",
+    type=click.FloatRange(0, FOLLOWING_LIMIT),
+    default=20,
+    show_default=True,
+    help="How many accounts a user follows, on average.",
+)
+@click.option(
+    "--posts",
+    type=click.IntRange(0),
+    help="How many statuses to begin with. By default one for two users, 5,000 at most.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0, 86_400),
+    default=5,
+    show_default=True,
+    help="For how long people post, follow and read.",
+)
+@click.option(
+    "--tasks",
+    type=click.IntRange(1, 1000),
+    default=16,
+    show_default=True,
+    help="How many of them at once.",
+)
+@click.option(
+    "--fan-out-limit",
+    type=click.IntRange(0),
+    default=FAN_OUT_LIMIT,
+    show_default=True,
+    help="With more followers than this, an account's posts are fetched by readers; 0: never.",
+)
+@click.option(
+    "--pass-size",
+    type=click.IntRange(1, 10_000),
+    help="How many followers a pass of syndication reads. By default a twentieth of the users, "
+    f"from 100 to {PASS_SIZE:,}.",
+)
+@click.option("--seed", type=int, default=1, show_default=True, help="Of what is left to chance.")
+@click.option("--keep", is_flag=True, help="Keep the servers running until Ctrl-C.")
+@common_options
+def demo(
+    users: int,
+    follows: float,
+    posts: int | None,
+    seconds: float,
+    tasks: int,
+    fan_out_limit: int,
+    pass_size: int | None,
+    seed: int,
+    keep: bool,
+    as_json: bool,
+) -> int:
+    """Build a network of made-up people on embedded servers, use it, and say how that went.
+
+    Starts four data servers and a config server on free ports. Popularity follows Zipf's law: most
+    users have few followers, some very many. Then people post, follow and read, many at once, while
+    a worker does what is queued. At last a sample is reconciled, which shows whether counters
+    agree.
+
+    Exit codes: 0 they do; 1 they do not, or something went wrong; 130 it was interrupted.
+    """
+    if 0 < fan_out_limit < 5:
+        raise click.UsageError("--fan-out-limit is 0, or 5 or more")
+    plan = Plan(
+        users,
+        follows,
+        min(users // 2, 5000) if posts is None else posts,
+        tasks,
+        seconds,
+        fan_out_limit,
+        pass_size or max(100, min(PASS_SIZE, users // 20)),
+        seed,
+    )
+    output = Output(as_json)
+    with _servers(output) as (servers, url), shardkit.connect(url) as kit:
+        report = _run(output, servers, url, kit, plan)
+        if as_json:
+            output.document(document(report))
+        else:
+            show(output, report)
+        if keep and not report.acted.interrupted:
+            _keep(output, url)
+    if report.acted.interrupted:
+        return INTERRUPTED
+    return 1 if report.agreement and report.agreement.mended else 0
+
+
+def social_map() -> ShardMap:
+    """Return the shard map that the embedded servers are started from."""
+    text = files("shardkit.demo.social").joinpath("social.yaml").read_text("utf-8")
+    return ShardMap.parse(text, "the social demo's map")
+
+
+def network_of(
+    kit: ShardKit | AsyncShardKit, tasks: TaskQueues[Face], plan: Plan
+) -> SocialNetwork[Face]:
+    """Return the network, of either kit."""
+    network: SocialNetwork[Face] = kit.social(  # type: ignore[assignment]
+        users="users",
+        timelines="timelines",
+        followers="followers",
+        fan_out_limit=plan.fan_out_limit,
+        pass_size=plan.pass_size,
+        queues=tasks,
+        queue=_QUEUE,
+    )
+    return network
+
+
+def _run(
+    output: Output, servers: Sequence[LocalServer], url: str, kit: ShardKit, plan: Plan
+) -> Report:
+    tasks = kit.queues(component="tasks")
+    network = network_of(kit, tasks, plan)
+    people = People(plan.users, plan.follows, FOLLOWING_LIMIT, plan.seed)
+    following = list(people.following())
+    with progress("") as tell:
+        built, uids, bulk = _build(kit, network, people, following, plan, tell)
+    drain(network, tasks, _QUEUE)
+    before = states(servers)
+    crowd = Crowd(people, uids, following, bulk.followers, plan.fan_out_limit, plan.seed)
+    with working(network, tasks, _QUEUE, crowd.acted), progress("s") as tell:
+        asyncio.run(_act(url, crowd, plan, tell))
+    after = states(servers)
+    weights = agreement = None
+    if not crowd.acted.interrupted:
+        with output.busy("weighing users and timelines"):
+            weights = weigh(kit, network, uids, plan.seed)
+        with output.busy("reconciling a sample"):
+            agreement = agree(kit, network, uids, plan.seed)
+    return Report(built, crowd.acted, before, after, weights, agreement)
+
+
+def _build(
+    kit: ShardKit,
+    network: SocialNetwork[Blocking],
+    people: People,
+    following: Sequence[Sequence[int]],
+    plan: Plan,
+    tell: Tell,
+) -> tuple[Built, list[int], BulkFollow]:
+    """Build the network; return what it is, the users' ids, and who is followed by how many."""
+    began = time.perf_counter()
+    uids = create_users(kit, network, plan.users, lambda done: tell("users", done, plan.users))
+    bulk, total = BulkFollow(network, uids, plan.fan_out_limit), sum(map(len, following))
+    kit.driver.run(bulk.run(following, lambda done: tell("follows", done, total)))
+    dice = random.Random(f"posts {plan.seed}")
+    post, posted = network.deferred.post, 0
+    for page in pages(range(plan.posts), _POSTS_AT_ONCE):
+        authors = [uids[people.author(dice)] for _ in page]
+        kit.together(*(post(uid, message(dice)) for uid in authors))
+        posted += len(page)
+        tell("posts", posted, plan.posts)
+    followers = sorted(bulk.followers)
+    seconds = time.perf_counter() - began
+    median = followers[len(followers) // 2]
+    built = Built(plan.users, bulk.follows, followers[-1], median, posted, round(seconds, 3))
+    return built, uids, bulk
+
+
+async def _act(url: str, crowd: Crowd, plan: Plan, tell: Tell) -> None:
+    async with await shardkit.aconnect(url) as kit:
+        network = network_of(kit, kit.queues(component="tasks"), plan)
+        total = round(plan.seconds)
+        await crowd.act(
+            network, plan.tasks, plan.seconds, lambda done: tell("acting", round(done), total)
+        )
+
+
+@contextmanager
+def _servers(output: Output) -> Iterator[tuple[list[LocalServer], str]]:
+    """Start the map's servers, push the map; give the data servers, and the config server's URL."""
+    servers = LocalServers(social_map(), ports="free", config=_COMPACT)
+    total = counted(len(servers.servers), "server")
+    try:
+        with output.busy(f"starting {total}"):
+            servers.start()
+        config_server = servers.config_server
+        assert config_server is not None
+        with config_server.client() as client:
+            push(client, servers.shard_map)
+        url = f"redis://{config_server.address}/0"
+        output.note(f"started {total} and pushed their map to {url}", FAINT)
+        yield [server for server in servers.servers if server is not config_server], url
+    finally:
+        servers.stop()
+
+
+def _keep(output: Output, url: str) -> None:
+    """Tell how to look around, and wait for Ctrl-C."""
+    if not output.as_json:
+        output.line()
+        output.line(f"export {ENVIRONMENT}={shlex.quote(url)}", GOOD)
+        output.line("shardkit status", FAINT)
+    output.note("Ctrl-C stops the servers.", FAINT)
+    try:
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        output.note("stopped the servers", FAINT)

@@ -1,0 +1,332 @@
+"""``shardkit search`` from end to end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from importlib.metadata import distribution
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_helpers import COMMAND, Result, eventually, in_terminal, plain
+
+import shardkit
+from shardkit import ShardMap
+from shardkit.local import LocalServers
+
+Cli = Callable[..., Result]
+ReadJson = Callable[..., Any]
+
+TO = ("--component", "unique")
+ONE_SERVER = ("--component", "sessions")
+POSTS = [
+    {"id": "p1", "title": "Shards", "body": "A shard is a part.", "votes": 3, "tags": ["a", "b"]},
+    {"id": "p2", "title": "Parts", "body": "A part of a cluster.", "votes": "7", "tags": "b"},
+    {"id": "p3", "title": "Nothing", "body": "No such word.", "born": "2024-02-29"},
+]
+
+
+@pytest.fixture(autouse=True)
+def _topology(town_map: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHARDKIT_CONFIG", str(town_map))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder of files of several kinds."""
+    files = {
+        "guide.md": "# The guide\n\nMove a *shard* from one server to another.\n",
+        "deep/page.html": "<title>A page</title><p>Every shard has a server.</p><script>x</script>",
+        "deep/module.py": '"""Counts shards."""\n\ndef count():\n    """Count them slowly."""\n',
+        "notes.txt": "Notes\n\nnaïve café 東京 shard\n",
+        "silent.py": "x = 1\n",
+        "picture.png": "not read",
+        ".hidden/secret.txt": "shard",
+    }
+    for name, content in files.items():
+        path = tmp_path / "docs" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content, encoding="utf-8")
+    return tmp_path / "docs"
+
+
+@pytest.fixture
+def posts(tmp_path: Path) -> Path:
+    path = tmp_path / "posts.jsonl"
+    path.write_text("".join(f"{json.dumps(post)}\n" for post in POSTS))
+    return path
+
+
+WITH_FIELDS = (
+    "--attribute",
+    "votes:number",
+    "--attribute",
+    "tags:text",
+    "--attribute",
+    "born:date",
+)
+
+
+def ids(found: Any) -> list[str]:
+    return [hit["id"] for hit in found["hits"]]
+
+
+@pytest.mark.parametrize("where", [TO, ONE_SERVER])
+def test_a_folder_is_indexed_and_searched(
+    read_json: ReadJson, folder: Path, where: tuple[str, ...]
+) -> None:
+    done = read_json("search", "index", folder, *where)
+    assert (done["indexed"], done["without_text"], done["skipped"]) == (4, 1, 0)
+    found = read_json("search", "query", "shard", *where)
+    assert found["total"] == 3
+    assert sorted(ids(found)) == [
+        str(folder / name) for name in ("deep/page.html", "guide.md", "notes.txt")
+    ]
+    [guide] = read_json("search", "query", '"the guide" move', *where)["hits"]
+    assert guide["title"] == "The guide"
+    assert guide["snippet"] == "The **guide** **Move** a shard from one server to another."
+    assert guide["attributes"]["kind"] == "markdown"
+    assert guide["attributes"]["updated"].startswith("20")
+    assert ids(read_json("search", "query", "cafe +kaffee 東京", *where)) == [
+        str(folder / "notes.txt")
+    ]
+    found = read_json("search", "query", "* kind:=python", "--facet", "kind", *where)
+    assert [hit["title"] for hit in found["hits"]] == ["Counts shards."]
+    assert found["facets"] == {"kind": [{"value": "python", "documents": 1}]}
+
+
+def test_a_table_shows_what_was_found(cli: Cli, folder: Path) -> None:
+    shown = cli("search", "index", folder, folder / "picture.png", folder / "gone.txt", *TO)
+    assert shown.out == "4 documents indexed in 'search'\n"
+    assert "1 file without text\n2 skipped:\n" in shown.err
+    assert f"{folder / 'picture.png'}: is of a kind that is not read: .txt " in shown.err
+    assert f"{folder / 'gone.txt'}: does not exist" in shown.err
+    table = cli("search", "query", "shard server -page", *TO).lines
+    assert table[0].split() == ["#", "score", "title", "id", "text"]
+    assert table[1].split()[0] == "1"
+    assert table[1].endswith("Move a **shard** from one **server** to another.")
+    assert table[3].startswith("1 document matches, 1 to 1 shown, in ")
+    table = cli("search", "query", "*", "--sort", "-updated", "--num", "2", *TO).lines
+    assert table[0].split()[:2] == ["#", "updated"]
+    assert table[4].startswith("4 documents match, 1 to 2 shown")
+    cursor = table[5].removeprefix("the next page: --after ")
+    rest = cli("search", "query", "*", "--sort", "-updated", "--after", cursor, *TO)
+    assert "4 documents match, 2 shown" in rest.out
+    nothing = cli("search", "query", "no-such-word", *TO)
+    assert nothing.out.startswith("0 documents match, in ")
+
+
+def test_a_terminal_folds_the_table(folder: Path, cli: Cli) -> None:
+    cli("search", "index", folder, *TO)
+    code, shown = in_terminal(60, "search", "query", "shard", "--facet", "kind", *TO)
+    assert code == 0
+    assert all(len(line) <= 60 or "--after" in line for line in plain(shown).splitlines())
+
+
+def test_json_lines_have_attributes_of_their_own(
+    cli: Cli, read_json: ReadJson, posts: Path
+) -> None:
+    done = read_json("search", "index", posts, *WITH_FIELDS, *TO)
+    assert (done["indexed"], done["skipped"]) == (3, 0)
+    assert ids(read_json("search", "query", "*", "--sort", "-votes", *TO)) == ["p2", "p1", "p3"]
+    votes = cli("search", "query", "*", "--sort", "votes", *TO)
+    assert [line.split()[1] for line in votes.lines[1:4]] == ["-", "3", "7"]
+    assert ids(read_json("search", "query", "part votes:>3", *TO)) == ["p2"]
+    assert ids(read_json("search", "query", "tags:=a", *TO)) == ["p1"]
+    [third] = read_json("search", "query", "born:2024-01-01..2024-12-31", *TO)["hits"]
+    assert third["attributes"] == {"kind": "jsonl", "born": "2024-02-29"}
+    weighed = read_json("search", "query", "part*", "--sort", "votes=1,relevance=0", *TO)
+    assert [(hit["id"], hit["value"]) for hit in weighed["hits"]] == [("p2", 7.0), ("p1", 3.0)]
+    # What it was created with need not be said again, and cannot be contradicted.
+    assert read_json("search", "index", posts, *TO)["indexed"] == 3
+    error = cli("search", "index", posts, "--attribute", "votes:text", *TO).error()
+    assert "was created with other parameters" in error
+
+
+def test_lines_that_cannot_be_indexed_are_skipped_with_the_reason(
+    cli: Cli, read_json: ReadJson, tmp_path: Path
+) -> None:
+    path = tmp_path / "odd.jsonl"
+    path.write_bytes(
+        b'\xef\xbb\xbf{"id": 1, "text": "fine \\ud800"}\n'
+        b'{"id": 2, "text": "word", "votes": "many"}\n'
+        b'{"id": 3, "text": "word", "born": "yesterday"}\n'
+        b'{"id": "' + b"x" * 2000 + b'", "text": "long id"}\n' + b"[" * 100_000 + b"\n\xff\xfe\n"
+    )
+    done = read_json("search", "index", path, *WITH_FIELDS, *TO)
+    assert (done["indexed"], done["skipped"]) == (1, 5)
+    assert [skipped["why"].split(":")[0] for skipped in done["first_skipped"]] == [
+        "votes='many' is no number",
+        "born='yesterday' is no date",
+        *(done["first_skipped"][2]["why"].split(":")[0],),
+        "is not JSON",
+        "is not JSON",
+    ]
+    assert ids(read_json("search", "query", "fine", *TO)) == ["1"]
+
+
+def test_unusual_files_do_not_stop_it(read_json: ReadJson, tmp_path: Path) -> None:
+    folder = tmp_path / "odd"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "circle").symlink_to(folder)
+    (folder / "gone.txt").symlink_to(folder / "nowhere")
+    os.mkfifo(folder / "pipe.txt")
+    (folder / "empty.md").touch()
+    (folder / "nul.txt").write_bytes(b"zero\0byte word")
+    (folder / "nul.py").write_bytes(b'"""x"""\0')
+    Path(os.fsdecode(os.fsencode(folder) + b"/caf\xe9.txt")).write_text("latin word")
+    done = read_json("search", "index", folder, *TO)
+    assert (done["indexed"], done["without_text"], done["skipped"]) == (2, 1, 3)
+    assert sorted(os.path.basename(skipped["path"]) for skipped in done["first_skipped"]) == [
+        "gone.txt",
+        "nul.py",
+        "pipe.txt",
+    ]
+    found = read_json("search", "query", "word", *TO)
+    assert sorted(map(os.path.basename, ids(found))) == ["caf\\xe9.txt", "nul.txt"]
+
+
+def test_the_options_of_an_index(cli: Cli, read_json: ReadJson, posts: Path) -> None:
+    options = ("--stemming", "english", "--stop-words", "none", "--no-text", "--no-phrases")
+    cli("search", "index", posts, "--name", "lean", *options, "--shards", "3", *ONE_SERVER)
+    here = ("--name", "lean", *ONE_SERVER)
+    about = read_json("search", "info", *here)
+    assert (about["documents"], about["stemming"], about["stop_words"]) == (3, "english", 0)
+    assert (about["phrases"], len(about["parts"])) == (False, 3)
+    [first, *_] = read_json("search", "query", "sharding", *here)["hits"]
+    assert (first["id"], first["title"], first["snippet"]) == ("p1", None, None)
+    assert "words as they are" not in cli("search", "info", *here).out
+    assert "the index keeps no text" in cli("search", "export", *here).error()
+    error = cli("search", "index", posts, "--shards", "3", *TO).error()
+    assert "unique" in error
+
+
+def test_a_query_that_cannot_be_read_is_shown_with_the_place(cli: Cli, posts: Path) -> None:
+    cli("search", "index", posts, *TO)
+    result = cli("search", "query", "part (shard", *TO)
+    query, caret, error = result.err.splitlines()
+    assert query.strip() == "part (shard"
+    assert caret.index("^") == query.index("(")
+    assert error.startswith("shardkit: error: query, position 5: ")
+    assert result.code == 1
+    assert "there is no such attribute" in cli("search", "query", "x", "--sort", "y", *TO).error()
+    result = cli("search", "query", "x", "--sort", "votes=much", *TO)
+    assert (result.code, "is not NAME=WEIGHT" in result.err) == (2, True)
+
+
+def test_export_writes_the_bulk_form(
+    cli: Cli, read_json: ReadJson, posts: Path, tmp_path: Path
+) -> None:
+    cli("search", "index", posts, *WITH_FIELDS, *TO)
+    lines = [json.loads(line) for line in cli("search", "export", *TO).lines]
+    assert {line["index"]["_id"] for line in lines[::2]} == {"p1", "p2", "p3"}
+    by_id = dict(zip((line["index"]["_id"] for line in lines[::2]), lines[1::2], strict=True))
+    assert by_id["p3"] == {
+        "title": "Nothing",
+        "text": "No such word.",
+        "born": "2024-02-29",
+        "kind": "jsonl",
+    }
+    target = tmp_path / "out.ndjson"
+    written = read_json("search", "export", "tags:=b", "-o", target, "--index", "posts", *TO)
+    assert written == {"written": 2, "file": str(target)}
+    assert json.loads(target.read_text().splitlines()[0])["index"]["_index"] == "posts"
+    assert not list(tmp_path.glob("*.part"))
+    types = json.loads(cli("search", "export", "--mappings", *TO).out)["mappings"]["properties"]
+    assert types["born"] == {"type": "date"}
+
+
+def test_documents_are_removed(cli: Cli, read_json: ReadJson, posts: Path) -> None:
+    cli("search", "index", posts, *WITH_FIELDS, *TO)
+    assert cli("search", "remove", "p1", "p9", *TO).out == "1 document removed\n"
+    assert cli("search", "remove", "--matching", "votes:>1", *TO).out == "1 document removed\n"
+    assert read_json("search", "remove", "-", *TO, input="p3\n\n") == {"removed": 1}
+    assert read_json("search", "query", "*", *TO)["total"] == 0
+    cli("search", "index", posts, *TO)
+    assert cli("search", "remove", "--all", *TO).out == "3 documents removed\n"
+    assert "there is no index 'search'" in cli("search", "query", "x", *TO).error()
+    result = cli("search", "remove", *TO)
+    assert (result.code, "say --all" in result.err) == (2, True)
+
+
+def test_what_is_no_index_is_not_touched(cli: Cli, town_map: Path, posts: Path) -> None:
+    with shardkit.connect(town_map) as kit:
+        kit.hash("search", component="sessions").hset("field", "value")
+    for command in ("info", "query x", "remove --all", f"index {posts}"):
+        error = cli("search", *command.split(), *ONE_SERVER).error()
+        assert "is of kind 'hash', no index of documents" in error
+    assert "nothing to index" in cli("search", "index", *TO).err
+
+
+def test_an_interrupt_ends_it_and_what_was_sent_is_indexed(
+    read_json: ReadJson, tmp_path: Path
+) -> None:
+    path = tmp_path / "many.jsonl"
+    path.write_text("".join(f'{{"id": {n}, "text": "word {n}"}}\n' for n in range(100_000)))
+    process = subprocess.Popen(
+        [*COMMAND, "search", "index", str(path), *TO],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+    def some() -> int:
+        try:
+            return int(read_json("search", "info", *TO)["documents"])
+        except (AssertionError, ValueError):
+            return 0
+
+    assert eventually(lambda: some() > 0)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (130, "")
+    assert [line for line in err.splitlines() if line] == [
+        "what was sent is indexed; index again to go on",
+        "shardkit: error: interrupted",
+    ]
+    there = some()
+    assert 0 < there < 100_000
+    assert read_json("search", "query", "word", *TO)["total"] == there
+
+
+@pytest.mark.parametrize(
+    "command", [[], ["index"], ["query"], ["export"], ["remove"], ["info"]], ids=" ".join
+)
+def test_help_has_examples(cli: Cli, command: list[str]) -> None:
+    result = cli("search", *command, "--help")
+    assert result.code == 0
+    assert "Examples:" in result.out
+    assert "shardkit search" in result.out
+
+
+def test_installed_packages_are_indexed(
+    read_json: ReadJson, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardkit.cli.search.installed_packages", lambda: [distribution("click")])
+    done = read_json("search", "index", "--installed", *TO)
+    assert done["indexed"] > 10
+    [package] = read_json("search", "query", "* kind:=package", *TO)["hits"]
+    assert package["title"] == "click: Composable command line interface toolkit"
+    assert "click.core" in ids(read_json("search", "query", "context invoke", *TO))
+
+
+def test_what_the_others_have_is_shown_when_a_server_is_down(
+    cli: Cli, read_json: ReadJson, posts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "components: {search: {shards: {count: 2, over: [{port: 1}, {port: 2}]}}}"
+    with LocalServers(ShardMap.parse(text), ports="free") as servers:
+        path = tmp_path / "two.yaml"
+        path.write_text(servers.shard_map.to_yaml())
+        monkeypatch.setenv("SHARDKIT_CONFIG", str(path))
+        cli("search", "index", posts)
+        there = ids(read_json("search", "query", "*"))
+        servers.server_of("search", 1).kill()
+        assert "search:1" in cli("search", "query", "*").error()
+        found = read_json("search", "query", "*", "--partial")
+        assert found["missing"] == [1]
+        assert set(ids(found)) < set(there)
+        assert "warning: 1 part did not answer" in cli("search", "query", "*", "--partial").err
