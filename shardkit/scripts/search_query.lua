@@ -33,24 +33,13 @@ local by, reverse = query.sort[1], query.reverse
 words = {}
 for n, word in ipairs(query.words) do words[n] = id_of(word) or false end
 
--- Add to scores, by place, what a node gives the documents at places, which match it.
+-- Add to the scores of documents at places what a node gives them. They match the node, so the
+-- scores of each are at the same index as its place.
 local add_scores
 
 local function add_word(n, places, scores)
   local of, weight = postings_of(n), query.weights[n]
-  if #of >= 4 * #places then
-    meet(n, places, function(i, j)
-      local place = places[i]
-      scores[place] = scores[place] + weight * byte(of, 4 * j - 1)
-    end)
-    return
-  end
-  for at = 1, #of, 4 do
-    local a, b, impact = byte(of, at, at + 2)
-    local place = a * 256 + b
-    local score = scores[place]
-    if score then scores[place] = score + weight * impact end
-  end
+  meet(n, places, function(i, j) scores[i] = scores[i] + weight * byte(of, 4 * j - 1) end)
 end
 
 local ADDS = {}
@@ -66,7 +55,12 @@ ADDS['or'] = function(node, places, scores)
     if part[1] == 'word' and part[3] == 0 then
       add_word(part[2], places, scores)
     else
-      add_scores(part, match(part, places), scores)
+      local some, given, j = match(part, places), {}, 1
+      for k = 1, #some do given[k] = 0 end
+      add_scores(part, some, given)
+      for i = 1, #places do
+        if places[i] == some[j] then scores[i], j = scores[i] + given[j], j + 1 end
+      end
     end
   end
 end
@@ -77,17 +71,16 @@ add_scores = function(node, places, scores)
 end
 
 local function scores_of(places)
-  local scores, listed, tree = {}, {}, query.tree
+  local scores, tree = {}, query.tree
   local of = tree[1] == 'word' and postings_of(tree[2])
   if of and #of == 4 * #places then -- all postings of the one word, in order
     local weight = query.weights[tree[2]]
-    for i = 1, #places do listed[i] = weight * byte(of, 4 * i - 1) end
-    return listed
+    for i = 1, #places do scores[i] = weight * byte(of, 4 * i - 1) end
+    return scores
   end
-  for i = 1, #places do scores[places[i]] = 0 end
+  for i = 1, #places do scores[i] = 0 end
   add_scores(tree, places, scores)
-  for i = 1, #places do listed[i] = scores[places[i]] end
-  return listed
+  return scores
 end
 
 -- The numbers in a column, or what stands for those that are missing.
