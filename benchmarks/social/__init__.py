@@ -1,0 +1,1 @@
+"""Benchmarks of social networks; see ``__main__``."""
