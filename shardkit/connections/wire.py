@@ -207,7 +207,7 @@ class Answers:
     """
 
     __slots__ = (
-        *("_decodes", "_parse_error"),
+        *("_begun", "_decodes", "_parse_error"),
         *("descriptor", "poll", "reader", "refused", "useless"),
     )
 
@@ -216,7 +216,7 @@ class Answers:
         poll = select.poll()
         poll.register(self.descriptor, select.POLLIN)
         self.poll = poll.poll
-        self.refused = self.useless = False
+        self.refused = self.useless = self._begun = False
         self._parse_error = connection._parser.parse_error
         encoder = connection.encoder
         self._decodes = encoder.decode_responses
@@ -251,9 +251,12 @@ class Answers:
         """Read answers into a list until it has so many; see `_Direct.read_replies`."""
         reader, gets = self.reader, self.gets(decode)
         missing = count - len(replies)
+        begun, self._begun = self._begun, more
         if missing <= 0:
             return
-        if missing == 1 or more or reader.has_data():
+        # A list of them would begin in the middle of an answer, if one was read in part. The reader
+        # does not say: between two elements of an array it has no data either.
+        if missing == 1 or more or begun:
             replies.extend(iter(gets, MISSING))  # all that is there, without a step of Python each
             while len(replies) < count:
                 reader.feed(_some(recv))
