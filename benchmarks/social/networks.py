@@ -28,8 +28,8 @@ components:
   data: {entry: {port: 1}}
   followers: {entry: {port: 1, db: 1}}
 """
-# Home timelines are cut when they are a tenth above their limit; up to there they are compact.
-COMPACT: Mapping[str, Setting] = {"zset-max-listpack-entries": 1100}
+# Home timelines are cut when they are a tenth above 1,000, after up to 500 were added at once.
+COMPACT: Mapping[str, Setting] = {"zset-max-listpack-entries": 1600}
 
 
 @dataclass

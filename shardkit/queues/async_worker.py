@@ -20,7 +20,7 @@ import inspect
 import signal
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 from shardkit.operation import Awaiting
@@ -81,7 +81,11 @@ class AsyncWorker(AnyWorker[Awaiting]):
             taking.cancel()
 
     async def run(
-        self, *, burst: bool = False, tell: Callable[[Summary, int], object] | None = None
+        self,
+        *,
+        burst: bool = False,
+        signals: bool = True,
+        tell: Callable[[Summary, int], object] | None = None,
     ) -> Summary:
         """Work until it is told to stop; see `shardkit.queues.worker.Worker.run`.
 
@@ -90,7 +94,7 @@ class AsyncWorker(AnyWorker[Awaiting]):
         """
         self._stopping, self._leaving = asyncio.Event(), asyncio.Event()  # of this event loop
         self.left = False
-        with self._signals():
+        with self._signals() if signals else nullcontext():
             slots = [asyncio.ensure_future(self._work(n, burst)) for n in range(self.concurrency)]
             beside = [
                 asyncio.ensure_future(self._keep()),

@@ -25,7 +25,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from shardkit.operation import Blocking
@@ -85,12 +85,18 @@ class Worker(AnyWorker[Blocking]):
         self._stopping.set()
 
     def run(
-        self, *, burst: bool = False, tell: Callable[[Summary, int], object] | None = None
+        self,
+        *,
+        burst: bool = False,
+        signals: bool = True,
+        tell: Callable[[Summary, int], object] | None = None,
     ) -> Summary:
         """Work until it is told to stop, by `stop` or, in the main thread, by a signal.
 
         Args:
             burst: end when there is no task that waits or is due, and none is worked on.
+            signals: stop at SIGTERM and SIGINT. False inside of something that handles them itself,
+                such as a web server, which then calls `stop`.
             tell: is told about five times a second what was done, and how many tasks are worked on.
 
         Returns:
@@ -109,7 +115,7 @@ class Worker(AnyWorker[Blocking]):
             threading.Thread(target=self._work, args=(burst,), name=f"shardkit-{n}", daemon=True)
             for n in range(self.concurrency)
         ]
-        with self._signals():
+        with self._signals() if signals else nullcontext():
             for thread in (keeper, *threads):
                 thread.start()
             while not self._leaving.is_set() and (alive := [t for t in threads if t.is_alive()]):

@@ -7,7 +7,9 @@ is done twice writes what is there already.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from hashlib import blake2b
 from typing import Any
 
 from shardkit.operation import Operation
@@ -82,7 +84,8 @@ class Work:
             if not places:
                 return
             if self._queues is not None:
-                begun = "-".join(str(place and place[0]) for place in places)
+                # A task's id has at most 200 characters, and there is a place for each part.
+                begun = blake2b(json.dumps(places).encode(), digest_size=16).hexdigest()
                 task = f"refill:{kind.name}:{owner}:{begun}"
                 yield from self._later(self.refill_name, (kind.name, owner, places), task)
                 return

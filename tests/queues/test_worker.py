@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -59,6 +60,22 @@ def test_a_burst_does_all_that_waits_and_what_it_queues(
     assert told[-1] == (200, 0)
     assert tasks.counts("high") == tasks.counts("low") == NOTHING
     assert face.run(worker.run(burst=True)).done == 200  # nothing more
+
+
+@pytest.mark.parametrize("signals", [True, False])
+def test_signals_are_left_to_others_on_request(face: Face, kit: ShardKit, signals: bool) -> None:
+    worker = worker_of(face, ["q"])
+    handlers = []
+
+    @worker.task()
+    def look() -> None:
+        handlers.append(signal.getsignal(signal.SIGTERM))
+
+    kit.queues(component="many").enqueue("q", "look")
+    before = signal.getsignal(signal.SIGTERM)
+    face.run(worker.run(burst=True, signals=signals))
+    assert (handlers != [before]) is signals
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_what_raises_or_is_unknown_is_tried_again_and_stops_nobody(

@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 import pytest
-from social_helpers import Model, act, compare, opened, populate, seen
+from social_helpers import Model, act, compare, drain, opened, populate, seen
 from structures_helpers import Face, faced
 
 from shardkit import ShardMap
@@ -93,12 +93,6 @@ def test_passes_are_tasks_and_the_drained_queue_leaves_the_model(face: Face) -> 
     assert face.run(queues.length("social")) > 0
     drain(face, queues, network)
     compare(face, network, model)
-
-
-def drain(face: Face, queues: Any, network: Any) -> None:
-    while (task := face.run(queues.take("social", timeout=0))) is not None:
-        face.run(network.callbacks[task.name](*task.args))
-        face.run(queues.acknowledge(task))
 
 
 def test_a_worker_calls_what_the_network_says(shard_map: ShardMap) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from social_helpers import compare, opened, populate, seen
+from social_helpers import compare, drain, opened, populate, seen
 from structures_helpers import Face, faced, keys_of
 
 from shardkit import ShardMap
@@ -148,6 +148,21 @@ def test_timelines_keep_their_newest_and_are_refilled(face: Face) -> None:
     assert run(network.unfollow(users[0], users[3])) is True
     left = [status for n, status in enumerate(posts) if n % 3 != 2][::-1]
     assert [status.id for status in run(network.home(users[0], count=100))] == left[:20]
+
+
+def test_a_refill_from_more_profiles_than_one_step_reads_goes_on_as_a_task(face: Face) -> None:
+    queues = face.kit.queues(component="one")
+    network = opened(face, queues=queues, home_limit=100, fan_out_limit=0)
+    run, users = face.run, populate(face, network, users=72, lists=0).users
+    for uid in users[1:]:
+        run(network.follow(users[0], uid))
+    posts = [run(network.post(uid, "x")) for uid in users[1:]]
+    drain(face, queues, network)
+    assert run(network.unfollow(users[0], users[1])) is True
+    assert run(queues.length("social")) == 1
+    drain(face, queues, network)
+    home = run(network.home(users[0], count=100))
+    assert [status.id for status in home] == posts[:0:-1]
 
 
 def test_pages_are_full_and_complete_while_posts_come_and_go(face: Face, network: Any) -> None:

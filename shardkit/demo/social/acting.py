@@ -1,4 +1,4 @@
-"""Using a network for some seconds: many people at once on an event loop, a worker in a thread.
+"""Using a network for some seconds: many people at once on an event loop, a worker beside them.
 
 Each task is somebody who does one thing after another, and waits for nothing else than the answer::
 
@@ -16,25 +16,25 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from shardkit.demo.social.people import People, message
 from shardkit.errors import ShardKitError
-from shardkit.operation import Awaiting, Blocking
+from shardkit.operation import Awaiting
+from shardkit.queues.async_worker import AsyncWorker
 from shardkit.queues.callbacks import Summary
 from shardkit.queues.task_queues import TaskQueues
-from shardkit.queues.worker import Worker
 from shardkit.social.network import SocialNetwork
 
 PAGE: Final = 30
 _READS, _POSTS, _FOLLOWS, _UNFOLLOWS = 83, 6, 7, 4
 _GOES_ON: Final = 0.25  # of those who read the first page
 _TOLD_EVERY: Final = 0.2
+_CONCURRENCY: Final = 4  # tasks of the worker
 
 
 @dataclass(slots=True)
@@ -213,46 +213,37 @@ class Crowd:
             loop.remove_signal_handler(signal.SIGINT)
 
 
-@contextmanager
-def working(
-    network: SocialNetwork[Blocking], tasks: TaskQueues[Blocking], queue: str, acted: Acted
-) -> Iterator[None]:
-    """Have a worker do the network's tasks in a thread, and at the end all that are left.
+@asynccontextmanager
+async def working(
+    network: SocialNetwork[Awaiting], tasks: TaskQueues[Awaiting], queue: str, acted: Acted
+) -> AsyncIterator[None]:
+    """Have a worker do the network's tasks, and at the end all that are left.
 
     Raises:
         ShardKitError: the worker could not go on, or tasks failed.
     """
-    worker = Worker(tasks, [queue], network.callbacks)
-    failed: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            worker.run()
-        except BaseException as error:  # raised again below, in the thread of the command
-            failed.append(error)
-
-    thread = threading.Thread(target=run, name="social-demo-worker", daemon=True)
-    thread.start()
+    worker = AsyncWorker(tasks, [queue], network.callbacks, concurrency=_CONCURRENCY)
+    running = asyncio.create_task(worker.run())
+    await asyncio.sleep(0)  # it has seen to signals by now; whoever does so next comes before it
     try:
         yield
         began = time.perf_counter()
-        acted.tasks = drain(network, tasks, queue)
+        acted.tasks = await drain(network, tasks, queue)
         acted.drained = time.perf_counter() - began
     finally:
         worker.stop()
-        thread.join()
-    if failed:
-        raise failed[0]
-    acted.tasks += _done(worker.summary)
+        await asyncio.wait([running])
+    acted.tasks += _done(running.result())
 
 
-def drain(network: SocialNetwork[Blocking], tasks: TaskQueues[Blocking], queue: str) -> int:
+async def drain(network: SocialNetwork[Awaiting], tasks: TaskQueues[Awaiting], queue: str) -> int:
     """Do all tasks that wait; return how many.
 
     Raises:
         ShardKitError: tasks failed.
     """
-    return _done(Worker(tasks, [queue], network.callbacks).run(burst=True))
+    worker = AsyncWorker(tasks, [queue], network.callbacks, concurrency=_CONCURRENCY)
+    return _done(await worker.run(burst=True))
 
 
 def _done(summary: Summary) -> int:

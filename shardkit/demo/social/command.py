@@ -29,7 +29,7 @@ from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import push
 from shardkit.demo.social.acting import Crowd, drain, working
 from shardkit.demo.social.loading import BulkFollow, create_users
-from shardkit.demo.social.measuring import agree, states, weigh
+from shardkit.demo.social.measuring import ServerState, agree, states, weigh
 from shardkit.demo.social.people import People, message
 from shardkit.demo.social.report import Built, Report, document, show
 from shardkit.kit import ENVIRONMENT, AsyncShardKit, ShardKit
@@ -43,13 +43,15 @@ from shardkit.social.network import (
     PASS_SIZE,
     SocialNetwork,
 )
+from shardkit.social.timelines import ENTRIES_AT_ONCE, SLACK
 
 INTERRUPTED: Final = 130  # the exit code after Ctrl-C
 MOST_USERS: Final = 1_000_000
 _POSTS_AT_ONCE: Final = 100
 _QUEUE: Final = "social"
-# Home timelines are cut when they are a tenth above their limit: up to there they stay compact.
-_COMPACT: Final[dict[str, Setting]] = {"zset-max-listpack-entries": HOME_LIMIT + HOME_LIMIT // 10}
+# Home timelines are cut when they are a tenth above their limit, after some were added at once.
+_LONGEST: Final = HOME_LIMIT + HOME_LIMIT // SLACK + ENTRIES_AT_ONCE
+_COMPACT: Final[dict[str, Setting]] = {"zset-max-listpack-entries": _LONGEST}
 
 
 @dataclass(frozen=True)
@@ -220,11 +222,9 @@ def _run(
     following = list(people.following())
     with progress("") as tell:
         built, uids, bulk = _build(kit, network, people, following, plan, tell)
-    drain(network, tasks, _QUEUE)
-    before = states(servers)
     crowd = Crowd(people, uids, following, bulk.followers, plan.fan_out_limit, plan.seed)
-    with working(network, tasks, _QUEUE, crowd.acted), progress("s") as tell:
-        asyncio.run(_act(url, crowd, plan, tell))
+    with progress("s") as tell:
+        before = asyncio.run(_act(url, servers, crowd, plan, tell))
     after = states(servers)
     weights = agreement = None
     if not crowd.acted.interrupted:
@@ -262,13 +262,22 @@ def _build(
     return built, uids, bulk
 
 
-async def _act(url: str, crowd: Crowd, plan: Plan, tell: Tell) -> None:
+async def _act(
+    url: str, servers: Sequence[LocalServer], crowd: Crowd, plan: Plan, tell: Tell
+) -> list[ServerState]:
+    """Have people do something; return how the servers were before."""
+    total = round(plan.seconds)
     async with await shardkit.aconnect(url) as kit:
-        network = network_of(kit, kit.queues(component="tasks"), plan)
-        total = round(plan.seconds)
-        await crowd.act(
-            network, plan.tasks, plan.seconds, lambda done: tell("acting", round(done), total)
-        )
+        tasks = kit.queues(component="tasks")
+        network = network_of(kit, tasks, plan)
+        # What celebrities' followers fetch is marked in passes, all but the first by tasks.
+        await drain(network, tasks, _QUEUE)
+        before = states(servers)
+        async with working(network, tasks, _QUEUE, crowd.acted):
+            await crowd.act(
+                network, plan.tasks, plan.seconds, lambda done: tell("acting", round(done), total)
+            )
+    return before
 
 
 @contextmanager

@@ -1,0 +1,295 @@
+"""The social demo: made-up people, the bulk load against following one by one, the command."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+from click.testing import CliRunner, Result
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+import shardkit
+from shardkit import ShardKit
+from shardkit.cli.app import app
+from shardkit.demo.social.acting import Acted, working
+from shardkit.demo.social.command import social, social_map
+from shardkit.demo.social.loading import BulkFollow, create_users
+from shardkit.demo.social.measuring import agree
+from shardkit.demo.social.people import People, login
+from shardkit.errors import ShardKitError
+from shardkit.local import LocalServers
+
+COMMAND = [sys.executable, "-m", "shardkit", "social", "demo"]
+PLACES = {"users": "users", "timelines": "timelines", "followers": "followers"}
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[LocalServers]:
+    with LocalServers(social_map(), ports="free") as running:
+        yield running
+
+
+@pytest.fixture
+def kit(servers: LocalServers) -> Iterator[ShardKit]:
+    for server in servers.servers:
+        with server.client() as client:
+            client.flushall()
+    with shardkit.connect(servers.shard_map) as opened:
+        yield opened
+
+
+def ignore(*_: Any) -> None:
+    pass
+
+
+def run(*args: str) -> Result:
+    return CliRunner().invoke(social, ["demo", *args], standalone_mode=False)
+
+
+# ---- people
+
+
+def test_people_follow_as_many_as_was_asked_and_popularity_follows_zipfs_law() -> None:
+    count = 5000
+    following = list(People(count, 20, 1000, 7).following())
+    assert len(following) == count
+    for n, others in enumerate(following):
+        assert n not in others
+        assert len(set(others)) == len(others) < 1000
+    followers = Counter(other for others in following for other in others)
+    total = followers.total()
+    assert 16 * count < total < 21 * count  # who is chosen twice counts once
+    assert followers[0] > 5 * followers[99] > 20 * followers[4000]
+    harmonic = sum(1 / (rank + 10) for rank in range(1, count + 1))
+    some = sum(followers[n] for n in range(1000, 2000)) / total
+    expected = sum(1 / (rank + 10) for rank in range(1001, 2001)) / harmonic
+    assert abs(some - expected) < 0.02
+
+
+def test_people_are_the_same_from_the_same_seed() -> None:
+    first, same, other = (list(People(100, 5, 1000, seed).following()) for seed in (1, 1, 2))
+    assert first == same != other
+
+
+def test_logins_differ_and_nobody_follows_more_than_there_are() -> None:
+    assert len({login(n) for n in range(3000)}) == 3000
+    assert all(len(others) < 5 for others in People(5, 1000, 1000, 1).following())
+    assert not any(People(50, 0, 1000, 1).following())
+
+
+# ---- the bulk load
+
+
+def everything(servers: LocalServers, kit: ShardKit) -> dict[str, Any]:
+    """All keys of the network and what is in them; versions as their ranks, counts without them."""
+    found: dict[str, Any] = {}
+    for component in ("users", "timelines", "followers"):
+        for shard in kit.component(component).all_shards():
+            client: Any = kit.client(component, shard.number)
+            for key in client.scan_iter(count=1000):
+                name = key.decode()
+                if client.type(key) == b"zset":
+                    rows = client.zrange(key, 0, -1, withscores=True)
+                    # What is to be fetched is in no order; all else is in that of the versions.
+                    order = sorted if name.startswith("pull:") else list
+                    found[name] = order(member for member, _ in rows)
+                    assert len({score for _, score in rows}) == len(rows)
+                elif client.type(key) == b"hash":
+                    found[name] = {
+                        field.decode(): value.decode().split()[-1]
+                        for field, value in client.hgetall(key).items()
+                        if field not in (b"signup", b":version")
+                    }
+                else:
+                    found[name] = client.get(key)
+    return found
+
+
+def test_the_bulk_load_leaves_the_same_keys_as_following_one_by_one(
+    servers: LocalServers, kit: ShardKit
+) -> None:
+    people = list(People(40, 6, 1000, 3).following())
+    limit = 8
+    seen = []
+    for bulk in (True, False):
+        network = kit.social(**PLACES, fan_out_limit=limit)
+        uids = create_users(kit, network, 40, ignore)
+        if bulk:
+            load = BulkFollow(network, uids, limit)
+            kit.driver.run(load.run(people, ignore))
+            assert load.follows == sum(map(len, people))
+            assert max(load.followers) > limit
+        else:
+            for n, others in enumerate(people):
+                for other in others:
+                    assert network.follow(uids[n], uids[other])
+        # Versions go on where they ended: a later change has a later one.
+        clocks = [kit.client("followers", n).get(f"clock:{{social:{n}}}") for n in range(16)]
+        for n in range(16):
+            for key in kit.client("followers", n).scan_iter(match="follow*"):
+                [(_, last)] = kit.client("followers", n).zrange(key, -1, -1, withscores=True)
+                assert last <= int(clocks[n])
+        assert network.pending(0) == []
+        found = everything(servers, kit)
+        seen.append({key: value for key, value in found.items() if not key.startswith("clock:")})
+        assert agree(kit, network, uids, 1).mended == 0
+        for server in servers.servers:
+            with server.client() as client:
+                client.flushall()
+    assert seen[0] == seen[1]
+
+
+def test_a_network_that_was_built_in_bulk_can_be_used(kit: ShardKit) -> None:
+    network = kit.social(**PLACES)
+    uids = create_users(kit, network, 30, ignore)
+    people = list(People(30, 5, 1000, 1).following())
+    kit.driver.run(BulkFollow(network, uids, 10_000).run(people, ignore))
+    n, other = next((n, others[0]) for n, others in enumerate(people) if others)
+    status = network.post(uids[other], "hello")
+    assert [each.id for each in network.home(uids[n])] == [status]
+    assert network.follow(uids[n], uids[other]) is None
+    assert network.unfollow(uids[n], uids[other]) is True
+    assert network.home(uids[n]) == []
+    user = network.get_user(uids[n])
+    assert user is not None
+    assert user.following == len(people[n]) - 1
+    assert agree(kit, network, uids, 1).mended == 0
+
+
+def test_users_are_not_created_in_a_network_that_has_them(kit: ShardKit) -> None:
+    network = kit.social(**PLACES)
+    create_users(kit, network, 5, ignore)
+    with pytest.raises(ShardKitError, match="not new"):
+        create_users(kit, network, 5, ignore)
+
+
+def test_what_does_not_agree_is_said(kit: ShardKit) -> None:
+    network = kit.social(**PLACES)
+    uids = create_users(kit, network, 5, ignore)
+    network.follow(uids[0], uids[1])
+    place = network.layout.places("following", uids[0])
+    for to, key in place:
+        kit.driver.run(_delete(to, key))
+    found = agree(kit, network, uids, 1)
+    assert (found.users, found.mended) == (5, 1)
+    assert agree(kit, network, uids, 1).mended == 0
+
+
+def _delete(to: Any, key: str) -> Any:
+    yield [shardkit.commands.Command(to, key, ("DEL", key))]
+
+
+# ---- the worker
+
+
+async def test_the_worker_ends_with_nothing_left_and_failed_tasks_are_an_error(
+    servers: LocalServers, kit: ShardKit
+) -> None:
+    acted = Acted()
+    plain = kit.social(**PLACES)
+    uids = create_users(kit, plain, 12, ignore)
+    kit.driver.run(BulkFollow(plain, uids, 0).run([[], *[[0]] * 11], ignore))
+    async with await shardkit.aconnect(servers.shard_map) as akit:
+        tasks = akit.queues(component="tasks")
+        network = akit.social(**PLACES, queues=tasks, pass_size=1)
+        async with working(network, tasks, "social", acted):
+            await network.post(uids[0], "to all")
+        assert acted.tasks > 0
+        assert all(len(plain.home(uid)) == 1 for uid in uids[1:])
+        once = akit.queues(component="tasks", attempts=1)
+        with pytest.raises(ShardKitError, match="1 of the network's tasks failed"):
+            async with working(network, once, "social", acted):
+                await tasks.enqueue("social", "nobody knows this")
+
+
+async def test_a_worker_that_cannot_go_on_is_an_error(servers: LocalServers) -> None:
+    async with await shardkit.aconnect(servers.shard_map) as akit:
+        tasks = akit.queues(component="tasks")
+        network = akit.social(**PLACES, queues=tasks)
+        with pytest.raises(ShardKitError):
+            async with working(network, tasks, "", Acted()):
+                pass
+
+
+# ---- the command
+
+
+def test_the_report_is_a_document() -> None:
+    result = run("--json", "--users", "120", "--seconds", "0.3", "--follows", "6", "--seed", "5")
+    assert result.exception is None, result.output
+    assert result.return_value == 0
+    found = json.loads(result.stdout)
+    assert (found["built"]["users"], found["built"]["posts"]) == (120, 60)
+    assert found["built"]["most"] > found["built"]["median"]
+    assert found["pages"] > 0
+    assert 0 < found["page_milliseconds"]["p50"] <= found["page_milliseconds"]["p99"]
+    assert len({server["address"] for server in found["servers"]}) == 4
+    assert all(server["commands"] > 0 < server["bytes"] for server in found["servers"])
+    assert found["agreement"] == {"repaired": 0, "users": 100, "mended": 0}
+    assert all(found["memory"][what] > 0 for what in ("user", "follow", "entry", "status"))
+    assert found["a_second"]["timelines_written"] >= found["a_second"]["posts"]
+
+
+def test_people_get_tables_and_celebrities_are_fetched() -> None:
+    result = run("--users", "100", "--seconds", "0.2", "--follows", "8", "--fan-out-limit", "10")
+    assert result.exception is None, result.output
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("built 100 users, ")
+    assert lines[1].startswith("then ")
+    heads = {line.split()[0] for line in lines if line}
+    assert {"done", "a", "server", "memory", "p50", "p95", "p99", "timelines"} <= heads
+    assert lines[-1].endswith("counters and timelines of 100 users reconciled: all agree")
+    assert all(line == line.rstrip() for line in lines)
+
+
+def test_help_has_an_example_and_the_command_is_mounted() -> None:
+    result = CliRunner().invoke(app, ["social", "demo", "--help"])
+    assert result.exit_code == 0
+    assert "shardkit social demo --users" in result.stdout
+    assert run("--fan-out-limit", "3").exception is not None
+
+
+def test_ctrl_c_ends_it_with_a_report_and_without_servers() -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "--users", "50", "--seconds", "600", "--follows", "3", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stderr is not None
+    line = process.stderr.readline()
+    assert "redis://127.0.0.1:" in line
+    port = int(line.rpartition(":")[2].split("/")[0])
+    _until_somebody_reads(port)
+    os.kill(process.pid, signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    found = json.loads(stdout)
+    assert found["interrupted"]
+    assert found["agreement"] is None
+    with pytest.raises(redis.ConnectionError):
+        redis.Redis(port=port, retry=Retry(NoBackoff(), 0)).ping()
+
+
+def _until_somebody_reads(port: int) -> None:
+    """Wait until pages are read: after the build, when the servers have met ZRANGE often."""
+    client = redis.Redis(port=port)
+    where = json.loads(client.get("config:redis:users:0") or b"{}")
+    client = redis.Redis(host=where["host"], port=where["port"])
+    for _ in range(600):
+        stats: Any = client.info("commandstats")
+        if stats.get("cmdstat_smembers", {}).get("calls", 0) > 3:  # whom a reader has muted
+            return
+        time.sleep(0.05)
+    raise AssertionError("nobody reads")
