@@ -158,26 +158,22 @@ class AwaitingLink:
 
     async def _exchange(self, trips: Sequence[Trip]) -> None:
         packed = [trip.parcel.chunks() for trip in trips]  # all, before anything is sent
-        if len(trips) == 1:
-            await self._travel(trips[0], packed[0])
-        else:
-            await asyncio.gather(*map(self._travel, trips, packed))
-
-    async def _travel(self, trip: Trip, chunks: list[Chunk]) -> None:
-        holder = trip.client if trip.node is None else trip.node
-        server = Server(getattr(holder, "connection_pool", holder), self._raw)
-        name = "" if trip.node is None else trip.node.name
-        try:
-            line = None
-            if trip.parcel.block is None:
-                line = self._line(trip.client, server, name)
+        flying, alone = [], []
+        for trip, chunks in zip(trips, packed, strict=True):
+            holder = trip.client if trip.node is None else trip.node
+            server = Server(getattr(holder, "connection_pool", holder), self._raw)
+            name = "" if trip.node is None else trip.node.name
+            line = self._line(trip.client, server, name) if trip.parcel.block is None else None
             if line is None:
-                trip.replies, trip.refused = await server.alone(trip.parcel.block, chunks), True
-            else:
-                done = await line.carry(chunks)
-                trip.replies, trip.refused = done.replies, done.refused
-        except Lost as lost:
-            trip.error, trip.sent = lost.error, lost.sent
+                alone.append(_alone(server, trip, chunks))
+            else:  # a future: a task for each would take longer than the rest of it
+                flying.append((trip, line.carry(chunks)))
+        if not alone:
+            await _landed(flying)
+        elif len(trips) == 1:
+            await alone[0]
+        else:
+            await asyncio.gather(_landed(flying), *alone)
 
     def _line(self, client: Any, server: Server, name: str) -> Line | None:
         """Return the line to a server; None if its connections cannot be shared."""
@@ -191,3 +187,26 @@ class AwaitingLink:
                 return None
             line = lines[name] = Line(server)
         return line
+
+
+async def _alone(server: Server, trip: Trip, chunks: list[Chunk]) -> None:
+    try:
+        trip.replies, trip.refused = await server.alone(trip.parcel.block, chunks), True
+    except Lost as lost:
+        trip.error, trip.sent = lost.error, lost.sent
+
+
+async def _landed(flying: Sequence[tuple[Trip, asyncio.Future[Request]]]) -> None:
+    """Wait for the replies of all; cancelled, none of them is waited for any more."""
+    try:
+        for trip, future in flying:
+            try:
+                done = await future
+                trip.replies, trip.refused = done.replies, done.refused
+            except Lost as lost:
+                trip.error, trip.sent = lost.error, lost.sent
+    except BaseException:
+        for _, future in flying:
+            if not future.cancel() and not future.cancelled():
+                future.exception()  # nobody asks for it now
+        raise
