@@ -21,11 +21,12 @@ test: setup  ## the tests, on real servers that they start themselves
 
 bench: setup  ## the benchmarks; results as JSON and plots in benchmarks/results
 	$(BIN)/pip install -q -e '.[bench]'
-	for name in overhead memory memory_set unique packed list sorted_set ip_to_city demo; do \
-	  $(BIN)/python benchmarks/$$name.py || exit 1; done
+	for name in overhead memory memory_set unique packed list sorted_set ip_to_city demo completion \
+	  ads_and_jobs search social; do \
+	  if [ -d benchmarks/$$name ]; then path=benchmarks/$$name; else path=benchmarks/$$name.py; fi; \
+	  $(BIN)/python $$path || exit 1; done
 	$(BIN)/python benchmarks/throughput && $(BIN)/python benchmarks/throughput/threads.py
 	$(BIN)/python benchmarks/throughput/peers.py
-	$(BIN)/python benchmarks/search
 
 docs: setup  ## the pages of docs/ as a site in site/, and the changelog as the next release has it
 	$(BIN)/pip install -q -e '.[docs]'
