@@ -21,12 +21,12 @@ import click
 
 import shardkit
 from shardkit.cli.asking import ServerErrors
-from shardkit.cli.options import Session, examples
+from shardkit.cli.options import INTERRUPTED, Session, examples
 from shardkit.cli.output import PROGRAM, Output, write_error
 from shardkit.cli.wording import reason
 from shardkit.errors import ShardErrors, ShardKitError
 
-FAILED, MISUSED, INTERRUPTED = 1, 2, 130
+FAILED, MISUSED = 1, 2
 
 COMMANDS = {
     "up": "shardkit.cli.up:up",

@@ -22,6 +22,8 @@ from shardkit.connections import Connector
 from shardkit.errors import ConfigError, ConfigServerError
 from shardkit.kit import CONFIG_TIMEOUT, ENVIRONMENT, ShardKit
 
+INTERRUPTED = 130  # the exit code after Ctrl-C
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 

@@ -14,7 +14,14 @@ import click
 from rich.status import Status
 
 import shardkit
-from shardkit.cli.options import common_options, config_option, examples, is_url, opened
+from shardkit.cli.options import (
+    INTERRUPTED,
+    common_options,
+    config_option,
+    examples,
+    is_url,
+    opened,
+)
 from shardkit.cli.output import Output
 from shardkit.cli.wording import counted
 from shardkit.config.entry import Entry
@@ -24,8 +31,6 @@ from shardkit.kit import ENVIRONMENT
 from shardkit.queues.async_worker import AsyncWorker
 from shardkit.queues.callbacks import MOST_CONCURRENCY, Summary
 from shardkit.queues.worker import Worker
-
-INTERRUPTED = 130
 
 
 @click.command(

@@ -21,11 +21,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 import shardkit
-from shardkit.cli.options import common_options, examples, opened
+from shardkit.cli.options import INTERRUPTED, common_options, examples, opened
 from shardkit.cli.output import FAINT, GOOD, Output
-from shardkit.cli.wording import counted
 from shardkit.config.shard_map import ShardMap
-from shardkit.config.store import push
 from shardkit.demo import sample
 from shardkit.demo.access_log import AccessLog
 from shardkit.demo.counting import (
@@ -37,11 +35,10 @@ from shardkit.demo.counting import (
 from shardkit.demo.load import loads
 from shardkit.demo.replay import BATCH_SIZE, Replayed, replay
 from shardkit.demo.report import Example, Report, document, show
+from shardkit.demo.servers import started
 from shardkit.demo.weighing import weigh
 from shardkit.kit import ENVIRONMENT, ShardKit
 from shardkit.local import LocalServers
-
-INTERRUPTED = 130  # the exit code after Ctrl-C
 
 
 @click.command(
@@ -150,21 +147,11 @@ def _servers(output: Output, where: str | None) -> Iterator[_Site]:
         with opened(where) as topology:
             yield _Site(topology.kit)
         return
-    servers = LocalServers(laptop_map(), ports="free")
-    total = counted(len(servers.servers), "server")
-    try:
-        with output.busy(f"starting {total}"):
-            servers.start()
-        config_server = servers.config_server
-        assert config_server is not None
-        with config_server.client() as client:
-            push(client, servers.shard_map)
-        url = f"redis://{config_server.address}/0"
-        output.note(f"started {total} and pushed their map to {url}", FAINT)
-        with shardkit.connect(url) as kit:
-            yield _Site(kit, url)
-    finally:
-        servers.stop()
+    with (
+        started(output, LocalServers(laptop_map(), ports="free")) as url,
+        shardkit.connect(url) as kit,
+    ):
+        yield _Site(kit, url)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from shardkit.bench.throughput.measuring import SERVERS, stage
@@ -32,15 +33,21 @@ def test_commands_by_column_are_the_same_commands() -> None:
     assert columns_of(gets(2)) == ["GET", ["user:0:name", "user:1:name"]]
 
 
-def test_the_command_writes_a_table_or_json_and_a_plot(tmp_path: Path) -> None:
+FEW = ["bench", "throughput", "get", "mixed", "--sizes", "1,40", "--repeats", "1"]
+
+
+def test_the_command_writes_a_table_and_a_plot(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
     plot = tmp_path / "throughput.svg"
-    few = ["bench", "throughput", "get", "mixed", "--sizes", "1,40", "--repeats", "1"]
-    done = CliRunner().invoke(app, [*few, "--shards", "6", "--plot", str(plot)])
+    done = CliRunner().invoke(app, [*FEW, "--shards", "6", "--plot", str(plot)])
     assert done.exit_code == 0, done.output
     assert "6 shards" in done.output
     assert "coalesced" in done.output
     assert plot.read_text().startswith("<?xml")
-    done = CliRunner().invoke(app, [*few, "--json"])
+
+
+def test_the_command_writes_json() -> None:
+    done = CliRunner().invoke(app, [*FEW, "--json"])
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
     assert [(each["work"], each["commands"]) for each in found["works"]] == [

@@ -12,8 +12,7 @@ import random
 import shlex
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Final
@@ -21,12 +20,11 @@ from typing import Final
 import click
 
 import shardkit
-from shardkit.cli.options import common_options, examples
+from shardkit.cli.options import INTERRUPTED, common_options, examples
 from shardkit.cli.output import FAINT, GOOD, Output
 from shardkit.cli.progress import Tell, progress
-from shardkit.cli.wording import counted
 from shardkit.config.shard_map import ShardMap
-from shardkit.config.store import push
+from shardkit.demo.servers import started
 from shardkit.demo.social.acting import Crowd, drain, working
 from shardkit.demo.social.loading import BulkFollow, create_users
 from shardkit.demo.social.measuring import ServerState, agree, states, weigh
@@ -45,7 +43,6 @@ from shardkit.social.network import (
 )
 from shardkit.social.timelines import ENTRIES_AT_ONCE, SLACK
 
-INTERRUPTED: Final = 130  # the exit code after Ctrl-C
 MOST_USERS: Final = 1_000_000
 _POSTS_AT_ONCE: Final = 100
 _QUEUE: Final = "social"
@@ -178,7 +175,9 @@ def demo(
         seed,
     )
     output = Output(as_json)
-    with _servers(output) as (servers, url), shardkit.connect(url) as kit:
+    running = LocalServers(social_map(), ports="free", config=_COMPACT)
+    with started(output, running) as url, shardkit.connect(url) as kit:
+        servers = [server for server in running.servers if server is not running.config_server]
         report = _run(output, servers, url, kit, plan)
         if as_json:
             output.document(document(report))
@@ -278,25 +277,6 @@ async def _act(
                 network, plan.tasks, plan.seconds, lambda done: tell("acting", round(done), total)
             )
     return before
-
-
-@contextmanager
-def _servers(output: Output) -> Iterator[tuple[list[LocalServer], str]]:
-    """Start the map's servers, push the map; give the data servers, and the config server's URL."""
-    servers = LocalServers(social_map(), ports="free", config=_COMPACT)
-    total = counted(len(servers.servers), "server")
-    try:
-        with output.busy(f"starting {total}"):
-            servers.start()
-        config_server = servers.config_server
-        assert config_server is not None
-        with config_server.client() as client:
-            push(client, servers.shard_map)
-        url = f"redis://{config_server.address}/0"
-        output.note(f"started {total} and pushed their map to {url}", FAINT)
-        yield [server for server in servers.servers if server is not config_server], url
-    finally:
-        servers.stop()
 
 
 def _keep(output: Output, url: str) -> None:
