@@ -18,15 +18,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from shardkit.commands import Argument, Command, Partial, Replies, Reply
+from shardkit.commands import Argument, Command, Reply
 from shardkit.errors import InvalidArgumentError, ShardFailure
-from shardkit.links.parcels import raise_failures
 from shardkit.operation import Operation
 from shardkit.search.asking import Request
 from shardkit.search.documents import Document, document_of, unpacked
 from shardkit.search.execution import Plan, plan_of, prefixes_of, scored_words
 from shardkit.search.merging import Found, facet_of, found_in, merged
-from shardkit.search.parts import PRIMARY, Parts
+from shardkit.search.parts import PRIMARY, Parts, ask
 from shardkit.search.results import Cursor, Hit, Kept, OrderValue, Results, write_token
 from shardkit.search.schema import Schema
 from shardkit.search.snippets import hits, snippet
@@ -85,16 +84,7 @@ class Finder:
             source: what is read from. A replica is asked for the parameters that it has.
             partial: whether failures are replies too, as long as not all have failed.
         """
-        meta = self._metas[source]
-        opening = [] if meta.compared else [meta.opening(create=False)]
-        batch = [*opening, *commands]
-        replies = yield Partial(batch) if partial else batch
-        answers = list(replies[len(opening) :])
-        if answers and all(isinstance(answer, ShardFailure) for answer in answers):
-            raise_failures(Replies(answers))
-        if opening and not isinstance(replies[0], ShardFailure):
-            meta.compare(replies[0], create=False)
-        return answers
+        return (yield from ask(self._metas[source], commands, partial))
 
     def find(self, request: Request) -> Operation[Results]:
         """Return a page of what is found."""

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from shardkit.commands import Argument, Command, Partial, Replies, Reply, script_call
-from shardkit.errors import InvalidArgumentError, ShardFailure
-from shardkit.links.parcels import raise_failures
+from shardkit.commands import Argument, Command, Reply, script_call
+from shardkit.errors import InvalidArgumentError
 from shardkit.operation import Driver, Face, Operation, Structure, operation
 from shardkit.scripts import script
-from shardkit.search.parts import Part, Parts
+from shardkit.search.parts import Part, Parts, ask
 from shardkit.search.schema import Schema
 from shardkit.structures.arguments import check_name, shown
 from shardkit.structures.meta import Meta
@@ -83,12 +82,4 @@ class InParts(Structure[Face]):
             commands: what is asked.
             partial: whether failures are replies too, as long as not all have failed.
         """
-        opening = [] if self.meta.compared else [self.meta.opening(create=False)]
-        batch = [*opening, *commands]
-        replies = yield Partial(batch) if partial else batch
-        answers = list(replies[len(opening) :])
-        if all(isinstance(answer, ShardFailure) for answer in answers):
-            raise_failures(Replies(answers))
-        if opening and not isinstance(replies[0], ShardFailure):
-            self.meta.compare(replies[0], create=False)
-        return answers
+        return (yield from ask(self.meta, commands, partial))

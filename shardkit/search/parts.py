@@ -8,12 +8,15 @@ from itertools import count
 from typing import Final
 from zlib import crc32
 
-from shardkit.commands import Argument, Command, ShardOf, script_call
-from shardkit.errors import InvalidArgumentError
+from shardkit.commands import Argument, Command, Partial, Replies, Reply, ShardOf, script_call
+from shardkit.errors import InvalidArgumentError, ShardFailure
+from shardkit.links.parcels import raise_failures
+from shardkit.operation import Operation
 from shardkit.routing.placement import Place, placement
 from shardkit.scripts import script
 from shardkit.search.schema import Schema
 from shardkit.structures.arguments import shown
+from shardkit.structures.meta import Meta
 
 PRIMARY: Final = -1
 
@@ -114,3 +117,22 @@ class Parts:
         if not isinstance(session, str):
             raise InvalidArgumentError(f"{self._name}: session={shown(session)}", "give text")
         return crc32(session.encode(errors="replace")) % replicas
+
+
+def ask(meta: Meta, commands: Sequence[Command], partial: bool) -> Operation[list[Reply]]:
+    """Return replies; the parameters are compared on the way if nobody has.
+
+    Args:
+        meta: the parameters.
+        commands: what is asked.
+        partial: whether failures are replies too, as long as not all have failed.
+    """
+    opening = [] if meta.compared else [meta.opening(create=False)]
+    batch = [*opening, *commands]
+    replies = yield Partial(batch) if partial else batch
+    answers = list(replies[len(opening) :])
+    if answers and all(isinstance(answer, ShardFailure) for answer in answers):
+        raise_failures(Replies(answers))
+    if opening and not isinstance(replies[0], ShardFailure):
+        meta.compare(replies[0], create=False)
+    return answers
