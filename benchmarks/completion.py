@@ -32,7 +32,7 @@ import shardkit
 from shardkit import ShardMap
 from shardkit.completion.address_book import AddressBook
 from shardkit.local import LocalServer, find_server
-from shardkit.operation import Blocking
+from shardkit.operations.operation import Blocking
 
 SECONDS = 3.0
 ROUNDS = 3

@@ -35,9 +35,9 @@ from rich.progress import Progress
 
 import shardkit
 from shardkit import ShardMap
-from shardkit.geo.records import City, Item, Range
+from shardkit.geo.models import City, Item, Range
 from shardkit.local import LocalServer, find_server
-from shardkit.operation import pages
+from shardkit.operations.operation import pages
 
 RANGES = 500_000
 CITIES = 100_000

@@ -24,7 +24,7 @@ from rich.progress import Progress
 import shardkit
 from shardkit import ShardMap
 from shardkit.local import LocalServer, find_server
-from shardkit.operation import pages
+from shardkit.operations.operation import pages
 
 VALUES = 1_000_000
 AT_ONCE = 1_000

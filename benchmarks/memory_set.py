@@ -22,7 +22,7 @@ from rich.progress import Progress
 import shardkit
 from shardkit import ShardMap
 from shardkit.local import LocalServer, find_server
-from shardkit.operation import pages
+from shardkit.operations.operation import pages
 
 MEMBERS = 1_000_000
 BITS = 60

@@ -32,8 +32,8 @@ from rich.progress import Progress
 import shardkit
 from shardkit import ShardMap
 from shardkit.local import LocalServer, find_server
-from shardkit.operation import pages
-from shardkit.structures.locations import encode, tables
+from shardkit.operations.operation import pages
+from shardkit.structures.packed.locations import encode, tables
 
 USERS = 10_000_000
 SAMPLE = USERS // 10
@@ -169,7 +169,7 @@ def single(m: Measuring, locations: Any) -> None:
 
 def without_arrays(m: Measuring, locations: Any) -> None:
     """Count as on a machine without numpy."""
-    names = ("numpy", "shardkit.structures.packed_arrays")
+    names = ("numpy", "shardkit.structures.packed.numpy_aggregates")
     kept = {name: sys.modules.pop(name) for name in names if name in sys.modules}
     sys.modules["numpy"] = None  # type: ignore[assignment]
     try:

@@ -6,7 +6,7 @@ everything beside the ids. The day is planned as one without a day before (2,097
 whatever comes.
 
 Misses: visitors that were taken for others, where ids are so short that it happens: what was
-counted, against what the odds of `shardkit.structures.unique_precision` say.
+counted, against what the odds of `shardkit.structures.unique.precision` say.
 
 Time: the processor time of one client and one server a visit, one at a time and in bulk, against
 SADD to one SET in the same run, in rounds by turns; the best round counts. Processor time, because
@@ -36,7 +36,7 @@ from rich.progress import Progress
 import shardkit
 from shardkit import ShardKit, ShardMap
 from shardkit.local import LocalServer, find_server
-from shardkit.operation import pages
+from shardkit.operations.operation import pages
 
 VISITORS = 1_000_000
 AT_ONCE = 10_000

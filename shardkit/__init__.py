@@ -4,7 +4,12 @@
 README for a tour, and ``shardkit.errors`` for the tree of errors.
 """
 
-from shardkit.commands import Coalesced, Columns, Script
+from shardkit.client_plane.routers import (
+    AsyncIdPairShardedConnection,
+    AsyncKeyShardedConnection,
+    IdPairShardedConnection,
+    KeyShardedConnection,
+)
 from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap
 from shardkit.errors import (
@@ -27,12 +32,7 @@ from shardkit.kit import (
     redis_connection,
     sharded_connection,
 )
-from shardkit.routers import (
-    AsyncIdPairShardedConnection,
-    AsyncKeyShardedConnection,
-    IdPairShardedConnection,
-    KeyShardedConnection,
-)
+from shardkit.operations.commands import Coalesced, Columns, Script
 
 __version__ = "0.1.0"
 

@@ -9,35 +9,35 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, Unpack, overload
 
+from shardkit.ads.ads import AVERAGES_TTL, Ads
 from shardkit.completion.address_book import AddressBook
 from shardkit.completion.contacts import DEFAULT_LIMIT, RecentContacts
 from shardkit.geo.city_totals import CityTotals
 from shardkit.geo.ip_to_city import IpToCity
-from shardkit.operation import Driver, Face
-from shardkit.queues.steps import ATTEMPTS, LONGEST_RETRY_DELAY, RETRY_DELAY
+from shardkit.job_search.job_search import JobSearch
+from shardkit.operations.operation import Driver, Face
+from shardkit.queues.base import ATTEMPTS, LONGEST_RETRY_DELAY, RETRY_DELAY
 from shardkit.queues.task_queues import TaskQueues
 from shardkit.routing.placement import DEFAULT
-from shardkit.search.ads import AVERAGES_TTL, Ads
-from shardkit.search.analysis import Analyzer
 from shardkit.search.index import STATISTICS_TTL, SearchIndex
-from shardkit.search.jobs import JobSearch
-from shardkit.search.schema import Parameters, Schema
+from shardkit.search.model.schema import Parameters, Schema
+from shardkit.search.text.analyzer import Analyzer
 from shardkit.social.network import SocialNetwork
-from shardkit.structures.clock import ServerClock
+from shardkit.structures.base.members import M
+from shardkit.structures.base.server_clock import ServerClock
 from shardkit.structures.codecs import Codec
-from shardkit.structures.hash import ShardedHash, V
+from shardkit.structures.hash.sharded_hash import ShardedHash, V
+from shardkit.structures.hash.strings import ShardedStrings
 from shardkit.structures.layouts import GROUPS
-from shardkit.structures.list import PIECE_SIZE, ShardedList
-from shardkit.structures.locations import Locations
-from shardkit.structures.members import M
-from shardkit.structures.packed import PackedRecords
-from shardkit.structures.packed_format import Fields
-from shardkit.structures.score_ranges import ScoreRanges
-from shardkit.structures.set import ShardedSet
-from shardkit.structures.sorted_set import DEFAULT_BOUND, ShardedSortedSet
-from shardkit.structures.strings import ShardedStrings
-from shardkit.structures.unique_precision import SIXTY_BIT
-from shardkit.structures.unique_visitors import UniqueVisitors
+from shardkit.structures.list.sharded_list import PIECE_SIZE, ShardedList
+from shardkit.structures.packed.locations import Locations
+from shardkit.structures.packed.record_format import Fields
+from shardkit.structures.packed.records import PackedRecords
+from shardkit.structures.set.sharded_set import ShardedSet
+from shardkit.structures.sorted_set.merged_ranges import ScoreRanges
+from shardkit.structures.sorted_set.sharded_sorted_set import DEFAULT_BOUND, ShardedSortedSet
+from shardkit.structures.unique.precision import SIXTY_BIT
+from shardkit.structures.unique.visitors import UniqueVisitors
 
 
 class Catalogue(Generic[Face]):
@@ -138,7 +138,7 @@ class Catalogue(Generic[Face]):
         partition: str = "digits",
         groups: int = GROUPS,
     ) -> ShardedHash[Face, Any, Any]:
-        """Return a HASH in parts; see `shardkit.structures.hash.ShardedHash`."""
+        """Return a HASH in parts; see `shardkit.structures.hash.sharded_hash.ShardedHash`."""
         return ShardedHash(
             self._driver, component, name, total, shard_size, codec, fields, partition, groups
         )
@@ -180,7 +180,7 @@ class Catalogue(Generic[Face]):
         groups: int = ...,
     ) -> ShardedStrings[Face, Any]: ...
     def strings(self, name: str, **parameters: Any) -> ShardedStrings[Face, Any]:
-        """Return the strings of a namespace, ``name``; see `shardkit.structures.strings`.
+        """Return the strings of a namespace, ``name``; see `shardkit.structures.hash.strings`.
 
         Its parameters are those of `hash`.
         """
@@ -220,7 +220,7 @@ class Catalogue(Generic[Face]):
         partition: str = DEFAULT,
         groups: int = GROUPS,
     ) -> ShardedSet[Face, Any]:
-        """Return a SET in parts; see `shardkit.structures.set.ShardedSet`."""
+        """Return a SET in parts; see `shardkit.structures.set.sharded_set.ShardedSet`."""
         return ShardedSet(
             self._driver, component, name, total, shard_size, members, partition, groups
         )
@@ -259,7 +259,7 @@ class Catalogue(Generic[Face]):
         members: type[Any] = str,
         groups: int = GROUPS,
     ) -> ShardedSortedSet[Face, Any]:
-        """Return a ZSET in parts; see `shardkit.structures.sorted_set.ShardedSortedSet`."""
+        """Return a ZSET in parts; see `shardkit.structures.sorted_set.sharded_sorted_set.ShardedSortedSet`."""
         return ShardedSortedSet(
             self._driver, component, name, total, shard_size, bound, members, groups
         )
@@ -280,7 +280,7 @@ class Catalogue(Generic[Face]):
         shard_size: int = PIECE_SIZE,
         values: type[Any] = str,
     ) -> ShardedList[Face, Any]:
-        """Return a LIST in pieces; see `shardkit.structures.list.ShardedList`."""
+        """Return a LIST in pieces; see `shardkit.structures.list.sharded_list.ShardedList`."""
         return ShardedList(self._driver, component, name, shard_size, values, self._clock)
 
     def unique_visitors(
@@ -294,7 +294,7 @@ class Catalogue(Generic[Face]):
         digits: int | None = None,
         partition: str | None = None,
     ) -> UniqueVisitors[Face]:
-        """Return a counter of unique visitors; see `shardkit.structures.unique_visitors`."""
+        """Return a counter of unique visitors; see `shardkit.structures.unique.visitors`."""
         return UniqueVisitors(
             self._driver,
             component,
@@ -310,7 +310,7 @@ class Catalogue(Generic[Face]):
     def packed(
         self, name: str, *, component: str, fields: Fields, shard_size: int | None = None
     ) -> PackedRecords[Face]:
-        """Return fixed-width records by id; see `shardkit.structures.packed.PackedRecords`."""
+        """Return fixed-width records by id; see `shardkit.structures.packed.records.PackedRecords`."""
         return PackedRecords(self._driver, component, name, fields, shard_size)
 
     def locations(
@@ -320,7 +320,7 @@ class Catalogue(Generic[Face]):
         component: str = "location",
         shard_size: int | None = None,
     ) -> Locations[Face]:
-        """Return country and region by user, in two bytes; see `shardkit.structures.locations`."""
+        """Return country and region by user, in two bytes; see `shardkit.structures.packed.locations`."""
         return Locations(self._driver, component, name, shard_size)
 
     def ip_to_city(self, name: str = "ip2city", *, component: str = "geo") -> IpToCity[Face]:
@@ -370,7 +370,7 @@ class Catalogue(Generic[Face]):
         members: type[Any] = str,
         one_key: bool = False,
     ) -> ScoreRanges[Face, Any]:
-        """Return what reads ZSETs on many shards as one; see `shardkit.structures.score_ranges`."""
+        """Return what reads ZSETs on many shards as one; see `shardkit.structures.sorted_set.merged_ranges`."""
         return ScoreRanges(self._driver, component, name, shards, members, one_key)
 
     def search(
@@ -385,7 +385,7 @@ class Catalogue(Generic[Face]):
     ) -> SearchIndex[Face]:
         """Return an index of documents; see `shardkit.search.index.SearchIndex`.
 
-        Its further parameters are those of `shardkit.search.schema.Schema`. The component is by
+        Its further parameters are those of `shardkit.search.model.schema.Schema`. The component is by
         default called as the index.
         """
         schema = Schema(name, shards, **parameters)
@@ -403,13 +403,13 @@ class Catalogue(Generic[Face]):
         averages_ttl: float = AVERAGES_TTL,
         new_id: Callable[[], str] | None = None,
     ) -> Ads[Face]:
-        """Return ads, chosen by place and text; see `shardkit.search.ads.Ads`."""
+        """Return ads, chosen by place and text; see `shardkit.ads.ads.Ads`."""
         return Ads(self._driver, component, name, shards, analyzer, averages_ttl, new_id)
 
     def jobs(
         self, name: str = "jobs", *, component: str, shards: int = 1, measure: str = "skills"
     ) -> JobSearch[Face]:
-        """Return jobs by the skills that they require; see `shardkit.search.jobs.JobSearch`."""
+        """Return jobs by the skills that they require; see `shardkit.job_search.job_search.JobSearch`."""
         return JobSearch(self._driver, component, name, shards, measure)
 
     def queues(

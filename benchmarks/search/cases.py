@@ -21,8 +21,8 @@ from search.engines import (
 )
 from search.queries import Query
 from search.timing import Used, indexing, latencies, processor, summary
-from shardkit.commands import Command, Replies, ShardOf
-from shardkit.drivers import BlockingDriver
+from shardkit.operations.commands import Command, Replies, ShardOf
+from shardkit.operations.drivers import BlockingDriver
 
 Figures = dict[str, Any]
 SHARDS = (1, 2, 4, 8)

@@ -23,9 +23,9 @@ from search.corpus import Passage
 from search.queries import Query
 from shardkit import ShardMap
 from shardkit.local import LocalServer, LocalServers, find_server
-from shardkit.local.settings import Setting
-from shardkit.operation import pages
-from shardkit.search.analysis import Analyzer
+from shardkit.local.config_file import Setting
+from shardkit.operations.operation import pages
+from shardkit.search.text.analyzer import Analyzer
 
 WANTED: Final = 20
 AT_ONCE: Final = 1_000

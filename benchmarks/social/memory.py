@@ -17,11 +17,11 @@ from memory_set import settled
 from report import bars, conditions, show
 from rich.progress import track
 
-from shardkit.commands import Command
 from shardkit.demo.social.people import People
 from shardkit.local import Setting
-from shardkit.operation import Operation, pages
-from shardkit.social.layout import USER
+from shardkit.operations.commands import Command
+from shardkit.operations.operation import Operation, pages
+from shardkit.social.base.keys import USER
 from social.networks import COMPACT, Site, site
 
 USERS = 20_000

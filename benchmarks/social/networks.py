@@ -11,7 +11,7 @@ import shardkit
 from shardkit import ShardKit, ShardMap
 from shardkit.demo.social.loading import BulkFollow, create_users
 from shardkit.local import LocalServer, LocalServers, Setting
-from shardkit.operation import Blocking
+from shardkit.operations.operation import Blocking
 from shardkit.social.network import SocialNetwork
 
 # One database of each server for all by-key data, four more for relations.

@@ -21,9 +21,9 @@ import redis
 from report import bars, conditions, show
 from rich.progress import track
 
-from shardkit.commands import Command
-from shardkit.operation import Operation, pages
-from shardkit.social.layout import USER
+from shardkit.operations.commands import Command
+from shardkit.operations.operation import Operation, pages
+from shardkit.social.base.keys import USER
 from social.networks import Site, options_of, site
 
 FOLLOWERS = 100_000

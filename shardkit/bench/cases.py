@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from shardkit.bench import data
 from shardkit.bench.servers import COMPONENT, PREFIX, Site
-from shardkit.structures.locations import decode, encode
+from shardkit.structures.packed.locations import decode, encode
 
 KEY: Final = f"{PREFIX}x"
 DAY: Final = date(2015, 5, 17)

@@ -15,7 +15,7 @@ from string import ascii_uppercase
 from typing import TypeAlias
 from uuid import UUID
 
-from shardkit.structures.locations import tables
+from shardkit.structures.packed.locations import tables
 
 Pair: TypeAlias = tuple[str, str]
 

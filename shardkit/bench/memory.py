@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from shardkit.bench.cases import Case, Layout, One
 from shardkit.bench.servers import Site, Stand
-from shardkit.operation import pages
+from shardkit.operations.operation import pages
 
 _PAGE: Final = 10_000
 _PREPARED: Final = 20_000  # entries that a dictionary is learned from

@@ -24,7 +24,7 @@ from shardkit.config.shard_map import ShardMap
 from shardkit.errors import ShardKitError
 from shardkit.kit import ShardKit
 from shardkit.local import LocalServer, Setting
-from shardkit.operation import pages
+from shardkit.operations.operation import pages
 
 COMPONENT: Final = "bench"
 # Of every key, in a tag or not, so that what was made can be found and removed.

@@ -20,23 +20,23 @@ from typing import Any
 import click
 
 import shardkit
-from shardkit.cli.asking import ServerErrors
 from shardkit.cli.options import INTERRUPTED, Session, examples
 from shardkit.cli.output import PROGRAM, Output, write_error
-from shardkit.cli.wording import reason
+from shardkit.cli.server_queries import ServerErrors
+from shardkit.cli.text import reason
 from shardkit.errors import ShardErrors, ShardKitError
 
 FAILED, MISUSED = 1, 2
 
 COMMANDS = {
-    "up": "shardkit.cli.up:up",
-    "config": "shardkit.cli.config:config",
-    "locate": "shardkit.cli.locate:locate",
-    "status": "shardkit.cli.status:status",
-    "geo": "shardkit.cli.geo:geo",
-    "search": "shardkit.cli.search:search",
-    "doctor": "shardkit.cli.doctor:doctor",
-    "worker": "shardkit.cli.worker:worker",
+    "up": "shardkit.cli.commands.up:up",
+    "config": "shardkit.cli.commands.config:config",
+    "locate": "shardkit.cli.commands.locate:locate",
+    "status": "shardkit.cli.commands.status:status",
+    "geo": "shardkit.cli.commands.geo:geo",
+    "search": "shardkit.cli.commands.search:search",
+    "doctor": "shardkit.cli.commands.doctor:doctor",
+    "worker": "shardkit.cli.commands.worker:worker",
     "social": "shardkit.demo.social.command:social",
     "bench": "shardkit.bench.command:bench",
     "demo": "shardkit.demo.command:demo",

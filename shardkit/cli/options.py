@@ -13,8 +13,8 @@ import click
 import redis
 
 import shardkit
-from shardkit.cli.asking import ServerErrors
-from shardkit.cli.wording import reason
+from shardkit.cli.server_queries import ServerErrors
+from shardkit.cli.text import reason
 from shardkit.config.component import Component
 from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap

@@ -25,7 +25,7 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
-from shardkit.cli.wording import one_line, printable
+from shardkit.cli.text import one_line, printable
 
 PROGRAM = "shardkit"
 _ENDLESS = 100_000  # columns, where nothing is folded

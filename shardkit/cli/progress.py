@@ -9,7 +9,7 @@ from typing import TypeAlias
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from shardkit.cli.wording import one_line
+from shardkit.cli.text import one_line
 
 # Is told what is being done, how much of it is done, and of how much.
 Tell: TypeAlias = Callable[[str, int, int], object]

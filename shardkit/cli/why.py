@@ -11,8 +11,8 @@ from zlib import crc32
 
 from crcmod.predefined import mkPredefinedCrcFun
 
-from shardkit.commands import Key
 from shardkit.config.component import Component
+from shardkit.operations.commands import Key
 from shardkit.routing.keys import hash_tag, key_bytes
 from shardkit.routing.placement import slot_of, slot_ranges
 

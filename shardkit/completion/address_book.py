@@ -31,10 +31,10 @@ from collections.abc import Callable, Iterable
 from typing import Final
 from zlib import crc32
 
-from shardkit.commands import Home
 from shardkit.completion.names import checked, checked_id
 from shardkit.errors import InvalidArgumentError
-from shardkit.operation import (
+from shardkit.operations.commands import Home
+from shardkit.operations.operation import (
     Deferred,
     Driver,
     Face,
@@ -46,8 +46,8 @@ from shardkit.operation import (
     pages,
     stream,
 )
-from shardkit.structures.arguments import check_integer, check_name, shown
-from shardkit.structures.meta import Meta, open_all
+from shardkit.structures.base.arguments import check_integer, check_name, shown
+from shardkit.structures.base.parameters import Meta, open_all
 
 MOST_PARTS: Final = 1024
 MOST: Final = 1000

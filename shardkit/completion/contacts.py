@@ -18,12 +18,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import ClassVar, Final
 
-from shardkit.commands import Argument, Command, Transaction, script_call
 from shardkit.completion.names import checked, checked_id, fold
 from shardkit.errors import InvalidArgumentError
-from shardkit.operation import Deferred, Driver, Face, Operation, Structure, operation, pages
-from shardkit.scripts import script
-from shardkit.structures.arguments import check_integer, check_name, shown
+from shardkit.lua import script
+from shardkit.operations.commands import Argument, Command, Transaction, script_call
+from shardkit.operations.operation import (
+    Deferred,
+    Driver,
+    Face,
+    Operation,
+    Structure,
+    operation,
+    pages,
+)
+from shardkit.structures.base.arguments import check_integer, check_name, shown
 
 DEFAULT_LIMIT: Final = 100
 AT_ONCE: Final = 1000
@@ -205,7 +213,7 @@ class RecentContacts(Structure[Face]):
     def _touch(self, key: str, contacts: list[str]) -> Command | Transaction:
         if self.order == "time":
             return script_call(
-                self.component, script("contacts_touch"), [key], [self.limit, *contacts]
+                self.component, script("completion/contacts_touch"), [key], [self.limit, *contacts]
             )
         commands = [self._at(key, "LREM", key, 0, contact) for contact in contacts]
         commands.append(self._at(key, "LPUSH", key, *contacts))

@@ -6,7 +6,7 @@ from unicodedata import normalize
 
 from shardkit.errors import InvalidArgumentError, InvalidKeyError
 from shardkit.routing.keys import key_bytes
-from shardkit.structures.arguments import shown
+from shardkit.structures.base.arguments import shown
 
 
 def fold(text: str) -> str:

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from shardkit.commands import Key, Shard
 from shardkit.config.entry import Entry
 from shardkit.config.problem import Problem, shown
 from shardkit.errors import ConfigError, InvalidEntryError, MissingEntryError, ShardCountError
+from shardkit.operations.commands import Key, Shard
 from shardkit.routing.placement import DEFAULT, Place, PlaceAll, placement, placement_of_all
 
 MAX_SHARDS = 16384  # as many as a Redis Cluster has slots

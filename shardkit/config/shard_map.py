@@ -34,7 +34,6 @@ from typing import Any
 
 import yaml
 
-from shardkit.commands import Shard
 from shardkit.config.component import MAX_SHARDS, Component, check_name, wrong_placement
 from shardkit.config.entry import Entry
 from shardkit.config.fields import LOCATION, check_entry, database_of, merged
@@ -42,6 +41,7 @@ from shardkit.config.problem import Problem, invalid, shown, shown_name
 from shardkit.config.url import DEFAULT_PORT
 from shardkit.config.yaml_text import LinedMapping, load_yaml
 from shardkit.errors import ConfigError
+from shardkit.operations.commands import Shard
 from shardkit.routing.placement import DEFAULT
 
 _TOP = ("config_server", "defaults", "components")

@@ -13,8 +13,7 @@ after 59. So the connections that we build
 All through redis-py's documented extension points, ``connection_class`` and ``connection_pool``.
 """
 
-from shardkit.connections.connector import Connector
-from shardkit.connections.wire import (
+from shardkit.connections.connection import (
     MISSING,
     READ_BYTES,
     Answers,
@@ -24,6 +23,7 @@ from shardkit.connections.wire import (
     patient,
     read_replies_of,
 )
+from shardkit.connections.connector import Connector
 
 __all__ = [
     "MISSING",

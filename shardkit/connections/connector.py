@@ -18,8 +18,7 @@ from redis.driver_info import DriverInfo
 from redis.retry import Retry
 
 from shardkit.config.entry import DEFAULT_PORT
-from shardkit.connections.pool import AsyncPool, AsyncSentinelPool, Pool, SentinelPool
-from shardkit.connections.wire import (
+from shardkit.connections.connection import (
     AsyncSentinelConnection,
     AsyncSentinelTlsConnection,
     AsyncTcpConnection,
@@ -31,6 +30,7 @@ from shardkit.connections.wire import (
     TlsConnection,
     UnixConnection,
 )
+from shardkit.connections.pool import AsyncPool, AsyncSentinelPool, Pool, SentinelPool
 
 SOCKET_TIMEOUT = 5.0
 CONNECT_TIMEOUT = 5.0
@@ -58,7 +58,7 @@ _ASKED_OF_CLUSTERS = (
 class Connector:
     """Builds redis-py clients for entries.
 
-    `shardkit.links.memory` replaces it to build clients of in-memory servers.
+    `shardkit.transport.fake_servers` replaces it to build clients of in-memory servers.
     """
 
     def blocking(self, fields: Mapping[str, Any]) -> redis.Redis | redis.RedisCluster:

@@ -4,7 +4,7 @@
 
     demo:hits                       HASH  hits by day, on component hits
     demo:unique:2025-03-03          …     the visitors of each day, on component unique;
-                                          see `shardkit.structures.unique_visitors`
+                                          see `shardkit.structures.unique.visitors`
 
     visitor   "192.0.2.7 Mozilla/5.0 (X11)"  ──blake2b──►  "f1c62c1ab1f6ba5…"
               address, a blank, agent                       its first 15 digits are counted
@@ -27,7 +27,7 @@ import redis
 from shardkit.demo.access_log import Batch, Visitor
 from shardkit.kit import ShardKit
 from shardkit.routing.keys import text
-from shardkit.structures.unique_days import VisitorPlace
+from shardkit.structures.unique.day import VisitorPlace
 
 HITS: Final = "demo:hits"
 VISITORS: Final = "demo:unique"

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from shardkit.commands import Command, Shard
 from shardkit.kit import ShardKit
-from shardkit.operation import Operation, pages
+from shardkit.operations.commands import Command, Shard
+from shardkit.operations.operation import Operation, pages
 from shardkit.routing.keys import text
 
 _AT_ONCE: Final = 1000  # keys of one pipeline

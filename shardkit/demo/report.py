@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from shardkit.cli.output import BAD, DOUBTFUL, FAINT, GOOD, Grid, Output, Styled, number, wordy
+from shardkit.cli.text import counted, printable
 from shardkit.cli.why import why
-from shardkit.cli.wording import counted, printable
 from shardkit.config.component import Component
 from shardkit.demo.access_log import Visitor
 from shardkit.demo.counting import DayFigures
 from shardkit.demo.load import ShardLoad
 from shardkit.demo.replay import Replayed
 from shardkit.demo.weighing import Weights
-from shardkit.structures.unique_days import VisitorPlace
+from shardkit.structures.unique.day import VisitorPlace
 
 _ROWS: Final = 40  # of a table for people
 _BAR: Final = 20  # columns

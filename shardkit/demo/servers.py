@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from shardkit.cli.output import FAINT, Output
-from shardkit.cli.wording import counted
+from shardkit.cli.text import counted
 from shardkit.config.store import push
 from shardkit.local import LocalServers
 

@@ -25,7 +25,7 @@ from shardkit.demo.counting import Counting, DayFigures
 from shardkit.errors import LocalServerError
 from shardkit.kit import ShardKit
 from shardkit.local import LocalServer, Setting
-from shardkit.operation import pages
+from shardkit.operations.operation import pages
 
 MOST: Final = 1_000_000  # visitors that are weighed, unless the busiest day alone has more
 _AT_ONCE: Final = 10_000

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from shardkit.doctor.examining import Examination
-from shardkit.doctor.places import Server
-from shardkit.doctor.tally import Described, Group, Tally
-from shardkit.structures.encodings import FORMS, Excess, beyond, recommend
+from shardkit.doctor.scan import Examination
+from shardkit.doctor.summary import Described, Group, Tally
+from shardkit.doctor.targets import Server
+from shardkit.encodings.limits import FORMS, Excess, beyond, recommend
 
 # So many entries are still fast: an HGET from 1,024 fields takes seven times that from 128, an
 # intset is searched by halves, and only adding to it moves what follows.

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from shardkit.geo.records import City
-from shardkit.operation import Driver, Operation
-from shardkit.structures.hash import ShardedHash
+from shardkit.geo.models import City
+from shardkit.operations.operation import Driver, Operation
+from shardkit.structures.hash.sharded_hash import ShardedHash
 
 CITIES_A_PART: Final = 128
 

@@ -7,7 +7,7 @@
     daily:city:{2015-05-17}       ZSET  ["Munich","Bavaria","Germany"]                120
     daily:done:{2015-05-17}       SET   access-1.log, access-2.log
 
-Lines are counted where they are read (`shardkit.geo.tally`), and what is sent is their totals. They
+Lines are counted where they are read (`shardkit.geo.log_tally`), and what is sent is their totals. They
 are increments, so that several files have the same day; and the script that adds them also writes
 down that the file is done, so that whatever fails, it can be added again. What is added is first
 written beside, in portions: a script takes no more arguments than is good for the server.
@@ -24,13 +24,21 @@ from contextlib import suppress
 from datetime import date, timedelta
 from typing import Final
 
-from shardkit.commands import Command, Home, Transaction, script_call
 from shardkit.errors import InvalidArgumentError
-from shardkit.geo.records import City
-from shardkit.geo.tally import Tally
-from shardkit.operation import Deferred, Driver, Face, Operation, Structure, operation, pages
-from shardkit.scripts import script
-from shardkit.structures.arguments import check_integer, check_name, day_of, expiry, shown
+from shardkit.geo.log_tally import Tally
+from shardkit.geo.models import City
+from shardkit.lua import script
+from shardkit.operations.commands import Command, Home, Transaction, script_call
+from shardkit.operations.operation import (
+    Deferred,
+    Driver,
+    Face,
+    Operation,
+    Structure,
+    operation,
+    pages,
+)
+from shardkit.structures.base.arguments import check_integer, check_name, day_of, expiry, shown
 
 KINDS: Final = ("country", "region", "city")
 MOST_SHOWN: Final = 10_000
@@ -93,7 +101,7 @@ class CityTotals(Structure[Face]):
                 beside = self._key(f"adding:{turn}:{kind}", day)
                 yield from self._write(beside, _by(kind, tally.counts[day]))
                 keys += [self._key(kind, day), beside]
-            call = script_call(self.component, script("geo_add_totals"), keys, [file])
+            call = script_call(self.component, script("geo/add_totals"), keys, [file])
             [was_new] = yield [call]
             added += was_new
         return added > 0

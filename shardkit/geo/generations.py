@@ -23,10 +23,10 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
-from shardkit.commands import Command, Home, script_call
 from shardkit.errors import StructureError
-from shardkit.operation import Operation
-from shardkit.scripts import script
+from shardkit.lua import script
+from shardkit.operations.commands import Command, Home, script_call
+from shardkit.operations.operation import Operation
 
 
 class Generation(NamedTuple):
@@ -96,7 +96,7 @@ class Generations:
             Its generation; those that have to be removed; and those that have to be removed and may
             still be written to for a moment.
         """
-        [reply] = yield [script_call(self.home, script("geo_begin"), [self.key])]
+        [reply] = yield [script_call(self.home, script("geo/begin"), [self.key])]
         number, unused, told_off = reply
         return number, unused, told_off
 
@@ -113,7 +113,7 @@ class Generations:
             StructureError: another import has begun.
         """
         arguments = (generation.number, generation.to_json(), grace)
-        call = script_call(self.home, script("geo_switch"), [self.key], arguments, idempotent=True)
+        call = script_call(self.home, script("geo/switch"), [self.key], arguments, idempotent=True)
         [old] = yield [call]
         if old is None:
             raise superseded(self.key)
@@ -122,7 +122,7 @@ class Generations:
     def abandon(self, generation: int) -> Operation[bool]:
         """Give an import up; return whether what it wrote has to be removed."""
         call = script_call(
-            self.home, script("geo_abandon"), [self.key], [generation], idempotent=True
+            self.home, script("geo/abandon"), [self.key], [generation], idempotent=True
         )
         [unused] = yield [call]
         return bool(unused)

@@ -24,9 +24,9 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from shardkit.commands import Columns
 from shardkit.errors import ShardKitError, StructureError
 from shardkit.geo.addresses import IPV4, Address, point
+from shardkit.geo.block_store import BLOCKS_AT_ONCE, Progress, Store
 from shardkit.geo.blocks import (
     NO_CITY,
     WHOLE,
@@ -34,14 +34,22 @@ from shardkit.geo.blocks import (
     search,
 )
 from shardkit.geo.generations import Generation, Generations
-from shardkit.geo.intake import Intake
-from shardkit.geo.known import Known, View
-from shardkit.geo.local import LocalCities
-from shardkit.geo.records import City, Item, Skipped
-from shardkit.geo.store import BLOCKS_AT_ONCE, Progress, Store
-from shardkit.operation import Deferred, Driver, Face, Operation, Structure, operation, pages
-from shardkit.structures.arguments import LONGEST_EXPIRY, check_integer, check_name
-from shardkit.structures.clock import ServerClock
+from shardkit.geo.import_ranges import Intake
+from shardkit.geo.local_copy import LocalCities
+from shardkit.geo.models import City, Item, Skipped
+from shardkit.geo.view_cache import Known, View
+from shardkit.operations.commands import Columns
+from shardkit.operations.operation import (
+    Deferred,
+    Driver,
+    Face,
+    Operation,
+    Structure,
+    operation,
+    pages,
+)
+from shardkit.structures.base.arguments import LONGEST_EXPIRY, check_integer, check_name
+from shardkit.structures.base.server_clock import ServerClock
 
 logger = logging.getLogger("shardkit")
 

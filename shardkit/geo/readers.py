@@ -9,7 +9,7 @@
 ``mmdb(path, language=…)``             a MaxMind database file; needs the extra ``geo``
 ====================================== ===========================================================
 
-Each is an iterator of City, Range and Skipped (`shardkit.geo.records`): it reads as it is asked,
+Each is an iterator of City, Range and Skipped (`shardkit.geo.models`): it reads as it is asked,
 and several can be chained (``itertools.chain``), cities before the ranges that name them. A line
 that cannot be used, such as a heading, is not an error but a Skipped.
 
@@ -28,9 +28,9 @@ from typing import Any, Final
 
 from shardkit.errors import InvalidArgumentError
 from shardkit.geo.addresses import network_range, written_range
-from shardkit.geo.lines import Column, File, Lines, Rows
-from shardkit.geo.records import City, Item, Range, Skipped
-from shardkit.structures.arguments import shown
+from shardkit.geo.models import City, Item, Range, Skipped
+from shardkit.geo.text_lines import Column, File, Lines, Rows
+from shardkit.structures.base.arguments import shown
 
 NOT_A_CITY: Final = "names no city, region or country"
 

@@ -12,10 +12,10 @@ They listen on 127.0.0.1 only, and end with the process that started them, howev
 
 from shardkit.local.binary import find_server
 from shardkit.local.cluster import LocalCluster
+from shardkit.local.config_file import Setting
 from shardkit.local.sentinel import LocalSentinel
 from shardkit.local.server import LocalServer
 from shardkit.local.servers import LocalServers, Ports, Progress
-from shardkit.local.settings import Setting
 
 __all__ = [
     "LocalCluster",

@@ -25,9 +25,9 @@ from redis.exceptions import ResponseError
 
 from shardkit.config.entry import Entry
 from shardkit.errors import LocalServerError
-from shardkit.local.fleet import start_all, stop_all
+from shardkit.local.config_file import Setting, Settings
+from shardkit.local.context import Running
 from shardkit.local.process import GuardedProcess
-from shardkit.local.running import Running
 from shardkit.local.server import (
     HOST,
     START_TIMEOUT,
@@ -36,7 +36,7 @@ from shardkit.local.server import (
     free_port,
     wait_until,
 )
-from shardkit.local.settings import Setting, Settings
+from shardkit.local.start_stop import start_all, stop_all
 
 SLOTS = 16384
 

@@ -27,8 +27,8 @@ from redis.sentinel import Sentinel
 
 from shardkit.config.entry import Entry
 from shardkit.errors import LocalServerError
-from shardkit.local.fleet import start_all, stop_all
-from shardkit.local.running import Running
+from shardkit.local.config_file import Setting, Settings
+from shardkit.local.context import Running
 from shardkit.local.server import (
     HOST,
     START_TIMEOUT,
@@ -36,7 +36,7 @@ from shardkit.local.server import (
     LocalServer,
     wait_until,
 )
-from shardkit.local.settings import Setting, Settings
+from shardkit.local.start_stop import start_all, stop_all
 
 # Seconds without an answer after which a server counts as gone. A Sentinel needs almost half of one
 # to connect to a server and have its first answer: with less than that masters would change for

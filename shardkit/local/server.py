@@ -38,9 +38,9 @@ from shardkit.config.entry import Entry
 from shardkit.connections.connector import driver_info
 from shardkit.errors import LocalServerError
 from shardkit.local.binary import find_server
+from shardkit.local.config_file import Setting, Settings, user_settings, write_settings
+from shardkit.local.context import Running
 from shardkit.local.process import GuardedProcess, finish
-from shardkit.local.running import Running
-from shardkit.local.settings import Setting, Settings, user_settings, write_settings
 
 logger = logging.getLogger("shardkit")
 
@@ -325,7 +325,7 @@ class LocalServer(Running):
         """Return what the binary is called with."""
         return [CONFIG_FILE]
 
-    # ---- starting and ending, in steps that `shardkit.local.fleet` takes with many at once
+    # ---- starting and ending, in steps that `shardkit.local.start_stop` takes with many at once
 
     def _launch(self) -> None:
         self._end()  # what a killed server left

@@ -7,7 +7,7 @@
             ...                                               # where they really are
         servers.server_of("unique", 2).kill()
 
-`shardkit.local.plan` says which servers those are.
+`shardkit.local.server_plan` says which servers those are.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias
 
-from shardkit.commands import Shard
 from shardkit.config.component import entry_key
 from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap
 from shardkit.errors import LocalServerError, MissingEntryError
 from shardkit.local.cluster import LocalCluster
-from shardkit.local.fleet import start_all, stop_all
-from shardkit.local.plan import CONFIG_SERVER, Address, Plan, PlannedServer
-from shardkit.local.running import Running
+from shardkit.local.config_file import Setting
+from shardkit.local.context import Running
 from shardkit.local.sentinel import SentinelServer, await_agreement
 from shardkit.local.server import (
     START_TIMEOUT,
     STOP_TIMEOUT,
     LocalServer,
 )
-from shardkit.local.settings import Setting
+from shardkit.local.server_plan import CONFIG_SERVER, Address, Plan, PlannedServer
+from shardkit.local.start_stop import start_all, stop_all
+from shardkit.operations.commands import Shard
 
 Ports: TypeAlias = Literal["given", "free"]
 Progress: TypeAlias = Callable[[str, int, int], object]

@@ -23,8 +23,11 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
-from shardkit.operation import Awaiting
-from shardkit.queues.callbacks import (
+from shardkit.operations.operation import Awaiting
+from shardkit.queues.base import LEASE, Order
+from shardkit.queues.task_codec import Task
+from shardkit.queues.task_queues import TaskQueues
+from shardkit.queues.worker_base import (
     FIRST_PAUSE,
     IDLE_IN_BURST,
     LONGEST_PAUSE,
@@ -37,9 +40,6 @@ from shardkit.queues.callbacks import (
     is_final,
     reason_of,
 )
-from shardkit.queues.envelope import Task
-from shardkit.queues.steps import LEASE, Order
-from shardkit.queues.task_queues import TaskQueues
 
 
 class AsyncWorker(AnyWorker[Awaiting]):

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from shardkit.errors import InvalidArgumentError
 from shardkit.routing.keys import key_bytes
-from shardkit.structures.arguments import check_name, shown
+from shardkit.structures.base.arguments import check_name, shown
 
 PARTS = ("delayed", "taken", "tasks", "attempts", "dead", "reasons", "signal")
 

@@ -31,10 +31,17 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from shardkit.commands import Key, Transaction
-from shardkit.operation import Deferred, Face, Operation, Stream, operation, pages, stream
-from shardkit.queues.envelope import DeadTask, NewTask, Task, unpack
-from shardkit.queues.steps import (
+from shardkit.operations.commands import Key, Transaction
+from shardkit.operations.operation import (
+    Deferred,
+    Face,
+    Operation,
+    Stream,
+    operation,
+    pages,
+    stream,
+)
+from shardkit.queues.base import (
     LEASE,
     LONGEST_REASON,
     TASKS_AT_ONCE,
@@ -43,9 +50,10 @@ from shardkit.queues.steps import (
     QueueSteps,
     sent_id,
 )
-from shardkit.queues.taking import Taker
-from shardkit.structures.arguments import check_integer
-from shardkit.structures.score_ranges import range_over
+from shardkit.queues.claim import Taker
+from shardkit.queues.task_codec import DeadTask, NewTask, Task, unpack
+from shardkit.structures.base.arguments import check_integer
+from shardkit.structures.sorted_set.merged_ranges import range_over
 
 DEAD_A_PAGE = 100
 
@@ -135,7 +143,7 @@ class TaskQueues(QueueSteps[Face]):
 
         Cost: one exchange, O(log n) of a delayed one, O(n) of one that waits behind n others.
         """
-        return bool((yield from self._call(queue, "queue_cancel", id)))
+        return bool((yield from self._call(queue, "queues/cancel", id)))
 
     # ---- those who do it
 
@@ -164,7 +172,7 @@ class TaskQueues(QueueSteps[Face]):
         What is no task is put to the dead letters, and the next one taken.
 
         Cost: one exchange if a queue that lives where the first one does has a task, otherwise two.
-        See `shardkit.queues.taking` for what waiting costs.
+        See `shardkit.queues.claim` for what waiting costs.
         """
         order = self._order(queues)
         seconds = math.inf if timeout is None else self._seconds("timeout", timeout, 0.0)
@@ -203,7 +211,7 @@ class TaskQueues(QueueSteps[Face]):
         return bool(
             (
                 yield from self._call(
-                    task.queue, "queue_acknowledge", sent_id(task.id), task.attempts
+                    task.queue, "queues/acknowledge", sent_id(task.id), task.attempts
                 )
             )
         )
@@ -219,7 +227,7 @@ class TaskQueues(QueueSteps[Face]):
         """
         seconds = f"{self._seconds('lease', lease):.6f}"
         sent = (self._now(), sent_id(task.id), task.attempts, seconds)
-        return bool((yield from self._call(task.queue, "queue_extend", *sent)))
+        return bool((yield from self._call(task.queue, "queues/extend", *sent)))
 
     @operation
     def release(self, task: Task, *, delay: float = 0) -> Operation[bool]:
@@ -276,7 +284,7 @@ class TaskQueues(QueueSteps[Face]):
         """
         check_integer(self.name, "limit", limit, 1, TASKS_AT_ONCE)
         sent = (self._now(), self.attempts, limit)
-        moved, *_ = yield from self._call(queue, "queue_move", *sent)
+        moved, *_ = yield from self._call(queue, "queues/move", *sent)
         return int(moved)
 
     # ---- those who look after it
@@ -328,7 +336,7 @@ class TaskQueues(QueueSteps[Face]):
 
         Cost: one exchange, O(log n).
         """
-        return bool((yield from self._call(queue, "queue_revive", sent_id(id))))
+        return bool((yield from self._call(queue, "queues/revive", sent_id(id))))
 
     @operation
     def revive_all(self, queue: str) -> Operation[int]:
@@ -337,7 +345,7 @@ class TaskQueues(QueueSteps[Face]):
         [left] = yield [self._at(keys.dead, "ZCARD", keys.dead, idempotent=True)]
         revived = 0
         while revived < left:
-            found = int((yield from self._call(queue, "queue_revive")))
+            found = int((yield from self._call(queue, "queues/revive")))
             revived += found
             if found < TASKS_AT_ONCE:
                 break

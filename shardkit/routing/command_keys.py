@@ -39,8 +39,8 @@ from functools import cache
 from importlib.resources import files
 from typing import TypeAlias
 
-from shardkit.commands import Argument
 from shardkit.errors import RoutingError
+from shardkit.operations.commands import Argument
 
 Positions: TypeAlias = tuple[int, ...]
 _Args: TypeAlias = Sequence[Argument]

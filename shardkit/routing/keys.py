@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shardkit.commands import Key
 from shardkit.errors import InvalidKeyError
+from shardkit.operations.commands import Key
 
 
 def key_bytes(key: Key) -> bytes:

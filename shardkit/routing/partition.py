@@ -22,8 +22,8 @@ from collections.abc import Callable
 from typing import TypeAlias
 from zlib import crc32
 
-from shardkit.commands import Key
 from shardkit.errors import InvalidArgumentError
+from shardkit.operations.commands import Key
 from shardkit.routing.keys import key_bytes
 
 Partition: TypeAlias = Callable[[Key], int]

@@ -32,8 +32,8 @@ from zlib import crc32
 
 from crcmod.predefined import mkPredefinedCrcFun
 
-from shardkit.commands import Key
 from shardkit.errors import ConfigError
+from shardkit.operations.commands import Key
 from shardkit.routing.keys import hash_tag, hashed_parts, key_bytes
 
 Place: TypeAlias = Callable[[Key], int]

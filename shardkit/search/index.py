@@ -50,11 +50,11 @@ from dataclasses import dataclass
 from secrets import token_hex
 from typing import Any, Final
 
-from shardkit.commands import Command, script_call
 from shardkit.errors import InvalidArgumentError
-from shardkit.operation import Deferred, Driver, Face, Operation, operation, pages
-from shardkit.scripts import script
-from shardkit.search.documents import (
+from shardkit.lua import script
+from shardkit.operations.commands import Command, script_call
+from shardkit.operations.operation import Deferred, Driver, Face, Operation, operation, pages
+from shardkit.search.model.documents import (
     Attributes,
     Document,
     Prepared,
@@ -64,14 +64,14 @@ from shardkit.search.documents import (
     unpacked,
     write_arguments,
 )
-from shardkit.search.finding import Finder
-from shardkit.search.parts import PRIMARY, Parts
-from shardkit.search.schema import Schema
-from shardkit.search.searching import Searching
-from shardkit.search.statistics import Statistics
-from shardkit.structures.arguments import check_name, shown
-from shardkit.structures.clock import ServerClock
-from shardkit.structures.meta import Meta, open_all
+from shardkit.search.model.schema import Schema
+from shardkit.search.model.term_counts import Statistics
+from shardkit.search.search import Searching
+from shardkit.search.searcher import Finder
+from shardkit.search.shards import PRIMARY, Parts
+from shardkit.structures.base.arguments import check_name, shown
+from shardkit.structures.base.parameters import Meta, open_all
+from shardkit.structures.base.server_clock import ServerClock
 
 DOCUMENTS_AT_ONCE: Final = 100  # of a part
 TERMS_AT_ONCE: Final = 20_000
@@ -276,7 +276,7 @@ class SearchIndex(Searching[Face]):
             replies = yield [
                 script_call(
                     self._parts.written[n].to,
-                    script("search_clear"),
+                    script("search/clear"),
                     [self._parts.written[n].state],
                     [self.schema.chunk, len(self.schema.columns), place, HUNDREDS_AT_ONCE],
                 )
@@ -312,7 +312,7 @@ class SearchIndex(Searching[Face]):
         for number, some in by_part.items():
             part = self._parts.written[number]
             arguments = [self.schema.chunk, *write_arguments(self.schema, some)]
-            batch.append(script_call(part.to, script("search_write"), [part.state], arguments))
+            batch.append(script_call(part.to, script("search/write"), [part.state], arguments))
         replies = yield batch
         return sum(sum(reply[2:]) for reply in replies)
 

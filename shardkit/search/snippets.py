@@ -19,10 +19,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from shardkit.search.analysis import Analyzer
-from shardkit.search.tokens import Token
-from shardkit.search.tree import Node, Phrase, Prefix, Word, wanted
-from shardkit.structures.arguments import check_integer
+from shardkit.search.query.tree import Node, Phrase, Prefix, Word, wanted
+from shardkit.search.text.analyzer import Analyzer
+from shardkit.search.text.tokenizers import Token
+from shardkit.structures.base.arguments import check_integer
 
 ELLIPSIS: Final = "…"
 MOST_READ: Final = 100_000

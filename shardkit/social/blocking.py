@@ -7,13 +7,13 @@ in the home timeline, and pages leave them out, so that unmuting brings them bac
 
 from __future__ import annotations
 
-from shardkit.commands import Command, script_call
 from shardkit.errors import InvalidArgumentError
-from shardkit.operation import Operation
-from shardkit.scripts import script
+from shardkit.lua import script
+from shardkit.operations.commands import Command, script_call
+from shardkit.operations.operation import Operation
+from shardkit.social.base.keys import FOLLOWING, USER, Layout
 from shardkit.social.following import Following
-from shardkit.social.layout import FOLLOWING, USER, Layout
-from shardkit.social.relations import pairing
+from shardkit.social.relations.relations import pairing
 
 
 class BlockingAndMuting:
@@ -47,7 +47,7 @@ class BlockingAndMuting:
         ]
         notes = pairing(USER, uid, other), pairing(USER, other, uid)
         call = script_call(
-            layout.relations(part), script("social_block"), keys, (uid, other, *notes)
+            layout.relations(part), script("social/block"), keys, (uid, other, *notes)
         )
         [[new, followed, was_followed]] = yield [call]
         if followed:

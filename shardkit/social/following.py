@@ -8,10 +8,10 @@ account follows can be passed by as many calls as run at the same time.
 from __future__ import annotations
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.operation import Operation
-from shardkit.social.layout import Kind, Layout
-from shardkit.social.relations import Change, Relations
-from shardkit.social.work import Work
+from shardkit.operations.operation import Operation
+from shardkit.social.base.keys import Kind, Layout
+from shardkit.social.delivery.background import Work
+from shardkit.social.relations.relations import Change, Relations
 
 
 class Following:

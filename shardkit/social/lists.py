@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shardkit.commands import script_call
 from shardkit.errors import InvalidArgumentError
-from shardkit.operation import Operation
-from shardkit.scripts import script
-from shardkit.social.layout import Layout
-from shardkit.social.records import UserList, check_text, list_of
+from shardkit.lua import script
+from shardkit.operations.commands import script_call
+from shardkit.operations.operation import Operation
+from shardkit.social.base.keys import Layout
+from shardkit.social.base.models import UserList, check_text, list_of
 
 LONGEST_NAME = 200
 
@@ -42,7 +42,7 @@ class Lists:
         keys = [layout.owned("user", uid), layout.near("ids", uid), layout.owned("lists", uid)]
         prefix = layout.of_part("list", part) + ":"
         arguments = (prefix, part, layout.parts, self._limit, uid, name)
-        call = script_call(layout.users, script("social_create_list"), keys, arguments)
+        call = script_call(layout.users, script("social/create_list"), keys, arguments)
         [created] = yield [call]
         return created or None
 

@@ -34,17 +34,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from shardkit.operation import Deferred, Driver, Face, Operation, operation
+from shardkit.operations.operation import Deferred, Driver, Face, Operation, operation
 from shardkit.queues.task_queues import TaskQueues
-from shardkit.social.assembly import Steps
-from shardkit.social.counters import check_limits
-from shardkit.social.disk import StatusStore
-from shardkit.social.layout import LIST, USER, Layout
-from shardkit.social.reading import DEEPEST, OLDER_THAN, SocialReader
-from shardkit.social.reconcile import Reconciled
-from shardkit.social.records import Extra
-from shardkit.social.status_cache import WEEK, CachedStatuses
-from shardkit.structures.arguments import check_integer
+from shardkit.social.base.keys import LIST, USER, Layout
+from shardkit.social.base.models import Extra
+from shardkit.social.content.cache import WEEK, CachedStatuses
+from shardkit.social.content.sqlite_store import StatusStore
+from shardkit.social.queries import DEEPEST, OLDER_THAN, SocialReader
+from shardkit.social.relations.counters import check_limits
+from shardkit.social.repair import Reconciled
+from shardkit.social.steps import Steps
+from shardkit.structures.base.arguments import check_integer
 
 PARTS = 1024
 RELATION_SHARDS = 16
@@ -76,7 +76,7 @@ class SocialNetwork(SocialReader[Face]):
         queues: where passes after the first go as tasks; without, calls do all passes themselves.
         queue: the queue's name; by default the network's.
         store: where all statuses are kept on disk, so that Redis has the recent ones only; see
-            `shardkit.social.disk`. Without, Redis has them all.
+            `shardkit.social.content.sqlite_store`. Without, Redis has them all.
         status_ttl: with a store, after how many seconds Redis forgets a status.
         status_limit: with a store, how many statuses Redis has at most; without, any number.
 

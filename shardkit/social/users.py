@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from zlib import crc32
 
-from shardkit.commands import script_call
-from shardkit.operation import Operation, pages
-from shardkit.scripts import script
-from shardkit.social.layout import Layout
-from shardkit.social.records import (
+from shardkit.lua import script
+from shardkit.operations.commands import script_call
+from shardkit.operations.operation import Operation, pages
+from shardkit.social.base.keys import Layout
+from shardkit.social.base.models import (
     USER_FIELDS,
     Extra,
     User,
@@ -45,7 +45,7 @@ class Users:
         keys = [layout.of_part("logins", part), layout.of_part("ids", part)]
         prefix = layout.of_part("user", part) + ":"
         arguments = (prefix, part, layout.parts, compared, *fields)
-        call = script_call(layout.users, script("social_create_user"), keys, arguments)
+        call = script_call(layout.users, script("social/create_user"), keys, arguments)
         [uid] = yield [call]
         return None if uid is None else int(uid)
 

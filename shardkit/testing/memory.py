@@ -7,7 +7,7 @@
         servers.server_of("unique", 3).down()
         ...
 
-`shardkit.links.memory` says what the servers can and cannot do. pytest users have fixtures for
+`shardkit.transport.fake_servers` says what the servers can and cannot do. pytest users have fixtures for
 this; see `shardkit.testing.plugin`.
 """
 
@@ -18,13 +18,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from shardkit.commands import Shard
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap
 from shardkit.errors import MissingEntryError
-from shardkit.links.memory import MemoryConnector, MemoryServer
-from shardkit.local.plan import CONFIG_SERVER, Environment
+from shardkit.local.server_plan import CONFIG_SERVER, Environment
+from shardkit.operations.commands import Shard
+from shardkit.transport.fake_servers import MemoryConnector, MemoryServer
 
 
 class MemoryServers(MemoryConnector):

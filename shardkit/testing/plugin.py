@@ -125,7 +125,7 @@ def shardkit_async_kit(_shardkit_empty: LocalServers) -> Iterator[AsyncShardKit]
 def memory_servers(shardkit_map: ShardMap) -> MemoryServers:
     """The map's servers in memory, new for each test, and the faults that they can have.
 
-    ``memory_servers.server_of(component, shard).down()``; see `shardkit.links.memory`.
+    ``memory_servers.server_of(component, shard).down()``; see `shardkit.transport.fake_servers`.
     """
     from shardkit.testing.memory import MemoryServers
 

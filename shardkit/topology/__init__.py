@@ -17,7 +17,7 @@ makes one waits for the source's time-out, all others do not. A component that w
 be served: the reason is raised, and known for a second as an entry would be.
 """
 
-from shardkit.topology.keeping import INTERVAL, LONGEST_PAUSE, Topology
+from shardkit.topology.cache import INTERVAL, LONGEST_PAUSE, Topology
 from shardkit.topology.sources import ConfigServer, FixedMap, MapFile, Reading, Source, Values
 
 __all__ = [

@@ -134,10 +134,10 @@ def test_a_command_that_is_not_part_of_the_installation_is_not_listed(
 def test_a_command_whose_own_import_fails_is_not_hidden(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(app._lazy, "status", "shardkit.cli.status:status")
-    monkeypatch.delitem(sys.modules, "shardkit.cli.status", raising=False)
-    monkeypatch.setitem(sys.modules, "shardkit.cli.survey", None)
-    assert "shardkit.cli.survey" in cli("status", "--servers", "a").error()
+    monkeypatch.setitem(app._lazy, "status", "shardkit.cli.commands.status:status")
+    monkeypatch.delitem(sys.modules, "shardkit.cli.commands.status", raising=False)
+    monkeypatch.setitem(sys.modules, "shardkit.cli.commands.status_survey", None)
+    assert "shardkit.cli.commands.status_survey" in cli("status", "--servers", "a").error()
     assert "\n  status  Cannot be used here." in cli("--help").out
 
 

@@ -17,7 +17,7 @@ from cli_helpers import Result, in_terminal, plain
 import shardkit
 from shardkit import ShardKit, ShardMap
 from shardkit.doctor.diagnosis import diagnose, prescribe
-from shardkit.doctor.examining import examine
+from shardkit.doctor.scan import examine
 from shardkit.local import LocalCluster, LocalSentinel, LocalServer, find_server
 
 Cli = Callable[..., Result]

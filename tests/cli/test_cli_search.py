@@ -306,7 +306,9 @@ def test_help_has_examples(cli: Cli, command: list[str]) -> None:
 def test_installed_packages_are_indexed(
     read_json: ReadJson, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shardkit.cli.search.installed_packages", lambda: [distribution("click")])
+    monkeypatch.setattr(
+        "shardkit.cli.commands.search.installed_packages", lambda: [distribution("click")]
+    )
     done = read_json("search", "index", "--installed", *TO)
     assert done["indexed"] > 10
     [package] = read_json("search", "query", "* kind:=package", *TO)["hits"]

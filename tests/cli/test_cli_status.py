@@ -13,7 +13,7 @@ from cli_helpers import COMMAND, SECRET, Result, in_terminal, plain
 
 import shardkit
 from shardkit import ShardMap
-from shardkit.cli.asking import ask_all
+from shardkit.cli.server_queries import ask_all
 from shardkit.local import LocalServer, LocalServers
 
 Cli = Callable[..., Result]

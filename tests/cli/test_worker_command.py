@@ -17,8 +17,8 @@ from cli_helpers import COMMAND, Result, eventually, in_terminal, plain
 import shardkit
 from shardkit import ShardKit
 from shardkit.local import LocalServers
-from shardkit.queues.envelope import NewTask
-from shardkit.queues.steps import Counts
+from shardkit.queues.base import Counts
+from shardkit.queues.task_codec import NewTask
 
 MODULE = """
 import asyncio, os, time

@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 import pytest
+from faces import Face, holder, keys_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from structures_helpers import Face, holder, keys_of
 
 import shardkit
 from shardkit import ShardKit, ShardMap

@@ -6,9 +6,9 @@ from typing import Any
 from unicodedata import normalize
 
 import pytest
+from faces import Face, holder
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from structures_helpers import Face, holder
 
 import shardkit
 from shardkit import ShardKit, ShardMap

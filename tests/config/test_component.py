@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardkit.commands import Shard
 from shardkit.config.component import (
     MAX_SHARDS,
     Component,
@@ -19,6 +18,7 @@ from shardkit.config.component import (
 )
 from shardkit.config.entry import Entry
 from shardkit.errors import ConfigError, InvalidEntryError, MissingEntryError, ShardCountError
+from shardkit.operations.commands import Shard
 from shardkit.routing.placement import placement
 
 ENTRY = Entry({"host": "a"})

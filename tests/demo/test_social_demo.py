@@ -186,7 +186,7 @@ def test_what_does_not_agree_is_said(kit: ShardKit) -> None:
 
 
 def _delete(to: Any, key: str) -> Any:
-    yield [shardkit.commands.Command(to, key, ("DEL", key))]
+    yield [shardkit.operations.commands.Command(to, key, ("DEL", key))]
 
 
 # ---- the worker

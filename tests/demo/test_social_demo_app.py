@@ -16,7 +16,7 @@ import pytest_asyncio
 from click.testing import CliRunner
 from httpx import ASGITransport, AsyncClient
 
-from shardkit.cli.worker import worker
+from shardkit.cli.commands.worker import worker
 from shardkit.config.store import push
 from shardkit.demo.command import laptop_map
 from shardkit.local import LocalServers

@@ -8,9 +8,9 @@ from random import Random
 from shardkit.geo.addresses import IPV4, IPV6
 from shardkit.geo.blocks import blocks
 from shardkit.geo.generations import Generation
-from shardkit.geo.intake import Intake
-from shardkit.geo.local import LocalCities, Tables
-from shardkit.geo.records import City, Item, Range
+from shardkit.geo.import_ranges import Intake
+from shardkit.geo.local_copy import LocalCities, Tables
+from shardkit.geo.models import City, Item, Range
 
 BONN = City("Bonn", "North Rhine-Westphalia", "Germany", 2946447)
 OSLO = City("Oslo", "Oslo", "Norway", 3143244)

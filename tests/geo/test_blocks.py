@@ -24,9 +24,9 @@ from shardkit.geo.blocks import (
     search,
 )
 from shardkit.geo.generations import Generation
-from shardkit.geo.intake import Intake
-from shardkit.geo.local import LocalCities, Tables
-from shardkit.geo.records import City, Range
+from shardkit.geo.import_ranges import Intake
+from shardkit.geo.local_copy import LocalCities, Tables
+from shardkit.geo.models import City, Range
 
 Stored = dict[tuple[int, int, int], bytes]
 

@@ -6,15 +6,15 @@ from datetime import date, timedelta
 from typing import Any
 
 import pytest
+from faces import Face, keys_of
 from geo_helpers import BONN, LIMA, OSLO, local_copy, ranges
-from structures_helpers import Face, keys_of
 
 from shardkit import ShardKit
 from shardkit.errors import InvalidArgumentError
 from shardkit.geo.addresses import written
-from shardkit.geo.local import LocalCities
-from shardkit.geo.records import City, Range
-from shardkit.geo.tally import Tally
+from shardkit.geo.local_copy import LocalCities
+from shardkit.geo.log_tally import Tally
+from shardkit.geo.models import City, Range
 
 DAY = "2015-05-17"
 KOLN = City("Köln", "North Rhine-Westphalia", "Germany")

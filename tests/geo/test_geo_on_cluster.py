@@ -12,8 +12,8 @@ from geo_helpers import BONN, OSLO, expected, local_copy, ranges, some_ranges, t
 import shardkit
 from shardkit import ShardKit, ShardMap
 from shardkit.geo.addresses import written
-from shardkit.geo.records import City
-from shardkit.geo.tally import Tally
+from shardkit.geo.log_tally import Tally
+from shardkit.geo.models import City
 from shardkit.local import LocalCluster
 
 

@@ -12,18 +12,17 @@ from typing import Any
 
 import pytest
 import redis
+from faces import Face, faced, keys_of
 from geo_helpers import BONN, LIMA, OSLO, ranges
-from structures_helpers import Face, faced, keys_of
 
 import shardkit
 from shardkit import ShardKit, ShardMap
 from shardkit.errors import InvalidArgumentError, ShardErrors, StructureError
-from shardkit.geo import store
-from shardkit.geo.book import redis_in_action
 from shardkit.geo.ip_to_city import LEAST_GRACE, IpToCity
-from shardkit.geo.records import City, Item, Range
+from shardkit.geo.models import City, Item, Range
+from shardkit.geo.redis_in_action import redis_in_action
 from shardkit.local import LocalServers
-from shardkit.structures.clock import ServerClock
+from shardkit.structures.base.server_clock import ServerClock
 
 OLD = ranges(("1.0.0.0/24", BONN), ("2001:db8::/32", OSLO))
 NEW = ranges(("1.0.0.0/24", OSLO), ("5.0.0.0/24", LIMA))
@@ -160,7 +159,7 @@ def test_a_generations_number_does_not_come_again_when_the_entry_lost_its_data(
 
 
 def test_blocks_are_written_in_portions(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "BLOCKS_AT_ONCE", 7)
+    monkeypatch.setattr(block_store, "BLOCKS_AT_ONCE", 7)
     ip = face.kit.ip_to_city(component="many")
     items = [Range(n << 16, (n << 16) + 9, (BONN, OSLO)[n % 2]) for n in range(30)]
     seen: list[tuple[str, int]] = []

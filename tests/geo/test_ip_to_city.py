@@ -9,15 +9,15 @@ from random import Random
 from typing import Any
 
 import pytest
+from faces import Face, keys_of
 from geo_helpers import BONN, LIMA, OSLO, expected, ranges, some_ranges, telling_points
-from structures_helpers import Face, keys_of
 
 from shardkit import ShardKit
 from shardkit.errors import InvalidArgumentError, StructureError
 from shardkit.geo.addresses import written
 from shardkit.geo.blocks import ENTRIES_A_PAGE
-from shardkit.geo.known import CITIES_KEPT
-from shardkit.geo.records import City, Item, Range, Skipped
+from shardkit.geo.models import City, Item, Range, Skipped
+from shardkit.geo.view_cache import CITIES_KEPT
 
 COMPONENTS = ["one", "many", "both"]
 

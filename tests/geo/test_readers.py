@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from shardkit.errors import InvalidArgumentError
+from shardkit.geo.models import City, Item, Range, Skipped
 from shardkit.geo.readers import csv_cities, csv_ranges, geolite2, geolite_legacy, jsonl, mmdb
-from shardkit.geo.records import City, Item, Range, Skipped
 
 BONN = City("Bonn", "NW", "DE", 7)
 

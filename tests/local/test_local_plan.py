@@ -6,7 +6,7 @@ import pytest
 
 from shardkit.config.shard_map import ShardMap
 from shardkit.errors import ConfigError, LocalServerError
-from shardkit.local.plan import Plan
+from shardkit.local.server_plan import Plan
 
 
 def plan(components: str, environ: dict[str, str] | None = None, top: str = "") -> Plan:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from shardkit.commands import Batch, Command, Locate, Partial, Pause, Replies, Shard
 from shardkit.errors import ConfigError, InvalidArgumentError, ShardUnavailable
-from shardkit.operation import Operation
+from shardkit.operations.commands import Batch, Command, Locate, Partial, Pause, Replies, Shard
+from shardkit.operations.operation import Operation
 
 
 def failure(shard: str) -> ShardUnavailable:

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from operation_helpers import AwaitingScriptedLink, ScriptedLink, say, steps
 
-from shardkit.commands import Call
-from shardkit.drivers import AwaitingDriver, BlockingDriver
-from shardkit.operation import Operation, Page, Stream
+from shardkit.operations.commands import Call
+from shardkit.operations.drivers import AwaitingDriver, BlockingDriver
+from shardkit.operations.operation import Operation, Page, Stream
 
 
 class Run:

@@ -17,10 +17,10 @@ from operation_helpers import (
     tolerant,
 )
 
-from shardkit.commands import Locate, Partial, Pause, Replies, Transaction
-from shardkit.drivers import AwaitingDriver, BlockingDriver
 from shardkit.errors import ConfigError, InvalidArgumentError, ShardErrors, ShardUnavailable
-from shardkit.operation import Operation, Page, Stream
+from shardkit.operations.commands import Locate, Partial, Pause, Replies, Transaction
+from shardkit.operations.drivers import AwaitingDriver, BlockingDriver
+from shardkit.operations.operation import Operation, Page, Stream
 
 
 class Run:

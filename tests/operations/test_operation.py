@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from operation_helpers import AwaitingScriptedLink, ScriptedLink, say
 
-from shardkit.drivers import AwaitingDriver, BlockingDriver
 from shardkit.errors import ShardErrors
-from shardkit.operation import (
+from shardkit.operations.drivers import AwaitingDriver, BlockingDriver
+from shardkit.operations.operation import (
     Face,
     Operation,
     Page,

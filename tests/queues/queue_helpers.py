@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import redis
-from structures_helpers import holder
+from faces import holder
 
 from shardkit import ShardKit
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from queue_helpers import Clock
 
 from shardkit import ShardKit
-from shardkit.queues.envelope import Task
-from shardkit.queues.steps import Counts
+from shardkit.queues.base import Counts
+from shardkit.queues.task_codec import Task
 
 ATTEMPTS = 3
 IDS = ["a", "b", "c", "d"]

@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from faces import Face, faced
 from queue_helpers import Clock, server_of
-from structures_helpers import Face, faced
 
 import shardkit
 from shardkit import ShardKit, ShardMap
 from shardkit.errors import InvalidArgumentError
 from shardkit.local import LocalCluster
-from shardkit.queues.envelope import LONGEST_TASK, NewTask, Task
-from shardkit.queues.steps import Counts
+from shardkit.queues.base import Counts
+from shardkit.queues.task_codec import LONGEST_TASK, NewTask, Task
 from shardkit.queues.task_queues import delayed_first
 
 COMPONENTS = ["many", "one"]

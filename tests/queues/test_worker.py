@@ -11,17 +11,17 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from faces import Face
 from queue_helpers import eventually, server_of
-from structures_helpers import Face
 
 import shardkit
 from shardkit import AsyncShardKit, ShardKit, ShardMap
 from shardkit.errors import ClosedError, InvalidArgumentError
 from shardkit.queues.async_worker import AsyncWorker
-from shardkit.queues.callbacks import Summary
-from shardkit.queues.envelope import NewTask
-from shardkit.queues.steps import Counts
+from shardkit.queues.base import Counts
+from shardkit.queues.task_codec import NewTask
 from shardkit.queues.worker import Worker
+from shardkit.queues.worker_base import Summary
 
 NOTHING = Counts(0, 0, 0, 0)
 
@@ -202,7 +202,7 @@ async def test_an_async_callback_that_cancels_itself_has_failed(akit: AsyncShard
 def test_a_task_that_takes_long_is_leased_again(
     face: Face, kit: ShardKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shardkit.queues.callbacks, "LEAST_LEASE", 0.01)
+    monkeypatch.setattr(shardkit.queues.worker_base, "LEAST_LEASE", 0.01)
     worker = worker_of(face, "q", lease=0.4)
     tasks = kit.queues(component="many")
     others: list[Any] = []

@@ -2,10 +2,10 @@
 
 Definitions, for those who compare an index with it:
 
-* A document matches by `shardkit.search.tree`, after `analysed`. A phrase stands within one field,
+* A document matches by `shardkit.search.query.tree`, after `analysed`. A phrase stands within one field,
   its words one after another once stop words are gone.
 * A field says where a word has to be; the score and the word's rarity count it in all fields.
-* score = sum over the query's words of idf x impact byte (`shardkit.search.ranking`): a `Phrase`
+* score = sum over the query's words of idf x impact byte (`shardkit.search.text.bm25`): a `Phrase`
   counts its words, each as often as it is in the phrase; a `Prefix` counts every different word of
   the document that begins so (in its field, if it names one); `AllOf` sums its parts, `AnyOf`
   those of its parts that match; a Range, an Equal, a Not and Everything count 0.
@@ -22,10 +22,9 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from typing import Any
 
-from shardkit.search.analysis import Analyzer, analysed
-from shardkit.search.query import parse
-from shardkit.search.ranking import AVERAGE_LENGTH, idf, impact_byte
-from shardkit.search.tree import (
+from shardkit.search.query.analysis import analysed
+from shardkit.search.query.parser import parse
+from shardkit.search.query.tree import (
     AllOf,
     AnyOf,
     Equal,
@@ -37,6 +36,8 @@ from shardkit.search.tree import (
     Range,
     Word,
 )
+from shardkit.search.text.analyzer import Analyzer
+from shardkit.search.text.bm25 import AVERAGE_LENGTH, idf, impact_byte
 
 RELEVANCE = "relevance"
 Row = tuple[Any, str]

@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from structures_helpers import Face, keys_of
+from faces import Face, keys_of
 
 from shardkit import ShardKit
 from shardkit.errors import (
@@ -18,10 +18,10 @@ from shardkit.errors import (
     ShardCountError,
     ShardErrors,
 )
-from shardkit.search.analysis import Analyzer
-from shardkit.search.results import Cursor, write_token
-from shardkit.search.tree import Range, Word
-from shardkit.structures.clock import ServerClock
+from shardkit.search.model.results import Cursor, write_token
+from shardkit.search.query.tree import Range, Word
+from shardkit.search.text.analyzer import Analyzer
+from shardkit.structures.base.server_clock import ServerClock
 
 ATTRIBUTES = {"votes": "number", "day": "date", "lang": "text"}
 
@@ -351,8 +351,8 @@ def test_words_that_begin_alike_and_facets_are_bounded(
 ) -> None:
     index = kit.search("s", component="few", attributes=ATTRIBUTES)
     index.index_many([(str(n), f"x y{n:02}", {"lang": str(n)}) for n in range(30)])
-    monkeypatch.setattr("shardkit.search.finding.MOST_EXPANSIONS", 12)
-    monkeypatch.setattr("shardkit.search.finding.MOST_VALUES", 5)
+    monkeypatch.setattr("shardkit.search.searcher.MOST_EXPANSIONS", 12)
+    monkeypatch.setattr("shardkit.search.searcher.MOST_VALUES", 5)
     assert index.count("y0*") == 10
     with pytest.raises(InvalidArgumentError, match="more than 12 words begin with y"):
         index.search("y*")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from structures_helpers import Face, faced
+from faces import Face, faced
 
 import shardkit
 from shardkit import ShardKit, ShardMap

@@ -7,13 +7,13 @@ import math
 from datetime import UTC, date, datetime
 from typing import Any
 
+from faces import Face
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from search_model import RELEVANCE, ModelIndex
-from structures_helpers import Face
 
 from shardkit import ShardKit
-from shardkit.search.tree import (
+from shardkit.search.query.tree import (
     AllOf,
     AnyOf,
     Equal,

@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.search.analysis import Analyzer, analysed
-from shardkit.search.query import parse
+from shardkit.search.query.analysis import analysed
+from shardkit.search.query.parser import parse
+from shardkit.search.query.tree import Node
 from shardkit.search.snippets import snippet
-from shardkit.search.tokens import Unicode
-from shardkit.search.tree import Node
+from shardkit.search.text.analyzer import Analyzer
+from shardkit.search.text.tokenizers import Unicode
 
 ANALYZER = Analyzer()
 FILLER = "nothing to see here, move along please; " * 10

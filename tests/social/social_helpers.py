@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from structures_helpers import Face
+from faces import Face
 
-from shardkit.commands import Batch, Replies
-from shardkit.drivers import BlockingDriver
+from shardkit.operations.commands import Batch, Replies
+from shardkit.operations.drivers import BlockingDriver
 
 PLACES = {"many": 16, "few": 4, "one": 3}
 LIMITS: dict[str, Any] = {"parts": 4, "fan_out_limit": 5, "pass_size": 3}

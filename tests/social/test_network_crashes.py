@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from faces import faced
 from social_helpers import SITUATIONS, Crash, Model, Snapshot, compare, cut, opened, prepared, seen
-from structures_helpers import faced
 
 from shardkit import ShardMap
 

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from faces import faced
 from social_helpers import SITUATIONS, Model, Snapshot, compare, opened, prepared, seen, stopping
-from structures_helpers import faced
 
 from shardkit import ShardMap
-from shardkit.social.layout import USER
+from shardkit.social.base.keys import USER
 
 
 def author(model: Model) -> int:

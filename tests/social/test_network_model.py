@@ -7,8 +7,8 @@ import threading
 from typing import Any
 
 import pytest
+from faces import Face, faced
 from social_helpers import Model, act, compare, drain, opened, populate, seen
-from structures_helpers import Face, faced
 
 from shardkit import ShardMap
 from shardkit.queues.worker import Worker

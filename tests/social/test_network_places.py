@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from faces import Face, faced
 from social_helpers import LIMITS, act, compare, opened, populate, seen
-from structures_helpers import Face, faced
 
 from shardkit import ShardMap
 from shardkit.errors import ShardErrors
 from shardkit.local import LocalCluster, LocalServers
-from shardkit.social.disk import SQLiteStatusStore
+from shardkit.social.content.sqlite_store import SQLiteStatusStore
 
 MAP = """
 components:

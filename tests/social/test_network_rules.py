@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from faces import Face, faced, keys_of
 from social_helpers import compare, drain, opened, populate, seen
-from structures_helpers import Face, faced, keys_of
 
 from shardkit import ShardMap
 from shardkit.errors import InvalidArgumentError, ParameterMismatchError, ShardCountError
-from shardkit.social.layout import USER
-from shardkit.social.records import Cursor
+from shardkit.social.base.keys import USER
+from shardkit.social.base.models import Cursor
 
 
 @pytest.fixture

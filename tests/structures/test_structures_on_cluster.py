@@ -8,7 +8,7 @@ from datetime import date
 from typing import Any
 
 import pytest
-from structures_helpers import Face, faced, sessions
+from faces import Face, faced, sessions
 
 from shardkit import ShardMap
 from shardkit.local import LocalCluster, LocalServer

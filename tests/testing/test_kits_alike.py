@@ -11,12 +11,12 @@ import redis
 import redis.asyncio as aioredis
 from redis.exceptions import NoScriptError, ResponseError
 
-from shardkit.commands import Command, Script, Shard, Transaction, script_call
 from shardkit.config.shard_map import ShardMap
 from shardkit.connections import Connector
 from shardkit.errors import CommandRefused, CrossShardError, ParameterMismatchError, ShardErrors
 from shardkit.kit import AsyncShardKit, ShardKit
 from shardkit.local import LocalServers
+from shardkit.operations.commands import Command, Script, Shard, Transaction, script_call
 from shardkit.testing.kits import opened
 from shardkit.testing.memory import MemoryServers
 

@@ -291,7 +291,7 @@ def test_a_batch_is_routed_by_one_version_of_the_map(a: LocalServer, b: LocalSer
 
     with shardkit.connect(shards_on(a)) as kit:
         shifty = Shifty(kit.topology.source)
-        plane = shardkit.client_plane.ClientPlane(shifty, kit.clients)
+        plane = shardkit.client_plane.lookup.ClientPlane(shifty, kit.clients)
         router = shardkit.KeyShardedConnection("few", plane=plane)
 
         def sizes(server: LocalServer, count: int) -> list[int]:

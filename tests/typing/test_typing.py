@@ -1,4 +1,4 @@
-"""mypy --strict and pyright agree on the faces; see faces.py."""
+"""mypy --strict and pyright agree on the faces; see checked_faces.py."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 import shardkit
 
-FACES = Path(__file__).with_name("faces.py")
+FACES = Path(__file__).with_name("checked_faces.py")
 PACKAGE = Path(shardkit.__file__).parent.parent
 
 

@@ -23,10 +23,10 @@ from pydantic import BaseModel
 import shardkit
 from shardkit import AsyncShardKit
 from shardkit.errors import InvalidArgumentError, ShardErrors
-from shardkit.operation import Awaiting
+from shardkit.operations.operation import Awaiting
 from shardkit.queues.async_worker import AsyncWorker
+from shardkit.social.base.models import Cursor, TimelinePage
 from shardkit.social.network import SocialNetwork
-from shardkit.social.records import Cursor, TimelinePage
 
 PASS_SIZE = 1000
 

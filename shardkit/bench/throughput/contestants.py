@@ -17,7 +17,7 @@ import redis.asyncio as aioredis
 from shardkit import AsyncShardKit, ShardKit
 from shardkit.bench.throughput.limits import Address
 from shardkit.bench.throughput.works import Commands
-from shardkit.commands import Coalesced, Columns, Command
+from shardkit.operations.commands import Coalesced, Columns, Command
 
 
 class Ours:

@@ -24,10 +24,10 @@ from typing import Any, Final
 
 from shardkit.demo.social.people import People, message
 from shardkit.errors import ShardKitError
-from shardkit.operation import Awaiting
+from shardkit.operations.operation import Awaiting
 from shardkit.queues.async_worker import AsyncWorker
-from shardkit.queues.callbacks import Summary
 from shardkit.queues.task_queues import TaskQueues
+from shardkit.queues.worker_base import Summary
 from shardkit.social.network import SocialNetwork
 
 PAGE: Final = 30

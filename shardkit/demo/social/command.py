@@ -32,8 +32,9 @@ from shardkit.demo.social.people import People, message
 from shardkit.demo.social.report import Built, Report, document, show
 from shardkit.kit import ENVIRONMENT, AsyncShardKit, ShardKit
 from shardkit.local import LocalServer, LocalServers, Setting
-from shardkit.operation import Blocking, Face, pages
+from shardkit.operations.operation import Blocking, Face, pages
 from shardkit.queues.task_queues import TaskQueues
+from shardkit.social.content.timelines import ENTRIES_AT_ONCE, SLACK
 from shardkit.social.network import (
     FAN_OUT_LIMIT,
     FOLLOWING_LIMIT,
@@ -41,7 +42,6 @@ from shardkit.social.network import (
     PASS_SIZE,
     SocialNetwork,
 )
-from shardkit.social.timelines import ENTRIES_AT_ONCE, SLACK
 
 MOST_USERS: Final = 1_000_000
 _POSTS_AT_ONCE: Final = 100

@@ -23,19 +23,19 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
-from shardkit.commands import Argument, Command, script_call
 from shardkit.demo.social.people import login
 from shardkit.errors import ShardKitError
 from shardkit.kit import ShardKit
-from shardkit.operation import Blocking, Operation, pages
-from shardkit.scripts import script
-from shardkit.social.layout import FOLLOWING, USER
+from shardkit.lua import script
+from shardkit.operations.commands import Argument, Command, script_call
+from shardkit.operations.operation import Blocking, Operation, pages
+from shardkit.social.base.keys import FOLLOWING, USER
 from shardkit.social.network import SocialNetwork
 
 AT_ONCE: Final = 1000  # users that are created, and followers that are written, at a time
 _COMMANDS: Final = 2000  # of one exchange
 _MEMBERS: Final = 1000  # of one command
-# What an account knows of each part; see shardkit.social.counters.
+# What an account knows of each part; see shardkit.social.relations.counters.
 _FOLLOWING_OF: Final = ":g"
 _FOLLOWERS_OF: Final = ":f"
 
@@ -103,7 +103,7 @@ class BulkFollow:
         1,000 users; and for the accounts above the limit what `SocialNetwork.reconcile` costs.
         """
         layout = self._layout
-        cards = script("social_cards")
+        cards = script("social/cards")
         clocks = [layout.of_relations("clock", part) for part in range(self._parts)]
         places = [layout.relations(part) for part in range(self._parts)]
         replies = yield [

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from shardkit.commands import Command, To
 from shardkit.kit import ShardKit
 from shardkit.local import LocalServer
-from shardkit.operation import Blocking, Operation, pages
-from shardkit.social.layout import FOLLOWING, USER, Layout
+from shardkit.operations.commands import Command, To
+from shardkit.operations.operation import Blocking, Operation, pages
+from shardkit.social.base.keys import FOLLOWING, USER, Layout
 from shardkit.social.network import SocialNetwork
 
 SAMPLE: Final = 100

@@ -8,7 +8,7 @@ from statistics import quantiles
 from typing import Any, Final
 
 from shardkit.cli.output import BAD, DOUBTFUL, FAINT, GOOD, Grid, Output, number
-from shardkit.cli.wording import counted
+from shardkit.cli.text import counted
 from shardkit.demo.social.acting import PAGE, Acted
 from shardkit.demo.social.measuring import Agreement, ServerState, Weights
 

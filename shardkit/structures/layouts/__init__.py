@@ -13,6 +13,7 @@ A structure gives a layout its members and what is to be done with those of one 
 groups them, sends one command a part, and deals with what changes meanwhile.
 """
 
+from shardkit.structures.layouts.base import Chunk, Layout
 from shardkit.structures.layouts.fixed import Fixed
 from shardkit.structures.layouts.growing import (
     GROUPS,
@@ -21,7 +22,6 @@ from shardkit.structures.layouts.growing import (
     check_groups,
     chunks_of,
 )
-from shardkit.structures.layouts.layout import Chunk, Layout
 from shardkit.structures.layouts.numbered import Numbered
 
 __all__ = [

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from shardkit.commands import Argument, Columns, Command, Reply
-from shardkit.operation import Operation
+from shardkit.operations.commands import Argument, Columns, Command, Reply
+from shardkit.operations.operation import Operation
 from shardkit.routing.partition import Partition
-from shardkit.structures.layouts.layout import Build, Chunk, Layout, T, grouped
-from shardkit.structures.parted import PARTS_AT_ONCE
+from shardkit.structures.base.parted import PARTS_AT_ONCE
+from shardkit.structures.layouts.base import Build, Chunk, Layout, T, grouped
 
 
 class Fixed(Layout):

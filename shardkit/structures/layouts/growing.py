@@ -41,13 +41,13 @@ from math import ceil, sqrt
 from typing import Any, NamedTuple, TypeAlias
 from zlib import crc32
 
-from shardkit.commands import Argument, Columns, Command, Reply, script_call
 from shardkit.errors import InvalidArgumentError
-from shardkit.operation import Operation
-from shardkit.scripts import script
-from shardkit.structures.arguments import check_integer
-from shardkit.structures.layouts.layout import Build, Chunk, Layout, T, grouped
-from shardkit.structures.parted import PARTS_AT_ONCE
+from shardkit.lua import script
+from shardkit.operations.commands import Argument, Columns, Command, Reply, script_call
+from shardkit.operations.operation import Operation
+from shardkit.structures.base.arguments import check_integer
+from shardkit.structures.base.parted import PARTS_AT_ONCE
+from shardkit.structures.layouts.base import Build, Chunk, Layout, T, grouped
 
 GROUPS = 64
 MOST_GROUPS = 4096
@@ -180,7 +180,7 @@ class Growing(Layout):
         for stored, owned in plan.writes.values():
             name, *arguments = build([member for member, _ in stored], owned)
             args += [name, len(arguments), *arguments]
-        return script_call(self.component, script("write_growing"), keys, args)
+        return script_call(self.component, script("structures/layouts/write_growing"), keys, args)
 
     def look(self) -> Operation[None]:
         """See `Layout.look`: reads how many parts each group has."""
@@ -251,7 +251,7 @@ class Growing(Layout):
         keys += [self.key(group, part) for part in range(max(ours, theirs))]
         keys += [other.key(group, part) for part in range(theirs)]
         args = (ours, theirs, self.initial)
-        return script_call(self.component, script("replace_growing"), keys, args)
+        return script_call(self.component, script("structures/layouts/replace_growing"), keys, args)
 
     def expiring(self, members: Iterable[bytes]) -> Operation[None]:
         """Have it known that fields of the groups of these members may expire.

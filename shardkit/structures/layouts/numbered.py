@@ -21,12 +21,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from shardkit.commands import Argument, Columns, Command, Reply
-from shardkit.operation import Operation
-from shardkit.structures.extents import Extents
+from shardkit.operations.commands import Argument, Columns, Command, Reply
+from shardkit.operations.operation import Operation
+from shardkit.structures.base.part_registry import Extents
+from shardkit.structures.base.parted import PARTS_AT_ONCE
+from shardkit.structures.layouts.base import Build, Chunk, Layout, T
 from shardkit.structures.layouts.fixed import Fixed
-from shardkit.structures.layouts.layout import Build, Chunk, Layout, T
-from shardkit.structures.parted import PARTS_AT_ONCE
 
 PARTS_IN_AN_EXTENT = 64
 LONGEST_NUMBER = 4300  # digits; Python reads no longer ones

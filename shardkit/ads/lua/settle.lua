@@ -1,0 +1,25 @@
+-- Make what was counted of ads fit what they are now, after they were indexed anew or removed.
+-- KEYS[1]  the part's state; its other keys, which depend on what there is, have the same tag
+-- ARGV[1]  how many documents' numbers a chunk has
+-- ARGV[2]  and on: the ads' ids
+-- Reply    how many of them there are
+--@include search/base
+--@include ads/base
+local there = 0
+for i = 2, #ARGV do
+  local id = ARGV[i]
+  local ad, counts = read_ad(id), read_counts(id)
+  if ad then there = there + 1 end
+  if counts.number then
+    local chunk, place = floor(counts.number / CHUNK), counts.number % CHUNK
+    for field in pairs(counts) do
+      local word = sub(field, 2, 2) == ':' and sub(field, 3)
+      if word then
+        call('HDEL', bonuses_key(chunk, id_of(word)), int(place))
+        if ad and not has_word(ad, word) then call('HDEL', counts_key(id), field) end
+      end
+    end
+    if ad then estimate(ad) else call('UNLINK', counts_key(id)) end
+  end
+end
+return there

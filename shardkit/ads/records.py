@@ -1,0 +1,183 @@
+"""Ads: as they are given, as the index stores them, and as they come back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from shardkit.ads.pricing import check_price, expected
+from shardkit.errors import InvalidArgumentError
+from shardkit.search.model.documents import Prepared, check_id, prepare, value_term
+from shardkit.search.model.schema import Schema
+from shardkit.structures.base.arguments import shown
+
+# The columns of ads. Of the eCPM the document has what was estimated when the ad was indexed; what
+# it is now is in the column alone.
+ATTRIBUTES: Final = {"ecpm": "number", "value": "number", "type": "text", "location": "text"}
+MOST_LOCATIONS: Final = 1_000
+LONGEST_LOCATION: Final = 256
+
+
+class Served(NamedTuple):
+    """What is shown.
+
+    Attributes:
+        target: the id under which clicks on it are recorded.
+        ad: the ad's id.
+    """
+
+    target: str
+    ad: str
+
+
+@dataclass(frozen=True, slots=True)
+class WordCounts:
+    """What was counted of a word of an ad: of the times when the page had it too.
+
+    Attributes:
+        views, clicks, actions: how many.
+        bonus: what such views bring more than others, in eCPM.
+    """
+
+    views: int
+    clicks: int
+    actions: int
+    bonus: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ad:
+    """An ad as it is now.
+
+    Attributes:
+        id: its id.
+        type: ``cpm``, ``cpc`` or ``cpa``.
+        value: what is paid for 1,000 views, a click, or an action.
+        locations: where it is shown.
+        ecpm: what 1,000 views are expected to bring.
+        views, clicks, actions: what was counted.
+        words: the same for those of its words that were on a page with it.
+    """
+
+    id: str
+    type: str
+    value: float
+    locations: tuple[str, ...]
+    ecpm: float
+    views: int
+    clicks: int
+    actions: int
+    words: Mapping[str, WordCounts]
+
+
+class CheckedAd(NamedTuple):
+    """An ad that can be indexed, but is not estimated yet."""
+
+    id: str
+    locations: list[str]
+    text: str
+    type: str
+    value: float
+
+    def prepared(self, schema: Schema, averages: Mapping[str, float]) -> Prepared:
+        """Return it as a document.
+
+        Raises:
+            InvalidArgumentError: its text cannot be encoded.
+        """
+        attributes = {
+            "ecpm": expected(self.type, self.value, averages),
+            "value": self.value,
+            "type": self.type,
+            "location": self.locations,
+        }
+        return prepare(schema, self.id, self.text, attributes)
+
+
+def check_ad(schema: Schema, given: object) -> CheckedAd:
+    """Return an ad that was checked.
+
+    Args:
+        schema: the index's parameters.
+        given: its id, locations, text, type and value.
+
+    Raises:
+        InvalidArgumentError: one of them cannot be used.
+    """
+    if not isinstance(given, list | tuple) or len(given) != 5:
+        raise InvalidArgumentError(
+            f"{schema.name}: ad {shown(given)}", "give (id, locations, text, type, value)"
+        )
+    ad_id, locations, text, kind, value = given
+    check_id(schema, ad_id)
+    value = check_price(schema.name, ad_id, kind, value)
+    where = f"{schema.name}: ad {shown(ad_id)}"
+    places = check_locations(where, locations)
+    if not places:
+        raise InvalidArgumentError(f"{where} has no locations", "say where it is shown")
+    if not isinstance(text, str):
+        raise InvalidArgumentError(f"{where}: text={shown(text)}", "give text")
+    return CheckedAd(ad_id, places, text, kind, value)
+
+
+def check_locations(where: str, given: object) -> list[str]:
+    """Return locations, each once.
+
+    Args:
+        where: what asks, for messages.
+        given: any iterable of them.
+
+    Raises:
+        InvalidArgumentError: they are none, or too many; one is no text, or too long.
+    """
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise InvalidArgumentError(f"{where}: locations={shown(given)}", "give a list of locations")
+    places = list(given)
+    for place in places:
+        if not isinstance(place, str) or not 0 < len(utf8(place)) <= LONGEST_LOCATION:
+            raise InvalidArgumentError(
+                f"{where}: location {shown(place)}",
+                f"give text, 1 to {LONGEST_LOCATION} bytes of UTF-8",
+            )
+    places = list(dict.fromkeys(places))
+    if len(places) > MOST_LOCATIONS:
+        raise InvalidArgumentError(
+            f"{where}: {len(places):,} locations", f"give at most {MOST_LOCATIONS:,}"
+        )
+    return places
+
+
+def location_word(place: str) -> bytes:
+    """Return the word that stands for a location in the index."""
+    return value_term(list(ATTRIBUTES).index("location") + 1, place.encode())
+
+
+def utf8(text: str) -> bytes:
+    """Return a text's UTF-8, nothing if it has none."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return b""
+
+
+def ad_of(
+    ad_id: str, stored: bytes, ecpm: bytes, flat: Sequence[Any], bonuses: Sequence[bytes]
+) -> Ad:
+    """Return an ad from what the script ``ads_get`` replied."""
+    _, value, kind, locations = json.loads(stored)
+    counts = {name.decode(): int(n) for name, n in zip(flat[::2], flat[1::2], strict=True)}
+    worth = {w.decode(): float(b) for w, b in zip(bonuses[::2], bonuses[1::2], strict=True)}
+    seen = sorted(field[2:] for field in counts if field.startswith("v:"))
+    words = {
+        word: WordCounts(
+            counts[f"v:{word}"],
+            counts.get(f"c:{word}", 0),
+            counts.get(f"a:{word}", 0),
+            worth.get(word, 0.0),
+        )
+        for word in seen
+    }
+    views, clicks, actions = (counts.get(what, 0) for what in "vca")
+    return Ad(ad_id, kind, value, tuple(locations), float(ecpm), views, clicks, actions, words)

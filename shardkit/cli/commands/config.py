@@ -1,0 +1,416 @@
+"""``shardkit config``: look at the configuration, and change it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from shardkit.cli.commands.config_diff import compare, document, holds_data, show
+from shardkit.cli.commands.config_findings import Finding, examine
+from shardkit.cli.options import (
+    common_options,
+    components,
+    config_option,
+    config_server,
+    connected,
+    examples,
+    opened,
+    target_option,
+)
+from shardkit.cli.output import (
+    BAD,
+    DOUBTFUL,
+    FAINT,
+    GOOD,
+    Grid,
+    Output,
+    Styled,
+    number,
+    wordy,
+    write_private,
+)
+from shardkit.cli.text import counted, server_list
+from shardkit.config import store
+from shardkit.config.changes import SAMPLE_SIZE, Change
+from shardkit.config.component import Component
+from shardkit.config.entry import LOCATION, Entry
+from shardkit.config.shard_map import ShardMap
+from shardkit.errors import ConfigError
+from shardkit.operations.commands import Shard
+
+DIFFERS = 3  # what `diff --exit-code` exits with
+_WIDE = 140
+
+_MAP = click.Path(path_type=Path)
+_sample_option = click.option(
+    "--sample",
+    "size",
+    type=click.IntRange(min=1),
+    default=SAMPLE_SIZE,
+    show_default=True,
+    metavar="N",
+    help="How many keys of a component to place anew.",
+)
+
+
+@click.group(
+    epilog=examples(
+        "shardkit config validate configs/*.yaml",
+        "shardkit config diff configs/production.yaml",
+        "shardkit config push configs/production.yaml",
+        "shardkit config show unique",
+    )
+)
+def config() -> None:
+    """Look at the configuration, and change it."""
+
+
+# ---- validate
+
+
+@config.command(
+    short_help="Show what is wrong with shard maps.",
+    epilog=examples(
+        "shardkit config validate configs/*.yaml",
+        "shardkit config validate --strict --json configs/production.yaml",
+    ),
+)
+@click.argument("maps", metavar="MAP...", nargs=-1, required=True, type=_MAP)
+@click.option("--strict", is_flag=True, help="Exit with 1 for warnings as well.")
+@common_options
+def validate(maps: Sequence[Path], strict: bool, as_json: bool) -> int:
+    """Show everything that is wrong with shard maps.
+
+    Nothing is connected to. Exits with 1 if a map cannot be used.
+    """
+    output = Output(as_json)
+    examined = [(path, *examine(path)) for path in maps]
+    findings = [finding for _, _, found in examined for finding in found]
+    failed = any(strict or not finding.warning for finding in findings)
+    if as_json:
+        output.document(
+            {
+                "valid": all(shard_map is not None for _, shard_map, _ in examined),
+                "maps": [
+                    {
+                        "file": str(path),
+                        "valid": shard_map is not None,
+                        "problems": [asdict(finding) for finding in found],
+                    }
+                    for path, shard_map, found in examined
+                ],
+            }
+        )
+        return int(failed)
+    if findings:
+        output.table(_problems(output, findings))
+        output.line()
+    for path, shard_map, found in examined:
+        if shard_map is None:
+            output.line(f"{path} cannot be used: {counted(len(found), 'problem')}", BAD)
+        else:
+            warned = f", {counted(len(found), 'warning')}" if found else ""
+            colour = DOUBTFUL if found else GOOD
+            output.line(f"{path} can be used: {_contents(shard_map)}{warned}", colour)
+    return int(failed)
+
+
+def _problems(output: Output, findings: Sequence[Finding]) -> Grid:
+    if not output.interactive or output.width >= _WIDE:
+        grid = Grid.of("place", wordy("field"), wordy("value"), wordy("problem"), wordy("remedy"))
+        for finding in findings:
+            problem = Styled(_problem(finding), DOUBTFUL if finding.warning else BAD)
+            grid.row(finding.place, finding.field, finding.value, problem, finding.remedy)
+        return grid
+    grid = Grid.of(wordy("place"), wordy("field and value"), wordy("problem and remedy"))
+    for finding in findings:
+        field = finding.field.removeprefix("components.")
+        field = "\n".join(filter(None, [field, finding.value]))
+        grid.row(finding.place, field, f"{_problem(finding)}\n→ {finding.remedy}")
+    return grid
+
+
+def _problem(finding: Finding) -> str:
+    return f"warning: {finding.problem}" if finding.warning else finding.problem
+
+
+def _contents(shard_map: ShardMap) -> str:
+    shards = sum(len(component.shards) for component in shard_map.components.values())
+    named = counted(len(shard_map.components), "component")
+    return f"{named}, {counted(shards, 'shard')}"
+
+
+# ---- diff and push
+
+
+@config.command(
+    short_help="Show what a push would change.",
+    epilog=examples(
+        "shardkit config diff configs/production.yaml",
+        "shardkit config diff -c redis://staging configs/production.yaml --exit-code",
+    ),
+)
+@click.argument("shard_map", metavar="MAP", type=_MAP)
+@target_option
+@_sample_option
+@click.option("--prune", is_flag=True, help="As `push --prune`.")
+@click.option("--exit-code", is_flag=True, help=f"Exit with {DIFFERS} if there is a difference.")
+@common_options
+def diff(
+    shard_map: Path, where: str | None, size: int, prune: bool, exit_code: bool, as_json: bool
+) -> int:
+    """Show what a push of MAP would change, and how many keys would move.
+
+    Where a component's shard count or placement changes, keys of its servers are placed by the old
+    and the new rule; where they cannot be asked, or are empty, keys that are made up.
+    """
+    output = Output(as_json)
+    wanted = ShardMap.load(shard_map)
+    server = config_server(where, wanted)
+    with connected(server) as client:
+        difference = compare(client, wanted, prune, size)
+    if as_json:
+        output.document(document(server.address, difference, difference.changes))
+    else:
+        show(output, server.address, difference)
+        if difference.is_empty:
+            output.line()
+            output.line("a push would change nothing", FAINT)
+    return DIFFERS if exit_code and not difference.is_empty else 0
+
+
+@config.command(
+    short_help="Write a map to its config server.",
+    epilog=examples(
+        "shardkit config push configs/production.yaml --dry-run",
+        "shardkit config push configs/production.yaml",
+        "shardkit config push -c redis://staging configs/production.yaml",
+    ),
+)
+@click.argument("shard_map", metavar="MAP", type=_MAP)
+@target_option
+@click.option("--dry-run", is_flag=True, help="Only show what would change.")
+@click.option("--force", is_flag=True, help="Push even if data would be looked for elsewhere.")
+@click.option("--prune", is_flag=True, help="Remove components that MAP does not describe.")
+@_sample_option
+@common_options
+def push(
+    shard_map: Path,
+    where: str | None,
+    dry_run: bool,
+    force: bool,
+    prune: bool,
+    size: int,
+    as_json: bool,
+) -> None:
+    """Write MAP to its config server: all that changed at once, or nothing.
+
+    Refused if keys would then be looked for on other shards than they are on: if a component's
+    shard count or placement changes, or it is removed, while its servers hold keys, or cannot be
+    asked.
+    """
+    output = Output(as_json)
+    wanted = ShardMap.load(shard_map)
+    server = config_server(where, wanted)
+    with connected(server) as client:
+        difference = compare(client, wanted, prune, size)
+        changes = difference.changes
+        if not as_json:
+            show(output, server.address, difference)
+            output.line()
+        if not dry_run:
+            changes = store.push(
+                client,
+                wanted,
+                force=force,
+                prune=prune,
+                has_data=holds_data(wanted),
+                sample=difference.sample,
+            )
+    if as_json:
+        output.document({"pushed": not dry_run, **document(server.address, difference, changes)})
+    elif dry_run:
+        output.line("nothing was pushed: this is a dry run", FAINT)
+    elif difference.is_empty:
+        output.line("there was nothing to push", FAINT)
+    else:
+        output.line(f"pushed: {_summary(changes)}", GOOD)
+
+
+def _summary(changes: Sequence[Change]) -> str:
+    kinds = Counter[str](change.kind for change in changes if change.kind != "unchanged")
+    return ", ".join(f"{number:,} {kind}" for kind, number in sorted(kinds.items()))
+
+
+# ---- pull
+
+
+@config.command(
+    short_help="Show the config server as a map.",
+    epilog=examples(
+        "shardkit config pull -c redis://config.internal",
+        "shardkit config pull -o backup.yaml --show-secrets",
+    ),
+)
+@config_option
+@click.option(
+    "-o",
+    "--output",
+    "written",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write a file that only you can read.",
+)
+@click.option("--show-secrets", is_flag=True, help="Passwords in the clear.")
+@common_options
+def pull(where: str | None, written: Path | None, show_secrets: bool, as_json: bool) -> None:
+    """Show what is on the config server as a shard map.
+
+    Passwords are masked, and ${NAME} references stay as they are. A file is meant to be pushed
+    again, so nothing is written with masked passwords in it: say --show-secrets.
+    """
+    output = Output(as_json)
+    server = config_server(where)
+    with connected(server) as client:
+        found = store.pull(client, server)
+    masked = _masked(found)
+    secrets = masked.to_yaml() != found.to_yaml()
+    if written is not None and secrets and not show_secrets:
+        raise ConfigError(
+            f"{written} was not written: there are passwords in the entries, and masked ones would "
+            "be pushed as passwords",
+            "say --show-secrets, or keep passwords as ${NAME} in the map and push it",
+        )
+    chosen = found if show_secrets else masked
+    if written is not None:
+        write_private(str(written), chosen.to_yaml())
+    if as_json:
+        output.document(
+            {
+                "config_server": server.address,
+                "written": None if written is None else str(written),
+                "masked": secrets and not show_secrets,
+                "components": {
+                    name: _described(component) for name, component in chosen.components.items()
+                },
+            }
+        )
+    elif written is not None:
+        output.line(f"wrote {written}: {_contents(found)}", GOOD)
+    else:
+        output.text(chosen.to_yaml())
+        if secrets and not show_secrets:
+            output.warning("passwords are masked: this is not to be pushed")
+
+
+def _masked(shard_map: ShardMap) -> ShardMap:
+    """Return a map in which every secret is ``***``."""
+
+    def masked(entry: Entry) -> Entry:
+        return Entry(entry.masked())
+
+    described = {
+        name: Component(
+            name,
+            None if component.entry is None else masked(component.entry),
+            tuple(map(masked, component.shards)),
+            component.placement,
+            component.epoch,
+        )
+        for name, component in shard_map.components.items()
+    }
+    server = shard_map.config_server
+    return ShardMap(described, None if server is None else masked(server))
+
+
+# ---- show
+
+
+@config.command(
+    "show",
+    short_help="Show components, or their entries.",
+    epilog=examples(
+        "shardkit config show -c configs/local.yaml",
+        "shardkit config show -c redis://config.internal unique",
+        "shardkit config show --json | jq .components.unique.shards",
+    ),
+)
+@click.argument("names", nargs=-1, metavar="[COMPONENT]...")
+@config_option
+@common_options
+def show_command(names: Sequence[str], where: str | None, as_json: bool) -> int:
+    """Show the components, or every entry of those that are named.
+
+    Nothing but the config server is connected to. Exits with 1 if a component cannot be used.
+    """
+    output = Output(as_json)
+    with opened(where) as topology:
+        found, broken = components(topology, names)
+    if as_json:
+        output.document(
+            {
+                "source": topology.name,
+                "components": {name: _described(each) for name, each in found.items()},
+                "broken": {name: str(error) for name, error in broken.items()},
+            }
+        )
+        return int(bool(broken))
+    output.table(_entries(found) if names else _overview(found))
+    for name, error in broken.items():
+        output.line(f"{name} cannot be used: {error}", BAD)
+    return int(bool(broken))
+
+
+def _described(component: Component) -> dict[str, Any]:
+    return {
+        "entry": None if component.entry is None else component.entry.masked(),
+        "shards": [entry.masked() for entry in component.shards],
+        "placement": component.placement if component.shards else None,
+        "epoch": component.epoch or None,
+    }
+
+
+def _overview(found: Mapping[str, Component]) -> Grid:
+    grid = Grid.of(
+        "component",
+        number("shards"),
+        "placement",
+        number("epoch"),
+        wordy("entry"),
+        wordy("shards on"),
+    )
+    for name, component in found.items():
+        grid.row(
+            name,
+            len(component.shards) or None,
+            component.placement if component.shards else None,
+            component.epoch or None,
+            None if component.entry is None else component.entry.address,
+            server_list(entry.address for entry in component.shards),
+        )
+    return grid.without_empty()
+
+
+def _entries(found: Mapping[str, Component]) -> Grid:
+    grid = Grid.of("entry", wordy("server"), wordy("settings"))
+    for name, component in found.items():
+        shards = [Shard(name)] if component.entry is not None else []
+        for shard in shards + (component.all_shards() if component.shards else []):
+            entry = component.entry_of(shard)
+            grid.row(str(shard), entry.address, _settings(entry))
+    return grid.without_empty()
+
+
+def _settings(entry: Entry) -> str:
+    """Return what an entry says besides the place, secrets masked."""
+    said = {n: v for n, v in entry.masked().items() if n not in LOCATION - {"sentinel"} | {"db"}}
+    return ", ".join(
+        f"{name}={value if isinstance(value, str) else json.dumps(value)}"
+        for name, value in said.items()
+    )

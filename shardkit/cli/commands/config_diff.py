@@ -1,0 +1,305 @@
+"""What a push would change: found, sampled from the real servers, and shown.
+
+::
+
+    config server ─► components as they are ┐                 ┌─► which entries and fields change
+    shard map     ─► components as wanted   ┼─► config.diff ──┤
+    real servers  ─► SCAN: some keys        ┘                 └─► how many keys would move
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import redis
+from redis.exceptions import ConnectionError  # noqa: A004 - redis-py's own
+
+from shardkit.cli.output import BAD, DOUBTFUL, FAINT, GOOD, Cell, Grid, Output, Styled, wordy
+from shardkit.cli.server_queries import ServerErrors, ask_all, client_of
+from shardkit.cli.text import percent, reason, server_of, shard_list
+from shardkit.config.changes import Change, FieldChange, diff, sample_keys
+from shardkit.config.component import Component, entry_key
+from shardkit.config.entry import Entry
+from shardkit.config.shard_map import ShardMap
+from shardkit.config.store import read_component, read_components
+from shardkit.errors import ConfigError, ConfigServerError
+from shardkit.operations.commands import Key, Shard
+
+_PAGE = 1000  # keys of one SCAN
+_LOOKS = 10  # pages that are looked at for a key that is none of the configuration's
+_OURS = (b"config:redis:", b"config:shards:", b"config:epoch")
+
+_COLOURS = {"added": GOOD, "changed": DOUBTFUL, "removed": BAD}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What a push of a map would change.
+
+    Attributes:
+        changes: one for each component that the push is about, by name.
+        sample: by component the keys that were placed anew.
+        real: the components whose sample comes from their servers.
+        left: components that the map does not describe, and that stay as they are.
+    """
+
+    changes: Sequence[Change]
+    sample: Mapping[str, Sequence[Key]]
+    real: frozenset[str]
+    left: Sequence[str]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to push."""
+        return all(change.kind == "unchanged" for change in self.changes)
+
+
+def compare(client: redis.Redis, shard_map: ShardMap, prune: bool, size: int) -> Difference:
+    """Find what a push would change.
+
+    Args:
+        client: a client of the config server.
+        shard_map: what would be pushed.
+        prune: the push removes what the map does not describe.
+        size: how many keys of each component to sample.
+
+    Raises:
+        ConfigServerError: the config server cannot be read.
+    """
+    wanted = shard_map.components
+    current, broken = _current(client, wanted)
+    left = sorted(current.keys() - wanted.keys())
+    if not prune:
+        current = {name: current[name] for name in current.keys() & wanted.keys()}
+    moving = [c.component for c in diff(current, wanted, []) if c.kind == "changed" and c.replaced]
+    real = {name: keys for name in moving if (keys := _real_keys(current[name], size))}
+    sample = {name: real.get(name) or sample_keys(size) for name in moving}
+    changes = diff(current, wanted, {**dict.fromkeys(wanted, ()), **sample})
+    for n, change in enumerate(changes):
+        if change.component in broken:
+            after = change.shards_after, change.placement_after
+            changes[n] = Change(change.component, "changed", (), -1, after[0], "", after[1])
+    return Difference(changes, sample, frozenset(real), [] if prune else left)
+
+
+def holds_data(shard_map: ShardMap) -> Callable[[Component], bool]:
+    """Return what tells `shardkit.config.store.push` whether a component holds data.
+
+    It asks the servers that the component lives on now, as stored. A component that stays is asked
+    for what the push would place anew: its shards, or its entry if it has none.
+    """
+
+    def holds(component: Component) -> bool:
+        entries = _entries(component)
+        if component.name in shard_map.components and component.shards:
+            entries = {shard: e for shard, e in entries.items() if shard.number is not None}
+        answers = _ask(entries, has_keys)
+        if any(answer is True for answer in answers.values()):
+            return True
+        for shard, answer in answers.items():
+            if isinstance(answer, ServerErrors):
+                server = entries[shard].address
+                raise ConnectionError(f"{shard} ({server}): {reason(answer)}") from answer
+            if isinstance(answer, Exception):
+                raise answer
+        return False
+
+    return holds
+
+
+def _current(
+    client: redis.Redis, wanted: Iterable[str]
+) -> tuple[dict[str, Component], dict[str, ConfigError]]:
+    """Read what is stored; if something there is broken, what is wanted of it, one by one."""
+    try:
+        return read_components(client), {}
+    except ConfigServerError:
+        raise
+    except ConfigError:
+        pass
+    found: dict[str, Component] = {}
+    broken: dict[str, ConfigError] = {}
+    for name in wanted:
+        try:
+            component = read_component(client, name)
+        except ConfigServerError:
+            raise
+        except ConfigError as error:
+            broken[name] = error
+        else:
+            found |= {} if component is None else {name: component}
+    return found, broken
+
+
+# ---- asking the servers
+
+
+def _entries(component: Component) -> dict[Shard, Entry]:
+    """Return a component's entries, one for each database."""
+    shards = [Shard(component.name)] if component.entry is not None else []
+    shards += component.all_shards() if component.shards else []
+    found: dict[Entry, Shard] = {}
+    for shard in shards:
+        found.setdefault(component.entry_of(shard), shard)
+    return {shard: entry for entry, shard in found.items()}
+
+
+def _ask(
+    entries: Mapping[Shard, Entry], question: Callable[[Any], Any]
+) -> dict[Shard, Any | Exception]:
+    def ask(shard: Shard) -> Any:
+        with client_of(entries[shard].resolved(entry_key(*shard))) as client:
+            return question(client)
+
+    return ask_all({shard: lambda shard=shard: ask(shard) for shard in entries})  # type: ignore[misc]
+
+
+def has_keys(client: Any) -> bool:
+    """Whether a database holds a key that is none of the configuration's; a client of it is asked.
+
+    Cost: one exchange where there are many keys or none, a few where there are few.
+    """
+    size = client.dbsize()
+    if not size or size > _LOOKS * _PAGE:
+        return bool(size)
+    return any(True for _ in _keys(client))
+
+
+def _keys(client: Any) -> Iterator[bytes]:
+    return (key for key in client.scan_iter(count=_PAGE) if not key.startswith(_OURS))
+
+
+def _real_keys(component: Component, size: int) -> list[Key]:
+    """Return keys of a component, equally many from each of its databases; none if it is away."""
+    entries = _entries(component)
+    if component.shards:
+        entries = {shard: e for shard, e in entries.items() if shard.number is not None}
+    share = -(-size // len(entries))
+    answers = _ask(entries, lambda client: list(islice(_keys(client), share)))
+    lists = [answer for answer in answers.values() if isinstance(answer, list)]
+    return [key for keys in lists for key in keys]
+
+
+# ---- for people
+
+
+def show(output: Output, server: str, difference: Difference) -> None:
+    """Write what a push to a config server would change."""
+    output.line(f"config server {server}")
+    output.line()
+    grid = Grid.of("component", "change", "shards", "placement", wordy("keys that move"))
+    for change in difference.changes:
+        grid.row(
+            change.component,
+            Styled(_kind(change), _COLOURS.get(change.kind, FAINT)),
+            _change(change, _count(change.shards_before), _count(change.shards_after)),
+            _change(change, change.placement_before, change.placement_after),
+            _moves(difference, change),
+        )
+    for name in difference.left:
+        grid.row(name, Styled("not in the map: stays", FAINT), None, None, None)
+    output.table(grid.without_empty())
+    entries = Grid.of(wordy("entry"), "what", wordy("now"), wordy("then"))
+    for change in difference.changes:
+        for row in _entry_rows(change.fields):
+            entries.row(*row)
+    if entries.rows:
+        output.line()
+        output.table(entries.without_empty())
+
+
+def _kind(change: Change) -> str:
+    return "same" if change.kind == "unchanged" else change.kind
+
+
+def _count(number: int) -> str:
+    return {-1: "unreadable", 0: ""}.get(number, f"{number:,}")
+
+
+def _change(change: Change, before: str, after: str) -> str:
+    if change.kind in ("added", "removed") or before == after:
+        return before or after
+    return f"{before or 'none'} → {after or 'none'}"
+
+
+def _moves(difference: Difference, change: Change) -> Cell:
+    if change.component not in difference.sample:
+        return None
+    kind = "" if change.component in difference.real else "synthetic "
+    share = percent(change.moved, change.sampled)
+    return f"{share}: {change.moved:,} of {change.sampled:,} {kind}keys"
+
+
+def _entry_rows(fields: Sequence[FieldChange]) -> Iterator[list[Cell]]:
+    """Yield rows of changes that are the same for many entries; of whole entries by server."""
+    groups: dict[tuple[str, str | None, str | None], list[Shard]] = {}
+    for change in fields:
+        before, after = change.before, change.after
+        if not change.field:
+            before, after = (a and server_of(a) for a in (before, after))
+        groups.setdefault((change.field, before, after), []).append(_shard(change.key))
+    for (field, before, after), shards in groups.items():
+        name = shard_list(shards)
+        if field:
+            yield [name, field, before, after]
+        elif before is None:
+            yield [name, Styled("added", GOOD), None, after]
+        else:
+            yield [name, Styled("removed", BAD), before, None]
+
+
+def _shard(key: str) -> Shard:
+    name = key.removeprefix(entry_key(""))
+    found = re.fullmatch(r"(.+):(\d+)", name)
+    return Shard(found[1], int(found[2])) if found else Shard(name)
+
+
+# ---- for programs
+
+
+def document(server: str, difference: Difference, changes: Sequence[Change]) -> dict[str, Any]:
+    """Return what a push changes, or changed, as JSON has it."""
+    return {
+        "config_server": server,
+        "changes": [_json(difference, change) for change in changes],
+        "not_in_map": list(difference.left),
+    }
+
+
+def _json(difference: Difference, change: Change) -> dict[str, Any]:
+    sampled = change.component in difference.sample
+    return {
+        "component": change.component,
+        "change": change.kind,
+        "shards": {"before": change.shards_before, "after": change.shards_after},
+        "placement": {
+            "before": change.placement_before or None,
+            "after": change.placement_after or None,
+        },
+        "sample": {
+            "keys": change.sampled,
+            "moved": change.moved,
+            "real": change.component in difference.real,
+        }
+        if sampled
+        else None,
+        "epoch": change.epoch or None,
+        "fields": [
+            {
+                "key": field.key,
+                "field": field.field or None,
+                "before": _value(field, field.before),
+                "after": _value(field, field.after),
+            }
+            for field in change.fields
+        ],
+    }
+
+
+def _value(change: FieldChange, text: str | None) -> Any:
+    return json.loads(text) if change.field and text is not None else text

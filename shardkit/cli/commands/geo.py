@@ -1,0 +1,314 @@
+"""``shardkit geo``: import which city IP addresses are in, and look addresses up."""
+
+from __future__ import annotations
+
+import gzip
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import click
+
+from shardkit.cli.options import common_options, config_option, examples, opened
+from shardkit.cli.output import Grid, Output, wordy
+from shardkit.cli.progress import Tell, progress
+from shardkit.cli.text import counted
+from shardkit.geo.ip_to_city import GRACE, LEAST_GRACE, Imported
+from shardkit.geo.models import City, Item
+from shardkit.geo.readers import csv_cities, csv_ranges, geolite2, geolite_legacy, jsonl, mmdb
+from shardkit.geo.text_lines import LONGEST_LINE, Column
+
+FORMATS = ("geolite2", "geolite-legacy", "mmdb", "jsonl", "csv")
+_LINES_A_TELL = 10_000
+_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+
+_component_option = click.option(
+    "--component", default="geo", show_default=True, help="Where the data lives."
+)
+_name_option = click.option(
+    "--name", default="ip2city", show_default=True, help="The prefix of its keys."
+)
+
+
+@click.group(
+    epilog=examples(
+        "shardkit geo import GeoLite2-City.mmdb",
+        "shardkit geo find 192.0.2.7 2001:db8::7",
+        "shardkit geo info",
+    )
+)
+def geo() -> None:
+    """Import which city IP addresses are in, and look addresses up."""
+
+
+# ---- import
+
+
+def _column(ctx: click.Context, param: click.Parameter, value: str | None) -> Column | None:
+    return int(value) if value is not None and value.isdecimal() else value
+
+
+def _column_option(name: str, help: str) -> Callable[[Any], Any]:  # noqa: A002 - click's word
+    return click.option(f"--{name}", metavar="COLUMN", callback=_column, help=help)
+
+
+@geo.command(
+    "import",
+    short_help="Replace the data by that of files.",
+    epilog=examples(
+        "shardkit geo import GeoLite2-City.mmdb --language de",
+        "shardkit geo import GeoLite2-City-Blocks-IPv*.csv --cities GeoLite2-City-Locations-en.csv",
+        "shardkit geo import ranges.csv.gz --first 0 --last 1 --city 5 --region 4 --country 2",
+        "shardkit geo import ranges.jsonl --json",
+    ),
+)
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=_FILE)
+@config_option
+@_component_option
+@_name_option
+@click.option(
+    "--format",
+    "layout",
+    type=click.Choice(FORMATS),
+    help="What the files are. By default, what their names say.",
+)
+@click.option("--cities", type=_FILE, help="The file of the cities, where ranges have only ids.")
+@click.option("--language", default="en", show_default=True, help="mmdb: of the names.")
+@_column_option("first", "csv: the first address, or the network. A number from 0, or a name.")
+@_column_option("last", "csv: the last address; left out where there are networks.")
+@_column_option("id", "csv: the city's id.")
+@_column_option("city", "csv: the city's name.")
+@_column_option("region", "csv: the region's name.")
+@_column_option("country", "csv: the country's name.")
+@click.option("--delimiter", default=",", show_default=True, help="csv: between columns.")
+@click.option("--encoding", default="utf-8", show_default=True, help="csv: of the files.")
+@click.option(
+    "--grace",
+    type=click.IntRange(min=LEAST_GRACE),
+    default=GRACE,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long the old data is kept for those who are reading it.",
+)
+@common_options
+def import_(
+    files: Sequence[Path],
+    where: str | None,
+    component: str,
+    name: str,
+    layout: str | None,
+    cities: Path | None,
+    grace: int,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Replace the data by that of files: all of it, or nothing if anything fails.
+
+    Whoever looks addresses up meanwhile finds the old data, and then the new. Lines that cannot be
+    read are skipped and counted. A file of which the name ends in .gz is unpacked.
+    """
+    output = Output(as_json)
+    layout = layout or _format_of(files[0], cities)
+    with opened(where) as topology, progress("KB") as tell:
+        reading = _Reading([*files, *([cities] if cities else [])], tell)
+        items = _reader(layout, files, cities, reading, options)
+        ip = topology.kit.ip_to_city(name, component=component)
+        done = ip.import_from(items, grace=grace, progress=reading.written)
+    if as_json:
+        skipped = [skipped._asdict() for skipped in done.first_skipped]
+        output.document({**done._asdict(), "first_skipped": skipped})
+    else:
+        _show(output, done)
+
+
+def _format_of(file: Path, cities: Path | None) -> str:
+    name = file.name.lower().removesuffix(".gz")
+    if name.endswith(".mmdb"):
+        return "mmdb"
+    if name.endswith((".jsonl", ".ndjson", ".json")):
+        return "jsonl"
+    if cities and name.startswith("geolitecity"):
+        return "geolite-legacy"
+    if cities and name.startswith(("geolite2", "geoip2")):
+        return "geolite2"
+    return "csv"
+
+
+def _reader(
+    layout: str,
+    files: Sequence[Path],
+    cities: Path | None,
+    reading: _Reading,
+    options: dict[str, Any],
+) -> Iterator[Item]:
+    """Return what reads the files; what cannot be is refused before anything is asked."""
+    language = options.pop("language")
+    columns = {key: options[key] for key in ("id", "city", "region", "country")}
+    if layout == "mmdb":
+        return chain.from_iterable(mmdb(file, language=language) for file in files)
+    if layout == "jsonl":
+        every = [*([cities] if cities else []), *files]
+        return chain.from_iterable(jsonl(reading.lines(file)) for file in every)
+    if layout.startswith("geolite"):
+        if cities is None:
+            raise click.UsageError(f"{layout} has its cities in a file of their own: say --cities")
+        if layout == "geolite2":
+            return geolite2(*map(reading.lines, files), locations=reading.lines(cities))
+        if len(files) > 1:
+            raise click.UsageError("geolite-legacy has one file of ranges")
+        return geolite_legacy(reading.lines(files[0]), reading.lines(cities))
+    if options["first"] is None or all(column is None for column in columns.values()):
+        raise click.UsageError(
+            f"{files[0]} has columns: say which is what, --first and --last, and --id or --city; "
+            "or --format"
+        )
+    form = {"delimiter": options["delimiter"], "encoding": options["encoding"]}
+    ends = {"first": options["first"], "last": options["last"]}
+    if cities is None:
+        return chain.from_iterable(
+            csv_ranges(reading.lines(file), **ends, **columns, **form) for file in files
+        )
+    if columns["id"] is None:
+        raise click.UsageError("ranges name the cities of --cities by their ids: say --id")
+    return chain(
+        csv_cities(reading.lines(cities), **columns, **form),
+        chain.from_iterable(
+            csv_ranges(reading.lines(file), **ends, id=columns["id"], **form) for file in files
+        ),
+    )
+
+
+class _Reading:
+    """Reads files line by line, and shows how far that is.
+
+    Args:
+        files: all that are going to be read.
+        tell: the bar.
+    """
+
+    def __init__(self, files: Sequence[Path], tell: Tell) -> None:
+        self._all = sum(file.stat().st_size for file in files)
+        self._before = 0
+        self._tell = tell
+
+    def lines(self, file: Path) -> _Lines:
+        """Return the lines of a file, as bytes."""
+        return _Lines(file, self._read)
+
+    def written(self, what: str, count: int) -> None:
+        """Show what was written."""
+        if what == "blocks":
+            self._show(f"{count:,} {what} written", self._all)
+
+    def _read(self, file: Path, position: int, ended: bool) -> None:
+        self._show(f"reading {file.name}", self._before + position)
+        if ended:
+            self._before += position
+
+    def _show(self, what: str, position: int) -> None:
+        self._tell(what, position // 1024, self._all // 1024)
+
+
+class _Lines:
+    """The lines of one file; `name` is what messages call it."""
+
+    def __init__(self, file: Path, read: Callable[[Path, int, bool], None]) -> None:
+        self.name = str(file)
+        self._file = file
+        self._read = read
+
+    def __iter__(self) -> Iterator[bytes]:
+        with self._file.open("rb") as raw:
+            file: Any = gzip.GzipFile(fileobj=raw) if self._file.suffix == ".gz" else raw
+            lines = iter(partial(file.readline, LONGEST_LINE), b"")
+            for number, line in enumerate(lines):
+                if number % _LINES_A_TELL == 0:
+                    self._read(self._file, raw.tell(), False)
+                yield line
+            self._read(self._file, raw.tell(), True)
+
+
+def _show(output: Output, done: Imported) -> None:
+    output.line(
+        f"{counted(done.ranges, 'range')} in {done.cities:,} cities, now in use as generation "
+        f"{done.generation}"
+    )
+    if done.skipped:
+        output.note(f"{counted(done.skipped, 'line')} skipped; the first:")
+        for skipped in done.first_skipped:
+            output.note(f"  {skipped}")
+
+
+# ---- find and info
+
+
+@geo.command(
+    short_help="Show which cities addresses are in.",
+    epilog=examples(
+        "shardkit geo find 192.0.2.7 2001:db8::7",
+        "shardkit geo find --json 192.0.2.7 | jq -r '.[0].country'",
+        "cut -d' ' -f1 access.log | sort -u | shardkit geo find -",
+    ),
+)
+@click.argument("addresses", metavar="ADDRESS...", nargs=-1, required=True)
+@config_option
+@_component_option
+@_name_option
+@common_options
+def find(
+    addresses: Sequence[str], where: str | None, component: str, name: str, as_json: bool
+) -> None:
+    """Show which cities addresses are in; with - they are read from stdin, one a line."""
+    output = Output(as_json)
+    if tuple(addresses) == ("-",):
+        addresses = [line.strip() for line in sys.stdin if line.strip()]
+    with opened(where) as topology:
+        found = topology.kit.ip_to_city(name, component=component).find_many(addresses)
+    if as_json:
+        nothing = dict.fromkeys(City._fields)
+        output.document(
+            [
+                {"address": address} | (city._asdict() if city else nothing)
+                for address, city in zip(addresses, found, strict=True)
+            ]
+        )
+        return
+    grid = Grid.of("address", wordy("city"), wordy("region"), wordy("country"), "id")
+    for address, city in zip(addresses, found, strict=True):
+        if city is None:
+            grid.row(address, None, None, None, None)
+        else:
+            id_ = None if city.id is None else str(city.id)
+            grid.row(address, city.city, city.region, city.country, id_)
+    output.table(grid)
+
+
+@geo.command(
+    short_help="Show which data is in use.",
+    epilog=examples("shardkit geo info", "shardkit geo info --json"),
+)
+@config_option
+@_component_option
+@_name_option
+@common_options
+def info(where: str | None, component: str, name: str, as_json: bool) -> int:
+    """Show which data is in use. Exits with 1 if there is none."""
+    output = Output(as_json)
+    with opened(where) as topology:
+        used = topology.kit.ip_to_city(name, component=component).info()
+    if as_json:
+        output.document(None if used is None else used._asdict())
+    elif used is None:
+        output.line("nothing was imported yet")
+    else:
+        imported = datetime.fromtimestamp(used.imported, UTC).isoformat(" ", "minutes")
+        output.line(
+            f"generation {used.number}, imported {imported.removesuffix('+00:00')} UTC: "
+            f"{counted(used.ranges, 'range')} in {used.cities:,} cities, "
+            f"{counted(used.blocks, 'block')}"
+        )
+    return int(used is None)

@@ -1,0 +1,271 @@
+"""``shardkit locate``: where a key lives, or a member of a structure, and why."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from shardkit.cli.options import Opened, common_options, config_option, examples, opened
+from shardkit.cli.output import BAD, GOOD, Cell, Grid, Output, Styled, wordy
+from shardkit.cli.server_queries import ServerErrors, client_of
+from shardkit.cli.text import reason
+from shardkit.cli.why import Why, why
+from shardkit.config.component import Component, entry_key
+from shardkit.errors import (
+    ParameterMismatchError,
+    ShardFailure,
+    StructureError,
+)
+from shardkit.operations.commands import Command, Partial, Shard
+from shardkit.routing.keys import pair_key
+from shardkit.structures.set.sharded_set import DEFAULT_SHARD_SIZE, ShardedSet
+
+_MEMBERS: dict[str, type[Any]] = {"int": int, "str": str, "bytes": bytes}
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Where one key lives."""
+
+    key: bytes
+    shard: Shard
+    server: str
+    why: Why
+    member: str | None = None
+    part: int | None = None
+    there: bool | ShardFailure | None = None
+
+
+@click.command(
+    short_help="Show where keys live, and why.",
+    epilog=examples(
+        "shardkit locate timelines home:42 home:43",
+        "shardkit locate followers --pair 42 99",
+        "shardkit locate unique --in unique:2015-05-17 383061330139657245",
+        "shardkit locate unique --in ids --total 1000000 17",
+    ),
+)
+@click.argument("name", metavar="COMPONENT")
+@click.argument("keys", metavar="[KEY]...", nargs=-1)
+@config_option
+@click.option(
+    "--pair",
+    "pairs",
+    nargs=2,
+    multiple=True,
+    metavar="ID ID",
+    help="A pair of ids, in either order, instead of a key. May be repeated.",
+)
+@click.option(
+    "--in",
+    "structure",
+    metavar="NAME",
+    help="The keys are members of this sharded SET; what it was made with stands in NAME:meta.",
+)
+@click.option(
+    "--total",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="For a set that is not there yet: about how many members it will have.",
+)
+@click.option(
+    "--shard-size",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help=f"The same: how many members a part may have.  [default: {DEFAULT_SHARD_SIZE}]",
+)
+@click.option(
+    "--members",
+    type=click.Choice(list(_MEMBERS)),
+    help="The same: what its members are.  [default: str]",
+)
+@common_options
+def locate(
+    name: str,
+    keys: Sequence[str],
+    where: str | None,
+    pairs: Sequence[tuple[str, str]],
+    structure: str | None,
+    total: int | None,
+    shard_size: int | None,
+    members: str | None,
+    as_json: bool,
+) -> int:
+    """Show where keys of a component live, and why: which shard, on which server.
+
+    No server is asked but the config server, unless --in names a set: then also whether its
+    members are there. A key may be a shard's key or whatever a decorator or router takes as key.
+    """
+    output = Output(as_json)
+    if not keys and not pairs:
+        raise click.UsageError("name a key, or a --pair")
+    if structure is None and (total or shard_size or members):
+        raise click.UsageError("--total, --shard-size and --members describe a set: say --in NAME")
+    if structure is not None and pairs:
+        raise click.UsageError("--pair places keys, and --in members: say one of them")
+    with opened(where) as topology:
+        component = topology.kit.component(name)
+        if structure is None:
+            placed = [os.fsencode(key) for key in keys] + [pair_key(*pair) for pair in pairs]
+            found = [_find(component, key) for key in placed]
+        else:
+            asked = {"total": total, "shard_size": shard_size, "members": members}
+            opened_set = _set(topology, component, structure, asked)
+            found = _members(topology, component, opened_set, keys)
+    if as_json:
+        output.document([_json(component, each) for each in found])
+    elif structure is None:
+        _show_keys(output, found)
+    else:
+        _show_members(output, found)
+    return int(any(isinstance(each.there, ShardFailure) for each in found))
+
+
+def _find(component: Component, key: bytes, **more: Any) -> _Found:
+    reason_why = why(component, key)
+    shard = Shard(component.name, reason_why.number)
+    return _Found(key, shard, _server(component, shard, reason_why), reason_why, **more)
+
+
+def _server(component: Component, shard: Shard, reason_why: Why) -> str:
+    """Return the server of a shard; of a cluster the node that has the slot, if it can be asked."""
+    entry = component.entry_of(shard)
+    if not entry.is_cluster:
+        return entry.address
+    try:
+        with client_of(entry.resolved(entry_key(*shard))) as client:
+            node = client.nodes_manager.get_node_from_slot(reason_why.hash)
+            return f"{node.host}:{node.port}"
+    except ServerErrors:
+        return entry.address
+
+
+# ---- members of a set
+
+
+def _set(
+    topology: Opened, component: Component, name: str, asked: dict[str, Any]
+) -> ShardedSet[Any, Any]:
+    """Open a set with what it was made with; with what was asked for, if it is not there."""
+    meta = f"{name}:meta"
+    [reply] = topology.kit.plane.links[True].send(
+        Partial([Command(component.name, meta, ("HGETALL", meta), None, True)])
+    )
+    if isinstance(reply, ShardFailure) and asked["total"] is None:
+        raise reply
+    words = [] if isinstance(reply, ShardFailure) else [bytes(word).decode() for word in reply]
+    stored = dict(zip(words[::2], words[1::2], strict=True))
+    wanted = {field: str(value) for field, value in asked.items() if value is not None}
+    if not stored:
+        if asked["total"] is None:
+            raise StructureError(
+                f"{meta} is not there: nothing says how the members of {name!r} are spread",
+                "say --total, and --shard-size and --members, as it will be made with",
+            )
+        defaults = {"shard_size": str(DEFAULT_SHARD_SIZE), "members": "str"}
+        stored = {"kind": "set", "partition": "crc32", **defaults, **wanted}
+    if stored.get("kind") != "set":
+        raise StructureError(
+            f"{name!r} is a {stored.get('kind')}, not a set", "only members of sets can be located"
+        )
+    for field, value in wanted.items():
+        if stored.get(field) != value:
+            raise ParameterMismatchError(
+                f"{name!r} was made with {field} {stored.get(field)}, not {value}",
+                "leave the option out: what it was made with is known",
+            )
+    return topology.kit.set(
+        name,
+        component=component.name,
+        total=int(stored["total"]),
+        shard_size=int(stored["shard_size"]),
+        members=_MEMBERS[stored["members"]],
+        partition=stored["partition"],
+    )
+
+
+def _members(
+    topology: Opened, component: Component, in_set: ShardedSet[Any, Any], members: Sequence[str]
+) -> list[_Found]:
+    keys = [in_set.key_of(_given(member)) for member in members]  # refuses what can be none
+    sent = [os.fsencode(member) for member in members]
+    if in_set.parameters["members"] == "int":
+        sent = [b"%d" % int(member) for member in sent]
+    batch = [
+        Command(component.name, key, ("SISMEMBER", key, member), None, True)
+        for key, member in zip(keys, sent, strict=True)
+    ]
+    replies = topology.kit.plane.links[True].send(Partial(batch))
+    return [
+        _find(
+            component,
+            key.encode(),
+            member=_text(os.fsencode(member)),
+            part=in_set.part_of(_given(member)),
+            there=reply if isinstance(reply, ShardFailure) else bool(reply),
+        )
+        for member, key, reply in zip(members, keys, replies, strict=True)
+    ]
+
+
+def _given(text: str) -> str | bytes:
+    """Return an argument of the command line; as bytes if it is not UTF-8."""
+    return text if text.isprintable() else os.fsencode(text)
+
+
+# ---- for people, and for programs
+
+
+def _show_keys(output: Output, found: Sequence[_Found]) -> None:
+    grid = Grid.of(wordy("key"), "shard", wordy("server"), wordy("why"))
+    for each in found:
+        grid.row(_text(each.key), str(each.shard), each.server, each.why.text)
+    output.table(grid)
+
+
+def _show_members(output: Output, found: Sequence[_Found]) -> None:
+    grid = Grid.of(wordy("member"), "there", wordy("key"), "shard", wordy("server"), wordy("why"))
+    for each in found:
+        grid.row(
+            each.member, _there(each), _text(each.key), str(each.shard), each.server, each.why.text
+        )
+    output.table(grid)
+
+
+def _there(found: _Found) -> Cell:
+    if isinstance(found.there, ShardFailure):
+        error = found.there.error
+        return Styled(f"? {reason(error) if error else found.there}", BAD)
+    return Styled("yes", GOOD) if found.there else "no"
+
+
+def _text(data: bytes) -> str:
+    return data.decode(errors="backslashreplace")
+
+
+def _json(component: Component, found: _Found) -> dict[str, Any]:
+    described: dict[str, Any] = {}
+    if found.member is not None:
+        failed = isinstance(found.there, ShardFailure)
+        described = {
+            "member": found.member,
+            "part": found.part,
+            "there": None if failed else found.there,
+            "reason": str(found.there) if failed else None,
+        }
+    return described | {
+        "key": _text(found.key),
+        "shard": str(found.shard),
+        "component": found.shard.component,
+        "number": found.shard.number,
+        "server": found.server,
+        "placement": component.placement if component.shards else None,
+        "hashed": _text(found.why.hashed) or None,
+        "is_tag": found.why.is_tag,
+        "hash": found.why.hash,
+        "why": found.why.text,
+    }

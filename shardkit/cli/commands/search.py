@@ -1,0 +1,328 @@
+"""``shardkit search``: index files and installed packages, and look at what an index has.
+
+``query`` and ``export`` are in `shardkit.cli.commands.search_query`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+
+from shardkit.cli.commands.search_index import (
+    component_option,
+    created,
+    existing,
+    name_option,
+    query_errors,
+)
+from shardkit.cli.commands.search_query import export, query
+from shardkit.cli.options import common_options, config_option, examples, opened
+from shardkit.cli.output import Grid, Output, number
+from shardkit.cli.progress import Tell, progress
+from shardkit.cli.text import counted
+from shardkit.errors import InvalidArgumentError
+from shardkit.search.files.adapt import Fitted, fitted
+from shardkit.search.files.readers import (
+    KINDS,
+    FileDocument,
+    Skipped,
+    documents_of,
+    files_below,
+    installed_documents,
+    installed_packages,
+)
+from shardkit.search.model.schema import Schema
+
+_SKIPPED_SHOWN = 10
+
+
+@click.group(
+    epilog=examples(
+        "shardkit search index docs notes.txt",
+        "shardkit search query 'shard +cluster -windows \"blocking pop\"'",
+        "shardkit search info",
+    )
+)
+def search() -> None:
+    """Index documents over shards, and find them."""
+
+
+search.add_command(query)
+search.add_command(export)
+
+
+# ---- index
+
+
+def _attributes(
+    ctx: click.Context, param: click.Parameter, values: Sequence[str]
+) -> dict[str, str]:
+    found = {}
+    for value in values:
+        name, colon, kind = value.rpartition(":")
+        if not colon or kind not in ("number", "date", "text"):
+            raise click.BadParameter(f"{value!r} is not NAME:number, NAME:date or NAME:text")
+        found[name] = kind
+    return found
+
+
+@search.command(
+    short_help="Index files, folders and installed packages.",
+    epilog=examples(
+        "shardkit search index docs notes.txt",
+        "shardkit search index --installed --stemming english",
+        "shardkit search index posts.jsonl --attribute votes:number --attribute tags:text",
+    ),
+)
+@click.argument("files", metavar="[FILES]...", nargs=-1, type=click.Path(path_type=Path))
+@config_option
+@component_option
+@name_option
+@click.option("--installed", is_flag=True, help="Index what the packages of this Python say.")
+@click.option(
+    "--attribute",
+    "attributes",
+    metavar="NAME:KIND",
+    multiple=True,
+    callback=_attributes,
+    help="A field of JSON lines to sort and filter by: number, date or text.",
+)
+@click.option(
+    "--shards",
+    type=click.IntRange(1, 16_384),
+    help="In how many parts a new index is. By default as many as the component has shards; 4.",
+)
+@click.option("--stemming", metavar="LANGUAGE", help="Index stems: english, german, …")
+@click.option(
+    "--stop-words",
+    type=click.Choice(["english", "none"]),
+    help="The words that a new index leaves out.  [default: english]",
+)
+@click.option("--no-text", is_flag=True, help="Do not keep the text: no titles, no snippets.")
+@click.option("--no-phrases", is_flag=True, help="Do not keep the order of words.")
+@common_options
+def index(
+    files: Sequence[Path],
+    where: str | None,
+    component: str,
+    name: str,
+    installed: bool,
+    attributes: dict[str, str],
+    shards: int | None,
+    stemming: str | None,
+    stop_words: str | None,
+    no_text: bool,
+    no_phrases: bool,
+    as_json: bool,
+) -> None:
+    """Index files, and the files of folders.
+
+    Plain text, Markdown, HTML and Python modules (their docstrings) are a document each. JSON
+    lines (.jsonl) are a document a line: its id, title, and text (or body, or content), and the
+    fields that --attribute names.
+
+    A document is called by its path as it is given here, and is indexed in place of the one of the
+    same name. All have a title and a text, and the attributes kind, updated and size. An index
+    keeps the options that it was created with.
+    """
+    output = Output(as_json)
+    if not files and not installed:
+        raise click.UsageError("nothing to index: name files or folders, or say --installed")
+    with opened(where) as topology, progress("") as tell:
+        found = created(
+            topology,
+            component,
+            name,
+            shards=shards,
+            attributes=attributes,
+            stemming=stemming,
+            stop_words=stop_words,
+            keep_text=not no_text,
+            phrases=False if no_phrases else None,
+        )
+        reading = _Reading(found.schema, tell)
+        try:
+            found.index_many(reading.documents(files, installed))
+        except KeyboardInterrupt:
+            output.note("what was sent is indexed; index again to go on")
+            raise
+    if as_json:
+        output.document(
+            {
+                "indexed": reading.indexed,
+                "without_text": reading.empty,
+                "skipped": reading.skipped,
+                "first_skipped": [asdict(skipped) for skipped in reading.first_skipped],
+            }
+        )
+        return
+    output.line(f"{counted(reading.indexed, 'document')} indexed in {name!r}")
+    if reading.empty:
+        output.note(f"{counted(reading.empty, 'file')} without text")
+    if reading.skipped:
+        output.note(f"{reading.skipped:,} skipped" + _first(reading.skipped))
+        for skipped in reading.first_skipped:
+            output.note(f"  {skipped.path}: {skipped.why}")
+
+
+def _first(skipped: int) -> str:
+    return "; the first:" if skipped > _SKIPPED_SHOWN else ":"
+
+
+@dataclass
+class _Reading:
+    """Reads documents, counts them, and shows how far that is."""
+
+    schema: Schema
+    tell: Tell
+    indexed: int = 0
+    empty: int = 0
+    skipped: int = 0
+    first_skipped: list[Skipped] = field(default_factory=list)
+
+    def documents(self, paths: Sequence[Path], installed: bool) -> Iterator[Fitted]:
+        """Yield what the files hold, and the installed packages, as the index takes it."""
+        files = list(self._files(paths))
+        for number_, file in enumerate(files):
+            self.tell(f"{file.name}", number_, len(files))
+            nothing = True
+            for document in documents_of(file):
+                nothing = False
+                yield from self._fitted(document)
+            self.empty += nothing
+        packages = installed_packages() if installed else []
+        for number_, package in enumerate(packages):
+            self.tell(f"{package.name}", number_, len(packages))
+            for document in installed_documents([package]):
+                yield from self._fitted(document)
+
+    def _files(self, paths: Sequence[Path]) -> Iterator[Path]:
+        there = [path for path in paths if path.exists()]
+        for path in paths:
+            if path not in there:
+                self._skip(Skipped(str(path), "does not exist"))
+            elif not path.is_dir() and path.suffix.lower() not in KINDS:
+                kinds = " ".join(KINDS)
+                self._skip(Skipped(str(path), f"is of a kind that is not read: {kinds} are"))
+        for found in files_below(there):
+            if isinstance(found, Path):
+                yield found
+            else:
+                self._skip(found)
+
+    def _fitted(self, document: FileDocument | Skipped) -> Iterator[Fitted]:
+        """Yield a document if it can be indexed; otherwise count it."""
+        if isinstance(document, Skipped):
+            self._skip(document)
+            return
+        kind = {} if "kind" in document.attributes else {"kind": "jsonl"}
+        document.attributes.update(kind)
+        try:
+            made = fitted(self.schema, document)
+        except InvalidArgumentError as error:
+            self._skip(Skipped(document.id, error.message))
+            return
+        self.indexed += 1
+        yield made
+
+    def _skip(self, skipped: Skipped) -> None:
+        self.skipped += 1
+        if len(self.first_skipped) < _SKIPPED_SHOWN:
+            self.first_skipped.append(skipped)
+
+
+# ---- remove and info
+
+
+@search.command(
+    short_help="Remove documents, or the whole index.",
+    epilog=examples(
+        "shardkit search remove docs/old.md docs/older.md",
+        "shardkit search remove --matching 'kind:=python updated:<2020-01-01'",
+        "shardkit search remove --all",
+    ),
+)
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@config_option
+@component_option
+@name_option
+@click.option("--matching", metavar="QUERY", help="Remove what a query finds.")
+@click.option("--all", "everything", is_flag=True, help="Remove the index itself.")
+@common_options
+def remove(
+    ids: Sequence[str],
+    where: str | None,
+    component: str,
+    name: str,
+    matching: str | None,
+    everything: bool,
+    as_json: bool,
+) -> None:
+    """Remove documents; with - their ids are read from stdin, one a line."""
+    output = Output(as_json)
+    if (bool(ids), matching is not None, everything).count(True) != 1:
+        raise click.UsageError("name ids, or a query with --matching, or say --all")
+    if tuple(ids) == ("-",):
+        ids = [line for line in sys.stdin.read().splitlines() if line]
+    with opened(where) as topology:
+        found = existing(topology, component, name)
+        if everything:
+            removed = found.delete()
+        elif matching is None:
+            removed = found.remove_many(ids)
+        else:
+            with query_errors():
+                removed = found.remove_many([hit.id for hit in found.all(matching)])
+    if as_json:
+        output.document({"removed": removed})
+    else:
+        output.line(f"{counted(removed, 'document')} removed")
+
+
+@search.command(
+    short_help="Show what an index has.",
+    epilog=examples("shardkit search info", "shardkit search info --json | jq .documents"),
+)
+@config_option
+@component_option
+@name_option
+@common_options
+def info(where: str | None, component: str, name: str, as_json: bool) -> None:
+    """Show what an index has, and what it was created with."""
+    output = Output(as_json)
+    with opened(where) as topology:
+        found = existing(topology, component, name)
+        parts = found.info()
+    schema = found.schema
+    documents = sum(part.documents for part in parts)
+    if as_json:
+        about: dict[str, Any] = {
+            "documents": documents,
+            "fields": dict(schema.fields),
+            "attributes": dict(schema.attributes),
+            "stemming": schema.analyzer.stemmer,
+            "stop_words": len(schema.analyzer.stop_words),
+            "phrases": schema.phrases,
+            "parts": [asdict(part) for part in parts],
+        }
+        output.document(about)
+        return
+    stems = f"{schema.analyzer.stemmer} stems" if schema.analyzer.stemmer else "words as they are"
+    stop_words = counted(len(schema.analyzer.stop_words), "stop word")
+    fields = ", ".join(f"{key} (weight {weight:g})" for key, weight in schema.fields.items())
+    output.line(f"{counted(documents, 'document')} in {counted(len(parts), 'part')}")
+    output.line(f"fields: {fields}; {stems}, {stop_words}{_phrases(schema)}")
+    output.line("attributes: " + ", ".join(f"{k} ({v})" for k, v in schema.attributes.items()))
+    grid = Grid.of(number("part"), number("documents"), number("words"), number("writes"))
+    for at, part in enumerate(parts):
+        grid.row(at, part.documents, part.words, part.version)
+    output.table(grid)
+
+
+def _phrases(schema: Schema) -> str:
+    return "" if schema.phrases else ", no phrases"

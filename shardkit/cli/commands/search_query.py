@@ -1,0 +1,308 @@
+"""``shardkit search query`` and ``shardkit search export``."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any, NamedTuple, TextIO
+
+import click
+
+from shardkit.cli.commands.search_index import component_option, existing, name_option, query_errors
+from shardkit.cli.options import common_options, config_option, examples, opened
+from shardkit.cli.output import FAINT, Cell, Grid, Output, number, wordy
+from shardkit.cli.progress import progress
+from shardkit.cli.text import counted
+from shardkit.operations.operation import Blocking, pages
+from shardkit.search.files.export import bulk_lines, mappings
+from shardkit.search.index import SearchIndex
+from shardkit.search.model.documents import Document
+from shardkit.search.model.results import Hit, Results
+from shardkit.search.request import tree_of
+from shardkit.search.snippets import snippet
+
+_AT_ONCE = 1_000
+
+
+def _sort(ctx: click.Context, param: click.Parameter, value: str) -> str | dict[str, float]:
+    if "=" not in value:
+        return value
+    weights = {}
+    for pair in value.split(","):
+        name, _, weight = pair.partition("=")
+        try:
+            weights[name.strip()] = float(weight)
+        except ValueError:
+            raise click.BadParameter(f"{pair!r} is not NAME=WEIGHT") from None
+    return weights
+
+
+@click.command(
+    short_help="Find documents.",
+    epilog=examples(
+        "shardkit search query 'redis shard*'",
+        "shardkit search query 'title:lock +mutex -\"dead lock\"' --num 5",
+        "shardkit search query '* kind:=markdown updated:2024-01-01..' --sort -updated",
+        "shardkit search query cache --sort relevance=1,size=0.001 --facet kind",
+        "shardkit search query cache --json | jq -r '.hits[].id'",
+    ),
+)
+@click.argument("words", metavar="QUERY")
+@config_option
+@component_option
+@name_option
+@click.option(
+    "--sort",
+    metavar="ORDER",
+    default="relevance",
+    show_default=True,
+    callback=_sort,
+    help="relevance; an attribute, -ATTRIBUTE for descending; or weights, NAME=WEIGHT,…",
+)
+@click.option(
+    "-n", "--num", type=click.IntRange(0, 10_000), default=10, show_default=True, help="How many."
+)
+@click.option(
+    "--start", type=click.IntRange(0), default=0, show_default=True, help="After so many others."
+)
+@click.option("--after", metavar="CURSOR", help="The page after the one that showed this cursor.")
+@click.option(
+    "--facet", "facets", metavar="NAME", multiple=True, help="Count an attribute's values."
+)
+@click.option("--partial", is_flag=True, help="Give what there is if a shard does not answer.")
+@common_options
+def query(
+    words: str,
+    where: str | None,
+    component: str,
+    name: str,
+    sort: str | dict[str, float],
+    num: int,
+    start: int,
+    after: str | None,
+    facets: Sequence[str],
+    partial: bool,
+    as_json: bool,
+) -> None:
+    """Find documents.
+
+    All words of QUERY are wanted; +word behind one is a synonym of it, -word is unwanted, "words
+    in quotes" stand one after another, word* is the beginning of one. title:word looks in the
+    title only; size:>1000, updated:2024-01-01..2024-06-30 and kind:=markdown compare attributes.
+    * alone is everything.
+    """
+    output = Output(as_json)
+    with opened(where) as topology, query_errors():
+        found = existing(topology, component, name)
+        began = time.perf_counter()
+        results = found.search(
+            words,
+            sort=sort,
+            start=start,
+            num=num,
+            after=after,
+            facets=facets,
+            partial=partial,
+            attributes=True,
+        )
+        seconds = time.perf_counter() - began
+        texts = _texts(found, words, results)
+    if as_json:
+        output.document(_described(results, texts, seconds))
+        return
+    _show(output, found, results, texts, sort, start if after is None else None)
+    output.line(f"{_counts(results, start, after)}, in {seconds * 1000:.0f} ms")
+    if results.cursor:
+        output.line(f"the next page: --after {results.cursor}", FAINT)
+    if results.partial:
+        output.warning(f"{counted(len(results.missing), 'part')} did not answer")
+
+
+class _Text(NamedTuple):
+    """What is shown of a document's text."""
+
+    title: str | None = None
+    snippet: str | None = None
+
+
+def _texts(found: SearchIndex[Blocking], words: str, results: Results) -> dict[str, _Text]:
+    """Return titles and snippets of hits whose text is kept.
+
+    The title is shown anyway, so snippets are of the other fields.
+    """
+    tree, analyzer = tree_of(found.schema, words), found.schema.analyzer
+    shown = {}
+    for key, document in found.get_many(hit.id for hit in results).items():
+        if document.text:
+            title = document.text.pop("title", None)
+            name, text = next(iter(document.text.items()), ("title", title or ""))
+            shown[key] = _Text(title, snippet(text, tree, analyzer, field=name))
+    return shown
+
+
+def _described(results: Results, texts: dict[str, _Text], seconds: float) -> dict[str, Any]:
+    return {
+        "total": results.total,
+        "hits": [
+            {
+                "id": hit.id,
+                "value": _plain(hit.value),
+                **texts.get(hit.id, _Text())._asdict(),
+                "attributes": {key: _plain(value) for key, value in hit.attributes.items()},
+            }
+            for hit in results
+        ],
+        "cursor": results.cursor,
+        "facets": {
+            key: [{"value": _plain(one), "documents": count} for one, count in values]
+            for key, values in results.facets.items()
+        },
+        "missing": list(results.missing),
+        "seconds": round(seconds, 6),
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Return a value that JSON has: dates and infinite numbers are text."""
+    if isinstance(value, date | datetime):
+        return value.isoformat()
+    return str(value) if value in (math.inf, -math.inf) else value
+
+
+def _show(
+    output: Output,
+    found: SearchIndex[Blocking],
+    results: Results,
+    texts: dict[str, _Text],
+    sort: str | dict[str, float],
+    start: int | None,
+) -> None:
+    by = sort.removeprefix("-") if isinstance(sort, str) else "score"
+    kind = found.schema.attributes.get(by)
+    heading = "score" if by == "relevance" else by
+    value = wordy(heading) if kind in ("text", "date") else number(heading)
+    grid = Grid.of(number("#"), value, wordy("title"), wordy("id"), wordy("text"))
+    for place, hit in enumerate(results, 1 + (start or 0)):
+        rank = place if start is not None else None
+        title, text = texts.get(hit.id, _Text())
+        grid.row(rank, _value(hit, by, kind), title, hit.id, text)
+    if grid.rows:
+        output.table(grid.without_empty())
+        output.line()
+    for facet, values in results.facets.items():
+        counts = Grid.of(wordy(facet), number("documents"))
+        for one, documents in values:
+            counts.row(_number_text(one) if isinstance(one, float) else one, documents)
+        output.table(counts)
+        output.line()
+
+
+def _value(hit: Hit, by: str, kind: str | None) -> Cell:
+    if kind and by not in hit.attributes:
+        return None  # it is where a zero would be
+    if kind == "date" and isinstance(hit.value, float):
+        try:
+            return datetime.fromtimestamp(hit.value, UTC).strftime("%Y-%m-%d %H:%M")
+        except (ValueError, OverflowError, OSError):
+            return _number_text(hit.value)
+    if kind == "number" and isinstance(hit.value, float):
+        return _number_text(hit.value)
+    return hit.value
+
+
+def _number_text(value: float) -> str:
+    return f"{value:,.0f}" if value.is_integer() else f"{value:,g}"
+
+
+def _counts(results: Results, start: int, after: str | None) -> str:
+    matches = "1 document matches" if results.total == 1 else f"{results.total:,} documents match"
+    if not len(results):
+        return matches
+    if after is not None:
+        return f"{matches}, {len(results):,} shown"
+    return f"{matches}, {start + 1:,} to {start + len(results):,} shown"
+
+
+# ---- export
+
+
+@click.command(
+    short_help="Write documents for a dedicated engine.",
+    epilog=examples(
+        "shardkit search export --mappings",
+        "shardkit search export --output docs.ndjson",
+        "shardkit search export 'kind:=markdown *' --index docs | split -l 2000 - docs.",
+    ),
+)
+@click.argument("words", metavar="[QUERY]", default="*")
+@config_option
+@component_option
+@name_option
+@click.option("-o", "--output", "file", type=click.Path(path_type=Path), help="Write to a file.")
+@click.option("--index", "target", help="What the index is called there.  [default: --name]")
+@click.option("--mappings", "only_mappings", is_flag=True, help="Write how to create it, only.")
+@common_options
+def export(
+    words: str,
+    where: str | None,
+    component: str,
+    name: str,
+    file: Path | None,
+    target: str | None,
+    only_mappings: bool,
+    as_json: bool,
+) -> None:
+    """Write all documents, or those that QUERY finds, in the bulk form of OpenSearch.
+
+    Two lines of JSON a document, which Elasticsearch takes as well. A file is put in its place when
+    it is complete.
+    """
+    output = Output(as_json)
+    with opened(where) as topology, query_errors():
+        found = existing(topology, component, name)
+        if only_mappings:
+            with _target(file) as out:
+                out.write(json.dumps(mappings(found.schema), indent=2) + "\n")
+            return
+        written = 0
+        with _target(file) as out, progress("documents") as tell:
+            total = found.search(words, num=0).total
+            for document in _documents(found, words):
+                out.write(bulk_lines(document, target or name))
+                written += 1
+                if written % _AT_ONCE == 0:
+                    tell("writing", written, max(total, written))
+    if file is not None and as_json:
+        output.document({"written": written, "file": str(file)})
+    elif file is not None:
+        output.note(f"{counted(written, 'document')} written to {file}")
+
+
+def _documents(found: SearchIndex[Blocking], words: str) -> Iterator[Document]:
+    """Yield what a query finds, with text; what is removed meanwhile is left out."""
+    for page in pages((hit.id for hit in found.all(words, num=10_000)), _AT_ONCE):
+        documents = found.get_many(page)
+        yield from (documents[key] for key in page if key in documents)
+
+
+@contextmanager
+def _target(file: Path | None) -> Iterator[TextIO]:
+    """Give what to write to: stdout, or a file that is put in its place at the end."""
+    if file is None:
+        yield sys.stdout
+        return
+    half = file.with_name(f"{file.name}.part")
+    try:
+        with half.open("w", encoding="utf-8") as out:
+            yield out
+        os.replace(half, file)
+    except BaseException:
+        half.unlink(missing_ok=True)
+        raise

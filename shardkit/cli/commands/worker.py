@@ -1,0 +1,215 @@
+"""``shardkit worker``: run a worker of task queues that a module has."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any
+
+import click
+from rich.status import Status
+
+import shardkit
+from shardkit.cli.options import (
+    INTERRUPTED,
+    common_options,
+    config_option,
+    examples,
+    is_url,
+    opened,
+)
+from shardkit.cli.output import Output
+from shardkit.cli.text import counted
+from shardkit.config.entry import Entry
+from shardkit.config.shard_map import ShardMap
+from shardkit.errors import ConfigError, ShardKitError
+from shardkit.kit import ENVIRONMENT
+from shardkit.queues.async_worker import AsyncWorker
+from shardkit.queues.worker import Worker
+from shardkit.queues.worker_base import MOST_CONCURRENCY, Summary
+
+
+@click.command(
+    short_help="Run a worker of task queues.",
+    epilog=examples(
+        "shardkit worker myapp.tasks:worker",
+        "shardkit worker myapp.tasks:worker --queue high --queue low --concurrency 8",
+        "shardkit worker myapp.tasks:make_worker --config configs/local.yaml --burst --json",
+    ),
+)
+@click.argument("spec", metavar="MODULE:WORKER")
+@config_option
+@click.option(
+    "-q", "--queue", "queues", multiple=True, help="Serve this queue; in order of priority."
+)
+@click.option(
+    "-n",
+    "--concurrency",
+    type=click.IntRange(1, MOST_CONCURRENCY),
+    help="How many tasks are worked on at a time.",
+)
+@click.option("--burst", is_flag=True, help="End when no task waits any more.")
+@click.option("-v", "--verbose", is_flag=True, help="Tell of every task.")
+@common_options
+def worker(
+    spec: str,
+    where: str | None,
+    queues: Sequence[str],
+    concurrency: int | None,
+    burst: bool,
+    verbose: bool,
+    as_json: bool,
+) -> int:
+    """Run a worker of task queues, until it is stopped.
+
+    WORKER is a Worker, or a function that makes one of a kit, which is opened from --config: an
+    async function gets an async kit, and makes an AsyncWorker. MODULE is looked for in the current
+    directory too.
+
+    SIGTERM and Ctrl-C stop it, and it finishes what it works on; a second one does not wait: what
+    it works on is given back. Exit codes: 0 it was stopped, or --burst is done; 1 it could not go
+    on; 130 it did not finish.
+    """
+    output = Output(as_json)
+    found = _load(spec)
+    ran: Worker | AsyncWorker
+
+    def prepare(made: Any) -> Worker | AsyncWorker:
+        if not isinstance(made, Worker | AsyncWorker):
+            raise ShardKitError(
+                f"{spec} is a {type(made).__name__}", "name a Worker, or a function that makes one"
+            )
+        if queues:
+            made.queues = list(queues)
+        if concurrency is not None:
+            made.concurrency = concurrency
+        return made
+
+    with _Log(output, verbose), output.busy("starting") as status:
+        if isinstance(found, Worker):
+            ran = _run(prepare(found), burst, status)
+        elif inspect.iscoroutinefunction(found):
+            ran = asyncio.run(_arun(where, found, prepare, burst, status))
+        elif isinstance(found, AsyncWorker) or not callable(found):
+            raise ShardKitError(
+                f"{spec} is no Worker and makes none",
+                "name a Worker, a function of a kit that makes one, or an async function of an "
+                "async kit that makes an AsyncWorker",
+            )
+        else:
+            with opened(where) as topology:
+                ran = _run(prepare(found(topology.kit)), burst, status)
+    if as_json:
+        output.document(ran.summary.as_dict())
+    else:
+        output.line(_said(ran.summary))
+    return INTERRUPTED if ran.left else 0
+
+
+def _run(found: Worker | AsyncWorker, burst: bool, status: Status | None) -> Worker:
+    if isinstance(found, AsyncWorker):
+        raise ShardKitError(
+            "an AsyncWorker was made by a function that is not async", "make it in an async def"
+        )
+    found.run(burst=burst, tell=_teller(found, status))
+    return found
+
+
+async def _arun(
+    where: str | None,
+    make: Callable[..., Any],
+    prepare: Callable[[Any], Worker | AsyncWorker],
+    burst: bool,
+    status: Status | None,
+) -> AsyncWorker:
+    if not where:
+        raise ConfigError(
+            f"no topology was named, and ${ENVIRONMENT} is not set",
+            f"say --config MAP|URL, or export {ENVIRONMENT}",
+        )
+    place = Entry({"url": where}, "config server") if is_url(where) else ShardMap.load(where)
+    async with await shardkit.aconnect(place) as kit:
+        made = prepare(await make(kit))
+        if not isinstance(made, AsyncWorker):
+            raise ShardKitError("an async function made a Worker", "have it make an AsyncWorker")
+        await made.run(burst=burst, tell=_teller(made, status))
+    return made
+
+
+def _load(spec: str) -> Any:
+    """Return what ``MODULE:WORKER`` names."""
+    module, colon, name = spec.partition(":")
+    if not (module and colon and name):
+        raise click.UsageError(f"{spec!r} is not MODULE:WORKER, such as myapp.tasks:worker")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        found = import_module(module)
+    except ImportError as error:
+        raise ShardKitError(
+            f"{module} cannot be imported: {error}", "run it where the module is found"
+        ) from error
+    try:
+        for part in name.split("."):
+            found = getattr(found, part)
+    except AttributeError:
+        raise ShardKitError(
+            f"{module} has no {name}", "name a Worker, or a function that makes one"
+        ) from None
+    return found
+
+
+def _teller(
+    found: Worker | AsyncWorker, status: Status | None
+) -> Callable[[Summary, int], object] | None:
+    if status is None:
+        return None
+
+    def tell(summary: Summary, running: int) -> None:
+        status.update(f"{', '.join(map(str, found.queues))}: {running} running, {_said(summary)}")
+
+    return tell
+
+
+def _said(summary: Summary) -> str:
+    said = [f"{counted(summary.done, 'task')} done"]
+    said += [
+        f"{count:,} {what}"
+        for count, what in (
+            (summary.failed, "failed"),
+            (summary.released, "given back"),
+            (summary.overtaken, "overtaken"),
+            (summary.errors, "errors"),
+        )
+        if count
+    ]
+    return ", ".join(said)
+
+
+class _Log(logging.Handler):
+    """Shows what the worker does, where every task is wanted; warnings are shown in any case."""
+
+    def __init__(self, output: Output, verbose: bool) -> None:
+        super().__init__()
+        self._output = output
+        self._logger = logging.getLogger("shardkit.queues")
+        self._verbose = verbose
+        self._before = self._logger.level
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno < logging.WARNING:
+            self._output.note(record.getMessage())
+
+    def __enter__(self) -> _Log:
+        if self._verbose:
+            self._logger.setLevel(logging.INFO)
+            self._logger.addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._logger.removeHandler(self)
+        self._logger.setLevel(self._before)

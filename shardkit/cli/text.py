@@ -1,0 +1,143 @@
+"""Short texts for tables and messages: lists of shards, reasons, sizes. Pure.
+
+Whatever comes from a server, a file or the command line passes through `printable`, so that no
+terminal obeys an escape sequence in a key, and `masked`, so that no URL shows its password.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from redis.exceptions import (
+    AuthenticationError,
+    AuthenticationWrongNumberOfArgsError,
+    NoPermissionError,
+    TimeoutError,  # noqa: A004 - redis-py's own
+)
+
+from shardkit.config.url import mask_url
+from shardkit.operations.commands import Shard
+
+_PROGRESSION = 4  # so many numbers in even steps are written as first, second, …, last
+_UNITS = ("B", "K", "M", "G", "T", "P")
+
+
+def printable(text: str) -> str:
+    """Return a text on one line, whatever cannot be printed written as an escape."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def masked(text: str) -> str:
+    """Return a message in which no URL shows a password."""
+    return re.sub(r"\b(?:rediss?|unix)://\S+", lambda match: mask_url(match[0]), text)
+
+
+def one_line(text: str) -> str:
+    """Return a message on one line; of several lines, as a log's end, the first and the last."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if len(lines) > 2:
+        lines = [lines[0], "…", lines[-1]]
+    return masked(printable(" ".join(lines)))
+
+
+def counted(number: int, what: str) -> str:
+    """Return ``1 shard`` or ``1,234 shards``."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
+def percent(part: int, whole: int) -> str:
+    """Return a share: ``50%``, or ``<1%`` where it is not quite nothing."""
+    if not whole:
+        return "-"
+    share = 100 * part / whole
+    return "<1%" if 0 < share < 1 else f"{share:.0f}%"
+
+
+def size(number: int) -> str:
+    """Return a number of bytes as people read it: ``1.2M``."""
+    value, unit = float(number), 0
+    while value >= 999.5 and unit < len(_UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    return f"{value:.1f}{_UNITS[unit]}" if unit and value < 99.95 else f"{value:.0f}{_UNITS[unit]}"
+
+
+def spans(numbers: Iterable[int]) -> str:
+    """Return numbers shortened: ``0-3``, ``0,4,…,252`` for even steps, ``1,5`` for few."""
+    rest = sorted(set(numbers))
+    written = []
+    while rest:
+        length = _even(rest)
+        first, last = rest[0], rest[length - 1]
+        if length > 2 and rest[1] - first == 1:
+            written.append(f"{first}-{last}")
+        elif length > _PROGRESSION:
+            written.append(f"{first},{rest[1]},…,{last}")
+        else:
+            length = 1
+            written.append(str(first))
+        rest = rest[length:]
+    return ",".join(written)
+
+
+def _even(numbers: Sequence[int]) -> int:
+    """Return how many of the first numbers are in even steps."""
+    length = min(2, len(numbers))
+    while (
+        length < len(numbers) and numbers[length] - numbers[length - 1] == numbers[1] - numbers[0]
+    ):
+        length += 1
+    return length
+
+
+def shard_list(shards: Iterable[Shard]) -> str:
+    """Return shards shortened, by component: ``hits unique unique:0,4,8,12``."""
+    numbers: dict[str, list[int]] = {}
+    whole = set()
+    for shard in shards:
+        of_component = numbers.setdefault(shard.component, [])
+        if shard.number is None:
+            whole.add(shard.component)
+        else:
+            of_component.append(shard.number)
+    words = []
+    for name, of_component in numbers.items():
+        words += [name] if name in whole else []
+        words += [f"{name}:{spans(of_component)}"] if of_component else []
+    return " ".join(words)
+
+
+def reason(error: Exception) -> str:
+    """Return why a server cannot be used, in a few words: ``connection refused``."""
+    text = str(error)
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    if isinstance(error, NoPermissionError):
+        return "no permission: the user may not do what is asked"
+    if isinstance(error, AuthenticationError | AuthenticationWrongNumberOfArgsError):
+        return "the user or password is refused"
+    found = re.fullmatch(r"Error (?:-?\d+ )?(?:while )?connecting to \S+?\.? (.*?)\.?", text)
+    if found:
+        text = re.sub(r"^\[Errno -?\d+\] ", "", found[1])
+        text = text[:1].lower() + text[1:]
+    return one_line(text) or type(error).__name__
+
+
+def server_of(address: str) -> str:
+    """Return an entry's address without its database: of ``a.internal:6379/1`` the server."""
+    return re.sub(r"/\d+$", "", address)
+
+
+def server_list(addresses: Iterable[str]) -> str:
+    """Return the servers of entries, shortened by host: ``a.internal:7101-7104 b:6379``."""
+    ports: dict[str, list[int]] = {}
+    others = []
+    for server in dict.fromkeys(map(server_of, addresses)):
+        host, _, port = server.rpartition(":")
+        if port.isdigit() and ":" not in host.strip("[]"):
+            ports.setdefault(host, []).append(int(port))
+        else:
+            others.append(server)
+    return " ".join([*(f"{host}:{spans(numbers)}" for host, numbers in ports.items()), *others])

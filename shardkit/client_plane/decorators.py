@@ -1,0 +1,335 @@
+"""Decorators that hand a function its connection.
+
+::
+
+    @kit.redis_connection("unique")                    # the component's unsharded entry
+    def expected_visitors(conn, day): ...
+
+    @kit.sharded_connection("unique", shards=16)       # the shard of the first argument
+    def count_visit(conn, session_id): ...
+
+    @kit.sharded_connection("timelines", key="user")   # the shard of the argument `user`
+    async def post(conn, text, user): ...              # an async function gets an awaiting client
+
+The connection is a redis-py client, found anew for every call: a look-up and a glance at the
+clock. A generator finds it when it is first advanced. In a method it comes right after ``self`` or
+``cls``: a function whose first parameter has one of these names is taken for a method.
+
+Decorators stack; the one next to ``def`` gives the first connection. A ``sharded_connection`` below
+another decorator needs ``key="name"``, since the first argument that it is called with is the upper
+one's connection.
+
+The wrapped function's signature, type and metadata are its own without the connection.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import AsyncGenerator, Callable, Generator
+from types import CoroutineType
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, overload
+
+import redis
+import redis.asyncio as aioredis
+
+from shardkit.errors import RoutingError
+from shardkit.operations.commands import Key
+
+P = ParamSpec("P")
+R = TypeVar("R")
+S = TypeVar("S")
+
+KeyOf: TypeAlias = str | Callable[..., Key] | None
+
+
+class Connections(Protocol):
+    """What decorators ask for connections: a kit's client plane, or the default kit's."""
+
+    def connection(self, component: str) -> Any:
+        """Return the client of a component's unsharded entry."""
+
+    def shard_connection(self, component: str, shards: int | None, key: Key) -> Any:
+        """Return the client of the shard of a key."""
+
+    def aconnection(self, component: str) -> Any:
+        """Return the awaiting client of a component's unsharded entry, or a coroutine of it."""
+
+    def ashard_connection(self, component: str, shards: int | None, key: Key) -> Any:
+        """Return the awaiting client of the shard of a key, or a coroutine of it."""
+
+
+class Decorator(Protocol):
+    """Removes a function's connection parameter; mypy and pyright see which one."""
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[redis.Redis, P], R], /) -> Callable[P, R]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[aioredis.Redis, P], R], /
+    ) -> Callable[P, R]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[redis.RedisCluster, P], R], /
+    ) -> Callable[P, R]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[aioredis.RedisCluster, P], R], /
+    ) -> Callable[P, R]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[S, redis.Redis, P], R], /
+    ) -> Callable[Concatenate[S, P], R]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[S, aioredis.Redis, P], R], /
+    ) -> Callable[Concatenate[S, P], R]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[S, redis.RedisCluster, P], R], /
+    ) -> Callable[Concatenate[S, P], R]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[S, aioredis.RedisCluster, P], R], /
+    ) -> Callable[Concatenate[S, P], R]: ...
+
+
+def redis_connection(connections: Connections, component: str) -> Decorator:
+    """Return a decorator that hands over the connection of a component's unsharded entry.
+
+    Args:
+        connections: the client plane.
+        component: the component's name.
+
+    Raises (the decorated function, when it is called):
+        MissingEntryError: the component has no unsharded entry; names the key.
+        ConfigError: where it lives cannot be read.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        if isinstance(function, staticmethod | classmethod):
+            return type(function)(decorate(function.__func__))
+        return _wrap(
+            function,
+            lambda args, kwargs: connections.connection(component),
+            lambda args, kwargs: connections.aconnection(component),
+        )
+
+    return decorate
+
+
+def sharded_connection(
+    connections: Connections,
+    component: str,
+    shards: int | None = None,
+    key: KeyOf = None,
+) -> Decorator:
+    """Return a decorator that hands over the connection of the shard of a key.
+
+    Args:
+        connections: the client plane.
+        component: the component's name.
+        shards: how many shards it has, checked at every call; None for as many as it has.
+        key: what is routed by: None for the first argument of the call, the name of a parameter,
+            or a function of the call's arguments (without self and connection) that returns it.
+
+    A component that has only an unsharded entry counts as one shard, without a number to check.
+
+    Raises (the decorated function, when it is called):
+        ShardCountError: the component has another number of shards.
+        MissingEntryError: an entry is missing; names its key.
+        InvalidKeyError: the key is neither text, bytes nor an integer.
+        ConfigError: where the component lives cannot be read.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        find, afind = connections.shard_connection, connections.ashard_connection
+        if isinstance(function, staticmethod | classmethod):
+            return type(function)(decorate(function.__func__))
+        position, name, other = _key_of(function, key)
+
+        def find_shard(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if len(args) > position:
+                return find(component, shards, args[position])
+            value = kwargs[name] if name in kwargs else other(args, kwargs)
+            return find(component, shards, value)
+
+        def afind_shard(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if len(args) > position:
+                return afind(component, shards, args[position])
+            value = kwargs[name] if name in kwargs else other(args, kwargs)
+            return afind(component, shards, value)
+
+        return _wrap(function, find_shard, afind_shard)
+
+    return decorate
+
+
+Find: TypeAlias = Callable[[tuple[Any, ...], dict[str, Any]], Any]
+
+
+def _wrap(function: Callable[..., Any], find: Find, afind: Find) -> Callable[..., Any]:
+    """Wrap a function in one of its own kind that finds the connection first."""
+    signature = inspect.signature(function)
+    parameters, before = _parameters(function)
+    kind = _called(function)
+    if inspect.isasyncgenfunction(kind):
+        wrapper = _async_generator(function, afind, before)
+    elif inspect.iscoroutinefunction(kind):
+        wrapper = (_async_method if before else _async_function)(function, afind)
+    elif inspect.isgeneratorfunction(kind):
+        wrapper = _generator(function, find, before)
+    else:
+        wrapper = (_method if before else _function)(function, find)
+    functools.update_wrapper(wrapper, function)
+    taken = parameters[before]
+    if taken.kind is not inspect.Parameter.VAR_POSITIONAL:
+        del parameters[before]
+    wrapper.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=parameters
+    )
+    wrapper.__annotations__ = {
+        name: hint
+        for name, hint in getattr(function, "__annotations__", {}).items()
+        if name != taken.name
+    }
+    return wrapper
+
+
+_BY_POSITION = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    inspect.Parameter.VAR_POSITIONAL,
+)
+
+
+def _parameters(function: Callable[..., Any]) -> tuple[list[inspect.Parameter], int]:
+    """Return a function's parameters, and which is its connection: 1 in a method, else 0."""
+    parameters = list(inspect.signature(function).parameters.values())
+    before = int(bool(parameters) and parameters[0].name in ("self", "cls"))
+    if len(parameters) <= before or parameters[before].kind not in _BY_POSITION:
+        raise RoutingError(
+            f"{_name(function)} takes no connection",
+            "give it a first parameter (after self) for it",
+        )
+    return parameters, before
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__qualname__", type(function).__name__)
+
+
+def _called(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function behind a partial one, or behind an object that can be called."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if not hasattr(function, "__name__"):
+        function = function.__call__  # type: ignore[operator]
+    return function
+
+
+def _function(function: Callable[..., Any], find: Find) -> Callable[..., Any]:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return function(find(args, kwargs), *args, **kwargs)
+
+    return wrapper
+
+
+def _method(function: Callable[..., Any], find: Find) -> Callable[..., Any]:
+    def wrapper(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return function(self, find(args, kwargs), *args, **kwargs)
+
+    return wrapper
+
+
+def _async_function(function: Callable[..., Any], afind: Find) -> Callable[..., Any]:
+    async def wrapper(*args: Any, **kwargs: Any) -> Any:
+        connection = afind(args, kwargs)
+        if type(connection) is CoroutineType:  # not "awaitable": redis-py's clients are that too
+            connection = await connection
+        return await function(connection, *args, **kwargs)
+
+    return wrapper
+
+
+def _async_method(function: Callable[..., Any], afind: Find) -> Callable[..., Any]:
+    async def wrapper(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        connection = afind(args, kwargs)
+        if type(connection) is CoroutineType:
+            connection = await connection
+        return await function(self, connection, *args, **kwargs)
+
+    return wrapper
+
+
+def _generator(function: Callable[..., Any], find: Find, before: int) -> Callable[..., Any]:
+    def wrapper(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+        connection = find(args[before:], kwargs)
+        return (yield from function(*args[:before], connection, *args[before:], **kwargs))
+
+    return wrapper
+
+
+def _async_generator(function: Callable[..., Any], afind: Find, before: int) -> Callable[..., Any]:
+    async def wrapper(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+        connection = afind(args[before:], kwargs)
+        if type(connection) is CoroutineType:
+            connection = await connection
+        inner = function(*args[:before], connection, *args[before:], **kwargs)
+        try:
+            value = await anext(inner)
+            while True:  # what `yield from` does for a plain generator
+                try:
+                    sent = yield value
+                except GeneratorExit:
+                    raise
+                except BaseException as error:
+                    value = await inner.athrow(error)
+                else:
+                    value = await inner.asend(sent)
+        except StopAsyncIteration:
+            return
+        finally:
+            await inner.aclose()
+
+    return wrapper
+
+
+_NEVER = sys.maxsize  # the position of an argument that is never given by position
+_NOBODY = ""  # the name of one that has none
+
+
+def _key_of(function: Callable[..., Any], key: KeyOf) -> tuple[int, str, Find]:
+    """Return the routing key's position and name among a call's arguments, and what else gives it.
+
+    The last is a function of the arguments of a call in which it is not given.
+    """
+    if callable(key):
+        return _NEVER, _NOBODY, lambda args, kwargs: key(*args, **kwargs)
+    parameters, before = _parameters(function)
+    parameters = parameters[before + 1 :]
+    variable = inspect.Parameter.VAR_KEYWORD
+    named = [p for p in parameters if p.kind is not variable and key in (None, p.name)]
+    if named:
+        name, default = named[0].name, named[0].default
+        by_position = named[0].kind in _BY_POSITION
+        position = parameters.index(named[0]) if by_position else _NEVER
+    elif key is not None and parameters and parameters[-1].kind is variable:
+        name, default, position = key, inspect.Parameter.empty, _NEVER
+    else:
+        wanted = f"parameter {key!r}" if key is not None else "parameter to route by"
+        raise RoutingError(
+            f"{_name(function)} has no {wanted}",
+            "say key= the name of a parameter, or a function of the call's arguments",
+        )
+
+    def without(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if default is inspect.Parameter.empty:
+            raise TypeError(
+                f"{_name(function)}() missing 1 required argument: {name!r}, which decides its "
+                "shard"
+            )
+        return default
+
+    return position, name, without

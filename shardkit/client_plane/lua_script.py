@@ -1,0 +1,207 @@
+"""Lua scripts for users of redis-py's clients: called like functions, loaded where missing.
+
+::
+
+    take = LuaScript('''
+        local there = tonumber(redis.call('GET', KEYS[1]) or 0)
+        if there < tonumber(ARGV[1]) then return false end
+        return redis.call('DECRBY', KEYS[1], ARGV[1])
+    ''')
+
+    take(timelines["stock:7"], keys=["stock:7"], args=[2])          # redis.Redis: the value
+    await take(await kit.client("stock"), ["stock:7"], [2])         # redis.asyncio.Redis: awaited
+    take(pipe, ["stock:7"], [2])                                    # a pipeline: collected
+
+docs/lua.md says what Lua values become on their way, and what to beware of.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Coroutine, Iterable
+from typing import Any, TypeAlias, TypeVar, overload
+
+import redis
+import redis.asyncio as aioredis
+from redis.asyncio.client import Pipeline as AsyncPipeline
+from redis.asyncio.cluster import ClusterPipeline as AsyncClusterPipeline
+from redis.client import Pipeline
+from redis.cluster import ClusterPipeline
+from redis.exceptions import NoScriptError
+
+from shardkit.client_plane.pipelines import AsyncShardedPipeline, ShardedPipeline
+from shardkit.errors import InvalidArgumentError
+from shardkit.operations.commands import Argument, Key, Script
+
+AnyPipeline: TypeAlias = (
+    Pipeline
+    | ClusterPipeline
+    | ShardedPipeline
+    | AsyncPipeline
+    | AsyncClusterPipeline
+    | AsyncShardedPipeline
+)
+Pipe = TypeVar("Pipe", bound=AnyPipeline)
+
+_PIPELINES = (
+    Pipeline,
+    ClusterPipeline,
+    ShardedPipeline,
+    AsyncPipeline,
+    AsyncClusterPipeline,
+    AsyncShardedPipeline,
+)
+# What a double holds exactly, and Lua's numbers are doubles.
+EXACT = 2**53 - 1
+
+
+class LuaScript:
+    """A script that can be called on any connection, also on servers that never saw it.
+
+    It is sent by its SHA-1, which is computed here. A server that lacks it is recognised by the
+    class of its error, and is sent the text, which it keeps.
+
+    Args:
+        text: the script.
+        name: what messages call it.
+
+    Attributes:
+        script: the same for operations: ``script_call(component, lua.script, keys, args)``.
+    """
+
+    def __init__(self, text: str, name: str = "script") -> None:
+        self.script = Script(name, text)
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap]  # redis-py's pipelines are clients
+        self,
+        conn: Pipe,
+        keys: Iterable[Key] = (),
+        args: Iterable[Argument] = (),
+        force_eval: bool = False,
+    ) -> Pipe: ...
+    @overload
+    def __call__(
+        self,
+        conn: redis.Redis | redis.RedisCluster,
+        keys: Iterable[Key] = (),
+        args: Iterable[Argument] = (),
+        force_eval: bool = False,
+    ) -> Any: ...
+    @overload
+    def __call__(
+        self,
+        conn: aioredis.Redis | aioredis.RedisCluster,
+        keys: Iterable[Key] = (),
+        args: Iterable[Argument] = (),
+        force_eval: bool = False,
+    ) -> Coroutine[Any, Any, Any]: ...
+    def __call__(
+        self,
+        conn: Any,
+        keys: Iterable[Key] = (),
+        args: Iterable[Argument] = (),
+        force_eval: bool = False,
+    ) -> Any:
+        """Run the script.
+
+        Args:
+            conn: a client of redis-py, as decorators and routers hand them out; or a pipeline of
+                redis-py's or of a router's.
+            keys: every key that the script touches; on a cluster all in one slot.
+            args: its other arguments.
+            force_eval: send the text at once.
+
+        Returns:
+            What the script returns, from an awaiting client a coroutine of it. A pipeline collects
+            the call and is returned; it sends the text, as a script that were missing then could
+            not be sent again in its turn.
+
+        Raises:
+            InvalidArgumentError: keys or args are a single text.
+            redis.exceptions.ResponseError: the script failed. What it wrote before stays written.
+
+        Cost: one round trip; on a server that lacks the script two, once.
+        """
+        given = _listed(keys, "keys")
+        sent = (len(given), *given, *_listed(args, "args"))
+        client: Any = conn
+        if force_eval or isinstance(conn, _PIPELINES):
+            # Not by a method of that name: a cluster's pipeline has none.
+            return client.execute_command("EVAL", self.script.text, *sent)
+        if isinstance(conn, aioredis.Redis | aioredis.RedisCluster):
+            return self._awaited(client, sent)
+        try:
+            return client.evalsha(self.script.sha, *sent)
+        except NoScriptError:
+            return client.eval(self.script.text, *sent)
+
+    async def _awaited(self, conn: Any, sent: tuple[Any, ...]) -> Any:
+        try:
+            return await conn.evalsha(self.script.sha, *sent)
+        except NoScriptError:
+            return await conn.eval(self.script.text, *sent)
+
+    def __repr__(self) -> str:
+        return f"LuaScript({self.script.name!r}, sha={self.script.sha[:8]})"
+
+
+def to_json(value: Any) -> str:
+    """Encode a value for a script's ARGV; the script reads it by ``cjson.decode(ARGV[1])``.
+
+    Args:
+        value: what JSON can say: dictionaries with keys of text, lists, text, numbers, booleans,
+            None.
+
+    Raises:
+        InvalidArgumentError: JSON cannot say it, or Lua's numbers cannot hold it exactly.
+    """
+    _check_exact(value)
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidArgumentError(
+            f"a value for a script cannot be said in JSON: {error}", "give plain values"
+        ) from None
+
+
+def from_json(reply: str | bytes | None) -> Any:
+    """Decode what a script returned by ``cjson.encode(…)``.
+
+    Args:
+        reply: the reply, decoded or not; None, a script's nil or false, stays None.
+
+    Raises:
+        InvalidArgumentError: it is no JSON.
+    """
+    if reply is None:
+        return None
+    try:
+        return json.loads(reply)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"a script's reply is no JSON: {error}", "have it return cjson.encode(…)"
+        ) from None
+
+
+def _listed(values: Iterable[Any], what: str) -> list[Any]:
+    if isinstance(values, str | bytes):
+        raise InvalidArgumentError(
+            f"{what}={values!r} is a single text", f"give a list: {what}=[{values!r}]"
+        )
+    return list(values)
+
+
+def _check_exact(value: Any) -> None:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if not isinstance(key, str):
+                raise InvalidArgumentError(f"{key!r} is no key of a JSON object", "give text")
+            _check_exact(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            _check_exact(inner)
+    elif isinstance(value, int) and abs(value) > EXACT:
+        raise InvalidArgumentError(
+            f"{value} is more than Lua's numbers hold exactly", "give it as text"
+        )

@@ -1,0 +1,395 @@
+"""Pipelines over shards: redis-py's commands for many keys, each routed by its keys.
+
+::
+
+    pipe = timelines.pipeline()
+    pipe.zadd("home:1", {"7": 1.0}).zadd("home:2", {"7": 1.0}).mget("a", "b", "c")
+    added, added_too, values = pipe.execute()      # one exchange with each shard, all at once
+
+A command whose keys live on different shards is refused before anything is sent: it could not be
+right. Six commands can be split and their replies merged without a change of meaning, because each
+of their keys is a matter of its own:
+
+======================== ==============================================
+MGET                     each key's value, in the order of the keys
+MSET                     True; atomic on each shard, not over them
+DEL UNLINK EXISTS TOUCH  the sum
+======================== ==============================================
+
+Replies are what redis-py's own pipeline would give, as the shard's client is configured. The
+commands for one shard are executed in the order of the calls; one that may block (BLPOP) has an
+exchange of its own, after what precedes it there and before what follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Any, Literal, NamedTuple, NoReturn, Self, TypeAlias
+
+from redis.client import EMPTY_RESPONSE, NEVER_DECODE
+from redis.commands import AsyncCoreCommands, CoreCommands
+from redis.utils import str_if_bytes
+
+from shardkit.client_plane.lookup import ClientPlane
+from shardkit.config.component import Component, entry_key
+from shardkit.connections.clients import AsyncClient, Client
+from shardkit.errors import CrossShardError, RoutingError, ShardFailure
+from shardkit.operations.commands import (
+    Command,
+    Key,
+    Locate,
+    Partial,
+    Replies,
+    Reply,
+    Shard,
+    raise_failures,
+)
+from shardkit.routing.command_keys import blocking_seconds, command_name, key_positions
+from shardkit.transport.grouping import locate
+from shardkit.transport.resp import pack
+
+_SUMMED = frozenset({"DEL", "UNLINK", "EXISTS", "TOUCH"})
+_SPLIT = _SUMMED | {"MGET", "MSET"}
+_TRANSACTIONS = frozenset({"WATCH", "UNWATCH", "MULTI", "EXEC", "DISCARD"})
+_SUBSCRIPTIONS = frozenset({"SSUBSCRIBE", "SUNSUBSCRIBE"})  # the others have no key
+
+Place: TypeAlias = tuple[Shard, int | None]
+
+
+class _Collected(NamedTuple):
+    """A command as redis-py gives it to execute_command."""
+
+    args: tuple[Any, ...]
+    options: dict[str, Any]
+
+
+class _Piece:
+    """What one shard gets of a command: all of it, or of a split one the keys that live there.
+
+    Attributes:
+        shard: the shard.
+        command: what is sent.
+        keys: which of the command's keys these are.
+        undecoded: its reply is bytes whatever the client decodes.
+        reply: what came back.
+    """
+
+    __slots__ = ("command", "keys", "reply", "shard", "undecoded")
+
+    def __init__(
+        self, shard: Shard, key: Key, args: tuple[Any, ...], keys: Sequence[int], undecoded: bool
+    ) -> None:
+        block = blocking_seconds(args)
+        name = str_if_bytes(args[0])
+        if " " in name:  # redis-py joins sub-commands to the name; servers want them apart
+            args = (*name.split(), *args[1:])
+        self.shard = shard
+        self.command = Command(shard, key, args, block=block)
+        self.keys = keys
+        self.undecoded = undecoded
+        self.reply: Reply = None
+
+
+class _Collecting:
+    """A list of commands for the keys of one component.
+
+    Args:
+        plane: where clients come from; looked at when the pipeline is executed.
+        component: the component.
+        shards: how many shards the caller says it has.
+    """
+
+    _event_dispatcher: Any = None  # redis-py's commands declare that they want one
+
+    def __init__(self, plane: Any, component: str, shards: int | None = None) -> None:
+        self._plane = plane
+        self._component = component
+        self._shards = shards
+        self._commands: list[_Collected] = []
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Collect a command: its name and arguments."""
+        self._commands.append(_Collected(args, options))
+        return self
+
+    def reset(self) -> None:
+        """Forget what was collected."""
+        self._commands = []
+
+    def watch(self, *names: Key) -> NoReturn:
+        """Refuse: see `multi`."""
+        raise _no_transaction("WATCH")
+
+    def unwatch(self) -> NoReturn:
+        """Refuse: see `multi`."""
+        raise _no_transaction("UNWATCH")
+
+    def multi(self) -> NoReturn:
+        """Refuse: nothing is atomic over shards.
+
+        Raises:
+            RoutingError: always.
+        """
+        raise _no_transaction("MULTI")
+
+    def _take(self) -> list[_Collected]:
+        commands, self._commands = self._commands, []
+        return commands
+
+    def __len__(self) -> int:
+        return len(self._commands)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._component!r}, {len(self)} commands)"
+
+
+class ShardedPipeline(_Collecting, CoreCommands):  # type: ignore[misc]  # no watch, no multi
+    """Commands for the keys of one component, executed together.
+
+    Has every command method of redis-py's pipeline; each collects and returns the pipeline. Made
+    by `KeyShardedConnection.pipeline`. It can be used again once it was executed, also if that
+    failed; what was collected is forgotten then.
+    """
+
+    _is_async_client: Literal[False] = False  # how redis-py's commands tell types their replies
+
+    def execute(self, raise_on_error: bool = True) -> list[Any]:
+        """Send what was collected and return the replies, in the order of the calls.
+
+        Args:
+            raise_on_error: raise what failed, as one group; otherwise each failure stands in its
+                command's slot, as a ShardFailure. Either way everything else was executed.
+
+        Raises:
+            ShardErrors: commands failed.
+            CrossShardError: a command's keys live on different shards; nothing was sent.
+            RoutingError: a command is not known, has no key, or is part of a transaction; nothing
+                was sent.
+            InvalidArgumentError: an argument is neither text, bytes nor a number; nothing was sent.
+            ConfigError: where the component lives is not known, or its shard count differs.
+            ClosedError: the kit is closed.
+
+        Cost: one exchange with each shard concerned, all at the same time.
+        """
+        commands = self._take()
+        plane: ClientPlane = self._plane.plane()
+        component = plane.topology.component(self._component)
+        component.require_shards(self._shards)
+        cuts = _cut_all(commands, component)
+        for raw, pieces in _exchanges(cuts, component):
+            link = plane.link(component, raw=raw)
+            _deal(pieces, link.send(Partial(piece.command for piece in pieces)))
+
+        def client(shard: Shard) -> Client:
+            return plane.clients.get(component, shard.number)
+
+        return _finish(commands, cuts, client, raise_on_error)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.reset()
+
+
+class AsyncShardedPipeline(_Collecting, AsyncCoreCommands):  # type: ignore[misc]  # redis-py's
+    """The awaiting `ShardedPipeline`: command methods collect, ``execute`` is awaited."""
+
+    _is_async_client: Literal[True] = True
+
+    async def execute(self, raise_on_error: bool = True) -> list[Any]:
+        """Send what was collected and return the replies; see `ShardedPipeline.execute`."""
+        commands = self._take()
+        plane: ClientPlane = self._plane.plane()
+        component = await plane.topology.acomponent(self._component)
+        component.require_shards(self._shards)
+        cuts = _cut_all(commands, component)
+        for raw, pieces in _exchanges(cuts, component):
+            link = plane.alink(component, raw=raw)
+            _deal(pieces, await link.send(Partial(piece.command for piece in pieces)))
+
+        def client(shard: Shard) -> AsyncClient:
+            return plane.clients.aget(component, shard.number)
+
+        return _finish(commands, cuts, client, raise_on_error)
+
+    def __await__(self) -> Generator[Any, Any, Self]:
+        """Allow ``await pipe.get(key)``, as redis-py's pipeline does; nothing is waited for."""
+        yield from ()
+        return self
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self.reset()
+
+
+def _no_transaction(name: str) -> RoutingError:
+    return RoutingError(
+        f"{name}: a pipeline over shards is no transaction",
+        "use router[key].pipeline() for the keys of one shard",
+    )
+
+
+# All that follows works with one version of the component, looked up once for each execution: what
+# is cut by one version must not be sent by another.
+
+
+def _cut_all(commands: Sequence[_Collected], component: Component) -> list[list[_Piece]]:
+    """Return the pieces of each command."""
+    cuts = []
+    for n, command in enumerate(commands):
+        try:
+            cuts.append(_cut(command, component))
+        except RoutingError as error:
+            message = f"command {n + 1}, {error.message}"
+            raise type(error)(message, error.remedy) from None
+    return cuts
+
+
+def _cut(command: _Collected, component: Component) -> list[_Piece]:
+    """Cut a command into what each shard gets of it: one piece, if it cannot be split."""
+    args, options = command
+    if EMPTY_RESPONSE in options:
+        return []  # redis-py answers it without a server
+    name, positions = command_name(args), key_positions(args)
+    if name in _TRANSACTIONS:
+        raise _no_transaction(name)
+    if name in _SUBSCRIPTIONS:
+        raise RoutingError(f"{name}: a pipeline cannot listen", "use router[key].pubsub()")
+    if not positions:
+        raise RoutingError(
+            f"{name}: it has no key to route by", "send it to each shard: for client in router"
+        )
+    undecoded = NEVER_DECODE in options
+    if len(positions) == 1:
+        key = args[positions[0]]
+        return [_Piece(component.shard_of(key), key, args, (0,), undecoded)]
+    places = _places([args[position] for position in positions], component)
+    if len(places) == 1:
+        [(shard, _)] = places
+        return [_Piece(shard, args[positions[0]], args, range(len(positions)), undecoded)]
+    if name not in _SPLIT:
+        shown = ", ".join(dict.fromkeys(str(shard) for shard, _ in places))
+        raise CrossShardError(
+            f"{name}: its keys live on different shards ({shown})",
+            "keep keys that are used together on one shard by a common {tag} in their names",
+        )
+    width = 2 if name == "MSET" else 1
+    return [
+        _Piece(
+            shard,
+            args[positions[mine[0]]],
+            (args[0], *(args[positions[i] + w] for i in mine for w in range(width))),
+            mine,
+            undecoded,
+        )
+        for (shard, _), mine in places.items()
+    ]
+
+
+def _places(keys: Sequence[Key], component: Component) -> dict[Place, list[int]]:
+    """Return which of the keys live where: in which shard and, on a cluster, which slot."""
+    request = Locate([(component.name, key) for key in keys])
+    places: dict[Place, list[int]] = {}
+    for n, place in enumerate(locate(request, {component.name: component})):
+        places.setdefault(place, []).append(n)
+    return places
+
+
+def _exchanges(
+    cuts: Sequence[Sequence[_Piece]], component: Component
+) -> Iterator[tuple[bool, list[_Piece]]]:
+    """Yield what goes out together, and whether over a link that leaves replies undecoded.
+
+    Mostly that is everything. But what blocks has a connection of its own, and so has what is not
+    decoded where the client decodes: they wait for what precedes them on their shard, and what
+    follows waits for them.
+    """
+    exchanges: dict[tuple[int, bool], list[_Piece]] = {}
+    latest: dict[Shard, tuple[int, object]] = {}
+    for cut in cuts:
+        for piece in cut:
+            raw = piece.undecoded and _decodes(component, piece.shard)
+            kind = object() if piece.command.block is not None else raw
+            turn, before = latest.get(piece.shard, (0, kind))
+            turn += kind != before
+            latest[piece.shard] = turn, kind
+            exchanges.setdefault((turn, raw), []).append(piece)
+    if len(exchanges) > 1:  # what cannot be sent is found before anything is
+        for pieces in exchanges.values():
+            for piece in pieces:
+                pack(piece.command.args)
+    for turn, raw in sorted(exchanges):
+        yield raw, exchanges[turn, raw]
+
+
+def _decodes(component: Component, shard: Shard) -> bool:
+    entry = component.entry_of(shard)
+    return bool(entry.resolved(entry_key(*shard)).get("decode_responses", False))
+
+
+def _deal(pieces: Sequence[_Piece], replies: Replies) -> None:
+    for piece, reply in zip(pieces, replies, strict=True):
+        piece.reply = reply
+
+
+def _finish(
+    commands: Sequence[_Collected],
+    cuts: Sequence[Sequence[_Piece]],
+    client: Callable[[Shard], Any],
+    raise_on_error: bool,
+) -> list[Any]:
+    """Give each reply the form that redis-py's own clients give it; raise failures if asked."""
+    finished = Replies()
+    callbacks: dict[Shard, Any] = {}
+    for (args, options), cut in zip(commands, cuts, strict=True):
+        reply = _merged(args, cut) if cut else options[EMPTY_RESPONSE]
+        if isinstance(reply, ShardFailure):
+            finished.failed = True
+        elif cut:
+            shard = cut[0].shard
+            if shard not in callbacks:
+                callbacks[shard] = _callbacks(client(shard))
+            callback = callbacks[shard].get(args[0])
+            if callback is not None:
+                for name in _NOT_OF_CALLBACKS & options.keys():
+                    del options[name]
+                reply = callback(reply, **options)
+        finished.append(reply)
+    if finished.failed and raise_on_error:
+        raise_failures(finished)
+    return list(finished)
+
+
+def _merged(args: Sequence[Any], cut: Sequence[_Piece]) -> Reply:
+    """Merge the replies to a command's pieces; a failure of one is a failure of all."""
+    if len(cut) == 1:
+        return cut[0].reply
+    failed = next((piece.reply for piece in cut if isinstance(piece.reply, ShardFailure)), None)
+    if failed is not None:
+        return failed
+    name = command_name(args)
+    if name in _SUMMED:
+        return sum(piece.reply for piece in cut)
+    if name == "MSET":
+        return cut[0].reply
+    values: list[Reply] = [None] * sum(len(piece.keys) for piece in cut)
+    for piece in cut:
+        for index, value in zip(piece.keys, piece.reply, strict=True):
+            values[index] = value
+    return values
+
+
+_NOT_OF_CALLBACKS = frozenset({"keys", EMPTY_RESPONSE, NEVER_DECODE})
+
+
+def _callbacks(client: Any) -> Any:
+    if hasattr(client, "response_callbacks"):
+        return client.response_callbacks
+    node = client.get_default_node()  # a cluster's
+    return getattr(node, "redis_connection", node).response_callbacks

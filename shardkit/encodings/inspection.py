@@ -1,0 +1,140 @@
+"""Looking at keys: how they are stored, how many entries they have, what they take.
+
+::
+
+    TYPE ─► OBJECT ENCODING, MEMORY USAGE, HLEN … ─► HSCAN … of those that are not compact
+
+Reads only, and of everything that is compact no entry. Cheap enough for thousands of keys; nobody
+should look at a million at a time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from shardkit.encodings.limits import Seen, check
+from shardkit.errors import ShardFailure, ShardUnavailable
+from shardkit.operations.commands import Columns, Command, Key, Partial, Replies, To, raise_failures
+from shardkit.operations.operation import Operation, pages
+from shardkit.routing.keys import key_bytes
+
+KEYS_AT_ONCE: Final = 250  # three commands each
+# Of a key that is not compact so many entries are read for the longest one, a page at a time.
+_ENTRIES_READ: Final = 5_000
+_PAGE: Final = 1_000
+_SCANNED_AT_ONCE: Final = 10
+
+_LENGTHS: Final = {
+    "string": "STRLEN",
+    "hash": "HLEN",
+    "set": "SCARD",
+    "zset": "ZCARD",
+    "list": "LLEN",
+    "stream": "XLEN",
+}
+
+
+class _Scan(NamedTuple):
+    """What reads a type's entries page by page, what it gives for each, and what of that is text.
+
+    A score is none: it has no limit.
+    """
+
+    command: str
+    width: int
+    texts: int
+
+
+_SCANS: Final = {
+    "hash": _Scan("HSCAN", 2, 2),
+    "set": _Scan("SSCAN", 1, 1),
+    "zset": _Scan("ZSCAN", 2, 1),
+}
+_INTEGER: Final = re.compile(rb"0|-?[1-9][0-9]{0,18}")
+
+
+def look(to: To, keys: Iterable[Key]) -> Operation[list[Seen]]:
+    """Return how keys are stored; those that are not there are left out.
+
+    Args:
+        to: a component, or a shard.
+        keys: any number of them, also a generator.
+
+    Raises:
+        ShardErrors: a shard failed.
+
+    Cost: two exchanges for every 250 keys, and for those that are not compact one for each 1,000
+    of their entries, of which 5,000 are read at most.
+    """
+    found: list[Seen] = []
+    for page in pages(keys, KEYS_AT_ONCE):
+        found += yield from _look(to, page)
+    return found
+
+
+def _look(to: To, keys: Sequence[Key]) -> Operation[list[Seen]]:
+    types = yield Columns(to, "TYPE", keys, idempotent=True)
+    kinds = {key: t.decode() for key, t in zip(keys, types, strict=True) if t != b"none"}
+    batch = Partial()
+    for key, kind in kinds.items():
+        batch.append(Command(to, key, ("OBJECT", "ENCODING", key), idempotent=True))
+        batch.append(Command(to, key, ("MEMORY", "USAGE", key), idempotent=True))
+        length = (_LENGTHS.get(kind, "EXISTS"), key)
+        batch.append(Command(to, key, length, idempotent=True))
+    if not batch:
+        return []
+    replies = yield batch
+    raise_failures(Replies(reply for reply in replies if isinstance(reply, ShardUnavailable)))
+    found: list[Seen] = []
+    for (key, kind), n in zip(kinds.items(), range(0, len(replies), 3), strict=True):
+        encoding, taken, length = replies[n : n + 3]
+        if not isinstance(encoding, bytes) or not isinstance(length, int):
+            continue  # gone meanwhile, or of another type by now
+        taken = taken if isinstance(taken, int) else None
+        found.append(Seen(key_bytes(key), kind, encoding.decode(), length, taken))
+    loose = [
+        n for n, seen in enumerate(found) if seen.type in _SCANS and not check(seen, None).compact
+    ]
+    for some in pages(loose, _SCANNED_AT_ONCE):
+        measured = yield from _measured(to, [found[n] for n in some])
+        for n, seen in zip(some, measured, strict=True):
+            found[n] = seen
+    return found
+
+
+def _measured(to: To, keys: Sequence[Seen]) -> Operation[list[Seen]]:
+    """Return keys with what their entries are like, as far as they are read."""
+    entries: dict[bytes, list[bytes]] = {seen.key: [] for seen in keys}
+    types = {seen.key: seen.type for seen in keys}
+    cursors = dict.fromkeys(entries, b"0")
+    while cursors:
+        replies = yield Partial(
+            Command(to, key, (_SCANS[types[key]].command, key, cursor, "COUNT", _PAGE), None, True)
+            for key, cursor in cursors.items()
+        )
+        again = {}
+        for key, reply in zip(cursors, replies, strict=True):
+            if isinstance(reply, ShardFailure):
+                continue  # nobody may look, or it is another type by now
+            scan = _SCANS[types[key]]
+            cursor, texts = reply
+            entries[key] += (text for n, text in enumerate(texts) if n % scan.width < scan.texts)
+            if cursor != b"0" and len(entries[key]) < _ENTRIES_READ:
+                again[key] = cursor
+        cursors = again
+    return [
+        replace(
+            seen,
+            longest=max(map(len, entries[seen.key]), default=None),
+            integers=seen.type == "set" and all(map(_is_integer, entries[seen.key])),
+        )
+        for seen in keys
+    ]
+
+
+def _is_integer(text: bytes) -> bool:
+    """Whether a server keeps a member as an integer: as it would write it, in 64 bits."""
+    return bool(_INTEGER.fullmatch(text)) and -(2**63) <= int(text) < 2**63

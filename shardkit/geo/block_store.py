@@ -1,0 +1,183 @@
+"""What a generation consists of: blocks, cities, and lists of its blocks.
+
+::
+
+    ip2city:3512345:4:c0a8      STRING  a block                  (`shardkit.geo.blocks`)
+    ip2city:3512345:cities:7    HASH    cities                   (`shardkit.geo.city_table`)
+    ip2city:3512345:keys:0      STRING  which 1,000 blocks there are, 13 bytes each
+    ip2city:3512345:keys:1      …       written before those are: so none is ever forgotten
+
+    a block there:  level (1 byte), page (4 bytes; 2**32 - 1: none), bucket (8 bytes)
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, TypeAlias
+
+from shardkit.errors import StructureError
+from shardkit.geo.blocks import LEVELS, WHOLE, Block, blocks
+from shardkit.geo.city_table import CityTable
+from shardkit.geo.generations import Generation, Generations, superseded
+from shardkit.geo.import_ranges import Intake
+from shardkit.geo.local_copy import LocalCities, Tables
+from shardkit.geo.models import City
+from shardkit.operations.commands import Argument, Columns, Command
+from shardkit.operations.operation import Driver, Operation, pages
+
+Progress: TypeAlias = Callable[[str, int], None]
+
+BLOCKS_AT_ONCE: Final = 1000
+BYTES_AT_ONCE: Final = 4_000_000
+CITIES_AT_ONCE: Final = 10_000
+_LISTED: Final = struct.Struct("<BIQ")
+_NO_PAGE: Final = 2**32 - 1
+
+
+class Store:
+    """Reads and writes whole generations.
+
+    Args:
+        driver: of the deferred face.
+        component: where they live.
+        name: the prefix of their keys.
+        generations: which there are.
+    """
+
+    def __init__(self, driver: Driver, component: str, name: str, generations: Generations) -> None:
+        self._driver = driver
+        self._component = component
+        self._name = name
+        self._generations = generations
+
+    def block_key(self, generation: int, level: int, bucket: int, page: int = WHOLE) -> str:
+        """Return the key of a block."""
+        return f"{self._name}:{generation}:{LEVELS[level].suffix(bucket, page)}"
+
+    def table(self, generation: int) -> CityTable:
+        """Return the cities of a generation."""
+        return CityTable(self._driver, self._component, f"{self._name}:{generation}:cities")
+
+    def write(
+        self, number: int, intake: Intake, progress: Progress, now: float
+    ) -> Operation[Generation]:
+        """Write all that an import reads; return what to switch to.
+
+        Raises:
+            StructureError: no range could be read, or another import has begun.
+        """
+        table = self.table(number)
+        for some in pages(intake.cities(), CITIES_AT_ONCE):
+            yield from table.write(some)
+            progress("cities", intake.numbered)
+        if not intake.read:
+            first = "".join(f" ({skipped})" for skipped in intake.first_skipped[:1])
+            raise StructureError(
+                f"{self._name}: no range could be read, {intake.skipped:,} lines were skipped"
+                f"{first}",
+                "say how the file is laid out; nothing was changed",
+            )
+        levels: set[int] = set()
+        count = 0
+        for turn, portion in enumerate(portions(blocks(intake.ranges()))):
+            yield from self._write_blocks(number, turn, portion)
+            levels |= {block.level for block in portion}
+            count += len(portion)
+            progress("blocks", count)
+        return Generation(
+            number, intake.read, intake.numbered, count, tuple(sorted(levels)), int(now)
+        )
+
+    def _write_blocks(self, number: int, turn: int, portion: Sequence[Block]) -> Operation[None]:
+        """Write blocks, after the list of them."""
+        listed = b"".join(
+            _LISTED.pack(level, _NO_PAGE if page == WHOLE else page, bucket)
+            for level, bucket, page, _ in portion
+        )
+        key = self._list_key(number, turn)
+        [alive, _] = yield [
+            self._generations.alive(number),
+            Command(self._component, key, ("SET", key, listed), None, True),
+        ]
+        if not alive:
+            raise superseded(self._generations.key)
+        keys = [self.block_key(number, *block[:3]) for block in portion]
+        contents = [block.content for block in portion]
+        yield Columns(self._component, "SET", keys, contents, idempotent=True, coalesced=True)
+
+    def expire(self, number: int, seconds: int) -> Operation[None]:
+        """Have a generation expire."""
+        yield from self._to_all_blocks(number, "EXPIRE", seconds)
+        yield from self.table(number).expire(seconds)
+
+    def remove(self, number: int) -> Operation[None]:
+        """Remove a generation, also one that is not complete."""
+        yield from self.table(number).delete()
+        yield from self._to_all_blocks(number, "UNLINK")
+
+    def load(self, generation: Generation) -> Operation[LocalCities | None]:
+        """Load a generation into this process; None if some of it is missing."""
+        tables = Tables()
+        number, count, turn = generation.number, 0, 0
+        while (listed := (yield from self._listed(number, turn))) is not None:
+            keys = [self.block_key(number, *block) for block in listed]
+            contents = yield Columns(self._component, "GET", keys, idempotent=True, coalesced=True)
+            for (level, bucket, _), content in zip(listed, contents, strict=True):
+                if content is None:
+                    return None
+                tables.add(level, bucket, content)
+            count += len(listed)
+            turn += 1
+        if count != generation.blocks:
+            return None
+        cities: list[City] = []
+        table = self.table(number)
+        for some in pages(range(generation.cities), CITIES_AT_ONCE):
+            for city in (yield from table.read(some)):
+                if city is None:
+                    return None
+                cities.append(city)
+        return LocalCities(generation, tables, cities)
+
+    def _listed(self, number: int, turn: int) -> Operation[list[tuple[int, int, int]] | None]:
+        """Return the (level, bucket, page) of one list; None if there are no more."""
+        key = self._list_key(number, turn)
+        [listed] = yield [Command(self._component, key, ("GET", key), None, True)]
+        if listed is None:
+            return None
+        return [
+            (level, bucket, WHOLE if page == _NO_PAGE else page)
+            for level, page, bucket in _LISTED.iter_unpack(listed)
+        ]
+
+    def _to_all_blocks(self, number: int, name: str, *args: Argument) -> Operation[None]:
+        """Send a command for every block, and then for the lists.
+
+        The first list comes last: so whatever fails, it can be done again.
+        """
+        turn = 0
+        while (listed := (yield from self._listed(number, turn))) is not None:
+            keys = [self.block_key(number, *block) for block in listed]
+            yield Columns.each(self._component, name, keys, *args, idempotent=True)
+            turn += 1
+        for list_turn in reversed(range(turn)):
+            key = self._list_key(number, list_turn)
+            yield [Command(self._component, key, (name, key, *args), None, True)]
+
+    def _list_key(self, number: int, turn: int) -> str:
+        return f"{self._name}:{number}:keys:{turn}"
+
+
+def portions(made: Iterable[Block]) -> Iterator[list[Block]]:
+    """Cut blocks into lists of at most 1,000 blocks, and of not much more than 4 MB."""
+    portion: list[Block] = []
+    size = 0
+    for block in made:
+        portion.append(block)
+        size += len(block.content)
+        if len(portion) >= BLOCKS_AT_ONCE or size >= BYTES_AT_ONCE:
+            yield portion
+            portion, size = [], 0
+    if portion:
+        yield portion

@@ -1,0 +1,202 @@
+"""From what a reader gives, in any order, to ranges in order that do not overlap.
+
+::
+
+    City, Range, City, Skipped, Range, …        as it is read
+      │  cities numbered 0, 1, 2, … as they come and passed on; lines that were skipped counted
+      ▼
+    (first, last, number), …                    sorted; more than 200,000 through a temporary file
+      │  the narrowest wins where ranges overlap; of equal ones the last
+      ▼
+    (first, last, number), …                    disjoint, and merged where they adjoin
+
+    in    10.0.0.0/8 is 0     10.1.0.0/16 is 1
+    out   10.0.0.0 to 10.0.255.255 is 0, 10.1.0.0/16 is 1, 10.2.0.0 to 10.255.255.255 is 0
+
+In memory are 200,000 ranges at a time, and the ids of the cities; so it does not matter how many
+ranges there are.
+"""
+
+from __future__ import annotations
+
+import heapq
+import pickle
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from operator import itemgetter
+from typing import Any, BinaryIO, Final, TypeAlias
+
+from shardkit.errors import InvalidArgumentError
+from shardkit.geo.models import City, Item, Range, Skipped
+from shardkit.structures.base.arguments import shown
+
+RANGES_IN_MEMORY: Final = 200_000
+SKIPPED_KEPT: Final = 10
+MOST_CITIES: Final = 2**32 - 1  # the number after the last one says that there is no city
+_RANGES_A_BLOCK: Final = 2_000
+
+Numbered: TypeAlias = tuple[int, int, int]
+
+
+class Intake:
+    """One import's input, read once: first all of `cities`, then `ranges`.
+
+    Args:
+        items: what a reader gives.
+        in_memory: how many ranges may be in memory.
+
+    Attributes:
+        read: how many ranges were read and are used.
+        numbered: how many cities there are.
+        skipped: how many lines could not be used.
+        first_skipped: the first few of them.
+    """
+
+    def __init__(self, items: Iterable[Item], in_memory: int = RANGES_IN_MEMORY) -> None:
+        self._items = items
+        self._in_memory = in_memory
+        self._numbers: dict[City | int | str, int] = {}
+        self._ranges: list[Numbered] = []
+        self._files = ExitStack()
+        self._runs: list[_Run] = []
+        self.read = 0
+        self.numbered = 0
+        self.skipped = 0
+        self.first_skipped: list[Skipped] = []
+
+    def close(self) -> None:
+        """Remove the temporary file."""
+        self._files.close()
+        self._runs.clear()
+        self._ranges.clear()
+        self._numbers.clear()
+
+    def cities(self) -> Iterator[tuple[int, City]]:
+        """Read everything; give out each city with its number when it comes first.
+
+        Raises:
+            InvalidArgumentError: an item is none, or there are more cities than numbers.
+        """
+        for item in self._items:
+            if type(item) is Range:
+                first, last, city, line, source = item
+                number = self._numbers.get(city)
+                if number is None:
+                    if not isinstance(city, City):
+                        self._skip(Skipped(line, f"no city has the id {shown(city)}", source))
+                        continue
+                    number = self._number(city)
+                    yield number, city
+                self._ranges.append((first, last, number))
+                self.read += 1
+                if len(self._ranges) >= self._in_memory:
+                    self._spill()
+            elif type(item) is City:
+                yield from self._declare(item)
+            elif type(item) is Skipped:
+                self._skip(item)
+            else:
+                raise InvalidArgumentError(
+                    f"{shown(item)} cannot be imported", "give City, Range and Skipped"
+                )
+
+    def ranges(self) -> Iterator[Numbered]:
+        """Give out the ranges in order, disjoint, and merged where they adjoin."""
+        return merged(disjoint(self._sorted()))
+
+    def _declare(self, city: City) -> Iterator[tuple[int, City]]:
+        """Number a city that ranges name by its id. Given twice, the first holds."""
+        if city.id is None:
+            self._skip(Skipped(0, f"{city.city!r} has no id that a range could name"))
+        elif city.id not in self._numbers:
+            number = self._numbers[city.id] = self._number(city)
+            yield number, city
+
+    def _number(self, city: City) -> int:
+        number = self._numbers.setdefault(city, self.numbered)
+        if number == self.numbered:
+            self.numbered += 1
+        if number >= MOST_CITIES:
+            raise InvalidArgumentError(f"more than {MOST_CITIES:,} cities", "leave some out")
+        return number
+
+    def _skip(self, skipped: Skipped) -> None:
+        self.skipped += 1
+        if len(self.first_skipped) < SKIPPED_KEPT:
+            self.first_skipped.append(skipped)
+
+    def _spill(self) -> None:
+        if not self._runs:
+            file = tempfile.TemporaryFile()  # noqa: SIM115 - until the import ends
+            self._file: BinaryIO = self._files.enter_context(file)
+        self._ranges.sort(key=itemgetter(0))
+        self._runs.append(_Run(self._file, self._ranges))
+        self._ranges = []
+
+    def _sorted(self) -> Iterator[Numbered]:
+        """Give out the ranges by where they begin; of equal ones, as they came."""
+        self._ranges.sort(key=itemgetter(0))
+        return heapq.merge(*self._runs, self._ranges, key=itemgetter(0))
+
+
+class _Run:
+    """Sorted ranges in a file, read in blocks.
+
+    Args:
+        file: where to; it is at its end.
+        ranges: the ranges.
+    """
+
+    def __init__(self, file: BinaryIO, ranges: list[Numbered]) -> None:
+        self._file = file
+        self._blocks: list[int] = []
+        for start in range(0, len(ranges), _RANGES_A_BLOCK):
+            self._blocks.append(file.seek(0, 2))
+            pickle.dump(ranges[start : start + _RANGES_A_BLOCK], file, pickle.HIGHEST_PROTOCOL)
+
+    def __iter__(self) -> Iterator[Numbered]:
+        for position in self._blocks:
+            self._file.seek(position)
+            yield from pickle.load(self._file)
+
+
+def disjoint(ranges: Iterable[Numbered]) -> Iterator[Numbered]:
+    """Cut ranges so that none overlap: the narrowest wins, of equally narrow ones the last.
+
+    Args:
+        ranges: by where they begin.
+    """
+    # Those that reach to where we are, or had: the narrowest first.
+    open_: list[tuple[int, int, int, int]] = []
+    at = 0
+    for turn, (first, last, number) in enumerate(ranges):
+        while open_ and at < first:
+            _, _, end, city = open_[0]
+            if end >= at:
+                stop = min(end, first - 1)
+                yield at, stop, city
+                at = stop + 1
+            if end < first:
+                heapq.heappop(open_)
+        at = first
+        heapq.heappush(open_, (last - first, -turn, last, number))
+    while open_:
+        _, _, end, city = heapq.heappop(open_)
+        if end >= at:
+            yield at, end, city
+            at = end + 1
+
+
+def merged(ranges: Iterable[Numbered]) -> Iterator[Numbered]:
+    """Join ranges that adjoin and are in one city."""
+    held: Any = None
+    for first, last, number in ranges:
+        if held is not None and held[2] == number and held[1] + 1 == first:
+            held = (held[0], last, number)
+            continue
+        if held is not None:
+            yield held
+        held = first, last, number
+    if held is not None:
+        yield held

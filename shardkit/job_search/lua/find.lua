@@ -1,0 +1,94 @@
+-- Find the jobs of a part whose requirements are all met: how many, and the first in order.
+-- In order of how many requirements they have, the most first, then of their ids' bytes.
+-- KEYS[1]  the part's state; its other keys, which depend on what there is, have the same tag
+-- ARGV[1]  how many documents' numbers a chunk has
+-- ARGV[2]  how many jobs are wanted
+-- ARGV[3]  how many requirements the job has beyond which they are wanted; empty for the first ones
+-- ARGV[4]  that job's id
+-- ARGV[5]  the word of jobs without requirements
+-- ARGV[6]  and on: the words of skills, each followed by how much of it there is
+-- Reply    {found, {id, requirements, …}}
+--@include text_order
+--@include search/base
+--@include search/hits
+local most, after, after_id = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
+
+local skills, offered = {}, {}
+for i = 6, #ARGV, 2 do
+  local id = id_of(ARGV[i])
+  if id then
+    skills[#skills + 1], offered[#skills + 1] = id, tonumber(ARGV[i + 1])
+  end
+end
+local free = id_of(ARGV[5])
+
+-- Count for each place how many of its postings require no more than there is.
+local function meet(of, enough, met)
+  for from = 1, #of, 4000 do
+    local bytes = {byte(of, from, from + 3999)}
+    for k = 1, #bytes, 4 do
+      if bytes[k + 2] * 256 + bytes[k + 3] <= enough then
+        local place = bytes[k] * 256 + bytes[k + 1]
+        met[place] = (met[place] or 0) + 1
+      end
+    end
+  end
+end
+
+-- The numbers of the jobs that were found, by how many requirements they have.
+local total, found = 0, {}
+local function add(required, number)
+  local of = found[required]
+  if not of then
+    of = {}
+    found[required] = of
+  end
+  of[#of + 1] = number
+  total = total + 1
+end
+
+for _, chunk in ipairs(chunks_of(read_state())) do
+  local met, all = {}, {}
+  for i, id in ipairs(skills) do meet(postings(chunk, id), offered[i], met) end
+  local first, column = chunk * CHUNK, call('GET', column_key(1, chunk)) or ''
+  for place, count in pairs(met) do
+    if struct.unpack('<d', column, 8 * place + 1) == count then add(count, first + place) end
+  end
+  if free then meet(postings(chunk, free), 0, all) end
+  for place in pairs(all) do add(0, first + place) end
+end
+
+-- The first ids in order, beyond one if it is given.
+local function first_ids(numbers, beyond, size)
+  table.sort(numbers)
+  local ids, last = {}, nil
+  local function cut()
+    table.sort(ids, precedes)
+    for i = #ids, size + 1, -1 do ids[i] = nil end
+    last = ids[size]
+  end
+  for _, id in ipairs(ids_of(numbers)) do
+    if (not beyond or precedes(beyond, id)) and (not last or precedes(id, last)) then
+      ids[#ids + 1] = id
+      if #ids >= 2 * size + 64 then cut() end
+    end
+  end
+  cut()
+  return ids
+end
+
+local counts = {}
+for required in pairs(found) do
+  if not after or required <= after then counts[#counts + 1] = required end
+end
+table.sort(counts, function(a, b) return a > b end)
+
+local jobs = {}
+for _, required in ipairs(counts) do
+  local left = most - #jobs / 2
+  if left == 0 then break end
+  for _, id in ipairs(first_ids(found[required], required == after and after_id, left)) do
+    jobs[#jobs + 1], jobs[#jobs + 2] = id, required
+  end
+end
+return {total, jobs}

@@ -1,0 +1,153 @@
+"""Skills: as they are given, as they are compared, and jobs as the index stores them.
+
+A skill is a word of the index, spelled in one way; what is asked of it is a number, the same for
+jobs and candidates, so that a candidate meets a requirement whose number is not above their own::
+
+    measure    given                           words and numbers
+    skills     ["Python", "machine  learning"] python 0     machine learning 0
+    levels     {"Python": 2, "SQL": 0}         python 2     sql 0
+    years      {"Python": 4.5, "SQL": 1}       python 450   sql 100        hundredths
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, TypeAlias
+from unicodedata import normalize
+
+from shardkit.errors import InvalidArgumentError
+from shardkit.operations.commands import Argument
+from shardkit.structures.base.arguments import shown
+
+Skills: TypeAlias = Iterable[str] | Mapping[str, float]
+
+MEASURES: Final = ("skills", "levels", "years")
+HIGHEST_LEVEL: Final = 2
+MOST_YEARS: Final = 100
+LONGEST_SKILL: Final = 128
+MOST_SKILLS: Final = 1_000
+# The word of jobs without requirements. No skill has it, as skills have no control characters.
+NO_SKILL: Final = "\1"
+_HUNDREDTHS: Final = 100
+_HEADER: Final = struct.Struct("<III")  # of a document: its number, bytes of words, of attributes
+
+
+class PreparedJob(NamedTuple):
+    """A job checked: its id, and the number that it requires of each skill."""
+
+    id: str
+    requirements: dict[str, int]
+
+
+def read_skills(owner: str, measure: str, given: Skills, what: str) -> dict[str, int]:
+    """Return skills as they are compared, with their numbers.
+
+    Args:
+        owner: what asks, for messages.
+        measure: one of `MEASURES`.
+        given: skills; with levels, or years, by skill.
+        what: whose skills they are, for messages.
+
+    Returns:
+        A number for each skill, the highest one if it was given more than once.
+
+    Raises:
+        InvalidArgumentError: they are too many, a skill is no text, or its number is none.
+    """
+    where = f"{owner}: {what}"
+    pairs: Iterable[tuple[object, object]]
+    if measure == "skills":
+        if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+            raise InvalidArgumentError(f"{where}: skills={shown(given)}", "give a list of skills")
+        pairs = ((skill, 0) for skill in given)
+    else:
+        if not isinstance(given, Mapping):
+            raise InvalidArgumentError(
+                f"{where}: skills={shown(given)}", f"give a mapping of skills to {measure}"
+            )
+        pairs = given.items()
+    found: dict[str, int] = {}
+    for skill, value in pairs:
+        word = _spelled(where, skill)
+        number = _number(where, measure, word, value)
+        found[word] = max(number, found.get(word, 0))
+    if len(found) > MOST_SKILLS:
+        raise InvalidArgumentError(
+            f"{where}: {len(found):,} skills", f"give at most {MOST_SKILLS:,}"
+        )
+    return found
+
+
+def _spelled(where: str, skill: object) -> str:
+    """Return a skill in the one spelling of all that differ in case, width or spaces."""
+    if isinstance(skill, str):
+        word = " ".join(normalize("NFKC", normalize("NFKC", skill).casefold()).split())
+        if 0 < len(word) <= LONGEST_SKILL and word.isprintable():
+            return word
+    raise InvalidArgumentError(
+        f"{where}: skill {shown(skill)}",
+        f"give text, 1 to {LONGEST_SKILL} characters that can be printed",
+    )
+
+
+def _number(where: str, measure: str, word: str, value: object) -> int:
+    if measure == "skills":
+        return 0
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if measure == "levels":
+        if is_number and value in range(HIGHEST_LEVEL + 1):
+            return int(value)  # type: ignore[call-overload,no-any-return]  # a number
+        raise InvalidArgumentError(f"{where}: {word}: level={shown(value)}", "give 0, 1 or 2")
+    if is_number and math.isfinite(value) and 0 <= value <= MOST_YEARS:  # type: ignore[arg-type,operator]
+        return round(value * _HUNDREDTHS)  # type: ignore[operator]
+    raise InvalidArgumentError(
+        f"{where}: {word}: years={shown(value)}", f"give a number, 0 to {MOST_YEARS}"
+    )
+
+
+def value_of(measure: str, number: int) -> float:
+    """Return the level, or years, that a number stands for."""
+    return number / _HUNDREDTHS if measure == "years" else number
+
+
+def meets(requirements: Mapping[str, int], skills: Mapping[str, int]) -> bool:
+    """Whether skills meet all requirements."""
+    return all(skills.get(word, -1) >= number for word, number in requirements.items())
+
+
+def requirements_in(stored: bytes) -> dict[str, int]:
+    """Return what a job requires, from the value of its document's key."""
+    _, words, size = _HEADER.unpack_from(stored)
+    start = _HEADER.size + words
+    found: dict[str, int] = json.loads(stored[start : start + size])
+    return found
+
+
+def write_arguments(jobs: Sequence[PreparedJob | str]) -> list[Argument]:
+    """Return what the script ``search_write`` takes, from the columns on.
+
+    A posting's last two bytes are what is required, where those of text are impact and fields. A
+    document has the requirements where others have attributes.
+
+    Args:
+        jobs: jobs of one part; the ids of those to be removed.
+    """
+    postings: dict[str, bytearray] = {}
+    codes: dict[str, bytes] = {}
+    rest: list[Argument] = []
+    for place, job in enumerate(jobs):
+        if isinstance(job, str):
+            rest += (job, b"", b"", b"", b"")
+            continue
+        needed = job.requirements or {NO_SKILL: 0}
+        for word, number in needed.items():
+            posting = place.to_bytes(2) + number.to_bytes(2)
+            postings.setdefault(word, bytearray()).extend(posting)
+            codes.setdefault(word, (len(codes) + 1).to_bytes(3))
+        requirements = json.dumps(job.requirements, ensure_ascii=False, separators=(",", ":"))
+        rest += (job.id, requirements.encode(), b"", struct.pack("<d", len(job.requirements)))
+        rest.append(b"".join(codes[word] for word in needed))
+    return ["n", len(postings), *postings, *map(bytes, postings.values()), 0, *rest]

@@ -1,0 +1,32 @@
+"""Where Lua scripts are found: each in the ``lua`` folder of the package that owns it.
+
+``script("queues/claim")`` is the text of ``shardkit/queues/lua/claim.lua``; what several owners
+share is in this folder and has no prefix. A script's header says its keys, its arguments and its
+reply. In operations it is a command like any other:
+``script_call(component, script("structures/unique/add_and_count"), keys, args)``.
+
+The line ``--@include queues/base`` stands for the text of ``shardkit/queues/lua/base.lua``.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib.resources import files
+
+from shardkit.operations.commands import Script
+
+_INCLUDE = re.compile(r"^--@include ([\w/]+)\n", re.MULTILINE)
+
+
+@cache
+def script(name: str) -> Script:
+    """Return a script by its owner and its name: ``queues/claim``."""
+    return Script(name, _text(name))
+
+
+def _text(name: str) -> str:
+    owner, _, stem = name.rpartition("/")
+    path = files("shardkit").joinpath(owner, "lua", f"{stem}.lua")
+    text = path.read_text(encoding="utf-8")
+    return _INCLUDE.sub(lambda include: _text(include[1]), text)

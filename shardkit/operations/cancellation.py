@@ -1,0 +1,69 @@
+"""Batches that take values away, and what becomes of these when nobody waits for them any more.
+
+A task that is cancelled while its LPOP is on the way does not stop the server: the value is popped,
+and its reply is for nobody. So such a batch is carried to its end all the same, and what it brings
+is put back before the cancellation goes on::
+
+    task ── LPOP ──►  server            the value leaves the list
+         ✗ cancelled
+         ◄─ "job 7"                     its reply is waited for
+         ── LPUSH "job 7" ──►           and put back where it was
+         CancelledError
+
+What ends a process, or breaks its connection, in that moment still loses the value, as it would
+with a plain LPOP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
+
+from shardkit.operations.commands import Command, Replies
+from shardkit.operations.drivers import AwaitingDriver
+from shardkit.operations.operation import Driver
+
+
+class Taking(list[Command]):
+    """A batch whose replies hold what it took away.
+
+    Args:
+        commands: the batch.
+        put_back: gives, from the replies, the commands that undo it.
+    """
+
+    def __init__(
+        self, commands: Iterable[Command], put_back: Callable[[Replies], list[Command]]
+    ) -> None:
+        super().__init__(commands)
+        self.put_back = put_back
+
+
+def careful(driver: Driver) -> Driver:
+    """Return a driver that puts back what is taken for a task that was cancelled meanwhile.
+
+    A blocking driver stays what it is: nobody cancels its calls.
+    """
+    return _CarefulDriver(driver.link) if isinstance(driver, AwaitingDriver) else driver
+
+
+class _CarefulDriver(AwaitingDriver):
+    def _other(self, step: Any) -> Any:
+        return self._take(step) if isinstance(step, Taking) else super()._other(step)
+
+    async def _take(self, step: Taking) -> Any:
+        exchange = asyncio.ensure_future(self._send(step))
+        try:
+            return await asyncio.shield(exchange)
+        except asyncio.CancelledError:
+            with suppress(Exception):  # what failed there is not what this task ends of
+                # A task of its own, so that a second cancellation does not end it.
+                await asyncio.shield(asyncio.ensure_future(self._undo(step, exchange)))
+            raise
+
+    async def _undo(self, step: Taking, exchange: asyncio.Future[Replies]) -> None:
+        commands = step.put_back(await exchange)
+        if commands:
+            await self._send(commands)

@@ -1,0 +1,292 @@
+"""What is sent to which shard, and what came back: plain data, no I/O.
+
+An operation yields a batch, a list of commands and transactions for any shards, and gets the
+replies in the same order. A command names its component and the key that decides the shard; the
+link looks up where that is now. So an operation is pure, and one batch never mixes two versions
+of a shard map.
+
+Commands of a batch for one shard are executed in the order of the batch, unless some have to be
+sent again: because the server had forgotten their script, or a slot of a cluster was on the move.
+What must keep an order goes into one transaction, one script, or into batches of its own.
+
+::
+
+    Command("unique", "unique:2015-05-17:80", ("SADD", "unique:2015-05-17:80", 42))
+            ^ to       ^ key: decides the shard ^ args: what is sent
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import Any, NamedTuple, TypeAlias, overload
+
+from shardkit.errors import ShardErrors, ShardFailure
+
+Key: TypeAlias = str | bytes | int
+Argument: TypeAlias = str | bytes | int | float
+Reply: TypeAlias = Any
+
+
+class Shard(NamedTuple):
+    """One shard of a component, or (number None) its unsharded entry."""
+
+    component: str
+    number: int | None = None
+
+    def __str__(self) -> str:
+        return self.component if self.number is None else f"{self.component}:{self.number}"
+
+
+class Home(NamedTuple):
+    """A component's unsharded entry if it has one, otherwise the shard of the key.
+
+    What belongs to a whole structure, such as a counter, lives there.
+    """
+
+    component: str
+
+
+class ShardOf(NamedTuple):
+    """The shard ``number`` of a component with so many ``shards``; without shards, its entry.
+
+    For data in as many numbered parts as there are shards, part n on shard n. The keys of part n
+    have the tag ``{name:n}``, so that they are together on a cluster too. Where the component has
+    another number of shards, `ShardCountError`.
+    """
+
+    component: str
+    number: int
+    shards: int
+
+
+To: TypeAlias = str | Shard | Home | ShardOf
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A Lua script. Sent by its SHA-1; a server that lacks it is given the text, once."""
+
+    name: str
+    text: str
+    sha: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        digest = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
+        object.__setattr__(self, "sha", digest)
+
+    def __repr__(self) -> str:
+        return f"Script({self.name!r}, sha={self.sha[:8]})"
+
+
+class Command(NamedTuple):
+    """One command for one shard.
+
+    Attributes:
+        to: a component, whose shard the key decides (its entry, if it is unsharded), or a Shard,
+            a Home or a ShardOf.
+        key: the key that is placed; also what a cluster routes by.
+        args: the command's name and arguments, as they are sent.
+        script: the script that ``args`` runs by its SHA-1.
+        idempotent: may be sent again, once, when the connection broke before the answer came.
+        block: how long the server may wait before it answers, in seconds (0 for ever). Such a
+            command has a connection of its own and is never fused with others.
+    """
+
+    to: To
+    key: Key
+    args: tuple[Argument, ...]
+    script: Script | None = None
+    idempotent: bool = False
+    block: float | None = None
+
+    @property
+    def name(self) -> str:
+        """The command's name, for messages."""
+        return self.script.name if self.script else str(self.args[0])
+
+
+class Transaction(NamedTuple):
+    """Commands for one shard between MULTI and EXEC; the reply is the list of their replies.
+
+    ``to`` and ``key`` place the whole group; its commands' own are not looked at.
+    """
+
+    to: To
+    key: Key
+    commands: tuple[Command, ...]
+
+    @property
+    def name(self) -> str:
+        """What it is called in messages."""
+        return "MULTI"
+
+
+class Partial(list["Command | Transaction"]):
+    """A batch whose failures come back as values, so that the operation can use what succeeded."""
+
+
+class Coalesced(list["Command | Transaction"]):
+    """A batch in which neighbours may be joined: GETs to MGET, SETs to MSET, HGETs to HMGET.
+
+    For keys that the caller owns: a GET of a key of another type answers None in place of
+    WRONGTYPE. Everything else is as with a plain list; see `shardkit.transport.coalescing`. Commands
+    that are alike are better given as `Columns`, which can be coalesced too.
+    """
+
+
+class Columns(Sequence["Command | Transaction"]):
+    """A batch of commands that are alike, given by column.
+
+    The same as a list of them for whoever yields it, in half of the time: none is built unless it
+    is looked at::
+
+        Columns("users", "SET", ["user:1", "user:2"], [b"Ada", b"Bo"])
+        [Command("users", "user:1", ("SET", "user:1", b"Ada")),
+         Command("users", "user:2", ("SET", "user:2", b"Bo"))]
+
+    Args:
+        to: where to; see `Command`.
+        name: the name of them all.
+        keys: the key of each: what it is placed by, and its first argument.
+        more: for each further argument, the values of all commands.
+        idempotent: whether each may be sent again; see `Command`.
+        coalesced: whether neighbours may be joined; see `Coalesced`.
+
+    Raises:
+        ValueError: the columns have different lengths.
+    """
+
+    __slots__ = ("coalesced", "idempotent", "keys", "more", "name", "to")
+
+    def __init__(
+        self,
+        to: To,
+        name: str,
+        keys: Sequence[Key],
+        *more: Sequence[Argument],
+        idempotent: bool = False,
+        coalesced: bool = False,
+    ) -> None:
+        if any(len(column) != len(keys) for column in more):
+            raise ValueError(f"{name}: {len(keys)} keys, and {[len(c) for c in more]} arguments")
+        self.to = to
+        self.name = name
+        self.keys = keys
+        self.more = more
+        self.idempotent = idempotent
+        self.coalesced = coalesced
+
+    @classmethod
+    def each(
+        cls, to: To, name: str, keys: Sequence[Key], *args: Argument, idempotent: bool = False
+    ) -> Columns:
+        """Return the same command for every key: with the same further arguments."""
+        return cls(to, name, keys, *([arg] * len(keys) for arg in args), idempotent=idempotent)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @overload
+    def __getitem__(self, at: int) -> Command: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Command | Transaction]: ...
+    def __getitem__(self, at: int | slice) -> Command | list[Command | Transaction]:
+        if isinstance(at, slice):
+            return [self[n] for n in range(len(self))[at]]
+        key = self.keys[at]
+        args = (self.name, key, *(column[at] for column in self.more))
+        return Command(self.to, key, args, None, self.idempotent)
+
+    def __iter__(self) -> Iterator[Command]:
+        to, idempotent = self.to, self.idempotent
+        for args in zip(repeat(self.name), self.keys, *self.more):
+            yield Command(to, args[1], args, None, idempotent)
+
+    def __repr__(self) -> str:
+        return f"Columns({self.to!r}, {self.name!r}, {len(self)} keys)"
+
+
+class Pause(NamedTuple):
+    """Yielded instead of a batch: wait so many seconds."""
+
+    seconds: float
+
+
+class Locate(NamedTuple):
+    """Yielded instead of a batch: ask where keys live, without an exchange with their shards.
+
+    The answer has for each target its shard and, on a cluster, its slot (None elsewhere). Keys
+    with equal answers can be used together in one script or command.
+    """
+
+    targets: Sequence[tuple[To, Key]]
+
+
+class Call(NamedTuple):
+    """Yielded instead of a batch: call a function that blocks, such as one that reads a disk.
+
+    The answer is what it returns; what it raises is raised at the ``yield``. On the awaiting face
+    it runs in a thread of the event loop's pool, so it must be thread-safe; a task that is
+    cancelled does not wait for it, and it still runs to its end.
+    """
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+
+
+Batch: TypeAlias = Sequence[Command | Transaction]
+
+
+def coalesced(batch: Batch) -> bool:
+    """Whether neighbours in a batch may be joined."""
+    return batch.coalesced if isinstance(batch, Columns) else isinstance(batch, Coalesced)
+
+
+class Replies(list[Reply]):
+    """The replies to a batch, in its order.
+
+    Attributes:
+        failed: whether at least one is a ShardFailure.
+    """
+
+    failed = False  # of the class, so that a list of replies is made without a step of Python
+
+
+def script_call(
+    to: To,
+    script: Script,
+    keys: Sequence[Key],
+    args: Iterable[Argument] = (),
+    *,
+    idempotent: bool = False,
+) -> Command:
+    """Return the command that runs a script on the server of its first key.
+
+    All keys must live on one server (on a cluster: in one slot); the caller sees to that by a
+    hash tag or by Locate.
+    """
+    sent = ("EVALSHA", script.sha, len(keys), *keys, *args)
+    return Command(to, keys[0], sent, script, idempotent)
+
+
+def raise_failures(replies: Replies) -> None:
+    """Raise one group with a failure for each shard and kind of error; nothing if none failed.
+
+    Raises:
+        ShardErrors: something failed.
+    """
+    found: dict[tuple[str, type[ShardFailure], type[Exception]], ShardFailure] = {}
+    for reply in replies:
+        for failure in reply if isinstance(reply, list) else (reply,):
+            if isinstance(failure, ShardFailure):
+                kind = (failure.shard, type(failure), type(failure.error or failure))
+                found.setdefault(kind, failure)
+    if found:
+        shards = sorted({shard for shard, _, _ in found})
+        raise ShardErrors(
+            f"{len(shards)} shard{'s' * (len(shards) > 1)} failed ({', '.join(shards)})",
+            list(found.values()),
+        )

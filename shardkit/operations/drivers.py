@@ -1,0 +1,315 @@
+"""Drivers run operations: they pass each batch to a link and the replies back to the steps.
+
+A failure in a batch is raised inside the steps, at their ``yield``, as one ShardErrors that names
+every failed shard; a ``Partial`` batch gets its failures as values instead.
+
+``together`` runs many operations in lock step: all their first batches go out as one exchange,
+then all their second ones, and so on. Where each of 10,000 operations takes two exchanges, the
+whole takes two.
+
+A ``Call`` is a function that the driver calls between exchanges: at once on the blocking face, in a
+thread on the awaiting one. What it raises is raised inside the steps too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from shardkit.errors import ShardErrors, ShardFailure, ShardKitError
+from shardkit.operations.commands import (
+    Batch,
+    Call,
+    Coalesced,
+    Columns,
+    Command,
+    Locate,
+    Partial,
+    Pause,
+    Replies,
+    Reply,
+    coalesced,
+    raise_failures,
+)
+from shardkit.operations.operation import Awaiting, Blocking, Operation, Page, Stream
+
+T = TypeVar("T")
+
+
+class BlockingDriver:
+    """Runs steps over a blocking link."""
+
+    def __init__(self, link: Blocking) -> None:
+        self.link = link
+        self._send = link.send
+
+    def run(self, steps: Operation[T]) -> T:
+        """Run an operation and return its value.
+
+        Raises:
+            ShardErrors: a shard failed, and the operation does not merge partial results.
+        """
+        try:
+            step = next(steps)
+            while True:
+                if type(step) is list:
+                    replies = self._send(step)
+                    if not replies.failed:
+                        step = steps.send(replies)
+                        continue
+                    step = _answer(steps, step, replies)
+                else:
+                    step = _answer(steps, step, self._other(step))
+        except StopIteration as done:
+            value: T = done.value
+            return value
+        finally:
+            steps.close()
+
+    def iterate(self, steps: Stream[T]) -> Generator[T, None, None]:
+        """Run a stream: give out its values one by one."""
+        try:
+            step: Any = next(steps)
+            while True:
+                if isinstance(step, Page):
+                    yield from step
+                    step = next(steps)
+                else:
+                    step = _answer(steps, step, self._other(step))
+        except StopIteration:
+            return
+        finally:
+            steps.close()
+
+    def together(self, *operations: Operation[T]) -> list[T]:
+        """Run operations in lock step and return their values, in order.
+
+        Args:
+            operations: steps that were not started, as a deferred face gives them.
+
+        Raises:
+            BaseExceptionGroup: the errors of those that failed; all others have run to their end.
+        """
+        fleet = _Fleet(operations)
+        while (step := fleet.next_step()) is not None:
+            try:
+                answer = self._other(step)
+            except ShardKitError as error:
+                fleet.refuse(error)
+            else:
+                fleet.answer(answer)
+        return fleet.values()
+
+    def _other(self, step: Any) -> Any:
+        if isinstance(step, Locate):
+            return self.link.locate(step)
+        if isinstance(step, Pause):
+            return self.link.pause(step.seconds)
+        if isinstance(step, Call):
+            return _outcome(step)
+        if isinstance(step, _Calls):
+            return [_outcome(call) for call in step]
+        return self._send(step)
+
+
+class AwaitingDriver:
+    """Runs steps over an awaiting link."""
+
+    def __init__(self, link: Awaiting) -> None:
+        self.link = link
+        self._send = link.send
+
+    async def run(self, steps: Operation[T]) -> T:
+        """Run an operation and return its value; see `BlockingDriver.run`."""
+        try:
+            step = next(steps)
+            while True:
+                if type(step) is list:
+                    replies = await self._send(step)
+                    if not replies.failed:
+                        step = steps.send(replies)
+                        continue
+                    step = _answer(steps, step, replies)
+                else:
+                    step = _answer(steps, step, await self._other(step))
+        except StopIteration as done:
+            value: T = done.value
+            return value
+        finally:
+            steps.close()
+
+    async def iterate(self, steps: Stream[T]) -> AsyncGenerator[T, None]:
+        """Run a stream: give out its values one by one."""
+        try:
+            step: Any = next(steps)
+            while True:
+                if isinstance(step, Page):
+                    for value in step:
+                        yield value
+                    step = next(steps)
+                else:
+                    step = _answer(steps, step, await self._other(step))
+        except StopIteration:
+            return
+        finally:
+            steps.close()
+
+    async def together(self, *operations: Operation[T]) -> list[T]:
+        """Run operations in lock step; see `BlockingDriver.together`."""
+        fleet = _Fleet(operations)
+        while (step := fleet.next_step()) is not None:
+            try:
+                answer = await self._other(step)
+            except ShardKitError as error:
+                fleet.refuse(error)
+            else:
+                fleet.answer(answer)
+        return fleet.values()
+
+    def _other(self, step: Any) -> Coroutine[Any, Any, Any]:
+        if isinstance(step, Locate):
+            return self.link.locate(step)
+        if isinstance(step, Pause):
+            return self.link.pause(step.seconds)
+        if isinstance(step, Call):
+            return asyncio.to_thread(_outcome, step)
+        if isinstance(step, _Calls):
+            return self._call_all(step)
+        return self._send(step)
+
+    async def _call_all(self, calls: _Calls) -> list[Any]:
+        return await asyncio.gather(*(asyncio.to_thread(_outcome, call) for call in calls))
+
+
+class _Calls(list[Call]):
+    """The calls of several operations in one turn."""
+
+
+class _Raised(NamedTuple):
+    """The answer to a call whose function raised this."""
+
+    error: Exception
+
+
+def _outcome(call: Call) -> Any:
+    try:
+        return call.function(*call.args)
+    except Exception as error:  # raised again in the steps
+        return _Raised(error)
+
+
+def _answer(steps: Generator[Any, Any, Any], step: Any, answer: Any) -> Any:
+    """Send an answer into the steps, or raise a failure there; return the next step."""
+    if isinstance(answer, _Raised):
+        return steps.throw(answer.error)
+    if isinstance(answer, Replies) and answer.failed and not isinstance(step, Partial):
+        try:
+            raise_failures(answer)
+        except ShardErrors as errors:
+            return steps.throw(errors)
+    return steps.send(answer)
+
+
+class _Fleet:
+    """Operations in lock step: joins the batches that they yield, deals out the replies. Pure.
+
+    A turn takes every operation one step further: first what can be joined, as one exchange; then
+    one pause for all that want one; then all calls; then each other step by itself.
+    """
+
+    def __init__(self, operations: Sequence[Operation[Any]]) -> None:
+        self._operations = operations
+        self._results: list[Any] = [None] * len(operations)
+        self._errors: list[Exception] = []
+        self._steps: dict[int, Any] = {}
+        # What this turn has still to do, and what the link is doing.
+        self._waiting: list[list[int]] = []
+        self._sent: list[int] = []
+        for n in range(len(operations)):
+            self._advance(n, next, operations[n])
+
+    def next_step(self) -> Any:
+        """Return the next step for the link, or None when all operations have ended."""
+        if not self._waiting:
+            if not self._steps:
+                return None
+            kinds: dict[Any, list[int]] = {}
+            for n, step in self._steps.items():
+                kinds.setdefault(_kind(step) or n, []).append(n)
+            joined = [kinds.pop(kind) for kind in _JOINED if kind in kinds]
+            self._waiting = joined + list(kinds.values())
+        self._sent = self._waiting.pop(0)
+        steps = [self._steps[n] for n in self._sent]
+        if len(steps) == 1:
+            return steps[0]
+        if isinstance(steps[0], Pause):
+            return max(steps)
+        if isinstance(steps[0], Call):
+            return _Calls(steps)
+        requests = [request for step in steps for request in step]
+        return Coalesced(requests) if all(map(coalesced, steps)) else requests
+
+    def answer(self, answer: Any) -> None:
+        """Give what the link answered to the operations concerned."""
+        start = 0
+        single = len(self._sent) == 1
+        for turn, n in enumerate(self._sent):
+            step = self._steps.pop(n)
+            part = answer
+            if not single and isinstance(step, Call):
+                part = answer[turn]
+            elif not single and not isinstance(step, Pause):
+                part = Replies(answer[start : start + len(step)])
+                part.failed = answer.failed and any(map(_failed, part))
+                start += len(step)
+            self._advance(n, _answer, self._operations[n], step, part)
+
+    def refuse(self, error: ShardKitError) -> None:
+        """The link could not send that, and sent nothing of it: whose fault it is, shows apart."""
+        if len(self._sent) > 1:
+            self._waiting = [[n] for n in self._sent] + self._waiting
+            return
+        [n] = self._sent
+        del self._steps[n]
+        self._advance(n, self._operations[n].throw, error)
+
+    def values(self) -> list[Any]:
+        """Return the operations' values, in order."""
+        if self._errors:
+            raise ExceptionGroup(
+                f"{len(self._errors)} of {len(self._operations)} operations failed", self._errors
+            )
+        return self._results
+
+    def _advance(self, n: int, move: Callable[..., Any], *args: Any) -> None:
+        try:
+            self._steps[n] = move(*args)
+        except StopIteration as done:
+            self._results[n] = done.value
+        except Exception as error:  # kept, and raised with the others
+            self._errors.append(error)
+
+
+_JOINED = ("batch", "pause", "call")
+
+
+def _kind(step: Batch | Locate | Pause | Call) -> str:
+    """Return with what a step can be joined; nothing for one that stays alone."""
+    if isinstance(step, Pause):
+        return "pause"
+    if isinstance(step, Call):
+        return "call"
+    if isinstance(step, Columns):
+        return "batch"
+    if not isinstance(step, list) or any(
+        isinstance(request, Command) and request.block is not None for request in step
+    ):
+        return ""
+    return "batch"
+
+
+def _failed(reply: Reply) -> bool:
+    if isinstance(reply, list):  # a transaction's
+        return any(isinstance(inner, ShardFailure) for inner in reply)
+    return isinstance(reply, ShardFailure)

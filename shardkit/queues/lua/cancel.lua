@@ -1,0 +1,20 @@
+-- Remove a task that was not taken yet.
+-- KEYS[1]  the queue: the ids that wait
+-- KEYS[2]  those that are delayed
+-- KEYS[3]  those that were taken
+-- KEYS[4]  tasks by id
+-- KEYS[5]  how often each was taken
+-- KEYS[6]  dead letters
+-- KEYS[7]  their reasons
+-- KEYS[8]  the signal
+-- ARGV[1]  its id
+-- Reply    1; 0 if it was taken, is dead, or is not there
+--@include queues/base
+local q, id = queue(1), ARGV[1]
+if redis.call('HEXISTS', q.tasks, id) == 0 then return 0 end
+if redis.call('ZREM', q.delayed, id) == 0 then
+  if redis.call('ZSCORE', q.taken, id) or redis.call('ZSCORE', q.dead, id) then return 0 end
+  if redis.call('LREM', q.waiting, 1, id) == 0 then return 0 end
+end
+forget(q, id)
+return 1

@@ -1,0 +1,24 @@
+-- Have dead tasks wait again, with all their attempts.
+-- KEYS[1]  the queue: the ids that wait
+-- KEYS[2]  those that are delayed
+-- KEYS[3]  those that were taken
+-- KEYS[4]  tasks by id
+-- KEYS[5]  how often each was taken
+-- KEYS[6]  dead letters
+-- KEYS[7]  their reasons
+-- KEYS[8]  the signal
+-- ARGV     their ids; none for those that died first
+-- Reply    how many; without ids at most 1,000
+--@include queues/base
+local q, revived, ids = queue(1), 0, ARGV
+if #ids == 0 then ids = redis.call('ZRANGE', q.dead, 0, 999) end
+for _, id in ipairs(ids) do
+  if redis.call('ZREM', q.dead, id) == 1 then
+    redis.call('HDEL', q.attempts, id)
+    redis.call('HDEL', q.reasons, id)
+    redis.call('RPUSH', q.waiting, id)
+    revived = revived + 1
+  end
+end
+if revived > 0 then wake(q) end
+return revived

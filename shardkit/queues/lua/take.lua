@@ -1,0 +1,72 @@
+-- Take a task of the first queue that has one, after moving there what is due.
+-- KEYS[1]  the first queue: the ids that wait
+-- KEYS[2]  those that are delayed
+-- KEYS[3]  those that were taken
+-- KEYS[4]  tasks by id
+-- KEYS[5]  how often each was taken
+-- KEYS[6]  dead letters
+-- KEYS[7]  their reasons
+-- KEYS[8]  the signal; and eight more for every other queue
+-- ARGV[1]  the time; empty for the server's
+-- ARGV[2]  for how many seconds the task is leased
+-- ARGV[3]  after how many attempts a task whose lease ended is dead
+-- ARGV[4]  an id for a task that has none
+-- ARGV[5]  1 for who waits, else 0
+-- ARGV[6]  how many tasks are moved at most, of each queue and kind
+-- Reply    {which queue, from 1, or 0, the time, when something is due if there is no task, or an
+--          empty string}; with a task also {…, its id, the task, how often it was taken now}
+--@include queues/base
+local now, most, found = clock(ARGV[1]), tonumber(ARGV[6]), nil
+local queues, earliest = {}, nil
+
+-- The id and the task of what somebody else pushed; nil if a task with its id is there already.
+local function adopt(q, task)
+  local id = ARGV[4]
+  local is_json, decoded = pcall(cjson.decode, task)
+  if is_json and type(decoded) == 'table' and #decoded == 4
+    and type(decoded[1]) == 'string' and decoded[1] ~= '' then
+    id = decoded[1]
+    if redis.call('HEXISTS', q.tasks, id) == 1 then return nil end
+  end
+  redis.call('HSET', q.tasks, id, task)
+  return id, task
+end
+
+local function pop(q)
+  for _ = 1, most do
+    local id = redis.call('LPOP', q.waiting)
+    if not id then return nil end
+    local task = redis.call('HGET', q.tasks, id)
+    if task then return id, task end
+    id, task = adopt(q, id)
+    if id then return id, task end
+  end
+end
+
+for n = 1, #KEYS / 8 do
+  local q = queue(n)
+  queues[n] = q
+  if not found then
+    move_due(q, now, most, tonumber(ARGV[3]))
+    local id, task = pop(q)
+    if id then
+      redis.call('ZADD', q.taken, stamp(now + ARGV[2]), id)
+      found = {n, stamp(now), '', id, task, redis.call('HINCRBY', q.attempts, id, 1)}
+    else
+      local due = next_due(q)
+      if due and (not earliest or due < earliest) then earliest = due end
+    end
+  end
+end
+
+-- Who waits has taken the token of one of these queues: as long as there is something to do, or is
+-- going to be soon, there must be one again for the next to wait. Tokens for nothing are removed.
+for n, q in ipairs(queues) do
+  if redis.call('EXISTS', q.waiting) == 0 then
+    local due = ARGV[5] == '1' and found and next_due(q)
+    if due and due <= now + 1 then wake(q) else redis.call('DEL', q.signal) end
+  elseif ARGV[5] == '1' then
+    wake(q)
+  end
+end
+return found or {0, stamp(now), earliest and stamp(earliest) or ''}

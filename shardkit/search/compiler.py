@@ -1,0 +1,220 @@
+"""What the servers are told to do: a query's tree and order as the script takes them.
+
+::
+
+    redis "key value" -title:cluster      ──►   words    redis, key, value, cluster
+                                                tree     and  word 1, phrase 2 3
+                                                              not  word 4 in field 1
+
+Words are numbered, as each part of the index has its own ids for them; what begins somehow becomes
+any of the words that do.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from shardkit.errors import InvalidArgumentError
+from shardkit.search.model.documents import value_term
+from shardkit.search.model.schema import RELEVANCE, Schema
+from shardkit.search.query.tree import (
+    AllOf,
+    AnyOf,
+    Equal,
+    Everything,
+    Node,
+    Not,
+    Phrase,
+    Prefix,
+    Range,
+    Word,
+    wanted,
+)
+from shardkit.structures.base.arguments import shown
+
+_ORDER_KINDS: Final = {"number": "number", "date": "number", "text": "text"}
+
+
+@dataclass(frozen=True)
+class Order:
+    """What documents are put in order by.
+
+    Attributes:
+        name: how it was asked for, as text that tells orders apart.
+        spec: the same for the script.
+        reverse: whether the highest come first.
+        scores: whether relevance is part of it.
+        text: whether values are text, not numbers.
+    """
+
+    name: str
+    spec: list[Any]
+    reverse: bool
+    scores: bool
+    text: bool
+
+
+def order_of(
+    schema: Schema,
+    sort: str | Mapping[str, float],
+    combine: str,
+    default: float,
+    ascending: bool,
+) -> Order:
+    """Return an order.
+
+    Raises:
+        InvalidArgumentError: there is no such attribute, or a weight is no number.
+    """
+    if isinstance(sort, Mapping):
+        return _weighted(schema, sort, combine, default, ascending)
+    if not isinstance(sort, str):
+        raise InvalidArgumentError(
+            f"{schema.name}: sort={shown(sort)}", "give an attribute's name, or weights by name"
+        )
+    if sort == RELEVANCE:
+        return Order(RELEVANCE, ["score"], not ascending, True, False)
+    name = sort.removeprefix("-")
+    if ascending:
+        raise InvalidArgumentError(
+            f"{schema.name}: sort={shown(sort)}, ascending=True",
+            "an attribute's order is ascending, descending with a '-' before its name",
+        )
+    if name not in schema.attributes:
+        raise InvalidArgumentError(
+            f"{schema.name}: sort={shown(sort)}: there is no such attribute",
+            f"sort by {', '.join((RELEVANCE, *schema.attributes))}, with '-' for descending",
+        )
+    kind = _ORDER_KINDS[schema.attributes[name]]
+    return Order(sort, [kind, schema.place(name)], sort != name, False, kind == "text")
+
+
+def _weighted(
+    schema: Schema, weights: Mapping[str, float], combine: str, default: float, ascending: bool
+) -> Order:
+    if combine not in ("intersection", "union"):
+        raise InvalidArgumentError(
+            f"{schema.name}: combine={shown(combine)}", "give 'intersection' or 'union'"
+        )
+    if not weights:
+        raise InvalidArgumentError(f"{schema.name}: sort={{}}", "give a weight by name")
+    for name, weight in [*weights.items(), ("default", default)]:
+        number = isinstance(weight, int | float) and not isinstance(weight, bool)
+        if not number or not math.isfinite(weight):
+            raise InvalidArgumentError(
+                f"{schema.name}: {name}={shown(weight)}", "give a finite number"
+            )
+    sources = []
+    for name, weight in weights.items():
+        if name != RELEVANCE and schema.attributes.get(name) not in ("number", "date"):
+            raise InvalidArgumentError(
+                f"{schema.name}: sort: {shown(name)} is no attribute that is a number or date",
+                f"weigh {RELEVANCE} and such attributes",
+            )
+        place = 0 if name == RELEVANCE else schema.place(name)
+        missing = float(default) if combine == "union" else None
+        sources.append([place, float(weight), missing])
+    return Order(
+        json.dumps([list(weights.items()), combine, default, ascending]),
+        ["sum", sources],
+        not ascending,
+        RELEVANCE in weights,
+        False,
+    )
+
+
+@dataclass
+class Plan:
+    """A query as the script takes it.
+
+    Attributes:
+        words: the words and values that it looks for, numbered from 1 on.
+        tree: how they are combined.
+    """
+
+    schema: Schema
+    expansions: Mapping[str, Iterable[str]]
+    words: dict[str, int] = field(default_factory=dict)
+    tree: list[Any] = field(default_factory=list)
+
+    def _number(self, word: str) -> int:
+        return self.words.setdefault(word, len(self.words) + 1)
+
+    def node(self, node: Node) -> list[Any]:
+        """Return a node of an analysed tree for the script."""
+        schema = self.schema
+        match node:
+            case Word(text, name):
+                return ["word", self._number(text), schema.mask(name)]
+            case Prefix(text, name):
+                mask = schema.mask(name)
+                return ["or", [["word", self._number(w), mask] for w in self.expansions[text]]]
+            case Phrase(words, name) if not schema.phrases:
+                return self._all_of(Word(word, name) for word in words)
+            case Phrase(words, name):
+                return ["phrase", [self._number(word) for word in words], schema.number(name)]
+            case Equal(attribute, value):
+                term = value_term(schema.place(attribute), value.encode())
+                return ["word", self._number(term.decode()), 0]
+            case Range(attribute, low, high, open_low, open_high):
+                bounds = [False if bound is None else repr(bound) for bound in (low, high)]
+                return ["range", schema.place(attribute), *bounds, open_low, open_high]
+            case AnyOf(parts):
+                return ["or", [self.node(part) for part in parts]]
+            case AllOf(parts):
+                return self._all_of(parts)
+            case Everything():
+                return ["all"]
+            case _:
+                return ["none"]
+
+    def _all_of(self, parts: Iterable[Node]) -> list[Any]:
+        wanted, filters, unwanted = [], [], []
+        for part in parts:
+            if isinstance(part, Not):
+                unwanted.append(self.node(part.part))
+            elif isinstance(part, Range):
+                filters.append(self.node(part))
+            else:
+                wanted.append(self.node(part))
+        return ["and", wanted or [["all"]], filters, unwanted]
+
+
+def plan_of(schema: Schema, tree: Node, expansions: Mapping[str, Iterable[str]]) -> Plan:
+    """Return the plan of an analysed tree."""
+    plan = Plan(schema, expansions)
+    plan.tree = plan.node(tree)
+    return plan
+
+
+def scored_words(tree: Node) -> list[str]:
+    """Return the words of an analysed tree that are scored, once each, without beginnings."""
+    found: dict[str, None] = {}
+    for node in wanted(tree):
+        if isinstance(node, Word):
+            found[node.text] = None
+        elif isinstance(node, Phrase):
+            found.update(dict.fromkeys(node.words))
+    return list(found)
+
+
+def prefixes_of(tree: Node) -> list[str]:
+    """Return the beginnings that an analysed tree looks for, unwanted ones too, once each."""
+    found: dict[str, None] = {}
+
+    def visit(node: Node) -> None:
+        match node:
+            case Prefix(text):
+                found[text] = None
+            case Not(part):
+                visit(part)
+            case AllOf(parts) | AnyOf(parts):
+                for part in parts:
+                    visit(part)
+
+    visit(tree)
+    return list(found)

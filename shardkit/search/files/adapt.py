@@ -1,0 +1,84 @@
+"""Documents from files made to fit an index: its fields, and its attributes by their kinds."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from typing import Any, TypeAlias
+
+from shardkit.errors import InvalidArgumentError
+from shardkit.search.files.readers import FileDocument, encodable
+from shardkit.search.model.documents import check_id
+from shardkit.search.model.schema import Schema
+from shardkit.structures.base.arguments import shown
+
+Fitted: TypeAlias = tuple[str, dict[str, str], dict[str, Any]]
+
+
+def fitted(schema: Schema, document: FileDocument) -> Fitted:
+    """Return an id, texts and attributes as an index of that schema takes them.
+
+    Title and text go into the fields of these names; of an index without such a field the title is
+    left out, and the text goes into the first one. Attributes that the index has not are left out;
+    of the others
+
+    * a number may be written as text,
+    * a date may be text in ISO 8601 (without a zone it is UTC), or a number of seconds since 1970,
+    * text may be a number, true or false, or a list of those.
+
+    Raises:
+        InvalidArgumentError: an attribute cannot be read as what the index has, or the id cannot
+            be one.
+    """
+    check_id(schema, document.id)
+    body = "text" if "text" in schema.fields else next(iter(schema.fields))
+    texts = {body: document.text}
+    if "title" in schema.fields and body != "title":
+        texts["title"] = document.title
+    attributes = {}
+    for name, kind in schema.attributes.items():
+        value = document.attributes.get(name)
+        if value is None:
+            continue
+        try:
+            attributes[name] = _FITS[kind](value)
+        except (ValueError, TypeError, OverflowError, OSError):
+            raise InvalidArgumentError(
+                f"{name}={shown(value)} is no {kind}", "correct it, or leave it out"
+            ) from None
+    return document.id, texts, attributes
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise TypeError
+    if isinstance(value, int):
+        float(value)  # one that is too large for a double is none
+        return value
+    return float(value)
+
+
+def _date(value: Any) -> date:
+    if isinstance(value, date):
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return datetime.fromtimestamp(value, UTC)
+    text = str(value).strip()
+    if len(text) == 10:
+        return date.fromisoformat(text)
+    found = datetime.fromisoformat(text)
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
+
+
+def _text(value: Any) -> str | list[str]:
+    return [_word(one) for one in value] if isinstance(value, list) else _word(value)
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str | int | float):
+        return encodable(str(value))
+    raise TypeError
+
+
+_FITS = {"number": _number, "date": _date, "text": _text}

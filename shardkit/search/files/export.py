@@ -1,0 +1,71 @@
+"""Documents for a dedicated engine: the bulk form that OpenSearch and Elasticsearch take.
+
+::
+
+    {"index":{"_index":"docs","_id":"guide.md"}}
+    {"text":"How to …","kind":"markdown","updated":"2026-11-21T10:00:00+00:00"}
+
+Sent as it is: ``curl -H 'Content-Type: application/x-ndjson' --data-binary @- URL/_bulk``, in
+pieces of some megabytes, cut after an even number of lines.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import date, datetime
+from typing import Any
+
+from shardkit.errors import InvalidArgumentError
+from shardkit.search.model.documents import Document
+from shardkit.search.model.schema import Schema
+from shardkit.structures.base.arguments import shown
+
+_TYPES = {"number": "double", "date": "date", "text": "keyword"}
+
+
+def bulk_lines(document: Document, index: str) -> str:
+    """Return a document as two lines of JSON: what to do, and the document.
+
+    An infinite number, which JSON has not and those engines do not take, becomes null. Of a name
+    that is a field and an attribute the field's text is taken.
+
+    Args:
+        document: with its text.
+        index: the name of the index that it is for.
+
+    Raises:
+        InvalidArgumentError: its text was not kept, so there is nothing to index elsewhere.
+    """
+    if document.text is None:
+        raise InvalidArgumentError(
+            f"document {shown(document.id)} cannot be exported: the index keeps no text",
+            "index with keep_text=True, or export what the documents were made from",
+        )
+    action = {"index": {"_index": index, "_id": document.id}}
+    source = {n: _json_value(v) for n, v in document.attributes.items()} | document.text
+    return f"{_dumped(action)}\n{_dumped(source)}\n"
+
+
+def mappings(schema: Schema) -> dict[str, Any]:
+    """Return what to create the other engine's index with: fields as text, attributes by kind.
+
+    Weights of fields go into queries there: ``{"multi_match": {"fields": ["title^3", "text"]}}``.
+    """
+    properties: dict[str, Any] = {n: {"type": _TYPES[k]} for n, k in schema.attributes.items()}
+    for name in schema.fields:
+        both = {"fields": {"keyword": {"type": "keyword"}}} if name in properties else {}
+        properties[name] = {"type": "text", **both}
+    return {"mappings": {"properties": properties}}
+
+
+def _dumped(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    if isinstance(value, tuple):
+        return list(value)
+    return None if value in (math.inf, -math.inf) else value

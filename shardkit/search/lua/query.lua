@@ -1,0 +1,370 @@
+-- Find the documents of a part of an index that match a query: how many, and the first in order.
+-- KEYS[1]  the part's state; its other keys, which depend on what there is, have the same tag
+-- KEYS[2]  where the result is kept for further pages, if it shall be
+-- ARGV[1]  how many documents' numbers a chunk has
+-- ARGV[2]  the query, JSON:
+--            words    what it looks for
+--            tree     how they are combined; see search_match.lua
+--            weights  by what the impact of each word is multiplied; empty without scores
+--            sort     what documents are put in order by: {'score'}, {'number', column},
+--                     {'text', column}, or {'sum', {{column, weight, default}, …}}, where column 0
+--                     is the score, and without a default documents without the value are left out
+--            reverse  whether the last in order come first
+--            most     how many are wanted
+--            after    {value, id}: those beyond are wanted; or false
+--            facets   the columns whose values are counted, {column, text or not}
+--            values   how many different values of each there may be
+--            attributes, text  whether they are wanted of each document
+--            keep     for how many seconds the result is kept
+--            kept     how many documents of it, at most
+-- Reply    {documents, version, found, {documents with the word, …}, kept, {id, value, …},
+--          {value, count, …}, …}: of each document its attributes and text too if one of them is
+--          wanted; kept is 1 if the result is kept. Or {documents, version, -n}: the nth facet has
+--          too many different values
+--@include text_order
+--@include search/base
+--@include search/hits
+--@include search/match
+local query = cjson.decode(ARGV[2])
+local state = read_state()
+local chunks = chunks_of(state)
+local by, reverse = query.sort[1], query.reverse
+
+words = {}
+for n, word in ipairs(query.words) do words[n] = id_of(word) or false end
+
+-- Add to the scores of documents at places what a node gives them. They match the node, so the
+-- scores of each are at the same index as its place.
+local add_scores
+
+local function add_word(n, places, scores)
+  local of, weight = postings_of(n), query.weights[n]
+  meet(n, places, function(i, j) scores[i] = scores[i] + weight * byte(of, 4 * j - 1) end)
+end
+
+local ADDS = {}
+function ADDS.word(node, places, scores) add_word(node[2], places, scores) end
+function ADDS.phrase(node, places, scores)
+  for _, n in ipairs(node[2]) do add_word(n, places, scores) end
+end
+ADDS['and'] = function(node, places, scores)
+  for _, part in ipairs(node[2]) do add_scores(part, places, scores) end
+end
+ADDS['or'] = function(node, places, scores)
+  for _, part in ipairs(node[2]) do
+    if part[1] == 'word' and part[3] == 0 then
+      add_word(part[2], places, scores)
+    else
+      local some, given, j = match(part, places), {}, 1
+      for k = 1, #some do given[k] = 0 end
+      add_scores(part, some, given)
+      for i = 1, #places do
+        if places[i] == some[j] then scores[i], j = scores[i] + given[j], j + 1 end
+      end
+    end
+  end
+end
+
+add_scores = function(node, places, scores)
+  local add = ADDS[node[1]]
+  if add then add(node, places, scores) end
+end
+
+local function scores_of(places)
+  local scores, tree = {}, query.tree
+  local of = tree[1] == 'word' and postings_of(tree[2])
+  if of and #of == 4 * #places then -- all postings of the one word, in order
+    local weight = query.weights[tree[2]]
+    for i = 1, #places do scores[i] = weight * byte(of, 4 * i - 1) end
+    return scores
+  end
+  for i = 1, #places do scores[i] = 0 end
+  add_scores(tree, places, scores)
+  return scores
+end
+
+-- The numbers in a column, or what stands for those that are missing.
+local function numbers_in(k, places, missing)
+  local found, of, unpack_one = {}, column(k), struct.unpack
+  for i = 1, #places do
+    local value = unpack_one('<d', of, 8 * places[i] + 1)
+    if value ~= value then value = missing end
+    found[i] = value
+  end
+  return found
+end
+
+local function codes_in(k, places)
+  local found, of, unpack_one = {}, column(k), struct.unpack
+  for i = 1, #places do found[i] = unpack_one('<I4', of, 4 * places[i] + 1) end
+  return found
+end
+
+-- Leave out the documents that lack something that has no default.
+local function complete(places)
+  for _, source in ipairs(query.sort[2]) do
+    if source[1] > 0 and source[3] == cjson.null then
+      local of, left, size = column(source[1]), {}, 0
+      for i = 1, #places do
+        local value = struct.unpack('<d', of, 8 * places[i] + 1)
+        if value == value then
+          size = size + 1
+          left[size] = places[i]
+        end
+      end
+      places = left
+    end
+  end
+  return places
+end
+
+local function sums_of(places)
+  local sums = {}
+  for i = 1, #places do sums[i] = 0 end
+  for _, source in ipairs(query.sort[2]) do
+    local weight = source[2]
+    local given = source[1] == 0 and scores_of(places)
+      or numbers_in(source[1], places, source[3])
+    for i = 1, #places do
+      local sum = sums[i] + weight * given[i]
+      sums[i] = sum == sum and sum or 0
+    end
+  end
+  return sums
+end
+
+-- Keys are what is put in order, the least first: numbers with the sign that does that, or texts.
+local function keys_of(places)
+  local values
+  if by == 'score' then
+    values = scores_of(places)
+  elseif by == 'number' then
+    values = numbers_in(query.sort[2], places, 0)
+  elseif by == 'text' then
+    return codes_in(query.sort[2], places)
+  else
+    values = sums_of(places)
+  end
+  if reverse then
+    for i = 1, #values do values[i] = -values[i] end
+  end
+  return values
+end
+
+local function number_less(a, b) return a < b end
+
+local less
+if by ~= 'text' then
+  less = number_less
+elseif reverse then
+  less = function(a, b) return precedes(b, a) end
+else
+  less = precedes
+end
+
+-- The last of the first n keys.
+local function bound_of(keys, n, less)
+  local heap = {}
+  for i = 1, n do heap[i] = keys[i] end
+  local function sink(at)
+    local key = heap[at]
+    while true do
+      local child = 2 * at
+      if child > n then break end
+      if child < n and less(heap[child], heap[child + 1]) then child = child + 1 end
+      if not less(key, heap[child]) then break end
+      heap[at] = heap[child]
+      at = child
+    end
+    heap[at] = key
+  end
+  for at = floor(n / 2), 1, -1 do sink(at) end
+  if less == number_less then -- most of the time: without a call for each
+    local highest = heap[1]
+    for i = n + 1, #keys do
+      if keys[i] < highest then
+        heap[1] = keys[i]
+        sink(1)
+        highest = heap[1]
+      end
+    end
+    return highest
+  end
+  for i = n + 1, #keys do
+    if less(keys[i], heap[1]) then
+      heap[1] = keys[i]
+      sink(1)
+    end
+  end
+  return heap[1]
+end
+
+-- Those that may be among the first n: of those with the last one's key, maybe more than that.
+local function narrowed(numbers, keys, n)
+  if #keys <= n then return numbers, keys end
+  if n == 0 then return {}, {} end
+  local bound = bound_of(keys, n, less)
+  local left, left_keys, size = {}, {}, 0
+  for i = 1, #keys do
+    local key = keys[i]
+    if key == bound or less(key, bound) then
+      size = size + 1
+      left[size], left_keys[size] = numbers[i], key
+    end
+  end
+  return left, left_keys, bound
+end
+
+local function id_less(a, b)
+  if reverse then return precedes(b, a) end
+  return precedes(a, b)
+end
+
+-- Of documents that were narrowed, with their ids: those with the last key that come first by id.
+local function cut(numbers, keys, ids, bound, n)
+  if #keys <= n then return numbers, keys, ids end
+  local equal = {}
+  for i = 1, #keys do
+    if not less(keys[i], bound) then equal[#equal + 1] = ids[i] end
+  end
+  local id_bound = bound_of(equal, n - #keys + #equal, id_less)
+  local left, left_keys, left_ids, size = {}, {}, {}, 0
+  for i = 1, #keys do
+    if less(keys[i], bound) or not id_less(id_bound, ids[i]) then
+      size = size + 1
+      left[size], left_keys[size], left_ids[size] = numbers[i], keys[i], ids[i]
+    end
+  end
+  return left, left_keys, left_ids
+end
+
+local function is_before(key, id, other_key, other_id)
+  if less(key, other_key) then return true end
+  if less(other_key, key) then return false end
+  return id_less(id, other_id)
+end
+
+-- Those beyond what a page ended with.
+local function beyond(numbers, keys, key, id)
+  local left, left_keys, equal = {}, {}, {}
+  for i = 1, #keys do
+    if not less(keys[i], key) and not less(key, keys[i]) then equal[#equal + 1] = numbers[i] end
+  end
+  local ids, j = ids_of(equal), 0
+  for i = 1, #keys do
+    local is_equal = equal[j + 1] == numbers[i]
+    if is_equal then j = j + 1 end
+    if is_equal and is_before(key, id, key, ids[j]) or less(key, keys[i]) then
+      left[#left + 1], left_keys[#left + 1] = numbers[i], keys[i]
+    end
+  end
+  return left, left_keys
+end
+
+local after_key
+if query.after then
+  after_key = query.after[1]
+  if by ~= 'text' then after_key = (reverse and -1 or 1) * number(after_key) end
+end
+
+local most = query.most
+if query.keep > 0 then most = math.max(most, query.kept) end
+
+local counts = {}
+for f in ipairs(query.facets) do counts[f] = {size = 0, of = {}} end
+
+local function count_values(places)
+  for f, facet in ipairs(query.facets) do
+    local found = counts[f]
+    local given = facet[2] and codes_in(facet[1], places) or numbers_in(facet[1], places, nil)
+    for i = 1, #places do
+      local value = given[i]
+      if value and (value ~= 0 or not facet[2]) then
+        if not found.of[value] then found.size = found.size + 1 end
+        found.of[value] = (found.of[value] or 0) + 1
+      end
+    end
+    if found.size > query.values then return f end
+  end
+end
+
+local numbers, keys, total, bound = {}, {}, 0, nil
+for _, chunk in ipairs(chunks) do
+  open_chunk(chunk)
+  local places = match(query.tree)
+  if by == 'sum' then places = complete(places) end
+  total = total + #places
+  local too_many = count_values(places)
+  if too_many then return {state.docs, state.version, -too_many} end
+  if most > 0 then
+    local size = #numbers
+    for i, key in ipairs(keys_of(places)) do
+      numbers[size + i], keys[size + i] = chunk * CHUNK + places[i], key
+    end
+    if by ~= 'text' then
+      if after_key then numbers, keys = beyond(numbers, keys, after_key, query.after[2]) end
+      numbers, keys, bound = narrowed(numbers, keys, most)
+    end
+  end
+end
+
+local codes = {}
+if by == 'text' then
+  local texts = texts_of(keys)
+  for i, code in ipairs(keys) do
+    codes[numbers[i]] = code
+    keys[i] = first_value(texts[code])
+  end
+  if after_key then numbers, keys = beyond(numbers, keys, after_key, query.after[2]) end
+  numbers, keys, bound = narrowed(numbers, keys, most)
+end
+
+-- Put what is left in order.
+local found_ids, order = ids_of(numbers), {}
+if bound ~= nil then numbers, keys, found_ids = cut(numbers, keys, found_ids, bound, most) end
+for i = 1, #numbers do order[i] = i end
+table.sort(order, function(a, b) return is_before(keys[a], found_ids[a], keys[b], found_ids[b]) end)
+
+local ids, values = {}, {}
+for i = 1, math.min(#order, query.most) do
+  local at = order[i]
+  ids[i] = found_ids[at]
+  values[i] = by == 'text' and keys[at] or exact(reverse and -keys[at] + 0 or keys[at] + 0)
+end
+
+local function keep_result()
+  if query.keep == 0 then return 0 end
+  local size = math.min(#order, most)
+  local pieces = {struct.pack('<BI4I4', by == 'text' and 1 or 0, total, size)}
+  for i = 1, size do
+    local at = order[i]
+    pieces[i + 1] = by == 'text' and struct.pack('<I4I4', numbers[at], codes[numbers[at]])
+      or struct.pack('<I4d', numbers[at], reverse and -keys[at] or keys[at])
+  end
+  -- A replica that only reads keeps nothing.
+  local answer = redis.pcall('SET', KEYS[2], concat(pieces), 'EX', int(query.keep))
+  return answer.ok and 1 or 0
+end
+
+local frequencies = {}
+if #query.weights > 0 then
+  for n = 1, #query.words do
+    frequencies[n] = words[n] and frequency(chunks, words[n]) or 0
+  end
+end
+
+local reply = {
+  state.docs, state.version, total, frequencies, keep_result(),
+  give_out(ids, values, 1, #ids, query.attributes, query.text),
+}
+for f, facet in ipairs(query.facets) do
+  local flat, given = {}, {}
+  for value in pairs(counts[f].of) do given[#given + 1] = value end
+  local texts = facet[2] and texts_of(given)
+  for _, value in ipairs(given) do
+    flat[#flat + 1] = texts and texts[value] or exact(value)
+    flat[#flat + 1] = counts[f].of[value]
+  end
+  reply[#reply + 1] = flat
+end
+return reply

@@ -1,0 +1,348 @@
+-- Index documents in a part of an index, index them anew, or remove them.
+-- No document is there twice.
+-- KEYS[1]  the part's state; its other keys, which depend on what there is, have the same tag
+-- ARGV[1]  how many documents' numbers a chunk has
+-- ARGV[2]  what columns hold, a letter each: n numbers, t values of text
+-- ARGV[3]  how many words there are
+-- ARGV[4]  and on: the words; the postings of each: for a document two bytes of its place below,
+--          from 0 on, one of the impact, one of the fields; how many words, the last, stand for
+--          values; these values; and for each document
+--            its id
+--            its attributes, as they are returned; empty for a document that shall be removed
+--            its text, as it is returned
+--            its columns: 8 bytes of a number (NaN for none), 4 of the place of a value's word
+--            its words in order, 3 bytes of the place of each; 0 ends a field
+-- Reply    {version, documents, was, …}: was is 1 for a document that was there before, else 0
+--@include search/base
+local MOST_WORDS = 16777215
+local SHORT = 56 -- bytes of postings that a listpack takes
+
+local state = read_state()
+local many = tonumber(ARGV[3])
+
+-- What the words' ids are; which are new. Those that begin alike are looked up together.
+local ids, new, next_word = {}, {}, state.words
+do
+  local alike, starts = {}, {}
+  for i = 1, many do
+    local start = sub(ARGV[3 + i], 1, 3)
+    if not alike[start] then
+      alike[start], starts[#starts + 1] = {}, start
+    end
+    table.insert(alike[start], i)
+  end
+  for _, start in ipairs(starts) do
+    local places = alike[start]
+    for from = 1, #places, 1000 do
+      local to, some = math.min(from + 999, #places), {}
+      for k = from, to do some[#some + 1] = ARGV[3 + places[k]] end
+      for k, id in ipairs(call('HMGET', lexicon_key(start), unpack(some))) do
+        ids[places[from + k - 1]] = tonumber(id or nil)
+      end
+    end
+  end
+end
+for i = 1, many do
+  if not ids[i] then
+    ids[i], new[#new + 1] = next_word, i
+    next_word = next_word + 1
+  end
+end
+if next_word - 1 > MOST_WORDS then
+  return redis.error_reply('FULL a part of an index has at most 16,777,215 words and values')
+end
+local at = 4 + 2 * many
+local values = tonumber(ARGV[at])
+for _, i in ipairs(new) do
+  local word, id = ARGV[3 + i], ids[i]
+  call('HSET', lexicon_key(word), word, int(id))
+  call('SADD', starts_key(), sub(word, 1, 3))
+  if i > many - values then
+    call('HSET', values_key(id), int(id % 128), ARGV[at + i - many + values])
+  end
+end
+at = at + 1 + values
+
+local packed = {[0] = '\0\0\0'}
+for i = 1, many do packed[i] = struct.pack('>I3', ids[i]) end
+
+-- What becomes of postings: by word the numbers concerned, and by number the new posting or false.
+local changes, changed = {}, {}
+local function change(id, number, posting)
+  local of = changes[id]
+  if not of then
+    of = {numbers = {}, postings = {}}
+    changes[id], changed[#changed + 1] = of, id
+  end
+  if of.postings[number] == nil then of.numbers[#of.numbers + 1] = number end
+  of.postings[number] = posting
+end
+
+-- The words' ids in place of their places.
+local function translated(places)
+  local words, size = {}, 0
+  for from = 1, #places, 3000 do
+    local bytes = {byte(places, from, from + 2999)}
+    for k = 1, #bytes, 3 do
+      size = size + 1
+      words[size] = packed[bytes[k] * 65536 + bytes[k + 1] * 256 + bytes[k + 2]]
+    end
+  end
+  return concat(words)
+end
+
+-- By how much the documents of chunks become more.
+local more = {}
+local function count_live(chunk, by)
+  more[chunk] = (more[chunk] or 0) + by
+end
+
+local function write_live()
+  for chunk, by in pairs(more) do
+    local live = (state.live[chunk] or 0) + by
+    state.docs = state.docs + by
+    if live > 0 then
+      call('HSET', KEYS[1], 'c' .. int(chunk), int(live))
+    else
+      call('HDEL', KEYS[1], 'c' .. int(chunk))
+      call('UNLINK', live_key(chunk))
+      for place = 1, #ARGV[2] do call('UNLINK', column_key(place, chunk)) end
+    end
+  end
+end
+
+-- Take the words that a document had out of their postings.
+local function forget_words(key, number, size)
+  if size == 0 then return end
+  local words = call('GETRANGE', key, '12', int(11 + size))
+  for start = 1, size, 3000 do
+    local bytes = {byte(words, start, start + 2999)}
+    for k = 1, #bytes, 3 do
+      local id = bytes[k] * 65536 + bytes[k + 1] * 256 + bytes[k + 2]
+      if id > 0 then change(id, number, false) end
+    end
+  end
+end
+
+-- Columns of documents whose numbers follow one another are written together.
+local row -- where they begin, how many they are, and the pieces of each column
+local function write_row()
+  if not row then return end
+  local chunk, place = floor(row.number / CHUNK), row.number % CHUNK
+  for k, pieces in ipairs(row.columns) do
+    local width = byte(ARGV[2], k) == 110 and 8 or 4 -- n
+    call('SETRANGE', column_key(k, chunk), int(width * place), concat(pieces))
+  end
+  row = nil
+end
+
+local function put_columns(number, columns)
+  if row and (row.number + row.size ~= number or number % CHUNK == 0) then write_row() end
+  if not row then
+    row = {number = number, size = 0, columns = {}}
+    for k = 1, #ARGV[2] do row.columns[k] = {} end
+  end
+  row.size = row.size + 1
+  local from = 1
+  for k, pieces in ipairs(row.columns) do
+    if byte(ARGV[2], k) == 110 then
+      pieces[row.size] = sub(columns, from, from + 7)
+      from = from + 8
+    else
+      local value = struct.unpack('<I4', columns, from)
+      pieces[row.size] = struct.pack('<I4', ids[value] or 0)
+      from = from + 4
+    end
+  end
+end
+
+-- Which documents were there; their numbers, by place; whether all are new, so that their postings
+-- come behind all others.
+local was, numbers_of, fresh = {}, {}, true
+for doc = at, #ARGV, 5 do
+  local id, attributes, text = ARGV[doc], ARGV[doc + 1], ARGV[doc + 2]
+  local key = document_key(id)
+  local head = call('GETRANGE', key, '0', '11')
+  local number
+  if head ~= '' then
+    local size
+    number, size = struct.unpack('<I4I4', head)
+    forget_words(key, number, size)
+  end
+  was[#was + 1] = number and 1 or 0
+  fresh = fresh and not number and attributes ~= ''
+  if attributes ~= '' then
+    if not number then
+      number = state.next
+      state.next = number + 1
+      local chunk = floor(number / CHUNK)
+      count_live(chunk, 1)
+      call('SETBIT', live_key(chunk), int(number % CHUNK), '1')
+      call('HSET', ids_key(number), int(number % 128), id)
+    end
+    numbers_of[#was] = number
+    local words = translated(ARGV[doc + 4])
+    head = struct.pack('<I4I4I4', number, #words, #attributes)
+    call('SET', key, head .. words .. attributes .. text)
+    put_columns(number, ARGV[doc + 3])
+  elseif number then
+    call('UNLINK', key)
+    call('HDEL', ids_key(number), int(number % 128))
+    local chunk = floor(number / CHUNK)
+    call('SETBIT', live_key(chunk), int(number % CHUNK), '0')
+    count_live(chunk, -1)
+  end
+end
+write_row()
+
+-- The first place, from one on, of a posting that is not before a number's.
+local function find(of, place, from)
+  local low, high = (from - 1) / 4, #of / 4
+  while low < high do
+    local middle = floor((low + high) / 2)
+    local a, b = byte(of, 4 * middle + 1, 4 * middle + 2)
+    if a * 256 + b < place then low = middle + 1 else high = middle end
+  end
+  return 4 * low + 1
+end
+
+-- Postings with some of them changed.
+local function merged(of, one)
+  local pieces, from = {}, 1
+  for i = one.first, one.last do
+    local number = one.numbers[i]
+    local place = number % CHUNK
+    local at = find(of, place, from)
+    pieces[#pieces + 1] = sub(of, from, at - 1)
+    pieces[#pieces + 1] = one.postings[number] or nil
+    from = at
+    if at < #of then
+      local a, b = byte(of, at, at + 1)
+      if a * 256 + b == place then from = at + 4 end
+    end
+  end
+  pieces[#pieces + 1] = sub(of, from)
+  return concat(pieces)
+end
+
+-- Change what is too long for a listpack; tell whether anything is left.
+local function apply_long(key, one)
+  if one.behind then
+    call('APPEND', key, one.behind)
+    return true
+  end
+  local all = merged(call('GET', key), one)
+  if all == '' then
+    call('UNLINK', key)
+    return false
+  end
+  call('SET', key, all)
+  return true
+end
+
+-- Change the postings of words in a chunk whose short ones are in one HASH.
+local function apply(chunk, some)
+  local key, fields, set, gone = short_key(chunk, some[1].id), {}, {}, {}
+  for i, one in ipairs(some) do fields[i] = int(one.id % 128) end
+  local before = call('HMGET', key, unpack(fields))
+  for i, one in ipairs(some) do
+    local was_there, all = before[i], LONG
+    if was_there == LONG then
+      local long = long_key(chunk, one.id)
+      if not apply_long(long, one) then all = '' end
+    else
+      local short = was_there or ''
+      all = one.behind and short .. one.behind or merged(short, one)
+      if #all > SHORT then
+        call('SET', long_key(chunk, one.id), all)
+        all = LONG
+      end
+    end
+    if all == '' then
+      if was_there then gone[#gone + 1] = fields[i] end
+    elseif all ~= was_there then
+      set[#set + 1], set[#set + 2] = fields[i], all
+    end
+  end
+  if #set > 0 then call('HSET', key, unpack(set)) end
+  if #gone > 0 then call('HDEL', key, unpack(gone)) end
+end
+
+-- By chunk and HASH, which words change.
+local together, keys = {}, {}
+local function put_together(chunk, one)
+  local key = chunk * 131072 + floor(one.id / 128) -- of 17 bits
+  local some = together[key]
+  if not some then
+    some = {chunk = chunk}
+    together[key], keys[#keys + 1] = some, key
+  end
+  some[#some + 1] = one
+end
+
+-- Postings of new documents, whose numbers follow one another, with these in place of their places.
+local function numbered(given, base)
+  if #given == 4 then
+    local a, b, c, d = byte(given, 1, 4)
+    local place = base + a * 256 + b
+    return char(floor(place / 256), place % 256, c, d)
+  end
+  local pieces = {}
+  for from = 1, #given, 4000 do
+    local bytes = {byte(given, from, from + 3999)}
+    for k = 1, #bytes, 4 do
+      local place = base + bytes[k] * 256 + bytes[k + 1]
+      bytes[k], bytes[k + 1] = floor(place / 256), place % 256
+    end
+    pieces[#pieces + 1] = char(unpack(bytes))
+  end
+  return concat(pieces)
+end
+
+local function put_changes()
+  for i = 1, many do
+    local given = ARGV[3 + many + i]
+    for k = 1, #given, 4 do
+      local a, b, impact, fields = byte(given, k, k + 3)
+      local number = numbers_of[a * 256 + b + 1]
+      local place = number % CHUNK
+      change(ids[i], number, char(floor(place / 256), place % 256, impact, fields))
+    end
+  end
+  for _, id in ipairs(changed) do
+    local of = changes[id]
+    local numbers = of.numbers
+    for i = 2, #numbers do
+      if numbers[i] < numbers[i - 1] then
+        table.sort(numbers)
+        break
+      end
+    end
+    local first = 1
+    while first <= #numbers do
+      local chunk, last = floor(numbers[first] / CHUNK), first
+      while last < #numbers and floor(numbers[last + 1] / CHUNK) == chunk do last = last + 1 end
+      put_together(chunk, {
+        id = id, numbers = numbers, first = first, last = last, postings = of.postings,
+      })
+      first = last + 1
+    end
+  end
+end
+
+if fresh and floor(numbers_of[1] / CHUNK) == floor(numbers_of[#was] / CHUNK) then
+  local chunk, base = floor(numbers_of[1] / CHUNK), numbers_of[1] % CHUNK
+  for i = 1, many do
+    local given = ARGV[3 + many + i]
+    if given ~= '' then put_together(chunk, {id = ids[i], behind = numbered(given, base)}) end
+  end
+else
+  put_changes()
+end
+for _, key in ipairs(keys) do apply(together[key].chunk, together[key]) end
+write_live()
+
+state.version = state.version + 1
+call('HSET', KEYS[1], 'docs', int(state.docs), 'next', int(state.next), 'words', int(next_word),
+  'version', int(state.version))
+return {state.version, state.docs, unpack(was)}

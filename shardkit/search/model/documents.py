@@ -1,0 +1,337 @@
+"""Documents: as they are given, as the scripts take them, and as they come back."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+import zlib
+from base64 import b64encode
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from shardkit.errors import InvalidArgumentError
+from shardkit.operations.commands import Argument
+from shardkit.routing.keys import key_bytes
+from shardkit.search.model.schema import Schema
+from shardkit.search.text.bm25 import impact_byte
+from shardkit.structures.base.arguments import shown
+
+Value: TypeAlias = float | date | datetime | str | tuple[str, ...]
+Text: TypeAlias = str | Mapping[str, str]
+Attributes: TypeAlias = Mapping[str, Any]
+
+LONGEST_ID: Final = 1024
+_END: Final = b"\xff"  # of each of several values: in no UTF-8
+_MISSING: Final = math.nan
+_PLAIN, _PACKED = b"\0", b"\1"
+_HEADER: Final = struct.Struct("<III")
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A document as it comes back.
+
+    Attributes:
+        id: its id.
+        attributes: its attributes by name: numbers, dates (datetimes UTC), text, or several texts
+            as a tuple. Those that it has not are not there.
+        text: its fields by name; None if the index keeps no text.
+    """
+
+    id: str
+    attributes: dict[str, Value]
+    text: dict[str, str] | None
+
+
+class Prepared(NamedTuple):
+    """A document checked and split into words, but not yet numbered among a batch's words."""
+
+    id: str
+    attributes: bytes
+    text: bytes
+    columns: list[float | list[bytes]]  # numbers; or the values of text, none if it is missing
+    fields: list[list[str]]  # the terms of each field of the schema, in order
+    size: int  # how many terms there are
+
+
+def check_id(schema: Schema, doc_id: object) -> str:
+    """Return a document's id.
+
+    Raises:
+        InvalidArgumentError: it is no text, empty, longer than 1,024 bytes or cannot be encoded.
+    """
+    try:
+        if isinstance(doc_id, str) and 0 < len(key_bytes(doc_id)) <= LONGEST_ID:
+            return doc_id
+    except TypeError:
+        pass
+    raise InvalidArgumentError(
+        f"{schema.name}: document id {shown(doc_id)}",
+        f"give text, 1 to {LONGEST_ID:,} bytes of UTF-8",
+    )
+
+
+def prepare(schema: Schema, doc_id: str, text: Text, attributes: Attributes | None) -> Prepared:
+    """Check a document, and split its text into words.
+
+    Raises:
+        InvalidArgumentError: something in it cannot be indexed; the message names it.
+    """
+    doc_id = check_id(schema, doc_id)
+    given = _texts(schema, doc_id, text)
+    terms = schema.analyzer.terms
+    fields = [terms(given[name]) if name in given else [] for name in schema.fields]
+    stored, columns = _attributes(schema, doc_id, attributes or {})
+    return Prepared(
+        doc_id,
+        json.dumps(stored, ensure_ascii=False, separators=(",", ":")).encode(),
+        _kept(schema, given) if schema.keep_text else b"",
+        columns,
+        fields,
+        sum(map(len, fields)),
+    )
+
+
+def _texts(schema: Schema, doc_id: str, text: object) -> dict[str, str]:
+    if isinstance(text, str):
+        text = {next(iter(schema.fields)): text}
+    if not isinstance(text, Mapping):
+        raise InvalidArgumentError(
+            f"{schema.name}: document {shown(doc_id)}: text={shown(text)}",
+            "give text, or a mapping of fields to text",
+        )
+    for name, value in text.items():
+        if name not in schema.fields:
+            raise InvalidArgumentError(
+                f"{schema.name}: document {shown(doc_id)}: there is no text field {shown(name)}",
+                f"the fields are: {', '.join(schema.fields)}",
+            )
+        if not isinstance(value, str) or not _encodes(value):
+            raise InvalidArgumentError(
+                f"{schema.name}: document {shown(doc_id)}: field {name}={shown(value)}",
+                "give text that can be encoded as UTF-8",
+            )
+    return dict(text)
+
+
+def _encodes(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _attributes(
+    schema: Schema, doc_id: str, given: object
+) -> tuple[list[Any], list[float | list[bytes]]]:
+    """Return an attribute a place: as they are stored, and what their columns hold."""
+    if not isinstance(given, Mapping):
+        raise InvalidArgumentError(
+            f"{schema.name}: document {shown(doc_id)}: attributes={shown(given)}",
+            "give a mapping by name",
+        )
+    for name in given:
+        if name not in schema.attributes:
+            raise InvalidArgumentError(
+                f"{schema.name}: document {shown(doc_id)}: there is no attribute {shown(name)}",
+                f"the attributes are: {', '.join(schema.attributes) or 'none'}",
+            )
+    stored: list[Any] = []
+    columns: list[float | list[bytes]] = []
+    for name, kind in schema.attributes.items():
+        value = given.get(name)
+        try:
+            shape, column = _READERS[kind](value) if value is not None else (None, None)
+        except (ValueError, OverflowError):
+            raise InvalidArgumentError(
+                f"{schema.name}: document {shown(doc_id)}: attribute {name}={shown(value)}",
+                _REMEDIES[kind],
+            ) from None
+        stored.append(shape)
+        columns.append(column if column is not None else [] if kind == "text" else _MISSING)
+    while stored and stored[-1] is None:
+        stored.pop()
+    return stored, columns
+
+
+def _number(value: Any) -> tuple[Any, float | None]:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise ValueError
+    return (None, None) if math.isnan(value) else (value, float(value))
+
+
+def _date(value: Any) -> tuple[Any, float | None]:
+    if isinstance(value, datetime):
+        if value.utcoffset() is None:
+            raise ValueError
+        return value.astimezone(UTC).isoformat(), value.timestamp()
+    if not isinstance(value, date):
+        raise ValueError
+    return value.isoformat(), datetime.combine(value, time(), UTC).timestamp()
+
+
+def _text(value: Any) -> tuple[Any, list[bytes] | None]:
+    if isinstance(value, str):
+        return value, [value.encode()]
+    if not isinstance(value, list | tuple | set | frozenset) or not all(
+        isinstance(one, str) for one in value
+    ):
+        raise ValueError
+    several = list(dict.fromkeys(sorted(value) if isinstance(value, set | frozenset) else value))
+    return (several, [one.encode() for one in several]) if several else (None, None)
+
+
+_READERS: Final[dict[str, Any]] = {"number": _number, "date": _date, "text": _text}
+_REMEDIES: Final = {
+    "number": "give an int or a float",
+    "date": "give a date, or a datetime with tzinfo",
+    "text": "give text, or a list of texts",
+}
+
+
+def attributes_of(schema: Schema, stored: bytes) -> dict[str, Value]:
+    """Return a document's attributes as they were given."""
+    found: dict[str, Value] = {}
+    for (name, kind), value in zip(schema.attributes.items(), json.loads(stored), strict=False):
+        if value is None:
+            continue
+        if kind == "date":
+            value = date.fromisoformat(value) if len(value) == 10 else datetime.fromisoformat(value)
+        found[name] = tuple(value) if isinstance(value, list) else value
+    return found
+
+
+def text_of(schema: Schema, kept: bytes) -> dict[str, str] | None:
+    """Return a document's text as it was given; None if it was not kept."""
+    if not kept:
+        return None
+    data = zlib.decompress(kept[1:]) if kept[:1] == _PACKED else kept[1:]
+    texts = zip(schema.fields, json.loads(data), strict=False)
+    return {name: text for name, text in texts if text is not None}
+
+
+def _kept(schema: Schema, texts: Mapping[str, str]) -> bytes:
+    by_field = [texts.get(name) for name in schema.fields]
+    plain = json.dumps(by_field, ensure_ascii=False, separators=(",", ":")).encode()
+    packed = zlib.compress(plain)
+    return _PACKED + packed if len(packed) < len(plain) else _PLAIN + plain
+
+
+def document_of(schema: Schema, doc_id: str, attributes: bytes, text: bytes) -> Document:
+    """Return a document from what is stored of it."""
+    return Document(
+        doc_id,
+        attributes_of(schema, attributes) if attributes else {},
+        text_of(schema, text),
+    )
+
+
+def unpacked(schema: Schema, doc_id: str, stored: bytes) -> Document:
+    """Return a document from the value of its key."""
+    _, words, attributes = _HEADER.unpack_from(stored)
+    start = _HEADER.size + words
+    end = start + attributes
+    return document_of(schema, doc_id, stored[start:end], stored[end:])
+
+
+def value_term(place: int, value: bytes) -> bytes:
+    """Return the word that stands for a value of text of an attribute, in the lexicon.
+
+    No text has it. It has 96 bits of a digest, so values of any length are compared as a whole.
+
+    Args:
+        place: the number of the attribute's column.
+        value: the value; or several, as `joined`.
+    """
+    return b"\1%c%b" % (48 + place, b64encode(blake2b(value, digest_size=12).digest()))
+
+
+def joined(values: Sequence[bytes]) -> bytes:
+    """Return a document's values of an attribute as they are stored: one by itself."""
+    return values[0] if len(values) == 1 else b"".join(value + _END for value in values)
+
+
+def parted(stored: bytes) -> list[str]:
+    """Return the values that `joined` made one of."""
+    if not stored.endswith(_END):
+        return [stored.decode()]
+    return [value.decode() for value in stored[:-1].split(_END)]
+
+
+def write_arguments(schema: Schema, documents: Iterable[Prepared | str]) -> list[Argument]:
+    """Return what the script ``search_write`` takes, from the columns on.
+
+    Args:
+        schema: the index's parameters.
+        documents: documents of one part; the ids of those to be removed.
+    """
+    documents = list(documents)
+    indexed = [doc for doc in documents if isinstance(doc, Prepared)]
+    terms = dict.fromkeys(term for doc in indexed for terms in doc.fields for term in terms)
+    values: dict[bytes, bytes] = {}
+    for doc in indexed:
+        for place, given in enumerate(doc.columns, 1):
+            if isinstance(given, list) and given:
+                for value in (*given, joined(given)):
+                    values[value_term(place, value)] = value
+    codes = {term: place.to_bytes(3) for place, term in enumerate(terms, 1)}
+    places = {term: place for place, term in enumerate(values, len(terms) + 1)}
+    words: list[str | bytes] = [*terms, *values]
+    postings = {word: bytearray() for word in words}
+    rest: list[Argument] = []
+    for number, one in enumerate(documents):
+        if isinstance(one, str):
+            rest += (one, b"", b"", b"", b"")
+        else:
+            _post(schema, one, number.to_bytes(2), postings)
+            rest += (one.id, one.attributes, one.text, *_encoded(schema, one, codes, places))
+    arguments: list[Argument] = [schema.columns, len(words), *words]
+    arguments += map(bytes, postings.values())
+    arguments += (len(values), *values.values())
+    return arguments + rest
+
+
+def _post(
+    schema: Schema, doc: Prepared, place: bytes, postings: Mapping[str | bytes, bytearray]
+) -> None:
+    """Put a document into the postings of its words and values."""
+    average, size = schema.average_length, doc.size
+    weighted: dict[str, float] = {}
+    masks: dict[str, int] = {}
+    for number, (terms, weight) in enumerate(zip(doc.fields, schema.fields.values(), strict=True)):
+        for term, times in Counter(terms).items():
+            weighted[term] = weighted.get(term, 0.0) + weight * times
+            masks[term] = masks.get(term, 0) | 1 << number
+    for term, tf in weighted.items():
+        postings[term] += place + bytes((impact_byte(tf, size, average), masks[term]))
+    for column, given in enumerate(doc.columns, 1):
+        if isinstance(given, list):
+            for value in given:
+                postings[value_term(column, value)] += place + b"\0\0"
+
+
+def _encoded(
+    schema: Schema, doc: Prepared, codes: Mapping[str, bytes], places: Mapping[bytes, int]
+) -> tuple[bytes, bytes]:
+    """Return a document's columns, and its words."""
+    columns, tagged = [], []
+    for place, given in enumerate(doc.columns, 1):
+        if not isinstance(given, list):
+            columns.append(struct.pack("<d", given))
+        else:
+            code = places[value_term(place, joined(given))] if given else 0
+            columns.append(struct.pack("<I", code))
+            tagged += [places[value_term(place, value)].to_bytes(3) for value in given]
+    if schema.phrases:
+        words = b"".join(
+            b"".join([codes[term] for term in terms]) + b"\0\0\0" for terms in doc.fields
+        )
+    else:
+        words = b"".join(dict.fromkeys(codes[term] for terms in doc.fields for term in terms))
+    return b"".join(columns), words + b"".join(tagged)

@@ -1,0 +1,153 @@
+"""What an index holds of each document: fields of text, and attributes.
+
+Stored with the index, and compared whenever it is opened: postings, columns and words mean what
+they say.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypedDict
+
+from shardkit.errors import InvalidArgumentError
+from shardkit.search.text.analyzer import Analyzer
+from shardkit.search.text.bm25 import AVERAGE_LENGTH
+from shardkit.structures.base.arguments import check_integer, shown
+
+KINDS: Final = ("number", "date", "text")
+MOST_FIELDS: Final = 8  # a posting has a bit for each
+MOST_ATTRIBUTES: Final = 64
+CHUNK: Final = 65_536  # a posting has 16 bits for the number in its chunk
+MOST_SHARDS: Final = 16_384
+RELEVANCE: Final = "relevance"
+_NAME: Final = re.compile(r"[^\W\d][\w.-]*")
+
+
+class Parameters(TypedDict, total=False):
+    """What `Schema` takes besides the name and the number of shards."""
+
+    fields: Mapping[str, float]
+    attributes: Mapping[str, str]
+    analyzer: Analyzer
+    keep_text: bool
+    phrases: bool
+    average_length: float
+    chunk: int
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The parameters of an index: what decides what is stored, and where.
+
+    Args:
+        name: the index's name.
+        shards: in how many parts it is.
+        fields: the weight of each field of text, by name; at most 8.
+        attributes: what each attribute is, ``number``, ``date`` or ``text``, by name; at most 64.
+        analyzer: what makes words of text.
+        keep_text: whether text is kept as it was given, for snippets.
+        phrases: whether the order of words is kept, for phrases.
+        average_length: about how many words a document has; see `shardkit.search.text.bm25`.
+        chunk: how many documents a chunk of postings is about, a power of two.
+
+    Raises:
+        InvalidArgumentError: something cannot be used.
+    """
+
+    name: str
+    shards: int
+    fields: Mapping[str, float] = field(default_factory=lambda: {"text": 1.0})
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    analyzer: Analyzer = field(default_factory=Analyzer)
+    keep_text: bool = True
+    phrases: bool = True
+    average_length: float = AVERAGE_LENGTH
+    chunk: int = CHUNK
+
+    def __post_init__(self) -> None:
+        check_integer(self.name, "shards", self.shards, 1, MOST_SHARDS)
+        _check_names(self.name, "fields", self.fields, 1, MOST_FIELDS)
+        _check_names(self.name, "attributes", self.attributes, 0, MOST_ATTRIBUTES)
+        for name, weight in self.fields.items():
+            if not _is_positive(weight):
+                raise InvalidArgumentError(
+                    f"{self.name}: field {name}: weight={shown(weight)}", "give a number above 0"
+                )
+        for name, kind in self.attributes.items():
+            if kind not in KINDS:
+                raise InvalidArgumentError(
+                    f"{self.name}: attribute {name}: kind={shown(kind)}",
+                    f"give one of {', '.join(KINDS)}",
+                )
+        if RELEVANCE in self.attributes:
+            raise InvalidArgumentError(
+                f"{self.name}: an attribute called {RELEVANCE}",
+                "choose another name: sort='relevance' means the score",
+            )
+        if not isinstance(self.analyzer, Analyzer):
+            raise InvalidArgumentError(
+                f"{self.name}: analyzer={shown(self.analyzer)}", "give an Analyzer"
+            )
+        if not _is_positive(self.average_length):
+            raise InvalidArgumentError(
+                f"{self.name}: average_length={shown(self.average_length)}", "give a number above 0"
+            )
+        check_integer(self.name, "chunk", self.chunk, 8, CHUNK)
+        if self.chunk & (self.chunk - 1):
+            raise InvalidArgumentError(f"{self.name}: chunk={self.chunk}", "give a power of two")
+
+    @property
+    def parameters(self) -> dict[str, object]:
+        """What is stored and compared. Keeping text or not concerns later documents only."""
+        return {
+            "kind": "search",
+            "shards": self.shards,
+            "fields": " ".join(f"{name}={float(w)!r}" for name, w in self.fields.items()),
+            "attributes": " ".join(f"{name}={kind}" for name, kind in self.attributes.items()),
+            "analyzer": self.analyzer.fingerprint,
+            "phrases": int(self.phrases),
+            "average_length": repr(float(self.average_length)),
+            "chunk": self.chunk,
+        }
+
+    @property
+    def columns(self) -> str:
+        """What the columns hold, a letter an attribute: n a number, t the place of a text."""
+        return "".join("t" if kind == "text" else "n" for kind in self.attributes.values())
+
+    def place(self, attribute: str) -> int:
+        """Return the number of an attribute's column, from 1 on."""
+        return list(self.attributes).index(attribute) + 1
+
+    def mask(self, name: str | None) -> int:
+        """Return the bit of a field in postings; 0, which is any, for None."""
+        return 0 if name is None else 1 << list(self.fields).index(name)
+
+    def number(self, name: str | None) -> int:
+        """Return the number of a field, from 1 on; 0 for None."""
+        return 0 if name is None else list(self.fields).index(name) + 1
+
+
+def _check_names(owner: str, what: str, given: object, least: int, most: int) -> None:
+    if not isinstance(given, Mapping) or not least <= len(given) <= most:
+        raise InvalidArgumentError(
+            f"{owner}: {what}={shown(given)}", f"give a mapping by name, of {least} to {most}"
+        )
+    for name in given:
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise InvalidArgumentError(
+                f"{owner}: {what}: the name {shown(name)}",
+                "begin with a letter; letters, digits, '_', '.' and '-'",
+            )
+
+
+def _is_positive(value: object) -> bool:
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+        and value > 0
+    )

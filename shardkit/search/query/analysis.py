@@ -1,0 +1,180 @@
+"""What analysis makes of a query: index terms for words, in the one form that an index executes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from datetime import UTC, date, datetime, time
+from typing import Final, TypeGuard
+
+from shardkit.errors import InvalidArgumentError
+from shardkit.search.query.tree import (
+    AllOf,
+    AnyOf,
+    Bound,
+    Equal,
+    Everything,
+    Node,
+    Not,
+    Nothing,
+    Phrase,
+    Prefix,
+    Range,
+    Word,
+)
+from shardkit.search.text.analyzer import Analyzer
+from shardkit.structures.base.arguments import shown
+
+_DAY: Final = 86_400
+
+
+def analysed(node: Node, analyzer: Analyzer) -> Node:
+    """Return a query with index terms for words, in the one form that an index executes.
+
+    * Words that leave no term, such as stop words, constrain nothing and are dropped; one that is
+      several terms ("re-read", "東京都") becomes a phrase, as does the beginning of a longer run of
+      a script without spaces. A beginning is spelled as words are, but not stemmed.
+    * A query of nothing but dropped words, or of unwanted ones, becomes `Nothing`.
+    * In the result every `Range`, `Equal` and `Not` is part of an `AllOf` that has another kind of
+      part too, `Everything` if need be (a Range or Equal may also be what is in a `Not`): so each
+      only ever takes away from documents that are at hand. No AllOf is a part of an AllOf, no
+      AnyOf of an AnyOf; no part is there twice; none is `Nothing`.
+    * Parts are in order: Everything, words, phrases, prefixes, AnyOf, AllOf, then Range, Equal,
+      Not; within a kind by what they say. So ``b a`` and ``a b`` are the same.
+    * The bounds of ranges are floats: dates become seconds since 1970 UTC. A date as the upper
+      bound is its whole day.
+
+    Raises:
+        InvalidArgumentError: a bound is neither a number nor a date, is NaN, or is a datetime
+            without a timezone.
+    """
+    found = _analysed(node, analyzer)
+    return Nothing() if found is None or isinstance(found, Not) else _based(found)
+
+
+def _analysed(node: Node, analyzer: Analyzer) -> Node | None:
+    """Return a node analysed, a filter perhaps; None if nothing is left of it to constrain."""
+    match node:
+        case Word(text, name):
+            return _words((text,), name, analyzer)
+        case Phrase(words, name):
+            return _words(words, name, analyzer)
+        case Prefix(text, name):
+            return _prefix(text, name, analyzer)
+        case Range():
+            return _range(node)
+        case AllOf(parts):
+            return _all_of(parts, analyzer)
+        case AnyOf(parts):
+            return _any_of(parts, analyzer)
+        case Not(part):
+            found = _analysed(part, analyzer)
+            # Without what never matches is all.
+            return None if found is None or isinstance(found, Not | Nothing) else Not(found)
+        case _:
+            return node
+
+
+def _words(texts: Iterable[str], name: str | None, analyzer: Analyzer) -> Node | None:
+    terms = tuple(term for text in texts for term in analyzer.terms(text))
+    if len(terms) > 1:
+        return Phrase(terms, name)
+    return Word(terms[0], name) if terms else None
+
+
+def _prefix(text: str, name: str | None, analyzer: Analyzer) -> Node | None:
+    tokens = analyzer.beginnings(text)
+    if not tokens:
+        return None
+    last = tokens[-1]
+    if len(tokens) == 1:
+        return Prefix(last.term, name)
+    if tokens[-2].end > last.start:  # pairs: where they are, the run begins
+        return _words((text,), name, analyzer)
+    return _all_of((Word(text[: last.start], name), Prefix(last.term, name)), analyzer)
+
+
+def _range(node: Range) -> Range:
+    low, open_low = _limit(node, node.low, node.open_low, upper=False)
+    high, open_high = _limit(node, node.high, node.open_high, upper=True)
+    return Range(node.attribute, low, high, open_low, open_high)
+
+
+def _limit(node: Range, bound: Bound, outside: bool, *, upper: bool) -> tuple[float | None, bool]:
+    """Return a bound as a number, and whether the number itself is outside."""
+    if bound is None:
+        return None, False
+    if isinstance(bound, datetime):
+        if bound.utcoffset() is not None:
+            return bound.timestamp(), outside
+    elif isinstance(bound, date):
+        # A day lasts until the next one begins: up to it, and after it, is past its end.
+        midnight = datetime.combine(bound, time(), UTC).timestamp()
+        return midnight + (_DAY if upper is not outside else 0), upper
+    elif isinstance(bound, int | float) and not isinstance(bound, bool) and not math.isnan(bound):
+        return float(bound), outside
+    raise InvalidArgumentError(
+        f"{node.attribute}: bound {shown(bound)} of a range",
+        "give a number, a date, or a datetime with tzinfo",
+    )
+
+
+def _all_of(parts: Iterable[Node], analyzer: Analyzer) -> Node | None:
+    kept: set[Node] = set()
+    empty = True
+    for part in _flat(AllOf, parts):
+        empty = False
+        found = _analysed(part, analyzer)
+        if isinstance(found, Nothing) or found == Not(Everything()):
+            return Nothing()
+        if found is not None:
+            kept.update(found.parts if isinstance(found, AllOf) else (found,))
+    if empty or (kept and all(isinstance(part, Not) for part in kept)):
+        return Nothing()
+    if len(kept) > 1:
+        kept.discard(Everything())
+        if all(isinstance(part, Range | Equal | Not) for part in kept) and (
+            len(kept) > 1 or not _is_filter(next(iter(kept)))
+        ):
+            kept.add(Everything())
+    return AllOf(_in_order(kept)) if len(kept) > 1 else next(iter(kept), None)
+
+
+def _any_of(parts: Iterable[Node], analyzer: Analyzer) -> Node | None:
+    kept: set[Node] = set()
+    nothing = True
+    for part in _flat(AnyOf, parts):
+        found = Nothing() if isinstance(part, Not) else _analysed(part, analyzer)
+        if found is None:
+            nothing = False  # a stop word: it constrains nothing, but it is no mistake either
+        elif not isinstance(found, Nothing):
+            kept.update(found.parts if isinstance(found, AnyOf) else (found,))
+    based = {_based(part) for part in kept}
+    if len(based) > 1:
+        return AnyOf(_in_order(based))
+    return next(iter(kept), Nothing() if nothing else None)
+
+
+def _flat(kind: type[AllOf] | type[AnyOf], parts: Iterable[Node]) -> Iterator[Node]:
+    """Iterate over parts; over those of a part of the same kind instead of itself."""
+    for part in parts:
+        if isinstance(part, kind) and part.parts:
+            yield from _flat(kind, part.parts)
+        else:
+            yield part
+
+
+def _is_filter(node: Node) -> TypeGuard[Range | Equal]:
+    return isinstance(node, Range | Equal)
+
+
+def _based(node: Node) -> Node:
+    """Return a node that can stand alone."""
+    return AllOf((Everything(), node)) if _is_filter(node) else node
+
+
+_ORDER: Final = (Everything, Word, Phrase, Prefix, AnyOf, AllOf, Range, Equal, Not)
+
+
+def _in_order(parts: Iterable[Node]) -> tuple[Node, ...]:
+    return tuple(sorted(parts, key=lambda part: (_ORDER.index(type(part)), repr(part))))

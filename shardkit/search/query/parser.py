@@ -1,0 +1,400 @@
+r"""The query language: text to a tree (`shardkit.search.query.tree`), and back.
+
+::
+
+    query    =  { ["-"] group } ;                    all of them, without those with "-"
+    group    =  term { "+" term } ;                  any of them: synonyms
+    term     =  "(" query ")" | "*" | condition
+             |  [ field ":" ] ( word | quoted ) [ "*" ] ;
+    condition =  attribute ":" ( "=" ( word | quoted )
+             |  ( ">" | ">=" | "<" | "<=" ) value
+             |  [ ">" | ">=" ] [ value ] ".." [ "<" | "<=" ] [ value ]
+             |  value ) ;
+    value    =  number | date | datetime ;           1990, -2.5, 2020-01-31, 2020-01-31T12:00Z
+    quoted   =  '"' { character | '\"' | '\\' } '"' ;
+    word     =  characters other than space, '"', "(", ")" and "*", not beginning with "-" or "+" ;
+
+Signs stand right before what they belong to. What is before a colon is a name if it begins with a
+letter and has only letters, digits, ``_``, ``.`` and ``-``; so ``12:30`` is a word.
+
+`show` writes a tree so that `parse` reads the same tree again, if it is one that parse makes. Of
+others, built in Python, it writes what matches the same, unless they have names or words that no
+query can have, such as a phrase without words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from datetime import UTC, date, datetime
+from typing import Final
+
+from shardkit.errors import InvalidArgumentError, QuerySyntaxError
+from shardkit.search.query.tree import (
+    AllOf,
+    AnyOf,
+    Bound,
+    Equal,
+    Everything,
+    Node,
+    Not,
+    Nothing,
+    Phrase,
+    Prefix,
+    Range,
+    Word,
+    all_of,
+    any_of,
+)
+from shardkit.structures.base.arguments import shown
+
+KINDS: Final = ("number", "date", "text")
+DEEPEST: Final = 20
+
+_SPACE: Final = re.compile(r"\s*")
+_NAME: Final = re.compile(r"([^\W\d][\w.-]*):")
+_BARE: Final = re.compile(r'[^\s"()*]*')
+_QUOTED: Final = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
+_ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
+_RANGE: Final = re.compile(r"(>=?)?(.*?)\.\.(<=?)?(.*)", re.DOTALL)
+_ONE_SIDED: Final = re.compile(r"([<>]=?)(.*)", re.DOTALL)
+_NUMBER: Final = re.compile(r"[+-]?(?:\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|inf)", re.ASCII)
+_DATE: Final = re.compile(r"\d{4}-\d\d-\d\d(T[\d:.]+(?:Z|[+-]\d\d:?\d\d)?)?", re.ASCII)
+
+
+def parse(
+    text: str, fields: Collection[str] = (), attributes: Mapping[str, str] | None = None
+) -> Node:
+    """Read a query.
+
+    Where a name is a field's as well as an attribute's, ``name:word`` asks the field, and
+    ``name:=value``, ``name:low..high``, ``name:>value`` and so on ask the attribute.
+
+    Args:
+        text: the query; the module tells the language. An empty one is `Nothing`.
+        fields: the names of the text fields.
+        attributes: the kind of each attribute: ``"number"``, ``"date"`` or ``"text"``.
+
+    Raises:
+        QuerySyntaxError: it cannot be read. The error has the position.
+        InvalidArgumentError: the query is no text, or there is no such kind.
+    """
+    if not isinstance(text, str):
+        raise InvalidArgumentError(f"query={shown(text)}", "give text")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:  # half a surrogate pair, as of a wrongly decoded argument
+        said = f"query, position {error.start}: no character"
+        raise QuerySyntaxError(said, "give text that UTF-8 can encode", "", error.start) from None
+    attributes = attributes or {}
+    for name, kind in attributes.items():
+        if kind not in KINDS:
+            raise InvalidArgumentError(
+                f"attribute {name}: kind={shown(kind)}", f"give one of {', '.join(KINDS)}"
+            )
+    return _Parser(text, fields, attributes).parse()
+
+
+class _Parser:
+    """Reads a query from left to right, one method for each rule of the grammar."""
+
+    def __init__(self, text: str, fields: Collection[str], attributes: Mapping[str, str]) -> None:
+        self.text = text
+        self.fields = fields
+        self.attributes = attributes
+        self.at = 0
+
+    def parse(self) -> Node:
+        node = self._query(0)
+        if self.at < len(self.text):
+            raise self._error('")" closes nothing', 'put "(" before, or the word in quotes')
+        return node
+
+    def _error(self, message: str, remedy: str, at: int | None = None) -> QuerySyntaxError:
+        position = self.at if at is None else at
+        said = f"query, position {position}: {message}"
+        return QuerySyntaxError(said, remedy, self.text, position)
+
+    def _next(self) -> str:
+        """Return the character that is next, "" at the end."""
+        return self.text[self.at : self.at + 1]
+
+    def _skip_space(self) -> None:
+        found = _SPACE.match(self.text, self.at)
+        assert found
+        self.at = found.end()
+
+    def _query(self, depth: int) -> Node:
+        parts: list[Node] = []
+        self._skip_space()
+        while self._next() not in ("", ")"):
+            if unwanted := self._next() == "-":
+                self._sign("-")
+            elif self._next() == "+":
+                what = "an unwanted word" if parts else "nothing"
+                raise self._error(
+                    f'"+" follows {what}', "put a synonym right after the word that it stands for"
+                )
+            node = self._group(depth, unwanted)
+            parts.append(Not(node) if unwanted else node)
+        return all_of(parts)
+
+    def _group(self, depth: int, unwanted: bool) -> Node:
+        parts = [self._term(depth)]
+        self._skip_space()
+        while self._next() == "+" and not unwanted:
+            self._sign("+")
+            parts.append(self._term(depth))
+            self._skip_space()
+        return any_of(parts)
+
+    def _sign(self, sign: str) -> None:
+        """Read a sign, and check that what it belongs to follows."""
+        self.at += 1
+        following = self._next()
+        if not following or following.isspace() or following in "+-)":
+            raise self._error(
+                f'"{sign}" without a word',
+                "put the sign right before a word, or the sign in quotes",
+                self.at - 1,
+            )
+
+    def _term(self, depth: int) -> Node:
+        match self._next():
+            case "(":
+                return self._parentheses(depth)
+            case "*":
+                self.at += 1
+                self._end_of_term()
+                return Everything()
+        name = _NAME.match(self.text, self.at)
+        return self._text(None) if name is None else self._named(name)
+
+    def _parentheses(self, depth: int) -> Node:
+        opened = self.at
+        if depth == DEEPEST:
+            raise self._error(f"more than {DEEPEST} parentheses are open", "nest less deep")
+        self.at += 1
+        node = self._query(depth + 1)
+        if not self._next():
+            raise self._error('"(" is never closed', 'put ")" where it ends', opened)
+        self.at += 1
+        return node
+
+    def _named(self, match: re.Match[str]) -> Node:
+        """Read what has a name before it: what to look for in a field, or an attribute's values."""
+        name, start = match[1], self.at
+        self.at = match.end()
+        kind = self.attributes.get(name)
+        if self._next() in ("", ")") or self._next().isspace():
+            raise self._error(f"nothing after {name}:", "put a word or value right after the colon")
+        bare = _BARE.match(self.text, self.at)
+        value = bare[0] if bare else ""
+        compares = value[:1] in ("=", "<", ">")
+        if kind is not None and (
+            name not in self.fields or compares or (kind != "text" and ".." in value)
+        ):
+            return self._equal(name) if kind == "text" else self._range(name, kind, value)
+        if name in self.fields:
+            if compares:
+                raise self._error(
+                    f"{name} is a text field, which has no values to compare",
+                    "ask for words, or put the word in quotes",
+                )
+            return self._text(name)
+        there = ", ".join(sorted({*self.fields, *self.attributes})) or "none"
+        raise self._error(
+            f"there is no field or attribute {shown(name)}",
+            f"the names are: {there}; if the colon is part of the word, put it in quotes",
+            start,
+        )
+
+    def _text(self, field: str | None) -> Node:
+        """Read a word, a phrase, or the beginning of one."""
+        start = self.at
+        quoted = self._next() == '"'
+        text = self._quoted() if quoted else self._bare()
+        if self._next() == "*":
+            if not text:
+                raise self._error("nothing before *", "put the beginning of a word there")
+            self.at += 1
+            self._end_of_term()
+            return Prefix(text, field)
+        self._end_of_term()
+        if not text.strip():
+            raise self._error(
+                "nothing in quotes" if quoted else "a word is missing", "put words", start
+            )
+        words = tuple(text.split()) if quoted else (text,)
+        return Phrase(words, field) if len(words) > 1 else Word(words[0], field)
+
+    def _bare(self) -> str:
+        found = _BARE.match(self.text, self.at)
+        assert found
+        self.at = found.end()
+        return found[0]
+
+    def _quoted(self) -> str:
+        found = _QUOTED.match(self.text, self.at)
+        if not found:
+            raise self._error("the quote is never closed", 'put " where it ends; \\" is one within')
+        self.at = found.end()
+        return _ESCAPED.sub(r"\1", found[1])
+
+    def _end_of_term(self) -> None:
+        """Check that nothing is stuck to a term that has ended."""
+        if (following := self._next()) and not following.isspace() and following not in ")":
+            raise self._error(
+                f"{following} right after the end of a word, phrase or parenthesis",
+                "put a space between; * stands at the end of a word; quotes around what is literal",
+            )
+
+    def _equal(self, name: str) -> Node:
+        if exact := self._next() == "=":
+            self.at += 1
+        start, quoted = self.at, self._next() == '"'
+        value = self._quoted() if quoted else self._bare()
+        if not value and not quoted:
+            raise self._error(
+                f"no value for {name}", 'put it right after the =; "" is the empty text'
+            )
+        if self._next() == "*" or (value[:1] in ("<", ">") and not exact and not quoted):
+            raise self._error(
+                f"{name} is compared as a whole: it is an attribute of kind text",
+                f"write {name}:=value, the value in quotes if it is not one word",
+                start,
+            )
+        self._end_of_term()
+        return Equal(name, value)
+
+    def _range(self, name: str, kind: str, value: str) -> Node:
+        start = self.at
+        self.at += len(value)
+        self._end_of_term()
+
+        def bound(text: str) -> Bound:
+            return self._bound(name, kind, text, start + value.index(text)) if text else None
+
+        if match := _RANGE.fullmatch(value):
+            low, high = bound(match[2]), bound(match[4])
+            node = Range(name, low, high, match[1] == ">", match[3] == "<")
+            if (match[1] and low is None) or (match[3] and high is None):
+                raise self._error("a bound is missing", f"write {name}:low..high", start)
+            if low is not None and high is not None and _moment(low) > _moment(high):
+                raise self._error(
+                    "the range ends before it begins", "put the lower bound first", start
+                )
+            return node
+        if match := _ONE_SIDED.fullmatch(value):
+            sign, limit = match[1], self._bound(name, kind, match[2], start + len(match[1]))
+            if sign[0] == ">":
+                return Range(name, low=limit, open_low=sign == ">")
+            return Range(name, high=limit, open_high=sign == "<")
+        shift = value.startswith("=")
+        limit = self._bound(name, kind, value[shift:], start + shift)
+        return Range(name, limit, limit)
+
+    def _bound(self, name: str, kind: str, text: str, at: int) -> Bound:
+        if kind == "number":
+            if _NUMBER.fullmatch(text):
+                return float(text)
+            raise self._error(
+                f"{shown(text)} is no number, and {name} is an attribute of kind number",
+                "give one such as 12, -2.5 or 1e6",
+                at,
+            )
+        if match := _DATE.fullmatch(text):
+            try:
+                if not match[1]:
+                    return date.fromisoformat(text)
+                found = datetime.fromisoformat(text)
+                return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
+            except (ValueError, OverflowError):
+                pass
+        raise self._error(
+            f"{shown(text)} is no date, and {name} is an attribute of kind date",
+            "give one such as 2020-01-31 or 2020-01-31T12:00Z",
+            at,
+        )
+
+
+def _moment(bound: Bound) -> float:
+    """Return a bound as a number, to compare; the beginning of a day for a date."""
+    if isinstance(bound, date) and not isinstance(bound, datetime):
+        bound = datetime(bound.year, bound.month, bound.day, tzinfo=UTC)
+    return bound.timestamp() if isinstance(bound, datetime) else float(bound or 0)
+
+
+def show(node: Node) -> str:
+    """Return the query that `parse` reads as this tree."""
+    match node:
+        case Nothing() | AllOf(()) | AnyOf(()):
+            return ""
+        case AllOf(parts):
+            return " ".join(_part(part) for part in parts)
+        case _:
+            return _part(node)
+
+
+def _part(node: Node) -> str:
+    """Write a node as a part of a query: what needs it in parentheses."""
+    match node:
+        case Word(text, field):
+            return _name(field) + _quote(text, bool(field))
+        case Prefix(text, field):
+            return f"{_name(field)}{_quote(text, bool(field))}*"
+        case Phrase(words, field):
+            return _name(field) + _quote(" ".join(words), True, always=True)
+        case Equal(attribute, value):
+            return f"{attribute}:={_quote(value, True)}"
+        case Range():
+            return _shown_range(node)
+        case Not(part):
+            return f"-{_operand(part)}"
+        case AnyOf((Not() | AllOf() as part,)):  # in parentheses alone it would be read as itself
+            return f"{_operand(part)} +()"
+        case AnyOf(parts) if parts:
+            return " +".join(_operand(part) for part in parts)
+        case Everything():
+            return "*"
+        case _:  # AllOf, and what is empty
+            return f"({show(node)})"
+
+
+def _operand(node: Node) -> str:
+    """Write what stands behind a sign."""
+    return f"({show(node)})" if isinstance(node, AllOf | AnyOf | Not) else _part(node)
+
+
+def _name(field: str | None) -> str:
+    return "" if field is None else f"{field}:"
+
+
+def _quote(text: str, after_name: bool, *, always: bool = False) -> str:
+    """Write text as a word if it would be read as the same, else in quotes."""
+    found = _BARE.fullmatch(text)
+    plain = text and found and text[0] not in ("=<>" if after_name else "+-")
+    if plain and not always and ".." not in text and (after_name or not _NAME.match(text)):
+        return text
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _shown_range(node: Range) -> str:
+    low, high = _shown_bound(node.low), _shown_bound(node.high)
+    if low and low == high and not (node.open_low or node.open_high):
+        return f"{node.attribute}:{low}"
+    if low and not high:
+        return f"{node.attribute}:>{'' if node.open_low else '='}{low}"
+    if high and not low:
+        return f"{node.attribute}:<{'' if node.open_high else '='}{high}"
+    above, below = ">" * (node.open_low and bool(low)), "<" * (node.open_high and bool(high))
+    return f"{node.attribute}:{above}{low}..{below}{high}"
+
+
+def _shown_bound(bound: Bound) -> str:
+    if bound is None:
+        return ""
+    if isinstance(bound, datetime | date):
+        return bound.isoformat()
+    return str(int(bound)) if abs(bound) < 1e15 and bound == int(bound) else repr(float(bound))

@@ -1,0 +1,88 @@
+"""What is stored of an index, made its parameters again: for tools that did not create it.
+
+::
+
+    search:meta    kind=search shards=4 fields="title=3.0 text=1.0" analyzer="1 unicode … english" …
+
+        ──►        shards=4, {"fields": {"title": 3.0, "text": 1.0}, "analyzer": Analyzer(…), …}
+
+Of an analyzer a fingerprint is stored, so only those that are made of what is here can be found
+again: the two tokenizers, the English stop words or none, and the stemmers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from shardkit.errors import ParameterMismatchError
+from shardkit.operations.commands import Command, ShardOf
+from shardkit.operations.operation import Operation
+from shardkit.search.model.schema import Parameters
+from shardkit.search.text.analyzer import Analyzer
+from shardkit.search.text.stop_words import ENGLISH
+from shardkit.search.text.tokenizers import English, Unicode
+from shardkit.structures.base.parameters import meta_key
+
+
+def stored_parameters(component: str, name: str, shards: int) -> Operation[dict[str, str] | None]:
+    """Return what is stored of an index; None if there is none of that name. Cost: one exchange.
+
+    Args:
+        component: where it lives.
+        name: the index's name.
+        shards: how many shards the component has; any number if it is not sharded.
+    """
+    key, first = meta_key(name), ShardOf(component, 0, shards)
+    [flat] = yield [Command(first, key, ("HGETALL", key), idempotent=True)]
+    words = [word.decode(errors="replace") for word in flat]
+    return dict(zip(words[::2], words[1::2], strict=True)) or None
+
+
+def parameters_of(name: str, stored: Mapping[str, str]) -> tuple[int, Parameters]:
+    """Return in how many parts an index is, and its further parameters.
+
+    Args:
+        name: the index's name, for messages.
+        stored: what `stored_parameters` gives.
+
+    Raises:
+        ParameterMismatchError: it is no index, or was created with parameters that are not known
+            here.
+    """
+    if stored.get("kind") != "search":
+        raise ParameterMismatchError(
+            f"{meta_key(name)}: {name!r} is of kind {stored.get('kind')!r}, no index of documents",
+            "give the name of an index",
+        )
+    try:
+        return int(stored["shards"]), {
+            "fields": {key: float(weight) for key, weight in _pairs(stored["fields"])},
+            "attributes": dict(_pairs(stored["attributes"])),
+            "analyzer": _analyzer(name, stored["analyzer"]),
+            "phrases": stored["phrases"] == "1",
+            "average_length": float(stored["average_length"]),
+            "chunk": int(stored["chunk"]),
+        }
+    except (KeyError, ValueError) as error:
+        raise ParameterMismatchError(
+            f"{meta_key(name)}: what is stored of {name!r} cannot be read: {error}",
+            "it is another version's: use the version that wrote it",
+        ) from error
+
+
+def _pairs(text: str) -> list[tuple[str, str]]:
+    """Return names and values of ``title=3.0 text=1.0``."""
+    return [(name, value) for name, _, value in (pair.partition("=") for pair in text.split())]
+
+
+def _analyzer(name: str, fingerprint: str) -> Analyzer:
+    stemmer = fingerprint.rpartition(" ")[2]
+    for tokenizer in (Unicode(), English()):
+        for stop_words in (ENGLISH, frozenset[str]()):
+            found = Analyzer(tokenizer, stop_words, None if stemmer == "-" else stemmer)
+            if found.fingerprint == fingerprint:
+                return found
+    raise ParameterMismatchError(
+        f"{meta_key(name)}: {name!r} has an analyzer of its own: {fingerprint!r}",
+        "open it in Python, with that analyzer",
+    )

@@ -1,0 +1,101 @@
+"""Analysis: what becomes of a text, and of a query, before they meet in the index.
+
+::
+
+    The Searches of the naïve              a text
+    the  searches  of  the  naive          its words (`shardkit.search.text.tokenizers`)
+         searches           naive          without stop words (`shardkit.search.text.stop_words`)
+         search             naiv           stemmed, if that is wanted (`shardkit.search.text.stemming`)
+         0                  1              where they stand: what phrases are found by
+
+An index and its queries have to agree on all of this, so an index stores its analyzer's
+`fingerprint` and refuses to be opened with another. `shardkit.search.query.analysis` does the same
+to a query's tree.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Set
+from dataclasses import dataclass, field
+from typing import Final
+
+from shardkit.errors import InvalidArgumentError
+from shardkit.search.text import stop_words
+from shardkit.search.text.stemming import stemmer as stemmer_of
+from shardkit.search.text.tokenizers import Token, Tokenizer, Unicode
+from shardkit.structures.base.arguments import shown
+
+LONGEST_TERM: Final = 64
+_FORMAT: Final = "1"  # to be raised when the same parameters give other terms
+
+
+@dataclass(frozen=True)
+class Analyzer:
+    """Makes index terms of texts. A value: equal parameters make equal terms.
+
+    Terms are cut at 64 characters.
+
+    Args:
+        tokenizer: what words are.
+        stop_words: words that are left out. They are spelled as the tokenizer spells.
+        stemmer: the language whose stems are indexed instead of words (the extra ``search``), or
+            None for words as they are.
+
+    Raises:
+        InvalidArgumentError: a stop word is several words, there is no such stemmer, or the extra
+            is not installed.
+    """
+
+    tokenizer: Tokenizer = field(default_factory=Unicode)
+    stop_words: Set[str] = stop_words.ENGLISH
+    stemmer: str | None = None
+
+    def __post_init__(self) -> None:
+        given: object = self.stop_words
+        if isinstance(given, str):
+            raise InvalidArgumentError(f"stop_words={shown(given)}", "give a set of words")
+        spelled: set[str] = set()
+        for word in self.stop_words:
+            words = self.tokenizer.words(word)
+            if len(words) > 1:
+                raise InvalidArgumentError(
+                    f"the stop word {shown(word)} is the words {', '.join(words)}",
+                    "give single words",
+                )
+            spelled.update(words)
+        object.__setattr__(self, "stop_words", frozenset(spelled))
+        if self.stemmer is not None:
+            stemmer_of(self.stemmer)
+
+    @property
+    def fingerprint(self) -> str:
+        """Its parameters as a short text that is the same in every process."""
+        words = "\n".join(sorted(self.stop_words)).encode()
+        digest = hashlib.blake2b(words, digest_size=6).hexdigest()
+        return f"{_FORMAT} {self.tokenizer.name} {digest} {self.stemmer or '-'}"
+
+    def terms(self, text: str) -> list[str]:
+        """Return the index terms of a text, in order."""
+        stop = self.stop_words
+        found: Iterator[str] = (w for w in self.tokenizer.words(text) if w not in stop)
+        if self.stemmer is not None:
+            found = map(stemmer_of(self.stemmer), found)
+        return [term[:LONGEST_TERM] for term in found]
+
+    def spans(self, text: str) -> Iterator[Token]:
+        """Iterate over the index terms of a text, with their places in it."""
+        stem = str if self.stemmer is None else stemmer_of(self.stemmer)
+        for term, start, end in self.tokenizer.spans(text):
+            if term not in self.stop_words:
+                yield Token(stem(term)[:LONGEST_TERM], start, end)
+
+    def beginnings(self, text: str) -> list[Token]:
+        """Return the words of a text whose last one may be cut short; not stemmed.
+
+        They are no stop words: ``the*`` is the beginning of many words.
+        """
+        return [
+            token._replace(term=token.term[:LONGEST_TERM])
+            for token in self.tokenizer.beginnings(text)
+        ]

@@ -1,0 +1,64 @@
+"""Relevance: BM25 in whole steps, so that a sum is the same in whatever order it is added up.
+
+Of every word in a document the index keeps one byte, its *impact*: how much of the document the
+word is, by BM25's term-frequency part with k1 = 1.2 and b = 0.75::
+
+                     tf'                          tf' = sum over fields of weight x times
+    byte  =  255  x  ───────────────────────────────────────────────
+                     tf' + k1 (1 - b + b length / average_length)
+
+BM25 divides by the average length of all documents, which changes with every document indexed.
+Here it is a constant of the index, a *pivot* (100 terms, unless its creator knows better), so a
+byte never has to be written again, and the same documents have the same bytes whatever the order
+in which they came and however many shards they are on. BM25's factor k1 + 1 is the same for all
+words and documents and changes no order, so it is left out.
+
+A query weighs each word by how rare it is, over all shards::
+
+    idf(documents, df)  =  ln(1 + (documents - df + 0.5) / (df + 0.5))      in steps of 1/1024
+
+A document's score is the sum of idf x byte over the words of the query that it matches by
+(`shardkit.search.query.tree` says which those are). Bytes are integers and idfs multiples of 1/1024, so
+doubles hold products and sums exactly: a server's Lua and Python, adding in any order, get the
+same score, and equal scores are equal.
+
+The formula is Robertson's and Zaragoza's ("The Probabilistic Relevance Framework: BM25 and Beyond",
+2009; weighted fields: their BM25F with one length for all fields); the idf that is never negative,
+and the length in a byte, are Lucene's.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+K1: Final = 1.2
+B: Final = 0.75
+AVERAGE_LENGTH: Final = 100
+HIGHEST_IMPACT: Final = 255
+IDF_STEPS: Final = 1024
+
+
+def impact_byte(weighted_tf: float, length: int, average_length: float = AVERAGE_LENGTH) -> int:
+    """Return the impact of a word in a document, 1 to 255.
+
+    Args:
+        weighted_tf: how often the document has it: the sum over fields of weight x times.
+        length: how many terms the document has, in all its fields.
+        average_length: the index's pivot: about how many terms a document has.
+    """
+    norm = K1 * (1 - B + B * length / average_length)
+    return max(1, min(HIGHEST_IMPACT, round(HIGHEST_IMPACT * weighted_tf / (weighted_tf + norm))))
+
+
+def idf(documents: int, df: int) -> float:
+    """Return the weight of a word of a query, a multiple of 1/1024 above 0.
+
+    Args:
+        documents: how many documents the index has, on all shards.
+        df: how many of them hold the word, in any field, on all shards. It counts as at most
+            ``documents``, should both have been read while documents came.
+    """
+    df = min(df, documents)
+    steps = round(math.log(1 + (documents - df + 0.5) / (df + 0.5)) * IDF_STEPS)
+    return max(1, steps) / IDF_STEPS

@@ -1,0 +1,28 @@
+-- Delete a status of a user, count, and note what has still to be done.
+-- KEYS[1]  the status, a HASH
+-- KEYS[2]  its user, a HASH
+-- KEYS[3]  what is pending in this part, a ZSET
+-- KEYS[4]  a mark that the status has just been deleted, for statuses that are on disk too
+-- ARGV[1]  the user's id
+-- ARGV[2]  the member for what is pending
+-- ARGV[3]  the author that the disk has; empty for statuses that are here only
+-- ARGV[4]  the server's time before the disk was read, in milliseconds
+-- ARGV[5]  how long ago that may be at most, in milliseconds
+-- ARGV[6]  how long the mark stays, in milliseconds
+-- Reply    1; -1 if the disk was read too long ago; nil if there is no such status, it is another
+--          user's, or it is being deleted
+--@include social/clock
+local time, on_disk = now(), ARGV[3] ~= ''
+if redis.call('ZSCORE', KEYS[3], ARGV[2]) then return false end
+local author = redis.call('HGET', KEYS[1], 'uid')
+if not author and on_disk then
+  if redis.call('EXISTS', KEYS[4]) == 1 then return false end
+  if time / 1000 - tonumber(ARGV[4]) > tonumber(ARGV[5]) then return -1 end
+  author = ARGV[3]
+end
+if author ~= ARGV[1] then return false end
+redis.call('DEL', KEYS[1])
+if on_disk then redis.call('SET', KEYS[4], 1, 'PX', ARGV[6]) end
+if redis.call('EXISTS', KEYS[2]) == 1 then redis.call('HINCRBY', KEYS[2], 'posts', -1) end
+redis.call('ZADD', KEYS[3], string.format('%d', time), ARGV[2])
+return 1

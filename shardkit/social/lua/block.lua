@@ -1,0 +1,24 @@
+-- Block a user: note it, and end both relations between the two.
+-- KEYS[1]  the clock of this part of the relations, a STRING
+-- KEYS[2]  what is pending in this part, a ZSET
+-- KEYS[3]  whom the first one has blocked, a ZSET: id, version
+-- KEYS[4]  whom the first one follows, a ZSET
+-- KEYS[5]  who follows the first one, a ZSET
+-- KEYS[6]  whom the second one follows, a ZSET
+-- KEYS[7]  who follows the second one, a ZSET
+-- ARGV[1]  the first one's id
+-- ARGV[2]  the second one's id
+-- ARGV[3]  the member for what is pending of the first one following the second
+-- ARGV[4]  the member for what is pending of the second one following the first
+-- Reply    {1 if it was new, whether the first one followed, whether the second one did}
+--@include social/clock
+local version = string.format('%d', tick(KEYS[1]))
+local first, second = ARGV[1], ARGV[2]
+local new = redis.call('ZADD', KEYS[3], 'NX', version, second)
+local followed = redis.call('ZREM', KEYS[4], second)
+redis.call('ZREM', KEYS[7], first)
+local was_followed = redis.call('ZREM', KEYS[6], first)
+redis.call('ZREM', KEYS[5], second)
+if followed == 1 then redis.call('ZADD', KEYS[2], version, ARGV[3]) end
+if was_followed == 1 then redis.call('ZADD', KEYS[2], version, ARGV[4]) end
+return {new, followed, was_followed}

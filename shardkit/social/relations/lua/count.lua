@@ -1,0 +1,36 @@
+-- Take in how many relations of an account one part holds now, unless a later count is known.
+-- KEYS[1]  the account, a HASH
+-- KEYS[2]  what is pending in the account's part, a ZSET
+-- ARGV[1]  the counter: followers, following, listed
+-- ARGV[2]  the field that holds this part's version and count
+-- ARGV[3]  the version
+-- ARGV[4]  how many there are in this part
+-- ARGV[5]  with more followers than this, posts are no longer pushed; 0: they always are
+-- ARGV[6]  with fewer than this, they are again
+-- ARGV[7]  the member for what is pending when that changes
+-- Reply    {the total, mode, version of the mode, 1 if it has just changed}; nil: no such account
+--@include social/clock
+local known = redis.call('HMGET', KEYS[1], 'id', ARGV[2], ':mode', ':version', ARGV[1])
+if not known[1] then return false end
+local total, mode, version = tonumber(known[5]) or 0, known[3] or '', known[4] or '0'
+local seen, count = string.match(known[2] or '0 0', '^(%d+) (%d+)$')
+if tonumber(seen) < tonumber(ARGV[3]) then
+  total = redis.call('HINCRBY', KEYS[1], ARGV[1], tonumber(ARGV[4]) - tonumber(count))
+  redis.call('HSET', KEYS[1], ARGV[2], ARGV[3] .. ' ' .. ARGV[4])
+end
+local limit, changes = tonumber(ARGV[5]), 0
+if limit > 0 then
+  local readers = redis.call('HMGET', KEYS[1], 'followers', 'listed')
+  local followers = tonumber(readers[1] or 0) + tonumber(readers[2] or 0)
+  if followers > limit and (mode == '' or mode == 'filling') then
+    mode, changes = 'marking', 1
+  elseif followers < tonumber(ARGV[6]) and (mode == 'marking' or mode == 'pull') then
+    mode, changes = 'filling', 1
+  end
+  if changes == 1 then
+    version = string.format('%d', math.max(tonumber(version) + 1, now()))
+    redis.call('HSET', KEYS[1], ':mode', mode, ':version', version)
+    redis.call('ZADD', KEYS[2], version, ARGV[7])
+  end
+end
+return {total, mode, version, changes}

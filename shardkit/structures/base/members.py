@@ -1,0 +1,86 @@
+"""Members of a set, fields of a hash: as they are sent, and as they are returned.
+
+However a member is given, ``42``, ``"42"`` or ``b"42"``, it is one member and has one part; how it
+comes back is the structure's choice: int, str or bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from shardkit.errors import InvalidArgumentError, InvalidKeyError
+from shardkit.operations.commands import Key
+from shardkit.routing.keys import key_bytes
+from shardkit.structures.base.arguments import shown
+
+M = TypeVar("M", bound="int | str | bytes")
+
+_INTEGER = re.compile(rb"-?[0-9]{1,19}")
+_LOWEST, _HIGHEST = -(2**63), 2**63 - 1
+_DECODERS: dict[type, Callable[[bytes], Any]] = {int: int, str: bytes.decode, bytes: bytes}
+
+
+class Members(Generic[M]):
+    """Encodes and decodes the members of one structure.
+
+    Args:
+        kind: int, str or bytes.
+        name: the structure's name, for error messages.
+        noun: what they are called: ``member``, ``field``.
+
+    Attributes:
+        decode: gives a member as it comes back, from the reply that holds it.
+    """
+
+    decode: Callable[[bytes], M]
+
+    def __init__(self, kind: type[M], name: str, noun: str = "member") -> None:
+        if kind not in (int, str, bytes):
+            raise InvalidArgumentError(f"{name}: {noun}s={shown(kind)}", "give int, str or bytes")
+        self.kind: type[M] = kind
+        self.decode = _DECODERS[kind]
+        self._name = name
+        self._noun = noun
+
+    def encode(self, member: Key) -> bytes:
+        """Return a member as it is sent and hashed.
+
+        Raises:
+            InvalidArgumentError: it does not fit the structure.
+        """
+        try:
+            sent = key_bytes(member)
+        except InvalidKeyError:
+            raise self._refused_type(member) from None
+        if self.kind is int:
+            if not _INTEGER.fullmatch(sent) or not _LOWEST <= int(sent) <= _HIGHEST:
+                raise self._refused(
+                    member,
+                    "is not an integer of 64 bits",
+                    f"give -2**63 to 2**63 - 1, or open it with {self._noun}s=str",
+                )
+            return b"%d" % int(sent)
+        if self.kind is str and not isinstance(member, str | int):
+            try:
+                sent.decode()
+            except UnicodeDecodeError:
+                raise self._refused(
+                    member, "is not UTF-8", f"open it with {self._noun}s=bytes"
+                ) from None
+        return sent
+
+    def _refused_type(self, member: object) -> InvalidArgumentError:
+        if isinstance(member, str):
+            return self._refused(member, "cannot be encoded as UTF-8", "remove lone surrogates")
+        if isinstance(member, int) and not isinstance(member, bool):
+            return self._refused(member, "is too long", "give its digits as text")
+        return self._refused(
+            member,
+            f"is a {type(member).__name__}",
+            f"a {self._noun} is an int, str or bytes",
+        )
+
+    def _refused(self, member: object, why: str, remedy: str) -> InvalidArgumentError:
+        return InvalidArgumentError(f"{self._name}: {self._noun} {shown(member)} {why}", remedy)

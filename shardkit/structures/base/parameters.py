@@ -1,0 +1,100 @@
+"""The parameters that a structure was created with, stored beside its data.
+
+::
+
+    unique:2015-05-17:meta      HASH   kind=set total=2097152 shard_size=512 partition=crc32 …
+
+They decide where data lives, so they are written with the first data, compared whenever a structure
+is opened, and never changed in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from shardkit.errors import ParameterMismatchError
+from shardkit.lua import script
+from shardkit.operations.commands import Command, To, script_call
+from shardkit.operations.operation import Operation
+
+
+class Meta:
+    """The parameters of one structure, shared by all its faces.
+
+    Args:
+        to: where they are stored: a component, or its home.
+        name: the structure's name.
+        parameters: what decides where its data lives.
+
+    Attributes:
+        key: the key that they are stored at.
+        parameters: each as the text that is stored.
+        compared: whether those stored are known to be the same.
+    """
+
+    def __init__(self, to: To, name: str, parameters: Mapping[str, object]) -> None:
+        self.key = meta_key(name)
+        self.parameters = {field: str(value) for field, value in parameters.items()}
+        self.compared = False
+        self._to = to
+        self._name = name
+
+    def opening(self, *, create: bool) -> Command:
+        """Return the command that says what is stored, and (create) stores them if nothing is."""
+        if not create:
+            return Command(self._to, self.key, ("HGETALL", self.key), idempotent=True)
+        flat = [text for pair in self.parameters.items() for text in pair]
+        return script_call(
+            self._to, script("structures/base/open_structure"), [self.key], flat, idempotent=True
+        )
+
+    def compare(self, reply: Sequence[bytes], *, create: bool) -> None:
+        """Take in what the opening command said.
+
+        Raises:
+            ParameterMismatchError: the structure exists with other parameters.
+        """
+        words = [word.decode(errors="replace") for word in reply]
+        stored = dict(zip(words[::2], words[1::2], strict=True))
+        if stored and stored != self.parameters:
+            raise ParameterMismatchError(
+                f"{self.key}: {self._name!r} was created with other parameters: "
+                f"{differences(stored, self.parameters)}",
+                "open it with those it has: its data is where they say",
+            )
+        # A reader does not create what is not there; it looks again next time.
+        self.compared = create or bool(stored)
+
+
+def meta_key(name: str) -> str:
+    """Return the key of a structure's parameters."""
+    return f"{name}:meta"
+
+
+def open_all(metas: Iterable[Meta], *, create: bool = False) -> Operation[None]:
+    """Compare the parameters of structures with those stored, each once.
+
+    Args:
+        metas: their parameters.
+        create: whether to store those that are not there.
+
+    Raises:
+        ParameterMismatchError: a structure exists with other parameters.
+
+    Cost: one exchange; none once all have been compared.
+    """
+    new = [meta for meta in metas if not meta.compared]
+    if not new:
+        return
+    replies = yield [meta.opening(create=create) for meta in new]
+    for meta, reply in zip(new, replies, strict=True):
+        meta.compare(reply, create=create)
+
+
+def differences(theirs: Mapping[str, str], ours: Mapping[str, str]) -> str:
+    """Say in which parameters two structures differ."""
+    return ", ".join(
+        f"{name} is {theirs.get(name)!r}, not {ours.get(name)!r}"
+        for name in {**theirs, **ours}
+        if theirs.get(name) != ours.get(name)
+    )

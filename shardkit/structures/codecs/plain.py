@@ -1,0 +1,252 @@
+"""Codecs that need nothing but the value: none, text, JSON and MessagePack.
+
+A codec takes what it gives back: a value that would come back as another one (an infinite number
+or a number as a dict's key in JSON, a date) is refused when it is given, by reading back what was
+written. The one exception are tuples, which come back as lists.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn, Protocol, TypeVar
+
+from shardkit.errors import InvalidArgumentError, StructureError
+from shardkit.structures.base.arguments import shown
+
+V = TypeVar("V", covariant=True)
+
+EXTRA = "pip install 'shardkit[codecs]'"
+
+
+class Codec(Protocol[V]):
+    """What turns values into stored bytes and back."""
+
+    @property
+    def name(self) -> str:
+        """What is stored in a structure's parameters: it says all that decides the format."""
+        raise NotImplementedError
+
+    @property
+    def integers(self) -> bool:
+        """Whether HINCRBY and HINCRBYFLOAT work on what is stored: the text of a number."""
+        raise NotImplementedError
+
+    def encode(self, value: Any) -> bytes:
+        """Return what is stored.
+
+        Raises:
+            InvalidArgumentError: the value does not fit the codec.
+        """
+        raise NotImplementedError
+
+    def decode(self, stored: bytes) -> V:
+        """Return the value.
+
+        Raises:
+            StructureError: the bytes are none that this codec writes.
+        """
+        raise NotImplementedError
+
+
+class Raw:
+    """``codec=None``: str, bytes, int and float as they would be sent; bytes come back."""
+
+    name = "none"
+    integers = True
+
+    def encode(self, value: str | bytes | int | float) -> bytes:
+        """Return what is stored: text as UTF-8, numbers as their digits."""
+        if isinstance(value, bytes):
+            return value
+        if isinstance(value, str):
+            return utf8(value)
+        if isinstance(value, float):
+            return repr(float(value)).encode()
+        if isinstance(value, int) and not isinstance(value, bool):
+            try:
+                return b"%d" % value
+            except ValueError:
+                raise refused(value, "is too long", "give its digits as text") from None
+        raise refused(
+            value,
+            f"is a {type(value).__name__}",
+            "give str, bytes, int or float, or open the structure with codec='json'",
+        )
+
+    def decode(self, stored: bytes) -> bytes:
+        """Return the bytes."""
+        return stored
+
+
+class Text:
+    """``codec="text"``: str."""
+
+    name = "text"
+    integers = True
+
+    def encode(self, value: str) -> bytes:
+        """Return its UTF-8."""
+        if isinstance(value, str):
+            return utf8(value)
+        raise refused(value, f"is a {type(value).__name__}", "codec='text' takes str")
+
+    def decode(self, stored: bytes) -> str:
+        """Return the text."""
+        try:
+            return stored.decode()
+        except UnicodeDecodeError:
+            raise unreadable(stored, "UTF-8") from None
+
+
+class Serialized:
+    """A codec of nested values; the base of `Json` and `MessagePack`.
+
+    Args:
+        write: from a value to its bytes.
+        read: from bytes to the value.
+    """
+
+    name: str
+    integers: bool
+    format: str
+
+    def __init__(self, write: Callable[[Any], bytes], read: Callable[[bytes], Any]) -> None:
+        self._write = write
+        self._read = read
+
+    def encode(self, value: Any) -> bytes:
+        """Return what is stored; a refused value is named by the path to what is wrong in it."""
+        try:
+            stored = self._write(value)
+            if self._read(stored) == value:
+                return stored
+        except Exception as failure:
+            path, part = next(self._faults("value", value), ("value", value))
+            raise self._misfit(path, part) from failure
+        for path, part in self._faults("value", value):
+            raise self._misfit(path, part)
+        return stored  # a tuple came back as a list
+
+    def decode(self, stored: bytes) -> Any:
+        """Return the value."""
+        try:
+            return self._read(stored)
+        except Exception:
+            raise unreadable(stored, self.format) from None
+
+    def _misfit(self, path: str, part: object) -> InvalidArgumentError:
+        return InvalidArgumentError(
+            f"{path} {shown(part)}, a {type(part).__name__}, would not come back from "
+            f"{self.format} as it is",
+            "turn it into something that does, for example text",
+        )
+
+    def _faults(self, path: str, value: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
+        """Yield path and value of what does not survive being written and read."""
+        if depth > 200:  # deeper than messages can say; what a cycle leads to as well
+            yield path[:60] + "…", value
+        elif isinstance(value, list | tuple):
+            for index, item in enumerate(value):
+                yield from self._faults(f"{path}[{index}]", item, depth + 1)
+        elif isinstance(value, dict):
+            for key, item in value.items():
+                if not self._survives({key: None}):
+                    yield f"the key in {path}", key
+                yield from self._faults(f"{path}[{shown(key)}]", item, depth + 1)
+        elif not self._survives(value):
+            yield path, value
+
+    def _survives(self, value: Any) -> bool:
+        try:
+            back = self._read(self._write(value))
+            return bool(back == value) or (_nan(back) and _nan(value))
+        except Exception:
+            return False
+
+
+class Json(Serialized):
+    """``codec="json"``: what JSON can say, without spaces, letters as UTF-8.
+
+    With msgspec installed it is read and written several times faster; what is stored means the
+    same.
+    """
+
+    name = "json"
+    integers = True
+    format = "JSON"
+
+    def __init__(self) -> None:
+        try:
+            import msgspec
+        except ModuleNotFoundError:
+            super().__init__(_write_json, _read_json)
+        else:
+            super().__init__(msgspec.json.Encoder().encode, msgspec.json.Decoder().decode)
+
+
+class MessagePack(Serialized):
+    """``codec="msgpack"``: what JSON can say, bytes, and dict keys of other types.
+
+    Raises:
+        InvalidArgumentError: msgspec is not installed.
+    """
+
+    name = "msgpack"
+    integers = False
+    format = "MessagePack"
+
+    def __init__(self) -> None:
+        try:
+            import msgspec
+        except ModuleNotFoundError:
+            raise InvalidArgumentError("codec='msgpack' needs msgspec", EXTRA) from None
+        super().__init__(msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder().decode)
+
+
+def utf8(text: str) -> bytes:
+    """Return the UTF-8 of a value.
+
+    Raises:
+        InvalidArgumentError: it has none.
+    """
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise refused(text, "cannot be encoded as UTF-8", "remove lone surrogates") from None
+
+
+def refused(value: object, why: str, remedy: str) -> InvalidArgumentError:
+    """Return the error that refuses a value that was given."""
+    return InvalidArgumentError(f"value {shown(value)} {why}", remedy)
+
+
+def unreadable(stored: bytes, as_what: str) -> StructureError:
+    """Return the error that refuses bytes that were stored."""
+    return StructureError(
+        f"stored value {shown(stored)} cannot be read as {as_what}",
+        "it was written past this structure, or is damaged: write it again",
+    )
+
+
+def _nan(value: object) -> bool:
+    return isinstance(value, float) and math.isnan(value)
+
+
+_encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def _write_json(value: Any) -> bytes:
+    return _encoder.encode(value).encode()
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(name)
+
+
+_decoder = json.JSONDecoder(parse_constant=_refuse_constant)
+
+
+def _read_json(stored: bytes) -> Any:
+    return _decoder.decode(stored.decode())

@@ -1,0 +1,44 @@
+-- Keep a range of a list in pieces, and remove what lies outside.
+-- KEYS[1]  its parameters, a HASH: <name>:meta
+-- KEYS[2]  where it ends, a HASH: <name>:ends
+-- KEYS[3]  its signal, a LIST: <name>:signal
+-- ARGV[1]  what the keys of its pieces begin with: <name>:
+-- ARGV[2]  how many values a piece takes, as far as the caller knows
+-- ARGV[3]  the first value to keep, as LTRIM has it
+-- ARGV[4]  the last one
+-- Reply    how many values are left; nil if its parameters are not what the caller knows
+--@include structures/list/base
+--@include structures/list/find
+local list = read_list(1, 1)
+if list.is_other then return false end
+if list.count == 0 then return 0 end
+
+local function unlink(from, to)
+  for n = from, to do redis.call('UNLINK', piece(list, n)) end
+end
+
+local start, stop = clip(list, tonumber(ARGV[3]), tonumber(ARGV[4]))
+if not start then
+  unlink(list.first, list.last)
+  redis.call('DEL', list.signal)
+  list.first, list.last, list.left, list.right = 0, 0, 0, 0
+  save(list, true)
+  return 0
+end
+local from, skipped = find(list, start)
+local to, last = find(list, stop)
+if from == to then
+  redis.call('LTRIM', piece(list, from), skipped, last)
+  list.left = last - skipped + 1
+  list.right = list.left
+else
+  redis.call('LTRIM', piece(list, from), skipped, -1)
+  redis.call('LTRIM', piece(list, to), 0, last)
+  list.left = (from == list.first and list.left or list.size) - skipped
+  list.right = last + 1
+end
+unlink(list.first, from - 1)
+unlink(to + 1, list.last)
+list.first, list.last = from, to
+save(list, true)
+return stop - start + 1

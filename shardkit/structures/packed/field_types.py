@@ -1,0 +1,288 @@
+"""The kinds of fields that a packed record has: each turns a value into so many bits and back.
+
+=========== ==================================== ========================================
+written     a value is                           zeros are
+=========== ==================================== ========================================
+``u1``…     an integer, 0 to 2**n - 1            0. ``u1`` takes True and False as well
+``u63``
+``i2``…     an integer, -2**(n-1) to             0
+``i64``     2**(n-1) - 1
+``f16``     a number of that precision           0.0
+``f32``
+``f64``
+``bytes3``  exactly so many bytes                zero bytes
+``lat16``   degrees, -90 to 90; or None          None
+``lon16``   degrees, -180 to 180; or None        None
+`Choice`    one of some names; or None           None
+=========== ==================================== ========================================
+
+The widths are those that the servers' BITFIELD has, and its bit order is kept: the first bit is the
+most significant of the first byte, integers are big-endian, negative ones in two's complement.
+
+Degrees are kept as the number of a cell; what comes back is the middle of it. A cell of ``lat16``
+and ``lon16`` is 305 m high and 611 m wide at the equator, one of ``lat24`` and ``lon24`` 1.2 m and
+2.4 m. Four bytes for both cannot give the two metres that are sometimes claimed.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+import struct
+from collections.abc import Iterable
+from typing import Any, TypeAlias
+
+from shardkit.errors import InvalidArgumentError
+from shardkit.structures.base.arguments import shown
+
+Value: TypeAlias = int | float | bytes | str | None
+
+MOST_BYTES = 1024
+_SPELLING = re.compile(r"(u|i|f|bytes|lat|lon)([1-9][0-9]{0,3})")
+
+
+class Kind:
+    """What a field holds.
+
+    Attributes:
+        text: how it is written, as it is stored beside the data.
+        bits: how many bits it takes.
+        expects: what a value has to be, for messages.
+        signed: whether its bits are an integer in two's complement.
+        counts: whether INCRBY makes sense.
+        adds: whether sums, minima and maxima make sense.
+        groups: whether records can be grouped by it: equal values have equal bits.
+    """
+
+    signed = False
+    counts = False
+    adds = False
+    groups = True
+
+    def __init__(self, text: str, bits: int, expects: str) -> None:
+        self.text = text
+        self.bits = bits
+        self.expects = expects
+
+    def encode(self, value: Any) -> int:
+        """Return a value's bits as an unsigned integer.
+
+        Raises:
+            TypeError, ValueError: it does not fit.
+        """
+        raise NotImplementedError
+
+    def decode(self, code: int) -> Any:
+        """Return the value of so many bits."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.text!r})"
+
+
+class Unsigned(Kind):
+    """An integer from 0."""
+
+    counts = True
+    adds = True
+
+    def __init__(self, bits: int) -> None:
+        super().__init__(f"u{bits}", bits, f"an integer, 0 to {2**bits - 1:,}")
+
+    def encode(self, value: Any) -> int:
+        """Return the integer."""
+        if isinstance(value, bool) and self.bits > 1:
+            raise TypeError
+        number = operator.index(value)
+        if number < 0 or number >> self.bits:
+            raise ValueError
+        return int(number)
+
+    def decode(self, code: int) -> int:
+        """Return the integer."""
+        return code
+
+
+class Signed(Kind):
+    """An integer in two's complement."""
+
+    signed = True
+    counts = True
+    adds = True
+
+    def __init__(self, bits: int) -> None:
+        half = 1 << (bits - 1)
+        super().__init__(f"i{bits}", bits, f"an integer, {-half:,} to {half - 1:,}")
+        self._half = half
+
+    def encode(self, value: Any) -> int:
+        """Return the integer modulo 2**bits."""
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)
+        if not -self._half <= number < self._half:
+            raise ValueError
+        return int(number) & (2 * self._half - 1)
+
+    def decode(self, code: int) -> int:
+        """Return the integer."""
+        return code - 2 * self._half if code & self._half else code
+
+
+class Float(Kind):
+    """A number of IEEE 754, of half, single or double precision."""
+
+    adds = True
+    groups = False  # numbers that look alike need not have the same bits
+
+    def __init__(self, bits: int) -> None:
+        self._format = struct.Struct({16: ">e", 32: ">f", 64: ">d"}[bits])
+        largest = {16: 65504.0, 32: 3.4028234663852886e38, 64: 1.7976931348623157e308}[bits]
+        super().__init__(
+            f"f{bits}", bits, f"a number, {-largest:.6g} to {largest:.6g}, or infinity"
+        )
+
+    def encode(self, value: Any) -> int:
+        """Return the bits of the nearest such number; of 0 for -0."""
+        if isinstance(value, bool | str | bytes):
+            raise TypeError
+        try:
+            number = float(value) + 0.0
+            if not math.isnan(number):
+                return int.from_bytes(self._format.pack(number))
+        except (OverflowError, struct.error):
+            pass
+        raise ValueError
+
+    def decode(self, code: int) -> float:
+        """Return the number."""
+        number: float = self._format.unpack(code.to_bytes(self._format.size))[0]
+        return number
+
+
+class Fixed(Kind):
+    """So many bytes."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(f"bytes{size}", 8 * size, f"{size} bytes")
+        self._size = size
+
+    def encode(self, value: Any) -> int:
+        """Return the bytes as a big-endian integer."""
+        if not isinstance(value, bytes) or len(value) != self._size:
+            raise ValueError
+        return int.from_bytes(value)
+
+    def decode(self, code: int) -> bytes:
+        """Return the bytes."""
+        return code.to_bytes(self._size)
+
+
+class Degrees(Kind):
+    """A latitude or longitude as the number of its cell, from 1; None is 0.
+
+    Args:
+        name: ``lat`` or ``lon``.
+        bits: 2**bits - 1 cells.
+
+    Attributes:
+        cell: the size of a cell in degrees.
+    """
+
+    def __init__(self, name: str, bits: int) -> None:
+        self._most = 90 if name == "lat" else 180
+        expects = f"degrees, {-self._most} to {self._most}, or None"
+        super().__init__(f"{name}{bits}", bits, expects)
+        self._cells = (1 << bits) - 1
+        self.cell = 2 * self._most / self._cells
+
+    def encode(self, value: Any) -> int:
+        """Return the number of the cell that holds it."""
+        if value is None:
+            return 0
+        if isinstance(value, bool | str | bytes):
+            raise TypeError
+        if not -self._most <= value <= self._most:
+            raise ValueError
+        return min(int((value + self._most) / self.cell), self._cells - 1) + 1
+
+    def decode(self, code: int) -> float | None:
+        """Return the middle of the cell."""
+        return (code - 0.5) * self.cell - self._most if code else None
+
+
+class Choice(Kind):
+    """One of some names, kept as its place among them, from 1; None is 0.
+
+    Args:
+        names: the names. Later versions of a program may append to them, and nothing else: only
+            ``bits`` is stored beside the data.
+        bits: how many bits it takes, which leaves room for 2**bits - 1 names.
+
+    Example: ``fields={"size": Choice(["S", "M", "L"], bits=2)}``.
+    """
+
+    def __init__(self, names: Iterable[str], bits: int = 8) -> None:
+        self.names = tuple(names) if not isinstance(names, str) else ()
+        if not isinstance(bits, int) or isinstance(bits, bool) or not 1 <= bits <= 32:
+            raise InvalidArgumentError(f"Choice: bits={shown(bits)}", "give an integer, 1 to 32")
+        if not self.names or not all(isinstance(name, str) for name in self.names):
+            raise InvalidArgumentError(
+                f"Choice: names={shown(names)}", "give a sequence of names, at least one"
+            )
+        self._places = {name: n for n, name in enumerate(self.names, 1)}
+        if len(self._places) < len(self.names) or len(self.names) >> bits:
+            raise InvalidArgumentError(
+                f"Choice: {len(self.names):,} names in {bits} bits",
+                f"give at most {2**bits - 1:,}, each once, or more bits",
+            )
+        super().__init__(f"choice{bits}", bits, f"one of {shown(self.names)}, or None")
+
+    def encode(self, value: Any) -> int:
+        """Return the place of a name."""
+        if value is None:
+            return 0
+        try:
+            return self._places[value]
+        except KeyError:
+            raise ValueError from None
+
+    def decode(self, code: int) -> str | None:
+        """Return the name at a place; for one that is beyond this program's names, ``#`` and it."""
+        if code > len(self.names):
+            return f"#{code}"
+        return self.names[code - 1] if code else None
+
+
+def kind_of(owner: str, field: str, spelling: str | Kind) -> Kind:
+    """Return the kind that a field is declared as.
+
+    Args:
+        owner: the structure's name, for messages.
+        field: the field's name.
+        spelling: as in the table of this module; or a kind, such as a `Choice`.
+
+    Raises:
+        InvalidArgumentError: there is no such kind.
+    """
+    if isinstance(spelling, Kind):
+        return spelling
+    match = _SPELLING.fullmatch(spelling) if isinstance(spelling, str) else None
+    if match:
+        letter, size = match[1], int(match[2])
+        if letter == "u" and size <= 63:
+            return Unsigned(size)
+        if letter == "i" and 2 <= size <= 64:
+            return Signed(size)
+        if letter == "f" and size in (16, 32, 64):
+            return Float(size)
+        if letter == "bytes" and size <= MOST_BYTES:
+            return Fixed(size)
+        if letter in ("lat", "lon") and 2 <= size <= 32:
+            return Degrees(letter, size)
+    raise InvalidArgumentError(
+        f"{owner}: field {field!r} is declared as {shown(spelling)}",
+        "there are u1 to u63, i2 to i64, f16, f32, f64, bytes1 to bytes1024, lat2 to lat32, "
+        "lon2 to lon32, and Choice",
+    )

@@ -1,0 +1,167 @@
+"""Intersections, unions and differences of sharded sets, part by part.
+
+Sets that were made with the same parameters have the same members in corresponding parts, so parts
+are combined with parts, some hundred at a time, never whole sets:
+
+- Where the number of parts is fixed, part 7 of one set corresponds to part 7 of another. Where
+  these live together, the server combines them; elsewhere their members are fetched.
+- Where parts split as they fill, a group of one set corresponds to that of another, and a part of
+  the set that was split least to what came of the same part in the others. Their members are
+  fetched. A stored result is built up beside the set and takes its place group by group.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import reduce
+from typing import Any
+
+from shardkit.operations.commands import Command, Locate, Transaction
+from shardkit.operations.operation import Operation, Page, Stream, pages
+from shardkit.structures.layouts import Fixed, Growing, ask_together, chunks_of
+
+# The members of so many parts of every operand are in memory.
+PARTS_COMBINED = 256
+MEMBERS_AT_ONCE = 10_000
+# What was stored by halves, because whoever did it died, goes away after so many seconds.
+_UNFINISHED = 24 * 3600
+
+_ALGEBRA: dict[str, Callable[[set[bytes], set[bytes]], set[bytes]]] = {
+    "SINTER": operator.and_,
+    "SUNION": operator.or_,
+    "SDIFF": operator.sub,
+}
+
+
+def combined(
+    verb: str, layouts: Sequence[Fixed | Growing], decode: Callable[[bytes], Any]
+) -> Stream[Any]:
+    """Iterate over what combining sets gives; see `ShardedSet.sinter`.
+
+    Args:
+        verb: SINTER, SUNION or SDIFF.
+        layouts: theirs, all of one kind.
+        decode: makes a member of a reply's bytes.
+    """
+    fixed = [layout for layout in layouts if isinstance(layout, Fixed)]
+    growing = [layout for layout in layouts if isinstance(layout, Growing)]
+    if fixed:
+        for parts in fixed[0].chunks(PARTS_COMBINED):
+            together = yield from _live_together(fixed, parts)
+            replies = iter((yield _fetch(verb, fixed, parts, together)))
+            for there in together:
+                found = next(replies) if there else _combine(verb, _next(replies, len(fixed)))
+                yield Page(map(decode, found))
+        return
+    for layout in growing:
+        yield from layout.look()
+    for chunk in _corresponding(growing):
+        found = yield from _combined_growing(verb, growing, chunk)
+        yield Page(map(decode, found))
+
+
+def store(verb: str, target: Fixed | Growing, sources: Sequence[Fixed | Growing]) -> Operation[int]:
+    """Make a set what combining others gives; return how many members it has then.
+
+    See `ShardedSet.sinterstore`. All are of one kind.
+    """
+    if isinstance(target, Fixed):
+        fixed = [layout for layout in sources if isinstance(layout, Fixed)]
+        return (yield from _store_fixed(verb, target, fixed))
+    growing = [layout for layout in sources if isinstance(layout, Growing)]
+    return (yield from _store_growing(verb, target, growing))
+
+
+# ---- where the number of parts is fixed
+
+
+def _store_fixed(verb: str, target: Fixed, sources: Sequence[Fixed]) -> Operation[int]:
+    stored = 0
+    for parts in target.chunks(PARTS_COMBINED):
+        together = yield from _live_together((target, *sources), parts)
+        apart = [part for part, there in zip(parts, together, strict=True) if not there]
+        fetched = iter((yield _fetch(verb, sources, apart, [False] * len(apart))) if apart else ())
+        batch: list[Command | Transaction] = []
+        for part, there in zip(parts, together, strict=True):
+            if there:
+                keys = [source.key(part) for source in sources]
+                batch.append(target.command(part, f"{verb}STORE", *keys))
+            else:
+                members = _combine(verb, _next(fetched, len(sources)))
+                batch.append(_replace(target, part, members))
+        replies = yield batch
+        stored += sum(r if isinstance(r, int) else sum(r[1:]) for r in replies)
+    return stored
+
+
+def _replace(target: Fixed, part: int, members: Iterable[bytes]) -> Transaction:
+    commands = [target.command(part, "DEL")]
+    commands += [target.command(part, "SADD", *page) for page in pages(members, MEMBERS_AT_ONCE)]
+    return Transaction(commands[0].to, target.key(part), tuple(commands))
+
+
+def _live_together(layouts: Sequence[Fixed], parts: Sequence[int]) -> Operation[list[bool]]:
+    """Ask for each part whether all sets' keys of it can be used in one command."""
+    commands = [layout.command(part, "") for part in parts for layout in layouts]
+    places = yield Locate([(command.to, command.key) for command in commands])
+    width = len(layouts)
+    return [len(set(places[n * width : (n + 1) * width])) == 1 for n in range(len(parts))]
+
+
+def _fetch(
+    verb: str, layouts: Sequence[Fixed], parts: Sequence[int], together: Sequence[bool]
+) -> list[Command]:
+    """Have parts that live together combined where they are, and the members of the others sent."""
+    batch = []
+    for part, there in zip(parts, together, strict=True):
+        if there:
+            first, *rest = layouts
+            keys = [other.key(part) for other in rest]
+            batch.append(first.command(part, verb, *keys, idempotent=True))
+        else:
+            batch += [layout.command(part, "SMEMBERS", idempotent=True) for layout in layouts]
+    return batch
+
+
+# ---- where parts split as they fill
+
+
+def _corresponding(layouts: Sequence[Growing]) -> Iterator[Any]:
+    """Return chunks of the parts of whichever set has fewest, group by group."""
+    numbers = [min(parts) for parts in zip(*(layout.parts for layout in layouts), strict=True)]
+    return chunks_of(numbers, PARTS_COMBINED)
+
+
+def _combined_growing(verb: str, layouts: Sequence[Growing], chunk: Any) -> Operation[set[bytes]]:
+    replies = yield from ask_together(layouts, chunk, "SMEMBERS")
+    return _combine(verb, ([m for part in parts for m in part] for parts in replies))
+
+
+def _store_growing(verb: str, target: Growing, sources: Sequence[Growing]) -> Operation[int]:
+    counter = f"{target.name}:storing"
+    number, _ = yield [
+        Command(target.component, counter, ("INCR", counter)),
+        Command(target.component, counter, ("EXPIRE", counter, 2 * _UNFINISHED)),
+    ]
+    result = target.beside(f"{counter}:{number}")
+    for layout in sources:
+        yield from layout.look()
+    first = True
+    for chunk in _corresponding(sources):
+        found = yield from _combined_growing(verb, sources, chunk)
+        for page in pages(found, MEMBERS_AT_ONCE):
+            sent = [(member, None) for member in page]
+            yield from result.write(sent, lambda some, _: ("SADD", *some))
+            if first:  # parts that are split from these expire as they do
+                yield from result.to_all("EXPIRE", _UNFINISHED)
+                first = False
+    return (yield from target.replace_by(result))
+
+
+def _combine(verb: str, operands: Iterable[Iterable[bytes]]) -> set[bytes]:
+    return reduce(_ALGEBRA[verb], map(set, operands))
+
+
+def _next(replies: Iterator[Any], count: int) -> list[Any]:
+    return [next(replies) for _ in range(count)]

@@ -1,0 +1,26 @@
+-- The first or last members within a range, of some parts of a group of a sorted set in parts.
+-- KEYS[1]  the group's state
+-- KEYS[2]  and on: the parts
+-- ARGV[1]  how many parts the group has, as far as the caller knows
+-- ARGV[2]  how many parts a group starts with
+-- ARGV[3]  how many members are wanted
+-- ARGV[4]  SCORE or LEX: what the range is of
+-- ARGV[5]  1 to begin with the last members, else 0
+-- ARGV[6]  where the range begins, as ZRANGEBYSCORE or ZRANGEBYLEX takes it; from the highest end
+--          for the last members
+-- ARGV[7]  where it ends
+-- ARGV[8]  and ARGV[9], may be missing: a score and a member; the members beyond it are wanted
+-- Reply    {parts, member, score, …}: so many or a few more of them, in no order, if there are so
+--          many; or, because the caller does not know how many parts there are, {parts}
+--@include structures/layouts/grow
+--@include structures/sorted_set/order
+local state = read_state(KEYS[1], ARGV[2])
+local reply = {state.parts}
+if state.parts ~= tonumber(ARGV[1]) then return reply end
+local after = ARGV[8] and {number = number(ARGV[8]), member = ARGV[9]}
+local found = first_of_parts(
+  2, #KEYS, tonumber(ARGV[3]), ARGV[4], ARGV[5] == '1', ARGV[6], ARGV[7], after)
+for i, member in ipairs(found.members) do
+  reply[2 * i], reply[2 * i + 1] = member, found.scores[i]
+end
+return reply

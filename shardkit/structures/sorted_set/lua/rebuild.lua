@@ -1,0 +1,28 @@
+-- Count a group of a sorted set in parts, and make its top and bottom anew.
+-- KEYS[1]  the group's state
+-- KEYS[2]  its top
+-- KEYS[3]  its bottom
+-- KEYS[4]  and on: all its parts
+-- ARGV[1]  how many parts a group starts with
+-- ARGV[2]  how many members top and bottom must each have, of those that there are; 0 for neither
+-- Reply    {1, parts, count, 0}; or, with nothing done because the caller does not know how many
+--          parts there are, {0, parts, count, 0}
+--@include structures/layouts/grow
+--@include structures/sorted_set/order
+--@include structures/sorted_set/bounds
+local state = read_state(KEYS[1], ARGV[1], unpack(BOUNDS))
+if state.parts ~= #KEYS - 3 then
+  return {0, state.parts, state.count, 0}
+end
+state.count = 0
+for n = 4, #KEYS do state.count = state.count + redis.call('ZCARD', KEYS[n]) end
+write_state(state)
+redis.call('DEL', KEYS[2], KEYS[3])
+redis.call('HDEL', KEYS[1], unpack(BOUNDS))
+state.more = {}
+if state.count > 0 then
+  for _, bound in ipairs(open_bounds(state, tonumber(ARGV[2]), 2)) do
+    fill(state, bound, 4, #KEYS)
+  end
+end
+return {1, state.parts, state.count, 0}

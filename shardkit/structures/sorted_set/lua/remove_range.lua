@@ -1,0 +1,35 @@
+-- Remove the members of a group of a sorted set in parts that have a score within a range.
+-- KEYS[1]  the group's state
+-- KEYS[2]  its top
+-- KEYS[3]  its bottom
+-- KEYS[4]  and on: all its parts
+-- ARGV[1]  how many parts a group starts with
+-- ARGV[2]  how many members top and bottom must each have, of those that there are; 0 for neither
+-- ARGV[3]  the range's lower end, as ZREMRANGEBYSCORE takes it
+-- ARGV[4]  its upper end
+-- Reply    {1, parts, count, 0, how many were removed}; or, with nothing done because the caller
+--          does not know how many parts there are, {0, parts, count, 0}
+--@include structures/layouts/grow
+--@include structures/sorted_set/order
+--@include structures/sorted_set/bounds
+local state = read_state(KEYS[1], ARGV[1], unpack(BOUNDS))
+if state.parts ~= #KEYS - 3 then
+  return {0, state.parts, state.count, 0}
+end
+local bounds = open_bounds(state, tonumber(ARGV[2]), 2)
+local removed = 0
+for n = 4, #KEYS do
+  removed = removed + redis.call('ZREMRANGEBYSCORE', KEYS[n], ARGV[3], ARGV[4])
+end
+state.count = state.count - removed
+write_state(state)
+for _, bound in ipairs(bounds) do
+  local dropped = redis.call('ZREMRANGEBYSCORE', bound.key, ARGV[3], ARGV[4])
+  bound.size = bound.size - dropped
+  if bound.size < math.min(bound.held, state.count) then
+    fill(state, bound, 4, #KEYS)
+  elseif dropped > 0 then
+    note(state, bound)
+  end
+end
+return {1, state.parts, state.count, 0, removed}

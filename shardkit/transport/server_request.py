@@ -1,0 +1,237 @@
+"""Parcels: the part of a batch that goes to one server, packed, and its replies unpacked. No I/O.
+
+::
+
+    batch      [SADD a, SADD b, SADD c, SADD d]
+    parcels    shard 0: [SADD a, SADD c] at positions 0, 2     shard 1: [SADD b, SADD d] at 1, 3
+    chunks     each parcel's requests packed, cut every 256 KiB or 1,000 requests
+
+A chunk is what is in flight to one server at a time, while the one before it is read, so a batch of
+any size needs bounded buffers and cannot deadlock: the servers' replies are always being read.
+
+A script goes by its SHA-1. Where the server is not known to have it, the first call in a parcel
+brings the text along (EVAL), and the server keeps that for those that follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+
+from redis.exceptions import (
+    NoScriptError,
+    ResponseError,
+    TimeoutError,  # noqa: A004 - redis-py's own
+)
+
+from shardkit.errors import CommandRefused, ShardFailure, ShardUnavailable
+from shardkit.operations.commands import (
+    Argument,
+    Batch,
+    Command,
+    Reply,
+    Shard,
+    Transaction,
+)
+from shardkit.transport import resp
+from shardkit.transport.coalescing import Run, join_all, pack_joined
+from shardkit.transport.resp import Alike, Chunk, join, pack, pack_all, pack_command
+
+_MULTI = pack_command(("MULTI",))
+_EXEC = pack_command(("EXEC",))
+_ASKING = pack_command(("ASKING",))
+_ARGS, _SCRIPT = itemgetter(2), itemgetter(3)  # of a Command; many times faster than its names
+
+
+@dataclass(slots=True)
+class Parcel:
+    """What goes to one server.
+
+    Attributes:
+        shard: the shard, for messages.
+        address: the server, for messages.
+        positions: where each request stands in the batch.
+        batch: the batch.
+        loaded: the SHA-1s of the scripts that the server is known to have.
+        brought: those that this parcel brings along.
+        asking: whether the (only) request follows a slot on the move.
+        block: how long its (only) request may block.
+        plain: whether all are known to be commands without scripts.
+        alike: the same requests by column, if they are alike.
+        joins: whether neighbours that are alike become one command (see `coalescing`).
+        in_slots: whether only those whose keys share a slot can.
+        runs: if they did, how replies are split again.
+    """
+
+    shard: Shard
+    address: str
+    positions: Sequence[int] = ()
+    batch: Batch = ()
+    loaded: set[str] = field(default_factory=set)
+    brought: set[str] = field(default_factory=set)
+    asking: bool = False
+    block: float | None = None
+    plain: bool = False
+    alike: Alike | None = None
+    joins: bool = False
+    in_slots: bool = False
+    runs: list[Run] = field(default_factory=list)
+
+    def chunks(self) -> list[Chunk]:
+        """Pack the requests.
+
+        Raises:
+            InvalidArgumentError: an argument is neither text, bytes nor a number.
+        """
+        chunks: list[Chunk] = []
+        self.runs = []
+        if self.alike is not None:
+            joined = join_all(self.alike) if self.joins else None
+            if joined is None:
+                return self.alike.chunks()
+            chunks, self.runs = joined
+            return chunks
+        # Slice by slice: a hundred thousand requests, passed over again and again, would come from
+        # memory each time and not from the processor's cache.
+        for start in range(0, len(self.positions), resp.CHUNK_REQUESTS):
+            stop = start + resp.CHUNK_REQUESTS
+            chunks += self._packed(self._requests(self.positions[start:stop]))
+        if not any(run.joined for run in self.runs):
+            self.runs = []
+        if self.asking:
+            return [Chunk(_ASKING + chunks[0].data, chunks[0].replies + 1)]
+        return chunks
+
+    def _packed(self, requests: Batch) -> list[Chunk]:
+        if self.plain or (
+            set(map(type, requests)) == {Command} and set(map(_SCRIPT, requests)) == {None}
+        ):
+            if not self.joins or self.asking:
+                return pack_all(list(map(_ARGS, requests)))
+            chunks, runs = pack_joined(list(map(_ARGS, requests)), self.in_slots)
+            self.runs += runs
+            return chunks
+        pieces = [self._pack(request) for request in requests]
+        if self.joins:
+            self.runs.append(Run(sum(count for _, count in pieces)))
+        return join([data for data, _ in pieces], [count for _, count in pieces])
+
+    def _requests(self, positions: Sequence[int]) -> Batch:
+        if len(positions) == len(self.batch):
+            return self.batch
+        return list(map(self.batch.__getitem__, positions))
+
+    @property
+    def requests(self) -> Batch:
+        """The requests."""
+        return self._requests(self.positions)
+
+    def _pack(self, request: Command | Transaction) -> tuple[bytes, int]:
+        """Return a request packed, and how many replies it will have."""
+        if isinstance(request, Transaction):
+            # A script is sent as its text: a NOSCRIPT there would come too late to repeat.
+            inner = [pack(_with_text(c) if c.script else c.args) for c in request.commands]
+            return b"".join([_MULTI, *inner, _EXEC]), len(inner) + 2
+        script = request.script
+        if script and script.sha not in self.loaded and script.sha not in self.brought:
+            self.brought.add(script.sha)
+            return pack(_with_text(request)), 1
+        return pack(request.args), 1
+
+    def unpack(self, replies: list[Reply]) -> Iterator[tuple[int, Command | Transaction, Reply]]:
+        """Yield each request's position and reply; an error is an exception as a value."""
+        taken = int(self.asking)
+        requests = self.requests
+        if len(replies) == taken + len(requests):
+            yield from zip(self.positions, requests, replies[taken:], strict=True)
+            return
+        for position, request in zip(self.positions, requests, strict=True):
+            if isinstance(request, Transaction):
+                count = len(request.commands)
+                queued = replies[taken : taken + count + 1]
+                executed = replies[taken + count + 1]
+                taken += count + 2
+                # EXEC says only that it was aborted; the reply to the command says why.
+                why = next((reply for reply in queued if isinstance(reply, Exception)), executed)
+                yield position, request, executed if isinstance(executed, list) else why
+            else:
+                yield position, request, replies[taken]
+                taken += 1
+
+    def failure(self, request: Command | Transaction, error: Exception, sent: bool) -> ShardFailure:
+        """Return what stands in a request's slot when no answer came.
+
+        Args:
+            request: the request.
+            error: why.
+            sent: whether the server may have seen it.
+        """
+        if not sent:
+            return self._failure(
+                ShardUnavailable, request, error, "cannot be reached", "see `shardkit status`"
+            )
+        what = "did not answer in time" if isinstance(error, TimeoutError) else "was lost"
+        remedy = "the command may have been executed; look before you send it again"
+        return self._failure(ShardUnavailable, request, error, what, remedy)
+
+    def refusal(self, request: Command | Transaction, error: Exception) -> ShardFailure:
+        """Return what stands in a request's slot when the server answered with an error."""
+        if isinstance(error, ResponseError):
+            return self._failure(CommandRefused, request, error, f"{request.name} was refused")
+        # It serves nobody now: it is loading its data, or does not know the user.
+        return self._failure(
+            ShardUnavailable, request, error, f"refused {request.name}", "see `shardkit status`"
+        )
+
+    def _failure(
+        self,
+        kind: type[ShardFailure],
+        request: Command | Transaction,
+        error: Exception,
+        what: str,
+        remedy: str = "",
+    ) -> ShardFailure:
+        where = f"{self.shard} ({self.address})"
+        separator = ": " if kind is CommandRefused else " "
+        return kind(
+            f"{where}{separator}{what}: {error}",
+            remedy,
+            shard=str(self.shard),
+            command=request.name,
+            error=error,
+        )
+
+
+def _with_text(command: Command) -> Sequence[Argument]:
+    """Return a script's call with its text in place of its SHA-1; the server keeps the text."""
+    assert command.script is not None
+    return ("EVAL", command.script.text, *command.args[2:])
+
+
+def lacks_script(request: Command | Transaction, reply: Reply) -> bool:
+    """Whether the server had forgotten the request's script, so that nothing was executed."""
+    return (
+        isinstance(reply, NoScriptError)
+        and isinstance(request, Command)
+        and request.script is not None
+    )
+
+
+def may_repeat(request: Command | Transaction) -> bool:
+    """Whether a request may be sent again although it may have been executed."""
+    return isinstance(request, Command) and request.idempotent
+
+
+def settle(parcel: Parcel, request: Command | Transaction, reply: Reply) -> tuple[Reply, bool]:
+    """Return what goes into the slot, and whether that is (or holds) a failure."""
+    if isinstance(reply, Exception):
+        return parcel.refusal(request, reply), True
+    if isinstance(request, Transaction) and reply is not None:
+        failed = False
+        for n, inner in enumerate(reply):
+            if isinstance(inner, Exception):
+                reply[n] = parcel.refusal(request.commands[n], inner)
+                failed = True
+        return reply, failed
+    return reply, False

@@ -1,0 +1,435 @@
+"""Ads: which is shown, what is counted, and what an ad is expected to bring."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+from faces import Face, faced, keys_of
+
+import shardkit
+from shardkit import ShardMap
+from shardkit.ads.ads import Ads
+from shardkit.errors import (
+    InvalidArgumentError,
+    ParameterMismatchError,
+    ShardCountError,
+    ShardErrors,
+)
+from shardkit.kit import ShardKit
+from shardkit.local import LocalCluster, LocalServer
+from shardkit.search.text.analyzer import Analyzer
+
+COMPONENTS = {"many": 16, "few": 4, "one": 1, "both": 4}
+BERLIN = ["Berlin"]
+
+
+def ad_keys(kit: ShardKit, component: str, what: str) -> list[str]:
+    """The keys of ads that say what is asked for, without their parts' tags."""
+    keys = (key.partition("}:")[2] for key in keys_of(kit, component))
+    return sorted(key for key in keys if key.startswith(what))
+
+
+# ---- which ad is shown
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_of_the_ads_for_a_place_the_one_that_brings_most_is_shown(
+    face: Face, component: str
+) -> None:
+    ads = face.kit.ads(component=component, shards=COMPONENTS[component])
+    assert face.run(ads.index("poor", BERLIN, "running shoes", "cpm", 1)) is True
+    more = [
+        ("rich", ["Berlin", "Paris"], "red wine", "cpm", 3.5),
+        ("click", ["Paris"], "", "cpc", 100),
+    ]
+    assert face.run(ads.index_many(more)) == 2
+    assert face.run(ads.count()) == 3
+    served = face.run(ads.target(BERLIN, "Running in the park"))
+    assert served.ad == "rich"
+    assert len(served.target) == 32
+    assert face.run(ads.target(["Paris", "Rome"], "")).ad == "click"
+    assert face.run(ads.target(["Rome"], "running shoes")) is None
+    assert face.run(ads.get("rich")).views == 1
+    assert face.run(ads.remove("rich")) is True
+    assert face.run(ads.remove("rich")) is False
+    assert face.run(ads.target(BERLIN, "red wine")).ad == "poor"
+    assert face.run(ads.get("rich")) is None
+
+
+def test_of_ads_that_bring_the_same_the_first_by_id_is_shown(face: Face) -> None:
+    ads = face.kit.ads(component="few", shards=4)
+    face.run(ads.index_many((f"ad {n}", BERLIN, "", "cpm", n % 5) for n in range(30)))
+    assert face.run(ads.target(BERLIN)).ad == "ad 14"
+
+
+def test_clicked_words_move_an_ad_by_half_the_smallest_and_half_the_largest_bonus(
+    face: Face,
+) -> None:
+    ads = face.kit.ads(component="few", shards=4, averages_ttl=0)
+    face.run(ads.index("shoes", BERLIN, "running shoes city", "cpc", 0.5))
+    for text, clicked in [("running", True), ("running", False), ("city", False), ("", True)]:
+        served = face.run(ads.target(BERLIN, text))
+        if clicked:
+            assert face.run(ads.record_click(served.target, "shoes")) is True
+    ad = face.run(ads.get("shoes"))
+    assert (ad.views, ad.clicks, ad.ecpm) == (4, 2, 250)  # 1000 x 0.5 x 2 / 4
+    # The word was estimated last at the last click: 1000 x 0.5 x 1 / 2.
+    assert ad.words["running"].bonus == 250 - 250
+    assert (ad.words["city"].views, ad.words["city"].clicks, ad.words["city"].bonus) == (1, 0, 0)
+    served = face.run(ads.target(BERLIN, "city"))
+    assert face.run(ads.record_click(served.target, "shoes")) is True
+    ad = face.run(ads.get("shoes"))
+    assert ad.ecpm == 300  # 1000 x 0.5 x 3 / 5
+    assert ad.words["running"].bonus == -50  # 250 - 300
+    assert ad.words["city"].bonus == -50
+    # 260 is between 250, for pages with "running", and 275, where "shoes" adds a bonus of 0.
+    face.run(ads.index("rival", BERLIN, "", "cpm", 260))
+    assert face.run(ads.target(BERLIN, "running")).ad == "rival"
+    assert face.run(ads.target(BERLIN, "running shoes")).ad == "shoes"
+    assert face.run(ads.target(BERLIN, "nothing of it")).ad == "shoes"
+
+
+def test_words_of_the_text_are_those_of_the_ad_in_both_kinds_of_clients(face: Face) -> None:
+    """The book compares text with bytes, so that nothing ever matches."""
+    ads = face.kit.ads(component="few", shards=4)
+    face.run(ads.index("ad", BERLIN, "Café 東京", "cpc", 1))
+    face.run(ads.target(BERLIN, "CAFE 東京都"))
+    assert set(face.run(ads.get("ad")).words) == set(Analyzer().terms("Café 東京"))
+
+
+def test_an_ad_whose_words_and_places_are_called_the_same_is_found_by_either(face: Face) -> None:
+    """The book's sets of ads and its words of documents share keys."""
+    ads = face.kit.ads(component="one")
+    face.run(ads.index("ad", ["paris"], "berlin", "cpm", 1))
+    assert face.run(ads.target(["berlin"], "paris")) is None
+    served = face.run(ads.target(["paris"], "berlin"))
+    assert served.ad == "ad"
+    assert list(face.run(ads.get("ad")).words) == ["berlin"]
+
+
+# ---- what is not spent
+
+
+@pytest.mark.parametrize(("places", "text"), [([], "red"), (["Rome"], "red"), (["Rome"], "the")])
+def test_no_target_id_is_spent_when_nothing_is_shown(
+    kit: ShardKit, places: list[str], text: str
+) -> None:
+    spent = []
+
+    def new_id() -> str:
+        spent.append(1)
+        return "id"
+
+    ads = kit.ads(component="few", shards=4, new_id=new_id)
+    assert ads.target(places, text) is None
+    ads.index("ad", BERLIN, "red", "cpm", 1)
+    assert ads.target(places, text) is None
+    assert spent == []
+    assert ads.target(BERLIN) == ("id", "ad")
+    assert len(spent) == 1
+
+
+@pytest.mark.parametrize("text", ["", "the and of", "!?", "a"])
+def test_a_text_without_usable_words_is_served(face: Face, text: str) -> None:
+    ads = face.kit.ads(component="few", shards=4)
+    face.run(ads.index("ad", BERLIN, text, "cpm", 1))
+    assert face.run(ads.target(BERLIN, text)).ad == "ad"
+    assert face.run(ads.get("ad")).words == {}
+
+
+# ---- what is expected
+
+
+def test_new_ads_begin_with_what_their_type_brings_on_average(face: Face) -> None:
+    numbers = count()
+    ads = Ads(
+        face.kit.driver,
+        "few",
+        shards=4,
+        averages_ttl=0,
+        new_id=lambda: f"{next(numbers)}",
+    )
+    assert face.run(ads.averages()) == {"cpc": 1, "cpa": 1}
+    assert face.run(ads.index("click", ["A"], "", "cpc", 0.25)) is True
+    assert face.run(ads.index("act", ["B"], "", "cpa", 0.25)) is True
+    assert face.run(ads.index("view", ["C"], "", "cpm", 0.25)) is True
+    for ad_id in ("click", "act", "view"):
+        assert face.run(ads.get(ad_id)).ecpm == 0.25
+    for n in range(10):
+        for place, ad_id in (("A", "click"), ("B", "act")):
+            target = face.run(ads.target([place])).target
+            if n < 2:
+                face.run(ads.record_click(target, ad_id, action=n > 0))
+    assert face.run(ads.averages()) == {"cpc": 100, "cpa": 100}
+    face.run(ads.index("click 2", ["A"], "", "cpc", 0.25))
+    face.run(ads.index("act 2", ["B"], "", "cpa", 0.5))
+    assert face.run(ads.get("click 2")).ecpm == 25
+    assert face.run(ads.get("act 2")).ecpm == 50
+
+
+def test_averages_are_read_again_when_they_are_too_old(kit: ShardKit) -> None:
+    now = 0.0
+    ads = Ads(kit.driver, "few", shards=4, averages_ttl=60, monotonic=lambda: now)
+    ads.index("a", BERLIN, "", "cpc", 1)
+    ads.record_click(ads.target(BERLIN).target, "a")  # type: ignore[union-attr]
+    ads.index("b", BERLIN, "", "cpc", 1)
+    assert ads.get("b").ecpm == 1  # type: ignore[union-attr]
+    now = 60.0
+    ads.index("b", BERLIN, "", "cpc", 1)
+    assert ads.get("b").ecpm == 1000  # type: ignore[union-attr]
+
+
+def test_actions_are_what_cpa_ads_are_paid_for_and_clicks_are_not(face: Face) -> None:
+    ads = face.kit.ads(component="few", shards=4)
+    face.run(ads.index("act", BERLIN, "", "cpa", 10))
+    target = face.run(ads.target(BERLIN)).target
+    assert face.run(ads.record_click(target, "act")) is True
+    assert face.run(ads.get("act")).ecpm == 10
+    assert face.run(ads.record_click(target, "act", action=True)) is True
+    ad = face.run(ads.get("act"))
+    assert (ad.ecpm, ad.clicks, ad.actions) == (10000, 1, 1)
+
+
+def test_every_hundredth_view_estimates_an_ad_anew(kit: ShardKit) -> None:
+    ads = kit.ads(component="one")
+    ads.index("ad", BERLIN, "red", "cpc", 1)
+    ads.record_click(ads.target(BERLIN, "red").target, "ad")  # type: ignore[union-attr]
+    expected: list[float] = []
+    for n in range(2, 202):
+        ads.target(BERLIN, "red")
+        if n in (99, 100, 199, 200):
+            found = ads.get("ad")
+            assert found is not None
+            expected.append(found.ecpm)
+    assert expected == [1000, 10, 10, 5]
+    ads.target(BERLIN)
+    assert ads.update("ad") is True
+    assert ads.get("ad").ecpm == 1000 / 202  # type: ignore[union-attr]
+    assert ads.update("nothing") is False
+
+
+def test_counts_are_kept_when_an_ad_changes_and_go_when_it_is_removed(face: Face) -> None:
+    ads = face.kit.ads(component="one")
+    face.run(ads.index("ad", BERLIN, "red green", "cpc", 1))
+    target = face.run(ads.target(BERLIN, "red green")).target
+    face.run(ads.record_click(target, "ad"))
+    assert face.run(ads.index("ad", ["Rome"], "green blue", "cpc", 3)) is False
+    ad = face.run(ads.get("ad"))
+    assert (ad.locations, ad.ecpm, list(ad.words)) == (("Rome",), 3000, ["green"])
+    assert face.run(ads.target(BERLIN)) is None
+    face.run(ads.remove("ad"))
+    assert face.run(ads.index("ad", BERLIN, "red", "cpc", 1)) is True
+    ad = face.run(ads.get("ad"))
+    assert (ad.views, ad.clicks, dict(ad.words)) == (0, 0, {})
+    with pytest.raises(InvalidArgumentError, match="'ad' was removed"):
+        face.run(ads.record_click(target, "ad", action=True))
+
+
+# ---- clicks
+
+
+def test_a_click_and_an_action_of_a_target_count_once_each(face: Face) -> None:
+    ads = face.kit.ads(component="few", shards=4)
+    face.run(ads.index("ad", BERLIN, "red", "cpc", 1))
+    target = face.run(ads.target(BERLIN, "red")).target
+    clicks = [face.run(ads.record_click(target, "ad")) for _ in range(3)]
+    actions = [face.run(ads.record_click(target, "ad", action=True)) for _ in range(2)]
+    assert (clicks, actions) == ([True, False, False], [True, False])
+    ad = face.run(ads.get("ad"))
+    assert (ad.views, ad.clicks, ad.actions) == (1, 1, 1)
+    assert (ad.words["red"].clicks, ad.words["red"].actions) == (1, 1)
+
+
+def test_a_target_is_kept_for_15_minutes_and_is_refused_afterwards(kit: ShardKit) -> None:
+    ads = kit.ads(component="one")
+    ads.index("ad", BERLIN, "", "cpa", 1)
+    served = ads.target(BERLIN)
+    assert served is not None
+    client: Any = kit.client("one")
+    key = f"{{ads:0}}:target:{served.target}"
+    assert 890 <= client.ttl(key) <= 900
+    client.expire(key, 10)
+    ads.record_click(served.target, "ad")
+    assert 890 <= client.ttl(key) <= 900  # an action may follow
+    client.delete(key)
+    with pytest.raises(InvalidArgumentError, match="is not known; clicks are recorded within 15"):
+        ads.record_click(served.target, "ad", action=True)
+    assert ads.get("ad").clicks == 1  # type: ignore[union-attr]
+
+
+def test_a_click_on_another_ad_than_was_shown_is_refused(face: Face) -> None:
+    ads = face.kit.ads(component="one", shards=1)
+    face.run(ads.index_many([("a", BERLIN, "", "cpc", 1), ("b", BERLIN, "", "cpc", 2)]))
+    served = face.run(ads.target(BERLIN))
+    assert served.ad == "b"
+    with pytest.raises(InvalidArgumentError, match="did not show ad 'a'"):
+        face.run(ads.record_click(served.target, "a"))
+    for target in ("", None, "x" * 300, "\ud800"):
+        with pytest.raises(InvalidArgumentError, match="give what `target` returned"):
+            face.run(ads.record_click(target, "b"))
+
+
+def test_a_view_sent_twice_is_counted_once(kit: ShardKit) -> None:
+    ads = kit.ads(component="one", new_id=lambda: "same")
+    ads.index("ad", BERLIN, "", "cpm", 1)
+    assert ads.target(BERLIN) == ads.target(BERLIN) == ("same", "ad")
+    assert ads.get("ad").views == 1  # type: ignore[union-attr]
+
+
+def test_when_the_best_ad_is_removed_meanwhile_the_next_one_is_shown(kit: ShardKit) -> None:
+    ads = kit.ads(component="few", shards=4)
+    ads.index_many([("best", BERLIN, "", "cpm", 2), ("next", BERLIN, "", "cpm", 1)])
+    steps = ads.deferred.target(BERLIN)
+    replies = _send(kit, next(steps))
+    ads.remove("best")
+    served, sizes = _finish(kit, steps, steps.send(replies))
+    assert served.ad == "next"
+    assert sizes == [1, 4, 1]
+
+
+def _send(kit: ShardKit, batch: Any) -> Any:
+    def steps() -> Any:
+        return (yield batch)
+
+    return kit.together(steps())[0]
+
+
+def _finish(kit: ShardKit, steps: Any, batch: Any) -> tuple[Any, list[int]]:
+    """Run the rest of an operation; return its value, and how large its batches were."""
+    sizes = []
+    try:
+        while True:
+            sizes.append(len(batch))
+            batch = steps.send(_send(kit, batch))
+    except StopIteration as stopped:
+        return stopped.value, sizes
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize(
+    ("ad", "said"),
+    [
+        (("", BERLIN, "", "cpm", 1), "document id ''"),
+        (("a", "Berlin", "", "cpm", 1), "ad 'a': locations='Berlin'; give a list"),
+        (("a", [], "", "cpm", 1), "ad 'a' has no locations"),
+        (("a", [""], "", "cpm", 1), "location ''"),
+        (("a", [["x"]], "", "cpm", 1), r"location \['x'\]"),
+        (("a", ["\ud800"], "", "cpm", 1), "location "),
+        (("a", BERLIN, b"x", "cpm", 1), "text=b'x'"),
+        (("a", BERLIN, "", "cpx", 1), "type='cpx'; give one of cpm, cpc, cpa"),
+        (("a", BERLIN, "", b"cpc", 1), "type=b'cpc'"),
+        (("a", BERLIN, "", "cpc", -1), "value=-1"),
+        (("a", BERLIN, "", "cpc", float("nan")), "value=nan"),
+        (("a", BERLIN, "", "cpc", float("inf")), "value=inf"),
+        (("a", BERLIN, "", "cpc", True), "value=True"),
+        (("a", BERLIN, "", "cpc", "1"), "value='1'"),
+    ],
+)
+def test_what_cannot_be_indexed_is_refused_before_anything_is_written(
+    kit: ShardKit, ad: Any, said: str
+) -> None:
+    ads = kit.ads(component="few", shards=4)
+    with pytest.raises(InvalidArgumentError, match=said):
+        ads.index(*ad)
+    with pytest.raises(InvalidArgumentError, match=said):
+        ads.index_many([("good", BERLIN, "", "cpm", 1), ad])
+    with pytest.raises(InvalidArgumentError, match="give \\(id, locations, text, type, value\\)"):
+        ads.index_many([ad[:4]])
+    assert keys_of(kit, "few") == set()
+
+
+def test_what_cannot_be_targeted_is_refused(kit: ShardKit) -> None:
+    ads = kit.ads(component="few", shards=4)
+    for places, text in (("Berlin", ""), ([1], ""), (BERLIN, None), (BERLIN, b"red")):
+        with pytest.raises(InvalidArgumentError, match="ads: target: "):
+            ads.target(places, text)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match="10,001 different words"):
+        ads.target(BERLIN, " ".join(f"w{n}" for n in range(10_001)))
+    with pytest.raises(InvalidArgumentError, match="1,001 locations"):
+        ads.target(f"{n}" for n in range(1_001))
+
+
+def test_other_parameters_are_refused(kit: ShardKit) -> None:
+    kit.ads(component="one", shards=2).index("a", BERLIN, "", "cpm", 1)
+    with pytest.raises(ParameterMismatchError, match="analyzer is "):
+        kit.ads(component="one", shards=2, analyzer=Analyzer(stop_words={"x"})).target(BERLIN)
+    with pytest.raises(ParameterMismatchError, match="shards is '2', not '1'"):
+        kit.ads(component="one").record_click("t", "a")
+    with pytest.raises(ParameterMismatchError, match="kind is 'ads'"):
+        kit.jobs("ads", component="one", shards=2).find([])
+    with pytest.raises(ShardCountError):
+        kit.ads(component="few", shards=3).target(BERLIN)
+    with pytest.raises(InvalidArgumentError, match="averages_ttl=-1"):
+        kit.ads(component="few", averages_ttl=-1)
+
+
+# ---- where it is
+
+
+def test_keys_have_the_tag_of_their_part_and_no_bytes_literals(kit: ShardKit) -> None:
+    """The book writes keys like ``type:b'cpc':views:``."""
+    ads = kit.ads(component="few", shards=4)
+    ads.index_many((f"ad {n}", BERLIN, "red", ("cpc", "cpa")[n % 2], n) for n in range(20))
+    served = ads.target(BERLIN, "red")
+    assert served is not None
+    ads.record_click(served.target, served.ad, action=True)
+    for key in keys_of(kit, "few") - {"ads:meta"}:
+        assert key.startswith("{ads:")
+        assert "b'" not in key
+    assert ad_keys(kit, "few", "types") == ["types"]
+    assert ad_keys(kit, "few", "ad:") == [f"ad:{served.ad}"]
+    assert len(ad_keys(kit, "few", "bonus:")) == 1
+    ads.remove(served.ad)
+    assert ad_keys(kit, "few", "ad:") == ad_keys(kit, "few", "bonus:") == []
+
+
+def test_targeting_is_one_exchange_with_all_parts_and_one_with_that_of_the_ad(
+    kit: ShardKit,
+) -> None:
+    ads = kit.ads(component="few", shards=4)
+    ads.index("ad", BERLIN, "", "cpm", 1)
+    steps = ads.deferred.target(BERLIN)
+    served, sizes = _finish(kit, steps, next(steps))
+    assert served.ad == "ad"
+    assert sizes == [4, 1]
+
+
+def test_without_a_server_the_ads_of_others_are_shown_if_that_is_wanted() -> None:
+    with LocalServer() as a, LocalServer() as b:
+        entries = {"components": {"ads": {"shards": [{"port": a.port}, {"port": b.port}]}}}
+        with shardkit.connect(ShardMap.parse(json.dumps(entries))) as kit:
+            ads = kit.ads(component="ads", shards=2)
+            ads.index_many((f"{n}", BERLIN, "", "cpm", 1) for n in range(20))
+            b.stop()
+            with pytest.raises(ShardErrors, match="ads:1"):
+                ads.target(BERLIN)
+            served = ads.target(BERLIN, partial=True)
+            assert served is not None
+            assert ads.record_click(served.target, served.ad) is True
+
+
+@pytest.fixture(scope="module")
+def ad_cluster() -> Iterator[ShardMap]:
+    with LocalCluster() as cluster:
+        entries = {"components": {"cluster": {"entry": dict(cluster.entry.fields)}}}
+        yield ShardMap.parse(json.dumps(entries))
+
+
+@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
+def test_ads_on_a_cluster(kind: str, ad_cluster: ShardMap) -> None:
+    with faced(kind, ad_cluster) as face:
+        ads = face.kit.ads(kind, component="cluster", shards=3)
+        wanted = [(f"{n}", BERLIN, "red", "cpc", n) for n in range(12)]
+        assert face.run(ads.index_many(wanted)) == 12
+        served = face.run(ads.target(BERLIN, "red"))
+        assert served.ad == "11"
+        assert face.run(ads.record_click(served.target, "11")) is True
+        assert face.run(ads.averages()) == {"cpc": 1000, "cpa": 1}
+        assert face.run(ads.remove("11")) is True
+        assert face.run(ads.count()) == 11

@@ -1,0 +1,143 @@
+"""Over one part and many, ads are chosen, counted and estimated as a model in plain Python does."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+import pytest
+from ads_model import ModelAds
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from shardkit.ads.ads import Ads
+from shardkit.errors import InvalidArgumentError
+from shardkit.kit import ShardKit
+
+PLACES = st.lists(st.sampled_from("XYZ"), min_size=1, max_size=2, unique=True)
+TEXTS = st.lists(st.sampled_from(["red", "green", "blue", "grey"]), max_size=3).map(" ".join)
+AD_IDS = st.sampled_from([f"ad {n}" for n in range(12)])
+KINDS = st.sampled_from(["cpm", "cpc", "cpa"])
+VALUES = st.sampled_from([0, 0.1, 0.25, 1, 3.7])
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("index"), AD_IDS, PLACES, TEXTS, KINDS, VALUES),
+        st.tuples(st.just("show"), PLACES, TEXTS, st.sampled_from([None, "click", "act", "both"])),
+        st.tuples(st.just("show"), PLACES, TEXTS, st.sampled_from(["both", "twice"])),
+        st.tuples(st.just("click"), st.integers(0, 20), st.booleans()),
+        st.tuples(st.just("remove"), AD_IDS),
+    ),
+    min_size=5,
+    max_size=60,
+)
+
+
+class Both:
+    """Ads of several layouts beside the model, which do the same and must say the same."""
+
+    def __init__(self, kit: ShardKit) -> None:
+        numbers = count()
+        self.model = ModelAds()
+        self.ads: list[Any] = [
+            Ads(
+                kit.driver,
+                component,
+                f"ads{shards}",
+                shards,
+                averages_ttl=0,
+                new_id=lambda: f"t{next(numbers)}",
+                chunk=8,
+            )
+            for component, shards in (("one", 1), ("one", 3), ("few", 4))
+        ]
+        self.shown: list[tuple[list[str], str]] = []
+
+    def index(self, *ad: Any) -> None:
+        expected = self.model.index(*ad)
+        assert [ads.index(*ad) for ads in self.ads] == [expected] * 3
+
+    def remove(self, ad_id: str) -> None:
+        expected = self.model.remove(ad_id)
+        assert [ads.remove(ad_id) for ads in self.ads] == [expected] * 3
+
+    def show(self, places: list[str], text: str, then: str | None) -> None:
+        served = [ads.target(places, text) for ads in self.ads]
+        number = len(self.shown)
+        expected = self.model.target(set(places), text, str(number))
+        assert [one and one.ad for one in served] == [expected] * 3
+        if expected is None:
+            return
+        self.shown.append(([one.target for one in served], expected))
+        if then in ("click", "both", "twice"):
+            self.click(number, action=False)
+        if then in ("act", "both"):
+            self.click(number, action=True)
+        if then == "twice":
+            self.click(number, action=False)
+
+    def click(self, number: int, action: bool) -> None:
+        if not self.shown:
+            return
+        number %= len(self.shown)
+        targets, ad_id = self.shown[number]
+        expected = self.model.click(str(number), action=action)
+        for ads, target in zip(self.ads, targets, strict=True):
+            if expected is None:
+                with pytest.raises(InvalidArgumentError, match="was removed"):
+                    ads.record_click(target, ad_id, action=action)
+            else:
+                assert ads.record_click(target, ad_id, action=action) is expected
+
+    def check(self) -> None:
+        for ads in self.ads:
+            assert ads.count() == len(self.model.ads)
+            assert ads.averages() == self.model.averages()
+            for ad_id, ad in self.model.ads.items():
+                found = ads.get(ad_id)
+                assert (found.ecpm, found.type, found.value) == (ad.ecpm, ad.type, ad.value)
+                assert set(found.locations) == ad.locations
+                totals = (found.views, found.clicks, found.actions)
+                assert totals == tuple(ad.counts[w][""] for w in ("views", "clicks", "actions"))
+                words = {
+                    word: (w.views, w.clicks, w.actions, w.bonus) for word, w in found.words.items()
+                }
+                assert words == {
+                    word: (
+                        ad.counts["views"][word],
+                        ad.counts["clicks"][word],
+                        ad.counts["actions"][word],
+                        ad.bonuses.get(word, 0.0),
+                    )
+                    for word in ad.counts["views"]
+                    if word
+                }
+
+
+def empty(kit: ShardKit) -> None:
+    kit.client("one").flushdb()
+    for shard in range(4):
+        kit.client("few", shard).flushdb()
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(STEPS)
+def test_one_part_and_many_choose_count_and_estimate_as_the_model(
+    kit: ShardKit, steps: list[tuple[Any, ...]]
+) -> None:
+    empty(kit)
+    both = Both(kit)
+    for ad_id, kind in (("ad 1", "cpc"), ("ad 2", "cpa"), ("ad 3", "cpm")):
+        both.index(ad_id, ["X", "Y"], "red green blue", kind, 0.25)
+    for name, *arguments in steps:
+        getattr(both, name)(*arguments)
+    both.check()
+
+
+def test_after_hundreds_of_views_too(kit: ShardKit) -> None:
+    both = Both(kit)
+    both.index("a", ["X"], "red green", "cpc", 0.5)
+    both.index("b", ["X"], "green blue", "cpa", 0.4)
+    for n in range(150):
+        text = ("red", "green blue", "grey", "red blue")[n % 4]
+        both.show(["X"], text, (None, "click", None, None, "both")[n % 5] if n < 30 else None)
+    both.check()

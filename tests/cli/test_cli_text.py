@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import pytest
+import redis
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardkit.cli.text import (
+    counted,
+    masked,
+    one_line,
+    percent,
+    printable,
+    reason,
+    server_list,
+    server_of,
+    shard_list,
+    size,
+    spans,
+)
+from shardkit.operations.commands import Shard
+
+
+@pytest.mark.parametrize(
+    ("numbers", "written"),
+    [
+        ([], ""),
+        ([7], "7"),
+        ([0, 1], "0,1"),
+        ([0, 1, 2], "0-2"),
+        ([3, 1, 2, 9], "1-3,9"),
+        ([0, 4, 8, 12], "0,4,8,12"),
+        (range(0, 256, 4), "0,4,…,252"),
+        ([0, 1, 2, 3, 10, 20, 30, 40, 50], "0-3,10,20,…,50"),
+    ],
+)
+def test_numbers_are_shortened(numbers: list[int], written: str) -> None:
+    assert spans(numbers) == written
+
+
+@given(st.sets(st.integers(0, 60)))
+def test_shortened_numbers_can_be_read_back(numbers: set[int]) -> None:
+    found: set[int] = set()
+    for part in filter(None, spans(numbers).replace(",…,", "…").split(",")):
+        if "…" in part:  # the second number stands before the dots, the first one came before it
+            second, last = map(int, part.split("…"))
+            first = max(n for n in found if n < second)
+            found |= set(range(first, last + 1, second - first))
+        elif "-" in part:
+            first, last = map(int, part.split("-"))
+            found |= set(range(first, last + 1))
+        else:
+            found.add(int(part))
+    assert found == numbers
+
+
+def test_shards_are_listed_by_component() -> None:
+    shards = [
+        Shard("unique"),
+        *(Shard("unique", n) for n in range(4)),
+        Shard("hits"),
+        Shard("a", 1),
+    ]
+    assert shard_list(shards) == "unique unique:0-3 hits a:1"
+
+
+def test_servers_are_listed_by_host() -> None:
+    addresses = ["a:1/0", "a:2/0", "a:3/7", "a:1/3", "b:9/0", "[::1]:5/0", "unix:/run/x.sock/0"]
+    assert server_list(addresses) == "a:1-3 b:9 [::1]:5 unix:/run/x.sock"
+
+
+@pytest.mark.parametrize(
+    ("address", "server"),
+    [("a:1/15", "a:1"), ("cluster:a:1", "cluster:a:1"), ("unix:/x.sock/2", "unix:/x.sock")],
+)
+def test_an_address_without_its_database_is_a_server(address: str, server: str) -> None:
+    assert server_of(address) == server
+
+
+@pytest.mark.parametrize(
+    ("number", "written"),
+    [
+        (0, "0B"),
+        (999, "999B"),
+        (1024, "1.0K"),
+        (1_234_567, "1.2M"),
+        (150 << 20, "150M"),
+        (5 << 60, "5120P"),
+    ],
+)
+def test_sizes_are_short(number: int, written: str) -> None:
+    assert size(number) == written
+
+
+def test_counts_and_shares() -> None:
+    assert [counted(1, "shard"), counted(1234, "shard")] == ["1 shard", "1,234 shards"]
+    assert [percent(1, 2), percent(1, 1000), percent(0, 9), percent(0, 0)] == [
+        "50%",
+        "<1%",
+        "0%",
+        "-",
+    ]
+
+
+@given(st.text())
+def test_nothing_unprintable_reaches_the_terminal(text: str) -> None:
+    assert printable(text).isprintable()
+    assert one_line(text).isprintable()
+
+
+def test_an_escape_sequence_is_shown_and_not_obeyed() -> None:
+    assert printable("\x1b[31mred\udcff") == "\\x1b[31mred\\udcff"
+
+
+def test_of_a_long_message_the_first_and_the_last_line_are_told() -> None:
+    assert (
+        one_line("it ended; its log:\none\ntwo\n  no memory \n\n")
+        == "it ended; its log: … no memory"
+    )
+
+
+def test_no_url_in_a_message_shows_its_password() -> None:
+    said = masked("config:redis:redis://:s3cret@a:1/0 and rediss://u:s3cret@b are missing")
+    assert "s3cret" not in said
+    assert "a:1/0" in said
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            redis.ConnectionError("Error 111 connecting to a:1. Connection refused."),
+            "connection refused",
+        ),
+        (
+            redis.ConnectionError("Error -2 connecting to a:1. Name or service not known."),
+            "name or service not known",
+        ),
+        (redis.TimeoutError("Timeout reading from socket"), "no answer in time"),
+        (
+            redis.AuthenticationError("invalid username-password pair"),
+            "the user or password is refused",
+        ),
+        (
+            redis.exceptions.NoPermissionError("this user has no permissions"),
+            "no permission: the user may not do what is asked",
+        ),
+        (redis.ResponseError("ERR what\nis this"), "ERR what is this"),
+        (redis.RedisError(), "RedisError"),
+    ],
+)
+def test_reasons_are_a_few_words(error: Exception, said: str) -> None:
+    assert reason(error) == said
+
+
+def test_the_reason_of_a_real_refused_connection() -> None:
+    with redis.Redis(port=1, retry=None) as client, pytest.raises(redis.ConnectionError) as caught:
+        client.ping()
+    assert reason(caught.value) == "connection refused"

@@ -1,0 +1,213 @@
+"""LuaScript on every kind of connection that redis-py has and we hand out."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio as aioredis
+from link_helpers import count_of
+
+from shardkit import AsyncShardKit, ShardKit
+from shardkit.client_plane.lua_script import LuaScript, from_json, to_json
+from shardkit.errors import InvalidArgumentError
+from shardkit.local import LocalCluster, LocalServers
+from shardkit.operations.commands import Home, Transaction, script_call
+
+BUMP = LuaScript("return redis.call('INCRBY', KEYS[1], ARGV[1])", "bump")
+SHOW = LuaScript("return {KEYS, ARGV}")
+ECHO = LuaScript("return cjson.encode(cjson.decode(ARGV[1]))")
+
+
+def flush_scripts(servers: LocalServers) -> None:
+    for server in servers.servers:
+        with server.client() as client:
+            client.script_flush()
+
+
+def test_a_script_is_called_like_a_function(kit: ShardKit, servers: LocalServers) -> None:
+    router = kit.key_sharded("many")
+    keys = [f"k{n}" for n in range(40)]
+    for n in (1, 2, 3):
+        assert [BUMP(router[key], [key], [1]) for key in keys] == [n] * 40
+        flush_scripts(servers)
+    assert BUMP(kit.client("one"), keys=("k",), args=("5",)) == 5
+
+
+async def test_an_awaiting_client_gives_a_coroutine(
+    akit: AsyncShardKit, servers: LocalServers
+) -> None:
+    client = await akit.client("one")
+    assert isinstance(client, aioredis.Redis)
+    for n in (1, 2, 3):
+        pending = BUMP(client, ["k"], [1])
+        assert inspect.iscoroutine(pending)
+        assert await pending == n
+        flush_scripts(servers)
+    assert await BUMP(client, ["k"], [1], force_eval=True) == 4
+
+
+def test_the_text_goes_only_where_it_is_missing(kit: ShardKit, servers: LocalServers) -> None:
+    client, server = kit.client("one"), servers.server_of("one")
+    before = count_of(server, "eval"), count_of(server, "evalsha")
+    for _ in range(5):
+        BUMP(client, ["k"], [1])
+    assert (count_of(server, "eval") - before[0], count_of(server, "evalsha") - before[1]) == (1, 5)
+    BUMP(client, ["k"], [1], force_eval=True)
+    assert count_of(server, "eval") - before[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("keys", "args"),
+    [
+        (["a", "b"], ["1"]),
+        (("a", "b"), ("1",)),
+        (iter(["a", "b"]), (str(n) for n in [1])),
+        ({"a": 1, "b": 2}, {"1": 1}.values()),
+        ([b"a", "b"], [1]),
+    ],
+)
+def test_keys_and_args_are_any_sequence(kit: ShardKit, keys: Any, args: Any) -> None:
+    client = kit.client("one")
+    assert SHOW(client, keys, args) == [[b"a", b"b"], [b"1"]]
+    assert SHOW(client) == [[], []]
+
+
+@pytest.mark.parametrize("wrong", [{"keys": "key"}, {"keys": b"key"}, {"args": "value"}])
+def test_a_single_text_is_no_list_of_its_letters(kit: ShardKit, wrong: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="single text"):
+        SHOW(kit.client("one"), **wrong)
+
+
+def test_an_error_of_the_script_is_raised_and_not_taken_for_a_missing_one(kit: ShardKit) -> None:
+    failing = LuaScript("redis.call('INCR', KEYS[1]); return redis.call('LPUSH', KEYS[1], 1)")
+    with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+        failing(kit.client("one"), ["k"])
+    assert kit.client("one").get("k") == b"1"  # executed once
+    saying = LuaScript("return redis.error_reply('ERR NOSCRIPT is what I say')")
+    with pytest.raises(redis.ResponseError, match="NOSCRIPT is what I say"):
+        saying(kit.client("one"))
+
+
+# ---- pipelines
+
+
+@pytest.mark.parametrize("transaction", [True, False])
+def test_pipelines_of_redis_py_collect_it(
+    kit: ShardKit, servers: LocalServers, transaction: bool
+) -> None:
+    client = kit.client("one")
+    assert isinstance(client, redis.Redis)
+    for n in (0, 10):
+        flush_scripts(servers)
+        with client.pipeline(transaction=transaction) as pipe:
+            pipe.set("k", n)
+            assert BUMP(pipe, ["k"], [1]) is pipe
+            BUMP(BUMP(pipe, ["k"], [1]), ["k"], [1]).get("k")
+            assert pipe.execute() == [True, n + 1, n + 2, n + 3, str(n + 3).encode()]
+
+
+async def test_awaiting_pipelines_of_redis_py_collect_it(
+    akit: AsyncShardKit, servers: LocalServers
+) -> None:
+    client = await akit.client("one")
+    assert isinstance(client, aioredis.Redis)
+    async with client.pipeline() as pipe:
+        assert BUMP(pipe, ["k"], [2]) is pipe
+        assert await BUMP(pipe, ["k"], [2]).get("k").execute() == [2, 4, b"4"]
+
+
+def test_pipelines_over_shards_collect_it(kit: ShardKit, servers: LocalServers) -> None:
+    keys = [f"k{n}" for n in range(30)]
+    for n in (1, 2):
+        pipe = kit.key_sharded("many").pipeline()
+        for key in keys:
+            BUMP(pipe, [key], [1])
+        assert pipe.execute() == [n] * 30
+        flush_scripts(servers)
+
+
+async def test_awaiting_pipelines_over_shards_collect_it(akit: AsyncShardKit) -> None:
+    pipe = akit.key_sharded("many").pipeline()
+    for n in range(30):
+        assert BUMP(pipe, [f"k{n}"], [n]) is pipe
+    assert await pipe.execute() == list(range(30))
+
+
+# ---- a cluster
+
+
+async def test_clusters_and_their_pipelines_take_it() -> None:
+    with LocalCluster() as whole:
+        keys = [f"k{n}" for n in range(30)]
+        with whole.client() as cluster:
+            for n in (1, 2):
+                assert [BUMP(cluster, [key], [1]) for key in keys] == [n] * 30
+            with cluster.pipeline() as pipe:
+                for key in keys:
+                    assert BUMP(pipe, [key], [1]) is pipe
+                assert pipe.execute() == [3] * 30
+        node = whole.nodes[0]
+        async with aioredis.RedisCluster(host="127.0.0.1", port=node.port) as acluster:
+            assert [await BUMP(acluster, [key], [1]) for key in keys] == [4] * 30
+            async with acluster.pipeline() as apipe:
+                for key in keys:
+                    assert BUMP(apipe, [key], [1]) is apipe
+                assert await apipe.execute() == [5] * 30
+
+
+# ---- operations
+
+
+def test_the_same_script_serves_operations(kit: ShardKit) -> None:
+    call = script_call(Home("one"), BUMP.script, ["k"], [7])
+    assert kit.driver.link.send([call, Transaction(Home("one"), "k", (call,))]) == [7, [14]]
+
+
+# ---- JSON
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        1.5,
+        -0.25,
+        "ü\n\"'",
+        True,
+        {"a": {"b": [1, 2.5, "x"]}},
+        [1, [2, [3]]],
+        {},
+        2**53 - 1,
+        [False],
+    ],
+)
+def test_values_go_to_lua_and_come_back_as_json(kit: ShardKit, value: Any) -> None:
+    assert from_json(to_json(value)) == value
+    if value != 2**53 - 1:  # cjson writes 14 digits
+        assert from_json(ECHO(kit.client("one"), args=[to_json(value)])) == value
+
+
+def test_floats_survive_with_17_digits(kit: ShardKit) -> None:
+    exact = LuaScript("return string.format('%.17g', cjson.decode(ARGV[1]))")
+    for value in (0.1 + 0.2, 2.0**53 - 1, 1e300, -1 / 3):
+        assert from_json(exact(kit.client("one"), args=[to_json(value)])) == value
+
+
+def test_nil_is_none_also_through_json() -> None:
+    assert from_json(None) is None
+    assert from_json(b"null") is None
+
+
+@pytest.mark.parametrize(
+    "value", [{1, 2}, b"x", float("nan"), float("inf"), {1: 2}, 2**53, [-(2**60)]]
+)
+def test_what_json_or_lua_cannot_hold_is_refused(value: Any) -> None:
+    with pytest.raises(InvalidArgumentError):
+        to_json(value)
+
+
+def test_a_reply_that_is_no_json_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="cjson"):
+        from_json(b"not json")

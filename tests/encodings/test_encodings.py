@@ -1,0 +1,256 @@
+"""What is compact, which limit keeps it from that, what to set: rules, and on both servers."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from faces import Face, faced
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardkit import ShardMap
+from shardkit.encodings.inspection import look
+from shardkit.encodings.limits import (
+    FORMS,
+    Limits,
+    Seen,
+    check,
+    limits_at,
+    read_limits,
+    recommend,
+    warn_if_not_compact,
+)
+from shardkit.errors import InvalidArgumentError, ShardErrors
+from shardkit.local import LocalServer
+
+OLD = Limits({"hash-max-ziplist-entries": "512", "hash-max-ziplist-value": "64"})
+NEW = Limits(
+    {
+        "hash-max-listpack-entries": "512",
+        "hash-max-listpack-value": "64",
+        "hash-max-ziplist-entries": "512",
+        "hash-max-ziplist-value": "64",
+        "set-max-intset-entries": "512",
+    }
+)
+
+
+@pytest.fixture(params=["blocking", "awaiting"])
+def own(
+    request: pytest.FixtureRequest, own_map: ShardMap, own_server: LocalServer
+) -> Iterator[Face]:
+    """A kit of each face on an own server, whose limits are restored."""
+    with own_server.client() as client:
+        before = client.config_get("*-max-listpack-*")
+        with faced(request.param, own_map) as face:
+            yield face
+        client.execute_command("ACL", "SETUSER", "default", "allcommands")
+        for name in before:
+            client.config_set(name, before[name])
+
+
+def run(face: Face, steps: Any) -> Any:
+    return face.run(face.kit.driver.run(steps))
+
+
+def seen_by_key(face: Face, *keys: str, to: Any = "own") -> dict[str, Seen]:
+    return {seen.key.decode(): seen for seen in run(face, look(to, keys))}
+
+
+# ---- rules
+
+
+def test_limits_have_the_names_that_the_server_gives_them() -> None:
+    assert OLD.entries(FORMS["hash"]) == ("hash-max-ziplist-entries", 512)
+    assert NEW.entries(FORMS["hash"]) == ("hash-max-listpack-entries", 512)
+    assert recommend("hash", 1024, 150, OLD) == {
+        "hash-max-ziplist-entries": 1024,
+        "hash-max-ziplist-value": 150,
+    }
+    assert recommend("hash", 1024, 150, NEW) == recommend("hash", 1024, 150)
+
+
+def test_a_recommendation_never_lowers_a_limit() -> None:
+    assert recommend("hash", 100, 10, NEW) == {
+        "hash-max-listpack-entries": 512,
+        "hash-max-listpack-value": 64,
+    }
+    assert recommend("intset", 1024) == {"set-max-intset-entries": 1024}
+    assert recommend("zset", 64) == {"zset-max-listpack-entries": 128}
+
+
+def test_where_a_server_has_no_such_form_nothing_is_recommended() -> None:
+    assert recommend("set", 1024, None, NEW) == {}
+    assert recommend("list", 1024) == {}
+
+
+def test_an_unknown_form_is_refused_by_name() -> None:
+    with pytest.raises(InvalidArgumentError, match="type='stream' has no compact form"):
+        recommend("stream", 1)
+
+
+def test_a_settings_reply_of_either_protocol_is_read_and_others_are_ignored() -> None:
+    pairs = {"hash-max-listpack-entries": "512", "slowlog-max-len": "128"}
+    assert read_limits(pairs) == Limits({"hash-max-listpack-entries": "512"})
+    assert read_limits([word.encode() for pair in pairs.items() for word in pair]) == Limits(
+        {"hash-max-listpack-entries": "512"}
+    )
+    assert read_limits([]) is None
+    assert read_limits(None) is None
+
+
+@pytest.mark.parametrize(
+    ("type_", "encoding"),
+    [
+        ("hash", "ziplist"),
+        ("hash", "listpack"),
+        ("hash", "listpackex"),
+        ("zset", "listpack"),
+        ("set", "intset"),
+        ("set", "listpack"),
+        ("list", "quicklist"),
+        ("list", "ziplist"),
+        ("list", "listpack"),
+        ("string", "raw"),
+        ("stream", "stream"),
+    ],
+)
+def test_compact_encodings_of_old_and_new_servers_are_accepted(type_: str, encoding: str) -> None:
+    assert check(Seen(b"k", type_, encoding, 9), NEW).compact
+
+
+def test_both_limits_are_named_when_both_are_exceeded() -> None:
+    verdict = check(Seen(b"k", "hash", "hashtable", 600, longest=150), NEW)
+    assert not verdict.compact
+    assert [str(excess) for excess in verdict.excesses] == [
+        "hash-max-listpack-entries is 512: there are 600 fields",
+        "hash-max-listpack-value is 64: a field or value has 150 bytes",
+    ]
+    assert not verdict.stale
+
+
+def test_what_is_within_the_limits_and_no_longer_compact_is_stale() -> None:
+    assert check(Seen(b"k", "hash", "hashtable", 3, longest=5), NEW).stale
+    assert not check(Seen(b"k", "hash", "hashtable", 3, longest=5), None).stale
+    # no compact form of text sets there
+    assert not check(Seen(b"k", "set", "hashtable", 3, longest=5), NEW).stale
+
+
+@given(length=st.integers(1, 2000), longest=st.integers(0, 200), size=st.integers(1, 5000))
+def test_what_is_recommended_is_always_enough(length: int, longest: int, size: int) -> None:
+    settings = recommend("hash", max(size, length), longest, NEW)
+    limits = Limits({**NEW.settings, **settings})  # type: ignore[dict-item]  # numbers do as well
+    assert not check(Seen(b"k", "hash", "hashtable", length, longest=longest), limits).excesses
+
+
+# ---- on servers
+
+
+def test_keys_of_every_type_are_looked_at(own: Face, own_server: LocalServer) -> None:
+    with own_server.client() as client:
+        client.hset("small", mapping=dict.fromkeys(range(10), "v"))
+        client.hset("many", mapping=dict.fromkeys(range(600), "v"))
+        client.hset("long", "x" * 70, "y" * 150)
+        client.sadd("ids", *range(1000))
+        client.sadd("words", "a", "b" * 70)
+        client.zadd("scores", {str(n): n for n in range(129)})
+        client.rpush("list", *range(1000))
+        client.set("text", "abc")
+        client.xadd("stream", {"a": 1})
+        limits = run(own, limits_at("own", "many"))
+        found = seen_by_key(
+            own,
+            *("small", "many", "long", "ids", "words", "scores", "list", "text", "stream", "no"),
+        )
+        assert found.keys() == {key.decode() for key in client.scan_iter()}
+        assert found["many"].bytes == client.memory_usage("many")
+    compact = {name: check(seen, limits).compact for name, seen in found.items()}
+    assert [name for name, is_ in compact.items() if not is_] == [
+        *("many", "long", "ids", "words", "scores")
+    ]
+    assert [found[name].length for name in ("many", "ids", "list", "text", "stream")] == [
+        *(600, 1000, 1000, 3, 1)
+    ]
+    assert found["long"].longest == 150
+    assert (found["ids"].integers, found["words"].integers) == (True, False)
+    excess = {name: list(map(str, check(seen, limits).excesses)) for name, seen in found.items()}
+    assert excess["many"] == ["hash-max-listpack-entries is 512: there are 600 fields"]
+    assert excess["long"] == ["hash-max-listpack-value is 64: a field or value has 150 bytes"]
+    assert excess["ids"] == ["set-max-intset-entries is 512: there are 1,000 members"]
+    assert excess["scores"] == ["zset-max-listpack-entries is 128: there are 129 members"]
+    if "set-max-listpack-value" in limits.settings:
+        assert excess["words"] == ["set-max-listpack-value is 64: a member has 70 bytes"]
+    else:  # Redis before 7.2
+        assert excess["words"] == []
+
+
+def test_what_shrank_stays_converted_and_is_said_to_be_stale(
+    own: Face, own_server: LocalServer
+) -> None:
+    with own_server.client() as client:
+        client.hset("h", mapping=dict.fromkeys(range(600), "v"))
+        client.hdel("h", *range(500))
+    [seen] = run(own, look("own", ["h"]))
+    verdict = check(seen, run(own, limits_at("own", "h")))
+    assert (verdict.compact, verdict.excesses, verdict.stale) == (False, (), True)
+
+
+def test_of_a_large_key_only_some_entries_are_read(own: Face, own_server: LocalServer) -> None:
+    with own_server.client() as client:
+        client.hset("h", mapping=dict.fromkeys(range(30000), "v"))
+        client.config_resetstat()
+        [seen] = run(own, look("own", ["h"]))
+        assert client.info("commandstats")["cmdstat_hscan"]["calls"] <= 6
+    assert (seen.length, seen.longest) == (30_000, 5)
+
+
+def test_keys_over_shards_are_looked_at_where_they_live(own: Face) -> None:
+    names = own.kit.set("names", component="own_shards", total=2000, shard_size=50, members=int)
+    own.run(names.sadd_many(range(2000)))
+    keys = [names.key_of(n) for n in range(2000)]
+    found = seen_by_key(own, *set(keys), to="own_shards")
+    assert sum(seen.length for seen in found.values()) == 2000
+    assert {seen.encoding for seen in found.values()} == {"intset"}
+
+
+def test_a_server_that_may_not_be_asked_tells_no_limits(
+    own: Face, own_server: LocalServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with own_server.client() as client:
+        client.hset("h", mapping=dict.fromkeys(range(600), "v"))
+        client.execute_command("ACL", "SETUSER", "default", "-config", "-memory")
+    assert run(own, limits_at("own", "h")) is None
+    run(own, warn_if_not_compact("own", "h", "hash", 9999, "h"))
+    assert caplog.messages == []
+    [seen] = run(own, look("own", ["h"]))
+    assert seen.bytes is None
+    verdict = check(seen, None)
+    assert (verdict.compact, verdict.excesses) == (False, ())
+
+
+def test_a_shard_that_is_away_is_an_error() -> None:
+    text = json.dumps({"components": {"gone": {"entry": {"port": 1}}}})
+    with faced("blocking", ShardMap.parse(text)) as face, pytest.raises(ShardErrors, match="gone"):
+        run(face, look("gone", ["h"]))
+
+
+def test_the_warning_names_the_setting_and_both_numbers(
+    own: Face, own_server: LocalServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, logger="shardkit"):
+        run(own, warn_if_not_compact("own", "k", "hash", 512, "cities"))
+        assert caplog.messages == []
+        run(own, warn_if_not_compact("own", "k", "hash", 1024, "cities"))
+        with own_server.client() as client:
+            client.config_set("hash-max-listpack-entries", 64)
+        run(own, warn_if_not_compact("own", "k", "hash", 128, "cities"))
+    first, second = caplog.messages
+    assert first == (
+        "cities: parts of up to 1024 fields are not compact: the server's "
+        "hash-max-listpack-entries is 512; raise it, or make it with a smaller shard_size"
+    )
+    assert "hash-max-listpack-entries is 64" in second  # also when it is below the default

@@ -1,0 +1,335 @@
+"""Jobs by the skills that they require: posted, found, and found by a model of plain Python."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from faces import Face, faced, keys_of
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import shardkit
+from shardkit import ShardMap
+from shardkit.errors import (
+    InvalidArgumentError,
+    ParameterMismatchError,
+    ShardCountError,
+    ShardErrors,
+)
+from shardkit.job_search.job_search import JobSearch
+from shardkit.kit import ShardKit
+from shardkit.local import LocalCluster
+
+COMPONENTS = {"many": 16, "few": 4, "one": 1, "both": 4}
+
+
+def ids(found: Any) -> list[str]:
+    return [hit.id for hit in found]
+
+
+# ---- what it does
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_a_candidate_finds_the_jobs_all_of_whose_requirements_are_met(
+    face: Face, component: str
+) -> None:
+    jobs = face.kit.jobs(component=component, shards=COMPONENTS[component])
+    assert face.run(jobs.index("web", ["Python", "SQL", "HTML"])) is True
+    assert face.run(jobs.index_many([("data", ["python", "sql"]), ("ops", ["Linux"])])) == 2
+    assert face.run(jobs.index("anybody", [])) is True
+    assert face.run(jobs.count()) == 4
+    found = face.run(jobs.find([" PYTHON ", "Sql", "html", "Cobol"]))
+    assert found.total == 3
+    assert [(hit.id, hit.value) for hit in found] == [("web", 3), ("data", 2), ("anybody", 0)]
+    assert face.run(jobs.qualified("web", ["python", "sql", "html"])) is True
+    assert face.run(jobs.qualified("web", ["python", "sql"])) is False
+    assert face.run(jobs.qualified("nowhere", ["python"])) is False
+    assert face.run(jobs.get("data")) == {"python": 0, "sql": 0}
+    assert face.run(jobs.get("nowhere")) is None
+
+
+def test_a_candidate_without_skills_finds_the_jobs_without_requirements(face: Face) -> None:
+    jobs = face.kit.jobs(component="few", shards=4)
+    assert ids(face.run(jobs.find([]))) == []
+    face.run(jobs.index_many([("b", []), ("a", []), ("c", ["x"])]))
+    found = face.run(jobs.find([]))
+    assert (found.total, ids(found)) == (2, ["a", "b"])
+    assert ids(face.run(jobs.find(["never heard of"]))) == ["a", "b"]
+    assert face.run(jobs.qualified("a", [])) is True
+    assert face.run(jobs.qualified("c", [])) is False
+
+
+def test_a_job_posted_anew_loses_the_requirements_that_it_had(face: Face) -> None:
+    jobs = face.kit.jobs(component="few", shards=4)
+    face.run(jobs.index("job", ["a", "b"]))
+    assert face.run(jobs.index("job", ["b", "c", "b"])) is False
+    assert ids(face.run(jobs.find(["a", "b"]))) == []
+    assert ids(face.run(jobs.find(["b", "c"]))) == ["job"]
+    assert face.run(jobs.index("job", [])) is False
+    assert ids(face.run(jobs.find([]))) == ["job"]
+    face.run(jobs.index("job", ["a"]))
+    assert ids(face.run(jobs.find([]))) == []
+    assert face.run(jobs.remove("job")) is True
+    assert face.run(jobs.remove("job")) is False
+    assert ids(face.run(jobs.find(["a"]))) == []
+    assert face.run(jobs.count()) == 0
+
+
+def test_of_a_job_given_twice_in_a_batch_the_last_counts(face: Face) -> None:
+    jobs = face.kit.jobs(component="few", shards=4)
+    assert face.run(jobs.index_many([("job", ["a"]), ("other", []), ("job", ["b"])])) == 2
+    assert ids(face.run(jobs.find(["b"]))) == ["job", "other"]
+    assert ids(face.run(jobs.find(["a"]))) == ["other"]
+    assert face.run(jobs.remove_many(["job", "job", "nowhere"])) == 1
+
+
+def test_levels_are_met_by_the_same_level_and_above(face: Face) -> None:
+    jobs = face.kit.jobs(component="few", shards=4, measure="levels")
+    wanted = {"beginner": {"go": 0}, "able": {"go": 1}, "expert": {"go": 2, "sql": 1}}
+    assert face.run(jobs.index_many(wanted.items())) == 3
+    assert ids(face.run(jobs.find({"go": 0}))) == ["beginner"]
+    assert ids(face.run(jobs.find({"go": 1, "sql": 2}))) == ["able", "beginner"]
+    assert ids(face.run(jobs.find({"go": 2, "sql": 1}))) == ["expert", "able", "beginner"]
+    assert ids(face.run(jobs.find({"go": 2, "sql": 0}))) == ["able", "beginner"]
+    assert face.run(jobs.get("expert")) == {"go": 2, "sql": 1}
+
+
+def test_years_are_compared_to_the_hundredth(face: Face) -> None:
+    jobs = face.kit.jobs(component="few", shards=4, measure="years")
+    face.run(jobs.index("senior", {"Go": 4.5, "SQL": 0}))
+    assert ids(face.run(jobs.find({"go": 4.49, "sql": 1}))) == []
+    assert ids(face.run(jobs.find({"go": 4.5, "sql": 0}))) == ["senior"]
+    assert face.run(jobs.qualified("senior", {"GO": 100, "sql": 0.01})) is True
+    assert face.run(jobs.qualified("senior", {"GO": 100})) is False
+    assert face.run(jobs.get("senior")) == {"go": 4.5, "sql": 0}
+
+
+def test_of_a_skill_given_twice_the_highest_counts(face: Face) -> None:
+    jobs = face.kit.jobs(component="one", measure="years")
+    face.run(jobs.index("job", {"Go": 1, "GO": 3}))
+    assert face.run(jobs.get("job")) == {"go": 3}
+    assert ids(face.run(jobs.find({"go": 2}))) == []
+    assert ids(face.run(jobs.find({"go": 2, "Go": 3}))) == ["job"]
+
+
+# ---- pages
+
+
+def test_pages_by_place_and_by_cursor_are_the_same(face: Face) -> None:
+    jobs = face.kit.jobs(component="many", shards=16)
+    face.run(jobs.index_many((f"{n:03}", ["a", "b", "c"][: n % 4]) for n in range(100)))
+    everything = face.list(jobs.all(["a", "b", "c"]))
+    expected = sorted((-(n % 4), f"{n:03}") for n in range(100))
+    assert [(-hit.value, hit.id) for hit in everything] == expected
+    after, start = None, 0
+    while True:
+        by_cursor = face.run(jobs.find(["a", "b", "c"], num=7, after=after))
+        by_place = face.run(jobs.find(["c", "b", "a"], start=start, num=7))
+        assert by_cursor == by_place
+        assert by_cursor.hits == everything[start : start + 7]
+        assert by_cursor.total == 100
+        after, start = by_cursor.cursor, start + 7
+        if after is None:
+            break
+    assert start == 105
+    assert face.run(jobs.find(["a"], num=0)).total == 50
+    assert face.run(jobs.find(["a"], num=0)).hits == []
+
+
+def test_a_cursor_goes_on_where_the_page_ended_although_that_job_is_gone(face: Face) -> None:
+    jobs = face.kit.jobs(component="few", shards=4)
+    face.run(jobs.index_many((f"{n}", ["a"]) for n in range(10)))
+    found = face.run(jobs.find(["a"], num=4))
+    face.run(jobs.remove_many(["3", "4"]))
+    assert ids(face.run(jobs.find(["a"], num=4, after=found.cursor))) == ["5", "6", "7", "8"]
+
+
+def test_cursors_of_something_else_are_refused(kit: ShardKit) -> None:
+    jobs = kit.jobs(component="few", shards=4)
+    jobs.index_many((f"{n}", ["a"]) for n in range(10))
+    cursor = jobs.find(["a"], num=4).cursor
+    with pytest.raises(InvalidArgumentError, match="after is of other skills"):
+        jobs.find(["a", "b"], after=cursor)
+    with pytest.raises(InvalidArgumentError, match="after= with start="):
+        jobs.find(["a"], after=cursor, start=1)
+    with pytest.raises(InvalidArgumentError, match="after='nonsense'"):
+        jobs.find(["a"], after="nonsense")
+
+
+# ---- what it refuses
+
+
+@pytest.mark.parametrize(
+    ("measure", "skills", "said"),
+    [
+        ("skills", "python", "skills='python'; give a list"),
+        ("skills", {"python": 1}, "give a list of skills"),
+        ("skills", None, "give a list of skills"),
+        ("skills", [""], "skill ''"),
+        ("skills", ["a\x01b"], "skill 'a"),
+        ("skills", [b"a"], "skill b'a'"),
+        ("skills", ["\ud800"], "skill "),
+        ("skills", ["x" * 129], "1 to 128 characters"),
+        ("skills", [f"{n}" for n in range(1001)], "1,001 skills; give at most 1,000"),
+        ("levels", ["python"], "give a mapping of skills to levels"),
+        ("levels", {"python": 3}, "python: level=3; give 0, 1 or 2"),
+        ("levels", {"python": True}, "python: level=True"),
+        ("years", {"python": -1}, "python: years=-1; give a number, 0 to 100"),
+        ("years", {"python": float("nan")}, "python: years=nan"),
+        ("years", {"python": "5"}, "python: years='5'"),
+    ],
+)
+def test_what_is_no_skill_is_refused_before_anything_is_written(
+    kit: ShardKit, measure: str, skills: Any, said: str
+) -> None:
+    jobs = kit.jobs(component="few", shards=4, measure=measure)
+    with pytest.raises(InvalidArgumentError, match=said):
+        jobs.index("job", skills)
+    with pytest.raises(InvalidArgumentError, match="jobs: candidate: "):
+        jobs.find(skills)
+    with pytest.raises(InvalidArgumentError, match="jobs: candidate: "):
+        jobs.qualified("job", skills)
+    assert keys_of(kit, "few") == set()
+
+
+def test_other_parameters_are_refused(kit: ShardKit) -> None:
+    kit.jobs(component="one", shards=2).index("job", ["a"])
+    with pytest.raises(ParameterMismatchError, match="measure is 'skills', not 'levels'"):
+        kit.jobs(component="one", shards=2, measure="levels").find({"a": 1})
+    with pytest.raises(ParameterMismatchError, match="shards is '2', not '1'"):
+        kit.jobs(component="one").index("job", ["a"])
+    with pytest.raises(ShardCountError):
+        kit.jobs(component="few", shards=3).find([])
+    with pytest.raises(InvalidArgumentError, match="measure='miles'"):
+        kit.jobs(component="one", measure="miles")
+    with pytest.raises(InvalidArgumentError, match="leave out braces"):
+        kit.jobs("a{b}", component="one")
+    with pytest.raises(InvalidArgumentError, match="document id ''"):
+        kit.jobs(component="one", shards=2).index("", ["a"])
+    with pytest.raises(InvalidArgumentError, match="give a list of ids"):
+        kit.jobs(component="one", shards=2).remove_many("job")
+
+
+# ---- where it is
+
+
+def test_a_search_is_one_exchange_and_all_keys_of_a_part_have_its_tag(kit: ShardKit) -> None:
+    jobs = kit.jobs(component="few", shards=4)
+    jobs.index_many((f"{n}", ["a", f"s{n}"]) for n in range(50))
+    steps = jobs.deferred.find(["a", "s1", "s2"])
+    batch = next(steps)
+    assert len(batch) == 4  # type: ignore[arg-type]
+    replies = kit.together(_sent(batch))[0]
+    with pytest.raises(StopIteration) as stopped:
+        steps.send(replies)
+    assert ids(stopped.value.value) == ["1", "2"]
+    for key in keys_of(kit, "few") - {"jobs:meta"}:
+        assert key.startswith(("{jobs:0}:", "{jobs:1}:", "{jobs:2}:", "{jobs:3}:"))
+
+
+def _sent(batch: Any) -> Any:
+    return (yield batch)
+
+
+def test_nothing_is_left_of_jobs_that_were_removed_but_their_words(kit: ShardKit) -> None:
+    jobs = kit.jobs(component="one")
+    jobs.index_many((f"{n}", ["a", "b"][: n % 3]) for n in range(300))
+    assert jobs.remove_many(f"{n}" for n in range(300)) == 300
+    left = {key.removeprefix("{jobs:0}:")[:2] for key in keys_of(kit, "one")} - {"jo"}
+    assert left <= {"st", "l:"} | {"v:", "n:"}  # the state and the lexicon, at most
+
+
+def test_without_a_server_its_jobs_are_missing_and_marked_so() -> None:
+    from shardkit.local import LocalServer
+
+    with LocalServer() as a, LocalServer() as b:
+        shards = [{"port": a.port}, {"port": b.port}]
+        entries = {"components": {"jobs": {"shards": shards}}}
+        with shardkit.connect(ShardMap.parse(json.dumps(entries))) as kit:
+            jobs = kit.jobs(component="jobs", shards=2)
+            jobs.index_many((f"{n}", ["a"]) for n in range(40))
+            b.stop()
+            with pytest.raises(ShardErrors, match="jobs:1"):
+                jobs.find(["a"])
+            found = jobs.find(["a"], partial=True, num=100)
+            assert found.missing == (1,)
+            assert found.partial
+            assert 0 < found.total == len(found) < 40
+
+
+@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
+def test_jobs_on_a_cluster(kind: str, job_cluster: ShardMap) -> None:
+    with faced(kind, job_cluster) as face:
+        jobs = face.kit.jobs(kind, component="cluster", shards=3, measure="years")
+        new = face.run(jobs.index_many((f"{n}", {"a": n / 10}) for n in range(40)))
+        assert new == 40
+        assert ids(face.run(jobs.find({"a": 0.35}))) == ["0", "1", "2", "3"]
+        assert face.run(jobs.qualified("7", {"a": 0.7})) is True
+        assert face.run(jobs.remove("0")) is True
+        assert face.run(jobs.count()) == 39
+
+
+@pytest.fixture(scope="module")
+def job_cluster() -> Iterator[ShardMap]:
+    with LocalCluster() as cluster:
+        entries = {"components": {"cluster": {"entry": dict(cluster.entry.fields)}}}
+        yield ShardMap.parse(json.dumps(entries))
+
+
+# ---- against a model
+
+SKILLS = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 2), max_size=4)
+STEPS = st.lists(
+    st.tuples(st.integers(0, 30), st.none() | SKILLS) | st.tuples(st.just(-1), SKILLS),
+    max_size=60,
+)
+
+
+def expected(jobs: Mapping[str, Mapping[str, int]], skills: Mapping[str, int]) -> list[str]:
+    met = [
+        (-len(needed), job)
+        for job, needed in jobs.items()
+        if all(skill in skills and skills[skill] >= level for skill, level in needed.items())
+    ]
+    return [job for _, job in sorted(met)]
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(STEPS)
+def test_one_part_and_many_find_what_a_model_finds_in_the_same_order(
+    kit: ShardKit, steps: list[tuple[int, dict[str, int] | None]]
+) -> None:
+    for component in ("one", "few"):
+        for shard in range(max(1, len(kit.component(component).shards))):
+            kit.client(component, None if component == "one" else shard).flushdb()
+    places = (("one", 1), ("one", 3), ("few", 4))
+    indexes: list[Any] = [
+        JobSearch(kit.driver, component, f"jobs{shards}", shards, "levels", chunk=8)
+        for component, shards in places
+    ]
+    model: dict[str, dict[str, int]] = {}
+    for number, skills in [*steps, (-1, dict.fromkeys("abcdef", 2)), (-1, {})]:
+        job = f"job {number}"
+        for jobs in indexes:
+            if number < 0:
+                found = jobs.find(skills, num=50)
+                assert ids(found) == expected(model, skills or {})
+                assert found.total == len(found)
+            elif skills is None:
+                assert jobs.remove(job) is (job in model)
+            else:
+                assert jobs.index(job, skills) is (job not in model)
+        if number >= 0 and skills is None:
+            model.pop(job, None)
+        elif number >= 0:
+            model[job] = skills or {}
+    for jobs in indexes:
+        assert jobs.count() == len(model)
+        for job in model:
+            assert jobs.qualified(job, dict.fromkeys("abc", 1)) is (
+                job in expected(model, dict.fromkeys("abc", 1))
+            )

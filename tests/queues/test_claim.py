@@ -1,0 +1,484 @@
+"""Waiting for tasks, and faults: whoever dies, is cancelled or cut off, no task is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from faces import Face, faced
+from queue_helpers import Clock, eventually, server_of
+
+from shardkit import AsyncShardKit, ShardKit, ShardMap
+from shardkit.errors import ShardErrors
+from shardkit.local import LocalServer
+from shardkit.operations.commands import Batch, Command, Pause, Replies
+from shardkit.operations.drivers import AwaitingDriver
+from shardkit.queues.base import Counts
+from shardkit.queues.task_codec import NewTask
+from shardkit.queues.task_queues import TaskQueues
+
+STOP = "stop"
+
+
+@pytest.fixture
+def only_tokens_wake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claim, "LONGEST_SLICE", 60.0)
+
+
+def blocked(server: Any, count: int) -> None:
+    """Wait until so many clients block on a server."""
+    assert eventually(lambda: server.info("clients")["blocked_clients"] >= count)
+
+
+# ---- waiting
+
+
+@pytest.mark.parametrize("queues", ["q", ["q"], ["other", "q"], [("q", "other")]])
+def test_who_waits_is_woken(kit: ShardKit, only_tokens_wake: None, queues: Any) -> None:
+    tasks = kit.queues(component="one")
+    with ThreadPoolExecutor() as pool:
+        waiting = [pool.submit(tasks.take, queues) for _ in range(5)]
+        blocked(server_of(kit, "one", "q"), 5)
+        tasks.enqueue_many("q", [NewTask("x", [n]) for n in range(7)])  # one call, five to wake
+        taken = [each.result(30) for each in waiting]
+    assert sorted(task.args[0] for task in taken if task) == [0, 1, 2, 3, 4]
+    assert tasks.counts("q") == Counts(2, 0, 5, 0)
+
+
+async def test_tasks_of_a_loop_that_wait_are_woken(
+    akit: AsyncShardKit, kit: ShardKit, only_tokens_wake: None
+) -> None:
+    tasks = akit.queues(component="many")
+    waiting = [asyncio.ensure_future(tasks.take("q")) for _ in range(5)]
+    await asyncio.to_thread(blocked, server_of(kit, "many", "q"), 5)
+    await tasks.enqueue_many("q", [NewTask("x", [n]) for n in range(5)])
+    taken = await asyncio.wait_for(asyncio.gather(*waiting), 30)
+    assert sorted(task.args[0] for task in taken if task) == [0, 1, 2, 3, 4]
+
+
+def test_who_waits_looks_when_something_is_due(kit: ShardKit, only_tokens_wake: None) -> None:
+    tasks = kit.queues(component="many", retry_delay=0.02)
+    with ThreadPoolExecutor() as pool:
+        waiting = [pool.submit(tasks.take, "q") for _ in range(3)]
+        blocked(server_of(kit, "many", "q"), 3)
+        tasks.enqueue_many("q", [NewTask("x", [n], 0.05 + n / 100) for n in range(3)])
+        taken = [each.result(30) for each in waiting]
+        assert sorted(task.args[0] for task in taken if task) == [0, 1, 2]
+        # A lease that ends, a task that failed, and one that is given back wake too.
+        first, second, third = [task for task in taken if task]
+        waiting = [pool.submit(tasks.take, "q") for _ in range(3)]
+        blocked(server_of(kit, "many", "q"), 3)
+        assert tasks.release(third)
+        assert tasks.fail(second, "no")
+        assert tasks.extend(first, 0.01)
+        assert tasks.enqueue("q", "wakes", id="last")
+        woken = {task.id for each in waiting if (task := each.result(30))}
+        assert len(woken) == 3
+        assert woken <= {first.id, second.id, third.id, "last"}
+
+
+def test_who_takes_the_last_task_has_another_wait_for_what_is_due_soon(
+    kit: ShardKit, only_tokens_wake: None
+) -> None:
+    tasks = kit.queues(component="one")
+    with ThreadPoolExecutor() as pool:
+        waiting = [pool.submit(tasks.take, "q") for _ in range(2)]
+        blocked(server_of(kit, "one", "q"), 2)
+        tasks.enqueue_many("q", [NewTask("now"), NewTask("soon", delay=0.2)])  # one token
+        assert {task.name for each in waiting if (task := each.result(30))} == {"now", "soon"}
+
+
+def test_a_poller_that_moves_something_wakes_who_waits(
+    kit: ShardKit, only_tokens_wake: None
+) -> None:
+    early = kit.queues(component="one", now=Clock(1000))
+    late = kit.queues(component="one", now=Clock(3000))
+    early.enqueue("q", "x", delay=1000)
+    with ThreadPoolExecutor() as pool:
+        server_of(kit, "one", "q").delete("queues:{q}:signal")
+        waiting = pool.submit(early.take, "q")  # whose clock says that nothing is due
+        blocked(server_of(kit, "one", "q"), 1)
+        assert late.move_due("q") == 1
+        task = waiting.result(30)
+    assert task is not None
+    assert task.name == "x"
+
+
+def test_queues_that_live_apart_are_waited_for_together(face: Face) -> None:
+    tasks, run = face.kit.queues(component="many"), face.run
+    names = [f"q{n}" for n in range(12)]
+    for n in (11, 3):
+        run(tasks.enqueue(names[n], "x", delay=0.05))
+        assert run(tasks.take(names, timeout=20)).queue == names[n]
+    assert run(tasks.take(names, timeout=0.03)) is None
+
+
+def steps_of(kit: ShardKit, steps: Any) -> tuple[list[float], Any]:
+    """Run a take without waiting: how long each of its waits would be, and what it gives."""
+    step, waits = next(steps), []
+    try:
+        while True:
+            if isinstance(step, Pause):
+                waits.append(step.seconds)
+                step = steps.send(None)
+            elif isinstance(step, list) and step[0].block is not None:
+                waits.append(step[0].block)
+                step = steps.send(Replies([None]))
+            else:
+                step = steps.send(kit.driver._other(step))
+            assert len(waits) < 100
+    except StopIteration as done:
+        return waits, done.value
+
+
+def test_a_wait_is_as_long_as_its_timeout(kit: ShardKit) -> None:
+    tasks = kit.queues(component="many", now=lambda: 1e9).deferred  # a clock that stands still
+    assert steps_of(kit, tasks.take("q", timeout=0)) == ([], None)
+    assert steps_of(kit, tasks.take("q", timeout=0.3)) == ([0.3], None)
+    assert steps_of(kit, tasks.take("q", timeout=2.5)) == ([1.0, 1.0, 0.5], None)
+    waits, _ = steps_of(kit, tasks.take(["q", "a", "b", "c"], timeout=1))
+    assert waits[:2] == [0.01, 0.015]
+    assert max(waits) == 0.1
+    assert sum(waits) == pytest.approx(1)
+
+
+def test_a_wait_is_no_longer_than_until_something_is_due(kit: ShardKit) -> None:
+    tasks = kit.queues(component="many", now=lambda: 1e9)
+    tasks.enqueue("q", "x", delay=0.25)
+    waits, _ = steps_of(kit, tasks.deferred.take("q", timeout=0.6))
+    assert waits == pytest.approx([0.25, 0.25, 0.1])
+
+
+def test_what_others_push_is_found_within_a_slice(
+    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claim, "LONGEST_SLICE", 0.05)
+    tasks = kit.queues(component="many")
+    server = server_of(kit, "many", "q")
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(tasks.take, "q")
+        blocked(server, 1)
+        server.rpush("queues:{q}", '["x", [1]]')
+        task = waiting.result(30)
+    assert task is not None
+    assert task.args == (1,)
+
+
+# ---- many at a time
+
+
+def test_many_producers_pollers_and_workers_do_each_task_once(kit: ShardKit) -> None:
+    tasks = kit.queues(component="many")
+    done: list[list[int]] = [[] for _ in range(4)]
+    ended = threading.Event()
+
+    def produce(n: int) -> None:
+        random = Random(n)
+        for value in range(n, 600, 2):
+            delay = random.choice([0, 0, random.random() / 20])
+            tasks.enqueue(random.choice(["a", "b"]), "x", [value], delay=delay)
+
+    def poll() -> None:
+        while not ended.is_set():
+            tasks.move_due("a")
+            tasks.move_due("b")
+            ended.wait(0.002)
+
+    def work(n: int) -> None:
+        queues = ["b", "a"] if n % 2 else "a" if n else ["a", "b"]
+        while not ended.is_set():
+            task = tasks.take(queues, timeout=0.05)
+            if task is not None:
+                assert task.attempts == 1
+                done[n].append(task.args[0])
+                assert tasks.acknowledge(task)
+
+    with ThreadPoolExecutor(10) as pool:
+        workers = [pool.submit(work, n) for n in range(4)]
+        pollers = [pool.submit(poll) for _ in range(2)]
+        try:
+            for producer in [pool.submit(produce, n) for n in range(2)]:
+                producer.result(60)
+            assert eventually(lambda: sum(map(len, done)) >= 600)
+        finally:
+            ended.set()
+        for each in (*workers, *pollers):
+            each.result(30)
+    assert sorted(value for values in done for value in values) == [*range(600)]
+    assert tasks.counts("a") == tasks.counts("b") == Counts(0, 0, 0, 0)
+
+
+async def test_tasks_of_a_loop_do_each_task_once(akit: AsyncShardKit) -> None:
+    tasks = akit.queues(component="one")
+    done: list[int] = []
+
+    async def work() -> None:
+        while (task := await tasks.take(["high", "low"])) and task.name != STOP:
+            done.append(task.args[0])
+            assert await tasks.acknowledge(task)
+
+    async with asyncio.timeout(60):
+        workers = [asyncio.ensure_future(work()) for _ in range(20)]
+        for n in range(0, 500, 5):
+            await tasks.enqueue_many("high", [NewTask("x", [n + i]) for i in range(5)])
+        await tasks.enqueue_many("low", [NewTask(STOP)] * 20)
+        await asyncio.gather(*workers)
+    assert sorted(done) == [*range(500)]
+
+
+# ---- faults
+
+
+async def test_takes_that_are_cancelled_at_any_moment_lose_nothing(
+    akit: AsyncShardKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claim, "LONGEST_SLICE", 0.05)
+    tasks = akit.queues(component="many")
+    random = Random(7)
+    taken: list[int] = []
+    queued = 0
+    for _ in range(25):
+        takes = [
+            asyncio.ensure_future(tasks.take(random.choice(["q", ["q", "r"], ["r", "q"]])))
+            for _ in range(8)
+        ]
+        for take in takes:
+            await asyncio.sleep(random.random() / 2000)
+            await tasks.enqueue(random.choice("qr"), "x", [queued])
+            queued += 1
+            if random.random() < 0.7:
+                take.cancel()
+        for _ in range(8):  # for those that are left, wherever they look
+            await tasks.enqueue("q", "x", [queued])
+            queued += 1
+        for found in await asyncio.gather(*takes, return_exceptions=True):
+            if not isinstance(found, BaseException):
+                assert found is not None
+                taken.append(found.args[0])
+                assert found.attempts == 1
+                assert await tasks.acknowledge(found)
+    for queue in "qr":
+        assert (await tasks.counts(queue)).taken == 0  # nothing waits for a lease to end
+        while (task := await tasks.take(queue, timeout=0)) is not None:
+            taken.append(task.args[0])
+    assert Counter(taken) == Counter(range(queued))
+
+
+class Gate:
+    """A link on which replies are held up after the server has done its work."""
+
+    def __init__(self, link: Any) -> None:
+        self.link = link
+        self.done = asyncio.Event()
+        self.open = asyncio.Event()
+
+    async def send(self, batch: Batch) -> Replies:
+        replies: Replies = await self.link.send(batch)
+        taking = isinstance(batch[0], Command) and batch[0].name == "queues/take"
+        if taking and replies[0][0]:  # it has a task
+            self.done.set()
+            await self.open.wait()
+        return replies
+
+    async def locate(self, request: Any) -> Any:
+        return await self.link.locate(request)
+
+    async def pause(self, seconds: float) -> None:
+        await self.link.pause(seconds)
+
+
+@pytest.mark.parametrize("queues", ["q", ["a", "b", "c", "d", "q"]])
+async def test_what_a_cancelled_take_had_is_put_back_where_it_was(
+    akit: AsyncShardKit, queues: Any
+) -> None:
+    tasks = akit.queues(component="many")
+    await tasks.enqueue_many("q", [NewTask("first"), NewTask("second")])
+    gate = Gate(akit.driver.link)
+    gated = TaskQueues(AwaitingDriver(gate), "many")
+    take = asyncio.ensure_future(gated.take(queues))  # type: ignore[arg-type]
+    await gate.done.wait()
+    assert await tasks.counts("q") == Counts(1, 0, 1, 0)
+    take.cancel()
+    await asyncio.sleep(0)
+    gate.open.set()
+    with pytest.raises(asyncio.CancelledError):
+        await take
+    assert await tasks.counts("q") == Counts(2, 0, 0, 0)
+    task = await tasks.take("q", timeout=0)
+    assert task is not None
+    assert (task.name, task.attempts) == ("first", 1)
+
+
+def die_with_token(kit: ShardKit) -> None:
+    """A waiter that ends when it was given a token, before it takes: its steps stop there."""
+    steps: Any = kit.queues(component="many").deferred.take("q")
+    step = next(steps)
+    while step[0].block is None:
+        step = steps.send(kit.driver.link.send(step))
+    while kit.driver.link.send(step)[0] is None:
+        pass
+    steps.close()
+
+
+def test_a_waiter_that_dies_with_the_token_does_not_strand_the_others(
+    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claim, "LONGEST_SLICE", 0.1)
+    tasks = kit.queues(component="many")
+    with ThreadPoolExecutor() as pool:
+        dying = pool.submit(die_with_token, kit)
+        blocked(server_of(kit, "many", "q"), 1)
+        waiting = [pool.submit(tasks.take, "q") for _ in range(3)]
+        blocked(server_of(kit, "many", "q"), 4)
+        tasks.enqueue_many("q", [NewTask("x", [n]) for n in range(3)])
+        assert sorted(task.args[0] for each in waiting if (task := each.result(30))) == [0, 1, 2]
+        while not dying.done():
+            tasks.enqueue("q", "x")
+        dying.result(30)
+
+
+@pytest.fixture(params=["blocking", "awaiting"])
+def mortal(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> Iterator[tuple[Face, LocalServer, LocalServer]]:
+    """A kit over two servers of its own, ``first`` and ``second``: two shards."""
+    with LocalServer() as first, LocalServer() as second:
+        shards = [
+            {"port": server.port, "socket_timeout": 0.3, "socket_connect_timeout": 0.3}
+            for server in (first, second)
+        ]
+        shard_map = ShardMap.parse(json.dumps({"components": {"own": {"shards": shards}}}))
+        with faced(request.param, shard_map) as face:
+            yield face, first, second
+
+
+def queue_on(kit: Any, number: int) -> str:
+    topology: Any = kit.topology
+    component = topology.component("own")
+    return next(
+        f"q{n}" for n in range(100) if component.shard_of(f"queues:{{q{n}}}").number == number
+    )
+
+
+def test_a_server_that_is_away_does_not_keep_tasks_of_others_from_being_done(
+    mortal: tuple[Face, LocalServer, LocalServer],
+) -> None:
+    face, first, _ = mortal
+    tasks, run = face.kit.queues(component="own"), face.run
+    lost, alive = queue_on(face.kit, 0), queue_on(face.kit, 1)
+    run(tasks.enqueue(alive, "x", [1]))
+    run(tasks.enqueue(alive, "x", [2]))
+    run(tasks.enqueue(alive, "x", [3], delay=0.05))
+    first.kill()
+    for order in ([lost, alive], [alive, lost], [alive, lost]):
+        assert run(tasks.take(order, timeout=5)).queue == alive
+    with pytest.raises(ShardErrors):
+        run(tasks.take([lost, alive], timeout=0))
+    with pytest.raises(ShardErrors):
+        run(tasks.take([lost, alive], timeout=0.05))
+    with pytest.raises(ShardErrors):
+        run(tasks.take(lost))
+
+
+def test_a_server_that_is_paused_neither_loses_nor_holds_up_tasks(
+    mortal: tuple[Face, LocalServer, LocalServer],
+) -> None:
+    face, first, _ = mortal
+    tasks, run = face.kit.queues(component="own"), face.run
+    paused, alive = queue_on(face.kit, 0), queue_on(face.kit, 1)
+    for queue in (paused, alive):
+        run(tasks.enqueue(queue, "x"))
+    os.kill(first.pid, signal.SIGSTOP)
+    try:
+        assert run(tasks.take([paused, alive], lease=0.5, timeout=5)).queue == alive
+    finally:
+        os.kill(first.pid, signal.SIGCONT)
+    # The paused server took the task when it went on, for nobody: its lease ends.
+    task = run(tasks.take(paused, timeout=10))
+    assert task.queue == paused
+    assert run(tasks.acknowledge(task))
+    assert run(tasks.counts(paused)) == Counts(0, 0, 0, 0)
+
+
+def test_a_take_whose_connection_is_cut_goes_on_waiting(
+    kit: ShardKit, face: Face, only_tokens_wake: None
+) -> None:
+    """It can: a token is no task, so asking again for one is harmless."""
+    server = server_of(kit, "one", "q")
+    tasks = kit.queues(component="one")
+
+    def waiting_client(besides: int) -> int:
+        found: list[int] = []
+
+        def look() -> bool:
+            found[:] = [
+                int(each["id"])
+                for each in server.client_list()
+                if each["cmd"] == "blpop" and "b" in each["flags"] and int(each["id"]) != besides
+            ]
+            return bool(found)
+
+        assert eventually(look)
+        return found[0]
+
+    def cut() -> None:
+        victim = waiting_client(0)
+        server.client_kill_filter(_id=str(victim))
+        waiting_client(victim)
+        tasks.enqueue("q", "x")
+
+    with ThreadPoolExecutor() as pool:
+        cutting = pool.submit(cut)
+        assert face.run(face.kit.queues(component="one").take("q")).name == "x"
+        cutting.result(30)
+
+
+DIES = """
+import os, sys, shardkit
+kit = shardkit.connect(sys.argv[1])
+task = kit.queues(component="one").take("q", lease=float(sys.argv[2]))
+print(task.id, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_the_task_of_a_process_that_was_killed_is_done_by_another(
+    kit: ShardKit, shard_map: ShardMap, tmp_path: Path
+) -> None:
+    path = tmp_path / "map.yaml"
+    path.write_text(shard_map.to_yaml())
+    tasks = kit.queues(component="one")
+    tasks.enqueue_many("q", [NewTask("x", id="first"), NewTask("x", id="second")])
+    process = subprocess.Popen(
+        [sys.executable, "-c", DIES, str(path), "1"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdin is not None
+    assert process.stdout.readline().strip() == "first"
+    process.kill()
+    process.wait(10)
+    process.stdin.close()
+    process.stdout.close()
+    assert tasks.take("q", timeout=0).id == "second"  # type: ignore[union-attr]
+    before = time.monotonic()
+    again = tasks.take("q", timeout=20)
+    assert again is not None
+    assert (again.id, again.attempts) == ("first", 2)
+    assert time.monotonic() - before < 15
+    assert tasks.acknowledge(again)

@@ -1,0 +1,84 @@
+"""Documents from files made to fit an index."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, date, datetime
+from typing import Any
+
+import pytest
+
+from shardkit.errors import InvalidArgumentError
+from shardkit.search.files.adapt import fitted
+from shardkit.search.files.readers import FileDocument
+from shardkit.search.model.documents import prepare
+from shardkit.search.model.schema import Schema
+
+SCHEMA = Schema(
+    "docs",
+    shards=1,
+    fields={"title": 3.0, "text": 1.0},
+    attributes={"votes": "number", "born": "date", "tags": "text"},
+)
+
+
+def attributes(**given: Any) -> dict[str, Any]:
+    document = fitted(SCHEMA, FileDocument("d", "", "", given))
+    prepare(SCHEMA, *document)  # an index takes it
+    return document[2]
+
+
+def test_title_and_text_go_into_the_fields_of_these_names() -> None:
+    document = FileDocument("d", "A title", "Some text", {})
+    assert fitted(SCHEMA, document) == ("d", {"title": "A title", "text": "Some text"}, {})
+    other = Schema("docs", shards=1, fields={"body": 1.0})
+    assert fitted(other, document) == ("d", {"body": "Some text"}, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "found"),
+    [
+        ("votes", 3, 3),
+        ("votes", " 2.5", 2.5),
+        ("votes", "inf", math.inf),
+        ("born", 86400, datetime(1970, 1, 2, tzinfo=UTC)),
+        ("born", "2024-02-29", date(2024, 2, 29)),
+        ("born", "2024-02-29T12:00:00+02:00", datetime(2024, 2, 29, 10, tzinfo=UTC)),
+        ("born", "2024-02-29 12:00:00", datetime(2024, 2, 29, 12, tzinfo=UTC)),
+        ("tags", "a", "a"),
+        ("tags", ["a", 7, True], ["a", "7", "true"]),
+        ("tags", "half \ud800", "half ?"),
+    ],
+)
+def test_attributes_are_read_by_their_kinds(name: str, given: Any, found: Any) -> None:
+    assert attributes(**{name: given}) == {name: found}
+
+
+def test_what_the_index_has_not_and_what_is_null_is_left_out() -> None:
+    assert attributes(votes=None, colour="red") == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("votes", "many"),
+        ("votes", True),
+        ("votes", [1]),
+        ("votes", 10**400),
+        ("born", "yesterday"),
+        ("born", "2024-02-30"),
+        ("born", 1e300),
+        ("born", math.nan),
+        ("born", True),
+        ("tags", {"a": 1}),
+        ("tags", [["a"]]),
+    ],
+)
+def test_what_is_not_of_the_kind_is_refused_by_name(name: str, given: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"^{name}=.* is no "):
+        attributes(**{name: given})
+
+
+def test_an_id_that_cannot_be_one_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="document id"):
+        fitted(SCHEMA, FileDocument("", "", "", {}))

@@ -1,0 +1,172 @@
+"""Documents from files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from shardkit.search.files.readers import (
+    LARGEST,
+    FileDocument,
+    Skipped,
+    documents_of,
+    files_below,
+    installed_documents,
+)
+
+
+def written(path: Path, content: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content, encoding="utf-8")
+    return path
+
+
+def the_document(path: Path) -> FileDocument:
+    [found] = documents_of(path)
+    assert isinstance(found, FileDocument)
+    return found
+
+
+def test_folders_are_read_in_the_order_of_names_without_what_is_hidden(tmp_path: Path) -> None:
+    for name in ("b.txt", "a/z.md", "a/image.png", ".git/x.txt", "c.py"):
+        written(tmp_path / name, "x")
+    found = [str(path.relative_to(tmp_path)) for path in files_below([tmp_path])]
+    assert found == ["a/z.md", "b.txt", "c.py"]
+    assert list(files_below([tmp_path / "a" / "image.png"])) == []
+
+
+def test_plain_text_has_its_first_line_as_title(tmp_path: Path) -> None:
+    path = written(tmp_path / "notes.txt", "\nShards\n\nA shard is a part.\n")
+    os.utime(path, (1000, 2000))
+    found = the_document(path)
+    assert (found.id, found.title) == (str(path), "Shards")
+    assert "A shard is a part." in found.text
+    assert found.attributes == {"kind": "text", "updated": 2000.0, "size": 28}
+
+
+def test_a_long_first_line_is_no_title(tmp_path: Path) -> None:
+    assert the_document(written(tmp_path / "long.txt", "word " * 40)).title == "long"
+
+
+def test_markdown_is_read_without_its_marks(tmp_path: Path) -> None:
+    found = the_document(
+        written(
+            tmp_path / "guide.md",
+            "Before.\n\n# The `fast` *guide*\n\nSee [the docs](http://x/y).\n\n"
+            "```python\nkit.search()\n```\n\n- one\n- two\n",
+        )
+    )
+    assert found.title == "The fast guide"
+    words = " ".join(found.text.split())
+    assert words == "Before. The fast guide See the docs. kit.search() one two"
+
+
+def test_html_is_read_without_tags_and_scripts(tmp_path: Path) -> None:
+    found = the_document(
+        written(
+            tmp_path / "page.html",
+            "<html><head><title>A &amp; B</title><style>p {x}</style></head>"
+            "<body><h1>Head</h1><p>one<b>two</b> three</p><script>var no;</script>"
+            "<table><tr><td>left</td><td>right</td></tr></table></body></html>",
+        )
+    )
+    assert found.title == "A & B"
+    assert found.text.split("\n") == ["Head", "onetwo three", "left", "right"]
+
+
+def test_of_a_python_module_the_docstrings_are_read(tmp_path: Path) -> None:
+    found = the_document(
+        written(
+            tmp_path / "module.py",
+            '"""Counts things.\n\nSlowly."""\nx = "no docstring"\n'
+            'class Tally:\n    """Keeps it."""\n    def add(self):\n        """Adds one."""\n',
+        )
+    )
+    assert found.title == "Counts things."
+    assert found.text == "Counts things.\n\nSlowly.\n\nTally: Keeps it.\n\nadd: Adds one."
+    assert list(documents_of(written(tmp_path / "silent.py", "x = 1\n"))) == []
+
+
+def test_json_lines_are_a_document_each(tmp_path: Path) -> None:
+    path = written(
+        tmp_path / "data.jsonl",
+        '{"id": 7, "title": "T", "body": "some text", "votes": 3}\n\n'
+        '{"text": "no id"}\n{"title": "no text"}\nnot json\n[1]\n',
+    )
+    read = list(documents_of(path))
+    assert read[0] == FileDocument("7", "T", "some text", {"votes": 3})
+    assert read[1] == FileDocument(f"{path}#3", "", "no id", {})
+    assert [type(r) for r in read[2:]] == [Skipped] * 3
+    assert [r.path for r in read[2:] if isinstance(r, Skipped)] == [
+        f"{path}#4",
+        f"{path}#5",
+        f"{path}#6",
+    ]
+
+
+def test_what_cannot_be_read_is_named_with_the_reason(tmp_path: Path) -> None:
+    large = tmp_path / "large.txt"
+    with large.open("wb") as file:
+        file.truncate(LARGEST + 1)
+    broken = written(tmp_path / "broken.py", '"""x"""\ndef :\n')
+    assert list(documents_of(large)) == [Skipped(str(large), "is larger than 10 MB")]
+    [skipped] = documents_of(broken)
+    assert isinstance(skipped, Skipped)
+    assert "is not Python" in skipped.why
+    [gone] = documents_of(tmp_path / "gone.txt")
+    assert gone == Skipped(str(tmp_path / "gone.txt"), "No such file or directory")
+
+
+def test_links_to_folders_pipes_and_broken_lines_do_not_stop_the_reading(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    written(folder / "a.txt", "word")
+    (folder / "circle").symlink_to(folder)
+    os.mkfifo(folder / "pipe.txt")
+    found = list(files_below([folder]))
+    assert found == [folder / "a.txt", folder / "pipe.txt"]
+    assert list(documents_of(folder / "pipe.txt")) == [
+        Skipped(str(folder / "pipe.txt"), "is no file")
+    ]
+    long = tmp_path / "long.jsonl"
+    long.write_bytes(b'{"text": "' + b"x" * LARGEST + b'"}\n{"text": "fine \\ud800"}\n')
+    too_long, fine = documents_of(long)
+    assert too_long == Skipped(f"{long}#1", "is longer than 10 MB")
+    assert fine == FileDocument(f"{long}#2", "", "fine ?", {})
+
+
+def test_names_that_are_not_utf8_are_written_with_escapes(tmp_path: Path) -> None:
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.txt"))
+    path.write_text("word " * 40)
+    found = the_document(path)
+    assert (found.id, found.title) == (f"{tmp_path}/caf\\xe9.txt", "caf\\xe9")
+
+
+def test_docstrings_come_in_the_order_of_the_code(tmp_path: Path) -> None:
+    found = the_document(
+        written(
+            tmp_path / "deep.py",
+            'try:\n    def a():\n        """A."""\nexcept OSError:\n'
+            '    class B:\n        """B."""\nasync def c():\n    """C."""\n',
+        )
+    )
+    assert found.text == "a: A.\n\nB: B.\n\nc: C."
+
+
+def test_bytes_that_are_not_utf8_do_not_stop_the_reading(tmp_path: Path) -> None:
+    path = tmp_path / "latin.txt"
+    path.write_bytes(b"caf\xe9 au lait")
+    assert the_document(path).text == "caf\ufffd au lait"
+
+
+def test_the_installed_packages_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {}
+    for document in installed_documents():
+        found[document.id] = document
+        if "click" in found:
+            break
+    assert found["click"].title.startswith("Click is a simple Python module")
+    package = next(d for d in found.values() if d.id.startswith("click "))
+    assert package.attributes["kind"] == "package"
+    assert package.title.startswith("click: Composable command line interface toolkit")

@@ -1,0 +1,428 @@
+"""Texts become index terms, and queries the form that an index executes."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import unicodedata
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, date, datetime
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from shardkit.errors import InvalidArgumentError
+from shardkit.search.query.analysis import analysed
+from shardkit.search.query.tree import (
+    AllOf,
+    AnyOf,
+    Equal,
+    Everything,
+    Node,
+    Not,
+    Nothing,
+    Phrase,
+    Prefix,
+    Range,
+    Word,
+)
+from shardkit.search.text import stemming
+from shardkit.search.text.analyzer import LONGEST_TERM, Analyzer
+from shardkit.search.text.stop_words import ENGLISH
+from shardkit.search.text.tokenizers import English, Tokenizer, Unicode
+
+PLAIN = Analyzer()
+TEXTS = st.text(max_size=40) | st.text("aé'\u2019Eo ́ß日本カｶﾞ한ไทย½ﬁİ-_3²", max_size=30)
+
+
+# Words
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Don't re-read snake_case 1990s", ["don't", "re", "read", "snake", "case", "1990s"]),
+        ("rock 'n' roll \u2019tis", ["rock", "n", "roll", "tis"]),
+        (
+            "Don\u2019t naïve Ærøskøbing Łódź ÉCOLE",
+            ["don't", "naive", "aeroskobing", "lodz", "ecole"],
+        ),
+        (
+            "STRASSE Straße İstanbul ﬁne x² \uff21\uff22\uff23",
+            ["strasse"] * 2 + ["istanbul", "fine", "x2", "abc"],
+        ),
+        ("co\u00adoperate nai\u0308ve", ["cooperate", "naive"]),
+        ("Αθήνα Ёлка", ["αθηνα", "елка"]),
+        ("हिन्दी में", ["हिन्दी", "में"]),
+        ("東京都 は 日本。第3章", ["東京", "京都", "は", "日本", "第", "3", "章"]),
+        ("ｶﾞｷﾞ がぎ 한국어", ["ガギ", "がぎ", "한국", "국어"]),
+        ("ไทย Python入門", ["ไท", "ทย", "python", "入門"]),
+        ("½ cup", ["1", "2", "cup"]),
+        ("", []),
+        ("-- !? 🙂", []),
+    ],
+)
+def test_words_of_any_script_are_found(text: str, words: list[str]) -> None:
+    assert Unicode().words(text) == words
+    assert [token.term for token in Unicode().spans(text)] == words
+
+
+def test_accents_can_make_a_difference() -> None:
+    assert Unicode(fold_accents=False).words("Naïve NAÏVE naive") == ["naïve", "naïve", "naive"]
+    assert Unicode(fold_accents=False).words("nai\u0308ve") == ["naïve"]
+
+
+def test_decomposed_hangul_is_the_same_as_composed() -> None:
+    assert Unicode().words(unicodedata.normalize("NFD", "한국어")) == ["한국", "국어"]
+
+
+def test_english_words_are_runs_of_letters_and_apostrophes() -> None:
+    text = "Don't 'quote' a naïve I/O x 1990s Ünï"
+    assert English().words(text) == ["don't", "quote", "na", "ve"]
+    assert [text[t.start : t.end] for t in English().spans(text)] == ["Don't", "quote", "na", "ve"]
+    assert [token.term for token in English().beginnings("a")] == ["a"]
+
+
+def test_places_are_where_words_stand_although_spelling_changes_their_length() -> None:
+    text = "ŉ ﬁne Straße ｶﾞｷﾞｸﾞ"
+    found = [(token.term, text[token.start : token.end]) for token in Unicode().spans(text)]
+    assert found == [
+        ("n", "ŉ"),
+        ("fine", "ﬁne"),
+        ("strasse", "Straße"),
+        ("ガギ", "ｶﾞｷﾞ"),
+        ("ギグ", "ｷﾞｸﾞ"),
+    ]
+
+
+@pytest.mark.parametrize("tokenizer", [Unicode(), Unicode(fold_accents=False), English()])
+@settings(deadline=None)
+@given(text=TEXTS)
+@example("ŉ")
+@example("ﷺ")
+def test_places_are_in_order_and_terms_are_their_own_words(tokenizer: Tokenizer, text: str) -> None:
+    tokens = list(tokenizer.spans(text))
+    assert [token.term for token in tokens] == tokenizer.words(text)
+    assert all(0 <= token.start < token.end <= len(text) for token in tokens)
+    assert all(a.start <= b.start and a.end <= b.end for a, b in pairwise(tokens))
+    for token in tokens:
+        assert tokenizer.words(token.term) == [token.term]
+        # What stands there is that word, alone or with others of the same place.
+        assert token.term in tokenizer.words(text[token.start : token.end])
+
+
+@settings(deadline=None)
+@given(TEXTS.filter(lambda text: "\u0345" not in text))  # a mark that alone is folded to a letter
+def test_case_makes_no_difference(text: str) -> None:
+    assert Unicode().words(text.casefold()) == Unicode().words(text)
+
+
+# Terms
+
+
+def test_stop_words_are_left_out_and_leave_no_gap() -> None:
+    assert PLAIN.terms("The state of the art") == ["state", "art"]
+    assert [token.term for token in PLAIN.spans("The state of the art")] == ["state", "art"]
+    assert 110 <= len(ENGLISH) <= 130
+
+
+def test_stop_words_are_spelled_as_words_are() -> None:
+    analyzer = Analyzer(stop_words={"Él", "LA"})
+    assert analyzer.terms("él la el LA los") == ["los"]
+    assert Analyzer(stop_words=set()).terms("the") == ["the"]
+    assert Analyzer(English(), {"a", "of"}).terms("a of by") == ["by"]
+
+
+@pytest.mark.parametrize("stop_words", ["english", {"two words"}])
+def test_stop_words_that_are_no_words_are_refused(stop_words: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="stop"):
+        Analyzer(stop_words=stop_words)
+
+
+def test_stems_stand_for_words_in_their_forms() -> None:
+    analyzer = Analyzer(stemmer="english")
+    assert analyzer.terms("Searching searched searches") == ["search"] * 3
+    text = "He searches"
+    assert [(t.term, text[t.start : t.end]) for t in analyzer.spans(text)] == [
+        ("search", "searches")
+    ]
+    assert Analyzer(stemmer="german").terms("Häuser Hauses") == ["haus", "haus"]
+
+
+def test_a_stemmer_is_right_on_many_threads() -> None:
+    words = [f"{word}ing" for word in ("search", "test", "shard", "rout", "index")] * 400
+    stem = stemming.stemmer("english").__wrapped__  # type: ignore[attr-defined]
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(stem, words)) == ["search", "test", "shard", "rout", "index"] * 400
+
+
+def test_an_unknown_stemmer_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"stemmer='klingon'; give one of .*english"):
+        Analyzer(stemmer="klingon")
+
+
+def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "snowballstemmer", None)
+    stemming.stemmer.cache_clear()
+    with pytest.raises(InvalidArgumentError, match=r"shardkit\[search\]"):
+        Analyzer(stemmer="english")
+
+
+def test_without_a_stemmer_the_extra_is_not_needed() -> None:
+    code = (
+        "import sys; sys.modules['snowballstemmer'] = None\n"
+        "from shardkit.search.text.analyzer import Analyzer\n"
+        "print(Analyzer().terms('Naïve words'), Analyzer().fingerprint)"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout == f"['naive', 'words'] {PLAIN.fingerprint}\n"  # in every process the same
+
+
+def test_the_fingerprint_tells_parameters_apart() -> None:
+    analyzers = [
+        Analyzer(),
+        Analyzer(English()),
+        Analyzer(Unicode(fold_accents=False)),
+        Analyzer(stop_words=set()),
+        Analyzer(stop_words={"the"}),
+        Analyzer(stemmer="english"),
+    ]
+    assert len({analyzer.fingerprint for analyzer in analyzers}) == len(analyzers)
+    assert len(set(analyzers)) == len(analyzers)
+    assert Analyzer() == Analyzer(Unicode(), set(ENGLISH))
+
+
+def test_an_analyzer_pickles() -> None:
+    for analyzer in (Analyzer(stemmer="english"), Analyzer(English(), {"a"})):
+        assert pickle.loads(pickle.dumps(analyzer)) == analyzer
+
+
+def test_long_terms_are_cut() -> None:
+    assert PLAIN.terms("x" * 1000) == ["x" * LONGEST_TERM]
+    assert analysed(Prefix("x" * 1000), PLAIN) == Prefix("x" * LONGEST_TERM)
+
+
+# Queries
+
+
+def all_of(*parts: Node) -> AllOf:
+    return AllOf(parts)
+
+
+def any_of(*parts: Node) -> AnyOf:
+    return AnyOf(parts)
+
+
+A, B, C, THE = Word("aa"), Word("bb"), Word("cc"), Word("the")
+YEAR, LANG, ALL = Range("year", 1990.0, 2000.0), Equal("lang", "en"), Everything()
+
+
+@pytest.mark.parametrize(
+    ("query", "result"),
+    [
+        (Word("Naïve", "title"), Word("naive", "title")),
+        (Word("re-read"), Phrase(("re", "read"))),
+        (Word("東京都"), Phrase(("東京", "京都"))),
+        (Phrase(("State", "of", "the", "Art")), Phrase(("state", "art"))),
+        (Phrase(("the", "art")), Word("art")),
+        (Prefix("Inter", "title"), Prefix("inter", "title")),
+        (Prefix("the"), Prefix("the")),
+        (Prefix("foo-bar"), all_of(Word("foo"), Prefix("bar"))),
+        (Prefix("the-bar"), Prefix("bar")),
+        (Prefix("東"), Prefix("東")),
+        (Prefix("東京都"), Phrase(("東京", "京都"))),
+        (THE, Nothing()),
+        (Word("!?"), Nothing()),
+        (Prefix("!?"), Nothing()),
+        (all_of(), Nothing()),
+        (any_of(), Nothing()),
+        (all_of(THE, A), A),
+        (all_of(THE, YEAR), all_of(ALL, YEAR)),
+        (any_of(THE, A), A),
+        (all_of(A, any_of(THE, Word("of"))), A),
+        (all_of(A, Not(THE)), A),
+        (Not(A), Nothing()),
+        (all_of(Not(A), Not(B)), Nothing()),
+        (all_of(THE, Not(A)), Nothing()),
+        (all_of(A, all_of(Not(B), Not(C))), all_of(A, Not(B), Not(C))),
+        (all_of(A, Not(all_of(Not(B), Not(C)))), A),
+        (all_of(A, Not(ALL)), Nothing()),
+        (all_of(A, Nothing()), Nothing()),
+        (all_of(A, all_of()), Nothing()),
+        (all_of(ALL, Not(A)), all_of(ALL, Not(A))),
+        (all_of(A, ALL), A),
+        (ALL, ALL),
+        (YEAR, all_of(ALL, YEAR)),
+        (all_of(YEAR, LANG), all_of(ALL, YEAR, LANG)),
+        (all_of(YEAR, Not(LANG)), all_of(ALL, YEAR, Not(LANG))),
+        (all_of(A, all_of(YEAR)), all_of(A, YEAR)),
+        (any_of(A, YEAR), any_of(A, all_of(ALL, YEAR))),
+        (any_of(A, Not(B)), A),
+        (any_of(Not(B)), Nothing()),
+        (all_of(A, Not(any_of(LANG))), all_of(A, Not(LANG))),
+        (all_of(C, A, B, A), all_of(A, B, C)),
+        (any_of(B, any_of(A, B)), any_of(A, B)),
+        (all_of(Not(C), LANG, YEAR, any_of(B, A), A), all_of(A, any_of(A, B), YEAR, LANG, Not(C))),
+    ],
+)
+def test_a_query_gets_one_form(query: Node, result: Node) -> None:
+    assert analysed(query, PLAIN) == result
+
+
+def test_words_of_a_query_are_stemmed_and_beginnings_are_not() -> None:
+    analyzer = Analyzer(stemmer="english")
+    query = all_of(Word("searching"), Phrase(("searched", "houses")), Prefix("searching"))
+    assert analysed(query, analyzer) == all_of(
+        Word("search"), Phrase(("search", "hous")), Prefix("searching")
+    )
+
+
+DAY = 86_400.0
+JAN_1 = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("given_", "low", "high"),
+    [
+        (Range("d", date(2020, 1, 1), date(2020, 1, 1)), (0, False), (DAY, True)),
+        (Range("d", date(2020, 1, 1), None, open_low=True), (DAY, False), (None, False)),
+        (Range("d", None, date(2020, 1, 1), open_high=True), (None, False), (0, True)),
+        (Range("d", JAN_1, JAN_1, open_low=True), (0, True), (0, False)),
+    ],
+)
+def test_dates_become_seconds_and_last_until_their_end(
+    given_: Range, low: tuple[float | None, bool], high: tuple[float | None, bool]
+) -> None:
+    found = analysed(given_, PLAIN)
+    assert isinstance(found, AllOf)
+    year = found.parts[1]
+    assert isinstance(year, Range)
+    base = JAN_1.timestamp()
+    bounds = [None if bound is None else bound + base for bound in (low[0], high[0])]
+    assert [year.low, year.high] == bounds
+    assert (year.open_low, year.open_high) == (low[1], high[1])
+
+
+@pytest.mark.parametrize("bound", ["1990", float("nan"), True, datetime(2020, 1, 1)])
+def test_bounds_that_are_no_numbers_or_dates_are_refused(bound: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"year: bound .* of a range; give a number"):
+        analysed(Range("year", bound), PLAIN)
+
+
+TREES = st.recursive(
+    st.sampled_from([A, B, C, THE, YEAR, LANG, ALL, Nothing(), Prefix("b"), Word("re-read")]),
+    lambda nodes: (
+        st.builds(Not, nodes)
+        | st.builds(AllOf, st.lists(nodes, max_size=3).map(tuple))
+        | st.builds(AnyOf, st.lists(nodes, max_size=3).map(tuple))
+    ),
+    max_leaves=8,
+)
+
+
+def in_form(node: Node) -> bool:
+    """Whether a part of a tree is as `analysed` promises."""
+    match node:
+        case AllOf(parts):
+            based = any(not isinstance(part, Range | Equal | Not | AllOf) for part in parts)
+            return len(set(parts)) == len(parts) > 1 and based and all(map(in_form_within, parts))
+        case AnyOf(parts):
+            return len(set(parts)) == len(parts) > 1 and all(
+                in_form(part) and not isinstance(part, AnyOf) for part in parts
+            )
+        case _:
+            return not isinstance(node, Range | Equal | Not | Nothing)
+
+
+def in_form_within(node: Node) -> bool:
+    inner = node.part if isinstance(node, Not) else node
+    return isinstance(inner, Range | Equal) or (
+        in_form(inner) and (inner is not node or not isinstance(inner, AllOf))
+    )
+
+
+@settings(deadline=None)
+@given(TREES)
+def test_every_query_gets_a_form_that_analysis_does_not_change(tree: Node) -> None:
+    found = analysed(tree, PLAIN)
+    assert found == Nothing() or in_form(found)
+    assert analysed(found, PLAIN) == found
+
+
+@settings(deadline=None)
+@given(
+    TREES.filter(lambda tree: THE not in leaves(tree)),
+    st.sets(st.sampled_from(["aa", "bb", "cc", "re read", "year", "lang"])),
+)
+@example(all_of(A, Not(all_of(Not(B), Not(C)))), {"aa"})
+@example(all_of(Not(Nothing())), set())
+def test_the_form_matches_what_the_query_says(tree: Node, document: set[str]) -> None:
+    assert matches(analysed(tree, PLAIN), document) is says(tree, document)
+
+
+def says(node: Node, document: set[str]) -> bool:
+    """Whether a document matches a query as it was given, by the definitions."""
+    match node:
+        case AllOf(parts):
+            each = list(flattened(parts))
+            return any(not isinstance(part, Not) for part in each) and all(
+                says(part.part, document) is False
+                if isinstance(part, Not)
+                else says(part, document)
+                for part in each
+            )
+        case AnyOf(parts):
+            return any(says(part, document) for part in parts)
+        case Not():
+            return False
+        case Word("re-read"):
+            return "re read" in document
+        case _:
+            return matches(node, document)
+
+
+def flattened(parts: tuple[Node, ...]) -> Iterator[Node]:
+    for part in parts:
+        if isinstance(part, AllOf) and part.parts:
+            yield from flattened(part.parts)
+        else:
+            yield part
+
+
+def leaves(node: Node) -> Iterator[Node]:
+    match node:
+        case AllOf(parts) | AnyOf(parts):
+            for part in parts:
+                yield from leaves(part)
+        case Not(part):
+            yield from leaves(part)
+        case _:
+            yield node
+
+
+def matches(node: Node, document: set[str]) -> bool:
+    match node:
+        case Word(text):
+            return text in document
+        case Phrase(words):
+            return " ".join(words) in document
+        case Prefix(text):
+            return any(word.startswith(text) for word in document - {"year", "lang"})
+        case Range(name) | Equal(name):
+            return name in document
+        case AllOf(parts):
+            return all(
+                not matches(part.part, document)
+                if isinstance(part, Not)
+                else matches(part, document)
+                for part in parts
+            )
+        case AnyOf(parts):
+            return any(matches(part, document) for part in parts)
+        case _:
+            return node == ALL

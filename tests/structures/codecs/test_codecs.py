@@ -1,0 +1,272 @@
+"""What each codec takes, gives back and refuses."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import datetime
+import enum
+import sys
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardkit.errors import InvalidArgumentError, StructureError
+from shardkit.structures.codecs import JSON, RAW, TEXT, Codec, Compressed, Tokens, Zstd, codec
+from shardkit.structures.codecs.plain import Json
+
+numbers = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+json_values = st.recursive(
+    st.none() | st.booleans() | numbers | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=10,
+)
+keys = st.text() | st.integers(-(2**63), 2**64 - 1) | st.binary()
+packable = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | keys,
+    lambda inner: st.lists(inner) | st.dictionaries(keys, inner),
+    max_leaves=10,
+)
+SAMPLE = [[name, str(n), "DE"] for n in range(40) for name in ("Berlin", "Köln", "城市")]
+NAMES = ["json", "msgpack", "tokens", "zstd", "tokens-msgpack", "zstd-msgpack"]
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two values are one, NaN and the types of numbers included."""
+    return repr(one) == repr(other)
+
+
+@cache
+def trained(name: str) -> Codec[Any]:
+    """A codec by its name; one that compresses has a dictionary."""
+    made = codec(name)
+    if isinstance(made, Compressed):
+        learned = made.packing.learn([made.inner.encode(value) for value in SAMPLE])
+        made.coders = {1: made.packing.coder(learned)}
+    return made
+
+
+@pytest.fixture(params=["msgspec", "the standard library"])
+def json_codec(request: pytest.FixtureRequest, without_extras: Callable[[], None]) -> Json:
+    """The JSON codec, by each of what it can be made of."""
+    if request.param != "msgspec":
+        without_extras()
+    return Json()
+
+
+@pytest.fixture
+def without_extras(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Make the libraries of the extra look as if they were not installed."""
+    real = builtins.__import__
+
+    def missing(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name in ("msgspec", "zstandard"):
+            raise ModuleNotFoundError(name=name)
+        return real(name, *args, **kwargs)
+
+    def hide() -> None:
+        for name in ("msgspec", "zstandard"):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        monkeypatch.setattr(builtins, "__import__", missing)
+
+    return hide
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_json_value_comes_back(name: str) -> None:
+    made = trained(name)
+
+    @settings(max_examples=30, deadline=None)
+    @given(json_values)
+    def check(value: Any) -> None:
+        try:
+            stored = made.encode(value)
+        except InvalidArgumentError:
+            assert "msgpack" in name  # it has no integers of more than 64 bits
+            return
+        assert same(made.decode(stored), value)
+
+    check()
+
+
+@settings(max_examples=40, deadline=None)
+@given(value=packable)
+def test_every_messagepack_value_comes_back_bytes_and_other_keys_too(value: Any) -> None:
+    made = codec("msgpack")
+    assert same(made.decode(made.encode(value)), value)
+
+
+@settings(max_examples=40, deadline=None)
+@given(value=json_values)
+def test_what_msgspec_writes_and_what_the_standard_library_writes_mean_the_same(value: Any) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "msgspec", None)
+        plain = Json()
+    assert same(plain.decode(JSON.encode(value)), value)
+    assert same(JSON.decode(plain.encode(value)), value)
+
+
+@settings(max_examples=40, deadline=None)
+@given(value=st.text())
+def test_text_comes_back(value: str) -> None:
+    assert TEXT.decode(TEXT.encode(value)) == value
+
+
+def test_without_a_codec_values_are_stored_as_they_would_be_sent() -> None:
+    values: list[Any] = ["é", b"\xff", 42, -1, 2.5, 10**30]
+    assert [RAW.decode(RAW.encode(value)) for value in values] == [
+        "é".encode(),
+        b"\xff",
+        b"42",
+        b"-1",
+        b"2.5",
+        b"1" + b"0" * 30,
+    ]
+
+
+def test_json_is_stored_without_spaces_and_with_letters_as_they_are(json_codec: Json) -> None:
+    assert json_codec.encode({"a": ["Köln", 1, None]}) == '{"a":["Köln",1,null]}'.encode()
+
+
+def test_tuples_come_back_as_lists(json_codec: Json) -> None:
+    assert json_codec.decode(json_codec.encode(("a", [("b",)]))) == ["a", [["b"]]]
+
+
+class Size(enum.Enum):
+    SMALL = 1
+
+
+circle: list[Any] = []
+circle.append(circle)
+
+
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        ({"a": [0, float("nan")]}, "value['a'][1] nan, a float"),
+        ([float("inf")], "value[0] inf"),
+        ({1: 2}, "the key in value 1, a int"),
+        ({"born": datetime.date(2020, 1, 1)}, "value['born'] datetime.date(2020, 1, 1), a date"),
+        ({"tags": {"x"}}, "value['tags'] {'x'}, a set"),
+        ([b"x"], "value[0] b'x', a bytes"),
+        (Size.SMALL, "value <Size.SMALL: 1>"),
+        ("\ud800", "value '\\ud800'"),
+        (circle, "a list, would not come back"),
+        (object, "value <class 'object'>"),
+        (("a", {"x"}), "value[1] {'x'}"),
+    ],
+)
+def test_json_refuses_what_would_not_come_back_and_names_it(
+    json_codec: Json, value: Any, named: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match="would not come back from JSON") as refused:
+        json_codec.encode(value)
+    assert named in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("made", "value", "named"),
+    [
+        (RAW, None, "value None is a NoneType; give str, bytes, int or float"),
+        (RAW, True, "value True is a bool"),
+        (RAW, ["a"], "value ['a'] is a list"),
+        (RAW, "\ud800", "cannot be encoded as UTF-8; remove lone surrogates"),
+        pytest.param(RAW, 10**5000, "is too long", id="too long"),
+        (TEXT, b"a", "value b'a' is a bytes; codec='text' takes str"),
+        (TEXT, 1, "value 1 is a int"),
+        (codec("msgpack"), 2**64, "value 18446744073709551616, a int"),
+        (codec("msgpack"), {"a": {1, 2}}, "value['a'] {1, 2}, a set"),
+        (codec("tokens-text"), 1, "value 1 is a int"),
+        (codec("zstd"), [b""], "value[0] b'', a bytes"),
+    ],
+)
+def test_values_of_a_wrong_type_are_refused_by_name(
+    made: Codec[Any], value: Any, named: str
+) -> None:
+    with pytest.raises(InvalidArgumentError) as refused:
+        made.encode(value)
+    assert named in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("made", "stored"),
+    [
+        (TEXT, b"\xff"),
+        (JSON, b""),
+        (JSON, b'["a"'),
+        (JSON, b"NaN"),
+        (JSON, b"\xff"),
+        (JSON, b"[" * 100_000),
+        (codec("msgpack"), b"\x92"),
+        (trained("tokens"), b""),
+        (trained("tokens"), b"\xf8"),
+        (trained("zstd"), b""),
+        (trained("zstd"), b"\x00\x00"),
+        (trained("zstd"), b"\xf9" + b"\x17" * 50),
+    ],
+)
+def test_stored_bytes_that_cannot_be_read_are_named(made: Codec[Any], stored: bytes) -> None:
+    with pytest.raises(StructureError, match=r"cannot be read as .* write it again"):
+        made.decode(stored)
+
+
+@pytest.mark.parametrize("name", ["tokens", "zstd", "tokens-msgpack", "zstd-msgpack"])
+def test_damaged_values_are_refused_or_read_as_another_value_but_nothing_else(name: str) -> None:
+    made = trained(name)
+
+    @settings(max_examples=60, deadline=None)
+    @given(st.binary(max_size=40))
+    def check(stored: bytes) -> None:
+        with contextlib.suppress(StructureError):
+            made.decode(stored)
+
+    check()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_codec_says_its_full_name(name: str) -> None:
+    assert codec(name).name == (f"{name}-json" if name in ("tokens", "zstd") else name)
+
+
+def test_names_and_codecs_and_none_are_codecs() -> None:
+    mine = Compressed(Zstd(level=19), TEXT)
+    assert codec(None) is RAW
+    assert codec("text") is TEXT
+    assert codec("json") is JSON
+    assert codec(mine) is mine
+    assert mine.name == "zstd-text"
+
+
+def test_only_what_stores_digits_can_be_counted_up() -> None:
+    counting = {name for name in ("text", *NAMES) if codec(name).integers}
+    assert counting == {"text", "json"}
+    assert RAW.integers
+
+
+@pytest.mark.parametrize("given", ["pickle", "", "zstd-", "json-zstd", "zstd-none", 5, object()])
+def test_what_is_no_codec_is_refused(given: Any) -> None:
+    if given == "zstd-":
+        assert codec(given).name == "zstd-json"
+        return
+    with pytest.raises(InvalidArgumentError, match=r"codec=.*give None, one of text, json"):
+        codec(given)
+
+
+def test_a_missing_library_is_named_with_its_extra(without_extras: Callable[[], None]) -> None:
+    without_extras()
+    for name, library in (("msgpack", "msgspec"), ("zstd", "zstandard"), ("tokens-msgpack", "")):
+        with pytest.raises(InvalidArgumentError, match=rf"{library}; pip install 'shardkit\[codec"):
+            codec(name)
+    assert codec("tokens").name == "tokens-json"
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: Tokens(0), lambda: Tokens(True), lambda: Zstd(level=0), lambda: Zstd(size=9)]
+)
+def test_parameters_of_packing_out_of_range_are_refused(make: Callable[[], object]) -> None:
+    with pytest.raises(InvalidArgumentError, match="give a"):
+        make()

@@ -1,0 +1,205 @@
+"""Packing with dictionaries: what is stored, and that it is read again."""
+
+from __future__ import annotations
+
+import zlib
+from random import Random
+from threading import Thread
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardkit.errors import InvalidArgumentError, StructureError
+from shardkit.structures.codecs import TEXT, Compressed, Tokens, Zstd
+from shardkit.structures.codecs.compression import Packing, dictionary_of
+from shardkit.structures.codecs.token_table import TokenTable
+from shardkit.structures.codecs.token_training import code_lengths, train
+
+RECORDS = [
+    b'["%b","%d","%b"]' % (name, region, country)
+    for region in range(20)
+    for name, country in (
+        (b"Springfield", b"US"),
+        (b"Newcastle", b"GB"),
+        ("Zürich".encode(), b"CH"),
+        ("東京".encode(), b"JP"),
+    )
+]
+PACKINGS: list[Packing] = [Tokens(512), Zstd()]
+LEARNED = {packing.name: packing.learn(RECORDS) for packing in PACKINGS}
+TABLE = TokenTable.load(LEARNED["tokens"])
+packings = pytest.mark.parametrize("packing", PACKINGS, ids=lambda packing: packing.name)
+
+
+def with_dictionary(packing: Packing, number: int = 1) -> Compressed:
+    made = Compressed(packing, TEXT)
+    made.coders = {number: packing.coder(LEARNED[packing.name])}
+    return made
+
+
+@packings
+def test_whatever_is_packed_comes_back(packing: Packing) -> None:
+    coder = packing.coder(LEARNED[packing.name])
+
+    @settings(max_examples=50, deadline=None)
+    @given(st.one_of(st.binary(), st.lists(st.sampled_from(RECORDS)).map(b"".join)))
+    def check(value: bytes) -> None:
+        packed = coder.pack(value)
+        if packed is not None:
+            assert coder.unpack(packed) == value
+
+    check()
+
+
+@packings
+def test_records_like_those_of_the_sample_become_much_shorter(packing: Packing) -> None:
+    made = with_dictionary(packing)
+    plain = '["Springfield","23","CH"]'
+    assert len(made.encode(plain)) < 0.6 * len(plain)
+    assert made.decode(made.encode(plain)) == plain
+
+
+@packings
+def test_a_value_is_at_most_one_byte_longer_than_without_a_dictionary(packing: Packing) -> None:
+    made = with_dictionary(packing, 3)
+
+    @settings(max_examples=40, deadline=None)
+    @given(st.text())
+    def check(value: str) -> None:
+        stored = made.encode(value)
+        assert len(stored) <= len(value.encode()) + 1
+        assert made.decode(stored) == value
+
+    check()
+
+
+@packings
+def test_values_say_which_dictionary_they_were_written_with(packing: Packing) -> None:
+    value = RECORDS[0].decode()
+    before = Compressed(packing, TEXT).encode(value)
+    first = with_dictionary(packing, 1).encode(value)
+    last = with_dictionary(packing, 7).encode(value)
+    assert [dictionary_of(stored) for stored in (before, first, last)] == [0, 1, 7]
+    assert before == b"\xf8" + RECORDS[0]
+    assert len(last) == len(first) + 1 == len(first[first[:1] == b"\xf9" :]) + 1
+
+
+@packings
+def test_a_value_whose_packed_form_begins_like_a_mark_is_marked(packing: Packing) -> None:
+    class Unlucky:
+        def pack(self, value: bytes) -> bytes:
+            return b"\xff" + value[2:]
+
+        def unpack(self, packed: bytes) -> bytes:
+            return b"ab" + packed[1:]
+
+    made = Compressed(packing, TEXT)
+    made.coders = {1: Unlucky()}
+    assert made.encode("abc") == b"\xf9\xffc"
+    assert made.decode(b"\xf9\xffc") == "abc"
+
+
+def test_a_dictionary_that_is_not_known_is_named() -> None:
+    stored = with_dictionary(Tokens(), 4).encode(RECORDS[0].decode())
+    with pytest.raises(StructureError, match="with dictionary 4, which is not known here"):
+        with_dictionary(Tokens(), 1).decode(stored)
+
+
+@packings
+def test_a_dictionary_cannot_be_trained_on_nothing(packing: Packing) -> None:
+    with pytest.raises(InvalidArgumentError, match="trained on no values"):
+        packing.learn([])
+
+
+@packings
+@pytest.mark.parametrize("samples", [[b"a"], [b"["] * 20, RECORDS[:3], [b"", b"x"]])
+def test_very_small_samples_make_poor_dictionaries_that_work(
+    packing: Packing, samples: list[bytes]
+) -> None:
+    coder = packing.coder(packing.learn(samples))
+    for value in (b"a", b"[", *RECORDS[:3], bytes(range(256))):
+        packed = coder.pack(value)
+        assert packed is None or coder.unpack(packed) == value
+
+
+@packings
+@pytest.mark.parametrize("damage", [lambda d: b"", lambda d: d[:-9], lambda d: d[:20] + b"x" * 99])
+def test_a_damaged_dictionary_is_refused(packing: Packing, damage: Any) -> None:
+    with pytest.raises(StructureError, match=r"stored .* is damaged"):
+        packing.coder(damage(LEARNED[packing.name]))
+
+
+def test_a_table_of_another_version_is_refused() -> None:
+    with pytest.raises(StructureError, match="of a later version of shardkit"):
+        TokenTable.load(zlib.compress(b"\x02" + zlib.decompress(TABLE.dump())[1:]))
+
+
+def test_one_zstd_coder_serves_many_threads() -> None:
+    made = with_dictionary(Zstd())
+    failed: list[object] = []
+
+    def work(seed: int) -> None:
+        random = Random(seed)
+        for _ in range(300):
+            value = "".join(random.choice(RECORDS).decode() for _ in range(random.randrange(9)))
+            if made.decode(made.encode(value)) != value:
+                failed.append(value)
+
+    threads = [Thread(target=work, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+
+
+def test_zstd_keeps_values_of_many_blocks_as_they_are() -> None:
+    made = with_dictionary(Zstd())
+    value = "".join(RECORDS[n % 80].decode() for n in range(10_000))
+    assert made.encode(value) == b"\xf8" + value.encode()
+    half = value[: len(value) // 2]
+    assert len(made.encode(half)) < len(half) // 10
+    assert made.decode(made.encode(half)) == half
+
+
+def test_a_table_is_the_same_after_it_was_stored() -> None:
+    loaded = TokenTable.load(TABLE.dump())
+    assert loaded.dump() == TABLE.dump()
+    assert [loaded.pack(record) for record in RECORDS] == [TABLE.pack(record) for record in RECORDS]
+
+
+def test_training_gives_the_same_table_for_the_same_sample() -> None:
+    assert train(RECORDS, 512).dump() == TABLE.dump()
+
+
+def test_a_table_has_at_most_the_tokens_asked_for_and_the_letters() -> None:
+    letters = len({letter for record in RECORDS for letter in record})
+    for size in (1, 20, 100):
+        table = train(RECORDS, size)
+        count = sum(zlib.decompress(table.dump())[1:257][3::4])
+        assert count <= size + letters + 3
+
+
+def test_bytes_that_the_sample_did_not_have_are_spelt_out() -> None:
+    value = bytes(range(256)) * 2
+    assert TABLE.unpack(TABLE.pack(value)) == value
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.dictionaries(st.text(min_size=1), st.integers(0, 2**40), min_size=1))
+def test_code_lengths_make_a_prefix_code_with_the_escape_among_the_longest(
+    counts: dict[str, int],
+) -> None:
+    lengths = code_lengths({**counts, "": 0}, 8)
+    assert sum(2.0**-length for length in lengths.values()) <= 1
+    assert lengths[""] == max(8, *lengths.values())
+
+
+def test_code_lengths_are_bounded_however_unequal_the_counts() -> None:
+    fibonacci = [1, 1]
+    while len(fibonacci) < 80:
+        fibonacci.append(fibonacci[-1] + fibonacci[-2])
+    lengths = code_lengths({str(n): count for n, count in enumerate(fibonacci)})
+    assert max(lengths.values()) <= 24

@@ -1,0 +1,367 @@
+"""A hash in parts does what one HASH does, over one server and many."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from faces import Face, holder, keys_of
+
+import shardkit
+from shardkit import ShardKit, ShardMap
+from shardkit.errors import (
+    InvalidArgumentError,
+    ParameterMismatchError,
+    ShardErrors,
+    StructureError,
+)
+from shardkit.local import LocalServer
+
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "numbers and growing": {"shard_size": 16, "groups": 4},
+    "numbers and fixed": {"shard_size": 16, "total": 400},
+    "growing": {"shard_size": 16, "groups": 4, "partition": "crc32"},
+    "fixed": {"shard_size": 16, "total": 400, "partition": "crc32"},
+}
+COMPONENTS = ["one", "many"]
+
+
+@pytest.fixture(params=LAYOUTS)
+def layout(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """The parameters of a hash with small parts."""
+    return LAYOUTS[request.param]
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_fields_of_all_kinds_are_set_read_and_removed(
+    face: Face, component: str, layout: dict[str, Any]
+) -> None:
+    cities = face.kit.hash("cities", component=component, **layout)
+    run = face.run
+    assert run(cities.hset(1, "Aachen")) == 1
+    assert run(cities.hset("1", b"Berlin")) == 0
+    assert run(cities.hset(mapping={2: "x", b"two": "y", "zwei": 3.5})) == 3
+    assert run(cities.hset("field", "value", {"other": 7})) == 2
+    assert run(cities.hset(mapping={})) == 0
+    assert run(cities.hget(1)) == b"Berlin"
+    assert run(cities.hget(3)) is None
+    asked = cities.hmget("zwei", 1, "none", b"1", "two", "zwei")
+    assert run(asked) == [b"3.5", b"Berlin", None, b"Berlin", b"y", b"3.5"]
+    assert run(cities.hmget()) == []
+    assert run(cities.hexists("two")) is True
+    assert run(cities.hexists("three")) is False
+    assert run(cities.hstrlen(1)) == 6
+    assert run(cities.hlen()) == 6
+    assert run(cities.hsetnx(1, "no")) is False
+    assert run(cities.hsetnx(99, "yes")) is True
+    assert run(cities.hdel(99, "two", "none")) == 2
+    assert run(cities.hdel()) == 0
+    assert dict(face.list(cities.hgetall())) == {
+        "1": b"Berlin",
+        "2": b"x",
+        "zwei": b"3.5",
+        "field": b"value",
+        "other": b"7",
+    }
+    assert set(face.list(cities.hkeys())) == {"1", "2", "zwei", "field", "other"}
+    assert sorted(face.list(cities.hvals())) == [b"3.5", b"7", b"Berlin", b"value", b"x"]
+
+
+def test_thousands_of_fields_go_out_by_the_part_and_come_back_in_order(
+    face: Face, layout: dict[str, Any]
+) -> None:
+    cities = face.kit.hash("cities", component="many", fields=int, **layout)
+    assert face.run(cities.hset(mapping={n: f"city {n}" for n in range(3000)})) == 3000
+    assert face.run(cities.hset_many((n, f"town {n}") for n in range(2900, 3100))) == 100
+    values = face.run(cities.hmget(*range(3000, 2800, -1), 5000))
+    assert values[:101] == [b"town %d" % n for n in range(3000, 2899, -1)]
+    assert values[101:] == [b"city %d" % n for n in range(2899, 2800, -1)] + [None]
+    assert face.run(cities.hlen()) == 3100
+    every = face.list(cities.hgetall())
+    assert sorted(field for field, _ in every) == list(range(3100))
+    if "partition" not in layout:
+        starts = [field // 16 for field, _ in every]
+        assert starts == sorted(starts), "parts of numbers come in order"
+
+
+def test_numbers_in_sequence_share_parts_and_are_stored_in_short(kit: ShardKit) -> None:
+    cities = kit.hash("cities", component="many")
+    cities.hset(mapping={370001: "London", 370002: "Leeds", 0: "Ayr", 2**63: "far"})
+    assert keys_of(kit, "many") == {
+        "cities:meta",
+        "cities:parts",
+        "cities:0",
+        "cities:2890",
+        "cities:72057594037927936",
+    }
+    part = holder(kit, "many", "cities:2890").hgetall("cities:2890")
+    assert part == {b"81": b"London", b"82": b"Leeds"}
+    assert sorted(cities.hkeys()) == ["0", "370001", "370002", str(2**63)]
+
+
+@pytest.mark.parametrize("layout", ["numbers and growing", "numbers and fixed"])
+def test_digits_that_are_not_how_a_number_is_written_are_fields_of_their_own(
+    kit: ShardKit, layout: str
+) -> None:
+    odd = ["007", "7", "00", "0", "-7", "7.0", "²", "٣", "", "9" * 5000, "+7", " 7"]
+    agents = kit.hash("agents", component="many", **LAYOUTS[layout])
+    agents.hset(mapping={field: field for field in odd})
+    assert agents.hlen() == len(odd)
+    assert agents.hmget(*odd) == [field.encode() for field in odd]
+    assert dict(agents.hgetall()) == {field: field.encode() for field in odd}
+
+
+def test_numbers_are_counted_and_floats_added(face: Face, layout: dict[str, Any]) -> None:
+    hits = face.kit.hash("hits", component="many", **layout)
+    for field in (7, "seven"):
+        assert face.run(hits.hincrby(field)) == 1
+        assert face.run(hits.hincrby(field, -5)) == -4
+        assert face.run(hits.hincrby(field, 2**62)) == 2**62 - 4
+        assert face.run(hits.hincrbyfloat(f"{field}.5", 0.1)) == 0.1
+        assert face.run(hits.hincrbyfloat(f"{field}.5", 1e300)) == 1e300
+        with pytest.raises(ShardErrors) as caught:
+            face.run(hits.hincrby(field, 2**63 - 1))
+        assert "overflow" in str(caught.value)
+    face.run(hits.hset("text", "abc"))
+    with pytest.raises(ShardErrors) as caught:
+        face.run(hits.hincrby("text"))
+    assert "not an integer" in str(caught.value)
+    assert face.run(hits.hget("text")) == b"abc"
+    assert face.run(hits.hlen()) == 5
+
+
+def test_threads_that_count_lose_nothing(kit: ShardKit, layout: dict[str, Any]) -> None:
+    hits = kit.hash("hits", component="many", **layout)
+
+    def count() -> None:
+        for n in range(150):
+            hits.hincrby(f"page {n % 50}")
+
+    threads = [threading.Thread(target=count) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {int(value) for value in hits.hvals()} == {12}
+
+
+@pytest.mark.parametrize(
+    ("field", "named"),
+    [
+        (None, "field None is a NoneType"),
+        (1.5, "field 1.5 is a float"),
+        (True, "field True is a bool"),
+        ([1], r"field \[1\] is a list"),
+        ("\ud800", "cannot be encoded"),
+        (b"\xff", "is not UTF-8"),
+    ],
+)
+def test_a_field_that_does_not_fit_is_named_and_nothing_is_set(
+    kit: ShardKit, field: Any, named: str
+) -> None:
+    cities = kit.hash("cities", component="many")
+    for attempt in (
+        lambda: cities.hset_many([("good", 1), (field, 2)]),
+        lambda: cities.hget(field),
+        lambda: cities.hmget("good", field),
+        lambda: cities.hdel(field),
+        lambda: cities.hincrby(field),
+    ):
+        with pytest.raises(InvalidArgumentError, match=named):
+            attempt()
+    assert keys_of(kit, "many") == set()
+
+
+def test_values_and_amounts_that_do_not_fit_are_named(kit: ShardKit) -> None:
+    cities = kit.hash("cities", component="many")
+    for value in (None, [1], {"a": 1}, object(), "\ud800"):
+        with pytest.raises(InvalidArgumentError, match=r"cities: field 'x'"):
+            cities.hset("x", value)
+    with pytest.raises(InvalidArgumentError, match=r"cities: field 'bad'"):
+        cities.hset(mapping={"good": 1, "bad": None})
+    for amount in (1.5, "1", None, 2**63, True):
+        with pytest.raises(InvalidArgumentError, match="amount="):
+            cities.hincrby("x", amount)  # type: ignore[arg-type]
+    for amount in (float("nan"), float("inf"), "1", None):
+        with pytest.raises(InvalidArgumentError, match="amount="):
+            cities.hincrbyfloat("x", amount)  # type: ignore[arg-type]
+    assert keys_of(kit, "many") == set()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"total": 0}, "total=0"),
+        ({"shard_size": 0}, "shard_size=0"),
+        ({"shard_size": 1.5}, r"shard_size=1\.5"),
+        ({"groups": 3}, "groups=3"),
+        ({"partition": "redis-in-action"}, "partition='redis-in-action'"),
+        ({"fields": float}, "fields="),
+        ({"codec": "xml"}, "xml"),
+    ],
+)
+def test_parameters_out_of_range_are_refused_at_once(
+    kit: ShardKit, arguments: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=named):
+        kit.hash("cities", component="many", **arguments)
+
+
+@pytest.mark.parametrize(
+    "other", [{"total": 100}, {"shard_size": 64}, {"partition": "crc32"}, {"codec": "json"}]
+)
+def test_a_hash_is_not_opened_with_other_parameters(face: Face, other: dict[str, Any]) -> None:
+    face.run(face.kit.hash("cities", component="many").hset(1, "x"))
+    for attempt in (lambda h: h.hset(2, "x"), lambda h: h.hget(1), lambda h: h.hlen()):
+        with pytest.raises(ParameterMismatchError, match="cities:meta"):
+            face.run(attempt(face.kit.hash("cities", component="many", **other)))
+
+
+def test_a_hash_is_deleted_whole_and_can_be_made_anew(face: Face, kit: ShardKit) -> None:
+    for arguments in LAYOUTS.values():
+        cities = face.kit.hash("cities", component="many", **arguments)
+        face.run(cities.hset(mapping=dict.fromkeys([*range(100), "a", "b"], "x")))
+        assert face.run(cities.delete()) is True
+        assert keys_of(kit, "many") == set()
+        assert face.run(cities.delete()) is False
+        assert face.run(cities.hset(mapping=dict.fromkeys([*range(50), "a"], "x"))) == 51
+        assert face.run(cities.hlen()) == 51
+        face.run(cities.delete())
+
+
+def test_a_hash_expires_as_a_whole(face: Face, kit: ShardKit, layout: dict[str, Any]) -> None:
+    cities = face.kit.hash("cities", component="many", **layout)
+    assert face.run(cities.expire(100)) is False
+    face.run(cities.hset(mapping=dict.fromkeys([*range(100), "a", "b"], "x")))
+    assert face.run(cities.expire(timedelta(minutes=5))) is True
+    left = {key: holder(kit, "many", key).ttl(key) for key in keys_of(kit, "many")}
+    assert all(200 < ttl <= 300 for ttl in left.values()), left
+
+
+def test_fields_expire_one_by_one(face: Face, layout: dict[str, Any]) -> None:
+    sessions = face.kit.hash("sessions", component="many", **layout)
+    run = face.run
+    run(sessions.hset(mapping=dict.fromkeys(range(50), "x") | {f"s{n}": "y" for n in range(50)}))
+    assert run(sessions.hexpire(100, 1, "s1", "none", 99_999)) == [1, 1, -2, -2]
+    assert run(sessions.hexpire(50, 1, 2, condition="NX")) == [0, 1]
+    left = run(sessions.hpttl(1, "s1", 2, 3, "none"))
+    assert 90_000 < left[0] <= 100_000
+    assert 90_000 < left[1] <= 100_000
+    assert 40_000 < left[2] <= 50_000
+    assert left[3:] == [-1, -2]
+    assert run(sessions.hpersist(1, 3, "none")) == [1, -1, -2]
+    later = datetime(2100, 1, 1, tzinfo=UTC)
+    assert run(sessions.hpexpireat(later, "s1")) == [1]
+    assert run(sessions.hpexpiretime("s1", 1)) == [int(later.timestamp() * 1000), -1]
+    assert run(sessions.hpexpireat(1, "s1", 3)) == [2, 2], "that time is past"
+    assert run(sessions.hmget("s1", 3, "s2")) == [None, None, b"y"]
+    assert run(sessions.hlen()) == 98
+    assert run(sessions.hexpire(5)) == []
+
+
+def test_a_field_takes_its_time_along_when_its_part_is_split(kit: ShardKit) -> None:
+    sessions = kit.hash(
+        "sessions", component="one", shard_size=16, groups=1, partition="crc32", fields=int
+    )
+    sessions.hset(mapping=dict.fromkeys(range(20), "x"))
+    sessions.hexpire(1000, *range(10))
+    sessions.hset(mapping=dict.fromkeys(range(20, 2000), "x"))
+    assert all(0 < left <= 1_000_000 for left in sessions.hpttl(*range(10)))
+    assert sessions.hpttl(*range(10, 2000)) == [-1] * 1990
+
+
+def test_a_hash_whose_fields_come_and_expire_does_not_grow_for_ever(kit: ShardKit) -> None:
+    sessions = kit.hash("sessions", component="one", shard_size=16, groups=1, partition="crc32")
+    for turn in range(40):
+        fields = [f"{turn}:{n}" for n in range(100)]
+        sessions.hset(mapping=dict.fromkeys(fields, "x"))
+        sessions.hexpire(1000, *fields)
+        sessions.hpexpireat(1, *fields)
+    assert sessions.hlen() == 0
+    state = holder(kit, "one", "sessions:{0}").hgetall("sessions:{0}")
+    assert int(state[b"parts"]) < 300, "4,000 came, never more than 100 at a time"
+
+
+def test_a_server_that_cannot_expire_fields_is_named(
+    own_server: LocalServer, own_map: ShardMap
+) -> None:
+    with own_server.client() as client:
+        can = any(client.execute_command("COMMAND INFO", "HEXPIRE"))
+    with shardkit.connect(own_map) as kit:
+        sessions = kit.hash("sessions", component="own_shards")
+        sessions.hset(mapping={1: "x", "a": "x"})
+        for field in (1, "a"):
+            if can:
+                assert sessions.hexpire(10, field) == [1]
+                continue
+            with pytest.raises(StructureError, match=r"no HEXPIRE; Redis has it from 7\.4"):
+                sessions.hexpire(10, field)
+            with pytest.raises(StructureError, match="no HPTTL"):
+                sessions.hpttl(field)
+
+
+def test_times_and_conditions_that_are_none_are_named(kit: ShardKit) -> None:
+    sessions = kit.hash("sessions", component="many")
+    for attempt, named in (
+        (lambda: sessions.hexpire(0, 1), "seconds=0"),
+        (lambda: sessions.hexpire(5, 1, condition="nx"), "condition='nx'"),
+        (lambda: sessions.hpexpireat(datetime(2030, 1, 1), 1), "has no timezone"),
+        (lambda: sessions.hpexpireat(-1, 1), "when=-1"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=named):
+            attempt()
+
+
+def test_a_plain_hash_is_taken_over(face: Face, kit: ShardKit) -> None:
+    client = holder(kit, "many", "cityid2city:")
+    client.hset("cityid2city:", mapping={str(n): f'["City {n}"]' for n in range(2500)})
+    cities = face.kit.hash("cities", component="many")
+    assert face.run(cities.copy_from("cityid2city:")) == 2500
+    assert face.run(cities.copy_from("cityid2city:")) == 0
+    assert face.run(cities.hget(2499)) == b'["City 2499"]'
+    assert client.hlen("cityid2city:") == 2500
+    assert face.run(cities.copy_from("nothing")) == 0
+    records = face.kit.hash("records", component="many", codec="json")
+    assert face.run(records.copy_from("cityid2city:")) == 2500
+    assert face.run(records.hget(7)) == ["City 7"]
+
+
+def test_a_value_too_long_for_the_compact_form_is_stored_all_the_same(kit: ShardKit) -> None:
+    cities = kit.hash("cities", component="many")
+    cities.hset(mapping={1: "x" * 100_000, "a": "y" * 100_000})
+    assert cities.hmget(1, "a") == [b"x" * 100_000, b"y" * 100_000]
+
+
+def test_parts_larger_than_the_servers_limit_are_warned_of_once(
+    kit: ShardKit, caplog: pytest.LogCaptureFixture
+) -> None:
+    cities = kit.hash("cities", component="many", shard_size=1024)
+    cities.hset(1, "x")
+    cities.hset(2, "x")
+    [record] = [record for record in caplog.records if record.name == "shardkit"]
+    assert "hash-max-listpack-entries is 512" in record.getMessage()
+
+
+class TestStrings:
+    """Strings of one namespace."""
+
+    def test_strings_of_a_namespace_are_fields_of_its_hash(self, face: Face, kit: ShardKit) -> None:
+        users = face.kit.strings("user", component="many")
+        run = face.run
+        assert run(users.set(139960, "abc")) is True
+        assert run(users.set(139960, "def", nx=True)) is False
+        assert run(users.get(139960)) == b"abc"
+        assert run(users.mset({1: "x", "y": "z"})) == 2
+        assert run(users.mget("y", 1, 2)) == [b"z", b"x", None]
+        assert run(users.exists(1)) is True
+        assert run(users.delete(1, 2)) == 1
+        assert run(users.incr("n", 5)) == 5
+        assert run(users.incrbyfloat("f", 0.5)) == 0.5
+        assert holder(kit, "many", "user:1093").hgetall("user:1093") == {b"56": b"abc"}
+
+    def test_strings_expire_where_fields_do(self, face: Face) -> None:
+        users = face.kit.strings("user", component="many")
+        face.run(users.set(1, "x"))
+        assert face.run(users.expire(60, 1, 2)) == [1, -2]

@@ -1,0 +1,87 @@
+"""Structures that size themselves when shards fail: nothing is lost that was not on them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from faces import Face, faced
+
+from shardkit import ShardMap
+from shardkit.errors import ShardErrors, ShardUnavailable
+from shardkit.local import LocalServers
+
+MAP = """
+components:
+  data: {shards: [{port: 7001}, {port: 7002}]}
+"""
+
+
+@pytest.fixture(scope="module")
+def own_servers() -> Iterator[LocalServers]:
+    with LocalServers(ShardMap.parse(MAP), ports="free") as running:
+        yield running
+
+
+@pytest.fixture(params=["blocking", "awaiting"])
+def face(request: pytest.FixtureRequest, own_servers: LocalServers) -> Iterator[Face]:
+    for server in own_servers.servers:
+        if not server.running:
+            server.restart()
+        with server.client() as client:
+            client.flushall()
+    with faced(request.param, own_servers.shard_map) as opened:
+        yield opened
+
+
+def test_a_write_that_met_a_dead_shard_can_be_done_again(
+    face: Face, own_servers: LocalServers
+) -> None:
+    ids = face.kit.set("ids", component="data", members=int, shard_size=64)
+    assert face.run(ids.sadd_many(range(2000))) == 2000
+    own_servers.server_of("data", 1).kill()
+    with pytest.raises(ShardErrors) as caught:
+        face.run(ids.sadd_many(range(2000, 4000)))
+    assert {failure.shard for failure in caught.value.exceptions} == {"data:1"}
+    assert all(isinstance(failure, ShardUnavailable) for failure in caught.value.exceptions)
+    own_servers.server_of("data", 1).restart()
+    # That server has lost its data, and its groups are as they were at first: nobody was told.
+    face.run(ids.sadd_many(range(4000)))
+    assert face.run(ids.scard()) == 4000
+    assert sorted(face.list(ids.smembers())) == list(range(4000))
+    assert face.run(ids.smismember(3999, 4000)) == [True, False]
+
+
+def test_no_field_is_in_two_parts_when_a_server_dies_while_parts_split(
+    face: Face, own_servers: LocalServers
+) -> None:
+    fields = face.kit.hash("h", component="data", shard_size=16, groups=2, partition="crc32")
+    ended = threading.Event()
+
+    def kill() -> None:
+        time.sleep(0.05)
+        own_servers.server_of("data", 0).kill()
+        ended.set()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    written = 0
+    try:
+        for start in range(0, 200_000, 100):
+            some = {f"f{n}": str(n) for n in range(start, start + 100)}
+            face.run(fields.hset(mapping=some))
+            written = start + 100
+            if ended.is_set():
+                break
+    except ShardErrors:
+        pass
+    killer.join()
+    with own_servers.server_of("data", 1).client() as client:
+        held = [field for key in client.scan_iter("h:*:*") for field in client.hkeys(key)]
+    assert len(held) == len(set(held))
+    own_servers.server_of("data", 0).restart()
+    every = {f"f{n}": str(n).encode() for n in range(written + 100)}
+    face.run(fields.hset(mapping={field: value.decode() for field, value in every.items()}))
+    assert dict(face.list(fields.hgetall())) == every

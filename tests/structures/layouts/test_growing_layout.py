@@ -1,0 +1,181 @@
+"""Parts that split as they fill: the arithmetic without a server, the rest on servers."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from random import Random
+from typing import Any
+from zlib import crc32
+
+import pytest
+from faces import Face, keys_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardkit import ShardKit
+from shardkit.errors import InvalidArgumentError, ParameterMismatchError
+from shardkit.structures.layouts.growing import address, came_of, load, tags
+
+NUMBERS = st.integers(0, 2**32 - 1)
+PARTS = st.integers(1, 5000)
+
+
+@given(NUMBERS, PARTS)
+def test_a_split_moves_members_only_from_the_part_in_line_to_the_new_one(q: int, n: int) -> None:
+    before, after = address(q, n), address(q, n + 1)
+    assert 0 <= before < n
+    split = n - (1 << (n.bit_length() - 1))
+    assert after == before or (before, after) == (split, n)
+
+
+@given(NUMBERS, PARTS, PARTS)
+def test_a_member_is_in_a_part_that_came_of_its_old_one(q: int, a: int, b: int) -> None:
+    before, now = min(a, b), max(a, b)
+    assert address(q, now) in came_of(before, now, {address(q, before)})
+
+
+@given(PARTS, PARTS)
+def test_every_part_came_of_exactly_one_old_part(a: int, b: int) -> None:
+    before, now = min(a, b, 200), min(max(a, b), 400)
+    found = [part for old in range(before) for part in came_of(before, now, {old})]
+    assert sorted(found) == list(range(now))
+
+
+@pytest.mark.parametrize("shards", [1, 2, 4, 8, 16, 32, 64])
+def test_crc32_spreads_the_groups_evenly_over_any_power_of_two_of_shards(shards: int) -> None:
+    held = Counter(crc32(b"%d" % tag) % shards for tag in tags(64))
+    assert set(held.values()) == {64 // shards}
+
+
+def test_the_load_leaves_room_for_parts_that_wait_to_be_split() -> None:
+    for size in (64, 128, 256, 512, 4096):
+        most = 2 * load(size)
+        assert most + 6 * most**0.5 <= size + 1e-6 < most + 7 * most**0.5 + 3
+
+
+@pytest.mark.parametrize("component", ["many", "one"])
+def test_no_part_ever_outgrows_its_size(face: Face, kit: ShardKit, component: str) -> None:
+    ids = face.kit.set("ids", component=component, members=int, shard_size=64, groups=4)
+    random = Random(1)
+    largest = 0
+    for _ in range(12):
+        face.run(ids.sadd(*(random.getrandbits(60) for _ in range(700))))
+        largest = max(largest, *(size for size, _ in parts_of(kit, component, "ids")))
+    assert largest <= 64
+    assert {encoding for _, encoding in parts_of(kit, component, "ids")} == {b"intset"}
+    assert face.run(ids.scard()) == 12 * 700 == len(set(face.list(ids.smembers())))
+
+
+def parts_of(kit: ShardKit, component: str, name: str) -> list[tuple[int, bytes]]:
+    """How many members each part has, and how it is stored."""
+    found = kit.component(component)
+    shards = [kit.client(component, n) for n in range(len(found.shards))] or [kit.client(component)]
+    return [
+        (shard.scard(key), shard.object("encoding", key))  # type: ignore[misc]
+        for shard in shards
+        for key in shard.scan_iter(f"{name}:{{*}}:*")
+    ]
+
+
+def test_writers_that_grow_the_same_groups_lose_nothing(kit: ShardKit) -> None:
+    random = Random(2)
+    members = [random.getrandbits(60) for _ in range(8000)]
+
+    def add(some: list[int]) -> None:
+        own = kit.set("ids", component="many", members=int, shard_size=32, groups=2)
+        for start in range(0, len(some), 100):
+            own.sadd(*some[start : start + 100])
+
+    threads = [threading.Thread(target=add, args=(members[n::4],)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    ids = kit.set("ids", component="many", members=int, shard_size=32, groups=2)
+    assert ids.scard() == len(members)
+    assert sorted(ids.smembers()) == sorted(members)
+
+
+def test_a_reader_that_has_not_seen_the_splits_finds_everything(face: Face, kit: ShardKit) -> None:
+    reader = face.kit.set("ids", component="many", members=int, shard_size=32, groups=2)
+    writer = kit.set("ids", component="many", members=int, shard_size=32, groups=2)
+    writer.sadd(*range(10))
+    assert face.run(reader.smismember(*range(12))) == [True] * 10 + [False] * 2
+    writer.sadd(*range(3000))
+    assert face.run(reader.sismember(2999)) is True
+    writer.sadd(*range(3000, 6000))
+    assert face.run(reader.smismember(*range(0, 7000, 7))) == [n < 6000 for n in range(0, 7000, 7)]
+    writer.sadd(*range(6000, 9000))
+    assert sorted(face.list(reader.smembers())) == list(range(9000))
+    assert face.run(reader.srem(8999, 9000)) == 1
+
+
+def test_members_come_once_while_parts_split(kit: ShardKit) -> None:
+    ids = kit.set("ids", component="few", members=int, shard_size=16, groups=1)
+    ids.sadd(*range(2000))
+    seen = []
+    other = kit.set("ids", component="few", members=int, shard_size=16, groups=1)
+    for n, member in enumerate(ids.smembers()):
+        seen.append(member)
+        if n % 400 == 0:
+            other.sadd(*range(10_000 + n * 10, 10_000 + n * 10 + 1500))
+    kept = [member for member in seen if member < 10_000]
+    assert sorted(kept) == list(range(2000))
+    assert len(seen) == len(set(seen))
+
+
+def test_a_part_that_is_split_hands_on_when_it_expires(kit: ShardKit) -> None:
+    ids = kit.set("ids", component="one", members=int, shard_size=32, groups=1)
+    ids.sadd(*range(100))
+    assert ids.expire(1000)
+    ids.sadd(*range(3000))
+    client = kit.client("one")
+    assert all(client.ttl(key) > 0 for key in client.scan_iter("ids:*"))
+
+
+def test_a_set_that_sizes_itself_is_deleted_whole_and_can_be_made_anew(
+    face: Face, kit: ShardKit
+) -> None:
+    ids = face.kit.set("ids", component="both", members=int, shard_size=32)
+    face.run(ids.sadd(*range(5000)))
+    assert face.run(ids.delete()) is True
+    assert face.run(ids.delete()) is False
+    assert keys_of(kit, "both") == set()
+    assert face.run(ids.sadd(*range(7))) == 7
+    assert face.run(ids.scard()) == 7
+
+
+@pytest.mark.parametrize("other", [{"total": 1000}, {"groups": 8}, {"shard_size": 100}])
+def test_a_set_is_not_opened_with_another_way_to_size_it(face: Face, other: dict[str, int]) -> None:
+    face.run(face.kit.set("ids", component="many").sadd("a"))
+    with pytest.raises(ParameterMismatchError):
+        face.run(face.kit.set("ids", component="many", **other).sadd("b"))
+
+
+def test_what_needs_fixed_parts_says_so(kit: ShardKit) -> None:
+    ids = kit.set("ids", component="many")
+    for ask in (lambda: ids.parts, lambda: ids.part_of("a"), lambda: ids.by_key(["a"])):
+        with pytest.raises(InvalidArgumentError, match="make the set with a total"):
+            ask()
+
+
+def test_sets_that_grew_differently_are_combined(face: Face, kit: ShardKit) -> None:
+    def made(name: str, members: range) -> Any:
+        new = face.kit.set(name, component="many", members=int, shard_size=32, groups=4)
+        face.run(new.sadd(*members))
+        return new
+
+    small, large, target = made("a", range(90, 120)), made("b", range(4000)), made("c", range(7))
+    assert sorted(face.list(small.sinter(large))) == list(range(90, 120))
+    assert sorted(face.list(large.sdiff(small))) == [*range(90), *range(120, 4000)]
+    assert sorted(face.list(small.sunion(large))) == list(range(4000))
+    assert face.run(target.sdiffstore(large, small)) == 3970
+    assert sorted(face.list(target.smembers())) == [*range(90), *range(120, 4000)]
+    assert face.run(large.sinterstore(large, small)) == 30
+    assert sorted(face.list(large.smembers())) == list(range(90, 120))
+    assert face.run(large.sadd(*range(4000))) == 3970
+    assert face.run(small.sdiffstore(small, large)) == 0
+    assert face.list(small.smembers()) == []
+    left = {key for key in keys_of(kit, "many") if ":storing:" in key}
+    assert left == set()

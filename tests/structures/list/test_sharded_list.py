@@ -1,0 +1,571 @@
+"""A list in pieces: its operations, its keys, its parameters, and what it refuses."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from faces import Face, holder, keys_of
+
+from shardkit import ShardKit
+from shardkit.errors import (
+    CommandRefused,
+    CrossShardError,
+    InvalidArgumentError,
+    ParameterMismatchError,
+    ShardErrors,
+)
+from shardkit.operations.operation import Page
+
+
+@pytest.fixture(params=["one", "many"])
+def jobs(request: pytest.FixtureRequest, face: Face) -> Any:
+    return face.kit.list("jobs", component=request.param, shard_size=3)
+
+
+# ---- what redis-py's methods of the same names do
+
+
+def test_it_answers_like_a_list_of_redis_py(face: Face, jobs: Any) -> None:
+    assert face.run(jobs.rpush("c", "d", "e")) == 3
+    assert face.run(jobs.lpush("b", "a")) == 5
+    assert face.run(jobs.llen()) == 5
+    assert face.run(jobs.lrange(0, -1)) == ["a", "b", "c", "d", "e"]
+    assert face.run(jobs.lrange(-3, 100)) == ["c", "d", "e"]
+    assert face.run(jobs.lrange(3, 1)) == []
+    assert face.run(jobs.lindex(0)) == "a"
+    assert face.run(jobs.lindex(-2)) == "d"
+    assert face.run(jobs.lindex(5)) is None
+    assert face.run(jobs.lset(3, "D")) is None
+    assert face.run(jobs.lpop()) == "a"
+    assert face.run(jobs.rpop()) == "e"
+    assert face.run(jobs.lpop_many(2)) == ["b", "c"]
+    assert face.run(jobs.rpop_many(7)) == ["D"]
+    assert face.run(jobs.lpop()) is None
+    assert face.run(jobs.rpop_many(1)) == []
+
+
+def test_a_list_that_is_not_there_is_empty_and_stays_away(face: Face, kit: ShardKit) -> None:
+    jobs = face.kit.list("jobs", component="many")
+    other = face.kit.list("{jobs}:other", component="many")
+    assert face.run(jobs.llen()) == 0
+    assert face.run(jobs.lpop()) is None
+    assert face.run(jobs.rpop_many(5)) == []
+    assert face.run(jobs.blpop(0.01)) is None
+    assert face.run(jobs.lindex(0)) is None
+    assert face.run(jobs.lrange(0, -1)) == []
+    assert face.list(jobs.items()) == []
+    assert face.run(jobs.ltrim(0, 1)) == 0
+    assert face.run(jobs.lmove(other)) is None
+    assert face.run(jobs.expire(5)) is False
+    assert face.run(jobs.delete()) is False
+    assert face.run(jobs.rpush()) == 0
+    assert face.run(jobs.lpush_many([])) == 0
+    assert keys_of(kit, "many") == set()
+
+
+def test_calls_without_values_push_nothing_and_tell_the_length(face: Face, jobs: Any) -> None:
+    face.run(jobs.rpush(1, 2))
+    assert face.run(jobs.rpush()) == 2
+    assert face.run(jobs.rpush_many(iter([]))) == 2
+    assert face.run(jobs.lpop_many(0)) == []
+    assert face.run(jobs.llen()) == 2
+
+
+def test_values_come_back_as_the_list_says(face: Face) -> None:
+    sent = ["Köln", b"7", 8, 2.5, bytearray(b"x"), -0.0]
+    for kind, expected in [
+        (str, ["Köln", "7", "8", "2.5", "x", "-0.0"]),
+        (bytes, ["Köln".encode(), b"7", b"8", b"2.5", b"x", b"-0.0"]),
+    ]:
+        jobs = face.kit.list(f"of {kind.__name__}", component="many", shard_size=2, values=kind)
+        face.run(jobs.rpush(*sent))
+        assert face.list(jobs.items()) == face.run(jobs.lrange(0, -1)) == expected
+        assert face.run(jobs.lindex(2)) == expected[2]
+        assert face.run(jobs.lpop()) == expected[0]
+    numbers = face.kit.list("of int", component="many", shard_size=2, values=int)
+    face.run(numbers.rpush("007", 8, b"-9", 2**70))
+    assert face.run(numbers.lrange(0, -1)) == [7, 8, -9, 2**70]
+    assert face.run(numbers.rpop()) == 2**70
+
+
+def test_a_generator_is_read_no_further_than_it_is_sent(kit: ShardKit) -> None:
+    jobs = kit.list("jobs", component="many")
+
+    def values() -> Iterator[int]:
+        yield from range(10_000)
+        assert jobs.llen() == 10_000  # the first page is there before the second is read
+        yield 10_000
+        raise KeyError("the source ran dry")
+
+    with pytest.raises(KeyError, match="ran dry"):
+        jobs.rpush_many(values())
+    assert jobs.llen() == 10_000
+
+
+def test_an_index_is_found_whatever_others_do_meanwhile(face: Face, kit: ShardKit) -> None:
+    jobs = face.kit.list("jobs", component="many", shard_size=3)
+    other = kit.list("jobs", component="many", shard_size=3)
+    other.rpush(*range(10))
+    assert face.run(jobs.lindex(4)) == "4"
+    other.lpop()
+    assert face.run(jobs.lindex(4)) == "5"
+    other.lpush("a", "b")
+    assert face.run(jobs.lindex(0)) == "b"
+    other.rpush(*range(10, 20))
+    assert face.run(jobs.lindex(20)) == "19"
+    assert face.run(jobs.lindex(-1)) == "19"
+    other.delete()
+    assert face.run(jobs.lindex(3)) is None
+    kit.list("jobs", component="many", shard_size=5).rpush(*range(10))
+    with pytest.raises(ParameterMismatchError, match="shard_size is '5', not '3'"):
+        face.run(jobs.lindex(3))
+
+
+def test_an_index_that_keeps_moving_is_found_by_a_script(kit: ShardKit) -> None:
+    """Between any two exchanges of `lindex` somebody else pushes on the left."""
+    jobs = kit.list("jobs", component="many", shard_size=3)
+    jobs.rpush(*range(10))
+    jobs.llen()
+    steps: Any = jobs.deferred.lindex(5)
+    step, exchanges, found = next(steps), 0, None
+    while found is None:
+        jobs.lpush("x")
+        exchanges += 1
+        try:
+            step = steps.send(kit.driver.link.send(step))
+        except StopIteration as done:
+            found = done.value
+    assert exchanges == 3
+    assert found == "2"
+
+
+# ---- iteration
+
+
+def test_a_stream_asks_for_one_piece_or_a_thousand_values_at_a_time(kit: ShardKit) -> None:
+    for size, most in [(3, 999), (1000, 1000), (2500, 2500)]:
+        jobs = kit.list(f"jobs {size}", component="many", shard_size=size)
+        jobs.rpush_many(range(8000))
+        steps: Any = jobs.deferred.items()
+        step, seen, exchanges = next(steps), 0, 0
+        given: Any = None
+        while step is not None:
+            if isinstance(step, Page):
+                seen += len(step)
+                assert len(step) <= size
+                step = next(steps, None)
+            else:
+                exchanges += 1
+                given = kit.driver.link.send(step)
+                assert given[0] is None or sum(map(len, filter(_is_list, given[0]))) <= most
+                step = steps.send(given)
+        assert seen == 8000
+        assert exchanges <= 8000 // most + 3
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_values_that_stay_come_once_and_in_order(face: Face, reverse: bool) -> None:
+    """Both ends lose and get values while the list is iterated over."""
+    jobs = face.kit.list("jobs", component="many", shard_size=3, values=int)
+    face.run(jobs.rpush_many(range(3000)))
+
+    def churn(n: int) -> list[Any]:
+        return [
+            jobs.lpop_many(n % 5),
+            jobs.rpop_many(n % 3),
+            jobs.rpush(*range(10_000 + n, 10_000 + n + n % 11)),
+            jobs.lpush(*range(20_000 + n, 20_000 + n + n % 2)),
+        ]
+
+    async def awaiting() -> list[int]:
+        seen = []
+        async for value in jobs.items(reverse=reverse):
+            seen.append(value)
+            if value % 40 == 0:
+                for call in churn(len(seen)):
+                    await call
+        return seen
+
+    def blocking() -> list[int]:
+        seen = []
+        for value in jobs.items(reverse=reverse):
+            seen.append(value)
+            if value % 40 == 0:
+                churn(len(seen))
+        return seen
+
+    seen = face.runner.run(awaiting()) if face.runner else blocking()
+    there = [value for value in seen if 1000 <= value < 2000]
+    assert there == sorted(range(1000, 2000), reverse=reverse)
+    assert len(seen) == len(set(seen))
+
+
+def test_iteration_ends_however_fast_others_push(kit: ShardKit) -> None:
+    jobs = kit.list("jobs", component="many", shard_size=2)
+    jobs.rpush(*range(10))
+    seen = [jobs.rpush(*range(10)) for _ in jobs.items()]
+    assert len(seen) == 10
+
+
+# ---- keys
+
+
+def test_its_keys_have_one_tag_and_live_on_one_shard(face: Face, kit: ShardKit) -> None:
+    jobs = face.kit.list("jobs", component="many", shard_size=3)
+    face.run(jobs.rpush(*range(7)))
+    face.run(jobs.lpush(*range(2)))
+    client = holder(kit, "many", "jobs")
+    names = ("meta", "ends", "signal", -1, 0, 1, 2)
+    assert keys_of(kit, "many") == {f"{{jobs}}:{name}" for name in names}
+    assert client.dbsize() == 7
+    assert client.hgetall("{jobs}:meta") == {
+        b"kind": b"list",
+        b"shard_size": b"3",
+        b"values": b"str",
+    }
+    assert jobs.name == "{jobs}"
+    assert jobs.part_key(-1) == "{jobs}:-1"
+    face.run(jobs.rpop_many(9))
+    assert keys_of(kit, "many") == {"{jobs}:meta", "{jobs}:ends"}
+    assert face.run(jobs.delete()) is True
+    assert keys_of(kit, "many") == set()
+
+
+def test_a_name_with_a_tag_of_its_own_keeps_it(face: Face, kit: ShardKit) -> None:
+    jobs = face.kit.list("{user:7}:jobs", component="many", shard_size=3)
+    face.run(jobs.rpush(1))
+    assert "{user:7}:jobs:0" in keys_of(kit, "many")
+    assert holder(kit, "many", "user:7").dbsize() == 4
+    for name in ("{}", "a{", "{}x", "a}b", "{{a}"):
+        odd = face.kit.list(name, component="many", shard_size=1)
+        assert face.run(odd.rpush(1, 2, 3)) == 3
+        assert face.list(odd.items()) == ["1", "2", "3"]
+    with pytest.raises(InvalidArgumentError, match="name='}x' of a list cannot be a tag"):
+        face.kit.list("}x", component="many")
+
+
+def test_lists_are_spread_over_shards_by_their_names(face: Face, kit: ShardKit) -> None:
+    lists = [face.kit.list(f"jobs:{n}", component="many", shard_size=2) for n in range(40)]
+    lengths = face.run(face.kit.together(*(each.deferred.rpush(1, 2, 3) for each in lists)))
+    assert lengths == [3] * 40
+    shards = [kit.client("many", n) for n in range(16)]
+    assert sum(shard.dbsize() > 0 for shard in shards) > 8
+    assert face.run(face.kit.together(*(each.deferred.lpop() for each in lists))) == ["1"] * 40
+
+
+def test_all_of_it_expires_at_one_moment(face: Face, kit: ShardKit) -> None:
+    jobs = face.kit.list("jobs", component="many", shard_size=3)
+    face.run(jobs.rpush(*range(7)))
+    assert face.run(jobs.expire(timedelta(hours=1))) is True
+    face.run(jobs.rpush(*range(4)))
+    face.run(jobs.lpush(*range(7)))
+    client = holder(kit, "many", "jobs")
+    assert len({client.pexpiretime(key) for key in client.scan_iter()}) == 1
+    assert client.pexpiretime("{jobs}:meta") > time.time() * 1000
+    face.run(jobs.lpop_many(100))
+    face.run(jobs.rpush(1))
+    assert len({client.pexpiretime(key) for key in client.scan_iter()}) == 1
+    assert face.run(jobs.expire(1)) is True
+    while client.dbsize():  # servers look for what has expired ten times a second
+        time.sleep(0.02)
+        face.run(jobs.llen())
+    assert face.run(jobs.llen()) == 0
+    assert face.run(jobs.rpush("new")) == 1
+    assert face.list(jobs.items()) == ["new"]
+    assert client.pttl("{jobs}:0") == -1
+
+
+def test_trimming_leaves_no_piece_behind(face: Face, kit: ShardKit) -> None:
+    jobs = face.kit.list("jobs", component="many", shard_size=3)
+    face.run(jobs.rpush_many(range(9000)))
+    assert face.run(jobs.ltrim(-10, -2)) == 9
+    assert face.run(jobs.lrange(0, -1)) == [str(n) for n in range(8990, 8999)]
+    assert holder(kit, "many", "jobs").dbsize() <= 7
+    assert face.run(jobs.ltrim(9, 3)) == 0
+    assert keys_of(kit, "many") == {"{jobs}:meta", "{jobs}:ends"}
+
+
+# ---- moving
+
+
+def test_a_value_moves_to_another_list_in_one_step(face: Face) -> None:
+    todo, doing = (
+        face.kit.list(f"{{jobs}}:{name}", component="many", shard_size=size)
+        for name, size in (("todo", 2), ("doing", 5))
+    )
+    face.run(todo.rpush(*"abcdef"))
+    assert face.run(todo.lmove(doing)) == "a"
+    assert face.run(todo.lmove(doing, "RIGHT", "LEFT")) == "f"
+    assert face.list(doing.items()) == ["f", "a"]
+    assert face.run(todo.lmove(todo)) == "b"
+    assert face.list(todo.items()) == ["c", "d", "e", "b"]
+    assert face.run(doing.blmove(todo, 1, "RIGHT", "RIGHT")) == "a"
+    assert face.run(doing.lpop()) == "f"
+    assert face.run(doing.blmove(todo, 0.01)) is None
+
+
+def test_lists_that_do_not_live_together_are_refused(face: Face, kit: ShardKit) -> None:
+    todo = face.kit.list("{a}:todo", component="many")
+    face.run(todo.rpush(1))
+    before = keys_of(kit, "many")
+    names = [f"{{{n}}}:doing" for n in range(50)]
+    apart = next(
+        name
+        for name in names
+        if holder(kit, "many", name).connection_pool is not holder(kit, "many", "a").connection_pool
+    )
+    for other in (
+        face.kit.list(apart, component="many"),
+        face.kit.list("{a}:doing", component="one"),
+    ):
+        for call in (todo.lmove, todo.blmove):
+            with pytest.raises(CrossShardError, match="do not live together; give both names one"):
+                face.run(call(other))
+    numbers = face.kit.list("{a}:doing", component="many", values=int)
+    with pytest.raises(InvalidArgumentError, match="holds int, not str; move between lists with"):
+        face.run(todo.lmove(numbers))
+    with pytest.raises(InvalidArgumentError, match="src='left'; give LEFT or RIGHT"):
+        face.run(todo.lmove(todo, "left"))
+    with pytest.raises(InvalidArgumentError, match="'doing' is no list in pieces"):
+        face.run(todo.lmove("doing"))
+    assert keys_of(kit, "many") == before
+
+
+# ---- parameters
+
+
+def everything(other: Any, again: Any) -> list[Callable[[], Any]]:
+    return [
+        lambda: other.rpush(1),
+        lambda: other.lpush_many([1]),
+        lambda: other.lpop(),
+        lambda: other.rpop_many(2),
+        lambda: other.brpop(0.01),
+        lambda: other.llen(),
+        lambda: other.lindex(0),
+        lambda: other.lset(0, 1),
+        lambda: other.lrange(0, 1),
+        lambda: other.ltrim(0, 1),
+        lambda: other.lmove(again),
+        lambda: again.lmove(other),
+        lambda: other.expire(5),
+        lambda: other.delete(),
+    ]
+
+
+def test_other_parameters_are_refused_and_nothing_is_changed(face: Face, kit: ShardKit) -> None:
+    face.run(face.kit.list("jobs", component="many", shard_size=3).rpush(*range(7)))
+    before = keys_of(kit, "many")
+    changes: list[tuple[dict[str, Any], str]] = [
+        ({"shard_size": 8}, "shard_size is '3', not '8'"),
+        ({"shard_size": 3, "values": int}, "values is 'str', not 'int'"),
+    ]
+    for changed, named in changes:
+        other = face.kit.list("jobs", component="many", **changed)
+        again = face.kit.list("{jobs}:again", component="many", **changed)
+        for call in everything(other, again):
+            with pytest.raises(ParameterMismatchError, match=r"^{jobs}:meta: ") as caught:
+                face.run(call())
+            assert named in str(caught.value)
+        with pytest.raises(ParameterMismatchError):
+            face.list(other.items())
+    assert keys_of(kit, "many") == before
+
+
+def test_a_list_made_anew_by_others_is_noticed_by_those_that_knew_it(
+    face: Face, kit: ShardKit
+) -> None:
+    """Their parameters were compared once; the scripts look at each call."""
+    jobs = face.kit.list("jobs", component="many", shard_size=3)
+    face.run(jobs.rpush(*range(7)))
+    holder(kit, "many", "jobs").flushdb()
+    assert face.run(jobs.llen()) == 0
+    assert face.run(jobs.rpush(1)) == 1
+    assert "{jobs}:meta" in keys_of(kit, "many")
+    kit.list("jobs", component="many", shard_size=3).delete()
+    kit.list("jobs", component="many", shard_size=4).rpush(*range(9))
+    calls: list[Callable[[], Any]] = [
+        lambda: jobs.rpush(1),
+        lambda: jobs.lpop(),
+        lambda: jobs.llen(),
+        lambda: jobs.lrange(0, 1),
+    ]
+    for call in calls:
+        with pytest.raises(ParameterMismatchError, match="shard_size is '4', not '3'"):
+            face.run(call())
+    assert kit.list("jobs", component="many", shard_size=4).llen() == 9
+
+
+# ---- bad input
+
+
+NO_VALUES = [None, True, [1], (1,), {"a": 1}, object(), "\ud800", 10**5000]
+
+
+def pushes(jobs: Any, value: Any) -> list[Callable[[], Any]]:
+    return [
+        lambda: jobs.rpush("1", value),
+        lambda: jobs.lpush_many(["1", value]),
+        lambda: jobs.lset(0, value),
+    ]
+
+
+@pytest.mark.parametrize("kind", [str, bytes, int])
+def test_no_list_takes_what_is_no_value(face: Face, kit: ShardKit, kind: Any) -> None:
+    for value in NO_VALUES:
+        jobs = face.kit.list("jobs", component="many", values=kind)
+        for call in pushes(jobs, value):
+            with pytest.raises(InvalidArgumentError, match=r"^{jobs}: value .+; .+"):
+                face.run(call())
+    assert keys_of(kit, "many") == set()
+
+
+@pytest.mark.parametrize("value", ["x", "", "1.0", 1.5, b"\xff", "1\n", "+1", math.nan])
+def test_a_list_of_integers_takes_no_others(face: Face, kit: ShardKit, value: Any) -> None:
+    jobs = face.kit.list("jobs", component="many", values=int)
+    with pytest.raises(InvalidArgumentError, match="is not an integer; give one, or use a list"):
+        face.run(jobs.rpush(1, value))
+    assert keys_of(kit, "many") == set()
+
+
+def test_a_list_of_text_takes_utf8_only(face: Face) -> None:
+    jobs = face.kit.list("jobs", component="many")
+    with pytest.raises(InvalidArgumentError, match=r"is not UTF-8; use a list with values=bytes"):
+        face.run(jobs.rpush("good", b"\xff"))
+    with pytest.raises(InvalidArgumentError, match="would push its characters"):
+        face.run(jobs.rpush_many("text"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"shard_size": 0}, "shard_size=0"),
+        ({"shard_size": -1}, "shard_size=-1"),
+        ({"shard_size": 10_001}, "shard_size=10001"),
+        ({"shard_size": True}, "shard_size=True"),
+        ({"shard_size": 2.0}, "shard_size=2.0"),
+        ({"shard_size": None}, "shard_size=None"),
+        ({"values": float}, "values=<class 'float'>"),
+        ({"values": "str"}, "values='str'"),
+        ({"values": []}, "values=[]"),
+    ],
+)
+def test_parameters_out_of_range_are_refused_at_once(
+    kit: ShardKit, arguments: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        kit.list("jobs", component="many", **arguments)
+    assert str(caught.value).startswith("{jobs}: ")
+    assert named in str(caught.value)
+    assert caught.value.remedy
+
+
+def test_arguments_out_of_range_are_refused(face: Face) -> None:
+    jobs = face.kit.list("jobs", component="many", shard_size=3)
+    face.run(jobs.rpush(1, 2))
+    calls: list[tuple[Callable[[], Any], str]] = [
+        (lambda: jobs.lpop_many(-1), "count=-1"),
+        (lambda: jobs.rpop_many(10_001), "count=10001"),
+        (lambda: jobs.lpop_many(None), "count=None"),
+        (lambda: jobs.lindex("1"), "index='1'"),
+        (lambda: jobs.lindex(2**53), "index=9007199254740992"),
+        (lambda: jobs.lset(1.0, "x"), "index=1.0"),
+        (lambda: jobs.lset(2, "x"), "there is no index 2 to set; it has 2 values"),
+        (lambda: jobs.lset(-3, "x"), "there is no index -3 to set"),
+        (lambda: jobs.lrange(0, None), "stop=None"),
+        (lambda: jobs.ltrim(True, 1), "start=True"),
+        (lambda: jobs.blpop(-1), "timeout=-1"),
+        (lambda: jobs.blpop(math.nan), "timeout=nan"),
+        (lambda: jobs.blpop(math.inf), "timeout=inf"),
+        (lambda: jobs.brpop("1"), "timeout='1'"),
+        (lambda: jobs.brpop(True), "timeout=True"),
+        (lambda: jobs.expire(0), "seconds=0"),
+        (lambda: jobs.rpush(*range(10_001)), "rpush of 10,001 values; give at most 10,000"),
+    ]
+    for call, named in calls:
+        with pytest.raises(InvalidArgumentError) as caught:
+            face.run(call())
+        assert named in str(caught.value)
+    assert face.run(jobs.lrange(0, -1)) == ["1", "2"]
+
+
+def test_a_reply_is_never_longer_than_ten_thousand_values(face: Face) -> None:
+    jobs = face.kit.list("jobs", component="many", values=int)
+    face.run(jobs.rpush_many(range(10_050)))
+    assert face.run(jobs.lrange(20, 10_019)) == [*range(20, 10_020)]
+    with pytest.raises(InvalidArgumentError, match=r"would give 10,050 values; .* items\(\)"):
+        face.run(jobs.lrange(0, -1))
+
+
+# ---- other people's keys
+
+
+def refused(face: Face, call: Any) -> str:
+    with pytest.raises(ShardErrors) as caught:
+        face.run(call())
+    [failure] = caught.value.exceptions
+    assert isinstance(failure, CommandRefused)
+    return str(failure)
+
+
+def test_a_key_of_another_type_in_its_way_is_told_and_nothing_is_pushed(
+    face: Face, kit: ShardKit
+) -> None:
+    jobs = face.kit.list("jobs", component="many", shard_size=3)
+    client = holder(kit, "many", "jobs")
+    face.run(jobs.rpush(1, 2))
+    puts: list[tuple[str, Callable[[str], Any]]] = [
+        ("{jobs}:1", lambda key: client.set(key, "a string")),
+        ("{jobs}:2", lambda key: client.rpush(key, "a plain list")),
+    ]
+    for key, put in puts:
+        put(key)
+        assert f"BUSYKEY {key} is in the way" in refused(face, lambda: jobs.rpush(*range(6)))
+        assert f"BUSYKEY {key} is in the way" in refused(face, lambda: jobs.rpush_many(range(6)))
+        assert face.run(jobs.lrange(0, -1)) == ["1", "2"]
+        client.delete(key)
+    assert face.run(jobs.rpush(*range(6))) == 8
+
+
+@pytest.mark.parametrize("key", ["0", "ends", "meta"])
+def test_a_list_over_keys_of_another_type_is_refused(face: Face, kit: ShardKit, key: str) -> None:
+    jobs = face.kit.list("jobs", component="many", shard_size=3)
+    client = holder(kit, "many", "jobs")
+    face.run(jobs.rpush(*range(7)))
+    client.delete(f"{{jobs}}:{key}")
+    client.set(f"{{jobs}}:{key}", "a string")
+    fresh = face.kit.list("jobs", component="many", shard_size=3)
+    calls: list[Callable[[], Any]] = [
+        lambda: fresh.lpop(),
+        lambda: fresh.lindex(0),
+        lambda: fresh.lrange(0, 5),
+    ]
+    if key != "0":  # it is full: pushing on the left does not touch it
+        calls.append(lambda: fresh.lpush(1, 2, 3, 4))
+    for call in calls:
+        assert "WRONGTYPE" in refused(face, call)
+    assert client.get(f"{{jobs}}:{key}") == b"a string"
+    assert client.lrange("{jobs}:1", 0, -1) == [b"3", b"4", b"5"]
+
+
+def test_a_piece_that_was_lost_is_passed_over(face: Face, kit: ShardKit) -> None:
+    """A server that evicts keys may take any; what is left can still be popped."""
+    jobs = face.kit.list("jobs", component="many", shard_size=3)
+    client = holder(kit, "many", "jobs")
+    face.run(jobs.rpush(*range(12)))
+    client.delete("{jobs}:0", "{jobs}:2")
+    assert face.run(jobs.lpop_many(2)) == ["3", "4"]
+    assert face.run(jobs.rpop_many(3)) == ["11", "10", "9"]
+    assert face.run(jobs.rpop()) == "5"
+    assert face.run(jobs.lpop()) is None
+    assert face.run(jobs.rpush("x")) == 1
+    assert face.list(jobs.items()) == ["x"]

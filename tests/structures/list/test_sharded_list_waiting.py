@@ -1,0 +1,424 @@
+"""Blocking pops of a list in pieces: nothing lost, nothing twice, no wake-up missed.
+
+Where a wake-up could be missed, waiters here block for a minute at a time in place of a second: a
+test in which somebody is not woken by a token does not end in time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from random import Random
+from typing import Any
+
+import pytest
+from faces import Face, faced, holder
+
+import shardkit
+from shardkit import AsyncShardKit, ShardKit, ShardMap
+from shardkit.errors import ShardErrors
+from shardkit.local import LocalServer
+from shardkit.operations.commands import Batch, Command, Replies
+from shardkit.operations.drivers import AwaitingDriver
+from shardkit.operations.operation import Operation
+from shardkit.structures.base.server_clock import ServerClock
+from shardkit.structures.list import base
+from shardkit.structures.list.sharded_list import ShardedList
+
+STOP = "stop"
+
+
+@pytest.fixture
+def only_tokens_wake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "LONGEST_SLICE", 60.0)
+
+
+def left_over(kit: ShardKit, name: str, component: str = "many") -> list[str]:
+    return list(kit.list(name, component=component, shard_size=3).items())
+
+
+# ---- waiting for values
+
+
+def test_a_value_that_is_there_is_given_at_once(face: Face) -> None:
+    jobs = face.kit.list("jobs", component="many", shard_size=3)
+    face.run(jobs.rpush(*"abcd"))
+    assert face.run(jobs.blpop()) == "a"
+    assert face.run(jobs.brpop(timeout=0.5)) == "d"
+    assert face.run(jobs.blpop(1)) == "b"
+    assert face.run(jobs.brpop()) == "c"
+    assert face.run(jobs.blpop(0.001)) is None
+
+
+@pytest.mark.parametrize("end", ["l", "r"])
+def test_who_waits_gets_what_is_pushed(
+    kit: ShardKit, shard_map: ShardMap, only_tokens_wake: None, end: str
+) -> None:
+    jobs = kit.list("jobs", component="many", shard_size=3)
+    with ThreadPoolExecutor() as pool:
+        waiting = [pool.submit(getattr(jobs, f"b{end}pop")) for _ in range(5)]
+        blocked(kit, "jobs", 5)
+        jobs.rpush(*range(8))  # one push, five to wake
+        assert sorted(str(w.result(30)) for w in waiting) == sorted(
+            map(str, range(5) if end == "l" else range(3, 8))
+        )
+    assert jobs.llen() == 3
+
+
+async def test_tasks_that_wait_get_what_is_pushed(
+    akit: AsyncShardKit, kit: ShardKit, only_tokens_wake: None
+) -> None:
+    jobs = akit.list("jobs", component="many", shard_size=3)
+    waiting = [asyncio.ensure_future(jobs.brpop()) for _ in range(5)]
+    await asyncio.to_thread(blocked, kit, "jobs", 5)
+    await jobs.lpush(*range(5))
+    assert sorted(map(str, await asyncio.wait_for(asyncio.gather(*waiting), 30))) == [*"01234"]
+    assert await jobs.llen() == 0
+
+
+def test_a_list_that_does_not_exist_yet_can_be_waited_for(
+    kit: ShardKit, only_tokens_wake: None
+) -> None:
+    jobs = kit.list("{new}:jobs", component="many", shard_size=3)
+    doing = kit.list("{new}:doing", component="many", shard_size=3)
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(jobs.blmove, doing)
+        blocked(kit, "{new}:jobs", 1)
+        next_ = pool.submit(doing.blpop)
+        blocked(kit, "{new}:doing", 2)
+        jobs.rpush("x")
+        assert waiting.result(30) == "x"  # which wakes who waits for the other list
+        assert next_.result(30) == "x"
+
+
+def blocked(kit: ShardKit, name: str, count: int) -> None:
+    """Wait until so many clients block on the server of a list."""
+    client = holder(kit, "many", name)
+    while client.info("clients")["blocked_clients"] < count:
+        threading.Event().wait(0.002)
+
+
+# ---- many producers and consumers
+
+
+ITEMS = 1500
+
+
+def test_threads_at_both_ends_lose_nothing_and_get_nothing_twice(
+    kit: ShardKit, only_tokens_wake: None
+) -> None:
+    jobs = kit.list("jobs", component="many", shard_size=3)
+    taken: list[list[str | None]] = [[] for _ in range(6)]
+
+    def produce(n: int) -> None:
+        random = Random(n)
+        numbers = iter(range(n, ITEMS, 3))
+        while page := list(islice(numbers, random.randint(1, 7))):
+            random.choice([jobs.lpush, jobs.rpush])(*page)
+
+    def consume(n: int) -> None:
+        pop: Callable[[], str | None] = [jobs.blpop, jobs.brpop, jobs.blpop][n % 3]
+        while (value := pop()) != STOP:
+            taken[n].append(value)
+
+    with ThreadPoolExecutor(16) as pool:
+        consumers = [pool.submit(consume, n) for n in range(6)]
+        for producer in [pool.submit(produce, n) for n in range(3)]:
+            producer.result(60)
+        while jobs.llen():  # a STOP on the right would overtake values on the left
+            threading.Event().wait(0.002)
+        for _ in consumers:
+            jobs.rpush(STOP)
+        for consumer in consumers:
+            consumer.result(60)
+    assert Counter(value for values in taken for value in values) == Counter(map(str, range(ITEMS)))
+    assert jobs.llen() == 0
+
+
+async def test_tasks_at_both_ends_lose_nothing_and_get_nothing_twice(
+    akit: AsyncShardKit, only_tokens_wake: None
+) -> None:
+    jobs = akit.list("jobs", component="many", shard_size=2)
+    taken: list[str | None] = []
+    all_taken = asyncio.Event()
+
+    async def produce(n: int) -> None:
+        random = Random(n)
+        numbers = iter(range(n, ITEMS, 4))
+        while page := list(islice(numbers, random.randint(1, 5))):
+            await random.choice([jobs.lpush, jobs.rpush])(*page)
+
+    async def consume(n: int) -> None:
+        pop = [jobs.blpop, jobs.brpop][n % 2]
+        while (value := await pop()) != STOP:
+            taken.append(value)
+            if len(taken) == ITEMS:
+                all_taken.set()
+
+    async with asyncio.timeout(60):
+        consumers = [asyncio.ensure_future(consume(n)) for n in range(20)]
+        await asyncio.gather(*map(produce, range(4)))
+        await all_taken.wait()  # a STOP on the right would overtake values on the left
+        await jobs.rpush(*[STOP] * 20)
+        await asyncio.gather(*consumers)
+    assert Counter(taken) == Counter(map(str, range(ITEMS)))
+
+
+def test_consumers_that_wait_and_consumers_that_do_not_share_the_work(
+    kit: ShardKit, only_tokens_wake: None
+) -> None:
+    jobs = kit.list("jobs", component="many", shard_size=3)
+    taken: list[str] = []
+
+    def wait() -> None:
+        while (value := jobs.blpop()) != STOP:
+            taken.append(str(value))
+
+    def snatch(ended: threading.Event) -> None:
+        while not ended.is_set():
+            taken.extend(value for value in jobs.lpop_many(3))
+
+    ended = threading.Event()
+    with ThreadPoolExecutor(8) as pool:
+        waiting = [pool.submit(wait) for _ in range(3)]
+        snatching = pool.submit(snatch, ended)
+        for n in range(0, 600, 2):
+            jobs.rpush(n, n + 1)
+        while jobs.llen():
+            threading.Event().wait(0.002)
+        ended.set()
+        snatching.result(30)
+        for _ in waiting:
+            jobs.rpush(STOP)
+        for each in waiting:
+            each.result(60)
+    assert Counter(taken) == Counter(map(str, range(600)))
+
+
+# ---- faults
+
+
+async def test_waiters_that_are_cancelled_at_any_moment_lose_nothing(
+    akit: AsyncShardKit, kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base, "LONGEST_SLICE", 0.05)
+    jobs = akit.list("jobs", component="many", shard_size=3)
+    random = Random(7)
+    taken: list[str | None] = []
+    pushed = 0
+    for _ in range(40):
+        tasks = [
+            asyncio.ensure_future(random.choice([jobs.blpop, jobs.brpop, jobs.lpop])())
+            for _ in range(10)
+        ]
+        for task in tasks:
+            await asyncio.sleep(random.random() / 2000)
+            if random.random() < 0.5:
+                await jobs.rpush(pushed, pushed + 1)
+                pushed += 2
+            if random.random() < 0.7:
+                task.cancel()
+        await jobs.rpush(*range(pushed, pushed + 10))
+        pushed += 10
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        taken += [value for value in found if isinstance(value, str)]
+    taken += left_over(kit, "jobs")
+    assert Counter(taken) == Counter(map(str, range(pushed)))
+
+
+class Gate:
+    """A link on which replies are held up after the server has done its work."""
+
+    def __init__(self, link: Any) -> None:
+        self.link = link
+        self.done = asyncio.Event()
+        self.open = asyncio.Event()
+
+    async def send(self, batch: Batch) -> Replies:
+        replies: Replies = await self.link.send(batch)
+        if any(isinstance(c, Command) and c.name == "structures/list/pop" for c in batch):
+            self.done.set()
+            await self.open.wait()
+        return replies
+
+    async def locate(self, request: Any) -> Any:
+        return await self.link.locate(request)
+
+    async def pause(self, seconds: float) -> None:
+        await self.link.pause(seconds)
+
+
+@pytest.mark.parametrize("cancellations", [1, 3])
+@pytest.mark.parametrize("end", ["l", "r"])
+async def test_what_was_popped_for_a_cancelled_task_is_put_back_where_it_was(
+    akit: AsyncShardKit, kit: ShardKit, end: str, cancellations: int
+) -> None:
+    gate = Gate(akit.driver.link)
+    jobs: Any = ShardedList(AwaitingDriver(gate), "many", "jobs", 3)
+    await jobs.rpush(*range(8))
+    task = asyncio.ensure_future(getattr(jobs, f"{end}pop_many")(5))
+    await gate.done.wait()
+    assert await jobs.llen() == 3  # the server has popped
+    for _ in range(cancellations):
+        task.cancel()
+        await asyncio.sleep(0)
+    gate.open.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    # After one cancellation all is done by now; later ones leave it to a task of its own.
+    if cancellations > 1:
+        await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()})
+    assert left_over(kit, "jobs") == [*"01234567"]
+
+
+def die_with_token(kit: ShardKit, name: str) -> None:
+    """A waiter that ends when it was given a token, before it pops: its steps stop there."""
+    steps: Operation[Any] = kit.list(name, component="many", shard_size=3).deferred.blpop()
+    step: Any = next(steps)
+    while step[0].block is None:
+        step = steps.send(kit.driver.link.send(step))
+    while kit.driver.link.send(step)[0] is None:
+        pass
+    steps.close()
+
+
+def test_a_waiter_that_dies_with_the_token_does_not_strand_the_others(
+    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base, "LONGEST_SLICE", 0.1)
+    jobs = kit.list("jobs", component="many", shard_size=3)
+    with ThreadPoolExecutor() as pool:
+        for _ in range(3):
+            dying = pool.submit(die_with_token, kit, "jobs")
+            blocked(kit, "jobs", 1)
+            waiting = [pool.submit(jobs.blpop, 30) for _ in range(3)]
+            blocked(kit, "jobs", 4)
+            jobs.rpush(1, 2, 3)
+            assert sorted(str(w.result(40)) for w in waiting) == ["1", "2", "3"]
+            while not dying.done():  # it had none of the tokens
+                jobs.rpush("x")
+                jobs.lpop()
+            dying.result()
+
+
+@pytest.fixture(params=["blocking", "awaiting"])
+def mortal(request: pytest.FixtureRequest) -> Iterator[tuple[Face, LocalServer]]:
+    with LocalServer() as server:
+        text = f'{{"components": {{"own": {{"entry": {{"port": {server.port}}}}}}}}}'
+        with faced(request.param, ShardMap.parse(text)) as face:
+            yield face, server
+
+
+def test_a_server_that_restarts_fails_the_wait_and_serves_the_next(
+    mortal: tuple[Face, LocalServer],
+) -> None:
+    face, server = mortal
+    jobs = face.kit.list("jobs", component="own", shard_size=3)
+    with server.client() as client, ThreadPoolExecutor() as pool:
+
+        def crash() -> None:
+            while not client.info("clients")["blocked_clients"]:
+                threading.Event().wait(0.002)
+            server.kill()
+
+        crashing = pool.submit(crash)
+        with pytest.raises(ShardErrors):
+            face.run(jobs.blpop())
+        crashing.result(30)
+    server.restart()
+    assert face.run(jobs.rpush(1, 2)) == 2  # its data is gone, and the list is made anew
+    assert face.run(jobs.blpop()) == "1"
+    assert face.run(jobs.lindex(0)) == "2"
+
+
+def blocking(client: Any, besides: int) -> int:
+    """Wait until a client blocks, and return its id."""
+    while True:
+        for each in client.client_list():
+            if each["cmd"] == "blpop" and "b" in each["flags"] and int(each["id"]) != besides:
+                return int(each["id"])
+        threading.Event().wait(0.002)
+
+
+def test_a_waiter_whose_connection_is_cut_goes_on_waiting(
+    mortal: tuple[Face, LocalServer],
+) -> None:
+    """It can: a token is no value, so asking again for one is harmless."""
+    face, server = mortal
+    jobs = face.kit.list("jobs", component="own", shard_size=3)
+    with server.client() as client, ThreadPoolExecutor() as pool:
+
+        def cut() -> None:
+            cut = blocking(client, besides=0)
+            client.client_kill_filter(_id=cut)
+            blocking(client, besides=cut)
+            with shardkit.connect(face.kit.topology.source.shard_map) as kit:
+                kit.list("jobs", component="own", shard_size=3).rpush("x")
+
+        cutting = pool.submit(cut)
+        assert face.run(jobs.blpop()) == "x"
+        cutting.result(30)
+
+
+# ---- the timeout
+
+
+def waits_of(
+    kit: ShardKit, timeout: float, now: Callable[[], float], token: bool = False
+) -> list[float]:
+    """Run a wait by hand: how long each block of it would be, if it ends without a value."""
+    jobs: Any = ShardedList(kit._driver, "many", "jobs", clock=ServerClock(now=now))
+    steps = jobs.deferred.blpop(timeout)
+    step, waits = next(steps), []
+    while True:
+        if step[0].block is None:
+            replies: Any = kit.driver.link.send(step)
+        else:
+            assert float(step[0].args[-1]) == pytest.approx(step[0].block, abs=0.0006)
+            waits.append(step[0].block)
+            assert len(waits) < 100
+            replies = [[b"{jobs}:signal", b"1"] if token else None]
+        try:
+            step = steps.send(replies)
+        except StopIteration:
+            return waits
+
+
+def test_a_wait_is_as_long_as_its_timeout(kit: ShardKit) -> None:
+    for timeout, expected in [
+        (0.1, [0.1]),
+        (1, [1.0]),
+        (2.5, [1.0, 1.0, 0.5]),
+        (0.0001, [0.001]),
+    ]:
+        # By a clock that stands still: waits that found nothing count in full.
+        assert waits_of(kit, timeout, lambda: 1e9) == pytest.approx(expected)
+
+
+def test_a_clock_that_is_set_back_does_not_prolong_a_wait(kit: ShardKit) -> None:
+    times = iter(range(10**6, 0, -1000))
+    assert waits_of(kit, 3, lambda: next(times)) == [1.0, 1.0, 1.0]
+
+
+def test_time_that_passes_otherwise_counts(kit: ShardKit) -> None:
+    times = iter([100.0, 101.25, 102.75, 110.0])
+    assert waits_of(kit, 3, lambda: next(times)) == [1.0, 1.0, 0.25]
+
+
+def test_tokens_for_nothing_do_not_prolong_a_wait(kit: ShardKit) -> None:
+    times = iter([100.0, 100.4, 100.8, 101.2, 101.6])
+    waits = waits_of(kit, 1.5, lambda: next(times), token=True)
+    assert waits == pytest.approx([1.0, 1.0, 0.7, 0.3])
+
+
+def test_a_wait_ends_though_nothing_is_pushed(face: Face) -> None:
+    jobs = face.kit.list("jobs", component="many", shard_size=3)
+    for seconds in (0.05, 0.2):
+        before = time.monotonic()
+        assert face.run(jobs.blpop(seconds)) is None
+        assert time.monotonic() - before >= seconds - 0.02

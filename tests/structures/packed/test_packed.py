@@ -1,0 +1,571 @@
+"""Packed records on real servers: one, many, and both faces."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from random import Random
+from typing import Any, cast
+
+import pytest
+from faces import Face, faced, holder, keys_of
+
+import shardkit
+from shardkit import AsyncShardKit, ShardKit, ShardMap
+from shardkit.errors import InvalidArgumentError, ParameterMismatchError, ShardErrors
+from shardkit.local import LocalServer
+from shardkit.operations.operation import Operation
+from shardkit.structures.packed import base
+from shardkit.structures.packed.aggregates import Group, Totals
+from shardkit.structures.packed.records import PackedRecords
+
+COMPONENTS = ("one", "many", "few", "both")
+FIELDS = {"country": "u8", "score": "i16", "height": "f32", "code": "bytes3"}
+ZEROS = {"country": 0, "score": 0, "height": 0.0, "code": b"\0\0\0"}
+
+
+@pytest.fixture(params=COMPONENTS)
+def users(request: pytest.FixtureRequest, face: Face) -> Any:
+    return face.kit.packed("users", component=request.param, fields=FIELDS, shard_size=16)
+
+
+@pytest.fixture
+def few(kit: ShardKit) -> Any:
+    return kit.packed("users", component="many", fields=FIELDS, shard_size=16)
+
+
+# ---- what is written is read
+
+
+def test_a_record_is_written_and_read(face: Face, users: Any) -> None:
+    record = {"country": 5, "score": -3, "height": 1.75, "code": b"abc"}
+    assert face.run(users.get(100)) == ZEROS
+    assert face.run(users.set(100, record)) is None
+    assert face.run(users.get(100)) == record
+    assert face.run(users.get_field(100, "height")) == 1.75
+    assert face.run(users.get(99)) == face.run(users.get(101)) == ZEROS
+    assert face.run(users.get_field(10**12, "score")) == 0
+
+
+def test_some_fields_leave_the_others_as_they_are(face: Face, users: Any) -> None:
+    face.run(users.set(7, country=1, score=2, height=3.0, code=b"xyz"))
+    face.run(users.set(7, score=-2))
+    face.run(users.set(7, {"code": b"new"}, height=0.5))
+    assert face.run(users.get(7)) == {"country": 1, "score": -2, "height": 0.5, "code": b"new"}
+    face.run(users.set(8, country=9))
+    assert face.run(users.get(8)) == ZEROS | {"country": 9}
+
+
+def test_many_records_are_written_and_read(face: Face, users: Any) -> None:
+    random = Random(43)
+    records = {
+        random.randrange(2000): {
+            "country": n % 256,
+            "score": -n,
+            "height": n / 2,
+            "code": b"%03d" % n,
+        }
+        for n in range(400)
+    }
+    face.run(users.set_many(records))
+    assert face.run(users.get_many(records)) == records
+    assert face.run(users.get_many(range(2000))) == {n: records.get(n, ZEROS) for n in range(2000)}
+    assert list(face.run(users.get_many([5, 3, 5]))) == [5, 3]
+    assert face.list(users.scan()) == sorted(records.items())
+    assert face.run(users.highest()) == max(records)
+    assert face.run(users.count()) == len(records)
+
+
+def test_many_records_may_be_pairs_and_the_last_of_an_id_holds(face: Face, users: Any) -> None:
+    pairs = [
+        (1, {"country": 1}),
+        (1, {"score": 5}),
+        (1, {"country": 2}),
+        (2, ZEROS | {"country": 3}),
+        (2, {"score": 4}),
+        (3, {"score": 4}),
+        (3, ZEROS | {"country": 7}),
+    ]
+    face.run(users.set_many(pair for pair in pairs))
+    found = face.run(users.get_many([1, 2, 3]))
+    assert [(r["country"], r["score"]) for r in found.values()] == [(2, 5), (3, 4), (7, 0)]
+    face.run(users.set_many({}))
+    face.run(users.set_many([]))
+    assert face.run(users.get_many([])) == {}
+
+
+def test_deleted_records_are_zeros(face: Face, users: Any) -> None:
+    face.run(users.set_many({n: {"country": n} for n in range(1, 100)}))
+    assert face.run(users.delete(50)) is True
+    assert face.run(users.delete(50)) is False
+    assert face.run(users.delete(10**9)) is False
+    assert face.run(users.delete_many([*range(90, 120), 90])) == 10
+    assert face.run(users.count()) == 88
+    assert face.run(users.highest()) == 89
+    assert [n for n, _ in face.list(users.scan())] == [*range(1, 50), *range(51, 90)]
+
+
+def test_deleting_creates_nothing(kit: ShardKit, few: Any) -> None:
+    assert few.delete_many([1, 2, 10**6]) == 0
+    assert keys_of(kit, "many") == set()
+    few.set(1, country=1)
+    other = kit.packed("users", component="many", fields=FIELDS, shard_size=16)
+    assert other.delete_many([1, 10**6]) == 1
+    assert keys_of(kit, "many") == {"users:meta", "users:parts", "users:0"}
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4])
+def test_narrow_records_share_a_byte(face: Face, bits: int) -> None:
+    records = face.kit.packed("n", component="many", fields={"n": f"u{bits}"}, shard_size=24)
+    random = Random(bits)
+    wanted = {random.randrange(500): random.randrange(1, 2**bits) for _ in range(120)}
+    face.run(records.set_many({k: {"n": v} for k, v in wanted.items()}))
+    assert face.list(records.scan()) == [(k, {"n": v}) for k, v in sorted(wanted.items())]
+    assert {k: r["n"] for k, r in face.run(records.get_many(wanted)).items()} == wanted
+    assert face.run(records.count()) == len(wanted)
+    assert face.run(records.highest()) == max(wanted)
+    row = {k: {"n": 1} for k in range(3, 90)}
+    face.run(records.set_many(row))
+    assert face.run(records.get_many(row)) == row
+    assert face.run(records.delete_many(range(10, 20))) == 10
+    groups = face.run(records.group_by("n"))
+    left = wanted | dict.fromkeys(row, 1)
+    assert {value: group.count for value, group in groups.items()} == {
+        value: sum(left[k] == value for k in left if k not in range(10, 20))
+        for value in sorted({left[k] for k in left if k not in range(10, 20)})
+    }
+
+
+def test_the_servers_bitfield_works_on_the_same_data(kit: ShardKit) -> None:
+    fields = {"country": "u8", "score": "i12", "flag": "u1"}
+    records = kit.packed("r", component="many", fields=fields, shard_size=16)
+    records.set(21, country=5, score=-3, flag=True)
+    key, bit = records.place(21)
+    assert (key, bit) == ("r:1", 5 * 24)
+    client = holder(kit, "many", key)
+    field = client.bitfield(key).get("u8", bit).get("i12", bit + 8).get("u1", bit + 20)
+    assert field.execute() == [5, -3, 1]
+    client.bitfield(key).set("i12", bit + 8, 77).execute()
+    assert records.get(21) == {"country": 5, "score": 77, "flag": 1}
+
+
+# ---- counters
+
+
+def test_integers_are_added_to(face: Face, users: Any) -> None:
+    assert face.run(users.incr(3, "score")) == 1
+    assert face.run(users.incr(3, "score", -5)) == -4
+    assert face.run(users.incr_many({3: 1, 4: 7, 40: 2}, "score")) == {3: -3, 4: 7, 40: 2}
+    assert face.run(users.incr_many({}, "score")) == {}
+    assert face.run(users.get(40)) == ZEROS | {"score": 2}
+
+
+@pytest.mark.parametrize(
+    ("field", "start", "by", "wrap", "sat"),
+    [
+        ("country", 250, 10, 4, 255),
+        ("country", 3, -5, 254, 0),
+        ("score", 32767, 1, -32768, 32767),
+        ("score", -32768, -1, 32767, -32768),
+    ],
+)
+def test_overflow_wraps_saturates_or_fails(
+    few: Any, field: str, start: int, by: int, wrap: int, sat: int
+) -> None:
+    for overflow, result in (("wrap", wrap), ("sat", sat), ("fail", None)):
+        few.set(1, **{field: start})
+        assert few.incr(1, field, by, overflow) == result
+        assert few.get_field(1, field) == (start if result is None else result)
+
+
+def test_no_concurrent_increment_is_lost(shard_map: ShardMap, kit: ShardKit) -> None:
+    def work() -> None:
+        with shardkit.connect(shard_map) as own:
+            records = own.packed("c", component="many", fields={"a": "u12", "b": "u20"})
+            for n in range(100):
+                records.incr(n % 3, "a")
+                records.incr_many({0: 1, 1: 2}, "b")
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    records = kit.packed("c", component="many", fields={"a": "u12", "b": "u20"})
+    found = records.get_many(range(3))
+    assert [(r["a"], r["b"]) for r in found.values()] == [(136, 400), (132, 800), (132, 0)]
+
+
+# ---- aggregates
+
+
+def test_groups_are_those_of_the_records(face: Face, users: Any) -> None:
+    records = {
+        n: {"country": n % 5, "score": -n, "height": n / 4, "code": b"%03d" % (n % 2)}
+        for n in range(1, 700, 3)
+    }
+    face.run(users.set_many(records))
+
+    def expected(ids: Any, by: tuple[str, ...]) -> Any:
+        groups: dict[Any, list[int]] = {}
+        for n in ids:
+            if n in records:
+                groups.setdefault(tuple(records[n][name] for name in by), []).append(n)
+        return {
+            key: Group(
+                len(its),
+                {
+                    "score": Totals(-sum(its), -max(its), -min(its)),
+                    "height": Totals(sum(its) / 4, min(its) / 4, max(its) / 4),
+                },
+            )
+            for key, its in groups.items()
+        }
+
+    of = ["score", "height"]
+    some = [*range(0, 900, 2), 4, 10**9]
+    for ids in (None, some):
+        wanted = records if ids is None else some
+        found = face.run(users.group_by("country", of=of, ids=ids))
+        assert {(key,): group for key, group in found.items()} == expected(wanted, ("country",))
+        both = face.run(users.group_by("country", "code", of=of, ids=ids))
+        assert both == expected(wanted, ("country", "code"))
+        assert face.run(users.aggregate(*of, ids=ids)) == expected(wanted, ())[()]
+    assert face.run(users.count(ids=iter(some))) == sum(n in records for n in some)
+
+
+def test_what_is_not_there_counts_nothing(face: Face, users: Any) -> None:
+    for ids in (None, [], [1, 2]):
+        assert face.run(users.aggregate("score", ids=ids)) == Group(0, {})
+        assert face.run(users.group_by("country", ids=ids)) == {}
+        assert face.run(users.count(ids=ids)) == 0
+    assert face.run(users.highest()) is None
+    assert face.list(users.scan()) == []
+    assert face.run(users.clear()) is False
+
+
+def test_readers_create_nothing(kit: ShardKit, few: Any) -> None:
+    few.get(1), few.get_many([1]), few.count(), few.highest(), list(few.scan()), few.expire(9)
+    assert keys_of(kit, "many") == set()
+
+
+def test_flags_are_counted_by_their_servers(face: Face) -> None:
+    flags = face.kit.packed("seen", component="many", fields="flag", shard_size=64)
+    face.run(flags.set_many({n: {"flag": n % 3 == 0} for n in range(1000)}))
+    assert face.run(flags.count()) == face.run(flags.count("flag")) == 334
+    assert face.run(flags.count(ids=range(10))) == 4
+    some = face.kit.packed("more", component="many", fields={"n": "u7", "on": "u1"}, shard_size=64)
+    face.run(some.set_many({n: {"n": 1, "on": n % 4 == 0} for n in range(100)}))
+    assert face.run(some.count("on")) == 25
+    assert face.run(some.count("on", range(10))) == 3
+    assert face.run(some.count()) == 100
+
+
+@pytest.mark.parametrize("width", [3, 5, 7])
+def test_no_record_is_cut_by_the_end_of_a_block(
+    monkeypatch: pytest.MonkeyPatch, face: Face, width: int
+) -> None:
+    monkeypatch.setattr(base, "BLOCK", 16)
+    monkeypatch.setattr(base, "BLOCKS_AT_ONCE", 50)
+    fields = {"n": f"bytes{width}"}
+    records = face.kit.packed("w", component="few", fields=fields, shard_size=21)
+    wanted = {n: {"n": b"%0*d" % (width, n)} for n in range(0, 200, 2)}
+    face.run(records.set_many(wanted))
+    assert face.list(records.scan()) == list(wanted.items())
+    assert face.run(records.highest()) == 198
+    assert face.run(records.count()) == 100
+    if width <= 8:
+        groups = face.run(records.group_by("n"))
+        assert {key: group.count for key, group in groups.items()} == {
+            record["n"]: 1 for record in wanted.values()
+        }
+
+
+def test_a_part_that_is_missing_or_short_is_zeros(kit: ShardKit, few: Any) -> None:
+    few.set_many({n: {"country": 1} for n in range(64)})
+    holder(kit, "many", "users:0").delete("users:0")
+    client = holder(kit, "many", "users:2")
+    client.set("users:2", client.getrange("users:2", 0, 44))  # four records and a half
+    assert few.count() == 16 + 5 + 16
+    assert [n for n, _ in few.scan()] == [*range(16, 37), *range(48, 64)]
+    assert few.get_field(37, "country") == few.get_field(3, "country") == 0
+    assert few.aggregate("country").of["country"] == Totals(37, 1, 1)
+    client.delete("users:2")
+    holder(kit, "many", "users:3").delete("users:3")
+    assert few.highest() == 31
+
+
+# ---- parts
+
+
+def test_a_part_is_created_at_full_length_and_written_down(kit: ShardKit, few: Any) -> None:
+    few.set(1000, country=1)
+    assert keys_of(kit, "many") == {"users:meta", "users:parts", "users:62"}
+    assert holder(kit, "many", "users:62").strlen("users:62") == few.part_bytes == 160
+    assert holder(kit, "many", "users:parts").smembers("users:parts") == {b"62"}
+
+
+def test_a_part_that_exists_is_lengthened_and_keeps_what_it_holds(kit: ShardKit, few: Any) -> None:
+    data = bytes(range(1, 161))
+    holder(kit, "many", "users:0").set("users:0", data)
+    holder(kit, "many", "users:1").set("users:1", data[:25])
+    few.set_many({0: {"country": 99}, 16: {"country": 99}})
+    assert holder(kit, "many", "users:0").get("users:0") == b"c" + data[1:]
+    assert holder(kit, "many", "users:1").get("users:1") == b"c" + data[1:25] + bytes(135)
+
+
+CREATING = """
+import sys, shardkit
+from shardkit import ShardMap
+start, text = int(sys.argv[1]), sys.argv[2]
+with shardkit.connect(ShardMap.parse(text)) as kit:
+    records = kit.packed("p", component="own_shards", fields={"a": "u16", "b": "u5"}, shard_size=32)
+    sys.stdin.readline()
+    for n in range(start, 1600, 2):
+        records.set(n * 7919 % 1600, a=n + 1)
+        records.incr(n * 7919 % 1600, "b", 3)
+"""
+
+
+def test_two_processes_create_the_same_parts_and_lose_nothing(
+    own_server: LocalServer, own_map: ShardMap
+) -> None:
+    shards = [{"port": own_server.port, "db": n} for n in (1, 2, 3, 4)]
+    text = json.dumps({"components": {"own_shards": {"shards": shards}}})
+    processes = [
+        subprocess.Popen([sys.executable, "-c", CREATING, str(start), text], stdin=subprocess.PIPE)
+        for start in (0, 1)
+    ]
+    for process in processes:
+        process.communicate(b"go\n", timeout=60)
+        assert process.returncode == 0
+    with shardkit.connect(own_map) as kit:
+        records = kit.packed(
+            "p", component="own_shards", fields={"a": "u16", "b": "u5"}, shard_size=32
+        )
+        assert dict(records.scan()) == {n * 7919 % 1600: {"a": n + 1, "b": 3} for n in range(1600)}
+        assert {
+            holder(kit, "own_shards", key).strlen(key) for key in map("p:{}".format, range(50))
+        } == {records.part_bytes}
+
+
+def test_a_part_takes_what_its_length_says_whatever_comes_first(
+    own_server: LocalServer, own_map: ShardMap
+) -> None:
+    """A string that grew would take up to twice its length."""
+    with shardkit.connect(own_map) as kit, own_server.client() as client:
+        records = kit.packed("r", component="own", fields={"a": "u8", "b": "u8"})
+        assert records.shard_size == 16376
+        for n in (3, 9000, 16375, 8000, 0, 5):
+            records.set(n, a=1)
+        assert client.strlen("r:0") == 32752
+        assert client.memory_usage("r:0") <= 32768 + 120
+
+
+@pytest.mark.parametrize("face", ["blocking"], indirect=True)
+def test_one_exchange_writes_neighbours_and_others(face: Face, kit: ShardKit) -> None:
+    records = kit.packed("r", component="one", fields={"a": "u8", "b": "u8"}, shard_size=1000)
+    records.set(0, a=1)
+    steps = records.deferred.set_many(
+        {n: {"a": 1, "b": n % 256} for n in (5, 6, 7, 9, 11, 1005, 1007)}
+    )
+    [written] = cast("Any", next(steps))  # what it is known not to have comes first
+    assert written.args == ("SADD", "r:parts", 1)
+    batch: Any = steps.send([1])
+    assert [command.args[:2] for command in batch] == [
+        ("BITFIELD", "r:1"),
+        ("SETRANGE", "r:0"),
+        ("BITFIELD", "r:0"),
+        ("BITFIELD", "r:1"),
+    ]
+    steps.close()
+
+
+# ---- parameters
+
+
+def test_other_parameters_are_refused(face: Face, kit: ShardKit) -> None:
+    kit.packed("users", component="many", fields=FIELDS).set(1, country=1)
+    for options in (
+        {"fields": FIELDS, "shard_size": 16},
+        {"fields": {**FIELDS, "country": "u16"}},
+        {"fields": dict(reversed(FIELDS.items()))},
+    ):
+        wrong = face.kit.packed("users", component="many", **options)
+        for call in (
+            lambda wrong=wrong: face.run(wrong.get(1)),
+            lambda wrong=wrong: face.run(wrong.set(1, country=1)),
+            lambda wrong=wrong: face.run(wrong.incr(1, "score")),
+            lambda wrong=wrong: face.run(wrong.delete(1)),
+            lambda wrong=wrong: face.run(wrong.aggregate()),
+            lambda wrong=wrong: face.run(wrong.aggregate(ids=[1])),
+            lambda wrong=wrong: face.list(wrong.scan()),
+            lambda wrong=wrong: face.run(wrong.clear()),
+        ):
+            with pytest.raises(ParameterMismatchError, match="users:meta"):
+                call()
+    assert kit.packed("users", component="many", fields=FIELDS).parameters == {
+        "kind": "packed",
+        "fields": "country:u8,score:i16,height:f32,code:bytes3",
+        "shard_size": "3272",
+    }
+
+
+def test_what_was_cleared_is_gone_and_can_be_made_anew(face: Face, kit: ShardKit) -> None:
+    users = face.kit.packed("users", component="many", fields=FIELDS, shard_size=16)
+    face.run(users.set_many({n: {"country": 1} for n in range(100)}))
+    assert face.run(users.clear()) is True
+    assert keys_of(kit, "many") == set()
+    assert face.run(users.count()) == 0
+    face.run(users.set(3, country=1))
+    assert face.run(users.count()) == 1
+    assert face.run(users.clear()) is True
+    other = face.kit.packed("users", component="many", fields="postal")
+    face.run(other.set(1, postal=20095))
+    assert face.run(other.get(1)) == {"postal": 20095}
+
+
+def test_everything_expires(kit: ShardKit, few: Any) -> None:
+    few.set_many({n: {"country": 1} for n in range(40)})
+    assert few.expire(100) is True
+    for key in keys_of(kit, "many"):
+        assert 0 < holder(kit, "many", key).ttl(key) <= 100
+    with pytest.raises(InvalidArgumentError, match="seconds=0"):
+        few.expire(0)
+
+
+# ---- bad input: refused before anything is written
+
+
+@pytest.mark.parametrize("bad", [-1, "7", b"7", 1.0, None, True, 2**63])
+def test_ids_are_integers_from_0(kit: ShardKit, few: Any, bad: Any) -> None:
+    calls: list[Callable[[], Any]] = [
+        lambda: few.set(bad, country=1),
+        lambda: few.set_many({1: {"country": 1}, bad: {"country": 1}} if bad != 1 else {bad: {}}),
+        lambda: few.set_many([(2, {"country": 1}), (bad, {"country": 1})]),
+        lambda: few.get(bad),
+        lambda: few.get_many([1, bad]),
+        lambda: few.get_field(bad, "score"),
+        lambda: few.incr(bad, "score"),
+        lambda: few.incr_many({2: 1, bad: 1}, "score"),
+        lambda: few.delete(bad),
+        lambda: few.delete_many([1, bad]),
+        lambda: few.aggregate(ids=[1, bad]),
+        lambda: few.place(bad),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidArgumentError, match="users: "):
+            call()
+    assert keys_of(kit, "many") == set()
+
+
+def test_what_does_not_fit_is_refused_and_nothing_is_written(kit: ShardKit, few: Any) -> None:
+    calls: list[Callable[[], Any]] = [
+        lambda: few.set(1, country=256),
+        lambda: few.set(1),
+        lambda: few.set(1, {}),
+        lambda: few.set(1, {"country": 1, "nothing": 2}),
+        lambda: few.set_many({1: {"country": 1}, 2: {"score": "x"}}),
+        lambda: few.set_many({1: None}),
+        lambda: few.set_many([1, 2]),
+        lambda: few.set_many([(1, {"country": 1}, 2)]),
+        lambda: few.get_field(1, "nothing"),
+        lambda: few.incr(1, "height"),
+        lambda: few.incr(1, "nothing"),
+        lambda: few.incr(1, "score", 1.5),
+        lambda: few.incr(1, "score", 2**63),
+        lambda: few.incr(1, "score", 1, "clip"),
+        lambda: few.incr_many([1, 2], "score"),
+        lambda: few.count("score"),
+        lambda: few.count("nothing"),
+        lambda: few.group_by(),
+        lambda: few.group_by("height"),
+        lambda: few.group_by("country", of="score"),
+        lambda: few.aggregate("code"),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidArgumentError, match="users: "):
+            call()
+    assert keys_of(kit, "many") == set()
+
+
+@pytest.mark.parametrize("size", [0, -8, "16", 1.5, True, 2**33, 12])
+def test_parts_have_whole_bytes_and_a_size_that_a_server_takes(kit: ShardKit, size: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="shard_size"):
+        kit.packed("f", component="many", fields="flag", shard_size=size)
+    with pytest.raises(InvalidArgumentError, match="name="):
+        kit.packed("", component="many", fields="flag")
+
+
+def test_default_parts_fit_the_allocators_sizes(kit: ShardKit) -> None:
+    for fields, size in [
+        ("flag", 262_016),
+        ({"a": "u4"}, 65_504),
+        ({"a": "u8"}, 32_752),
+        ("postal", 10_912),
+        ({"a": "bytes1024"}, 24),
+    ]:
+        records = kit.packed("f", component="many", fields=fields)  # type: ignore[arg-type]
+        assert records.shard_size == size
+        assert 24_000 < records.part_bytes <= 2**15 - 16
+
+
+@pytest.mark.parametrize("fields", [{"protocol": 3, "decode_responses": True}, {"protocol": 2}])
+def test_entries_may_say_how_their_users_want_replies(
+    shard_map: ShardMap, face: Face, fields: dict[str, Any]
+) -> None:
+    shards = shard_map.components["few"].shards
+    entries = [{**shard.fields, **fields} for shard in shards]
+    spoken = ShardMap.parse(json.dumps({"components": {"few": {"shards": entries}}}))
+    with faced("awaiting" if face.runner else "blocking", spoken) as other:
+        users = other.kit.packed("users", component="few", fields=FIELDS, shard_size=16)
+        records = {n: ZEROS | {"country": n % 256, "code": b"\xff\x00\xfe"} for n in range(300)}
+        other.run(users.set_many(records))
+        assert other.run(users.get_many(records)) == records
+        assert dict(other.list(users.scan())) == records
+        assert len(other.run(users.group_by("country"))) == 256
+        assert other.run(users.incr(1, "score", -7)) == -7
+        assert other.run(users.delete(1)) is True
+
+
+# ---- failures, and operations together
+
+
+def test_a_failed_shard_is_named_and_others_are_written(
+    own_server: LocalServer, own_map: ShardMap
+) -> None:
+    with shardkit.connect(own_map) as kit, own_server.client() as client:
+        records = kit.packed("f", component="own", fields="postal", shard_size=16)
+        records.set(1, postal=1)
+        client.set("f:1", "x")
+        client.delete("f:1")
+        client.rpush("f:1", "not a string")
+        with pytest.raises(ShardErrors, match="own"):
+            records.set_many({2: {"postal": 2}, 17: {"postal": 3}})
+        assert records.get(2) == {"postal": 2}
+        client.delete("f:1")
+        records.set_many({17: {"postal": 3}})
+        assert client.strlen("f:1") == records.part_bytes
+
+
+def test_deferred_operations_go_together(kit: ShardKit) -> None:
+    records: PackedRecords[Any] = kit.packed("t", component="many", fields="postal")
+    records.set(1, postal=5)
+
+    def twice(record_id: int) -> Operation[int]:
+        value = yield from records.deferred.get_field(record_id, "postal")
+        yield from records.deferred.set(record_id, postal=2 * value)
+        return int(2 * value)
+
+    assert kit.together(twice(1), twice(2)) == [10, 0]
+    assert kit.together(records.deferred.get(1)) == [{"postal": 10}]
+
+
+async def test_tasks_write_at_the_same_time(akit: AsyncShardKit) -> None:
+    records = akit.packed("t", component="many", fields={"n": "u16"}, shard_size=8)
+    await asyncio.gather(*(records.set(n, n=n + 1) for n in range(200)))
+    assert [record["n"] async for _, record in records.scan()] == list(range(1, 201))

@@ -1,0 +1,363 @@
+"""Fields, formats, plans and tallies of packed records: pure, without a server."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardkit.errors import InvalidArgumentError
+from shardkit.structures.packed import plain_aggregates
+from shardkit.structures.packed.addressing import Grid
+from shardkit.structures.packed.aggregates import Group, Totals
+from shardkit.structures.packed.field_types import Choice, Kind, kind_of
+from shardkit.structures.packed.plain_aggregates import PlainTally, tally
+from shardkit.structures.packed.record_format import RecordFormat
+
+SIZES = Choice(["S", "M", "L"], bits=2)
+
+KINDS: st.SearchStrategy[str | Kind] = st.one_of(
+    st.integers(1, 63).map("u{}".format),
+    st.integers(2, 64).map("i{}".format),
+    st.sampled_from(["f16", "f32", "f64", "lat16", "lon24", SIZES]),
+    st.integers(1, 12).map("bytes{}".format),
+)
+
+
+def values_of(kind: Kind) -> st.SearchStrategy[Any]:
+    """Values of a kind that come back as they were given."""
+    if kind.counts:
+        low = -(2 ** (kind.bits - 1)) if kind.signed else 0
+        return st.integers(low, low + 2**kind.bits - 1)
+    if kind.text.startswith("f"):
+        return st.floats(width=kind.bits, allow_nan=False).map(  # type: ignore[arg-type]
+            lambda number: number + 0.0
+        )
+    if kind.text.startswith("bytes"):
+        return st.binary(min_size=kind.bits // 8, max_size=kind.bits // 8)
+    if isinstance(kind, Choice):
+        return st.sampled_from([None, *kind.names])
+    return st.integers(0, 2**kind.bits - 1).map(kind.decode)
+
+
+@st.composite
+def formats(draw: st.DrawFn, most: int = 5) -> RecordFormat:
+    kinds = draw(st.lists(KINDS, min_size=1, max_size=most))
+    return RecordFormat({f"f{n}": kind for n, kind in enumerate(kinds)})
+
+
+def records_of(form: RecordFormat) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries({name: values_of(slot.kind) for name, slot in form.slots.items()})
+
+
+@given(st.data())
+def test_a_record_comes_back_as_it_was_packed(data: st.DataObject) -> None:
+    form = data.draw(formats())
+    record = data.draw(records_of(form))
+    packed = form.encode(record)
+    assert len(packed) == form.size
+    assert form.decode(packed) == record
+    assert form.unpack(form.pack(record)) == record
+
+
+@given(st.data())
+def test_zeros_stand_for_what_was_never_written(data: st.DataObject) -> None:
+    form = data.draw(formats())
+    zeros = form.decode(bytes(form.size))
+    assert form.pack(zeros) == 0
+    assert set(map(type, zeros.values())) <= {int, float, bytes, type(None)}
+
+
+@pytest.mark.parametrize(
+    ("fields", "bits"),
+    [
+        ({"a": "u1"}, 1),
+        ({"a": "u2"}, 2),
+        ({"a": "u1", "b": "u2"}, 4),
+        ({"a": "u4"}, 4),
+        ({"a": "u5"}, 8),
+        ({"a": "u8", "b": "u8"}, 16),
+        ({"a": "u24"}, 24),
+        ({"a": "i32"}, 32),
+        ({"a": "u8", "b": "i12", "c": "u1"}, 24),
+        ({"a": "bytes1024"}, 8192),
+        ("flag", 1),
+        ("postal", 24),
+        ("position16", 32),
+        ("position24", 48),
+    ],
+)
+def test_records_take_1_2_or_4_bits_or_whole_bytes(fields: Any, bits: int) -> None:
+    assert RecordFormat(fields).bits == bits
+
+
+def test_bits_are_numbered_as_bitfield_numbers_them() -> None:
+    form = RecordFormat({"country": "u8", "score": "i12", "flag": "u1"})
+    assert form.encode({"country": 5, "score": -3, "flag": True}).hex() == "05ffd8"
+    assert form.text == "country:u8,score:i12,flag:u1"
+
+
+def test_degrees_come_back_within_half_a_cell_and_the_precision_is_stated() -> None:
+    coarse, fine = RecordFormat("position16"), RecordFormat("position24")
+    assert {k: round(v) for k, v in coarse.precision().items()} == {"lat": 306, "lon": 612}
+    assert {k: round(v, 1) for k, v in fine.precision().items()} == {"lat": 1.2, "lon": 2.4}
+    for form in (coarse, fine):
+        for lat, lon in [(52.52, 13.405), (-90, -180), (90, 180), (0, 0), (-33.86, 151.21)]:
+            found = form.decode(form.encode({"lat": lat, "lon": lon}))
+            for name, wanted in (("lat", lat), ("lon", lon)):
+                assert abs(found[name] - wanted) * 111_320 <= form.precision()[name] / 2 * 1.001
+    assert coarse.decode(bytes(4)) == {"lat": None, "lon": None}
+
+
+def test_names_can_be_appended_to_a_choice() -> None:
+    old = RecordFormat({"size": SIZES, "more": "u6"})
+    with_more = Choice(["S", "M", "L"][:2], bits=2)
+    assert old.text == RecordFormat({"size": with_more, "more": "u6"}).text
+    assert with_more.decode(3) == "#3"
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({}, "fields={}"),
+        (None, "fields=None"),
+        ("location", "one of flag, postal"),
+        (["u8"], "give a mapping"),
+        ({"a": "u64"}, "field 'a' is declared as 'u64'"),
+        ({"a": "u0"}, "'u0'"),
+        ({"a": "i1"}, "'i1'"),
+        ({"a": "f8"}, "'f8'"),
+        ({"a": "bytes2000"}, "'bytes2000'"),
+        ({"a": 8}, "declared as 8"),
+        ({"a b": "u8"}, "field 'a b'"),
+        ({1: "u8"}, "field 1"),
+        ({"a": "bytes1024", "b": "u1"}, "8,193 bits"),
+    ],
+)
+def test_fields_that_cannot_be_are_refused(fields: Any, said: str) -> None:
+    with pytest.raises(InvalidArgumentError) as refused:
+        RecordFormat(fields, "users")
+    assert said in str(refused.value)
+    assert "users" in str(refused.value)
+
+
+@pytest.mark.parametrize("args", [([],), ("SML",), ([1, 2],), (["a", "a"],), (["a"] * 4, 1)])
+def test_choices_that_cannot_be_are_refused(args: Any) -> None:
+    with pytest.raises(InvalidArgumentError):
+        Choice(*args)
+    with pytest.raises(InvalidArgumentError):
+        Choice(["a"], bits=0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "range_"),
+    [
+        ("u8", 256, "0 to 255"),
+        ("u8", -1, "0 to 255"),
+        ("u8", True, "0 to 255"),
+        ("u8", "7", "0 to 255"),
+        ("u8", 1.0, "0 to 255"),
+        ("u1", 2, "0 to 1"),
+        ("i8", 128, "-128 to 127"),
+        ("i8", None, "-128 to 127"),
+        ("i64", 2**63, "9,223,372,036,854,775,807"),
+        ("f16", 70000.0, "-65504 to 65504"),
+        ("f32", 1e39, "3.40282e+38"),
+        ("f64", 10**400, "1.79769e+308"),
+        ("f64", float("nan"), "a number"),
+        ("f64", "1.0", "a number"),
+        ("f64", None, "a number"),
+        ("bytes3", b"ab", "3 bytes"),
+        ("bytes3", "abc", "3 bytes"),
+        ("lat16", 90.1, "-90 to 90"),
+        ("lon16", float("nan"), "-180 to 180"),
+        ("lon16", "13.4", "-180 to 180"),
+        (SIZES, "XL", "one of ('S', 'M', 'L')"),
+        (SIZES, ["S"], "one of"),
+    ],
+)
+def test_values_that_do_not_fit_are_refused_by_field_value_and_range(
+    kind: Any, value: Any, range_: str
+) -> None:
+    form = RecordFormat({"some": "u8", "field": kind}, "users")
+    with pytest.raises(InvalidArgumentError) as refused:
+        form.pack({"field": value})
+    assert str(refused.value).startswith("users: field=")
+    assert range_ in str(refused.value)
+
+
+def test_records_that_are_none_are_refused() -> None:
+    form = RecordFormat({"a": "u8"}, "users")
+    for record in ({}, None, 5, {"b": 1}):
+        with pytest.raises(InvalidArgumentError, match="users: "):
+            form.pack(record)  # type: ignore[arg-type]
+    for data in (b"", b"ab", "a"):
+        with pytest.raises(InvalidArgumentError, match="1 bytes"):
+            form.decode(data)  # type: ignore[arg-type]
+
+
+# ---- plans
+
+
+@given(
+    st.sampled_from([1, 2, 4, 8, 16, 24, 72]),
+    st.lists(st.integers(0, 200), max_size=60),
+    st.sampled_from([8, 16, 64]),
+)
+def test_what_is_written_is_what_is_read(bits: int, ids: list[int], shard_size: int) -> None:
+    grid = Grid(bits, shard_size)
+    records = {n: (n * 2654435761 + 1) % (1 << bits) for n in ids}
+    parts: dict[int, int] = {}
+    whole = 8 * grid.part_bytes
+    for part, commands in grid.writes(records, {}).items():
+        assert len(commands) <= len(records)
+        for name, *args in commands:
+            if name == "SETRANGE":
+                args = ["SET", f"u{8 * len(args[1])}", 8 * args[0], int.from_bytes(args[1])]  # type: ignore
+            for n in range(0, len(args), 4):
+                size, offset, value = int(str(args[n + 1])[1:]), args[n + 2], args[n + 3]
+                shift = whole - int(offset) - size
+                before = parts.get(part, 0)
+                assert before >> shift & ((1 << size) - 1) == 0
+                parts[part] = before | int(value) << shift
+    found: dict[int, int] = {}
+    for run in grid.runs(ids):
+        data = parts.get(run.part, 0).to_bytes(grid.part_bytes)[run.first : run.last + 1]
+        found |= dict(grid.found(run, data.rstrip(b"\0")))
+    assert found == records
+
+
+def test_neighbours_are_joined() -> None:
+    grid = Grid(16, 1000)
+    row = {n: n for n in (4, 5, 6, 9)}
+    assert grid.writes(row, {}) == {
+        0: [
+            ("SETRANGE", 8, bytes([0, 4, 0, 5, 0, 6])),
+            ("BITFIELD", "SET", "u16", 144, 9),
+        ]
+    }
+    [run, other] = grid.runs([4, 5, 9, 9, 500])
+    assert run == (0, 8, 19, [4, 5, 9])
+    assert other.ids == [500]
+    flags = Grid(1, 1000).writes(dict.fromkeys(range(5, 30), 1), {})
+    assert flags == {
+        0: [
+            ("SETRANGE", 1, b"\xff\xff"),
+            ("BITFIELD", "SET", "u3", 5, 7, "SET", "u6", 24, 63),
+        ]
+    }
+
+
+# ---- tallies: with arrays and without, against what a loop finds
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_both_tallies_find_what_a_loop_finds(data: st.DataObject) -> None:
+    form = data.draw(formats())
+    names = list(form.slots)
+    keys = [name for name in names if form.slots[name].kind.groups]
+    by = data.draw(st.lists(st.sampled_from(keys), unique=True, max_size=3)) if keys else []
+    while sum(form.slots[name].kind.bits for name in by) > 64:
+        by.pop()
+    adds = [name for name in names if form.slots[name].kind.adds]
+    of = data.draw(st.lists(st.sampled_from(adds), unique=True, max_size=2)) if adds else []
+    some = data.draw(st.lists(records_of(form), max_size=6))
+    blocks = data.draw(st.lists(st.lists(st.sampled_from([None, *some]), max_size=20), max_size=3))
+
+    expected: dict[Any, list[dict[str, Any]]] = {}
+    for record in (record for block in blocks for record in block):
+        if record is not None and form.pack(record):
+            expected.setdefault(tuple(record[name] for name in by), []).append(record)
+    grid = Grid(form.bits, 8)
+    found = tally("users", form, grid, by, of)
+    plain = PlainTally(form, grid, found.by, found.of)
+    assert type(found) is not PlainTally
+    for block in blocks:
+        packed = grid.joined([form.pack(record) if record else 0 for record in block])
+        found.add(packed)
+        plain.add(packed)
+    for groups in (found.groups(), plain.groups()):
+        assert {key: group.count for key, group in groups.items()} == {
+            key: len(group) for key, group in expected.items()
+        }
+        for key, group in groups.items():
+            for name, totals in group.of.items():
+                values = [record[name] for record in expected[key]]
+                assert (totals.min, totals.max) == (min(values), max(values))
+                if form.slots[name].kind.counts:
+                    assert totals.sum == sum(values)
+                    assert type(totals.sum) is int
+                else:
+                    near = pytest.approx(sum(values), rel=1e-9, abs=1e-290, nan_ok=True)
+                    assert totals.sum == near
+
+
+def test_sums_of_many_large_integers_are_exact() -> None:
+    form = RecordFormat({"a": "i64", "b": "u32"})
+    found = tally("users", form, Grid(form.bits, 8), (), ("a", "b"))
+    least, most = -(2**63), 2**32 - 1
+    found.add(form.encode({"a": least, "b": most}) * 300_000)
+    found.add(form.encode({"a": 2**63 - 1, "b": 1}))
+    assert found.groups() == {
+        (): Group(
+            300_001,
+            {
+                "a": Totals(300_000 * least + 2**63 - 1, least, 2**63 - 1),
+                "b": Totals(300_000 * most + 1, 1, most),
+            },
+        )
+    }
+
+
+def test_without_numpy_it_is_counted_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    monkeypatch.delitem(sys.modules, "shardkit.structures.packed.numpy_aggregates", raising=False)
+    form = RecordFormat({"a": "u8"})
+    found = plain_aggregates.tally("users", form, Grid(8, 8), ["a"], [])
+    assert type(found) is PlainTally
+    text = b"abracadabra\0\0"
+    found.add(text)
+    counts = Counter(text.rstrip(b"\0"))
+    assert found.groups() == {(byte,): Group(n, {}) for byte, n in counts.items()}
+
+
+@pytest.mark.parametrize(
+    ("by", "of", "said"),
+    [
+        (["x"], [], "no field 'x'"),
+        ([], ["x"], "no field 'x'"),
+        (["f"], [], "cannot be grouped by f"),
+        (["b"], [], "72 bits"),
+        ([], ["b"], "cannot be added up"),
+        ([], ["lat"], "cannot be added up"),
+        (["a", "a"], [], "once"),
+    ],
+)
+def test_what_cannot_be_added_up_is_refused(by: list[str], of: list[str], said: str) -> None:
+    form = RecordFormat({"a": "u8", "f": "f32", "b": "bytes9", "lat": "lat16"}, "users")
+    with pytest.raises(InvalidArgumentError, match=said):
+        tally("users", form, Grid(form.bits, 8), by, of)
+
+
+def test_kinds_say_how_they_are_written() -> None:
+    assert repr(kind_of("users", "a", "u8")) == "Unsigned('u8')"
+
+
+def test_the_bytes_of_the_page_are_those_that_were_measured() -> None:
+    root = Path(__file__).parents[3]
+    saved = json.loads((root / "benchmarks" / "results" / "packed.json").read_text())
+    valkey, redis = saved["figures"].values()
+    text = (root / "docs" / "packed.md").read_text(encoding="utf-8")
+    for layout, on_redis in redis.items():
+        row = f"| {layout} | {on_redis['bytes']:.2f} | {valkey[layout]['bytes']:.2f} |"
+        assert row in text
+        if layout.startswith("packed"):
+            assert on_redis["bytes"] <= 2.3
+            assert valkey[layout]["bytes"] <= 2.3

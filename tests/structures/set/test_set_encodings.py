@@ -1,0 +1,119 @@
+"""That parts are as compact as planned, and that it is said when they cannot be. Both servers."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from random import Random
+from typing import Any
+
+import pytest
+from faces import Face, faced
+
+from shardkit import ShardMap, connect
+from shardkit.local import LocalServer
+
+
+@pytest.fixture(params=["blocking", "awaiting"])
+def own(request: pytest.FixtureRequest, own_map: ShardMap) -> Any:
+    with faced(request.param, own_map) as face:
+        yield face
+
+
+def encodings(server: LocalServer, keys: list[str]) -> Counter[str]:
+    with server.client() as client:
+        pipe = client.pipeline(transaction=False)
+        for key in keys:
+            pipe.object("encoding", key)
+        return Counter(reply.decode() for reply in pipe.execute() if reply is not None)
+
+
+def part_keys(ids: Any) -> list[str]:
+    return [ids.part_key(part) for part in range(ids.parts)]
+
+
+def test_every_part_of_a_full_set_of_ids_is_an_intset(
+    own_map: ShardMap, own_server: LocalServer
+) -> None:
+    random = Random(41)
+    with connect(own_map) as kit:
+        ids = kit.set("ids", component="own", total=2**15, members=int)
+        assert ids.sadd_many(random.getrandbits(60) for _ in range(2**15)) == 2**15
+        assert encodings(own_server, part_keys(ids)) == {"intset": 128}
+
+
+def test_a_day_of_visitors_is_all_intsets(own_map: ShardMap, own_server: LocalServer) -> None:
+    random = Random(50)
+    with connect(own_map) as kit:
+        visitors = kit.unique_visitors(component="own", first_day=10_000)
+        day = visitors.visitors()
+        assert visitors.expected() == 2**14
+        assert visitors.visit_many(f"{random.getrandbits(128):032x}" for _ in range(10_000))
+        assert encodings(own_server, part_keys(day)) == {"intset": 40}
+
+
+def test_a_set_that_outgrows_its_plan_still_holds_everything(
+    own_map: ShardMap, own_server: LocalServer
+) -> None:
+    with connect(own_map) as kit:
+        ids = kit.set("ids", component="own", total=1024, members=int)
+        assert ids.sadd_many(range(4 * 1024)) == 4096
+        assert encodings(own_server, part_keys(ids)) == {"hashtable": 4}
+        assert sorted(ids.smembers()) == list(range(4096))
+
+
+def test_parts_of_text_are_compact_where_the_server_can(
+    own_map: ShardMap, own_server: LocalServer
+) -> None:
+    with connect(own_map) as kit:
+        names = kit.set("names", component="own", total=4096, shard_size=128)
+        assert names.sadd_many(f"visitor {n}" for n in range(4096)) == 4096
+        with own_server.client() as client:
+            limit = client.config_get("set-max-listpack-entries")
+        # Redis has a compact form of text sets from 7.2 on.
+        assert encodings(own_server, part_keys(names)) == {"listpack" if limit else "hashtable": 64}
+
+
+# ---- limits
+
+
+def test_parts_larger_than_the_servers_limit_are_logged(
+    own: Face, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, logger="shardkit"):
+        fits = own.kit.set("fits", component="own", total=10, shard_size=512, members=int)
+        own.run(fits.sadd(1))
+        large = own.kit.set("large", component="own", total=10, shard_size=1024, members=int)
+        assert own.run(large.scard()) == 0
+        assert caplog.messages == []
+        own.run(large.sadd(1))
+        own.run(large.sadd(2))
+    [message] = caplog.messages
+    assert message.startswith("large: parts of up to 1024 members are not compact")
+    assert "set-max-intset-entries is 512" in message
+
+
+def test_a_limit_that_was_raised_is_enough(
+    own: Face, own_server: LocalServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with own_server.client() as client:
+        client.config_set("set-max-intset-entries", 1024)
+    large = own.kit.set("large", component="own", total=10, shard_size=1024, members=int)
+    assert own.run(large.sadd(1)) == 1
+    assert caplog.messages == []
+
+
+def test_a_server_that_may_not_be_asked_is_no_obstacle(
+    own: Face, own_server: LocalServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with own_server.client() as client:
+        client.execute_command("ACL", "SETUSER", "default", "-config")
+    large = own.kit.set("large", component="own", total=10, shard_size=1024, members=int)
+    assert own.run(large.sadd(1)) == 1
+    assert caplog.messages == []
+
+
+def test_text_is_measured_by_its_own_limit(own: Face, caplog: pytest.LogCaptureFixture) -> None:
+    names = own.kit.set("names", component="own", total=10, shard_size=512)
+    assert own.run(names.sadd("a")) == 1
+    assert all("set-max-listpack-entries is 128" in message for message in caplog.messages)

@@ -1,0 +1,561 @@
+"""The sharded SET on real servers: one, many, and both faces."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any
+
+import pytest
+from faces import SESSION_ID, Face, faced, holder, keys_of
+
+from shardkit import AsyncShardKit, ShardKit, ShardMap
+from shardkit.errors import (
+    InvalidArgumentError,
+    ParameterMismatchError,
+    ShardErrors,
+)
+from shardkit.operations.operation import Operation, Page
+from shardkit.structures.set.sharded_set import ShardedSet
+
+COMPONENTS = ("one", "many", "few", "both")
+
+
+@pytest.fixture(params=COMPONENTS)
+def ids(request: pytest.FixtureRequest, face: Face) -> Any:
+    return face.kit.set("ids", component=request.param, total=1000, shard_size=50, members=int)
+
+
+# ---- what redis-py's methods of the same names do
+
+
+def test_it_answers_like_a_set_of_redis_py(face: Face, ids: Any) -> None:
+    assert face.run(ids.sadd(1, 2, 3)) == 3
+    assert face.run(ids.sadd(3, 4, 4)) == 1
+    assert face.run(ids.srem(1, 99)) == 1
+    assert face.run(ids.scard()) == 3
+    assert face.run(ids.sismember(2)) is True
+    assert face.run(ids.sismember(1)) is False
+    assert face.run(ids.smismember(1, 2, 2, 3)) == [False, True, True, True]
+    assert sorted(face.list(ids.smembers())) == [2, 3, 4]
+
+
+def test_a_set_that_is_not_there_is_empty_and_stays_away(face: Face, kit: ShardKit) -> None:
+    ids = face.kit.set("ids", component="many", total=10, members=int)
+    assert face.run(ids.scard()) == 0
+    assert face.run(ids.srem(1)) == 0
+    assert face.run(ids.smismember(1, 2)) == [False, False]
+    assert face.list(ids.smembers()) == []
+    assert face.list(ids.sinter(ids)) == []
+    assert face.run(ids.delete()) is False
+    assert face.run(ids.expire(5)) is False
+    assert keys_of(kit, "many") == set()
+
+
+def test_calls_without_members_do_nothing_and_create_nothing(face: Face, kit: ShardKit) -> None:
+    ids = face.kit.set("ids", component="many", total=10, members=int)
+    assert face.run(ids.sadd()) == 0
+    assert face.run(ids.sadd_many([])) == 0
+    assert face.run(ids.srem()) == 0
+    assert face.run(ids.smismember()) == []
+    assert keys_of(kit, "many") == set()
+
+
+def test_one_member_is_one_however_it_is_given(face: Face) -> None:
+    class Town(StrEnum):
+        FULDA = "Fulda"
+
+    ids = face.kit.set("ids", component="many", total=1000, shard_size=4, members=int)
+    assert face.run(ids.sadd(42)) == 1
+    assert face.run(ids.sadd("42", b"42", "042", bytearray(b"42"))) == 0
+    assert face.run(ids.sadd("-0")) == 1
+    assert face.run(ids.smismember(0, "0", b"0")) == [True] * 3
+    assert sorted(face.list(ids.smembers())) == [0, 42]
+
+    towns = face.kit.set("towns", component="many", total=1000, shard_size=4)
+    assert face.run(towns.sadd("Köln", Town.FULDA, 7)) == 3
+    assert face.run(towns.sadd("Köln".encode(), "Fulda", b"Fulda", "7")) == 0
+    assert sorted(face.list(towns.smembers())) == ["7", "Fulda", "Köln"]
+
+    raw = face.kit.set("raw", component="many", total=1000, shard_size=4, members=bytes)
+    assert face.run(raw.sadd(b"\xff", "é", 7)) == 3
+    assert sorted(face.list(raw.smembers())) == [b"7", "é".encode(), b"\xff"]
+
+
+def test_the_whole_range_of_64_bits_fits(face: Face, ids: Any) -> None:
+    ends = [-(2**63), -1, 0, 2**63 - 1]
+    assert face.run(ids.sadd(*ends)) == 4
+    assert face.run(ids.smismember(*map(str, ends))) == [True] * 4
+    assert sorted(face.list(ids.smembers())) == ends
+
+
+def test_any_iterable_is_added_in_pages(face: Face, ids: Any) -> None:
+    read = []
+
+    def numbers() -> Iterator[int]:
+        for number in range(25_000):
+            read.append(number)
+            yield number
+
+    assert face.run(ids.sadd_many(numbers())) == 25_000
+    assert face.run(ids.sadd_many({1, 2, 25_001})) == 1
+    assert face.run(ids.scard()) == 25_001
+    assert len(read) == 25_000
+
+
+def test_a_generator_is_read_no_further_than_it_is_sent(kit: ShardKit) -> None:
+    ids = kit.set("ids", component="many", total=10_000, members=int)
+
+    def numbers() -> Iterator[int]:
+        yield from range(10_000)
+        assert ids.scard() == 10_000  # the first page is there before the second is read
+        yield 10_000
+
+    assert ids.sadd_many(numbers()) == 10_001
+
+
+def test_what_a_generator_gave_before_it_failed_was_added(kit: ShardKit) -> None:
+    ids = kit.set("ids", component="many", total=10_000, members=int)
+
+    def numbers() -> Iterator[int]:
+        yield from range(10_005)
+        raise KeyError("the source ran dry")
+
+    with pytest.raises(KeyError, match="ran dry"):
+        ids.sadd_many(numbers())
+    assert ids.scard() == 10_000
+
+
+def test_bounds_of_pages_lose_nothing(face: Face) -> None:
+    """2,100 parts: three exchanges of 1,000 parts, nine of 256."""
+    ids = face.kit.set("ids", component="many", total=2100, shard_size=2, members=int)
+    assert ids.parts == 2100
+    assert face.run(ids.sadd_many(range(5000))) == 5000
+    assert face.run(ids.scard()) == 5000
+    assert sorted(face.list(ids.smembers())) == list(range(5000))
+    assert face.run(ids.delete()) is True
+
+
+def test_a_stream_asks_for_some_hundred_parts_at_a_time(kit: ShardKit) -> None:
+    ids = kit.set("ids", component="many", total=100_000, shard_size=50, members=int)
+    ids.sadd_many(range(100_000))
+    assert ids.parts == 4000
+    steps = ids.deferred.smembers()
+    step, seen = next(steps), 0
+    while step is not None:
+        if isinstance(step, Page):
+            seen += len(step)
+            assert len(step) < 100
+            step = next(steps, None)
+        else:
+            assert len(step) <= 256
+            step = steps.send(kit.driver.link.send(step))
+    assert seen == 100_000
+
+
+def test_members_that_stay_come_once_whatever_is_written_meanwhile(face: Face) -> None:
+    ids = face.kit.set("ids", component="many", total=4000, shard_size=4, members=int)
+    face.run(ids.sadd_many(range(3000)))
+
+    async def awaiting() -> list[int]:
+        seen = []
+        async for member in ids.smembers():
+            seen.append(member)
+            if member % 50 == 0:
+                await ids.sadd(10_000 + len(seen))
+                await ids.srem(2000 + member % 1000)
+        return seen
+
+    def blocking() -> list[int]:
+        seen = []
+        for member in ids.smembers():
+            seen.append(member)
+            if member % 50 == 0:
+                ids.sadd(10_000 + len(seen))
+                ids.srem(2000 + member % 1000)
+        return seen
+
+    seen = face.runner.run(awaiting()) if face.runner else blocking()
+    assert len(seen) == len(set(seen))
+    assert set(range(2000)) <= set(seen)
+
+
+def test_a_stream_that_is_left_early_leaves_its_connections_usable(face: Face) -> None:
+    ids = face.kit.set("ids", component="many", total=4000, shard_size=4, members=int)
+    face.run(ids.sadd_many(range(3000)))
+
+    async def first() -> int:
+        members = ids.smembers()
+        try:
+            return await anext(members)
+        finally:
+            await members.aclose()
+
+    for _ in range(3):
+        found = face.runner.run(first()) if face.runner else next(ids.smembers())
+        assert 0 <= found < 3000
+        assert face.run(ids.scard()) == 3000
+
+
+# ---- where members live
+
+
+def test_a_number_lives_where_the_published_rule_puts_it(kit: ShardKit) -> None:
+    ids = kit.set(
+        "ids", component="many", total=2_097_152, members=int, partition="redis-in-action"
+    )
+    assert ids.parts == 8192
+    assert ids.part_of(SESSION_ID) == ids.part_of(str(SESSION_ID)) == 7628
+    assert ids.key_of(SESSION_ID) == "ids:7628"
+    ids.sadd(SESSION_ID)
+    assert holder(kit, "many", "ids:7628").smembers("ids:7628") == {str(SESSION_ID).encode()}
+
+
+def test_a_part_lives_on_the_shard_of_its_key(face: Face, kit: ShardKit) -> None:
+    ids = face.kit.set("ids", component="many", total=1000, shard_size=50, members=int)
+    face.run(ids.sadd(*range(300)))
+    for key, members in ids.by_key(range(300)).items():
+        assert holder(kit, "many", key).smembers(key) == set(members)
+        assert all(ids.key_of(member) == key for member in members)
+    assert keys_of(kit, "many") == {"ids:meta", *ids.by_key(range(300))}
+
+
+def test_few_members_make_one_part(face: Face) -> None:
+    ids = face.kit.set("ids", component="many", total=1, members=int)
+    assert ids.parts == 1
+    assert face.run(ids.sadd(*range(2000))) == 2000
+    assert len(face.list(ids.smembers())) == 2000
+
+
+def test_a_hash_tag_in_the_name_keeps_all_parts_together(face: Face, kit: ShardKit) -> None:
+    ids = face.kit.set("{ids}", component="many", total=1000, shard_size=50, members=int)
+    face.run(ids.sadd(*range(100)))
+    assert {kit.component("many").shard_of(key) for key in keys_of(kit, "many")} == {
+        kit.component("many").shard_of("ids")
+    }
+    assert face.run(ids.scard()) == 100
+
+
+# ---- bad input
+
+
+NO_MEMBERS = [True, 1.5, None, [1], (1,), {1}, {"a": 1}, object(), int, "\ud800", 10**5000]
+NO_INTEGERS = [2**63, -(2**63) - 1, "", "x1", "1.0", "1e3", " 1", "1\n", "+1", "--1", "٣", b"\xff"]
+
+
+@pytest.mark.parametrize("kind", [int, str, bytes])
+def test_no_set_takes_what_is_no_member(face: Face, kit: ShardKit, kind: type) -> None:
+    members = face.kit.set("odd", component="many", total=1000, members=kind)
+    for member in NO_MEMBERS:
+        for call in (members.sadd, members.srem, members.smismember):
+            with pytest.raises(InvalidArgumentError, match=r"^odd: member .+; .+"):
+                face.run(call("1", member, "2"))
+        with pytest.raises(InvalidArgumentError, match="odd: member"):
+            face.run(members.sismember(member))
+        with pytest.raises(InvalidArgumentError, match="odd: member"):
+            face.run(members.sadd_many(["1", member]))
+    assert keys_of(kit, "many") == set()
+
+
+def test_a_set_of_integers_takes_no_others(face: Face, kit: ShardKit) -> None:
+    ids = face.kit.set("ids", component="many", total=1000, members=int)
+    for member in NO_INTEGERS:
+        with pytest.raises(InvalidArgumentError, match=r"ids: member .* is not an integer of 64"):
+            face.run(ids.sadd(1, member))
+    assert keys_of(kit, "many") == set()
+
+
+def test_a_set_of_text_takes_utf8_only(face: Face, kit: ShardKit) -> None:
+    names = face.kit.set("names", component="many", total=1000)
+    for sent in (b"\xff", bytearray(b"\xc3"), memoryview(b"\xed\xa0\x80")):
+        with pytest.raises(InvalidArgumentError, match=r"is not UTF-8; open it with members=byt"):
+            face.run(names.sadd("good", sent))
+    assert keys_of(kit, "many") == set()
+
+
+def test_text_is_not_taken_for_an_iterable_of_members(face: Face, kit: ShardKit) -> None:
+    names = face.kit.set("names", component="many", total=1000)
+    for text in ("Fulda", b"Fulda"):
+        with pytest.raises(InvalidArgumentError, match="would add its characters"):
+            face.run(names.sadd_many(text))
+    assert keys_of(kit, "many") == set()
+
+
+def test_a_long_member_is_cut_in_messages(kit: ShardKit) -> None:
+    ids = kit.set("ids", component="many", total=1000, members=int)
+    with pytest.raises(InvalidArgumentError) as caught:
+        ids.sadd("x" * 1_000_000)
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"total": 0}, "total=0"),
+        ({"total": -1}, "total=-1"),
+        ({"total": True}, "total=True"),
+        ({"total": 1.5}, "total=1.5"),
+        ({"total": "1000"}, "total='1000'"),
+        ({"groups": 0}, "groups=0"),
+        ({"groups": 48}, "groups=48"),
+        ({"groups": 8192}, "groups=8192"),
+        ({"shard_size": 0}, "shard_size=0"),
+        ({"total": 10**5000}, "total=of 16610 bits"),
+        ({"total": 2**60, "shard_size": 1}, "total=1152921504606846976"),
+        ({"total": 10, "shard_size": 0}, "shard_size=0"),
+        ({"total": 10, "shard_size": -5}, "shard_size=-5"),
+        ({"total": 10, "shard_size": False}, "shard_size=False"),
+        ({"total": 10, "shard_size": 2.0}, "shard_size=2.0"),
+        ({"total": 10, "shard_size": 10**5000}, "shard_size=of 16610 bits"),
+        ({"total": 10, "members": float}, "members=<class 'float'>"),
+        ({"total": 10, "members": "int"}, "members='int'"),
+        ({"total": 10, "members": []}, "members=[]"),
+        ({"total": 10, "partition": "digits"}, "partition='digits'"),
+        ({"total": 10, "partition": "md5"}, "partition='md5'"),
+        ({"total": 10, "partition": None}, "partition=None"),
+    ],
+)
+def test_parameters_out_of_range_are_refused_at_once(
+    kit: ShardKit, arguments: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        kit.set("ids", component="many", **arguments)
+    assert str(caught.value).startswith("ids: ")
+    assert named in str(caught.value)
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize("name", ["", None, 7, b"ids", ["ids"], "\ud800"])
+def test_a_name_is_text(kit: ShardKit, name: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"name=.* of a structure; give text"):
+        kit.set(name, component="many", total=10)
+
+
+def test_the_largest_parameters_are_taken(kit: ShardKit) -> None:
+    assert kit.set("ids", component="many", total=2**31, shard_size=1).parts == 2**32
+    assert kit.set("ids", component="many", total=2**63 - 1, shard_size=2**63 - 1).parts == 2
+
+
+# ---- its parameters
+
+
+OTHERS: list[tuple[dict[str, Any], str]] = [
+    ({"total": 2000}, "total is '1000', not '2000'"),
+    ({"shard_size": 64}, "shard_size is '50', not '64'"),
+    ({"members": str}, "members is 'int', not 'str'"),
+    ({"partition": "redis-in-action"}, "partition is 'crc32', not 'redis-in-action'"),
+]
+PARAMETERS = {"total": 1000, "shard_size": 50, "members": int}
+
+
+@pytest.mark.parametrize(("changed", "named"), OTHERS)
+def test_a_set_is_refused_with_other_parameters(
+    face: Face, kit: ShardKit, changed: dict[str, Any], named: str
+) -> None:
+    face.run(face.kit.set("ids", component="many", **PARAMETERS).sadd(1))
+    before = keys_of(kit, "many")
+    other = face.kit.set("ids", component="many", **PARAMETERS | changed)
+    for call in (
+        lambda: face.run(other.sadd("2")),
+        lambda: face.run(other.sadd_many(["2"])),
+        lambda: face.run(other.srem("1")),
+        lambda: face.run(other.scard()),
+        lambda: face.run(other.sismember("1")),
+        lambda: face.run(other.delete()),
+        lambda: face.run(other.expire(1)),
+        lambda: face.run(other.open()),
+        lambda: face.run(other.open(create=True)),
+        lambda: face.list(other.smembers()),
+        lambda: face.list(other.sinter()),
+        lambda: face.run(other.sinterstore(other)),
+    ):
+        with pytest.raises(ParameterMismatchError) as caught:
+            call()
+        assert str(caught.value).startswith("ids:meta: 'ids' was created with other parameters: ")
+        assert named in str(caught.value)
+    assert keys_of(kit, "many") == before
+
+
+def test_another_kind_of_structure_is_refused_by_name(face: Face) -> None:
+    visitors = face.kit.unique_visitors("unique", component="both")
+    face.run(visitors.visit("f" * 15))
+    taken = face.kit.set("unique", component="both", total=10)
+    # The counter's parameters are on the entry, the set's would be on a shard, unless it has none.
+    alone = face.kit.unique_visitors("unique", component="one")
+    face.run(alone.visit("f" * 15))
+    clash = face.kit.set("unique", component="one", total=10)
+    with pytest.raises(ParameterMismatchError, match="kind is 'unique-visitors', not 'set'"):
+        face.run(clash.sadd("a"))
+    assert face.run(taken.sadd("a")) == 1
+
+
+def test_readers_compare_the_parameters_that_a_writer_stores_later(face: Face) -> None:
+    reader = face.kit.set("ids", component="many", **PARAMETERS | {"total": 5})
+    assert face.run(reader.scard()) == 0
+    face.run(face.kit.set("ids", component="many", **PARAMETERS).sadd(1))
+    with pytest.raises(ParameterMismatchError):
+        face.run(reader.scard())
+
+
+def test_a_deleted_set_may_come_back_with_other_parameters(face: Face, kit: ShardKit) -> None:
+    ids = face.kit.set("ids", component="many", **PARAMETERS)
+    face.run(ids.sadd(*range(500)))
+    assert face.run(ids.delete()) is True
+    assert keys_of(kit, "many") == set()
+    other = face.kit.set("ids", component="many", total=10, members=str)
+    assert face.run(other.sadd("a")) == 1
+    with pytest.raises(ParameterMismatchError):
+        face.run(ids.sadd(1))
+
+
+def test_a_deleted_set_that_is_written_again_has_its_parameters(face: Face, kit: ShardKit) -> None:
+    ids = face.kit.set("ids", component="many", **PARAMETERS)
+    face.run(ids.sadd(1))
+    face.run(ids.delete())
+    face.run(ids.sadd(1))
+    assert holder(kit, "many", "ids:meta").hgetall("ids:meta") == {
+        b"kind": b"set",
+        b"total": b"1000",
+        b"shard_size": b"50",
+        b"partition": b"crc32",
+        b"members": b"int",
+    }
+
+
+def test_many_threads_that_open_at_once_agree(kit: ShardKit) -> None:
+    barrier = threading.Barrier(8)
+    outcomes: list[object] = []
+
+    def open_one(total: int) -> None:
+        ids = kit.set("ids", component="many", total=total, members=int)
+        barrier.wait()
+        try:
+            outcomes.append(ids.sadd(total))
+        except ParameterMismatchError as error:
+            outcomes.append(error)
+
+    threads = [threading.Thread(target=open_one, args=(1000 * (1 + n % 2),)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    refused = [outcome for outcome in outcomes if isinstance(outcome, ParameterMismatchError)]
+    assert len(outcomes) == 8
+    assert len(refused) == 4  # whichever came first, all of the others' were refused
+    assert sum(outcome for outcome in outcomes if isinstance(outcome, int)) == 1
+
+
+async def test_many_tasks_share_one_set(akit: AsyncShardKit) -> None:
+    ids = akit.set("ids", component="many", total=1000, shard_size=50, members=int)
+    added = await asyncio.gather(*(ids.sadd(n % 500, n) for n in range(1000)))
+    assert sum(added) == await ids.scard() == 1000
+
+
+def test_parameters_that_are_not_text_are_shown_as_well_as_can_be(
+    face: Face, kit: ShardKit
+) -> None:
+    holder(kit, "many", "ids:meta").hset("ids:meta", mapping={"kind": b"\xff"})
+    with pytest.raises(ParameterMismatchError, match="kind is '\ufffd'"):
+        face.run(face.kit.set("ids", component="many", **PARAMETERS).scard())
+
+
+def test_entries_may_say_how_their_users_want_replies(servers: Any, face: Face) -> None:
+    """RESP3 and decoded text are for the clients that users get; structures read what they need."""
+    shards = servers.shard_map.components["few"].shards
+    for fields in (
+        {"protocol": 3, "decode_responses": True},
+        {"protocol": 2, "encoding": "latin-1"},
+    ):
+        entries = [{**shard.fields, **fields} for shard in shards]
+        components = {"few": {"shards": entries}, "one": {"entry": entries[0]}}
+        spoken = ShardMap.parse(json.dumps({"components": components}))
+        with faced("awaiting" if face.runner else "blocking", spoken) as other:
+            names = other.kit.set("n", component="few", total=100, shard_size=4, members=str)
+            more = other.kit.set("m", component="one", total=100, shard_size=4, members=str)
+            assert other.run(names.sadd("Köln", "Fulda")) == 2
+            assert other.run(more.sadd("Köln", "Bonn")) == 2
+            assert sorted(other.list(names.smembers())) == ["Fulda", "Köln"]
+            assert other.list(names.sinter(more)) == ["Köln"]
+            assert other.run(names.sunionstore(names, more)) == 3
+            again = other.kit.set("n", component="few", total=100, shard_size=4, members=str)
+            assert other.run(again.smismember("Bonn", "Ulm")) == [True, False]
+            assert other.run(again.delete()) is True
+            assert other.run(more.delete()) is True
+
+
+# ---- expiry and deletion
+
+
+def test_everything_expires_together(face: Face, kit: ShardKit) -> None:
+    ids = face.kit.set("ids", component="many", **PARAMETERS)
+    face.run(ids.sadd(*range(100)))
+    assert face.run(ids.expire(1000)) is True
+    for key in keys_of(kit, "many"):
+        assert 0 < holder(kit, "many", key).ttl(key) <= 1000
+    assert face.run(ids.expire(timedelta(days=2))) is True
+    assert holder(kit, "many", "ids:meta").ttl("ids:meta") > 1000
+
+
+NO_TIMES = [0, -1, True, 1.5, "10", None, timedelta(0), timedelta(milliseconds=5), 2**31, 10**5000]
+
+
+def test_a_time_to_expire_is_at_least_a_second(face: Face, kit: ShardKit) -> None:
+    ids = face.kit.set("ids", component="many", **PARAMETERS)
+    face.run(ids.sadd(1))
+    for seconds in NO_TIMES:
+        with pytest.raises(InvalidArgumentError, match="ids: seconds="):
+            face.run(ids.expire(seconds))
+    assert all(holder(kit, "many", key).ttl(key) == -1 for key in keys_of(kit, "many"))
+
+
+# ---- failures
+
+
+def test_a_part_of_another_type_fails_alone(face: Face, kit: ShardKit) -> None:
+    ids = face.kit.set("ids", component="many", **PARAMETERS)
+    key = ids.key_of(1)
+    holder(kit, "many", key).set(key, "a string")
+    others = [n for n in range(2, 50) if ids.key_of(n) != key]
+    with pytest.raises(ShardErrors) as caught:
+        face.run(ids.sadd(1, *others))
+    [failure] = caught.value.exceptions
+    assert failure.command == "SADD"
+    assert "WRONGTYPE" in str(failure)
+    assert face.run(ids.smismember(*others)) == [True] * len(others)
+
+
+# ---- composing
+
+
+def test_sets_are_asked_together_in_one_exchange(face: Face) -> None:
+    sets = [face.kit.set(f"s{n}", component="many", total=10, members=int) for n in range(20)]
+    added = face.run(face.kit.together(*(s.deferred.sadd(n, n + 1) for n, s in enumerate(sets))))
+    assert added == [2] * 20
+    assert face.run(face.kit.together(*(s.deferred.scard() for s in sets))) == [2] * 20
+
+
+def test_a_deferred_face_composes(kit: ShardKit) -> None:
+    ids = kit.set("ids", component="many", total=10, members=int).deferred
+
+    def move(one: int, other: int) -> Operation[bool]:
+        removed = yield from ids.srem(one)
+        if removed:
+            yield from ids.sadd(other)
+        return bool(removed)
+
+    kit.driver.run(ids.sadd(1))
+    assert kit.driver.run(move(1, 2)) is True
+    assert kit.driver.run(move(1, 2)) is False
+
+
+def test_a_set_says_what_it_is(kit: ShardKit) -> None:
+    ids = kit.set("ids", component="many", total=1000, members=int)
+    assert repr(ids) == "ShardedSet('ids', component='many')"
+    assert (ids.total, ids.shard_size, ids.parts, ids.meta_key) == (1000, 512, 3, "ids:meta")
+    assert ids.parameters["members"] == "int"
+    text = ShardedSet(kit.driver, "many", "names", 1000)
+    assert (text.shard_size, text.parts) == (128, 15)

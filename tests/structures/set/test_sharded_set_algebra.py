@@ -1,0 +1,216 @@
+"""Intersections, unions and differences of sharded sets, wherever their parts live."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from faces import Face, holder, keys_of
+
+from shardkit import ShardKit
+from shardkit.errors import InvalidArgumentError, ParameterMismatchError, ShardErrors
+
+PLAN = {"total": 1000, "shard_size": 50, "members": int}
+# Where the sets live: together on one server; each part elsewhere; in several components.
+PLACES = [
+    ("one", "one", "one"),
+    ("many", "many", "many"),
+    ("one", "many", "few"),
+    ("both", "both", "one"),
+]
+ONE, OTHER, THIRD = set(range(400)), set(range(200, 600)), set(range(100, 300))
+
+
+@pytest.fixture(params=PLACES, ids="-".join)
+def sets(request: pytest.FixtureRequest, face: Face) -> list[Any]:
+    made = []
+    for name, component, members in zip("abc", request.param, (ONE, OTHER, THIRD), strict=True):
+        made.append(face.kit.set(name, component=component, **PLAN))
+        face.run(made[-1].sadd_many(members))
+    return made
+
+
+def test_sets_are_combined_without_storing(face: Face, sets: list[Any]) -> None:
+    a, b, c = sets
+    for stream, expected in [
+        (a.sinter(b), ONE & OTHER),
+        (a.sinter(b, c), ONE & OTHER & THIRD),
+        (a.sunion(b, c), ONE | OTHER | THIRD),
+        (a.sdiff(b), ONE - OTHER),
+        (a.sdiff(b, c), ONE - OTHER - THIRD),
+        (b.sdiff(a), OTHER - ONE),
+        (a.sinter(a), ONE),
+        (a.sdiff(a), set()),
+    ]:
+        found = face.list(stream)
+        assert len(found) == len(expected)
+        assert set(found) == expected
+
+
+def test_a_set_combined_with_none_is_itself(face: Face, sets: list[Any]) -> None:
+    a, *_ = sets
+    for stream in (a.sinter(), a.sunion(), a.sdiff()):
+        assert sorted(face.list(stream)) == sorted(ONE)
+
+
+@pytest.mark.parametrize("component", ["one", "many"])
+def test_combinations_are_stored(face: Face, sets: list[Any], component: str) -> None:
+    a, b, c = sets
+    target = face.kit.set("target", component=component, **PLAN)
+    face.run(target.sadd_many(range(5000, 6000)))  # every part of it is stale
+    for store, sources, expected in [
+        (target.sinterstore, (a, b), ONE & OTHER),
+        (target.sunionstore, (a, b, c), ONE | OTHER | THIRD),
+        (target.sdiffstore, (a, b), ONE - OTHER),
+        (target.sdiffstore, (a, b, c), ONE - OTHER - THIRD),
+        (target.sinterstore, (a,), ONE),
+    ]:
+        assert face.run(store(*sources)) == len(expected)
+        assert set(face.list(target.smembers())) == expected
+        assert face.run(target.scard()) == len(expected)
+
+
+@pytest.mark.parametrize("component", ["one", "many"])
+def test_parts_of_the_target_that_would_be_empty_are_gone(
+    face: Face, kit: ShardKit, component: str
+) -> None:
+    empty = face.kit.set("empty", component="few", **PLAN)
+    target = face.kit.set("target", component=component, **PLAN)
+    face.run(target.sadd_many(range(1000)))
+    assert len(keys_of(kit, component)) == 41
+    assert face.run(target.sunionstore(empty)) == 0
+    assert keys_of(kit, component) == {"target:meta"}
+
+
+STORES: list[tuple[str, Callable[..., Any], set[int]]] = [
+    ("in itself", lambda a, b: a.sinterstore(a, b), ONE & OTHER),
+    ("in the other", lambda a, b: a.sinterstore(b, a), ONE & OTHER),
+    ("union", lambda a, b: a.sunionstore(a, b), ONE | OTHER),
+    ("taken from", lambda a, b: a.sdiffstore(a, b), ONE - OTHER),
+    ("taken away", lambda a, b: a.sdiffstore(b, a), OTHER - ONE),
+    ("both", lambda a, b: a.sdiffstore(a, a), set()),
+    ("copied to itself", lambda a, b: a.sunionstore(a), ONE),
+]
+
+
+@pytest.mark.parametrize(("what", "store", "expected"), STORES, ids=[s[0] for s in STORES])
+def test_a_target_may_be_a_source(
+    face: Face,
+    sets: list[Any],
+    what: str,
+    store: Callable[..., Any],
+    expected: set[int],
+) -> None:
+    a, b, _ = sets
+    assert face.run(store(a, b)) == len(expected)
+    assert set(face.list(a.smembers())) == expected
+    assert set(face.list(b.smembers())) == OTHER
+    if what != "taken away":
+        assert face.run(store(a, b)) == len(expected)  # again: nothing changes
+        assert set(face.list(a.smembers())) == expected
+
+
+def test_a_difference_that_takes_its_target_away_is_not_to_be_repeated(
+    face: Face, sets: list[Any]
+) -> None:
+    a, b, _ = sets
+    face.run(a.sdiffstore(b, a))
+    face.run(a.sdiffstore(b, a))
+    assert set(face.list(a.smembers())) == OTHER - (OTHER - ONE)
+
+
+@pytest.mark.parametrize("verb", ["sinterstore", "sunionstore", "sdiffstore"])
+def test_what_was_abandoned_half_way_is_completed_by_doing_it_again(
+    kit: ShardKit, verb: str
+) -> None:
+    plan = {"total": 1000, "shard_size": 2, "members": int}  # 1,000 parts, in pages of 256
+    a, b = (kit.set(name, component="many", **plan) for name in "ab")
+    a.sadd_many(ONE)
+    b.sadd_many(OTHER)
+    expected = {"sinterstore": ONE & OTHER, "sunionstore": ONE | OTHER, "sdiffstore": ONE - OTHER}
+    steps = getattr(a.deferred, verb)(a, b)
+    step, batches = next(steps), 0
+    while batches < 3:
+        if isinstance(step, list):
+            batches += 1
+            step = steps.send(kit.driver.link.send(step))
+        else:
+            step = steps.send(kit.driver.link.locate(step))
+    steps.close()
+    assert set(a.smembers()) not in (ONE, expected[verb])
+    assert getattr(a, verb)(a, b) == len(expected[verb])
+    assert set(a.smembers()) == expected[verb]
+
+
+def test_sets_with_other_parameters_are_not_combined(face: Face, kit: ShardKit) -> None:
+    a = face.kit.set("a", component="many", **PLAN)
+    b = face.kit.set("b", component="many", **PLAN | {"total": 2000})
+    face.run(a.sadd(1))
+    face.run(b.sadd(1))
+    before = keys_of(kit, "many")
+    pattern = "'b' and 'a' cannot be combined: total is '2000', not '1000'; only sets with the same"
+    for stream in (a.sinter(b), a.sunion(a, b), a.sdiff(b)):
+        with pytest.raises(ParameterMismatchError, match=pattern):
+            face.list(stream)
+    for store in (a.sinterstore, a.sunionstore, a.sdiffstore):
+        with pytest.raises(ParameterMismatchError, match=pattern):
+            face.run(store(b))
+    assert keys_of(kit, "many") == before
+
+
+def test_a_source_that_was_created_with_other_parameters_is_found_out(face: Face) -> None:
+    face.run(face.kit.set("b", component="many", **PLAN | {"shard_size": 5}).sadd(1))
+    a, b = (face.kit.set(name, component="many", **PLAN) for name in "ab")
+    with pytest.raises(ParameterMismatchError, match="b:meta: 'b' was created with other"):
+        face.list(a.sinter(b))
+    with pytest.raises(ParameterMismatchError, match="b:meta: 'b' was created with other"):
+        face.run(a.sinterstore(b))
+
+
+def test_only_sharded_sets_can_be_combined(face: Face, kit: ShardKit) -> None:
+    a = face.kit.set("a", component="many", **PLAN)
+    for wrong in ("b", b"b", None, ["b"], {1, 2}, [a]):
+        with pytest.raises(InvalidArgumentError, match=r"a: .* is no sharded set; give sets as"):
+            face.list(a.sinter(wrong))
+        with pytest.raises(InvalidArgumentError, match="is no sharded set"):
+            face.run(a.sunionstore(wrong))
+    assert keys_of(kit, "many") == set()
+
+
+def test_a_store_needs_a_source(face: Face, kit: ShardKit) -> None:
+    a = face.kit.set("a", component="many", **PLAN)
+    for store in (a.sinterstore, a.sunionstore, a.sdiffstore):
+        with pytest.raises(InvalidArgumentError, match=r"a: s\w+store of no sets; give at least"):
+            face.run(store())
+    assert keys_of(kit, "many") == set()
+
+
+def test_sets_that_are_not_there_are_empty(face: Face, kit: ShardKit) -> None:
+    a, b, c = (face.kit.set(name, component="many", **PLAN) for name in "abc")
+    face.run(a.sadd_many(ONE))
+    assert face.list(a.sinter(b)) == []
+    assert set(face.list(b.sunion(a))) == ONE
+    assert face.run(c.sdiffstore(a, b)) == len(ONE)
+    assert "b:meta" not in keys_of(kit, "many")
+
+
+def test_both_faces_combine_each_others_sets(kit: ShardKit, face: Face) -> None:
+    a = kit.set("a", component="many", **PLAN)  # type: ignore[call-overload]
+    b = face.kit.set("b", component="many", **PLAN)
+    a.sadd_many(ONE)
+    face.run(b.sadd_many(OTHER))
+    assert set(face.list(b.sinter(a))) == set(a.sinter(b)) == ONE & OTHER
+
+
+def test_a_part_that_cannot_be_combined_fails_with_its_shard(face: Face, kit: ShardKit) -> None:
+    a, b = (face.kit.set(name, component="many", **PLAN) for name in "ab")
+    face.run(a.sadd_many(ONE))
+    holder(kit, "many", "b:3").set("b:3", "a string")
+    shard = kit.component("many").shard_of("b:3")
+    for combine in (lambda: face.list(a.sinter(b)), lambda: face.run(a.sinterstore(a, b))):
+        with pytest.raises(ShardErrors) as caught:
+            combine()
+        [failure] = caught.value.exceptions
+        assert failure.shard == str(shard)
+        assert "WRONGTYPE" in str(failure)

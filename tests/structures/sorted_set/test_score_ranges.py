@@ -1,0 +1,269 @@
+"""Ranges of scores over ZSETs on many shards: one order, and a cursor that leaves no gaps."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from faces import Face
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import shardkit
+from shardkit import ShardKit, ShardMap
+from shardkit.errors import InvalidArgumentError, ShardCountError
+from shardkit.local import LocalCluster, LocalServer
+from shardkit.lua import script
+from shardkit.operations.commands import Command, Key, Shard, ShardOf, To
+from shardkit.structures.sorted_set.merged_ranges import part_key, range_over
+
+Row = tuple[bytes, float]
+
+
+def fill(
+    kit: ShardKit, places: Sequence[tuple[To, Key]], rows: Sequence[tuple[Any, float]]
+) -> None:
+    """Put each row into one of the places."""
+    commands = []
+    for n, (member, score) in enumerate(rows):
+        to, key = places[hash((member, n)) % len(places)]
+        commands.append(Command(to, key, ("ZADD", key, repr(score), member)))
+    for first in range(0, len(commands), 1000):
+        kit.driver.link.send(commands[first : first + 1000])
+
+
+def parts(component: str, shards: int, name: str = "f") -> list[tuple[To, Key]]:
+    return [(ShardOf(component, n, shards), part_key(name, n)) for n in range(shards)]
+
+
+def paged(kit: ShardKit, places: Sequence[tuple[To, Key]], num: int, **options: Any) -> list[Row]:
+    """All pages of everything."""
+    found: list[Row] = []
+    after = None
+    while True:
+        page = kit.driver.run(range_over(places, "-inf", "+inf", num, after, **options))
+        found += page
+        if len(page) < num:
+            return found
+        after = page[-1][1], page[-1][0]
+
+
+@pytest.mark.parametrize(
+    ("component", "shards"), [("many", 16), ("few", 4), ("one", 16), ("one", 1)]
+)
+def test_pages_over_all_parts_are_one_order(face: Face, component: str, shards: int) -> None:
+    ranges = face.kit.score_ranges("f", component=component, shards=shards, members=int)
+    with shardkit.connect(face.kit.topology.source.shard_map) as kit:
+        fill(kit, ranges.places, [(n, n // 40) for n in range(1000)])
+    order = sorted(((n, float(n // 40)) for n in range(1000)), key=lambda r: (r[1], str(r[0])))
+    assert face.list(ranges.zrange_all()) == order
+    assert face.list(ranges.zrange_all(reverse=True)) == order[::-1]
+    assert face.list(ranges.zrange_all("(3", 5)) == [r for r in order if 3 < r[1] <= 5]
+    found: list[tuple[int, float]] = []
+    after = None
+    while page := face.run(ranges.zrangebyscore(0, "+inf", 90, after)):
+        found += page
+        after = page[-1][1], page[-1][0]
+    assert found == order
+    assert face.run(ranges.zrevrangebyscore("+inf", 24, 3)) == order[-1:-4:-1]
+    assert face.run(ranges.zrevrangebyscore(7, 6, 3, (7, str(order[290][0])))) == order[289:286:-1]
+    assert face.run(ranges.zrangebyscore(5, 4, 10)) == []
+    assert face.run(ranges.zrangebyscore(5, 6, 0)) == []
+
+
+def test_one_key_is_read_on_every_shard(kit: ShardKit) -> None:
+    ranges = kit.score_ranges("profile:7", component="few", shards=4, one_key=True)
+    for n in range(4):
+        client: Any = kit.client("few", n)
+        client.zadd("profile:7", {f"post {n}": n, f"post {n + 4}": n + 4})
+    assert kit.score_ranges("x", component="few", shards=4).places[3] == (
+        ShardOf("few", 3, 4),
+        "{x:3}",
+    )
+    assert ranges.places[3] == (Shard("few", 3), "profile:7")
+    assert ranges.zrevrangebyscore("+inf", "-inf", 3) == [
+        ("post 7", 7.0),
+        ("post 6", 6.0),
+        ("post 5", 5.0),
+    ]
+
+
+def test_parts_on_a_cluster_are_read_as_one() -> None:
+    with LocalCluster() as cluster:
+        components = {"c": {"entry": dict(cluster.entry.fields)}}
+        shard_map = ShardMap.parse(json.dumps({"components": components}))
+        with shardkit.connect(shard_map) as kit:
+            places = parts("c", 8)
+            fill(kit, places, [(f"m{n}", n % 7) for n in range(300)])
+            order = sorted((float(n % 7), f"m{n}".encode()) for n in range(300))
+            assert [(s, m) for m, s in paged(kit, places, 17)] == order
+
+
+def test_a_page_is_filled_where_one_part_has_it_all(kit: ShardKit) -> None:
+    places = parts("many", 16)
+    fill(kit, places[5:6], [(n, n) for n in range(3000)])
+    fill(kit, places[6:7], [(n, n + 0.5) for n in range(3000, 3010)])
+    assert [score for _, score in paged(kit, places, 1000)] == sorted(
+        [*map(float, range(3000)), *(n + 0.5 for n in range(3000, 3010))]
+    )
+
+
+def test_most_pages_take_one_exchange_and_little_more_than_they_hold(kit: ShardKit) -> None:
+    places = parts("many", 16)
+    fill(kit, places, [(n, n) for n in range(8000)])
+    exchanges = rows = 0
+    after = None
+    while True:
+        steps: Any = range_over(places, "-inf", "+inf", 1000, after)
+        batch = next(steps)
+        try:
+            while True:
+                exchanges += 1
+                replies = kit.driver.link.send(batch)
+                rows += sum(len(reply) // 2 for reply in replies)
+                batch = steps.send(replies)
+        except StopIteration as done:
+            page = done.value
+        if not page:
+            break
+        after = page[-1][1], page[-1][0]
+    assert exchanges <= 9 + 4
+    assert rows < 1.8 * 8000
+
+
+# ---- against a plain ZSET
+
+scores = st.sampled_from([0.0, 1.0, 1.0, 2.5, -1.0, math.inf, -math.inf, 1e300, 0.1])
+names = st.binary(max_size=2)
+
+
+@settings(
+    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    st.dictionaries(names, scores, max_size=30),
+    st.sampled_from([1, 3, 16]),
+    st.integers(1, 6),
+    st.booleans(),
+    st.one_of(st.none(), st.tuples(scores, names)),
+    scores,
+    scores,
+    st.booleans(),
+)
+def test_it_gives_what_a_plain_sorted_set_gives(
+    kit: ShardKit,
+    rows: dict[bytes, float],
+    shards: int,
+    num: int,
+    reverse: bool,
+    after: tuple[float, bytes] | None,
+    low: float,
+    high: float,
+    exclusive: bool,
+) -> None:
+    places = parts("one", shards)
+    client: Any = kit.client("one")
+    client.flushdb()
+    fill(kit, places, list(rows.items()))
+    if rows:
+        client.zadd("plain", rows)
+    low_end = f"({low!r}" if exclusive else low
+    plain = client.zrangebyscore("plain", low_end, high, withscores=True)
+    if after is not None:
+        plain = [
+            row
+            for row in plain
+            if ((row[1], row[0]) < after if reverse else (row[1], row[0]) > after)
+        ]
+    if reverse:
+        plain.reverse()
+    found = kit.driver.run(range_over(places, low_end, high, num, after, reverse))
+    assert found == [tuple(row) for row in plain[:num]]
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_members_removed_and_added_between_pages_leave_no_gap(kit: ShardKit, reverse: bool) -> None:
+    places = parts("few", 4)
+    fill(kit, places, [(f"{n:04}", 5) for n in range(400)])  # all scores are equal
+    found: list[Row] = []
+    after: Any = None
+    while True:
+        page = kit.driver.run(range_over(places, 5, 5, 7, after, reverse))
+        found += page
+        if len(page) < 7:
+            break
+        after = page[-1][1], page[-1][0]
+        # The cursor's member goes, and others come before it and elsewhere.
+        passed = b"0000" if not reverse else b"9999"
+        kit.driver.link.send(
+            [Command(to, key, ("ZREM", key, page[-1][0], page[0][0])) for to, key in places]
+            + [Command(*places[0], ("ZADD", places[0][1], 5, passed + page[0][0]))]
+        )
+    members = [member for member, _ in found]
+    assert len(members) == len(set(members))
+    assert {b"%04d" % n for n in range(400)} <= set(members)
+    assert members == sorted(members, reverse=reverse)
+
+
+def test_a_cursor_among_100_000_equal_scores_is_found_by_few_looks(any_server: LocalServer) -> None:
+    with any_server.client() as client:
+        client.flushall()
+        for first in range(0, 100_000, 10_000):
+            client.zadd("z", {f"{n:06}": 1 for n in range(first, first + 10_000)})
+        client.zrem("z", "050000")
+        client.config_resetstat()
+        found = client.eval(
+            script("structures/sorted_set/score_range").text,
+            1,
+            "z",
+            "-inf",
+            "+inf",
+            2,
+            0,
+            "1",
+            "050000",
+        )
+        assert found == [b"050001", b"1", b"050002", b"1"]
+        calls = sum(int(each["calls"]) for each in client.info("commandstats").values())
+        assert calls < 30
+
+
+def test_it_runs_on_a_replica_that_cannot_be_written_to(any_server: LocalServer) -> None:
+    with any_server.client() as master, LocalServer() as server, server.client() as replica:
+        master.flushall()
+        master.zadd("z", {"a": 1, "b": 1, "c": 2})
+        replica.replicaof("127.0.0.1", any_server.port)
+        while replica.info("replication")["master_link_status"] != "up":
+            threading.Event().wait(0.01)
+        assert replica.config_get("replica-read-only")["replica-read-only"] == "yes"
+        found = replica.eval(
+            script("structures/sorted_set/score_range").text, 1, "z", "-inf", "+inf", 9, 0, "1", "a"
+        )
+        assert found == [b"b", b"1", b"c", b"2"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("x", 1, 1), "low='x'"),
+        ((1, math.nan, 1), "high=nan"),
+        ((1, 2, -1), "num=-1"),
+        ((1, 2, 10_001), "num=10001"),
+        ((1, 2, 1, (b"a", 1.0)), "score=b'a'"),
+        ((1, 2, 1, (1.0, None)), "after=(1.0, None)"),
+        ((1, 2, 1, "ab"), "after='ab'"),
+    ],
+)
+def test_what_does_not_fit_is_refused(kit: ShardKit, arguments: tuple[Any, ...], said: str) -> None:
+    with pytest.raises(InvalidArgumentError) as error:
+        kit.driver.run(range_over(parts("one", 1), *arguments))
+    assert said in str(error.value)
+
+
+def test_another_number_of_shards_is_refused(kit: ShardKit) -> None:
+    with pytest.raises(ShardCountError):
+        kit.score_ranges("f", component="many", shards=4).zrangebyscore(0, 1, 1)

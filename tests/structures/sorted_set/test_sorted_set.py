@@ -1,0 +1,422 @@
+"""Sorted sets in parts: what they store, what they refuse, what holds while others write."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from faces import Face, faced, keys_of
+from sorted_set_helpers import check_bounds, stored
+
+from shardkit import ShardErrors, ShardKit, ShardMap
+from shardkit.errors import InvalidArgumentError, ParameterMismatchError
+from shardkit.local import LocalCluster
+
+COMPONENTS = ["one", "many"]
+INFINITY = float("inf")
+
+
+def scored(count: int, seed: int = 1) -> dict[str, float]:
+    random = Random(seed)
+    return {f"user:{n}": float(random.randrange(count)) for n in range(count)}
+
+
+def in_order(scores: dict[str, float]) -> list[tuple[str, float]]:
+    return sorted(scores.items(), key=lambda pair: (pair[1], pair[0].encode()))
+
+
+@pytest.fixture(params=COMPONENTS)
+def component(request: pytest.FixtureRequest) -> str:
+    chosen: str = request.param
+    return chosen
+
+
+def test_members_are_in_order_of_score_and_then_of_bytes(face: Face, component: str) -> None:
+    scores = scored(3000)
+    ranks = in_order(scores)
+    each = face.kit.sorted_set("s", component=component, shard_size=32, groups=4)
+    assert face.run(each.zadd_many(iter(scores.items()))) == 3000
+    assert face.run(each.zcard()) == 3000
+    assert face.run(each.top(100)) == ranks[:-101:-1]
+    assert face.run(each.bottom(7)) == ranks[:7]
+    assert face.run(each.top(1500)) == ranks[:1499:-1]
+    assert face.list(each.zrange()) == ranks
+    assert face.list(each.zrange(reverse=True)) == ranks[::-1]
+    assert face.list(each.zrange(1990, 2010)) == ranks[1990:2011]
+    assert face.list(each.zrange(-5)) == ranks[-5:]
+    assert face.list(each.zrangebyscore("(10", 400)) == [r for r in ranks if 10 < r[1] <= 400]
+    assert face.run(each.zcount("(10", 400)) == sum(10 < score <= 400 for score in scores.values())
+    assert dict(face.list(each.zscan_iter())) == scores
+    member, score = ranks[1234]
+    assert face.run(each.zrank(member)) == 1234
+    assert face.run(each.zrevrank(member)) == 3000 - 1235
+    assert face.run(each.zscore(member)) == score
+
+
+def test_a_list_is_paged_to_its_end_whatever_is_removed_meanwhile(
+    face: Face, component: str
+) -> None:
+    scores = scored(400)
+    each = face.kit.sorted_set("s", component=component, shard_size=8, groups=4, bound=10)
+    face.run(each.zadd(scores))
+    seen: list[tuple[str, float]] = []
+    after = None
+    while rows := face.run(each.page(after, 37, reverse=True, low="(20")):
+        seen += rows
+        after = rows[-1]
+        face.run(each.zrem(after[0]))
+    assert seen == [row for row in in_order(scores)[::-1] if row[1] > 20]
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "comes_back"),
+    [(int, ["17", 18, b"-3"], {17, 18, -3}), (bytes, ["a", b"\xff", 5], {b"a", b"\xff", b"5"})],
+)
+def test_members_come_back_as_what_they_are(
+    face: Face, kind: type, given: list[Any], comes_back: set[Any]
+) -> None:
+    each = face.kit.sorted_set("s", component="many", members=kind)
+    assert face.run(each.zadd((member, 1) for member in given)) == 3
+    assert {member for member, _ in face.run(each.top(5))} == comes_back
+    assert {member for member, _ in face.list(each.zscan_iter())} == comes_back
+    assert face.run(each.zmscore(*comes_back)) == [1.0, 1.0, 1.0]
+
+
+def test_scores_come_back_exactly(face: Face) -> None:
+    scores = [0.1, 1e300, 5e-324, -INFINITY, INFINITY, 2.0**53, 1 / 3, -1.7976931348623157e308]
+    each = face.kit.sorted_set("s", component="many")
+    face.run(each.zadd({str(n): score for n, score in enumerate(scores)}))
+    assert face.run(each.zmscore(*range(len(scores)))) == scores
+    assert [score for _, score in face.run(each.bottom(10))] == sorted(scores)
+    assert face.run(each.zincrby(0.2, "0")) == 0.1 + 0.2
+
+
+def test_a_member_given_twice_counts_as_with_zadd(face: Face, kit: ShardKit) -> None:
+    plain: Any = kit.client("one")
+    each = face.kit.sorted_set("s", component="many")
+    pairs = [("a", 1), ("b", 2), ("a", 3), ("a", 2), ("a", 2)]
+    for option in ((), ("ch",), ("gt", "ch"), ("nx",), ("xx", "lt", "ch")):
+        flat = [word for member, score in pairs for word in (score, member)]
+        expected = plain.execute_command("ZADD", "plain", *option, *flat)
+        assert face.run(each.zadd(pairs, **dict.fromkeys(option, True))) == expected
+        assert face.run(each.zmscore("a", "b")) == plain.zmscore("plain", ["a", "b"])
+
+
+def test_parts_and_bounds_are_compact_and_lie_together(
+    face: Face, kit: ShardKit, component: str
+) -> None:
+    each = face.kit.sorted_set("s", component=component, groups=4, bound=50)
+    face.run(each.zadd(scored(5000)))
+    groups = stored(kit, component, "s")
+    assert len(groups) == 4
+    assert all(20 < group["parts"] < 60 for group in groups.values())
+    check_bounds(kit, component, each)
+    found = kit.component(component)
+    clients: list[Any] = [kit.client(component, n) for n in ([*range(len(found.shards))] or [None])]
+    encodings = {
+        client.object("encoding", key) for client in clients for key in client.scan_iter("s:{*}:*")
+    }
+    assert encodings == {b"listpack"}
+
+
+def test_a_plan_saves_splits_and_changes_nothing_else(face: Face, kit: ShardKit) -> None:
+    planned = face.kit.sorted_set("s", component="many", total=2000)
+    again = face.kit.sorted_set("s", component="many")
+    face.run(planned.zadd(scored(300)))
+    assert face.run(again.zadd(scored(600))) == 300
+    assert face.run(planned.zcard()) == face.run(again.zcard()) == 600
+    assert dict(face.list(again.zscan_iter())) == scored(600)
+    check_bounds(kit, "many", again)
+
+
+def test_popping_gives_every_member_once_in_order(face: Face, kit: ShardKit) -> None:
+    ranks = in_order(scored(200))
+    each = face.kit.sorted_set("s", component="many", shard_size=8, groups=4, bound=3)
+    face.run(each.zadd(dict(ranks)))
+    assert face.run(each.zpopmax()) == [ranks[-1]]
+    assert face.run(each.zpopmax(9)) == ranks[-2:-11:-1]
+    assert face.run(each.zpopmin(20)) == ranks[:20]
+    check_bounds(kit, "many", each)
+    assert face.run(each.zpopmin(1000)) == ranks[20:190]
+    assert face.run(each.zpopmin()) == []
+    assert face.run(each.zcard()) == 0
+
+
+def test_poppers_share_out_the_members(kit: ShardKit) -> None:
+    each = kit.sorted_set("s", component="many", members=int, shard_size=8, groups=4, bound=5)
+    each.zadd({n: n % 7 for n in range(240)})
+    popped: list[list[int]] = [[] for _ in range(4)]
+
+    def pop(mine: list[int]) -> None:
+        while rows := each.zpopmin(3):
+            mine += (member for member, _ in rows)
+
+    threads = [threading.Thread(target=pop, args=(mine,)) for mine in popped]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(member for mine in popped for member in mine) == list(range(240))
+
+
+@pytest.mark.parametrize("bound", [1, 5])
+def test_bounds_are_right_after_many_wrote_at_once(kit: ShardKit, bound: int) -> None:
+    plan: dict[str, Any] = {"shard_size": 8, "groups": 2, "bound": bound}
+    failures: list[BaseException] = []
+
+    def write(seed: int) -> None:
+        # A structure of its own each, which does not see how the others let parts split.
+        each = kit.sorted_set("s", component="few", **plan)
+        random = Random(seed)
+        try:
+            for _ in range(40):
+                some = [f"m{random.randrange(150)}" for _ in range(random.choice([1, 1, 20]))]
+                match random.randrange(5):
+                    case 0:
+                        each.zrem(*some)
+                    case 1:
+                        each.zrem(*(member for member, _ in each.top(3)))
+                    case 2:
+                        each.zincrby(random.randrange(-50, 50), some[0])
+                    case 3:
+                        low = random.randrange(100)
+                        each.zremrangebyscore(low, low + 2)
+                    case _:
+                        each.zadd({member: random.randrange(100) for member in some})
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=write, args=(seed,)) for seed in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    each = kit.sorted_set("s", component="few", **plan)
+    check_bounds(kit, "few", each)
+    rows = sorted(((score, member) for member, score in each.zscan_iter()), reverse=True)
+    assert each.zcard() == len(rows)
+    assert [(score, member) for member, score in each.top(60)] == rows[:60]
+
+
+def test_readers_see_every_untouched_member_while_parts_split(kit: ShardKit) -> None:
+    plan: dict[str, Any] = {"shard_size": 8, "groups": 2}
+    there = {f"there:{n}": float(n) for n in range(60)}
+    writer = kit.sorted_set("s", component="few", **plan)
+    reader = kit.sorted_set("s", component="few", **plan)
+    writer.zadd(there)
+
+    def write() -> None:
+        for n in range(40):
+            writer.zadd({f"new:{n}:{m}": n - 100 for m in range(25)})
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    while thread.is_alive():
+        assert list(reader.zrangebyscore(0)) == list(there.items())
+        assert dict(reader.zscan_iter()).items() >= there.items()
+        assert reader.top(60) == list(there.items())[::-1]
+        assert reader.zcount(0, 100) == 60
+    thread.join()
+    assert reader.zcard() == 1060
+
+
+def test_rebuilding_mends_bounds_and_count(face: Face, kit: ShardKit) -> None:
+    each = face.kit.sorted_set("s", component="one", shard_size=16, groups=2, bound=4)
+    face.run(each.zadd(scored(200)))
+    client: Any = kit.client("one")
+    for key in list(client.scan_iter("s:{*}:top")):
+        client.delete(key)
+    for key in (key for key in client.scan_iter("s:{*}") if client.type(key) == b"hash"):
+        client.hset(key, "count", 7)
+    assert face.run(each.rebuild()) == 200
+    check_bounds(kit, "one", each)
+    for key in [key for key in client.scan_iter("s:{*}:*") if key[-1:].isdigit()]:
+        client.delete(key)
+    assert face.run(each.rebuild()) == 0
+    assert face.run(each.top(3)) == []
+    assert face.run(each.zadd(scored(200))) == 200
+    check_bounds(kit, "one", each)
+
+
+def test_a_plain_zset_is_taken_over(face: Face, kit: ShardKit) -> None:
+    client: Any = kit.client("one")
+    client.zadd("plain", scored(1500))
+    each = face.kit.sorted_set("s", component="one")
+    assert face.run(each.copy_from("plain")) == 1500
+    assert face.run(each.copy_from("plain")) == 0
+    assert dict(face.list(each.zscan_iter())) == scored(1500)
+
+
+def test_deleting_leaves_nothing(face: Face, kit: ShardKit, component: str) -> None:
+    each = face.kit.sorted_set("s", component=component, shard_size=16, groups=4)
+    assert face.run(each.delete()) is False
+    face.run(each.zadd(scored(300)))
+    assert face.run(each.delete()) is True
+    assert keys_of(kit, component) == set()
+    other = face.kit.sorted_set("s", component=component, groups=8)
+    assert face.run(other.zadd(scored(20))) == 20
+
+
+def test_everything_expires_also_what_comes_later(face: Face, kit: ShardKit) -> None:
+    each = face.kit.sorted_set("s", component="one", shard_size=8, groups=2, bound=3)
+    face.run(each.zadd(scored(40)))
+    assert face.run(each.expire(1000)) is True
+    face.run(each.zrem(*scored(40)))
+    face.run(each.zadd(scored(100)))
+    client: Any = kit.client("one")
+    assert all(0 < client.ttl(key) <= 1000 for key in client.scan_iter("s:*"))
+    check_bounds(kit, "one", each)
+
+
+def test_nothing_is_created_by_reading_or_by_nothing(face: Face, kit: ShardKit) -> None:
+    each = face.kit.sorted_set("s", component="many")
+    assert face.run(each.zadd({})) == face.run(each.zadd_many([])) == face.run(each.zrem()) == 0
+    assert face.run(each.zmscore()) == face.run(each.top(0)) == face.run(each.top(5)) == []
+    assert face.list(each.zrange()) == face.list(each.zrangebylex()) == []
+    assert face.run(each.zrank("a")) is face.run(each.zscore("a")) is None
+    assert face.run(each.zremrangebyscore("-inf", "+inf")) == face.run(each.zrem("a")) == 0
+    assert face.run(each.zpopmin()) == []
+    assert face.run(each.rebuild()) == 0
+    assert keys_of(kit, "many") == set()
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda s: s.zadd({"a": float("nan")}), "s: member 'a': score=nan; give a number"),
+        (lambda s: s.zadd({"a": "7"}), "s: member 'a': score='7'; give a number"),
+        (lambda s: s.zadd({"a": True}), "s: member 'a': score=True"),
+        (lambda s: s.zadd({"a": 10**400}), "s: member 'a': score=1000"),
+        (lambda s: s.zadd({"ok": 1, None: 1}), "s: member None is a NoneType"),
+        (lambda s: s.zadd({"ok": 1, b"\xff": 1}), r"s: member b'\xff' is not UTF-8"),
+        (lambda s: s.zadd("ab"), "s: 'ab' does not say members with scores; give a dictionary"),
+        (lambda s: s.zadd(["ab"]), "s: 'ab' does not say members with scores"),
+        (lambda s: s.zadd([("a", 1, 2)]), "s: ('a', 1, 2) does not say members with scores"),
+        (lambda s: s.zadd(7), "s: 7 does not say members with scores"),
+        (lambda s: s.zadd({"a": 1}, nx=True, gt=True), "s: nx=True, gt=True exclude one another"),
+        (lambda s: s.zadd_many([], gt=True, lt=True), "s: gt=True, lt=True exclude one another"),
+        (lambda s: s.zincrby(float("nan"), "a"), "s: member 'a': amount=nan"),
+        (lambda s: s.zcount("x", 1), "s: low='x'; give a score"),
+        (lambda s: s.zcount(1, "(nan"), "s: high='(nan'"),
+        (lambda s: s.zremrangebyscore(None, 1), "s: low=None"),
+        (lambda s: s.zlexcount("a", "+"), 's: low=\'a\'; give "-", "+", "[member"'),
+        (lambda s: s.top(-1), "s: count=-1; give an integer, 0 to 10,000"),
+        (lambda s: s.bottom(10_001), "s: count=10001"),
+        (lambda s: s.zpopmin(1.5), "s: count=1.5"),
+        (lambda s: s.page("a"), "s: after='a'; give a member and its score"),
+        (lambda s: s.page(("a", None)), "s: after 'a': score=None"),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_named(
+    face: Face, kit: ShardKit, call: Any, said: str
+) -> None:
+    each = face.kit.sorted_set("s", component="many")
+    with pytest.raises(InvalidArgumentError) as raised:
+        face.run(call(each))
+    assert str(raised.value).startswith(said)
+    assert keys_of(kit, "many") == set()
+
+
+def test_ranges_that_do_not_fit_are_refused(face: Face) -> None:
+    each = face.kit.sorted_set("s", component="many")
+    wrong: list[tuple[Any, ...]] = [
+        (each.zrange, 0.5),
+        (each.zrange, 0, "7"),
+        (each.zrangebyscore, "a"),
+        (each.zrangebylex, "a"),
+    ]
+    for call, *args in wrong:
+        with pytest.raises(InvalidArgumentError) as raised:
+            face.list(call(*args))
+        assert str(raised.value).startswith("s: ")
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        ({"bound": -1}, "s: bound=-1"),
+        ({"bound": 10**6}, "s: bound=1000000"),
+        ({"shard_size": 0}, "s: shard_size=0"),
+        ({"total": 0}, "s: total=0"),
+        ({"groups": 3}, "s: groups=3"),
+        ({"members": float}, "s: members="),
+    ],
+)
+def test_plans_that_cannot_be_are_refused(face: Face, plan: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidArgumentError) as raised:
+        face.kit.sorted_set("s", component="many", **plan)
+    assert str(raised.value).startswith(said)
+
+
+@pytest.mark.parametrize(
+    "plan", [{"bound": 5}, {"shard_size": 64}, {"groups": 8}, {"members": int}], ids=str
+)
+def test_other_parameters_than_it_was_made_with_are_refused(
+    face: Face, plan: dict[str, Any]
+) -> None:
+    face.run(face.kit.sorted_set("s", component="many").zadd({"1": 1}))
+    with pytest.raises(ParameterMismatchError):
+        face.run(face.kit.sorted_set("s", component="many", **plan).zcard())
+
+
+def test_a_sum_that_is_no_number_changes_nothing(face: Face, kit: ShardKit) -> None:
+    each = face.kit.sorted_set("s", component="one")
+    face.run(each.zadd({"a": INFINITY}))
+    with pytest.raises(ShardErrors) as raised:
+        face.run(each.zincrby(-INFINITY, "a"))
+    assert "not a number" in str(raised.value.exceptions[0])
+    assert face.run(each.zscore("a")) == INFINITY
+    check_bounds(kit, "one", each)
+
+
+def test_parts_larger_than_the_server_keeps_compact_are_warned_of(
+    face: Face, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "shardkit"):
+        face.run(face.kit.sorted_set("s", component="one", shard_size=512).zadd({"a": 1}))
+    [record] = caplog.records
+    assert "s: parts of up to 512 members are not compact" in record.getMessage()
+
+
+@pytest.fixture(scope="module")
+def cluster_map() -> Iterator[ShardMap]:
+    with LocalCluster() as cluster:
+        entry = dict(cluster.entry.fields)
+        yield ShardMap.parse(json.dumps({"components": {"cluster": {"entry": entry}}}))
+
+
+@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
+def test_on_a_cluster_nothing_is_different(cluster_map: ShardMap, kind: str) -> None:
+    scores = scored(1200)
+    ranks = in_order(scores)
+    with faced(kind, cluster_map) as face:
+        each = face.kit.sorted_set(kind, component="cluster", shard_size=16, groups=8, bound=20)
+        assert face.run(each.zadd(scores)) == 1200
+        assert face.run(each.top(20)) == ranks[:-21:-1]
+        assert face.run(each.zpopmax(30)) == ranks[:-31:-1]
+        assert face.run(each.page(ranks[500], 50)) == ranks[501:551]
+        assert face.run(each.zrank(ranks[700][0])) == 700
+        assert face.run(each.zremrangebyscore("-inf", ranks[99][1])) >= 100
+        assert face.run(each.zcard()) == face.run(each.rebuild())
+        assert face.run(each.delete()) is True
+        assert face.run(each.zcard()) == 0
+
+
+def test_the_bytes_that_the_page_tells_were_measured() -> None:
+    root = Path(__file__).parents[3]
+    figures = json.loads((root / "benchmarks/results/sorted_set.json").read_text())["bytes"]
+    valkey, redis = figures["figures"].values()
+    text = (root / "docs/sorted-sets.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (.*?) \| ([0-9.]+) \| ([0-9.]+) \|$", text, re.MULTILINE)
+    assert {name for name, _, _ in rows} == set(valkey)
+    for name, on_valkey, on_redis in rows:
+        assert abs(valkey[name] - float(on_valkey)) <= 0.051
+        assert abs(redis[name] - float(on_redis)) <= 0.051

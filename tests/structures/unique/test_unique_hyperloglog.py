@@ -1,0 +1,57 @@
+"""HyperLogLogs that are merged here are counted as servers count them."""
+
+from __future__ import annotations
+
+from datetime import date, timedelta
+from typing import Any
+
+import pytest
+from faces import Face, sessions
+
+from shardkit import ShardKit
+from shardkit.errors import StructureError
+from shardkit.local import LocalServer
+from shardkit.structures.unique.hyperloglog_day import REGISTERS, estimate, registers
+
+DAY = date(2015, 5, 17)
+
+
+def test_an_estimate_is_the_servers(any_server: LocalServer) -> None:
+    """Sparse and dense, from none to 200,000."""
+    with any_server.client() as client:
+        client.delete("hll")
+        client.pfadd("hll")
+        total = 0
+        for more in (0, 1, 1, 10, 100, 1000, 3000, 20_000, 175_000):
+            if more:
+                client.pfadd("hll", *range(total, total + more))
+            total += more
+            found = registers(client.get("hll"))
+            assert len(found) == REGISTERS
+            assert estimate(found) == client.pfcount("hll")
+
+
+def test_registers_that_are_all_full_are_counted() -> None:
+    assert estimate(bytes(REGISTERS)) == 0
+    assert estimate(bytes([50]) * REGISTERS) > 10**18
+
+
+@pytest.mark.parametrize("stored", [b"", b"5", b"HYLL", b"HYLL" + bytes(12), b"HYLL\1" + bytes(99)])
+def test_what_is_no_hyperloglog_is_refused(stored: bytes) -> None:
+    with pytest.raises(StructureError, match="unique:1: holds no HyperLogLog"):
+        registers(stored, "unique:1")
+
+
+@pytest.mark.parametrize("component", ["one", "many", "both"])
+def test_days_are_merged_wherever_they_live(face: Face, kit: ShardKit, component: str) -> None:
+    visitors: Any = face.kit.unique_visitors(component=component, precision="hyperloglog")
+    days = [DAY + timedelta(days=n) for n in range(12)]
+    known = sessions(3000)
+    for n, day in enumerate(days):
+        face.run(visitors.visit_many(known[n * 200 : n * 200 + 800], day))
+    found = face.run(visitors.count_union([*days, DAY, DAY - timedelta(days=1)]))
+    assert found == pytest.approx(3000, rel=0.03)
+    alone: Any = kit.unique_visitors("alone", component="one", precision="hyperloglog")
+    alone.visit_many(known, DAY)
+    assert found == alone.count(DAY)
+    assert face.run(visitors.count_union([DAY])) == face.run(visitors.count(DAY))

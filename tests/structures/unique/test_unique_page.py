@@ -1,0 +1,86 @@
+"""docs/unique.md and the modules' texts: the odds and bytes that they state are right."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+
+from shardkit.structures.unique import precision
+from shardkit.structures.unique import visitors as unique_visitors
+from shardkit.structures.unique.precision import odds_for, settings
+
+ROOT = Path(__file__).parents[3]
+TEXT = (ROOT / "docs" / "unique.md").read_text(encoding="utf-8")
+FIGURES = json.loads((ROOT / "benchmarks" / "results" / "unique.json").read_text(encoding="utf-8"))
+
+
+def test_the_odds_are_what_they_are() -> None:
+    for millions, bits, claims in [
+        (0.01, 60, ["{missed:.1e}"]),
+        (0.01, 56, ["{missed:.1e}"]),
+        (1, 60, ["{missed:.1e}"]),
+        (1, 56, ["{missed:.1e}: one in {years:.0f} years"]),
+        (25, 60, ["{missed:.1e}: one in {years:.0f} years"]),
+        (25, 56, ["{missed:.1e}: one in {days:.0f} days"]),
+        (250, 60, ["{missed:.1e}: on {some:.1%} of days"]),
+        (250, 56, ["{missed:.1e}: on {some:.0%} of days"]),
+    ]:
+        missed = (millions * 1e6) ** 2 / 2 ** (bits + 1)
+        figures = {
+            "missed": missed,
+            "days": 1 / missed,
+            "years": 1 / missed / 365.25,
+            "some": 1 - math.exp(-missed),
+        }
+        for claim in claims:
+            told = re.sub(r"e-0", "e-", claim.format(**figures))
+            assert f"| {told} |" in TEXT, told
+
+
+def test_the_odds_of_compact_are_what_they_are() -> None:
+    chosen = settings("d", "compact", None, None, None, None)
+    rows = re.findall(r"\| ([0-9.]+) bits: ([0-9.e-]+)", TEXT)
+    assert len(rows) == 4
+    for visitors, (bits, missed) in zip((10**4, 10**6, 25 * 10**6, 250 * 10**6), rows, strict=True):
+        found = odds_for("d", chosen, visitors)
+        assert f"{found.bits:.1f}" == bits
+        assert abs(found.missed / float(missed) - 1) < 0.02
+
+
+def test_the_bytes_are_those_that_were_measured() -> None:
+    valkey, redis = FIGURES["memory"].values()
+    rows = re.findall(r"^\| ([^|]+) \| ([0-9.]+) \| ([0-9.]+) \|$", TEXT, re.MULTILINE)
+    assert len(rows) == len(redis)
+    for name, on_valkey, on_redis in rows:
+        name = name.replace("`", "")
+        assert abs(valkey[name] - float(on_valkey)) <= 0.051
+        assert abs(redis[name] - float(on_redis)) <= 0.051
+    assert redis["60-bit"] <= 9.3
+    assert redis["compact"] <= 5.0
+    stated = re.findall(
+        r"^``(.*?)`` .*?  +([0-9.]+) \| ([0-9.]+) ", unique_visitors.__doc__ or "", re.MULTILINE
+    )
+    assert [name for name, _, _ in stated] == ["exact", "60-bit", "compact"]
+    for name, on_valkey, on_redis in stated:
+        assert abs(valkey[name] - float(on_valkey)) <= 0.051
+        assert abs(redis[name] - float(on_redis)) <= 0.051
+
+
+def test_the_misses_are_those_that_were_found() -> None:
+    rows = re.findall(
+        r"^\| (\S.*?) \| ([0-9.]+) \| ([0-9,.]+) \| ([0-9,]+) \|$", TEXT, re.MULTILINE
+    )
+    assert len(rows) == len(FIGURES["missed"])
+    for (name, bits, expected, found), measured in zip(rows, FIGURES["missed"], strict=True):
+        assert name.replace("`", "") == measured["name"]
+        assert float(bits) == measured["bits"]
+        assert float(expected.replace(",", "")) == measured["expected"]
+        assert int(found.replace(",", "")) == measured["found"]
+
+
+def test_the_modules_say_how_many_parts_there_are() -> None:
+    assert "2,097,152 in 5,120 parts" in (unique_visitors.__doc__ or "")
+    assert "410 of 512" in (precision.__doc__ or "")
+    assert round(precision.fill(512), -1) == 410

@@ -1,0 +1,226 @@
+"""What each precision keeps of a session, how days are planned, and the odds. No server."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+from typing import Any
+from uuid import UUID
+
+import pytest
+from faces import SESSION, SESSION_ID
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardkit.errors import InvalidArgumentError
+from shardkit.structures.unique.precision import (
+    PRECISIONS,
+    called,
+    expected_for,
+    fill,
+    odds,
+    odds_for,
+    parts_for,
+    planned,
+    reader,
+    session_bytes,
+    settings,
+)
+
+
+def read(precision: str, session: Any) -> Any:
+    return reader("daily", settings("daily", precision, None, None, None, None))(session)
+
+
+# ---- sessions
+
+
+SPELLINGS = [
+    SESSION,
+    SESSION.upper(),
+    SESSION.replace("-", ""),
+    SESSION.encode(),
+    SESSION.replace("-", "").upper().encode(),
+    UUID(SESSION),
+]
+
+
+@pytest.mark.parametrize("precision", ["exact", "60-bit", "compact", "hyperloglog"])
+def test_a_uuid_is_one_session_however_it_is_spelled(precision: str) -> None:
+    assert len({read(precision, spelled) for spelled in SPELLINGS}) == 1
+
+
+def test_sixty_bits_are_the_first_fifteen_digits() -> None:
+    assert read("60-bit", SESSION) == SESSION_ID == 383061330139657245
+
+
+def test_exact_keeps_the_sixteen_bytes_of_a_uuid() -> None:
+    assert read("exact", SESSION) == bytes.fromhex("550e8400e29b41d4a716446655440000")
+    assert called(read("exact", SESSION.upper())) == SESSION
+
+
+@given(st.lists(st.one_of(st.uuids(), st.text(min_size=1, max_size=40)), max_size=30))
+def test_no_two_sessions_are_kept_alike(sessions: list[UUID | str]) -> None:
+    def canonical(session: UUID | str) -> str:
+        return called(session_bytes("o", "exact", session))  # type: ignore[return-value]
+
+    kept = {session_bytes("o", "exact", session) for session in sessions}
+    assert len(kept) == len(set(map(canonical, sessions)))
+    for session in sessions:
+        assert canonical(session) == str(session) or UUID(str(session)) == UUID(canonical(session))
+
+
+def test_text_of_sixteen_bytes_is_no_uuid() -> None:
+    text = "abcdefghijklmnop"
+    same_bytes = UUID(bytes=text.encode())
+    assert read("exact", text) != read("exact", same_bytes)
+    assert called(read("exact", text)) == text
+    assert called(read("exact", same_bytes)) == str(same_bytes)
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_a_users_number_is_one_however_it_is_spelled(number: int) -> None:
+    assert {read("bitmap", n) for n in (number, str(number), str(number).encode())} == {number}
+
+
+BAD: list[Any] = ["", b"", None, True, 1.5, [SESSION], "\ud800", b"\xff" * 16, "z" * 1025, UUID]
+
+
+@pytest.mark.parametrize("precision", ["exact", "compact", "hyperloglog"])
+@pytest.mark.parametrize("session", [*BAD, 17])
+def test_what_is_no_text_is_refused_by_name_of_the_precision(precision: str, session: Any) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        read(precision, session)
+    assert f"for precision={precision!r}; give a UUID or text" in str(caught.value)
+    assert len(str(caught.value)) < 250
+
+
+@pytest.mark.parametrize(
+    "session", [*BAD, -1, 2**32, "-1", "1.0", " 7", "\u0667", "99999999999", 10**99]
+)
+def test_what_is_no_users_number_is_refused(session: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="for precision='bitmap'; give users' numbers"):
+        read("bitmap", session)
+
+
+# ---- parameters
+
+
+@pytest.mark.parametrize(
+    ("precision", "given", "message"),
+    [
+        ("compact", {"digits": 12}, "has no digits; leave it out; it has shard_size, first_day"),
+        ("compact", {"partition": "crc32"}, "has no partition"),
+        ("exact", {"digits": 15}, "has no digits"),
+        ("hyperloglog", {"shard_size": 512}, "has no shard_size; leave it out; it has none"),
+        ("hyperloglog", {"first_day": 9}, "has no first_day"),
+        ("bitmap", {"first_day": 9}, "has no first_day; leave it out; it has shard_size"),
+        ("bitmap", {"shard_size": 2**20 + 1}, "shard_size=1048577; give an integer, 1 to"),
+        ("compact", {"shard_size": 0}, "shard_size=0"),
+        ("exact", {"first_day": -1}, "first_day=-1"),
+        ("60bit", {}, "precision='60bit'; there are exact, 60-bit, compact, hyperloglog, bitmap"),
+        (60, {}, "precision=60"),
+        (None, {}, "precision=None"),
+        ([], {}, "precision=[]"),
+    ],
+)
+def test_parameters_that_a_precision_has_not_are_refused(
+    precision: Any, given: dict[str, Any], message: str
+) -> None:
+    everything = {"shard_size": None, "first_day": None, "digits": None, "partition": None}
+    with pytest.raises(InvalidArgumentError) as caught:
+        settings("daily", precision, **{**everything, **given})
+    assert str(caught.value).startswith("daily: ")
+    assert message in str(caught.value)
+
+
+# ---- plans
+
+
+def test_a_million_without_a_day_before_make_5120_parts() -> None:
+    assert planned(1_000_000) == 2_097_152
+    assert parts_for(2_097_152, 512) == 5120
+    assert parts_for(planned(85), 512) == parts_for(1, 512) == 1
+
+
+@given(st.integers(0, 40), st.integers(1, 10_000))
+def test_a_part_is_as_full_as_is_safe(doublings: int, shard_size: int) -> None:
+    expected = 2**doublings
+    parts = parts_for(expected, shard_size)
+    average = expected / parts
+    assert average <= fill(shard_size) or parts == 1
+    assert parts < 16 or parts <= expected / fill(shard_size) * 9 / 8
+    if shard_size >= 128:
+        assert fill(shard_size) + 5 * math.sqrt(fill(shard_size)) <= shard_size + 1e-9
+    assert parts_for(expected_for(parts, shard_size), shard_size) <= parts
+
+
+def test_chance_hardly_ever_fills_a_part_of_a_day_that_is_as_expected() -> None:
+    average = 2_097_152 / 5120
+    more = sum(
+        math.exp(n * math.log(average) - average - math.lgamma(n + 1)) for n in range(513, 900)
+    )
+    assert more < 1 / 2_000_000
+
+
+@given(st.integers(0, 40), st.integers(0, 40), st.integers(1, 2000))
+def test_the_parts_of_one_plan_divide_those_of_another(one: int, other: int, size: int) -> None:
+    parts = [parts_for(2**doublings, size) for doublings in (one, other)]
+    assert math.gcd(*parts) == min(parts)
+
+
+def test_compact_hashes_alike_everywhere() -> None:
+    """What ``b2sum -l 128`` says of the 16 bytes."""
+    assert f"{read('compact', SESSION):032x}" == "57272e92ca298e77c98eb55a1bcc06c6"
+    assert 0 <= read("compact", "Ada") < 2**128
+
+
+# ---- odds
+
+
+@pytest.mark.parametrize(
+    ("millions", "bits", "missed", "some"),
+    [
+        (1, 60, 4.3e-7, 4.3e-7),
+        (1, 56, 6.9e-6, 6.9e-6),
+        (25, 60, 2.7e-4, 2.7e-4),
+        (25, 56, 4.3e-3, 4.3e-3),
+        (250, 60, 2.7e-2, 2.7e-2),
+        (250, 56, 0.43, 0.35),
+    ],
+)
+def test_the_odds_are_those_of_birthdays(
+    millions: int, bits: int, missed: float, some: float
+) -> None:
+    """The table of spec 41: the book's own figures are wrong."""
+    found = odds(millions * 10**6, bits)
+    assert found.missed == pytest.approx(missed, rel=0.02)
+    assert found.some == pytest.approx(some, rel=0.02)
+
+
+def test_the_odds_of_each_precision() -> None:
+    def of(precision: str, visitors: int, **more: Any) -> Any:
+        return odds_for("d", settings("d", precision, None, None, None, None), visitors, **more)
+
+    assert of("60-bit", 25_000_000).bits == 60
+    assert of("60-bit", 25_000_000, uuid4=True).bits == 56
+    assert of("compact", 1_000_000).bits == 32 + math.log2(5120)
+    assert of("compact", 1_000_000).missed == pytest.approx(1e12 / 2**33 / 5120)
+    assert of("exact", 10**9) == of("bitmap", 10**9) == (math.inf, 0, 0)
+    assert of("60-bit", 0).missed == 0
+    with pytest.raises(InvalidArgumentError, match=r"'hyperloglog' estimates .* 0\.81%"):
+        of("hyperloglog", 10)
+    for visitors in (-1, None, 1.5, True):
+        with pytest.raises(InvalidArgumentError, match="visitors="):
+            of("60-bit", visitors)  # type: ignore[arg-type]
+
+
+def test_as_many_are_missed_as_the_odds_say() -> None:
+    """2,000 visitors, 20 bits: 1.9 of them, over 200 days 381."""
+    random = Random(41)
+    missed = sum(2000 - len({random.getrandbits(20) for _ in range(2000)}) for _ in range(200))
+    assert missed / 200 == pytest.approx(odds(2000, 20).missed, rel=0.15)
+
+
+def test_every_precision_has_its_parameters() -> None:
+    assert {settings("d", p, None, None, None, None).precision for p in PRECISIONS} == {*PRECISIONS}

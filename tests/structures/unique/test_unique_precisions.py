@@ -1,0 +1,508 @@
+"""One way to count in every precision: on real servers, one and many, on both faces."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections.abc import Callable
+from datetime import date, timedelta
+from random import Random
+from typing import Any
+
+import pytest
+from faces import SESSION, Face, faced, holder, keys_of, sessions
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from shardkit import ShardKit, ShardMap, connect
+from shardkit.errors import InvalidArgumentError, ParameterMismatchError
+from shardkit.local import LocalServer
+from shardkit.structures.unique import set_operations
+
+DAY = date(2015, 5, 17)
+NEXT = DAY + timedelta(days=1)
+COMPONENTS = ("one", "many", "both")
+# Each with parameters that make several parts of few visitors.
+SMALL: dict[str, dict[str, Any]] = {
+    "exact": {"shard_size": 50, "first_day": 1000},
+    "60-bit": {"shard_size": 50, "first_day": 1000},
+    "compact": {"shard_size": 50, "first_day": 1000},
+    "hyperloglog": {},
+    "bitmap": {"shard_size": 100},
+}
+EXACT = [precision for precision in SMALL if precision != "hyperloglog"]
+SETS = ["exact", "60-bit", "compact"]
+
+
+def some(precision: str, count: int, seed: int = 0) -> list[Any]:
+    """Different visitors of a precision."""
+    if precision == "bitmap":
+        return Random(seed).sample(range(2000), count)
+    return sessions(count, seed)
+
+
+def counter(kit: Any, precision: str, component: str, name: str = "unique") -> Any:
+    return kit.unique_visitors(name, component=component, precision=precision, **SMALL[precision])
+
+
+@pytest.fixture(params=COMPONENTS)
+def component(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(params=SMALL)
+def visitors(request: pytest.FixtureRequest, face: Face, component: str) -> Any:
+    return counter(face.kit, request.param, component)
+
+
+# ---- what all precisions do
+
+
+def test_a_visitor_counts_once_a_day(face: Face, visitors: Any, kit: ShardKit) -> None:
+    first, second, third, *rest = some(visitors.precision, 600)
+    assert face.run(visitors.visit(first, DAY)) is True
+    assert face.run(visitors.visit(first, DAY)) is False
+    assert face.run(visitors.visit(second, NEXT)) is True
+    assert face.run(visitors.visit_many([first, second, third, third], DAY)) == 2
+    assert face.run(visitors.counts([DAY, NEXT, DAY])) == {DAY: 3, NEXT: 1}
+    place = face.run(visitors.locate(second, DAY))
+    assert holder(kit, visitors.component, place.key).exists(place.key) or place.shard[1] is None
+    added = face.run(visitors.visit_many(iter(rest), DAY))
+    assert face.run(visitors.count(DAY)) == 3 + added == pytest.approx(600, rel=0.03)
+    if visitors.precision != "hyperloglog":
+        assert added == 597
+    assert face.run(visitors.recount(DAY)) == 3 + added
+    assert face.run(visitors.delete(DAY)) is True
+    assert face.run(visitors.delete(DAY)) is False
+    assert face.run(visitors.counts([DAY, NEXT])) == {DAY: 0, NEXT: 1}
+    assert not any("2015-05-17" in key for key in keys_of(kit, visitors.component))
+
+
+def test_looking_creates_nothing(face: Face, visitors: Any, kit: ShardKit) -> None:
+    assert face.run(visitors.count(DAY)) == face.run(visitors.recount(DAY)) == 0
+    assert face.run(visitors.count_union([DAY, NEXT])) == 0
+    assert face.run(visitors.count_union([])) == 0
+    assert face.run(visitors.visit_many([], DAY)) == 0
+    assert face.run(visitors.delete(DAY)) is face.run(visitors.expire(DAY, 9)) is False
+    face.run(visitors.locate(some(visitors.precision, 1)[0], DAY))
+    if visitors.precision != "hyperloglog":
+        assert face.list(visitors.ids(DAY)) == []
+        assert face.run(visitors.count_intersection([DAY, NEXT])) == 0
+    assert keys_of(kit, visitors.component) == set()
+
+
+def test_a_day_can_be_left_to_expire(face: Face, visitors: Any, kit: ShardKit) -> None:
+    face.run(visitors.visit_many(some(visitors.precision, 20), DAY))
+    assert face.run(visitors.expire(DAY, timedelta(days=30))) is True
+    for key in keys_of(kit, visitors.component) - {"unique:meta"}:
+        at = kit.component(visitors.component)
+        clients = [kit.client(visitors.component, n) for n in range(len(at.shards))]
+        clients += [kit.client(visitors.component)] if at.entry else []
+        assert any(client.ttl(key) > 0 for client in clients), key  # type: ignore[operator]
+
+
+def test_a_counter_opened_in_another_precision_is_refused(
+    face: Face, visitors: Any, kit: ShardKit
+) -> None:
+    face.run(visitors.visit(some(visitors.precision, 1)[0], DAY))
+    before = keys_of(kit, visitors.component)
+    for precision in SMALL.keys() - {visitors.precision}:
+        other = counter(face.kit, precision, visitors.component)
+        session = some(precision, 1)[0]
+        for call in (
+            lambda other=other, session=session: other.visit(session, NEXT),
+            lambda other=other: other.recount(DAY),
+            lambda other=other: other.count_union([DAY]),
+            lambda other=other: other.delete(DAY),
+        ):
+            with pytest.raises(ParameterMismatchError, match=r"precision is .*, not ") as caught:
+                face.run(call())
+            assert repr(precision) in str(caught.value)
+            assert repr(visitors.precision) in str(caught.value)
+    assert keys_of(kit, visitors.component) == before
+
+
+def test_a_day_in_another_precision_is_refused_even_when_the_counters_parameters_are_lost(
+    face: Face, kit: ShardKit
+) -> None:
+    for precision in SETS:
+        face.run(counter(face.kit, precision, "one", precision).visit(SESSION, DAY))
+        kit.client("one").delete(f"{precision}:meta")  # type: ignore[union-attr]
+    for precision, other in itertools.permutations(SETS, 2):
+        with pytest.raises(ParameterMismatchError, match=f"{precision}:2015-05-17:meta"):
+            face.run(counter(face.kit, other, "one", precision).visit(SESSION, DAY))
+        kit.client("one").delete(f"{precision}:meta")  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("precision", EXACT)
+def test_threads_count_exactly(kit: ShardKit, component: str, precision: str) -> None:
+    visitors = counter(kit, precision, component)
+    known = some(precision, 500)
+    new: list[int] = []
+    barrier = threading.Barrier(4)
+
+    def visit(n: int) -> None:
+        barrier.wait()
+        mine = known[n * 60 : n * 60 + 320]
+        added = sum(visitors.visit(session, DAY) for session in mine[::9])
+        new.append(added + visitors.visit_many(mine, DAY))
+
+    threads = [threading.Thread(target=visit, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(new) == 4
+    assert sum(new) == visitors.count(DAY) == visitors.recount(DAY) == 500
+
+
+def test_visits_go_together(face: Face, visitors: Any) -> None:
+    deferred = visitors.deferred
+    known = some(visitors.precision, 30)
+    counted = face.run(face.kit.together(*(deferred.visit(s, DAY) for s in known * 2)))
+    assert sum(counted) == face.run(visitors.count(DAY)) == 30
+
+
+@pytest.mark.parametrize("precision", ["exact", "compact"])
+def test_a_wrong_count_and_a_lost_plan_are_mended(
+    face: Face, kit: ShardKit, precision: str
+) -> None:
+    visitors = counter(face.kit, precision, "both")
+    known = some(precision, 200)
+    face.run(visitors.visit_many(known, DAY))
+    entry: Any = kit.client("both")
+    for wrong in (0, 199, 201, 10_000):
+        entry.set("unique:2015-05-17", wrong)
+        assert face.run(visitors.recount(DAY)) == 200
+    entry.flushdb()
+    other = face.kit.unique_visitors(
+        component="both", precision=precision, **{**SMALL[precision], "first_day": 9}
+    )
+    assert face.run(other.expected(DAY)) == 2048
+    assert face.run(other.recount(DAY)) == 200
+    assert face.run(other.visit_many([*known, "a new one"], DAY)) == 1
+
+
+def test_what_a_crash_between_adding_and_counting_left_is_mended(kit: ShardKit) -> None:
+    for precision in EXACT:
+        known = some(precision, 100)
+        visitors: Any = counter(kit, precision, "both", precision)
+        assert visitors.visit_many(known[:50], DAY) == 50
+        steps = visitors.deferred.visit_many(known, DAY)
+        step = next(steps)
+        link = kit.driver.link
+        while not (isinstance(step, list) and step[0].args[0] == "INCRBY"):
+            step = steps.send(link.send(step) if isinstance(step, list) else link.locate(step))
+        steps.close()
+        assert visitors.count(DAY) == 50
+        assert visitors.visit_many(known, DAY) == 0
+        assert visitors.recount(DAY) == 100
+
+
+# ---- each precision's own
+
+
+def test_exact_lists_sessions(face: Face, component: str) -> None:
+    visitors = face.kit.unique_visitors(component=component, precision="exact", first_day=100)
+    came = [*sessions(30), "Ada", "ada", "a" * 16, "城市", "a" * 15 + "\0", "a" * 1024]
+    assert face.run(visitors.visit_many(came, DAY)) == 36
+    assert face.run(visitors.visit(came[0].upper().encode(), DAY)) is False
+    assert sorted(face.list(visitors.ids(DAY))) == sorted(came)
+    assert visitors.visitor_id("ada") == face.run(visitors.locate("ada", DAY)).id == "ada"
+
+
+def test_compact_keeps_integers_of_32_bits(face: Face, component: str, kit: ShardKit) -> None:
+    visitors = counter(face.kit, "compact", component)
+    known = [*sessions(300), "Ada", "ada"]
+    assert face.run(visitors.visit_many(known, DAY)) == 302
+    places = [face.run(visitors.locate(session, DAY)) for session in known]
+    assert sorted(face.list(visitors.ids(DAY))) == sorted(place.id for place in places)
+    for place in places:
+        member = place.id % 2**32 - 2**31
+        assert place.id >> 32 == place.part
+        assert holder(kit, component, place.key).sismember(place.key, member)
+        assert place.id == visitors.visitor_id(known[places.index(place)]) % (
+            visitors.parts(2048) << 32
+        )
+
+
+def test_bitmaps_are_split_by_number(face: Face, component: str, kit: ShardKit) -> None:
+    visitors = counter(face.kit, "bitmap", component)
+    users = [0, 99, 100, 12_345, 2**32 - 1]
+    assert face.run(visitors.visit_many([*users, "100", b"0"], DAY)) == 5
+    keys = {f"unique:2015-05-17:{n}" for n in (0, 1, 123, (2**32 - 1) // 100)}
+    assert keys_of(kit, component) == keys | {
+        "unique:meta",
+        "unique:2015-05-17",
+        "unique:2015-05-17:parts",
+    }
+    for key in keys:
+        assert holder(kit, component, key).strlen(key) == 13
+    assert sorted(face.list(visitors.ids(DAY))) == users
+    assert face.run(visitors.locate("100", DAY))[:3] == (100, 1, "unique:2015-05-17:1")
+    assert visitors.visitor_id("0100") == 100
+
+
+def test_a_hyperloglog_estimates_in_one_key(face: Face, component: str, kit: ShardKit) -> None:
+    visitors = counter(face.kit, "hyperloglog", component)
+    assert face.run(visitors.visit_many(sessions(12_000), DAY)) == pytest.approx(12_000, rel=0.03)
+    assert face.run(visitors.visit_many(sessions(12_000), DAY)) == 0
+    assert keys_of(kit, component) == {"unique:meta", "unique:2015-05-17"}
+
+
+def test_what_a_precision_cannot_do_is_refused_by_its_name(face: Face, kit: ShardKit) -> None:
+    estimate = counter(face.kit, "hyperloglog", "both")
+    bitmap = counter(face.kit, "bitmap", "both")
+    compact = counter(face.kit, "compact", "both")
+    calls: list[tuple[Callable[[], Any], str]] = [
+        (lambda: estimate.expected(DAY), "'hyperloglog' plans nothing; count"),
+        (lambda: estimate.count_intersection([DAY]), "'hyperloglog' has no intersection; count"),
+        (lambda: estimate.visitors(DAY), "'hyperloglog' has no set of integers; list"),
+        (lambda: estimate.delete(DAY, keep_count=True), "has nothing but its count; leave out"),
+        (lambda: estimate.expire(DAY, 9, keep_count=True), "has nothing but its count"),
+        (lambda: bitmap.expected(DAY), "'bitmap' plans nothing"),
+        (lambda: bitmap.visitors(DAY), "'bitmap' has no set of integers"),
+        (lambda: compact.visitors(DAY), "'compact' has no set of integers; list ids"),
+    ]
+    for call, message in calls:
+        with pytest.raises(InvalidArgumentError, match="unique: precision=") as caught:
+            face.run(call())
+        assert message in str(caught.value)
+    with pytest.raises(InvalidArgumentError, match="'hyperloglog' keeps no ids; count"):
+        face.list(estimate.ids(DAY))
+    for other in (estimate, bitmap):
+        with pytest.raises(InvalidArgumentError, match="plans nothing"):
+            other.parts(100)
+    with pytest.raises(InvalidArgumentError, match="would count its characters"):
+        face.run(compact.visit_many(SESSION, DAY))
+    assert keys_of(kit, "both") == set()
+
+
+def test_what_is_no_visitor_changes_nothing(face: Face, visitors: Any, kit: ShardKit) -> None:
+    good = some(visitors.precision, 1)[0]
+    for bad in (None, "", b"\xff", 1.5, True, [good], -1):
+        for call in (
+            lambda bad=bad: visitors.visit(bad, DAY),
+            lambda bad=bad: visitors.visit_many([good, bad], DAY),
+            lambda bad=bad: visitors.locate(bad, DAY),
+        ):
+            with pytest.raises(InvalidArgumentError, match=r"^unique: .*for precision="):
+                face.run(call())
+    for bad_days in ([DAY, None], ["2015-05-17"]):
+        with pytest.raises(InvalidArgumentError, match="unique: day="):
+            face.run(visitors.count_union(bad_days))
+    with pytest.raises(InvalidArgumentError, match="1,001 days at once; give at most 1,000"):
+        face.run(visitors.count_union(DAY + timedelta(days=n) for n in range(1001)))
+    assert keys_of(kit, visitors.component) == set()
+
+
+def test_85_visitors_yesterday_and_none_at_all_plan_a_day(face: Face, kit: ShardKit) -> None:
+    for precision in SETS:
+        for n, came in enumerate((0, 1, 85, 86)):
+            before = DAY + timedelta(days=3 * n)
+            kit.client("one").set(f"{precision}:{before}", came)  # type: ignore[union-attr]
+            visitors = face.kit.unique_visitors(precision, component="one", precision=precision)
+            after = before + timedelta(days=1)
+            assert face.run(visitors.visit_many(sessions(100), after)) == 100
+            assert face.run(visitors.count(after)) == 100
+            assert face.run(visitors.expected(after)) >= came
+
+
+def test_days_that_were_made_by_other_rules_keep_theirs(face: Face, kit: ShardKit) -> None:
+    """As many parts as were once made for 2,097,152 visitors: 8,192, not 5,120."""
+    old: Any = kit.set("unique:2015-05-17", component="both", total=2_097_152, members=int)
+    old.sadd(383061330139657245)
+    kit.client("both").mset(  # type: ignore[union-attr]
+        {"unique:2015-05-17": 1, "unique:2015-05-17:expected": 2_097_152}
+    )
+    visitors = face.kit.unique_visitors(component="both")
+    assert face.run(visitors.visit(SESSION, DAY)) is False
+    assert face.run(visitors.recount(DAY)) == 1
+    assert face.run(visitors.visitors(DAY)).parts == 8192
+    assert face.run(visitors.expected(DAY)) == 2_097_152
+    assert face.run(visitors.visit_many(sessions(10), NEXT)) == 10
+    assert face.run(visitors.count_union([DAY, NEXT])) == 11
+
+
+# ---- how it is stored
+
+
+def encodings(client: Any, pattern: str) -> set[str]:
+    return {
+        client.object("encoding", key).decode()
+        for key in client.scan_iter(pattern, count=1000)
+        if key.rpartition(b":")[2].isdigit()
+    }
+
+
+@pytest.mark.parametrize(("precision", "width"), [("60-bit", 8), ("compact", 4)])
+def test_a_day_as_large_as_expected_is_all_intsets(
+    own_map: ShardMap, own_server: LocalServer, precision: str, width: int
+) -> None:
+    with connect(own_map) as kit, own_server.client() as client:
+        visitors = kit.unique_visitors(component="own", precision=precision, first_day=10_000)
+        random = Random(50)
+        came = (f"{random.getrandbits(128):032x}" for _ in range(2**14))
+        assert visitors.visit_many(came, DAY) == 2**14 == visitors.expected(DAY)
+        assert encodings(client, "unique:2015-05-17:*") == {"intset"}
+        sizes = [client.execute_command("DUMP", f"unique:2015-05-17:{part}") for part in range(40)]
+        assert sum(map(len, sizes)) == pytest.approx(width * 2**14, rel=0.05)
+
+
+def test_exact_ids_are_compact_where_the_server_can(
+    own_map: ShardMap, own_server: LocalServer
+) -> None:
+    with connect(own_map) as kit, own_server.client() as client:
+        visitors = kit.unique_visitors(component="own", precision="exact", first_day=2_000)
+        assert visitors.visit_many(sessions(4096), DAY) == 4096
+        limit = client.config_get("set-max-listpack-entries")
+        assert encodings(client, "unique:2015-05-17:*") == {"listpack" if limit else "hashtable"}
+
+
+def test_a_bitmap_is_as_long_as_its_part_from_its_first_user_on(
+    own_map: ShardMap, own_server: LocalServer
+) -> None:
+    with connect(own_map) as kit, own_server.client() as client:
+        visitors = kit.unique_visitors(component="own", precision="bitmap")
+        visitors.visit(7, DAY)
+        first = client.memory_usage("unique:2015-05-17:0")
+        visitors.visit_many(range(0, 130_944, 97), DAY)
+        assert client.memory_usage("unique:2015-05-17:0") == first < 16_384 + 200
+        assert not client.exists("unique:2015-05-17:1")
+
+
+def test_parts_larger_than_the_servers_limit_are_logged(
+    own_map: ShardMap, own_server: LocalServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    for kind in ("blocking", "awaiting"):
+        with faced(kind, own_map) as face:
+            for precision in ("60-bit", "compact"):
+                caplog.clear()
+                visitors = face.kit.unique_visitors(
+                    f"{kind}-{precision}", component="own", precision=precision, shard_size=1024
+                )
+                with caplog.at_level(logging.WARNING, logger="shardkit"):
+                    assert face.run(visitors.count(DAY)) == 0
+                    face.run(visitors.visit(SESSION, DAY))
+                    face.run(visitors.visit_many([SESSION], NEXT))
+                assert len(caplog.messages) == 1
+                assert "set-max-intset-entries is 512" in caplog.messages[0]
+
+
+# ---- days together, against sets in Python
+
+
+BUDGET = settings(
+    max_examples=5,
+    stateful_step_count=15,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+FRESH = itertools.count()
+DAYS = [DAY + timedelta(days=n) for n in range(4)]
+
+
+def machine(face: Face, precision: str, component: str) -> type[RuleBasedStateMachine]:
+    """Visits, and what days have in common, by a counter and by sets in Python."""
+    known = some(precision, 80)
+    many = st.lists(st.integers(0, 79), min_size=1, max_size=60)
+    days = st.sampled_from(DAYS)
+
+    class Visits(RuleBasedStateMachine):
+        def __init__(self) -> None:
+            super().__init__()
+            self.name = f"p{next(FRESH)}"
+            self.came: dict[date, set[Any]] = {day: set() for day in DAYS}
+            self.start_again()
+
+        @rule()
+        def start_again(self) -> None:
+            given = {**SMALL[precision], "shard_size": 4}
+            if "first_day" in given:
+                given["first_day"] = 20
+            self.counter: Any = face.kit.unique_visitors(
+                self.name, component=component, precision=precision, **given
+            )
+
+        @rule(numbers=many, day=days)
+        def visit_many(self, numbers: list[int], day: date) -> None:
+            new = {known[n] for n in numbers} - self.came[day]
+            self.came[day] |= new
+            assert face.run(self.counter.visit_many((known[n] for n in numbers), day)) == len(new)
+
+        @rule(number=st.integers(0, 79), day=days)
+        def visit(self, number: int, day: date) -> None:
+            new = known[number] not in self.came[day]
+            self.came[day].add(known[number])
+            assert face.run(self.counter.visit(known[number], day)) is new
+
+        @rule(day=days)
+        def delete(self, day: date) -> None:
+            assert face.run(self.counter.delete(day)) is bool(self.came[day])
+            self.came[day] = set()
+
+        @rule(day=days)
+        def list_ids(self, day: date) -> None:
+            found = face.list(self.counter.ids(day))
+            assert len(found) == len(set(found)) == len(self.came[day])
+            if precision != "compact":
+                assert set(found) == {self.counter.visitor_id(one) for one in self.came[day]}
+
+        @rule(chosen=st.lists(days, min_size=1, max_size=4))
+        def combine(self, chosen: list[date]) -> None:
+            came = [self.came[day] for day in chosen]
+            assert face.run(self.counter.count_union(chosen)) == len(set.union(*came))
+            both = face.run(self.counter.count_intersection(chosen))
+            assert both == len(set.intersection(*came))
+
+        @invariant()
+        def counts(self) -> None:
+            found = face.run(self.counter.counts(DAYS))
+            assert found == {day: len(came) for day, came in self.came.items()}
+
+    return Visits
+
+
+@pytest.mark.parametrize(
+    ("precision", "component"),
+    [*itertools.product(EXACT, ["both"]), ("exact", "many"), ("compact", "one"), ("bitmap", "one")],
+)
+def test_visitors_are_counted_as_sets_count_them(
+    face: Face, component: str, precision: str
+) -> None:
+    run_state_machine_as_test(machine(face, precision, component), settings=BUDGET)
+
+
+@pytest.mark.parametrize("precision", EXACT)
+def test_days_of_different_plans_are_combined(face: Face, component: str, precision: str) -> None:
+    visitors = counter(face.kit, precision, component)
+    known = some(precision, 1500)
+    days = [(DAY, known[:1000]), (NEXT, known[500:1500]), (DAYS[2], known[900:1100])]
+    for day, came in [*((day, came[:1]) for day, came in days), *days]:
+        face.run(visitors.visit_many(came, day))
+    if precision in SETS:
+        assert len({face.run(visitors.expected(day)) for day, _ in days}) > 1
+    chosen = [day for day, _ in days]
+    assert face.run(visitors.count_union(chosen)) == 1500
+    assert face.run(visitors.count_union([*chosen, DAYS[3]])) == 1500
+    assert face.run(visitors.count_intersection(chosen)) == 100
+    assert face.run(visitors.count_intersection(chosen[:2])) == 500
+    assert face.run(visitors.count_intersection([*chosen, DAYS[3]])) == 0
+    assert face.run(visitors.count_union([DAY])) == 1000
+
+
+def test_days_whose_plans_have_nothing_in_common_are_refused_when_they_are_large(
+    face: Face, kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for day, total in ((DAY, 509 * 256), (NEXT, 521 * 256)):
+        odd: Any = kit.set(f"unique:{day}", component="one", total=total, members=int)
+        assert odd.sadd_many(range(day.day, 1000 + day.day)) == 1000
+    visitors = face.kit.unique_visitors(component="one")
+    assert face.run(visitors.count_union([DAY, NEXT])) == 1001
+    assert face.run(visitors.count_intersection([DAY, NEXT])) == 999
+    monkeypatch.setattr(set_operations, "MOST_IDS_A_GROUP", 1999)
+    with pytest.raises(ParameterMismatchError, match="have no large common divisor") as caught:
+        face.run(visitors.count_union([DAY, NEXT]))
+    assert "unique:2015-05-17: 509, unique:2015-05-18: 521" in str(caught.value)

@@ -1,0 +1,532 @@
+"""Unique visitors per day on real servers: what is counted, planned, kept and refused."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta, timezone
+from typing import Any
+from uuid import UUID
+
+import pytest
+from faces import SESSION, SESSION_ID, Face, faced, holder, keys_of, sessions
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardkit import AsyncShardKit, ShardKit, ShardMap
+from shardkit.errors import InvalidArgumentError, ParameterMismatchError
+from shardkit.structures.base.server_clock import ServerClock
+from shardkit.structures.unique.precision import planned
+from shardkit.structures.unique.visitors import UniqueVisitors
+
+DAY = date(2015, 5, 17)
+NEXT = DAY + timedelta(days=1)
+# The count and the sets on one server; on many; the count on an entry of its own.
+COMPONENTS = ("one", "many", "both")
+
+
+@pytest.fixture(params=COMPONENTS)
+def visitors(request: pytest.FixtureRequest, face: Face) -> Any:
+    return face.kit.unique_visitors(component=request.param, first_day=1000, shard_size=50)
+
+
+def home(kit: ShardKit, component: str, key: str) -> Any:
+    """The client of the server that a day's count is on."""
+    return kit.client(component) if kit.component(component).entry else holder(kit, component, key)
+
+
+# ---- counting
+
+
+def test_each_session_counts_once_a_day(face: Face, visitors: Any) -> None:
+    first, second, third = sessions(3)
+    assert face.run(visitors.visit(first, DAY)) is True
+    assert face.run(visitors.visit(first, DAY)) is False
+    assert face.run(visitors.visit(second, DAY)) is True
+    assert face.run(visitors.visit(first, NEXT)) is True
+    assert face.run(visitors.visit_many([first, second, third, third], DAY)) == 1
+    assert face.run(visitors.count(DAY)) == 3
+    assert face.run(visitors.counts([DAY, NEXT, DAY])) == {DAY: 3, NEXT: 1}
+    assert face.run(visitors.counts([])) == {}
+    assert face.run(visitors.recount(DAY)) == 3
+
+
+def test_one_session_is_one_however_it_is_spelled(face: Face, visitors: Any) -> None:
+    spellings = [
+        SESSION,
+        SESSION.upper(),
+        SESSION.replace("-", ""),
+        SESSION.encode(),
+        bytes(SESSION.replace("-", "").upper(), "ascii"),
+        UUID(SESSION),
+        SESSION[:17],
+        SESSION.replace("-", "") + "0123456789" * 10,  # the digest of something
+    ]
+    assert {visitors.visitor_id(spelled) for spelled in spellings} == {SESSION_ID}
+    assert face.run(visitors.visit_many(spellings, DAY)) == 1
+    assert face.run(visitors.count(DAY)) == 1
+
+
+def test_many_sessions_are_counted_in_pages(face: Face, visitors: Any) -> None:
+    def twice() -> Iterator[str]:
+        yield from sessions(12_000)
+        yield from sessions(12_000)
+
+    assert face.run(visitors.visit_many(twice(), DAY)) == 12_000
+    assert face.run(visitors.count(DAY)) == 12_000
+    assert face.run(face.run(visitors.visitors(DAY)).scard()) == 12_000
+
+
+def test_no_sessions_are_no_visit_and_create_nothing(
+    face: Face, visitors: Any, kit: ShardKit
+) -> None:
+    assert face.run(visitors.visit_many([], DAY)) == 0
+    assert face.run(visitors.visit_many(iter(()))) == 0
+    assert keys_of(kit, visitors.component) == set()
+
+
+def test_the_keys_are_those_of_the_published_layout(face: Face, kit: ShardKit) -> None:
+    visitors = face.kit.unique_visitors(component="both", partition="redis-in-action")
+    assert face.run(visitors.visit(SESSION, DAY)) is True
+    assert keys_of(kit, "both") == {
+        "unique:meta",
+        "unique:2015-05-17",
+        "unique:2015-05-17:expected",
+        "unique:2015-05-17:meta",
+        "unique:2015-05-17:7628",
+    }
+    entry = kit.client("both")
+    assert entry.get("unique:2015-05-17") == b"1"
+    assert entry.get("unique:2015-05-17:expected") == b"2097152"
+    key = "unique:2015-05-17:7628"
+    assert holder(kit, "both", key).smembers(key) == {b"383061330139657245"}
+
+
+def test_where_an_id_lives_is_told(face: Face, visitors: Any, kit: ShardKit) -> None:
+    before = face.run(visitors.locate(SESSION, DAY))
+    assert keys_of(kit, visitors.component) == set()
+    face.run(visitors.visit(SESSION, DAY))
+    place = face.run(visitors.locate(SESSION, DAY))
+    assert place == before
+    assert place.id == SESSION_ID
+    assert place.key == f"unique:2015-05-17:{place.part}"
+    client = kit.client(visitors.component, place.shard.number)
+    assert client.sismember(place.key, place.id)  # type: ignore[union-attr]
+
+
+def test_a_days_visitors_can_be_looked_into_and_combined(face: Face, visitors: Any) -> None:
+    both = sessions(40)
+    face.run(visitors.visit_many(both + sessions(10, 1), DAY))
+    # NEXT expects half as many again as came on DAY; give it DAY's plan to combine the two.
+    later = face.kit.unique_visitors(
+        "later", component=visitors.component, first_day=1000, shard_size=50
+    )
+    face.run(later.visit_many(both[:30] + sessions(5, 2), NEXT))
+    one, other = face.run(visitors.visitors(DAY)), face.run(later.visitors(NEXT))
+    assert sorted(face.list(one.sinter(other))) == sorted(map(visitors.visitor_id, both[:30]))
+    assert len(face.list(one.sunion(other))) == 55
+    kept = face.kit.set(
+        "both-days", component=visitors.component, total=one.total, shard_size=50, members=int
+    )
+    assert face.run(kept.sinterstore(one, other)) == 30
+    small = face.run(visitors.visitors(NEXT))
+    assert small.parts < one.parts
+    with pytest.raises(ParameterMismatchError, match=rf"total is '\d+', not '{one.total}'"):
+        face.list(one.sinter(small))
+
+
+def test_looking_creates_nothing(face: Face, visitors: Any, kit: ShardKit) -> None:
+    assert face.run(visitors.count(DAY)) == 0
+    assert face.run(visitors.count()) == 0
+    assert face.run(visitors.recount(DAY)) == 0
+    assert face.run(face.run(visitors.visitors(DAY)).scard()) == 0
+    assert face.run(visitors.delete(DAY)) is False
+    assert face.run(visitors.expire(DAY, 10)) is False
+    face.run(visitors.locate(SESSION, DAY))
+    assert keys_of(kit, visitors.component) == set()
+
+
+# ---- ids
+
+
+NO_SESSIONS: list[Any] = [
+    "",
+    "abc",
+    "550e8400-e29b-41",  # 14 digits
+    "x50e8400-e29b-41d4-a716-446655440000",
+    "550e8400 e29b 41d4 a716 446655440000",
+    "0x50e8400e29b41d4a716",
+    "{550e8400-e29b-41d4-a716-446655440000}",
+    "\u066550e8400-e29b-41d4-a716-446655440000",
+    "\uff1550e8400-e29b-41d4-a716-446655440000",
+    SESSION + "\n",
+    SESSION + "\0",
+    b"\xff" * 16,
+    SESSION_ID,
+    None,
+    True,
+    1.5,
+    [SESSION],
+    UUID,
+    "\ud800" * 20,
+    "z" * 1_000_000,
+    10**5000,
+]
+
+
+def test_what_is_no_session_is_refused_and_changes_nothing(face: Face, kit: ShardKit) -> None:
+    visitors = face.kit.unique_visitors(component="both")
+    for session in NO_SESSIONS:
+        for call in (
+            lambda session=session: visitors.visit(session, DAY),
+            lambda session=session: visitors.visit_many([SESSION, session], DAY),
+            lambda session=session: visitors.locate(session, DAY),
+        ):
+            with pytest.raises(
+                InvalidArgumentError, match=r"unique: session .* has not 15"
+            ) as seen:
+                face.run(call())
+            assert "give a UUID" in seen.value.remedy
+            assert len(str(seen.value)) < 250
+    assert keys_of(kit, "both") == set()
+
+
+@given(st.uuids(), st.integers(1, 15))
+def test_an_id_is_the_first_digits_as_an_integer(session: UUID, digits: int) -> None:
+    class NoDriver:
+        run = iterate = None
+
+    visitors: Any = UniqueVisitors(NoDriver(), "c", digits=digits)  # type: ignore[arg-type]
+    expected = int(session.hex[:digits], 16)
+    for spelled in (session, session.hex, str(session), str(session).upper().encode()):
+        assert visitors.visitor_id(spelled) == expected
+    assert expected < 2**60
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"digits": 0}, "digits=0; give an integer, 1 to 15"),
+        ({"digits": 16}, "digits=16"),
+        ({"digits": True}, "digits=True"),
+        ({"digits": 1.0}, "digits=1.0"),
+        ({"digits": "15"}, "digits='15'"),
+        ({"first_day": -1}, "first_day=-1"),
+        ({"first_day": "9"}, "first_day='9'"),
+        ({"first_day": True}, "first_day=True"),
+        ({"first_day": 10**30}, "first_day=10000"),
+        (
+            {"first_day": 10**12, "shard_size": 1},
+            "first_day=1000000000000 in parts of 1 is more than",
+        ),
+        ({"shard_size": 0}, "shard_size=0"),
+        ({"shard_size": True}, "shard_size=True"),
+        ({"partition": "digits"}, "partition='digits'"),
+        ({"partition": "md5"}, "partition='md5'"),
+    ],
+)
+def test_parameters_out_of_range_are_refused_at_once(
+    kit: ShardKit, arguments: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        kit.unique_visitors("daily", component="one", **arguments)
+    assert str(caught.value).startswith("daily: ")
+    assert named in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["", None, b"unique", "\ud800"])
+def test_a_name_is_text(kit: ShardKit, name: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="of a structure; give text"):
+        kit.unique_visitors(name, component="one")
+
+
+# ---- days
+
+
+NO_DAYS = ["2015-05-17", 20150517, 0, "", 1.5, True, datetime(2015, 5, 17), timedelta(1), date]
+
+
+def test_what_is_no_day_is_refused(face: Face, kit: ShardKit) -> None:
+    visitors = face.kit.unique_visitors(component="both")
+    for day in NO_DAYS:
+        for name, arguments in [
+            ("visit", (SESSION, day)),
+            ("visit_many", ([SESSION], day)),
+            ("count", (day,)),
+            ("counts", ([DAY, day],)),
+            ("recount", (day,)),
+            ("expected", (day,)),
+            ("locate", (SESSION, day)),
+            ("visitors", (day,)),
+            ("expire", (day, 10)),
+            ("delete", (day,)),
+        ]:
+            with pytest.raises(InvalidArgumentError, match=r"unique: day=.*; give a date"):
+                face.run(getattr(visitors, name)(*arguments))
+        with pytest.raises(InvalidArgumentError, match="unique: day="):
+            visitors.count_key(day)
+    assert keys_of(kit, "both") == set()
+
+
+def test_a_moment_stands_for_its_day_in_utc(face: Face, visitors: Any) -> None:
+    late_in_new_york = datetime(2015, 5, 16, 21, 30, tzinfo=timezone(timedelta(hours=-4)))
+    assert face.run(visitors.visit(SESSION, late_in_new_york)) is True
+    assert face.run(visitors.visit(SESSION, DAY)) is False
+    assert face.run(visitors.visit(SESSION, datetime(2015, 5, 17, 23, 59, tzinfo=UTC))) is False
+    assert face.run(visitors.counts([late_in_new_york])) == {DAY: 1}
+    assert visitors.count_key(late_in_new_york) == "unique:2015-05-17"
+
+
+@pytest.mark.parametrize("day", [date.min, date.max])
+def test_the_calendars_ends_are_days(face: Face, visitors: Any, day: date) -> None:
+    assert face.run(visitors.visit(SESSION, day)) is True
+    assert face.run(visitors.count(day)) == 1
+
+
+def test_a_new_day_begins_at_midnight_utc(shard_map: ShardMap, kit: ShardKit) -> None:
+    now = datetime(2015, 5, 17, 23, 59, 59, tzinfo=UTC).timestamp()
+    with faced("blocking", shard_map, clock=ServerClock(now=lambda: now)) as face:
+        visitors = face.kit.unique_visitors(component="both", first_day=1000)
+
+        def over_midnight() -> Iterator[str]:
+            nonlocal now
+            yield from sessions(10_000)
+            now += 2  # the next page is sent after midnight
+            yield SESSION
+
+        assert visitors.visit_many(over_midnight()) == 10_001
+        assert visitors.counts([DAY, NEXT]) == {DAY: 10_000, NEXT: 1}
+        assert visitors.count() == 1
+        assert visitors.expected() == 16_384
+        assert visitors.visit(SESSION) is False
+
+
+def test_today_is_the_servers_day(face: Face, kit: ShardKit, monkeypatch: Any) -> None:
+    seconds, _ = kit.client("one").time()  # type: ignore[union-attr]
+    today = datetime.fromtimestamp(seconds, UTC).date()
+    monkeypatch.setattr("time.time", lambda: 0.0)  # this machine's clock is wrong
+    monkeypatch.setenv("TZ", "Pacific/Kiritimati")
+    visitors = face.kit.unique_visitors(component="one")
+    assert face.run(visitors.visit(SESSION)) is True
+    found = face.run(visitors.counts([today, today + timedelta(days=1)]))
+    assert sum(found.values()) == 1  # (midnight may have passed in between)
+
+
+# ---- plans
+
+
+@pytest.mark.parametrize(
+    ("before", "plan"),
+    [
+        (0, 1),
+        (1, 2),
+        (2, 4),
+        (3, 8),
+        (85, 128),
+        (86, 256),
+        (1000, 2048),
+        (1_000_000, 2_097_152),
+        (2**40, 2**41),
+    ],
+)
+def test_a_day_is_planned_for_half_as_many_again(before: int, plan: int) -> None:
+    assert planned(before) == plan
+
+
+@given(st.integers(0, 10**12))
+def test_a_plan_is_the_least_power_of_two_that_is_enough(before: int) -> None:
+    plan = planned(before)
+    assert plan.bit_count() == 1
+    assert 2 * plan >= 3 * before
+    assert plan == 1 or plan < 3 * before
+
+
+def test_a_day_expects_what_the_day_before_says(face: Face, visitors: Any, kit: ShardKit) -> None:
+    for n, (came, expected) in enumerate([(0, 1), (1, 2), (10, 16), (85, 128), (86, 256)]):
+        before, day = DAY + timedelta(days=3 * n), DAY + timedelta(days=3 * n + 1)
+        key = visitors.count_key(before)
+        home(kit, visitors.component, key).set(key, came)
+        assert face.run(visitors.expected(day)) == expected
+        assert face.run(visitors.visit_many(sessions(100), day)) == 100
+        assert face.run(visitors.count(day)) == 100
+
+
+def test_a_plan_stays_whatever_comes_later(face: Face, visitors: Any) -> None:
+    assert face.run(visitors.expected(NEXT)) == 2048
+    face.run(visitors.visit_many(sessions(20), DAY))
+    again = face.kit.unique_visitors(component=visitors.component, first_day=7, shard_size=50)
+    assert face.run(again.expected(NEXT)) == 2048
+
+
+def test_two_that_decide_at_once_agree(kit: ShardKit) -> None:
+    """Both have seen that there is no plan, and each would make another."""
+    counters = [kit.unique_visitors(component="both", first_day=n) for n in (1000, 9)]
+    pending = [counter.deferred.expected(DAY) for counter in counters]
+    steps = [next(one) for one in pending]
+    plans = []
+    while pending:  # in turn, a batch of each
+        replies = [kit.driver.link.send(step) for step in steps]
+        steps = []
+        for one, reply in zip(list(pending), replies, strict=True):
+            try:
+                steps.append(one.send(reply))
+            except StopIteration as end:
+                plans.append(end.value)
+                pending.remove(one)
+    assert plans == [2048, 2048]
+
+
+def test_threads_that_start_a_day_together_agree(kit: ShardKit) -> None:
+    barrier = threading.Barrier(8)
+    plans: list[int] = []
+
+    def start(n: int) -> None:
+        visitors = kit.unique_visitors(component="both", first_day=10**n)
+        barrier.wait()
+        visitors.visit(SESSION, DAY)
+        plans.append(visitors.expected(DAY))
+
+    threads = [threading.Thread(target=start, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(plans) == 8
+    assert len(set(plans)) == 1
+    assert kit.unique_visitors(component="both").count(DAY) == 1
+
+
+def test_only_so_many_days_are_remembered(face: Face) -> None:
+    visitors = face.kit.unique_visitors(component="both", first_day=1)
+    for n in range(100):
+        assert face.run(visitors.visit(SESSION, DAY + timedelta(days=n))) is True
+    assert len(visitors._days) == 64
+    assert face.run(visitors.visit(SESSION, DAY)) is False
+    assert (
+        sum(face.run(visitors.counts(DAY + timedelta(days=n) for n in range(2500))).values()) == 100
+    )
+
+
+# ---- parameters
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"digits": 14}, "digits is '15', not '14'"),
+        ({"shard_size": 256}, "shard_size is '512', not '256'"),
+        ({"partition": "redis-in-action"}, "partition is 'crc32', not 'redis-in-action'"),
+    ],
+)
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_a_counter_is_refused_with_other_parameters(
+    face: Face, kit: ShardKit, component: str, changed: dict[str, Any], named: str
+) -> None:
+    assert face.run(face.kit.unique_visitors(component=component).visit(SESSION, DAY))
+    before = keys_of(kit, component)
+    other = face.kit.unique_visitors(component=component, **changed)
+    for call in (
+        lambda: other.visit(SESSION, DAY),
+        lambda: other.visit(SESSION, NEXT),
+        lambda: other.visit_many([SESSION], DAY),
+        lambda: other.locate(SESSION, DAY),
+        lambda: other.visitors(DAY),
+        lambda: other.recount(DAY),
+        lambda: other.expire(DAY, 10),
+        lambda: other.delete(DAY),
+    ):
+        with pytest.raises(ParameterMismatchError) as caught:
+            face.run(call())
+        assert str(caught.value).startswith("unique:meta: 'unique' was created with other")
+        assert named in str(caught.value)
+    assert keys_of(kit, component) == before
+
+
+def test_another_first_day_is_no_other_parameter(face: Face, visitors: Any) -> None:
+    face.run(visitors.visit(SESSION, DAY))
+    other = face.kit.unique_visitors(component=visitors.component, first_day=5, shard_size=50)
+    assert face.run(other.visit(SESSION, DAY)) is False
+
+
+# ---- the end of a day
+
+
+@pytest.mark.parametrize("keep_count", [False, True])
+def test_a_day_is_deleted_with_or_without_its_count(
+    face: Face, visitors: Any, kit: ShardKit, keep_count: bool
+) -> None:
+    face.run(visitors.visit_many(sessions(50), DAY))
+    face.run(visitors.visit_many(sessions(70), NEXT))
+    assert face.run(visitors.delete(DAY, keep_count=keep_count)) is True
+    left = {key for key in keys_of(kit, visitors.component) if "2015-05-17" in key}
+    assert left == ({"unique:2015-05-17"} if keep_count else set())
+    assert face.run(visitors.count(DAY)) == face.run(visitors.recount(DAY)) == 50 * keep_count
+    assert face.run(visitors.count(NEXT)) == 70
+    assert face.run(visitors.delete(DAY, keep_count=keep_count)) is False
+
+
+def test_a_deleted_day_can_begin_again(face: Face, visitors: Any) -> None:
+    face.run(visitors.visit_many(sessions(50), DAY))
+    face.run(visitors.delete(DAY))
+    assert face.run(visitors.visit_many(sessions(60), DAY)) == 60
+    assert face.run(visitors.count(DAY)) == 60
+
+
+@pytest.mark.parametrize("keep_count", [False, True])
+def test_a_day_expires_with_or_without_its_count(
+    face: Face, visitors: Any, kit: ShardKit, keep_count: bool
+) -> None:
+    face.run(visitors.visit_many(sessions(50), DAY))
+    assert face.run(visitors.expire(DAY, timedelta(days=30), keep_count=keep_count)) is True
+    lasting = set()
+    for key in keys_of(kit, visitors.component):
+        for client in (home(kit, visitors.component, key), holder(kit, visitors.component, key)):
+            if client.exists(key) and client.ttl(key) == -1:
+                lasting.add(key)
+    assert lasting == {"unique:meta"} | ({"unique:2015-05-17"} if keep_count else set())
+
+
+def test_a_time_to_expire_is_at_least_a_second(face: Face, visitors: Any) -> None:
+    for seconds in (0, -1, 1.5, None, "9", timedelta(0)):
+        with pytest.raises(InvalidArgumentError, match="unique: seconds="):
+            face.run(visitors.expire(DAY, seconds))
+
+
+# ---- at the same time
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_threads_count_exactly(kit: ShardKit, component: str) -> None:
+    visitors = kit.unique_visitors(component=component, first_day=1000, shard_size=50)
+    known = sessions(800)
+    new: list[int] = []
+    barrier = threading.Barrier(8)
+
+    def visit(n: int) -> None:
+        barrier.wait()
+        mine = known[n * 50 : n * 50 + 450]
+        added = sum(visitors.visit(session, DAY) for session in mine[::9])
+        new.append(added + visitors.visit_many(mine, DAY))
+
+    threads = [threading.Thread(target=visit, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(new) == 8
+    assert sum(new) == visitors.count(DAY) == visitors.recount(DAY) == 800
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+async def test_tasks_count_exactly(akit: AsyncShardKit, component: str) -> None:
+    visitors = akit.unique_visitors(component=component, first_day=1000, shard_size=50)
+    known = sessions(200)
+    new = await asyncio.gather(*(visitors.visit(session, DAY) for session in known * 4))
+    assert sum(new) == await visitors.count(DAY) == 200
+
+
+def test_visits_go_together(face: Face, visitors: Any) -> None:
+    deferred = visitors.deferred
+    counted = face.run(face.kit.together(*(deferred.visit(s, DAY) for s in sessions(30) * 2)))
+    assert sum(counted) == face.run(visitors.count(DAY)) == 30

@@ -1,0 +1,241 @@
+"""Visits when shards fail: what was added is counted, or `recount` mends the count afterwards.
+
+The servers here are killed and started again, so they are the module's own. A server that was
+killed has lost its data.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import date
+from typing import Any
+
+import pytest
+from faces import Face, faced, sessions
+
+from shardkit import ShardMap
+from shardkit.errors import ShardErrors, ShardUnavailable
+from shardkit.local import LocalServers
+from shardkit.operations.commands import Pause
+
+DAY = date(2015, 5, 17)
+SESSIONS = sessions(600)
+MAP = """
+components:
+  unique:
+    entry: {port: 7001}
+    shards: [{port: 7002}, {port: 7003}, {port: 7004}]
+  alone: {entry: {port: 7001, db: 1}}
+"""
+
+
+@pytest.fixture(scope="module")
+def own_servers() -> Iterator[LocalServers]:
+    with LocalServers(ShardMap.parse(MAP), ports="free") as running:
+        yield running
+
+
+@pytest.fixture(params=["blocking", "awaiting"])
+def face(request: pytest.FixtureRequest, own_servers: LocalServers) -> Iterator[Face]:
+    for server in own_servers.servers:
+        if not server.running:
+            server.restart()
+        with server.client() as client:
+            client.flushall()
+    with faced(request.param, own_servers.shard_map) as opened:
+        yield opened
+
+
+@pytest.fixture
+def visitors(face: Face) -> Any:
+    return face.kit.unique_visitors(first_day=1000, shard_size=50)
+
+
+def held_by_all(servers: LocalServers) -> int:
+    """How many ids the servers that run hold."""
+    total = 0
+    for n in range(3):
+        server = servers.server_of("unique", n)
+        if server.running:
+            with server.client() as client:
+                total += sum(client.scard(key) for key in client.scan_iter("unique:*", _type="set"))
+    return total
+
+
+def test_what_was_added_before_a_crash_is_counted_by_recount(
+    face: Face, visitors: Any, own_servers: LocalServers
+) -> None:
+    """A process that ends between adding and counting: its steps stop there."""
+    assert face.run(visitors.visit_many(SESSIONS[:100], DAY)) == 100
+    with faced("blocking", own_servers.shard_map) as other:
+        link = other.kit.driver.link
+        mine = other.kit.unique_visitors(first_day=1000, shard_size=50)
+        mine.count(DAY)
+        steps = mine.deferred.visit_many(SESSIONS[50:200], DAY)
+        step = next(steps)
+        while not (isinstance(step, list) and step[0].args[0] == "INCRBY"):
+            step = steps.send(link.send(step) if isinstance(step, list) else link.locate(step))
+        steps.close()
+    assert face.run(visitors.count(DAY)) == 100
+    assert face.run(visitors.visit_many(SESSIONS[:200], DAY)) == 0  # all of them are there
+    assert face.run(visitors.recount(DAY)) == 200
+    assert face.run(visitors.recount(DAY)) == 200
+    assert face.run(visitors.count(DAY)) == 200
+
+
+def test_the_others_visitors_are_counted_when_a_shard_is_away(
+    face: Face, visitors: Any, own_servers: LocalServers
+) -> None:
+    assert face.run(visitors.visit_many(SESSIONS[:5], DAY)) == 5
+    own_servers.server_of("unique", 1).kill()
+    with pytest.raises(ShardErrors) as caught:
+        face.run(visitors.visit_many(SESSIONS, DAY))
+    assert {failure.shard for failure in caught.value.exceptions} == {"unique:1"}
+    assert all(isinstance(failure, ShardUnavailable) for failure in caught.value.exceptions)
+    own_servers.server_of("unique", 1).restart()
+    lost = (
+        5
+        - sum(  # of the first five those that the killed server had
+            face.run(visitors.locate(session, DAY)).shard.number != 1 for session in SESSIONS[:5]
+        )
+    )
+    assert face.run(visitors.count(DAY)) == held_by_all(own_servers) + lost
+    face.run(visitors.visit_many(SESSIONS, DAY))
+    assert face.run(visitors.recount(DAY)) == face.run(visitors.count(DAY)) == 600
+
+
+def test_visits_while_the_count_is_away_are_counted_by_recount(
+    face: Face, visitors: Any, own_servers: LocalServers
+) -> None:
+    """The server of the counts loses everything: the count, the plan, the counter's parameters."""
+    assert face.run(visitors.visit_many(SESSIONS[:100], DAY)) == 100
+    own_servers.server_of("unique").kill()
+    with pytest.raises(ShardErrors) as caught:
+        face.run(visitors.visit_many(SESSIONS[50:300], DAY))
+    assert [failure.shard for failure in caught.value.exceptions] == ["unique"]
+    own_servers.server_of("unique").restart()
+    assert face.run(visitors.count(DAY)) == 0
+    # Whoever plans in another way finds the lost plan in the set's own parameters.
+    others = face.kit.unique_visitors(first_day=7, shard_size=50)
+    assert face.run(others.recount(DAY)) == 300
+    assert face.run(others.expected(DAY)) == 2048
+    assert face.run(others.visit_many(SESSIONS[:301], DAY)) == 1
+    assert face.run(visitors.count(DAY)) == 301
+
+
+def test_failures_of_the_count_and_of_a_shard_are_both_told(
+    face: Face, visitors: Any, own_servers: LocalServers
+) -> None:
+    face.run(visitors.visit(SESSIONS[0], DAY))
+    own_servers.server_of("unique").kill()
+    own_servers.server_of("unique", 2).kill()
+    with pytest.raises(ShardErrors) as caught:
+        face.run(visitors.visit_many(SESSIONS, DAY))
+    assert {failure.shard for failure in caught.value.exceptions} == {"unique", "unique:2"}
+
+
+def test_a_wrong_count_is_mended_in_both_directions(
+    face: Face, visitors: Any, own_servers: LocalServers
+) -> None:
+    face.run(visitors.visit_many(SESSIONS[:200], DAY))
+    with own_servers.server_of("unique").client() as client:
+        for wrong in (0, 199, 201, 10_000, -3):
+            client.set("unique:2015-05-17", wrong)
+            assert face.run(visitors.recount(DAY)) == 200
+            assert client.get("unique:2015-05-17") == b"200"
+        client.delete("unique:2015-05-17")
+        assert face.run(visitors.recount(DAY)) == 200
+
+
+@pytest.mark.parametrize("wrong_by", [0, -20, 20])
+def test_recounting_meanwhile_changes_no_more_than_is_certainly_wrong(
+    face: Face, visitors: Any, own_servers: LocalServers, wrong_by: int
+) -> None:
+    """Fifty visitors come while the parts are counted, some before their part, some after."""
+    face.run(visitors.visit_many(SESSIONS[:200], DAY))
+    with (
+        own_servers.server_of("unique").client() as client,
+        faced("blocking", own_servers.shard_map) as other,
+    ):
+        client.incrby("unique:2015-05-17", wrong_by)
+        link = other.kit.driver.link
+        steps = other.kit.unique_visitors(first_day=1000, shard_size=50).deferred.recount(DAY)
+        step = next(steps)
+        with suppress(StopIteration):
+            while True:
+                if isinstance(step, Pause):
+                    step = next(steps)
+                    continue
+                counting = step[0].args[0] == "SCARD"
+                if counting:
+                    face.run(visitors.visit_many(SESSIONS[200:225], DAY))
+                replies = link.send(step)
+                if counting:
+                    face.run(visitors.visit_many(SESSIONS[225:250], DAY))
+                step = steps.send(replies)
+    count = face.run(visitors.count(DAY))
+    assert count == 250 if wrong_by == 0 else 225 <= count <= 275
+    assert face.run(visitors.recount(DAY)) == 250
+
+
+def test_a_visit_between_adding_and_counting_is_waited_for(
+    face: Face, visitors: Any, own_servers: LocalServers
+) -> None:
+    face.run(visitors.visit_many(SESSIONS[:10], DAY))
+    with faced("blocking", own_servers.shard_map) as other:
+        link = other.kit.driver.link
+        mine = other.kit.unique_visitors(first_day=1000, shard_size=50)
+        visit, recount = mine.deferred.visit(SESSIONS[10], DAY), mine.deferred.recount(DAY)
+
+        def run_until(steps: Any, met: Callable[[Any], bool]) -> Any:
+            step = next(steps)
+            while not met(step):
+                step = steps.send(link.send(step) if isinstance(step, list) else link.locate(step))
+            return step
+
+        counting = run_until(visit, lambda step: "INCRBY" in str(step))
+        run_until(recount, lambda step: isinstance(step, Pause))
+        link.send(counting)
+        asking = next(recount)
+        with pytest.raises(StopIteration) as end:
+            recount.send(link.send(asking))
+    assert end.value.value == face.run(visitors.count(DAY)) == 11
+
+
+def test_recounting_all_the_time_leaves_a_right_count_alone(own_servers: LocalServers) -> None:
+    """Over one server: nothing is ever between adding and counting."""
+    with faced("blocking", own_servers.shard_map) as face:
+        counter = face.kit.unique_visitors("live", component="alone", first_day=1000)
+        counter.visit(SESSIONS[0], DAY)
+        over = threading.Event()
+        seen: list[int] = []
+
+        def recount() -> None:
+            while not over.is_set():
+                seen.append(counter.recount(DAY))
+
+        thread = threading.Thread(target=recount)
+        thread.start()
+        for session in SESSIONS:
+            counter.visit(session, DAY)
+        over.set()
+        thread.join()
+        assert counter.count(DAY) == counter.recount(DAY) == 600
+        assert seen == sorted(seen)
+        counter.delete(DAY)
+
+
+def test_a_visit_that_failed_may_be_made_again(
+    face: Face, visitors: Any, own_servers: LocalServers
+) -> None:
+    face.run(visitors.visit(SESSIONS[0], DAY))
+    place = face.run(visitors.locate(SESSIONS[1], DAY))
+    server = own_servers.server_of("unique", place.shard.number)
+    server.kill()
+    with pytest.raises(ShardErrors, match="unique"):
+        face.run(visitors.visit(SESSIONS[1], DAY))
+    server.restart()
+    assert face.run(visitors.visit(SESSIONS[1], DAY)) is True
+    assert face.run(visitors.visit(SESSIONS[1], DAY)) is False

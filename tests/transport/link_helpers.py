@@ -1,0 +1,75 @@
+"""What the tests of links share: one way to send batches over either link."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import shardkit
+from shardkit import AsyncShardKit, ShardKit, ShardMap
+from shardkit.local import LocalServer
+from shardkit.operations.commands import Command, Replies
+from shardkit.operations.operation import Operation
+
+FACES = ("blocking", "awaiting")
+
+
+class Face:
+    """A kit of either kind, awaited in any case."""
+
+    def __init__(self, kit: ShardKit | AsyncShardKit) -> None:
+        self.kit = kit
+
+    @property
+    def blocks(self) -> bool:
+        return isinstance(self.kit, ShardKit)
+
+    async def _value(self, found: Any) -> Any:
+        return found if self.blocks else await found
+
+    async def send(self, *batch: Any) -> Replies:
+        replies: Replies = await self._value(self.kit.driver.link.send(list(batch)))
+        return replies
+
+    async def run(self, steps: Operation[Any]) -> Any:
+        return await self._value(self.kit.driver.run(steps))
+
+    async def client_call(self, component: str, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a method of the client that users get."""
+        client = await self._value(self.kit.client(component))
+        return await self._value(getattr(client, name)(*args, **kwargs))
+
+
+@asynccontextmanager
+async def opened(face: str, shard_map: ShardMap, **options: Any) -> AsyncIterator[Face]:
+    """Open a kit of a kind."""
+    if face == "blocking":
+        with shardkit.connect(shard_map, **options) as kit:
+            yield Face(kit)
+    else:
+        async with await shardkit.aconnect(shard_map, **options) as akit:
+            yield Face(akit)
+
+
+def command(to: Any, key: Any, *args: Any, **options: Any) -> Command:
+    """A command; its arguments are its name, the key, and the others."""
+    return Command(to, key, (args[0], key, *args[1:]), **options)
+
+
+def count_of(server: LocalServer, name: str) -> int:
+    """How often a server has executed a command."""
+    with server.client() as client:
+        return int(client.info("commandstats").get(f"cmdstat_{name}", {}).get("calls", 0))
+
+
+async def eventually(done: Callable[[], bool], seconds: float = 20) -> bool:
+    """Look again and again until something is so."""
+    deadline = time.monotonic() + seconds
+    while not done():
+        if time.monotonic() > deadline:
+            return False
+        await asyncio.sleep(0.01)
+    return True

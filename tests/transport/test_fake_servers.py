@@ -1,0 +1,593 @@
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+from redis.exceptions import (
+    BusyLoadingError,
+    ClusterCrossSlotError,
+    ExecAbortError,
+    OutOfMemoryError,
+    ReadOnlyError,
+)
+
+import shardkit
+from shardkit import AsyncShardKit, Entry, ShardKit, ShardMap, ShardUnavailable
+from shardkit.config.component import Component
+from shardkit.connections.clients import Clients
+from shardkit.errors import CommandRefused, InvalidEntryError, LocalServerError, ShardErrors
+from shardkit.operations.commands import Command, Locate, Replies, Shard, Transaction
+from shardkit.transport import fake_servers
+from shardkit.transport.fake_servers import MemoryConnector
+
+MAP = ShardMap.parse("""
+components:
+  data: {shards: [{host: a}, {host: b}, {host: c}, {host: d}]}
+  one: {entry: {host: a, db: 3}}
+  locked: {entry: {url: "rediss://app:secret@e:6380/1", client_name: tests}}
+  text: {entry: {host: e, decode_responses: true, protocol: 3}}
+  socket: {entry: {unix_socket_path: /run/some.sock, db: 1}}
+  watched: {entry: {sentinel: {service: main, sentinels: [[s1, 26379], [s2, 26379]]}}}
+  slots: {entry: {host: f, cluster: true}}
+""")
+
+# A key for each shard of `data`.
+KEYS = ["k0", "k1", "k2", "k3"]
+
+Send = Callable[..., Awaitable[Replies]]
+Call = Callable[..., Awaitable[Any]]
+
+
+@pytest.fixture
+def memory() -> MemoryConnector:
+    return MemoryConnector()
+
+
+@pytest.fixture
+def kit(memory: MemoryConnector) -> Iterator[ShardKit]:
+    with shardkit.connect(MAP, connector=memory) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def akit(memory: MemoryConnector) -> AsyncIterator[AsyncShardKit]:
+    async with await shardkit.aconnect(MAP, connector=memory) as opened:
+        yield opened
+
+
+@pytest.fixture(params=["blocking", "awaiting"])
+def send(request: pytest.FixtureRequest, kit: ShardKit, akit: AsyncShardKit) -> Send:
+    """Sends a batch over one link or the other."""
+
+    async def send(*batch: Command | Transaction) -> Replies:
+        if request.param == "blocking":
+            return kit.driver.link.send(list(batch))
+        return await akit.driver.link.send(list(batch))
+
+    return send
+
+
+@pytest.fixture(params=["blocking", "awaiting"])
+def call(request: pytest.FixtureRequest, kit: ShardKit, akit: AsyncShardKit) -> Call:
+    """Calls a method of the client that users get for component `one`."""
+
+    async def call(name: str, *args: Any) -> Any:
+        if request.param == "blocking":
+            return getattr(kit.client("one"), name)(*args)
+        return await getattr(await akit.client("one"), name)(*args)
+
+    return call
+
+
+def to_all(*args: Any, idempotent: bool = False) -> list[Command]:
+    """One command for each shard of `data`; {} stands for the key."""
+    return [
+        Command(
+            Shard("data", n),
+            key,
+            tuple(key if arg == "{}" else arg for arg in args),
+            idempotent=idempotent,
+        )
+        for n, key in enumerate(KEYS)
+    ]
+
+
+# ---- what is where
+
+
+def test_every_address_is_a_server_with_databases(memory: MemoryConnector, kit: ShardKit) -> None:
+    kit.client("data", 0).set("x", "in database 0")
+    kit.client("one").set("x", "in database 3")
+    assert kit.client("data", 1).get("x") is None
+    assert memory.server("a").client().get("x") == b"in database 0"
+    assert memory.server("a:6379").client(db=3).get("x") == b"in database 3"
+    assert {server.address for server in memory.servers} == {"a:6379", "b:6379"}
+
+
+def test_one_server_has_one_address_however_it_is_written(memory: MemoryConnector) -> None:
+    server = memory.server("127.0.0.1:6379")
+    for where in ("localhost", "localhost:6379", "redis://localhost/5", "127.0.0.1:6379/2"):
+        assert memory.server(where) is server
+    assert memory.server(Entry({"db": 4})) is server
+    assert memory.server("127.0.0.1:7001") is not server
+    assert memory.server("[fe80::2]:7001").address == "[fe80::2]:7001"
+    with pytest.raises(InvalidEntryError, match="url"):
+        memory.server("a b")
+
+
+def test_a_server_can_be_told_to_fail_before_anybody_connects(memory: MemoryConnector) -> None:
+    memory.server("b").down()
+    with shardkit.connect(MAP, connector=memory) as kit, pytest.raises(redis.ConnectionError):
+        kit.client("data", 1).ping()
+
+
+async def test_blocking_and_awaiting_clients_of_all_kits_find_the_same_data(
+    memory: MemoryConnector, kit: ShardKit, akit: AsyncShardKit
+) -> None:
+    for name in MAP.components:
+        shard = 2 if name == "data" else None
+        kit.client(name, shard).set("x", name)
+        found = await (await akit.client(name, shard)).get("x")
+        assert found == (name if name == "text" else name.encode())
+    with shardkit.connect(MAP, connector=memory) as other:
+        assert other.client("data", 2).get("x") == b"data"
+    with shardkit.connect(MAP, connector=MemoryConnector()) as stranger:
+        assert stranger.client("data", 2).get("x") is None
+
+
+def test_users_passwords_and_tls_are_passed_over(memory: MemoryConnector, kit: ShardKit) -> None:
+    client = kit.client("locked")
+    client.set("x", "1")
+    assert client.client_getname() == "tests"
+    assert memory.server("e:6380").client(db=1).get("x") == b"1"
+
+
+def test_sockets_and_sentinels_services_are_servers_by_name(
+    memory: MemoryConnector, kit: ShardKit
+) -> None:
+    kit.client("socket").set("x", "1")
+    kit.client("watched").set("x", "2")
+    assert memory.server("unix:/run/some.sock").client(db=1).get("x") == b"1"
+    assert memory.server("sentinel:main@s1:26379,s2:26379").client().get("x") == b"2"
+    memory.server("unix:/run/some.sock").down()
+    with pytest.raises(redis.ConnectionError, match=r"unix:/run/some\.sock"):
+        kit.client("socket").ping()
+
+
+def test_structures_get_raw_replies_where_clients_get_text(kit: ShardKit) -> None:
+    kit.client("text").set("x", "ä")
+    assert kit.client("text").get("x") == "ä"
+    words = kit.set("words", component="text", total=100)
+    words.sadd("ä", "b")
+    assert sorted(words.smembers()) == ["b", "ä"]
+
+
+async def test_a_cluster_routes_and_structures_work_on_it(
+    memory: MemoryConnector, kit: ShardKit, akit: AsyncShardKit
+) -> None:
+    ids = kit.set("ids", component="slots", total=10_000, members=int)
+    assert ids.sadd_many(range(2_000)) == 2_000
+    assert ids.scard() == 2_000
+    same = akit.set("ids", component="slots", total=10_000, members=int)
+    assert await same.scard() == 2_000
+    assert len([member async for member in same.smembers()]) == 2_000
+    visitors = akit.unique_visitors(component="slots")
+    assert await visitors.visit("550e8400-e29b-41d4-a716-446655440000")
+    [(_, slot)] = kit.driver.link.locate(Locate([("slots", "ids")]))
+    assert slot is not None
+    assert memory.server("f").client().exists("ids:meta")
+
+
+async def test_a_cluster_refuses_keys_of_several_slots(kit: ShardKit, akit: AsyncShardKit) -> None:
+    with pytest.raises(ClusterCrossSlotError):
+        kit.client("slots").mset({"a": 1, "b": 2})
+    kit.client("slots").mset({"{t}a": 1, "{t}b": 2})
+    [refused] = kit.driver.link.send([Command("slots", "a", ("MGET", "a", "b"))])
+    assert isinstance(refused.error, ClusterCrossSlotError)
+    pipe = akit.key_sharded("slots").pipeline()
+    assert await pipe.set("a", 1).set("b", 2).mget("a", "b").execute() == [True, True, [b"1", b"2"]]
+
+
+async def test_a_cluster_that_failed_is_asked_again(memory: MemoryConnector, send: Send) -> None:
+    memory.server("f").lose_command()
+    [done] = await send(Command("slots", "a", ("SET", "a", 1), idempotent=True))
+    assert done == b"OK"
+    memory.server("f").lose_command()
+    [lost] = await send(Command("slots", "a", ("SET", "a", 1)))
+    assert isinstance(lost, ShardUnavailable)
+
+
+def test_a_changed_entrys_pool_retires(memory: MemoryConnector) -> None:
+    clients = Clients(memory)
+    old = clients.get(Component("x", Entry({"host": "a"})), None)
+    held = old.connection_pool.get_connection()
+    new = clients.get(Component("x", Entry({"host": "b"})), None)
+    assert new is not old
+    held.send_command("PING")
+    assert held.read_response() == b"PONG"
+    old.connection_pool.release(held)
+    assert not held.is_connected
+    clients.close()
+
+
+def test_a_config_server_can_be_in_memory_too(memory: MemoryConnector) -> None:
+    client = memory.server("config").client()
+    client.set("config:redis:one", '{"host": "a"}')
+    with shardkit.connect("redis://config", connector=memory) as kit:
+        kit.client("one").set("x", 1)
+        client.set("config:redis:one", '{"host": "b"}')
+        kit.topology.expire()
+        assert kit.client("one").get("x") is None
+        memory.server("config").down()
+        kit.topology.expire()
+        assert kit.client("one").ping()
+
+
+async def test_flushing_deletes_data_and_scripts_and_scripts_come_back(
+    memory: MemoryConnector, kit: ShardKit, akit: AsyncShardKit
+) -> None:
+    session = "550e8400-e29b-41d4-a716-446655440000"
+    for _ in range(2):
+        assert kit.unique_visitors(component="one").visit(session)
+        assert not await akit.unique_visitors(component="one").visit(session)
+        memory.flush()
+        assert memory.server("a").client(db=3).dbsize() == 0
+        assert memory.server("a").client().script_exists("0" * 40) == [False]
+
+
+def test_without_fakeredis_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_servers._fakeredis.cache_clear()
+    monkeypatch.setitem(sys.modules, "lupa", None)
+    with pytest.raises(LocalServerError, match=r"need lupa.*pip install 'shardkit\[testing\]'"):
+        MemoryConnector()
+
+
+# ---- a server that is down
+
+
+async def test_a_server_that_is_down_costs_its_own_replies_only(
+    memory: MemoryConnector, send: Send
+) -> None:
+    await send(*to_all("INCR", "{}"))
+    memory.server("b").down()
+    first, failed, *others = await send(*to_all("INCR", "{}"))
+    assert [first, *others] == [2, 2, 2]
+    assert isinstance(failed, ShardUnavailable)
+    assert failed.shard == "data:1"
+    assert "cannot be reached" in failed.message
+    assert memory.server("b").client().get("k1") == b"1"
+    memory.server("b").up()
+    assert await send(*to_all("INCR", "{}")) == [3, 2, 3, 3]
+
+
+async def test_clients_of_a_server_that_is_down_raise_until_it_is_up(
+    memory: MemoryConnector, call: Call
+) -> None:
+    assert await call("ping")
+    memory.server("a").down()
+    for _ in range(2):
+        with pytest.raises(redis.ConnectionError, match=r"connecting to a:6379.*refused"):
+            await call("ping")
+    memory.server("a").up()
+    assert await call("ping")
+
+
+def test_structures_raise_one_error_that_names_the_shards_that_are_down(
+    memory: MemoryConnector, kit: ShardKit
+) -> None:
+    ids = kit.set("ids", component="data", total=10_000, members=int)
+    ids.sadd_many(range(100))
+    memory.server("c").down()
+    memory.server("d").down()
+    with pytest.raises(ShardErrors, match=r"2 shards failed \(data:2, data:3\)"):
+        ids.scard()
+
+
+def test_a_blocking_client_that_waits_is_thrown_out_when_the_server_goes_down(
+    memory: MemoryConnector, kit: ShardKit
+) -> None:
+    outcome: list[object] = []
+
+    def wait() -> None:
+        try:
+            outcome.append(kit.client("one").blpop("queue", timeout=30))
+        except redis.ConnectionError as error:
+            outcome.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    deadline = time.monotonic() + 10
+    while not any(sock._blocked for sock in memory.server("a").fake.sockets):
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    memory.server("a").down()
+    waiting.join(10)
+    assert isinstance(outcome[0], redis.ConnectionError)
+    memory.server("a").up()
+    assert kit.client("one").lpush("queue", "x") == 1
+
+
+async def test_an_awaiting_client_that_waits_is_thrown_out_when_the_server_goes_down(
+    memory: MemoryConnector, akit: AsyncShardKit
+) -> None:
+    client = await akit.client("one")
+    waiting = asyncio.create_task(client.blpop("queue", timeout=30))
+    await asyncio.sleep(0.01)
+    memory.server("a").down()
+    with pytest.raises(redis.ConnectionError):
+        await waiting
+    memory.server("a").up()
+    assert await client.lpush("queue", "x") == 1
+
+
+async def test_a_listener_hears_that_the_server_went_down(
+    memory: MemoryConnector, akit: AsyncShardKit
+) -> None:
+    client = await akit.client("one")
+    async with client.pubsub() as listener:
+        await listener.subscribe("news")
+        assert (await listener.get_message(timeout=1))["type"] == "subscribe"
+        memory.server("a").client(db=3).publish("news", "hello")
+        assert (await listener.get_message(timeout=1))["data"] == b"hello"
+        memory.server("a").down()
+        with pytest.raises(redis.ConnectionError):
+            await listener.get_message(timeout=1)
+
+
+async def test_a_cancelled_wait_takes_nothing_that_is_meant_for_others(
+    memory: MemoryConnector, akit: AsyncShardKit
+) -> None:
+    client = await akit.client("one")
+    waiting = asyncio.create_task(client.blpop("queue", timeout=0))
+    await asyncio.sleep(0.01)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await client.lpush("queue", "x")
+    await asyncio.sleep(0.01)
+    assert await client.lrange("queue", 0, -1) == [b"x"]
+
+
+# ---- lost commands and lost answers
+
+
+@pytest.mark.parametrize("executed", [False, True])
+async def test_nothing_is_repeated_that_may_have_been_executed(
+    memory: MemoryConnector, send: Send, executed: bool
+) -> None:
+    server = memory.server("b")
+    (server.lose_answer if executed else server.lose_command)()
+    first, failed, *others = await send(*to_all("INCR", "{}"))
+    assert [first, *others] == [1, 1, 1]
+    assert isinstance(failed, ShardUnavailable)
+    assert "may have been executed" in failed.remedy
+    assert server.client().get("k1") == (b"1" if executed else None)
+    assert await send(*to_all("GET", "{}")) == [b"1", b"1" if executed else None, b"1", b"1"]
+
+
+@pytest.mark.parametrize("executed", [False, True])
+async def test_what_is_idempotent_is_repeated_once(
+    memory: MemoryConnector, send: Send, executed: bool
+) -> None:
+    server = memory.server("b")
+    (server.lose_answer if executed else server.lose_command)()
+    # INCR tells how often it was executed.
+    replies = await send(*to_all("INCR", "{}", idempotent=True))
+    assert replies == [1, 2 if executed else 1, 1, 1]
+
+
+@pytest.mark.parametrize("executed", [False, True])
+async def test_clients_repeat_nothing(memory: MemoryConnector, call: Call, executed: bool) -> None:
+    server = memory.server("a")
+    (server.lose_answer if executed else server.lose_command)()
+    with pytest.raises(redis.ConnectionError):
+        await call("incr", "n")
+    assert await call("get", "n") == (b"1" if executed else None)
+
+
+async def test_a_connection_breaks_at_the_command_that_is_struck(
+    memory: MemoryConnector, send: Send
+) -> None:
+    memory.server("b").lose_answer("SET")
+    shard = Shard("data", 1)
+    batch = [Command(shard, "n", args) for args in (("INCR", "n"), ("SET", "x", 1), ("INCR", "m"))]
+    replies = await send(*batch)
+    # The reply that came before the break is lost with the connection: nobody knows what happened.
+    assert all(isinstance(reply, ShardUnavailable) for reply in replies)
+    client = memory.server("b").client()
+    assert [client.get(key) for key in ("n", "x", "m")] == [b"1", b"1", None]
+
+
+async def test_a_lost_answer_reaches_nobody_else(
+    memory: MemoryConnector, akit: AsyncShardKit
+) -> None:
+    client = await akit.client("one")
+    for n in range(200):
+        await client.set(f"k{n}", n)
+    memory.server("a").lose_answer(times=5)
+    link = akit.driver.link
+
+    async def ask(n: int) -> bool:
+        await asyncio.sleep(n % 7 / 1000)
+        [reply] = await link.send([Command("one", f"k{n}", ("GET", f"k{n}"))])
+        assert isinstance(reply, ShardUnavailable) or reply == str(n).encode()
+        return isinstance(reply, ShardUnavailable)
+
+    lost = await asyncio.gather(*map(ask, range(200)))
+    assert 1 <= sum(lost) < 200
+
+
+async def test_a_server_that_hangs_is_a_timeout_at_once_and_executes_late(
+    memory: MemoryConnector, send: Send, call: Call
+) -> None:
+    memory.server("b").hang()
+    first, failed, *others = await send(*to_all("INCR", "{}", idempotent=True))
+    assert [first, *others] == [1, 1, 1]
+    assert isinstance(failed, ShardUnavailable)
+    assert isinstance(failed.error, redis.TimeoutError)
+    assert "did not answer in time" in failed.message
+    assert memory.server("b").client().get("k1") == b"1"
+    memory.server("a").hang()
+    with pytest.raises(redis.TimeoutError):
+        await call("incr", "n")
+    assert await call("get", "n") == b"1"
+
+
+# ---- answers that are errors
+
+
+async def test_an_error_is_the_answer_of_the_struck_command_only(
+    memory: MemoryConnector, send: Send
+) -> None:
+    memory.server("b").answer("READONLY You can't write against a read only replica.", "SET")
+    shard = Shard("data", 1)
+    batch = [Command(shard, "n", args) for args in (("INCR", "n"), ("SET", "n", 9), ("INCR", "n"))]
+    before, refused, after = await send(*batch)
+    assert (before, after) == (1, 2)
+    assert isinstance(refused, CommandRefused)
+    assert isinstance(refused.error, ReadOnlyError)
+    assert "read only replica" in refused.message
+
+
+async def test_clients_raise_the_error_that_was_answered(
+    memory: MemoryConnector, call: Call
+) -> None:
+    memory.server("a").answer(
+        OutOfMemoryError("command not allowed when used memory > 'maxmemory'")
+    )
+    with pytest.raises(OutOfMemoryError, match="maxmemory"):
+        await call("incr", "n")
+    assert await call("incr", "n") == 1
+
+
+async def test_a_server_that_loads_its_data_breaks_the_connection_as_redis_py_does(
+    memory: MemoryConnector, send: Send, call: Call
+) -> None:
+    memory.server("a").answer("LOADING Redis is loading the dataset in memory", times=2)
+    with pytest.raises(BusyLoadingError):
+        await call("get", "x")
+    [failed] = await send(Command("one", "x", ("GET", "x")))
+    assert isinstance(failed, ShardUnavailable)
+    assert isinstance(failed.error, BusyLoadingError)
+    assert await call("get", "x") is None
+
+
+async def test_an_error_inside_a_transaction_aborts_it(memory: MemoryConnector, send: Send) -> None:
+    def transaction() -> Transaction:
+        incr = Command("one", "n", ("INCR", "n"))
+        return Transaction("one", "n", (incr, Command("one", "n", ("SET", "x", 1)), incr))
+
+    memory.server("a").answer("OOM command not allowed", "SET")
+    [refused] = await send(transaction())
+    assert isinstance(refused, CommandRefused)
+    assert isinstance(refused.error, OutOfMemoryError)
+    assert memory.server("a").client(db=3).exists("n", "x") == 0
+    assert await send(transaction()) == [[1, b"OK", 2]]
+
+
+async def test_a_transactions_answer_can_be_lost(memory: MemoryConnector, send: Send) -> None:
+    incr = Command("one", "n", ("INCR", "n"), idempotent=True)
+    memory.server("a").lose_answer("EXEC")
+    [lost] = await send(Transaction("one", "n", (incr, incr)))
+    assert isinstance(lost, ShardUnavailable)
+    assert memory.server("a").client(db=3).get("n") == b"2"
+
+
+def test_a_refused_exec_leaves_no_transaction_open(memory: MemoryConnector, kit: ShardKit) -> None:
+    memory.server("a").answer("EXECABORT Transaction discarded", "EXEC")
+    with pytest.raises(ExecAbortError):
+        kit.client("one").pipeline().incr("n").incr("n").execute()
+    assert kit.client("one").incr("n") == 1
+
+
+async def test_a_redis_py_pipeline_has_the_error_in_its_place(
+    memory: MemoryConnector, kit: ShardKit, akit: AsyncShardKit
+) -> None:
+    memory.server("a").answer("OOM command not allowed", "SET", times=2)
+    pipe = kit.client("one").pipeline(transaction=False).incr("n").set("x", 1).incr("n")
+    first, error, last = pipe.execute(raise_on_error=False)
+    assert (first, last) == (1, 2)
+    assert isinstance(error, OutOfMemoryError)
+    apipe = (await akit.client("one")).pipeline(transaction=False).incr("n").set("x", 1).incr("n")
+    first, error, last = await apipe.execute(raise_on_error=False)
+    assert (first, last) == (3, 4)
+    assert isinstance(error, OutOfMemoryError)
+
+
+# ---- which commands are struck
+
+
+async def test_faults_strike_in_order_as_often_as_they_say(
+    memory: MemoryConnector, call: Call
+) -> None:
+    server = memory.server("a")
+    server.answer("OOM first", times=2)
+    server.answer("READONLY second")
+    server.lose_command(times=0)
+    for error in (OutOfMemoryError, OutOfMemoryError, ReadOnlyError):
+        with pytest.raises(error):
+            await call("incr", "n")
+    assert await call("incr", "n") == 1
+
+
+async def test_a_fault_can_last_until_it_is_cleared(memory: MemoryConnector, call: Call) -> None:
+    memory.server("a").answer("OOM for good", times=None)
+    for _ in range(5):
+        with pytest.raises(OutOfMemoryError):
+            await call("incr", "n")
+    memory.server("a").clear()
+    assert await call("incr", "n") == 1
+    memory.server("a").down()
+    memory.server("a").clear()
+    assert await call("incr", "n") == 2
+
+
+def test_what_connections_say_for_themselves_is_not_struck(
+    memory: MemoryConnector, kit: ShardKit
+) -> None:
+    memory.server("e:6380").answer("OOM not for SELECT, CLIENT SETINFO and CLIENT SETNAME")
+    client = kit.client("locked")
+    with pytest.raises(OutOfMemoryError):
+        client.get("x")
+    assert client.get("x") is None
+
+
+def test_a_script_is_struck_and_not_its_loading(memory: MemoryConnector, kit: ShardKit) -> None:
+    ids = kit.set("ids", component="one", total=100, members=int)
+    memory.server("a").answer("OOM for the script")
+    with pytest.raises(ShardErrors) as raised:
+        ids.sadd(1)
+    assert "for the script" in str(raised.value)
+    assert ids.sadd(1) == 1
+
+
+def test_the_inside_of_a_server_is_beyond_its_faults(memory: MemoryConnector) -> None:
+    server = memory.server("a")
+    server.down()
+    server.hang(times=None)
+    server.client().set("x", 1)
+    assert server.client().get("x") == b"1"
+    server.flush()
+    assert server.client().get("x") is None
+    assert repr(server) == "<MemoryServer a:6379, down>"
+
+
+def test_a_health_check_that_fails_makes_a_new_connection(memory: MemoryConnector) -> None:
+    clients = Clients(memory)
+    entry = Entry({"host": "a", "health_check_interval": 1})
+    client = clients.get(Component("x", entry), None)
+    client.ping()
+    connection = client.connection_pool.get_connection()
+    connection.next_health_check = 0
+    client.connection_pool.release(connection)
+    memory.server("a").lose_command("PING")
+    with pytest.raises(redis.ConnectionError):
+        client.get("x")
+    assert client.get("x") is None
+    clients.close()

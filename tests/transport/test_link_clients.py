@@ -1,0 +1,322 @@
+"""Clients: built once, shared or not, replaced with their entry without dropping a call."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import redis
+from link_helpers import FACES, Face, command, eventually, opened
+
+from shardkit import Entry, ShardMap, ShardUnavailable
+from shardkit.config.component import Component
+from shardkit.connections.clients import Clients
+from shardkit.errors import ConfigError, MissingEntryError
+from shardkit.local import LocalServer, LocalServers
+from shardkit.operations.commands import Command, Replies
+from shardkit.transport.awaiting import AwaitingLink
+from shardkit.transport.blocking import BlockingLink
+
+COMBINATIONS = """
+components:
+  plain: {entry: {port: 7001, db: 1}, shards: [{port: 7001, db: 2}, {port: 7001, db: 3}]}
+  text:
+    entry: {port: 7001, db: 1, decode_responses: true}
+    shards: [{port: 7001, db: 2, decode_responses: true}, {port: 7001, db: 3}]
+  resp3:
+    entry: {port: 7001, db: 1, protocol: 3}
+    shards: [{port: 7001, db: 2, protocol: 3}, {port: 7001, db: 3, protocol: 3}]
+  both:
+    entry: {port: 7001, db: 1, protocol: 3, decode_responses: true, encoding: latin-1}
+    shards:
+    - {port: 7001, db: 2, protocol: 3, decode_responses: true}
+    - {port: 7001, db: 3, decode_responses: true, health_check_interval: 1}
+"""
+
+
+class Now:
+    """A topology of one component, which the test changes."""
+
+    def __init__(self, component: Component) -> None:
+        self.now = component
+
+    def component(self, name: str) -> Component:
+        return self.now
+
+    def fresh(self, name: str) -> Component:
+        return self.component(name)
+
+    async def acomponent(self, name: str) -> Component:
+        return self.now
+
+
+class Linked:
+    """A link of either kind over a topology that changes."""
+
+    def __init__(self, face: str, entry: Entry) -> None:
+        self.clients = Clients()
+        self.topology = Now(Component("c", entry))
+        self.blocks = face == "blocking"
+        kind: Any = BlockingLink if self.blocks else AwaitingLink
+        self.link = kind(self.topology, self.clients)
+
+    def move(self, entry: Entry) -> Component:
+        before = self.topology.now
+        self.topology.now = Component("c", entry)
+        return before
+
+    def get(self, component: Component) -> Any:
+        return (self.clients.get if self.blocks else self.clients.aget)(component, None)
+
+    async def send(self, *batch: Command) -> Replies:
+        if self.blocks:  # in a thread, so that several can be under way
+            found: Replies = await asyncio.to_thread(self.link.send, list(batch))
+            return found
+        return await self.link.send(list(batch))  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[LocalServers]:
+    plan = ShardMap.parse("components: {c: {shards: [{port: 7001}, {port: 7002}]}}")
+    with LocalServers(plan, ports="free") as running:
+        yield running
+
+
+@pytest.fixture
+def here(own: LocalServers) -> LocalServer:
+    return own.servers[0]
+
+
+@pytest.fixture
+def there(own: LocalServers) -> LocalServer:
+    return own.servers[1]
+
+
+@pytest_asyncio.fixture(params=FACES)
+async def linked(
+    request: pytest.FixtureRequest, here: LocalServer, there: LocalServer
+) -> AsyncIterator[Linked]:
+    for server in (here, there):
+        with server.client() as client:
+            client.flushall()
+    found = Linked(request.param, here.entry)
+    yield found
+    found.clients.close()
+    await found.clients.aclose()
+
+
+def clients_of(server: LocalServer) -> int:
+    """How many clients a server has, the one that asks aside."""
+    with server.client() as client:
+        return len(client.client_list()) - 1
+
+
+# ---- an entry changes
+
+
+async def test_a_changed_entry_swaps_clients_and_drops_no_call(
+    linked: Linked, here: LocalServer, there: LocalServer
+) -> None:
+    await linked.send(command("c", "k", "SET", "here"))
+    blocked = asyncio.create_task(
+        linked.send(Command("c", "jobs", ("BLPOP", "jobs", 20), block=20))
+    )
+    assert await eventually(lambda: "blpop" in str(clients(here)))
+    linked.move(there.entry)
+    assert await linked.send(command("c", "k", "GET")) == [None]  # there
+    assert clients_of(there) >= 1
+    with here.client() as client:
+        client.rpush("jobs", "done")
+    assert await blocked == [[b"jobs", b"done"]]
+    assert await eventually(lambda: clients_of(here) == 0)
+    assert await linked.send(command("c", "k", "SET", "there")) == [b"OK"]
+
+
+def clients(server: LocalServer) -> list[Any]:
+    with server.client() as client:
+        return [found["cmd"] for found in client.client_list()]
+
+
+async def test_calls_under_way_in_number_survive_many_changes(
+    linked: Linked, here: LocalServer, there: LocalServer
+) -> None:
+    for server in (here, there):
+        with server.client() as client:
+            client.set("k", "v")
+    batch = [command("c", "k", "GET") for _ in range(200)]
+
+    async def work() -> list[Any]:
+        return [await linked.send(*batch) for _ in range(20)]
+
+    tasks = [asyncio.create_task(work()) for _ in range(6)]
+    for n in range(20):
+        await asyncio.sleep(0.005)
+        linked.move((here, there)[n % 2].entry)
+    for task in tasks:
+        for replies in await task:
+            assert replies == [b"v"] * 200
+    await linked.send(command("c", "k", "GET"))
+    assert await eventually(lambda: min(clients_of(here), clients_of(there)) == 0)
+
+
+async def test_an_equal_entry_keeps_the_client_and_its_connections(
+    linked: Linked, here: LocalServer
+) -> None:
+    client = linked.get(linked.topology.now)
+    await linked.send(command("c", "k", "SET", 1))
+    with here.client() as asking:
+        before = asking.info("stats")["total_connections_received"]
+        linked.move(Entry(dict(here.entry.fields)))
+        assert linked.get(linked.topology.now) is client
+        await linked.send(command("c", "k", "SET", 2))
+        assert asking.info("stats")["total_connections_received"] == before
+
+
+async def test_who_looked_up_just_before_the_change_goes_on_with_that(
+    linked: Linked, there: LocalServer
+) -> None:
+    """The old version's clients are served as they are: they do not displace the new ones."""
+    old_client = linked.get(linked.topology.now)
+    old = linked.move(there.entry)
+    new_client = linked.get(linked.topology.now)
+    assert new_client is not old_client
+    assert linked.get(old) is old_client
+    assert linked.get(linked.topology.now) is new_client
+    value = old_client.ping()
+    assert await value if not linked.blocks else value  # a retired client still works
+
+
+async def test_shards_that_go_are_closed_and_those_that_stay_are_kept(
+    own: LocalServers, here: LocalServer, there: LocalServer
+) -> None:
+    held = Clients()
+    two = Component("c", shards=(here.entry, there.entry))
+    first, second = held.get(two, 0), held.get(two, 1)
+    first.ping(), second.ping()
+    one = Component("c", shards=(here.entry,))
+    assert held.get(one, 0) is first
+    assert await eventually(lambda: clients_of(there) == 0)
+    with pytest.raises(MissingEntryError, match="config:redis:c:1"):
+        held.get(one, 1)
+    with pytest.raises(MissingEntryError, match="config:redis:c is missing"):
+        held.get(one, None)
+    held.close()
+
+
+# ---- closing
+
+
+async def test_closing_closes_every_connection(linked: Linked, here: LocalServer) -> None:
+    await asyncio.gather(*[linked.send(command("c", "k", "SET", n)) for n in range(10)])
+    linked.clients.close()
+    await linked.clients.aclose()
+    gc.collect()
+    assert await eventually(lambda: clients_of(here) == 0)
+
+
+# ---- what is built
+
+
+async def test_both_planes_share_a_client_unless_the_entry_wants_other_replies(
+    own: LocalServers,
+) -> None:
+    held = Clients()
+    for fields, shared in (
+        ({}, True),
+        ({"protocol": 2, "db": 3}, True),
+        ({"decode_responses": False}, True),
+        ({"decode_responses": True}, False),
+        ({"protocol": 3}, False),
+    ):
+        component = Component(f"c{len(fields)}{shared}", Entry(fields))
+        assert (held.get(component, None) is held.get(component, None, raw=True)) is shared
+        assert (held.aget(component, None) is held.aget(component, None, raw=True)) is shared
+    held.close()
+    await held.aclose()
+
+
+async def test_a_reference_to_the_environment_is_resolved_when_the_client_is_built(
+    here: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    component = Component("c", Entry({**here.entry.fields, "client_name": "${SK_TEST_NAME}"}))
+    held = Clients()
+    with pytest.raises(ConfigError, match="SK_TEST_NAME"):
+        held.get(component, None)
+    monkeypatch.setenv("SK_TEST_NAME", "somebody")
+    assert held.get(component, None).client_getname() in (b"somebody", "somebody")
+    held.close()
+
+
+async def test_a_cluster_that_is_away_is_a_shard_unavailable(linked: Linked) -> None:
+    linked.move(Entry({"host": "127.0.0.1", "port": 1, "cluster": True}))
+    if linked.blocks:
+        with pytest.raises(ShardUnavailable, match="cannot be reached"):
+            linked.get(linked.topology.now)
+    [reply, other] = await linked.send(command("c", "k", "GET"), command("c", "j", "SET", 1))
+    assert isinstance(reply, ShardUnavailable)
+    assert (reply.shard, reply.command) == ("c", "GET")
+    assert other.command == "SET"
+
+
+def test_a_client_that_is_slow_to_build_keeps_nobody_else_waiting() -> None:
+    """A cluster's client connects when it is built; other components do not wait for that."""
+    building, go_on = threading.Event(), threading.Event()
+
+    class Slow:
+        def blocking(self, fields: Any) -> Any:
+            if fields.get("cluster"):
+                building.set()
+                go_on.wait()
+            return redis.Redis(**{k: v for k, v in fields.items() if k != "cluster"})
+
+    held = Clients(Slow())  # type: ignore[arg-type]
+    slow = Component("slow", Entry({"port": 1, "cluster": True}))
+    thread = threading.Thread(target=held.get, args=(slow, None))
+    thread.start()
+    building.wait()
+    assert held.get(Component("other", Entry({"port": 2})), None)
+    assert thread.is_alive()
+    go_on.set()
+    thread.join()
+
+
+# ---- operations give the same whatever the entry says
+
+
+@pytest.mark.parametrize("component", ["plain", "text", "resp3", "both"])
+@pytest.mark.parametrize("face_name", FACES)
+async def test_structures_are_the_same_whatever_the_entry_says(
+    face_name: str, component: str
+) -> None:
+    with LocalServers(ShardMap.parse(COMBINATIONS), ports="free") as servers:
+        async with opened(face_name, servers.shard_map) as face:
+            await check_structures(face, component)
+
+
+async def check_structures(face: Face, component: str) -> None:
+    async def value(found: Any) -> Any:
+        return found if face.blocks else await found
+
+    words = face.kit.set("words", component=component, total=2000, shard_size=100)
+    assert await value(words.sadd("a", "b", "ü")) == 3
+    assert await value(words.sadd("a", "c")) == 1
+    assert await value(words.smismember("a", "z", "ü")) == [True, False, True]
+    found = words.smembers()
+    listed = list(found) if face.blocks else [member async for member in found]
+    assert sorted(listed) == ["a", "b", "c", "ü"]
+    assert await value(words.scard()) == 4
+    numbers = face.kit.set("numbers", component=component, total=2000, shard_size=100, members=int)
+    assert await value(numbers.sadd_many(range(500))) == 500
+    assert await value(numbers.sismember(499)) is True
+    visitors = face.kit.unique_visitors(component=component)
+    session = "550e8400-e29b-41d4-a716-446655440000"
+    assert await value(visitors.visit(session)) is True
+    assert await value(visitors.visit(session)) is False
+    assert await value(visitors.count()) == 1
+    [raw] = await face.send(command(component, "words:meta", "HGET", "kind"))
+    assert raw == b"set"

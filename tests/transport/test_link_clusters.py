@@ -1,0 +1,339 @@
+"""A real cluster and a real Sentinel: everything works on them, and follows what moves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import redis
+from link_helpers import FACES, Face, command, count_of, eventually, opened
+
+from shardkit import CommandRefused, ShardMap, ShardUnavailable
+from shardkit.local import LocalCluster, LocalSentinel
+from shardkit.operations.commands import Command, Locate, Script, Transaction, script_call
+from shardkit.operations.operation import Operation
+from shardkit.routing.placement import slot_of
+
+KEYS = [f"k{n}" for n in range(300)]
+BUMP = Script("bump", "return redis.call('INCRBY', KEYS[1], ARGV[1])")
+NAP = 0.5
+
+
+@pytest.fixture(scope="module")
+def whole() -> Iterator[LocalCluster]:
+    with LocalCluster() as running:
+        yield running
+
+
+@pytest_asyncio.fixture(params=FACES)
+async def slots(request: pytest.FixtureRequest, whole: LocalCluster) -> AsyncIterator[Face]:
+    for node in whole.nodes:
+        with node.client() as client:
+            client.flushall()
+            client.config_resetstat()
+    shard_map = mapped(whole.entry.fields)
+    async with opened(request.param, shard_map) as found:
+        yield found
+
+
+def mapped(fields: Any) -> ShardMap:
+    """A map of one component with this entry."""
+    return ShardMap.parse(str({"components": {"data": {"entry": dict(fields)}}}), source="test")
+
+
+async def value(face: Face, found: Any) -> Any:
+    return found if face.blocks else await found
+
+
+async def listed(face: Face, found: Any) -> list[Any]:
+    return list(found) if face.blocks else [each async for each in found]
+
+
+# ---- a cluster
+
+
+async def test_a_batch_goes_to_all_nodes_and_comes_back_in_order(
+    slots: Face, whole: LocalCluster
+) -> None:
+    assert await slots.send(*[command("data", key, "SET", key) for key in KEYS]) == [b"OK"] * 300
+    replies = await slots.send(*[command("data", key, "GET") for key in KEYS])
+    assert replies == [key.encode() for key in KEYS]
+    counts = [count_of(node, "set") for node in whole.nodes]
+    assert sum(counts) == 300
+    assert min(counts) > 50
+
+
+async def test_scripts_and_transactions_work_on_every_node(
+    slots: Face, whole: LocalCluster
+) -> None:
+    for n in (1, 2):
+        assert (
+            await slots.send(*[script_call("data", BUMP, [key], [1]) for key in KEYS]) == [n] * 300
+        )
+    for node in whole.nodes:
+        with node.client() as client:
+            client.script_flush()
+    both = [
+        Transaction(
+            "data", key, (command("data", key, "INCR"), script_call("data", BUMP, [key], [5]))
+        )
+        for key in KEYS
+    ]
+    assert await slots.send(*both) == [[3, 8]] * 300
+    assert await slots.send(*[script_call("data", BUMP, [key], [1]) for key in KEYS]) == [9] * 300
+
+
+async def test_keys_of_several_slots_in_one_command_are_refused(slots: Face) -> None:
+    wrong, right = await slots.send(
+        Command("data", "k1", ("MGET", "k1", "k2")),
+        Command("data", "{t}1", ("MGET", "{t}1", "{t}2")),
+    )
+    assert isinstance(wrong, CommandRefused)
+    assert right == [None, None]
+
+
+async def test_locate_says_slots(slots: Face) -> None:
+    def steps() -> Operation[Any]:
+        return (yield Locate([("data", key) for key in KEYS]))
+
+    assert [slot for _, slot in await slots.run(steps())] == [slot_of(key) for key in KEYS]
+
+
+async def test_structures_work_on_a_cluster(slots: Face) -> None:
+    ids = slots.kit.set("ids", component="data", total=5_000, shard_size=128, members=int)
+    assert await value(slots, ids.sadd_many(range(2_000))) == 2_000
+    assert await value(slots, ids.scard()) == 2_000
+    assert await value(slots, ids.smismember(5, 5_000)) == [True, False]
+    other = slots.kit.set("other", component="data", total=5_000, shard_size=128, members=int)
+    assert await value(slots, other.sadd_many(range(1_000, 3_000))) == 2_000
+    assert len(await listed(slots, ids.sinter(other))) == 1_000
+    assert await value(slots, ids.sinterstore(ids, other)) == 1_000
+    assert sorted(await listed(slots, ids.smembers())) == list(range(1_000, 2_000))
+    visitors = slots.kit.unique_visitors(component="data")
+    for n in range(3):
+        await value(slots, visitors.visit(f"{n % 2}50e8400-e29b-41d4-a716-446655440000"))
+    assert await value(slots, visitors.count()) == 2
+
+
+async def test_the_client_plane_hands_out_cluster_clients(slots: Face) -> None:
+    assert await slots.client_call("data", "set", "a", 1) is True
+    assert await slots.client_call("data", "get", "a") == b"1"
+    client = await value(slots, slots.kit.client("data"))
+    assert isinstance(client, redis.RedisCluster | redis.asyncio.RedisCluster)
+    # Longer than the socket timeout of the second kit below would allow for any other command.
+    assert await slots.client_call("data", "blpop", "queue", timeout=0.1) is None
+
+
+@pytest.mark.parametrize("face_name", FACES)
+async def test_commands_may_block_longer_than_the_socket_timeout(
+    face_name: str, whole: LocalCluster
+) -> None:
+    async with opened(face_name, mapped({**whole.entry.fields, "socket_timeout": 0.3})) as face:
+        assert await face.client_call("data", "blpop", "queue", timeout=NAP) is None
+        block = Command("data", "queue", ("BLPOP", "queue", NAP), block=NAP)
+        assert await face.send(block, command("data", "x", "SET", 1)) == [None, b"OK"]
+
+
+@pytest.mark.parametrize("face_name", FACES)
+async def test_a_node_that_stands_still_gets_an_incr_once(
+    face_name: str, whole: LocalCluster
+) -> None:
+    with whole.client() as asking:
+        asking.delete("once", "operation{once}")
+        name = asking.get_node_from_key("once").name
+    [node] = [node for node in whole.nodes if node.address == name]
+    async with opened(face_name, mapped({**whole.entry.fields, "socket_timeout": 0.3})) as face:
+        await face.client_call("data", "get", "once")
+        await face.send(command("data", "once", "GET"))
+        node.pause()
+        try:
+            with pytest.raises(redis.TimeoutError):
+                await face.client_call("data", "incr", "once")
+            [reply, *_] = await face.send(command("data", "operation{once}", "INCR"))
+            assert isinstance(reply, ShardUnavailable)
+        finally:
+            node.resume()
+    with whole.client() as asking:
+        assert int(asking.get("once") or 0) <= 1
+        assert int(asking.get("operation{once}") or 0) <= 1
+
+
+# ---- slots on the move
+
+
+class Move:
+    """Moves one slot from its node to another, step by step."""
+
+    def __init__(self, whole: LocalCluster, key: str) -> None:
+        self.slot = slot_of(key)
+        with whole.client() as asking:
+            name = asking.get_node_from_key(key).name
+        self.nodes = {node.address: node.client() for node in whole.nodes}
+        self.source = self.nodes[name]
+        target = next(address for address in self.nodes if address != name)
+        self.target = self.nodes[target]
+        self.port = int(target.rpartition(":")[2])
+
+    def _id(self, client: redis.Redis) -> Any:
+        return client.execute_command("CLUSTER MYID")
+
+    def start(self) -> None:
+        self.target.execute_command(
+            "CLUSTER SETSLOT", self.slot, "IMPORTING", self._id(self.source)
+        )
+        self.source.execute_command(
+            "CLUSTER SETSLOT", self.slot, "MIGRATING", self._id(self.target)
+        )
+
+    def move_keys(self, *keys: str) -> None:
+        self.source.execute_command("MIGRATE", "127.0.0.1", self.port, "", 0, 5000, "KEYS", *keys)
+
+    def finish(self) -> None:
+        for client in (self.target, self.source, *self.nodes.values()):
+            client.execute_command("CLUSTER SETSLOT", self.slot, "NODE", self._id(self.target))
+
+    def close(self) -> None:
+        for client in self.nodes.values():
+            client.close()
+
+
+async def test_a_slot_that_moves_is_followed_throughout(slots: Face, whole: LocalCluster) -> None:
+    keys = [f"{{tag}}{n}" for n in range(20)]
+    others = [command("data", key, "SET", key) for key in KEYS]
+    await slots.send(*[command("data", key, "SET", 0) for key in keys], *others)
+    move = Move(whole, keys[0])
+
+    async def check(step: int) -> None:
+        expected = str(step).encode()
+        batch = [command("data", key, "GET") for key in keys]
+        assert await slots.send(*batch, *others) == [expected] * 20 + [b"OK"] * 300
+        bumps = [script_call("data", BUMP, [key], [1]) for key in keys[::2]]
+        groups = [
+            Transaction("data", key, (command("data", key, "INCR"), command("data", key, "GET")))
+            for key in keys[1::2]
+        ]
+        replies = await slots.send(*bumps, *groups)
+        assert replies == [step + 1] * 10 + [[step + 1, str(step + 1).encode()]] * 10
+
+    await check(0)
+    move.start()
+    await check(1)  # all keys are still there
+    move.move_keys(*keys[:10])
+    await check(2)  # half of them have gone: ASK, also for a script that the target never saw
+    assert await slots.send(Command("data", keys[0], ("MGET", keys[0], keys[1]))) == [[b"3", b"3"]]
+    move.move_keys(*keys[10:])
+    await check(3)
+    move.finish()
+    await check(4)  # MOVED
+    await check(5)
+    move.close()
+
+
+async def test_keys_that_are_half_moved_are_asked_for_until_they_are_whole(
+    slots: Face, whole: LocalCluster
+) -> None:
+    """A command whose keys are on both sides gets TRYAGAIN meanwhile."""
+    keys = ["{half}1", "{half}2"]
+    await slots.send(*[command("data", key, "SET", key) for key in keys])
+    move = Move(whole, keys[0])
+    move.start()
+    move.move_keys(keys[0])
+
+    async def finish() -> None:
+        move.move_keys(keys[1])
+        move.finish()
+
+    both = Command("data", keys[0], ("MGET", *keys))
+    timer = asyncio.get_running_loop().run_in_executor(None, asyncio.run, later(finish))
+    assert await slots.send(both) == [[b"{half}1", b"{half}2"]]
+    await timer
+    move.close()
+
+
+async def later(act: Any) -> None:
+    await asyncio.sleep(0.1)
+    await act()
+
+
+# ---- Sentinel
+
+
+@pytest_asyncio.fixture
+async def watched() -> AsyncIterator[LocalSentinel]:
+    with LocalSentinel("main") as running:
+        yield running
+
+
+@asynccontextmanager
+async def both_faces(watched: LocalSentinel) -> AsyncIterator[list[Face]]:
+    shard_map = mapped({**watched.entry.fields, "socket_timeout": 1})
+    async with opened("blocking", shard_map) as one, opened("awaiting", shard_map) as other:
+        yield [one, other]
+
+
+async def test_a_service_is_used_and_its_fail_over_followed(watched: LocalSentinel) -> None:
+    async with both_faces(watched) as faces:
+        for n, face in enumerate(faces):
+            words = face.kit.set("words", component="data", total=100)
+            visitors = face.kit.unique_visitors(component="data")
+            assert await value(face, words.sadd(f"a{n}", f"b{n}")) == 2
+            assert await value(face, visitors.visit(f"{n}50e8400-e29b-41d4-a716-446655440000"))
+            assert await face.send(script_call("data", BUMP, [f"n{n}"], [1])) == [1]
+            assert await face.client_call("data", "set", "k", "v") is True
+        await copied(watched)
+        old = watched.master
+        old.kill()
+        for face in faces:
+            [lost] = await face.send(command("data", "k", "GET"))
+            assert isinstance(lost, ShardUnavailable)
+        assert await eventually(lambda: promoted(watched, old.port))
+        # The next call connects anew, to the new master, with the scripts that it lacks.
+        for n, face in enumerate(faces):
+            assert await face.send(command("data", "k", "GET")) == [b"v"]
+            assert await face.send(script_call("data", BUMP, [f"n{n}"], [1])) == [2]
+            assert await face.client_call("data", "get", "k") == b"v"
+            words = face.kit.set("words", component="data", total=100)
+            assert await value(face, words.sadd(f"b{n}", f"c{n}")) == 1
+            visitors = face.kit.unique_visitors(component="data")
+            assert await value(face, visitors.count()) == 2
+
+
+async def test_a_master_that_was_demoted_is_left(watched: LocalSentinel) -> None:
+    """Its READONLY answer means that there is another master now."""
+    async with both_faces(watched) as faces:
+        for face in faces:
+            batch = [command("data", "k", "SET", n) for n in range(3)]
+            assert await face.send(*batch) == [b"OK"] * 3
+        await copied(watched)
+        old = watched.master.port
+        watched.sentinel().sentinels[0].execute_command("SENTINEL FAILOVER", "main")
+        assert await eventually(lambda: promoted(watched, old))
+        for n, face in enumerate(faces):
+            for _ in range(2):  # the first may find the old connection, and that it is read-only
+                [reply] = await face.send(command("data", "k", "SET", n))
+            assert reply == b"OK"
+            assert await face.send(command("data", "k", "GET")) == [str(n).encode()]
+            assert await face.client_call("data", "set", "k", 2) is True
+
+
+async def copied(watched: LocalSentinel) -> None:
+    """Wait until the replica has what the master has."""
+
+    def done() -> bool:
+        with watched.master.client() as client:
+            return bool(client.wait(1, 1000) == 1)
+
+    assert await eventually(done)
+
+
+def promoted(watched: LocalSentinel, port: int) -> bool:
+    try:
+        host, now = watched.sentinel().discover_master("main")
+        with redis.Redis(host=host, port=now) as client:
+            return bool(now != port and client.info("replication")["role"] == "master")
+    except redis.RedisError:
+        return False

@@ -1,0 +1,172 @@
+"""Batches by column say the same as lists of the commands that they stand for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from link_helpers import FACES, Face, command, count_of, opened
+
+from shardkit import ShardMap
+from shardkit.errors import InvalidArgumentError, InvalidKeyError
+from shardkit.local import LocalCluster, LocalServers
+from shardkit.operations.commands import (
+    Coalesced,
+    Columns,
+    Command,
+    Home,
+    Replies,
+    Shard,
+    ShardOf,
+    To,
+)
+from shardkit.operations.drivers import BlockingDriver
+from shardkit.operations.operation import Operation
+from shardkit.transport.grouping import plan
+from shardkit.transport.resp import pack_command
+from shardkit.transport.server_request import Parcel
+
+MAP = ShardMap.parse("components: {few: {shards: {count: 4, over: [{port: 1}]}}}")
+
+
+async def send(face: Face, batch: Columns) -> Replies:
+    found = face.kit.driver.link.send(batch)
+    replies: Replies = found if face.blocks else await found  # type: ignore[assignment, misc]
+    return replies
+
+
+@pytest.mark.parametrize("coalesced", [False, True])
+@pytest.mark.parametrize("count", [0, 1, 2, 9, 5000])
+@pytest.mark.parametrize("component", ["one", "few", "many"])
+async def test_replies_are_those_of_a_list(
+    face: Face, component: str, count: int, coalesced: bool
+) -> None:
+    keys = [f"k{n}" for n in range(count)]
+    values = [b"v%d" % n for n in range(count)]
+    written = Columns(component, "SET", keys, values, idempotent=True, coalesced=coalesced)
+    assert await send(face, written) == [b"OK"] * count
+    found = await send(face, Columns(component, "GET", keys, coalesced=coalesced))
+    assert found == values
+    assert found == await face.send(*[command(component, key, "GET") for key in keys])
+    assert not found.failed
+
+
+def test_columns_are_a_sequence_of_commands() -> None:
+    batch = Columns("few", "SET", ["a", "b", "c"], [1, 2, 3], idempotent=True)
+    made = [Command("few", k, ("SET", k, n), None, True) for k, n in (("a", 1), ("b", 2), ("c", 3))]
+    assert list(batch) == made == [batch[n] for n in range(3)]
+    assert batch[1:] == made[1:]
+    assert batch[-1] == made[-1]
+    assert len(batch) == 3
+    assert repr(batch) == "Columns('few', 'SET', 3 keys)"
+    each = Columns.each("few", "EXPIRE", ["a", "b"], 60)
+    assert list(each) == [Command("few", k, ("EXPIRE", k, 60)) for k in "ab"]
+
+
+def test_columns_of_different_lengths_are_an_error() -> None:
+    with pytest.raises(ValueError, match=r"SET: 2 keys, and \[1\] arguments"):
+        Columns("few", "SET", ["a", "b"], [1])
+
+
+def packed(batch: Any) -> dict[Shard, tuple[list[int], bytes]]:
+    found = {}
+    for shard, positions, _, plain, alike in plan(batch, range(len(batch)), MAP.components):
+        parcel = Parcel(shard, "", positions, batch, plain=plain, alike=alike)
+        found[shard] = list(positions), b"".join(chunk.data for chunk in parcel.chunks())
+    return found
+
+
+KEY = st.one_of(st.text(st.characters(codec="utf-8"), max_size=5), st.binary(max_size=5))
+VALUE = st.one_of(st.integers(), st.binary(max_size=5), st.floats(), st.text("é", max_size=3))
+
+
+@given(
+    st.one_of(
+        st.lists(st.tuples(KEY, VALUE), max_size=40),
+        st.lists(st.tuples(st.integers(), st.just(b"x")), max_size=40),
+        st.lists(st.tuples(st.sampled_from(["{a}1", "{a}2", "{b}"]), st.integers()), max_size=40),
+    )
+)
+def test_what_is_sent_is_what_a_list_would_send(pairs: list[tuple[Any, Any]]) -> None:
+    batch = Columns("few", "SET", [key for key, _ in pairs], [value for _, value in pairs])
+    found = packed(batch)
+    assert found == packed(list(batch))
+    for positions, data in found.values():
+        assert data == b"".join(pack_command(batch[n].args) for n in positions)
+
+
+@pytest.mark.parametrize("to", [Home("few"), Home("one"), Shard("few", 2), ShardOf("few", 2, 4)])
+async def test_they_may_be_for_any_target(face: Face, to: To) -> None:
+    keys = [f"t{n}" for n in range(20)]
+    assert await send(face, Columns(to, "INCRBY", keys, range(20))) == list(range(20))
+    assert await face.send(*[command(to, key, "GET") for key in keys]) == [
+        b"%d" % n for n in range(20)
+    ]
+
+
+async def test_what_cannot_be_sent_is_said_and_nothing_is_sent(face: Face) -> None:
+    keys: list[Any] = [f"k{n}" for n in range(30)]
+    values: list[Any] = [1] * 29 + [None]
+    with pytest.raises(InvalidArgumentError, match=r"SET.*None is a NoneType"):
+        await send(face, Columns("few", "SET", keys, values))
+    for wrong in (None, 1.0, True, "\ud800"):
+        with pytest.raises((InvalidKeyError, InvalidArgumentError)):
+            await send(face, Columns("few", "SET", [*range(29), wrong], [1] * 30))
+    assert await send(face, Columns("few", "EXISTS", keys)) == [0] * 30
+
+
+async def test_an_error_stands_in_its_slot(face: Face) -> None:
+    keys = [f"k{n}" for n in range(20)]
+    await face.send(command("few", "k7", "RPUSH", "x"))
+    found = await send(face, Columns("few", "GET", keys))
+    assert found.failed
+    assert [n for n, reply in enumerate(found) if reply is not None] == [7]
+    assert "WRONGTYPE" in str(found[7])
+
+
+async def test_a_connection_that_broke_has_them_sent_again(
+    face: Face, servers: LocalServers
+) -> None:
+    keys = [f"k{n}" for n in range(100)]
+    reading = Columns("few", "GET", keys, idempotent=True, coalesced=True)
+    await send(face, reading)
+    for server in servers.servers:
+        with server.client() as client:
+            client.client_kill_filter(_type="normal", skipme=True)
+    assert await send(face, reading) == [None] * 100
+
+
+def test_columns_are_joined_with_what_others_send_at_the_same_time() -> None:
+    batches: list[Any] = []
+
+    class Link:
+        def send(self, batch: Any) -> Replies:
+            batches.append(batch)
+            return Replies([None] * len(batch))
+
+    def steps(batch: Any) -> Operation[int]:
+        return len((yield batch))
+
+    by_column = Columns("few", "GET", ["a", "b"], coalesced=True)
+    driver = BlockingDriver(Link())  # type: ignore[arg-type]
+    assert driver.together(steps(by_column), steps(by_column)) == [2, 2]
+    assert driver.together(steps(by_column), steps([by_column[0]])) == [2, 1]
+    assert [(type(batch), len(batch)) for batch in batches] == [(Coalesced, 4), (list, 3)]
+
+
+@pytest.mark.parametrize("face_name", FACES)
+async def test_on_a_cluster_they_go_to_their_nodes(face_name: str) -> None:
+    with LocalCluster(3) as cluster:
+        fields = cluster.entry.resolved("slots")
+        shard_map = ShardMap.parse(
+            f"components: {{slots: {{entry: {{cluster: true, host: {fields['host']}, "
+            f"port: {fields['port']}}}}}}}"
+        )
+        async with opened(face_name, shard_map) as face:
+            keys = [f"k{n}" for n in range(300)]
+            assert await send(face, Columns("slots", "SET", keys, keys)) == [b"OK"] * 300
+            found = await send(face, Columns("slots", "GET", keys, coalesced=True))
+            assert found == [key.encode() for key in keys]
+            assert all(count_of(node, "get") for node in cluster.nodes[:3])

@@ -1,0 +1,396 @@
+"""Shards that fail: what stands in whose slot, what is sent again, and how long it takes."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import pickle
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from link_helpers import FACES, Face, command, count_of, opened
+from redis.exceptions import ConnectionError, RedisError, TimeoutError  # noqa: A004
+
+import shardkit
+from shardkit import CommandRefused, ShardErrors, ShardMap, ShardUnavailable
+from shardkit.errors import ShardFailure
+from shardkit.local import LocalServer, LocalServers
+from shardkit.operations.commands import Command, Partial, Shard, Transaction
+from shardkit.operations.operation import Operation
+
+# Shard n of `data` is on server n.
+MAP = """
+defaults: {socket_timeout: 0.4, socket_connect_timeout: 0.4}
+components:
+  data: {shards: [{port: 7001}, {port: 7002}, {port: 7003}, {port: 7004}]}
+  one: {entry: {port: 7001}}
+  patient: {entry: {port: 7001, socket_timeout: 20}}
+  mixed: {shards: [{port: 7001}, {port: 7002, socket_timeout: 20}]}
+  wide: {shards: {count: 24, over: [{port: 7001}, {port: 7002}, {port: 7003}, {port: 7004}]}}
+"""
+
+
+@pytest.fixture(scope="module")
+def all_servers() -> Iterator[LocalServers]:
+    with LocalServers(ShardMap.parse(MAP), ports="free") as running:
+        yield running
+
+
+@pytest.fixture
+def own(all_servers: LocalServers) -> Iterator[list[LocalServer]]:
+    """Four servers, empty and running; they may be killed and paused."""
+    for server in all_servers.servers:
+        if not server.running:
+            server.restart()
+        with server.client() as client:
+            client.flushall()
+            client.config_resetstat()
+    yield all_servers.servers
+    for server in all_servers.servers:
+        if server.running:
+            server.resume()
+
+
+@pytest_asyncio.fixture(params=FACES)
+async def mine(
+    request: pytest.FixtureRequest, all_servers: LocalServers, own: list[LocalServer]
+) -> AsyncIterator[Face]:
+    async with opened(request.param, all_servers.shard_map) as found:
+        await found.send(*to_all("PING"))  # connected before anything happens
+        yield found
+
+
+def to_all(name: str, *args: Any, shards: int = 4, **options: Any) -> list[Command]:
+    """One command for each shard."""
+    sent = (name,) if name == "PING" else (name, "k", *args)
+    return [Command(Shard("data", n), "k", sent, **options) for n in range(shards)]
+
+
+def check_unavailable(failure: Any, shard: str, name: str, server: LocalServer) -> None:
+    assert isinstance(failure, ShardUnavailable)
+    assert failure.shard == shard
+    assert failure.command == name
+    assert server.address in failure.message
+    assert isinstance(failure.error, RedisError | OSError)
+    assert failure.__cause__ is failure.error
+
+
+# ---- one shard fails
+
+
+async def test_a_dead_shard_does_not_lose_its_siblings_replies(
+    mine: Face, own: list[LocalServer]
+) -> None:
+    own[2].kill()
+    for _ in range(2):  # lost while connected, refused after that
+        replies = await mine.send(*to_all("INCR"))
+        assert replies.failed
+        check_unavailable(replies[2], "data:2", "INCR", own[2])
+    assert [await mine.send(c) for c in to_all("GET")[:2]] == [[b"2"], [b"2"]]
+    assert "cannot be reached" in str(replies[2])
+    assert "shardkit status" in replies[2].remedy
+    own[2].restart()
+    assert await mine.send(*to_all("INCR")) == [3, 3, 1, 3]
+
+
+async def test_a_paused_shard_times_out_and_says_that_it_may_have_executed(
+    mine: Face, own: list[LocalServer]
+) -> None:
+    own[1].pause()
+    replies = await mine.send(*to_all("INCR"))
+    assert replies[0] == replies[2] == replies[3] == 1
+    check_unavailable(replies[1], "data:1", "INCR", own[1])
+    assert isinstance(replies[1].error, TimeoutError)
+    assert "did not answer in time" in str(replies[1])
+    assert "may have been executed" in replies[1].remedy
+    own[1].resume()
+    assert await mine.send(*to_all("INCR")) == [2, 2, 2, 2]  # executed late, once
+
+
+async def test_a_cut_connection_fails_what_was_on_it_and_nothing_else(
+    mine: Face, own: list[LocalServer]
+) -> None:
+    """CLIENT KILL of itself is answered by a closed connection: what follows is lost."""
+    cut = Command(Shard("data", 0), "k", ("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "no"))
+    replies = await mine.send(command(Shard("data", 0), "a", "SET", 1), cut, *to_all("INCR"))
+    assert replies[3:] == [1, 1, 1]
+    for reply in (replies[0], replies[2]) if mine.blocks else (replies[2],):
+        assert isinstance(reply, ShardUnavailable)
+        assert isinstance(reply.error, ConnectionError)
+    assert await mine.send(command(Shard("data", 0), "a", "GET")) == [b"1"]
+
+
+async def test_a_connection_that_the_server_closed_meanwhile_is_replaced(
+    mine: Face, own: list[LocalServer]
+) -> None:
+    for server in own:
+        with server.client() as client:
+            client.client_kill_filter(_type="normal", skipme=True)
+    assert await mine.send(*to_all("INCR")) == [1, 1, 1, 1]  # no error, nothing lost
+
+
+async def test_a_server_that_restarted_is_reached_again_at_once(
+    mine: Face, own: list[LocalServer]
+) -> None:
+    for server in own:
+        server.restart()
+    assert await mine.send(*to_all("INCR")) == [1, 1, 1, 1]
+
+
+async def test_every_kind_of_request_gets_a_failure_of_its_own(
+    mine: Face, own: list[LocalServer]
+) -> None:
+    own[0].kill()
+    group = Transaction(Shard("data", 0), "k", (command("data", "k", "INCR"),))
+    replies = await mine.send(*to_all("GET"), group, command("one", "k", "SET", 1))
+    assert [r.command for r in replies if isinstance(r, ShardFailure)] == ["GET", "MULTI", "SET"]
+    assert [r.shard for r in replies if isinstance(r, ShardFailure)] == ["data:0", "data:0", "one"]
+
+
+async def test_a_server_that_is_loading_is_unavailable_and_not_lost(mine: Face) -> None:
+    """What a server refuses to everybody was not executed, and is no refusal of the command."""
+    loading = Command(Shard("data", 0), "k", ("EVAL", "return {err='LOADING its data'}", 0))
+    replies = await mine.send(loading, *to_all("PING"))
+    assert isinstance(replies[0], ShardUnavailable)
+    assert "refused" in str(replies[0])
+    assert "may have been executed" not in replies[0].remedy
+    assert replies[2:] == [b"PONG"] * 3
+
+
+# ---- what drivers make of it
+
+
+def operation(batch: Any) -> Operation[Any]:
+    return (yield batch)
+
+
+async def test_one_error_names_every_failed_shard(mine: Face, own: list[LocalServer]) -> None:
+    own[1].kill()
+    own[3].kill()
+    refused = command(Shard("data", 0), "k", "NOSUCH")
+    with pytest.raises(ShardErrors) as raised:
+        await mine.run(operation([*to_all("GET"), *to_all("INCR"), refused]))
+    errors = raised.value
+    assert "3 shards failed (data:0, data:1, data:3)" in str(errors)
+    assert {e.shard: type(e) for e in errors.exceptions} == {
+        "data:0": CommandRefused,
+        "data:1": ShardUnavailable,
+        "data:3": ShardUnavailable,
+    }
+    caught = []
+    try:
+        raise errors
+    except* CommandRefused as refusals:
+        caught.append(("refused", [e.shard for e in refusals.exceptions]))
+        kinds = type(refusals)
+    except* ShardUnavailable as away:
+        caught.append(("away", sorted(e.shard for e in away.exceptions)))
+    assert kinds is ShardErrors
+    assert caught == [("refused", ["data:0"]), ("away", ["data:1", "data:3"])]
+
+
+async def test_failures_and_their_group_survive_pickle_and_copy(
+    mine: Face, own: list[LocalServer]
+) -> None:
+    own[1].kill()
+    with pytest.raises(ShardErrors) as raised:
+        await mine.run(operation([*to_all("GET"), command(Shard("data", 0), "k", "NOSUCH")]))
+    for twin in (pickle.loads(pickle.dumps(raised.value)), copy.copy(raised.value)):
+        assert isinstance(twin, ShardErrors)
+        assert str(twin) == str(raised.value)
+        for ours, theirs in zip(twin.exceptions, raised.value.exceptions, strict=True):
+            assert type(ours) is type(theirs)
+            assert (ours.shard, ours.command, ours.message, ours.remedy) == (
+                theirs.shard,
+                theirs.command,
+                theirs.message,
+                theirs.remedy,
+            )
+            assert type(ours.error) is type(theirs.error)
+
+
+async def test_a_partial_batch_uses_what_succeeded(mine: Face, own: list[LocalServer]) -> None:
+    own[3].kill()
+    replies = await mine.run(operation(Partial(to_all("INCR"))))
+    assert replies[:3] == [1, 1, 1]
+    assert replies.failed
+    assert isinstance(replies[3], ShardUnavailable)
+
+
+# ---- what is sent again
+
+
+async def test_nothing_that_may_have_been_executed_is_sent_twice(
+    mine: Face, own: list[LocalServer]
+) -> None:
+    own[0].pause()
+    replies = await mine.send(*to_all("INCR"))
+    assert isinstance(replies[0], ShardUnavailable)
+    own[0].resume()
+    assert await mine.send(command(Shard("data", 0), "k", "GET")) == [b"1"]
+    assert [count_of(server, "incr") for server in own] == [1, 1, 1, 1]
+
+
+async def test_what_is_idempotent_is_repeated_once_after_a_broken_connection(
+    mine: Face, own: list[LocalServer]
+) -> None:
+    cut = Command(Shard("data", 0), "k", ("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "no"))
+    replies = await mine.send(
+        cut,
+        command(Shard("data", 0), "a", "SET", 1, idempotent=True),
+        command(Shard("data", 0), "b", "SET", 1),
+        command(Shard("data", 0), "a", "GET", idempotent=True),
+    )
+    assert replies[1] == b"OK"
+    assert replies[3] == b"1"
+    assert isinstance(replies[2], ShardUnavailable)
+
+
+async def test_what_breaks_the_connection_every_time_is_tried_twice(
+    mine: Face, own: list[LocalServer]
+) -> None:
+    suicide = ("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "no")
+    again = Command(Shard("data", 0), "k", suicide, idempotent=True)
+    blocked = Command(Shard("data", 0), "k", ("CLIENT", "NO-EVICT", "on"), idempotent=True)
+    await mine.send(again, blocked)
+    with own[0].client() as client:
+        assert client.info("commandstats")["cmdstat_client|kill"]["calls"] <= 2
+
+
+async def test_what_is_idempotent_is_not_repeated_after_a_timeout(
+    mine: Face, own: list[LocalServer]
+) -> None:
+    own[0].pause()
+    [reply] = await mine.send(command(Shard("data", 0), "k", "SET", 1, idempotent=True))
+    assert isinstance(reply.error, TimeoutError)
+    own[0].resume()
+    await mine.send(command(Shard("data", 0), "k", "GET"))
+    assert count_of(own[0], "set") == 1
+
+
+async def test_a_server_that_stands_still_gets_an_incr_once_on_either_plane(
+    mine: Face, own: list[LocalServer]
+) -> None:
+    """redis-py's own defaults apply an INCR twice here."""
+    await mine.client_call("one", "ping")
+    own[0].pause()
+    with pytest.raises(TimeoutError):
+        await mine.client_call("one", "incr", "client")
+    [failed] = await mine.send(command(Shard("data", 0), "operation", "INCR"))
+    assert isinstance(failed, ShardUnavailable)
+    await asyncio.sleep(0.5)
+    own[0].resume()
+    for key in ("client", "operation"):
+        assert await mine.client_call("patient", "get", key) == b"1"
+    assert count_of(own[0], "incrby") + count_of(own[0], "incr") == 2
+
+
+# ---- time
+
+
+async def test_shards_that_do_not_answer_cost_the_time_of_one(
+    mine: Face, own: list[LocalServer]
+) -> None:
+    batch = [command(Shard("wide", n), "k", "GET") for n in range(24)]
+    await mine.send(*batch)
+    for server in own[1:]:
+        server.pause()
+    for _ in range(2):  # connected already; and to be connected anew
+        started = time.monotonic()
+        replies = await mine.send(*batch)
+        assert time.monotonic() - started < 4  # eighteen times 0.4 would be 7.2
+        assert replies[::4] == [None] * 6
+        assert sum(isinstance(reply, ShardUnavailable) for reply in replies) == 18
+
+
+async def test_a_shard_with_more_patience_keeps_it_when_another_times_out(
+    mine: Face, own: list[LocalServer]
+) -> None:
+    own[0].pause()
+    own[1].pause()
+    resuming = threading.Timer(1.0, own[1].resume)
+    resuming.start()
+    replies = await mine.send(
+        command(Shard("mixed", 0), "k", "GET"), command(Shard("mixed", 1), "k", "INCR")
+    )
+    resuming.join()
+    assert isinstance(replies[0], ShardUnavailable)
+    assert replies[1] == 1
+
+
+async def test_large_batches_fail_as_a_whole_when_their_server_hangs(
+    mine: Face, own: list[LocalServer]
+) -> None:
+    own[0].pause()
+    batch = [command(Shard("data", n % 4), f"k{n}", "SET", "v" * 100) for n in range(20_000)]
+    replies = await mine.send(*batch)
+    for n, reply in enumerate(replies):
+        assert isinstance(reply, ShardUnavailable) if n % 4 == 0 else reply == b"OK"
+    own[0].resume()
+    assert await mine.send(*to_all("PING")) == [b"PONG"] * 4
+
+
+# ---- commands that block
+
+
+@pytest.mark.parametrize("face_name", FACES)
+async def test_a_command_may_block_longer_than_the_socket_timeout(
+    face_name: str, all_servers: LocalServers, own: list[LocalServer]
+) -> None:
+    async with opened(face_name, all_servers.shard_map) as face:
+        wait = Command("one", "queue", ("BLPOP", "queue", 0.7), block=0.7)
+        other = command(Shard("data", 1), "k", "INCR")
+        assert await face.send(wait, other, wait) == [None, 1, None]
+        assert await face.client_call("one", "blpop", "queue", timeout=0.7) is None
+        with own[0].client() as client:
+            client.rpush("queue", "job")
+        assert await face.send(wait) == [[b"queue", b"job"]]
+        assert await face.send(*to_all("PING")) == [b"PONG"] * 4
+
+
+@pytest.mark.parametrize("face_name", FACES)
+async def test_a_blocking_command_on_a_server_that_hangs_ends_after_both_times(
+    face_name: str, all_servers: LocalServers, own: list[LocalServer]
+) -> None:
+    async with opened(face_name, all_servers.shard_map) as face:
+        await face.send(Command("one", "", ("PING",)))
+        own[0].pause()
+        started = time.monotonic()
+        [reply] = await face.send(Command("one", "queue", ("BLPOP", "queue", 0.5), block=0.5))
+        assert time.monotonic() - started > 0.85
+        assert isinstance(reply.error, TimeoutError)
+
+
+async def test_a_command_may_block_for_ever_and_be_cancelled(
+    all_servers: LocalServers, own: list[LocalServer]
+) -> None:
+    async with await shardkit.aconnect(all_servers.shard_map) as kit:
+        send = kit.driver.link.send
+        waiting = asyncio.create_task(send([Command("one", "q", ("BLPOP", "q", 0), block=0)]))
+        await asyncio.sleep(0.6)
+        assert not waiting.done()
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert await send([command("one", "q", "RPUSH", "kept")]) == [1]
+        assert await send([command("one", "q", "LLEN")]) == [1]  # nobody waits there any more
+
+
+@pytest.mark.parametrize("face_name", FACES)
+async def test_health_checks_come_before_a_command_and_never_in_between(
+    face_name: str, all_servers: LocalServers, own: list[LocalServer]
+) -> None:
+    fields = {**all_servers.shard_map.components["one"].entry.fields, "health_check_interval": 1}  # type: ignore[union-attr]
+    shard_map = ShardMap.parse(str({"components": {"one": {"entry": fields}}}), source="test")
+    async with opened(face_name, shard_map) as face:
+        await face.send(command("one", "k", "SET", "v"))
+        await asyncio.sleep(1.1)
+        wait = Command("one", "queue", ("BLPOP", "queue", 0.5), block=0.5)
+        replies = await face.send(*[command("one", "k", "GET") for _ in range(3_000)], wait)
+        assert replies == [b"v"] * 3_000 + [None]
+        assert await face.client_call("one", "blpop", "queue", timeout=0.5) is None
+        assert count_of(own[0], "ping") > 0

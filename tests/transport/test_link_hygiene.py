@@ -1,0 +1,457 @@
+"""No reply reaches the wrong caller: cancelled, interrupted, forked, in threads and many loops."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import multiprocessing
+import os
+import random
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import redis
+from link_helpers import command, eventually
+
+import shardkit
+from shardkit import AsyncShardKit, ShardKit, ShardMap
+from shardkit.local import LocalServers
+from shardkit.operations.commands import Command, Partial
+from shardkit.operations.operation import Operation
+
+# Python 3.12 and later warn of what these tests are about.
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+
+KEYS = [f"k{n}" for n in range(500)]
+
+
+def fill(kit: ShardKit) -> None:
+    kit.driver.link.send([command("many", key, "SET", key) for key in KEYS])
+
+
+def gets(dice: random.Random, most: int = 20) -> tuple[list[Command], list[bytes]]:
+    keys = dice.choices(KEYS, k=dice.randrange(1, most))
+    return [command("many", key, "GET") for key in keys], [key.encode() for key in keys]
+
+
+# ---- cancelled
+
+
+async def test_cancelled_operations_never_shift_anybody_elses_replies(
+    kit: ShardKit, akit: AsyncShardKit
+) -> None:
+    fill(kit)
+    dice = random.Random(5)
+    send = akit.driver.link.send
+    wrong: list[Any] = []
+    finished = 0
+
+    async def read() -> None:
+        nonlocal finished
+        for _ in range(10):
+            batch, expected = gets(dice)
+            replies = await send(batch)
+            if replies != expected:
+                wrong.append((replies, expected))
+            finished += 1
+
+    tasks = [asyncio.create_task(read()) for _ in range(200)]
+    for _ in range(250):
+        await asyncio.sleep(0 if dice.random() < 0.7 else 0.001)
+        dice.choice(tasks).cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert wrong == []
+    assert any(task.cancelled() for task in tasks)
+    assert finished > 100
+    batch, expected = gets(dice, 300)
+    assert await send(batch) == expected
+
+
+async def test_cancelled_large_batches_and_timeouts_leave_the_lines_clean(
+    kit: ShardKit, akit: AsyncShardKit
+) -> None:
+    fill(kit)
+    dice = random.Random(6)
+    large = [command("many", key, "GET") for key in KEYS * 60]
+    send = akit.driver.link.send
+    for _ in range(8):
+        batch, expected = gets(dice)
+        given_up = asyncio.create_task(send(large))
+        other = asyncio.create_task(send(batch))
+        with suppress(TimeoutError):
+            await asyncio.wait_for(given_up, dice.random() * 0.02)
+        assert await other == expected
+    assert await send(large) == [key.encode() for key in KEYS * 60]
+
+
+async def test_what_was_cancelled_before_it_left_is_not_sent(akit: AsyncShardKit) -> None:
+    send = akit.driver.link.send
+    first = asyncio.create_task(send([command("one", "k", "SET", 0)]))
+    await asyncio.sleep(0)  # on its way: what follows waits for this turn to end
+    tasks = [asyncio.create_task(send([command("one", "k", "SET", n)])) for n in range(1, 50)]
+    await asyncio.sleep(0)
+    for task in tasks:
+        task.cancel()
+    await first
+    await asyncio.gather(*tasks, return_exceptions=True)
+    [value] = await send([command("one", "k", "GET")])
+    assert value in (b"0", *[str(n).encode() for n in range(1, 50)])  # never something else
+
+
+async def test_a_cancelled_group_of_operations_can_be_followed_by_others(
+    kit: ShardKit, akit: AsyncShardKit
+) -> None:
+    fill(kit)
+
+    def reads(key: str) -> Operation[bytes]:
+        value = b""
+        for _ in range(20):
+            [value] = yield [command("many", key, "GET")]
+        return value
+
+    running = asyncio.create_task(akit.together(*map(reads, KEYS)))
+    await asyncio.sleep(0.01)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert await akit.together(*map(reads, KEYS[:50])) == [key.encode() for key in KEYS[:50]]
+
+
+async def test_tasks_of_one_turn_share_a_write(akit: AsyncShardKit, servers: LocalServers) -> None:
+    """Automatic pipelining: 200 tasks need one connection, and few reads of the server."""
+    send = akit.driver.link.send
+    await send([command("one", "k", "SET", 0)])
+    with servers.server_of("one").client() as client:
+        before = client.info("stats")["total_connections_received"]
+        reads = client.info("stats")["total_reads_processed"]
+        await asyncio.gather(*[send([command("one", "k", "INCR")]) for _ in range(200)])
+        after = client.info("stats")
+    assert after["total_connections_received"] == before
+    assert after["total_reads_processed"] - reads < 20
+
+
+# ---- interrupted
+
+
+class Interrupted(BaseException):
+    pass
+
+
+@pytest.mark.parametrize(("size", "rounds"), [(1, 60), (3, 60), (4000, 20)])
+def test_an_interrupt_in_the_middle_of_an_exchange_leaves_no_replies_behind(
+    kit: ShardKit, size: int, rounds: int
+) -> None:
+    fill(kit)
+    dice = random.Random(7)
+    send = kit.driver.link.send
+    hits = 0
+
+    def interrupt(*_: Any) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for _ in range(rounds):
+            keys = dice.choices(KEYS, k=size)
+            batch = [command("many", key, "GET") for key in keys]
+            try:
+                signal.setitimer(signal.ITIMER_REAL, dice.random() * 2e-6 * size + 2e-5)
+                for _ in range(20):
+                    send(batch)
+            except Interrupted:
+                hits += 1
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            assert send(batch) == [key.encode() for key in keys]
+            with kit.client("many", 3) as client:  # the client plane has the same connections
+                assert client.echo("x") == b"x"
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert hits
+
+
+# ---- threads
+
+
+def test_sixteen_threads_share_a_kit(kit: ShardKit) -> None:
+    fill(kit)
+    wrong: list[Any] = []
+
+    def work(seed: int) -> None:
+        dice = random.Random(seed)
+        try:
+            for n in range(60):
+                batch, expected = gets(dice, 3 if n % 2 else 60)
+                if kit.driver.link.send(batch) != expected:
+                    wrong.append(expected)
+                key = dice.choice(KEYS)
+                if kit.key_sharded("many")[key].get(key) != key.encode():
+                    wrong.append(key)
+                kit.driver.link.send([command("many", "count", "INCR")])
+        except Exception as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert kit.driver.link.send([command("many", "count", "GET")]) == [str(16 * 60).encode()]
+
+
+def test_threads_that_meet_a_new_kit_open_each_connection_once_each(
+    shard_map: ShardMap, servers: LocalServers
+) -> None:
+    """Many threads find all clients unbuilt; every one of them gets right replies."""
+    with shardkit.connect(shard_map) as kit:
+        start = threading.Barrier(8)
+        found: list[Any] = []
+
+        def work(n: int) -> None:
+            start.wait()
+            found.append(
+                kit.driver.link.send([command("many", f"t{n}:{k}", "INCR") for k in range(50)])
+            )
+
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert found == [[1] * 50] * 8
+        assert len({id(client) for client in kit.key_sharded("many")}) == 16
+
+
+# ---- forks
+
+
+def child_of(kit: ShardKit, seed: int) -> int:
+    """Use a kit in a forked child; return its process id."""
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(30)  # one that hangs ends by itself
+        code = 1
+        try:
+            dice = random.Random(seed)
+            for _ in range(100):
+                batch, expected = gets(dice)
+                assert kit.driver.link.send(batch) == expected
+                key = dice.choice(KEYS)
+                assert kit.key_sharded("many")[key].get(key) == key.encode()
+            code = 0
+        finally:
+            os._exit(code)
+    return pid
+
+
+def codes_of(children: list[int]) -> list[int]:
+    return [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
+
+
+def test_children_use_a_forked_kit_while_the_parent_goes_on(kit: ShardKit) -> None:
+    fill(kit)
+    children = [child_of(kit, seed) for seed in range(4)]
+    dice = random.Random(99)
+    for _ in range(100):
+        batch, expected = gets(dice)
+        assert kit.driver.link.send(batch) == expected
+    assert codes_of(children) == [0] * 4
+
+
+def test_a_fork_while_other_threads_are_at_it_does_not_hang_the_child(kit: ShardKit) -> None:
+    fill(kit)
+    stop = threading.Event()
+    wrong: list[Any] = []
+
+    def work(seed: int) -> None:
+        dice = random.Random(seed)
+        while not stop.is_set():
+            batch, expected = gets(dice)
+            if kit.driver.link.send(batch) != expected:
+                wrong.append(expected)
+            kit.topology.expire()
+            client = kit.client("many", seed)
+            client.connection_pool.disconnect(inuse_connections=False)  # so its locks are used
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        children = [child_of(kit, seed) for seed in range(12)]
+        assert codes_of(children) == [0] * 12
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert wrong == []
+
+
+def test_a_fork_while_locks_are_held_does_not_hang_the_child(kit: ShardKit) -> None:
+    fill(kit)
+    holding, forked = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with kit.clients._lock, kit.client("many", 0).connection_pool._lock:
+            holding.set()
+            forked.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    holding.wait()
+    child = child_of(kit, 1)
+    forked.set()
+    thread.join()
+    assert codes_of([child]) == [0]
+
+
+def read_in_process(kit: ShardKit, keys: list[str], replies: Any) -> None:
+    replies.put(kit.driver.link.send([command("many", key, "GET") for key in keys]))
+
+
+def test_multiprocessing_by_fork_works_with_an_open_kit(kit: ShardKit) -> None:
+    fill(kit)
+    context = multiprocessing.get_context("fork")
+    replies = context.SimpleQueue()
+    processes = [context.Process(target=read_in_process, args=(kit, KEYS[:9], replies))] * 1
+    for process in processes:
+        process.start()
+    assert replies.get() == [key.encode() for key in KEYS[:9]]
+    for process in processes:
+        process.join()
+
+
+# ---- event loops
+
+
+def looped(kit: ShardKit | AsyncShardKit, seed: int) -> None:
+    """Use a kit in an event loop of its own."""
+
+    @kit.sharded_connection("many")
+    async def read(conn: redis.asyncio.Redis, key: str) -> Any:
+        return await conn.get(key)
+
+    async def main() -> None:
+        dice = random.Random(seed)
+        batch, expected = gets(dice)
+        if isinstance(kit, AsyncShardKit):
+            send = kit.driver.link.send
+            results = await asyncio.gather(*[send(batch) for _ in range(20)])
+            assert results == [expected] * 20
+        assert await asyncio.gather(*map(read, KEYS[:50])) == [k.encode() for k in KEYS[:50]]
+
+    asyncio.run(main())
+
+
+@pytest.fixture
+def loose_kit(shard_map: ShardMap, kit: ShardKit) -> Iterator[AsyncShardKit]:
+    """An async kit that belongs to no loop in particular."""
+    fill(kit)
+    opened = asyncio.run(shardkit.aconnect(shard_map))
+    yield opened
+    asyncio.run(opened.aclose())
+
+
+def test_an_async_kit_serves_one_event_loop_after_another(
+    loose_kit: AsyncShardKit, servers: LocalServers
+) -> None:
+    for seed in range(3):
+        looped(loose_kit, seed)
+        gc.collect()  # a connection that nobody closed would warn, and warnings are errors
+
+
+def test_decorated_async_functions_work_in_one_loop_after_another(kit: ShardKit) -> None:
+    fill(kit)
+    for seed in range(3):
+        looped(kit, seed)
+        gc.collect()
+
+
+def test_an_async_kit_serves_loops_of_many_threads_at_once(loose_kit: AsyncShardKit) -> None:
+    wrong: list[BaseException] = []
+
+    def work(seed: int) -> None:
+        try:
+            for n in range(3):
+                looped(loose_kit, seed + n)
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    gc.collect()
+    assert wrong == []
+
+
+async def test_a_loop_that_ends_with_work_in_flight_leaves_nothing_open(
+    servers: LocalServers, shard_map: ShardMap
+) -> None:
+    server = servers.server_of("one")
+
+    def clients() -> int:
+        with server.client() as client:
+            return len(client.client_list())
+
+    before = clients()
+
+    def leave() -> None:
+        async def main() -> None:
+            kit = await shardkit.aconnect(shard_map)
+            send = kit.driver.link.send
+            await send([command("one", "k", "SET", 1)])
+            tasks = [
+                asyncio.create_task(send([Command("one", "q", ("BLPOP", "q", 0), block=0)])),
+                asyncio.create_task(send([command("one", "k", "GET") for _ in range(5000)])),
+            ]
+            await asyncio.sleep(0.001)
+            assert tasks
+
+        asyncio.run(main())
+        gc.collect()
+
+    await asyncio.to_thread(leave)
+    assert await eventually(lambda: clients() == before)
+
+
+def test_a_child_of_a_parent_with_a_loop_runs_its_own(loose_kit: AsyncShardKit) -> None:
+    looped(loose_kit, 1)
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(30)
+        code = 1
+        try:
+            looped(loose_kit, 2)
+            code = 0
+        finally:
+            os._exit(code)
+    looped(loose_kit, 3)
+    assert codes_of([pid]) == [0]
+
+
+def test_partial_batches_of_threads_do_not_mix(kit: ShardKit) -> None:
+    """Errors as values stay with their own batch."""
+    fill(kit)
+
+    def operation(n: int) -> Operation[Any]:
+        return (yield Partial([command("many", KEYS[n], "GET"), command("many", KEYS[n], "INCR")]))
+
+    found: dict[int, Any] = {}
+    threads = [
+        threading.Thread(target=lambda n=n: found.update({n: kit.driver.run(operation(n))}))  # type: ignore[misc]
+        for n in range(30)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for n, (value, error) in found.items():
+        assert value == KEYS[n].encode()
+        assert error.command == "INCR"
+    assert len(found) == 30

@@ -1,0 +1,69 @@
+"""Answers are taken apart rightly wherever the network cuts them."""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from redis.exceptions import ResponseError
+
+from shardkit.connections.connection import Answers
+
+SAID = [
+    (b"$1\r\na\r\n", b"a"),
+    (b"*2\r\n$1\r\nb\r\n$1\r\nc\r\n", [b"b", b"c"]),
+    (b":7\r\n", 7),
+    (b"*3\r\n*1\r\n:1\r\n*0\r\n$-1\r\n", [[1], [], None]),
+    (b"+OK\r\n", b"OK"),
+    (b"*1\r\n$5\r\nhello\r\n", [b"hello"]),
+]
+TEXT = b"".join(text for text, _ in SAID)
+VALUES = [value for _, value in SAID]
+
+
+@pytest.fixture
+def answers() -> Iterator[Answers]:
+    """A parser of answers; what arrives is said by each test."""
+    connection = SimpleNamespace(
+        _parser=SimpleNamespace(parse_error=ResponseError),
+        encoder=SimpleNamespace(decode_responses=False, encoding="utf-8", encoding_errors="strict"),
+    )
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield Answers(connection, ours)
+
+
+def arriving(pieces: list[bytes]) -> Callable[[int], bytes]:
+    """A socket's recv, to which these pieces come one by one."""
+    left = iter(pieces)
+    return lambda size: next(left)
+
+
+@pytest.mark.parametrize("first", range(1, len(SAID)))
+def test_answers_read_in_two_turns_are_whole_wherever_they_are_cut(
+    answers: Answers, first: int
+) -> None:
+    for cut in range(len(TEXT) + 1):
+        replies: list[Any] = []
+        recv = arriving([piece for piece in (TEXT[:cut], TEXT[cut:]) if piece])
+        answers.read(recv, replies, first, True, more=True)
+        answers.read(recv, replies, len(SAID), True, more=False)
+        assert replies == VALUES, f"cut at {cut}"
+
+
+def test_exchanges_in_many_pieces_follow_one_another(answers: Answers) -> None:
+    dice = random.Random(7)
+    for _ in range(300):
+        cuts = sorted(dice.sample(range(1, len(TEXT)), dice.randrange(1, 12)))
+        ends = zip([0, *cuts], [*cuts, len(TEXT)], strict=True)
+        recv = arriving([TEXT[a:b] for a, b in ends])
+        turns = sorted(dice.sample(range(1, len(SAID)), dice.randrange(0, 4)))
+        replies: list[Any] = []
+        for count in turns:
+            answers.read(recv, replies, count, True, more=True)
+        answers.read(recv, replies, len(SAID), True, more=False)
+        assert replies == VALUES

@@ -1,0 +1,270 @@
+"""Scripts and transactions over links, on servers that know the script or do not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import redis
+from link_helpers import FACES, Face, command, count_of, opened
+from redis.exceptions import ExecAbortError, NoScriptError, ResponseError
+
+from shardkit import CommandRefused, ShardErrors, ShardMap
+from shardkit.errors import ShardFailure
+from shardkit.local import LocalServers
+from shardkit.operations.commands import Command, Script, Transaction, script_call
+from shardkit.operations.operation import Operation
+
+BUMP = Script("bump", "return redis.call('INCRBY', KEYS[1], ARGV[1])")
+ECHO = Script("echo", "return ARGV")
+BROKEN = Script("broken", "return return")
+FAILING = Script("failing", "redis.call('SET', KEYS[1], 'x'); return redis.call('INCR', KEYS[1])")
+
+
+def bump(key: str, by: int = 1, to: str = "many") -> Command:
+    return script_call(to, BUMP, [key], [by])
+
+
+# ---- scripts
+
+
+async def test_a_script_runs_on_servers_that_never_saw_it(
+    face: Face, servers: LocalServers
+) -> None:
+    keys = [f"k{n}" for n in range(200)]
+    before = sum(count_of(server, "eval") for server in servers.servers)
+    assert await face.send(*map(bump, keys)) == [1] * 200
+    assert await face.send(*map(bump, keys)) == [2] * 200
+    # The text went once to each of the 16 shards, and never again.
+    assert sum(count_of(server, "eval") for server in servers.servers) - before == 16
+
+
+async def test_one_script_call_takes_the_short_way_once_it_is_known(face: Face) -> None:
+    assert [await face.send(bump("k", n)) for n in (1, 2, 3)] == [[1], [3], [6]]
+
+
+async def test_servers_that_forgot_the_script_get_it_again(
+    face: Face, servers: LocalServers
+) -> None:
+    keys = [f"k{n}" for n in range(50)]
+    await face.send(*map(bump, keys))
+    for server in servers.servers:
+        with server.client() as client:
+            client.script_flush()
+    batch: list[Any] = []
+    for key in keys:
+        batch += [command("many", f"{key}:other", "SET", key), bump(key), bump(key)]
+        batch += [command("many", f"{key}:other", "GET"), script_call("many", ECHO, [key], [key])]
+    replies = await face.send(*batch)
+    assert not replies.failed
+    for n, key in enumerate(keys):
+        sent, first, second, read, echoed = replies[5 * n : 5 * n + 5]
+        assert sent == b"OK"
+        assert sorted([first, second]) == [2, 3]
+        assert read == key.encode()
+        assert echoed == [key.encode()]
+    for server in servers.servers:
+        with server.client() as client:
+            client.script_flush()
+    assert await face.send(bump("k0")) == [4]
+
+
+async def test_a_script_that_does_not_compile_is_an_error_that_says_so(face: Face) -> None:
+    good, bad, other = await face.send(
+        bump("k1"), script_call("many", BROKEN, ["k2"]), command("many", "k3", "SET", 1)
+    )
+    assert (good, other) == (1, b"OK")
+    assert isinstance(bad, CommandRefused)
+    assert bad.command == "broken"
+    assert "compil" in str(bad)
+
+
+async def test_a_script_that_fails_leaves_the_others_alone(face: Face) -> None:
+    replies = await face.send(
+        *[script_call("one", FAILING, [f"k{n}"]) for n in range(3)], bump("k", to="one")
+    )
+    assert [type(reply) for reply in replies] == [CommandRefused] * 3 + [int]
+    assert "not an integer" in str(replies[0])
+    assert await face.send(command("one", "k1", "GET")) == [b"x"]  # no rollback
+
+
+@pytest.mark.parametrize("face_name", FACES)
+async def test_a_restarted_server_gets_its_scripts_again(face_name: str) -> None:
+    plan = ShardMap.parse("components: {data: {shards: [{port: 7001}, {port: 7002}]}}")
+    with LocalServers(plan, ports="free") as servers:
+        async with opened(face_name, servers.shard_map) as face:
+            keys = [f"k{n}" for n in range(20)]
+            for _ in range(2):
+                replies = await face.send(*[bump(key, to="data") for key in keys])
+                assert replies == [1] * 20
+                for server in servers.servers:
+                    server.restart()  # keeps no data
+            assert await face.send(bump("k0", to="data")) == [1]
+
+
+# ---- what Lua values become
+
+
+LUA: list[tuple[str, Any]] = [
+    ("true", 1),
+    ("false", None),
+    ("nil", None),
+    ("7", 7),
+    ("3.7", 3),
+    ("-3.7", -3),
+    ("0.1", 0),
+    ("'3.7'", b"3.7"),
+    ("2^53 - 1", 2**53 - 1),
+    ("2^53", 2**53),
+    ("-(2^53)", -(2**53)),
+    ("1e30", -(2**63)),
+    ("2^63", -(2**63)),
+    ("'text'", b"text"),
+    ("'\\0\\255'", b"\x00\xff"),
+    ("tostring(1e14)", b"1e+14"),
+    ("string.format('%.0f', 1e14)", b"100000000000000"),
+    ("{}", []),
+    ("{1, 'two', {3, {4}}}", [1, b"two", [3, [4]]]),
+    ("{1, 2, nil, 4}", [1, 2]),
+    ("{nil, 1}", []),
+    ("{1, false, true, 4.9}", [1, None, 1, 4]),
+    ("{key = 'value', 1}", [1]),
+    ("{ok = 'FINE'}", b"FINE"),
+    ("redis.call('SET', 'lua', 1)", b"OK"),
+    ("redis.call('GET', 'absent')", None),
+    ("redis.call('HGETALL', 'absent')", []),
+    ("redis.call('TYPE', 'absent')", b"none"),
+    ("cjson.encode(1.5)", b"1.5"),
+]
+
+
+@pytest.mark.parametrize(("lua", "python"), LUA)
+async def test_lua_values_become_these_replies(face: Face, lua: str, python: Any) -> None:
+    script = Script("value", f"return {lua}")
+    for _ in range(2):  # by its text, by its SHA-1
+        assert await face.send(script_call("one", script, ["k"])) == [python]
+    together = await face.send(*[script_call("one", script, ["k"])] * 3)
+    assert together == [python] * 3
+    [group] = await face.send(Transaction("one", "k", (script_call("one", script, ["k"]),)))
+    assert group == [python]
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+@pytest.mark.parametrize(("lua", "python"), LUA)
+def test_redis_py_says_the_same_in_either_protocol(
+    servers: LocalServers, protocol: int, lua: str, python: Any
+) -> None:
+    with servers.server_of("one").client(protocol=protocol) as client:
+        assert client.eval(f"return {lua}", 0) == python
+
+
+async def test_an_error_that_a_script_returns_is_refused_with_its_text(face: Face) -> None:
+    for text in ("return redis.error_reply('MINE too many')", "return {err = 'MINE too many'}"):
+        [reply] = await face.send(script_call("one", Script("refuses", text), ["k"]))
+        assert isinstance(reply, CommandRefused)
+        assert "too many" in str(reply)
+
+
+# ---- transactions
+
+
+def group(key: str, *commands: Any, to: str = "many") -> Transaction:
+    return Transaction(to, key, tuple(commands))
+
+
+async def test_a_transaction_gives_all_its_replies_at_once(face: Face) -> None:
+    keys = [f"k{n}" for n in range(40)]
+    replies = await face.send(
+        *[
+            group(
+                k, command("many", k, "INCR"), command("many", k, "INCR"), command("many", k, "GET")
+            )
+            for k in keys
+        ]
+    )
+    assert replies == [[1, 2, b"2"]] * 40
+
+
+async def test_an_error_inside_a_transaction_stands_in_its_place(face: Face) -> None:
+    k = "k"
+    replies = await face.send(
+        command("many", k, "SET", "text"),
+        group(
+            k,
+            command("many", "k2", "INCR"),
+            command("many", k, "LPUSH", 1),
+            command("many", k, "GET"),
+        ),
+        command("many", k, "STRLEN"),
+    )
+    assert replies.failed
+    assert replies[0::2] == [b"OK", 4]
+    one, wrong, read = replies[1]
+    assert (one, read) == (1, b"text")
+    assert isinstance(wrong, CommandRefused)
+    assert wrong.command == "LPUSH"
+    assert "WRONGTYPE" in str(wrong)
+
+
+async def test_an_aborted_transaction_says_why_and_did_nothing(face: Face) -> None:
+    before, aborted, after = await face.send(
+        command("many", "a", "SET", 1),
+        group("b", command("many", "b", "SET", 1), Command("many", "b", ("NOSUCH", "b"))),
+        command("many", "b", "GET"),
+    )
+    assert (before, after) == (b"OK", None)
+    assert isinstance(aborted, CommandRefused)
+    assert aborted.command == "MULTI"
+    assert isinstance(aborted.error, ResponseError)
+    assert not isinstance(aborted.error, ExecAbortError)
+    assert "unknown command" in str(aborted)
+
+
+async def test_scripts_work_in_transactions_also_on_servers_that_forgot_them(
+    face: Face, servers: LocalServers
+) -> None:
+    for _ in range(2):
+        k = "k"
+        [replies] = await face.send(group(k, bump(k), command("many", k, "GET"), bump(k, 10)))
+        assert replies[2] - replies[0] == 10
+        assert replies[1] == str(replies[0]).encode()
+        for server in servers.servers:
+            with server.client() as client:
+                client.script_flush()
+
+
+async def test_an_empty_transaction_has_no_replies(face: Face) -> None:
+    assert await face.send(group("k"), command("many", "k", "SET", 1)) == [[], b"OK"]
+
+
+async def test_a_transaction_is_not_interrupted(face: Face, servers: LocalServers) -> None:
+    """Every group sees its own two increments only, whatever others do meanwhile."""
+    key, groups = "k", 300
+    replies = await face.send(
+        *[
+            group(key, command("many", key, "INCR"), command("many", key, "INCR"))
+            for _ in range(groups)
+        ]
+    )
+    assert replies == [[2 * n + 1, 2 * n + 2] for n in range(groups)]
+
+
+async def test_a_driver_raises_what_fails_in_a_transaction(face: Face) -> None:
+    def operation() -> Operation[None]:
+        yield [
+            command("one", "k", "SET", "text"),
+            group("k", command("one", "k", "INCR"), to="one"),
+            script_call("many", FAILING, ["other"]),
+        ]
+
+    with pytest.raises(ShardErrors, match="2 shards failed") as raised:
+        await face.run(operation())
+    assert {failure.command for failure in raised.value.exceptions} == {"INCR", "failing"}
+    assert all(isinstance(failure, ShardFailure) for failure in raised.value.exceptions)
+
+
+def test_redis_py_tells_a_missing_script_by_its_class(servers: LocalServers) -> None:
+    with servers.servers[0].client() as client, pytest.raises(NoScriptError) as raised:
+        client.evalsha("0" * 40, 0)
+    assert "NOSCRIPT" not in str(raised.value)  # so its text does not tell
+    assert isinstance(raised.value, redis.ResponseError)

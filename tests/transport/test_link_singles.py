@@ -1,0 +1,121 @@
+"""A single command takes a connection that rests in its pool, and the pool's promises hold."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from link_helpers import command, count_of
+
+import shardkit
+from shardkit import ShardKit, ShardMap
+from shardkit.local import LocalServer, LocalServers
+from shardkit.operations.commands import Command
+
+
+def ask(kit: ShardKit, *args: Any, to: str = "one") -> Any:
+    [reply] = kit.driver.link.send([Command(to, args[1] if len(args) > 1 else "k", args)])
+    return reply
+
+
+def in_a_thread(work: Callable[[], Any]) -> Any:
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(work()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def limited(server: LocalServer, **fields: Any) -> ShardMap:
+    entry = {"port": server.port, **fields}
+    return ShardMap.parse(f"components: {{one: {{entry: {entry}}}}}".replace("'", '"'))
+
+
+def server_of_one(servers: LocalServers) -> LocalServer:
+    return servers.server_of("one")
+
+
+def test_single_commands_of_a_thread_go_over_one_connection(kit: ShardKit) -> None:
+    assert len({ask(kit, "CLIENT", "ID") for _ in range(20)}) == 1
+
+
+def test_a_thread_that_ended_leaves_its_connection_to_others(
+    kit: ShardKit, servers: LocalServers
+) -> None:
+    ids = {in_a_thread(lambda: ask(kit, "CLIENT", "ID")) for _ in range(5)}
+    assert len(ids) == 1
+    assert ask(kit, "CLIENT", "ID") in ids
+
+
+def test_threads_share_what_a_limit_leaves_them(servers: LocalServers) -> None:
+    with shardkit.connect(limited(server_of_one(servers), max_connections=1)) as kit:
+        assert ask(kit, "SET", "k", "v") == b"OK"
+        assert [in_a_thread(lambda: ask(kit, "GET", "k")) for _ in range(3)] == [b"v"] * 3
+        assert kit.client("one").get("k") == b"v"  # the same connection, lent to redis-py
+
+
+def test_a_connection_that_was_killed_between_two_commands_is_replaced(
+    kit: ShardKit, servers: LocalServers
+) -> None:
+    for _ in range(5):
+        number = ask(kit, "CLIENT", "ID")
+        with server_of_one(servers).client() as other:
+            other.client_kill_filter(_id=str(number))
+        assert ask(kit, "CLIENT", "ID") > number
+
+
+def test_what_a_server_says_unasked_is_nobodys_answer(kit: ShardKit) -> None:
+    client: Any = kit.client("one")
+    assert ask(kit, "SET", "k", "v") == b"OK"
+    connection = client.connection_pool.get_connection()
+    connection.send_command("ECHO", "stray")
+    client.connection_pool.release(connection)  # with an answer under way
+    threading.Event().wait(0.05)
+    assert ask(kit, "GET", "k") == b"v"
+
+
+def test_a_child_makes_a_connection_of_its_own(kit: ShardKit) -> None:
+    client = kit.client("one")
+    number = ask(kit, "CLIENT", "ID")
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            ids = {ask(kit, "CLIENT", "ID"), client.client_id()}  # also by the parent's client
+            os.write(writing, b"same" if number in ids else b"own")
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    assert os.read(reading, 10) == b"own"
+    assert ask(kit, "CLIENT", "ID") == number
+    os.close(reading)
+    os.close(writing)
+
+
+def test_a_value_larger_than_every_buffer_goes_and_comes(kit: ShardKit) -> None:
+    value = os.urandom(8_000_000)
+    assert ask(kit, "SET", "k", value) == b"OK"
+    assert ask(kit, "GET", "k") == value
+    assert ask(kit, "DEL", "k") == 1
+
+
+@pytest.mark.parametrize("fields", [{"health_check_interval": 1}, {"protocol": 3}])
+def test_entries_that_want_more_get_it(servers: LocalServers, fields: dict[str, Any]) -> None:
+    with shardkit.connect(limited(server_of_one(servers), **fields)) as kit:
+        assert ask(kit, "SET", "k", "v") == b"OK"
+        assert ask(kit, "GET", "k") == b"v"
+        refused = ask(kit, "INCR", "k")
+        assert isinstance(refused, shardkit.CommandRefused)
+
+
+async def test_awaits_at_once_are_one_write(
+    akit: shardkit.AsyncShardKit, servers: LocalServers
+) -> None:
+    import asyncio
+
+    sends = [akit.driver.link.send([command("one", f"k{n}", "SET", n)]) for n in range(50)]
+    assert [list(reply) for reply in await asyncio.gather(*sends)] == [[b"OK"]] * 50
+    assert count_of(server_of_one(servers), "set") >= 50

@@ -1,0 +1,524 @@
+"""What type checkers see. Not run: mypy and pyright read it (test_typing.py), and must agree.
+
+Lines that must be refused end in ``# type: ignore``, which both report when it is not needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
+from typing import Any, assert_type
+
+import redis
+import redis.asyncio as aioredis
+from redis.asyncio.client import Pipeline as AsyncPipeline
+from redis.client import Pipeline
+
+import shardkit
+from shardkit import (
+    AsyncKeyShardedConnection,
+    AsyncShardKit,
+    IdPairShardedConnection,
+    KeyShardedConnection,
+    ShardKit,
+)
+from shardkit.ads.ads import Ads
+from shardkit.ads.records import Ad, Served
+from shardkit.client_plane.lua_script import LuaScript
+from shardkit.client_plane.pipelines import AsyncShardedPipeline, ShardedPipeline
+from shardkit.completion.address_book import AddressBook
+from shardkit.completion.contacts import RecentContacts
+from shardkit.connections.clients import AsyncClient, Client
+from shardkit.geo.ip_to_city import Imported, IpToCity
+from shardkit.geo.local_copy import LocalCities
+from shardkit.geo.models import City
+from shardkit.job_search.job_search import JobSearch
+from shardkit.operations.operation import (
+    Awaiting,
+    Blocking,
+    Deferred,
+    Face,
+    Operation,
+    Stream,
+    Structure,
+    operation,
+    stream,
+)
+from shardkit.queues.async_worker import AsyncWorker
+from shardkit.queues.task_codec import DeadTask, Task
+from shardkit.queues.task_queues import TaskQueues
+from shardkit.queues.worker import Worker
+from shardkit.search.index import SearchIndex
+from shardkit.search.model.documents import Document
+from shardkit.search.model.results import Hit, Results
+from shardkit.social.base.models import TimelinePage, User
+from shardkit.social.network import SocialNetwork
+from shardkit.structures.codecs import TEXT
+from shardkit.structures.list.sharded_list import ShardedList
+from shardkit.structures.packed.aggregates import Group
+from shardkit.structures.packed.locations import Location, LocationCounts
+from shardkit.structures.packed.records import PackedRecords
+from shardkit.structures.set.sharded_set import ShardedSet
+from shardkit.structures.sorted_set.merged_ranges import ScoreRanges
+from shardkit.structures.sorted_set.sharded_sorted_set import ShardedSortedSet
+from shardkit.structures.unique.visitors import UniqueVisitors
+
+# ---- structures of a kit that blocks
+
+
+def blocking(kit: ShardKit) -> None:
+    ids = kit.set("ids", component="c", total=10, members=int)
+    assert_type(ids, ShardedSet[Blocking, int])
+    assert_type(ids.sadd(1, 2), int)
+    assert_type(ids.sismember(1), bool)
+    assert_type(ids.smismember(1, 2), list[bool])
+    assert_type(ids.smembers(), Iterator[int])
+    assert_type(kit.set("s", component="c", total=10), ShardedSet[Blocking, str])
+    assert_type(kit.set("s", component="c", total=10).smembers(), Iterator[str])
+    assert_type(kit.set("b", component="c", total=9, members=bytes).smembers(), Iterator[bytes])
+    visitors = kit.unique_visitors()
+    assert_type(visitors, UniqueVisitors[Blocking])
+    assert_type(visitors.visit("550e8400"), bool)
+    assert_type(visitors.count(), int)
+    assert_type(visitors.visitors(), ShardedSet[Blocking, int])
+    estimate = kit.unique_visitors(precision="hyperloglog")
+    assert_type(estimate.visit_many(["a"]), int)
+    assert_type(estimate.count_union([]), int)
+    assert_type(kit.unique_visitors(precision="exact").ids(), Iterator[int | str])
+    jobs = kit.list("jobs", component="c", values=int)
+    assert_type(jobs, ShardedList[Blocking, int])
+    assert_type(jobs.rpush(1, "2", 3.0), int)
+    assert_type(jobs.blpop(0.5), int | None)
+    assert_type(jobs.lpop_many(2), list[int])
+    assert_type(jobs.items(reverse=True), Iterator[int])
+    assert_type(kit.list("t", component="c").lindex(0), str | None)
+    assert_type(jobs.lmove(kit.list("d", component="c", values=int)), int | None)
+    jobs.rpush(None)  # type: ignore
+    ids.sadd(None)  # type: ignore
+    ids.sadd(wrong=1)  # type: ignore
+    ids.smismember()
+    kit.set("ids")  # type: ignore
+
+
+async def awaiting(kit: AsyncShardKit) -> None:
+    ids = kit.set("ids", component="c", total=10, members=int)
+    assert_type(ids, ShardedSet[Awaiting, int])
+    assert_type(ids.sadd(1), Coroutine[Any, Any, int])
+    assert_type(await ids.sadd(1), int)
+    assert_type(await ids.smismember(1), list[bool])
+    assert_type(ids.smembers(), AsyncIterator[int])
+    assert_type([member async for member in ids.smembers()], list[int])
+    jobs = kit.list("jobs", component="c", values=bytes)
+    assert_type(jobs, ShardedList[Awaiting, bytes])
+    assert_type(await jobs.brpop(), bytes | None)
+    assert_type(jobs.items(), AsyncIterator[bytes])
+    assert_type(await kit.unique_visitors().visit("550e8400"), bool)
+    assert_type(await kit.client("c"), AsyncClient)
+    for _ in ids.smembers():  # type: ignore
+        pass
+
+
+def sorted_sets(kit: ShardKit) -> None:
+    scores = kit.sorted_set("s", component="c")
+    assert_type(scores, ShardedSortedSet[Blocking, str])
+    assert_type(scores.zadd({"a": 1, "b": 2.5}), int)
+    assert_type(scores.zadd([("a", 1), (b"b", 2.5)], gt=True), int)
+    assert_type(scores.zscore("a"), float | None)
+    assert_type(scores.top(3), list[tuple[str, float]])
+    assert_type(scores.zpopmin(), list[tuple[str, float]])
+    ids = kit.sorted_set("i", component="c", members=int, bound=10)
+    assert_type(ids.page((7, 1.5), 10), list[tuple[int, float]])
+    assert_type(ids.zrange(0, 9), Iterator[tuple[int, float]])
+    assert_type(ids.zrangebylex("[1"), Iterator[int])
+    assert_type(ids.deferred.zrank(1), Operation[int | None])
+    scores.zadd({"a": "1"})  # type: ignore
+    scores.zadd("a", 1)  # type: ignore
+
+
+async def awaited_sorted_sets(kit: AsyncShardKit) -> None:
+    scores = kit.sorted_set("s", component="c", members=bytes)
+    assert_type(await scores.bottom(3), list[tuple[bytes, float]])
+    assert_type(scores.zscan_iter(), AsyncIterator[tuple[bytes, float]])
+
+
+# ---- task queues, and ranges of scores
+
+
+def task_queues(kit: ShardKit) -> None:
+    tasks = kit.queues(component="c")
+    assert_type(tasks, TaskQueues[Blocking])
+    assert_type(tasks.enqueue("q", "send", [1], delay=2.5), str)
+    assert_type(tasks.take(["q", ("a", "b")], timeout=1), Task | None)
+    assert_type(tasks.dead("q"), Iterator[DeadTask])
+    assert_type(tasks.deferred.length("q"), Operation[int])
+    worker = Worker(tasks, "q")
+
+    @worker.task()
+    def send(user: int) -> str:
+        return str(user)
+
+    assert_type(send(1), str)
+    tasks.enqueue("q")  # type: ignore
+    AsyncWorker(tasks, "q")  # type: ignore
+    scores = kit.score_ranges("s", component="c", shards=4, members=int)
+    assert_type(scores, ScoreRanges[Blocking, int])
+    assert_type(scores.zrangebyscore(1, "(2", 10, (1.5, 7)), list[tuple[int, float]])
+    assert_type(scores.zrange_all(), Iterator[tuple[int, float]])
+
+
+async def awaited_task_queues(kit: AsyncShardKit) -> None:
+    tasks = kit.queues(component="c")
+    assert_type(tasks, TaskQueues[Awaiting])
+    assert_type(await tasks.take("q"), Task | None)
+    assert_type(tasks.dead("q"), AsyncIterator[DeadTask])
+    worker = AsyncWorker(tasks, "q")
+
+    @worker.task("send")
+    async def send(user: int) -> None:
+        pass
+
+    assert_type(await send(1), None)
+    Worker(tasks, "q")  # type: ignore
+
+
+# ---- the deferred face, and operations together
+
+
+def deferred(kit: ShardKit) -> None:
+    ids = kit.set("ids", component="c", total=10, members=int)
+    assert_type(ids.deferred, ShardedSet[Deferred, int])
+    assert_type(ids.deferred.scard(), Operation[int])
+    assert_type(ids.deferred.smembers(), Stream[int])
+    assert_type(kit.together(ids.deferred.scard(), ids.deferred.scard()), list[int])
+    visitors = kit.unique_visitors()
+    assert_type(
+        kit.together(visitors.deferred.visit("a"), visitors.deferred.visit("b")), list[bool]
+    )
+    kit.together(ids.scard())  # type: ignore
+
+
+async def awaited_together(kit: AsyncShardKit) -> None:
+    ids = kit.set("ids", component="c", total=10, members=int)
+    assert_type(await kit.together(ids.deferred.scard()), list[int])
+
+
+def composed(ids: ShardedSet[Any, int]) -> Operation[str]:
+    count = yield from ids.deferred.scard()
+    assert_type(count, int)
+    return str(count)
+
+
+# ---- a structure of one's own
+
+
+class Own(Structure[Face]):
+    @operation
+    def get(self, key: str, default: bytes = b"") -> Operation[bytes | None]:
+        """Get."""
+        [value] = yield [self._at(key, "GET", key)]
+        return value or default
+
+    @stream
+    def all(self) -> Stream[bytes]:
+        """Iterate."""
+        yield [self._at("k", "GET", "k")]
+
+
+def own_blocking(own: Own[Blocking]) -> None:
+    assert_type(own.get("k"), bytes | None)
+    assert_type(own.get("k", default=b"x"), bytes | None)
+    assert_type(own.all(), Iterator[bytes])
+    assert_type(Own.get, operation[[str, bytes], bytes | None])  # type: ignore
+    own.get(1)  # type: ignore
+    own.get()  # type: ignore
+
+
+async def own_awaiting(own: Own[Awaiting]) -> None:
+    assert_type(own.get("k"), Coroutine[Any, Any, bytes | None])
+    assert_type(own.all(), AsyncIterator[bytes])
+
+
+def own_deferred(own: Own[Deferred]) -> None:
+    assert_type(own.get("k"), Operation[bytes | None])
+    assert_type(own.all(), Stream[bytes])
+
+
+# ---- packed records
+
+
+def packed(kit: ShardKit) -> None:
+    users = kit.packed("users", component="c", fields={"country": "u8", "score": "i32"})
+    assert_type(users, PackedRecords[Blocking])
+    assert_type(users.set(1, country=5), None)
+    assert_type(users.set(1, {"country": 5}), None)
+    assert_type(users.get(1), dict[str, Any])
+    assert_type(users.get_many([1, 2]), dict[int, dict[str, Any]])
+    assert_type(users.incr(1, "score", overflow="sat"), int | None)
+    assert_type(users.scan(), Iterator[tuple[int, dict[str, Any]]])
+    assert_type(users.aggregate("score").count, int)
+    assert_type(users.group_by("country", of=["score"]), dict[Any, Group])
+    assert_type(kit.together(users.deferred.count(), users.deferred.count()), list[int])
+    users.incr(1, "score", overflow="clip")  # type: ignore
+    kit.packed("users", component="c")  # type: ignore
+
+
+async def apacked(kit: AsyncShardKit) -> None:
+    places = kit.locations()
+    assert_type(await places.set(1, "USA", "CA"), None)
+    assert_type(await places.get(1), Location)
+    assert_type(await places.aggregate(), LocationCounts)
+    assert_type(places.records, PackedRecords[Awaiting])
+    assert_type([pair async for pair in places.records.scan()], list[tuple[int, dict[str, Any]]])
+
+
+# ---- IP to city
+
+
+def geo(kit: ShardKit) -> None:
+    ip = kit.ip_to_city()
+    assert_type(ip, IpToCity[Blocking])
+    assert_type(ip.find("192.0.2.7"), City | None)
+    assert_type(ip.find_many(["192.0.2.7", b"::1"]), list[City | None])
+    assert_type(ip.import_from([]), Imported)
+    assert_type(ip.local().find("192.0.2.7"), City | None)
+    assert_type(kit.city_totals().top("city", "2015-05-17"), list[tuple[City, int]])
+    ip.find(7)  # type: ignore
+
+
+async def ageo(kit: AsyncShardKit) -> None:
+    assert_type(await kit.ip_to_city().find("192.0.2.7"), City | None)
+    assert_type(await kit.ip_to_city().local(), LocalCities)
+
+
+# ---- completion
+
+
+def completion(kit: ShardKit) -> None:
+    contacts = kit.recent_contacts(component="c")
+    assert_type(contacts, RecentContacts[Blocking])
+    assert_type(contacts.complete("ada", "gr"), list[str])
+    assert_type(contacts.deferred.touch("ada", "Grace"), Operation[None])
+    book = kit.address_book(component="c", fold=str.casefold)
+    assert_type(book, AddressBook[Blocking])
+    assert_type(book.join("elves", "Elrond"), bool)
+    assert_type(book.names("elves"), Iterator[str])
+    book.join(b"elves", "Elrond")  # type: ignore
+
+
+async def acompletion(kit: AsyncShardKit) -> None:
+    assert_type(await kit.recent_contacts(component="c").touch("ada", "Grace"), None)
+    assert_type(await kit.address_book(component="c").complete("elves"), list[str])
+
+
+# ---- decorators remove the connection
+
+
+def hashes(kit: ShardKit) -> None:
+    raw = kit.hash("h", component="c")
+    assert_type(raw.hget(1), bytes | None)
+    assert_type(raw.hmget(1, "a"), list[bytes | None])
+    assert_type(raw.hgetall(), Iterator[tuple[str, bytes]])
+    assert_type(raw.hset(mapping={1: "a"}), int)
+    assert_type(raw.hsetnx(1, "a"), bool)
+    assert_type(raw.hincrbyfloat(1, 0.5), float)
+    assert_type(raw.hexpire(5, 1), list[int])
+    assert_type(raw.delete(), bool)
+    numbered = kit.hash("h", component="c", codec=TEXT, fields=int)
+    assert_type(numbered.hget(1), str | None)
+    assert_type(numbered.hkeys(), Iterator[int])
+    assert_type(kit.hash("h", component="c", codec="json").hget(1), Any | None)
+    assert_type(kit.strings("s", component="c").mget(1, 2), list[bytes | None])
+    assert_type(kit.strings("s", component="c", codec=TEXT).get(1), str | None)
+
+
+async def ahashes(kit: AsyncShardKit) -> None:
+    raw = kit.hash("h", component="c")
+    assert_type(await raw.hget(1), bytes | None)
+    assert_type(raw.hgetall(), AsyncIterator[tuple[str, bytes]])
+    assert_type(await kit.strings("s", component="c").incr(1), int)
+
+
+def decorators(kit: ShardKit) -> None:
+    @kit.redis_connection("c")
+    def plain(conn: redis.Redis, day: str, *, hour: int = 0) -> list[str]:
+        return [day]
+
+    assert_type(plain("monday", hour=1), list[str])
+    plain()  # type: ignore
+    plain("monday", hour="1")  # type: ignore
+
+    @kit.sharded_connection("c", shards=4, key="user")
+    async def awaited(conn: aioredis.Redis, text: str, user: int) -> bool:
+        return True
+
+    pending: Coroutine[Any, Any, bool] = awaited("x", user=1)
+    wrong: Coroutine[Any, Any, str] = awaited("x", user=1)  # type: ignore
+    print(pending, wrong)
+
+    @kit.sharded_connection("c")
+    def generated(conn: redis.Redis, key: str) -> Generator[int, str, bytes]:
+        yield 1
+        return b""
+
+    assert_type(generated("k"), Generator[int, str, bytes])
+
+    @kit.sharded_connection("c")
+    async def agenerated(conn: aioredis.Redis, key: str) -> AsyncIterator[int]:
+        yield 1
+
+    assert_type(agenerated("k"), AsyncIterator[int])
+
+    @shardkit.redis_connection("c")
+    def by_default(conn: redis.RedisCluster) -> None: ...
+
+    assert_type(by_default, Callable[[], None])
+
+
+class Methods:
+    @shardkit.sharded_connection("c")
+    def method(self, conn: redis.Redis, key: str) -> int:
+        return 1
+
+    @shardkit.redis_connection("c")
+    async def amethod(self, conn: aioredis.Redis, amount: float = 1) -> str:
+        return ""
+
+
+async def methods(things: Methods) -> None:
+    assert_type(things.method("k"), int)
+    assert_type(await things.amethod(2.5), str)
+    things.method()  # type: ignore
+    await things.amethod("much")  # type: ignore
+
+
+# ---- routers and pipelines
+
+
+def routers(kit: ShardKit) -> None:
+    router = kit.key_sharded("c", shards=8)
+    assert_type(router, KeyShardedConnection)
+    assert_type(router["k"], Client)
+    assert_type(router.shard_of("k"), int)
+    assert_type(router.group(["a", 1, b"c"]), dict[int, list[str | bytes | int]])
+    assert_type(list(router), list[Client])
+    assert_type(len(router), int)
+    assert_type(router.pipeline(), ShardedPipeline)
+    assert_type(router.pipeline().execute(), list[Any])
+    pairs = kit.id_pair_sharded("c")
+    assert_type(pairs, IdPairShardedConnection)
+    assert_type(pairs[1, "2"], Client)
+    assert_type(pairs.shard_of(1, 2), int)
+    pairs[1]  # type: ignore
+    router[1.5]  # type: ignore
+
+
+async def arouters(kit: AsyncShardKit) -> None:
+    router = kit.key_sharded("c")
+    assert_type(router, AsyncKeyShardedConnection)
+    assert_type(router["k"], AsyncClient)
+    assert_type(router.pipeline(), AsyncShardedPipeline)
+    assert_type(await router.pipeline().execute(), list[Any])
+
+
+# ---- search
+
+
+def searching(kit: ShardKit) -> None:
+    index = kit.search("s", fields={"title": 2, "text": 1}, attributes={"votes": "number"})
+    assert_type(index, SearchIndex[Blocking])
+    assert_type(index.index("7", {"title": "a"}, {"votes": 1}), int)
+    assert_type(index.get("7"), Document | None)
+    assert_type(index.search("a", sort={"relevance": 1, "votes": 0.5}, cache=30), Results)
+    assert_type(index.page("a", 2, sort="-votes"), Results)
+    assert_type(index.all("a", attributes=True), Iterator[Hit])
+    assert_type(index.deferred.count("a"), Operation[int])
+    index.page("a", start=3)  # type: ignore
+    kit.search("s", weights=3)  # type: ignore
+
+
+async def asearching(kit: AsyncShardKit) -> None:
+    index = kit.search("s", component="c", shards=1)
+    assert_type(await index.remove("7"), bool)
+    assert_type([hit async for hit in index.all("a")], list[Hit])
+
+
+# ---- ads and jobs
+
+
+def ads_and_jobs(kit: ShardKit) -> None:
+    jobs = kit.jobs(component="c", shards=4, measure="years")
+    assert_type(jobs, JobSearch[Blocking])
+    assert_type(jobs.index("7", {"go": 1.5}), bool)
+    assert_type(jobs.index_many([("7", ["go"]), ("8", [])]), int)
+    assert_type(jobs.find(["go"], partial=True), Results)
+    assert_type(jobs.all(["go"]), Iterator[Hit])
+    assert_type(jobs.get("7"), dict[str, float] | None)
+    assert_type(jobs.deferred.qualified("7", {"go": 1}), Operation[bool])
+    ads = kit.ads(component="c", averages_ttl=0)
+    assert_type(ads, Ads[Blocking])
+    assert_type(ads.index("7", ["Rome"], "red", "cpc", 0.25), bool)
+    assert_type(ads.target(["Rome"], "red"), Served | None)
+    assert_type(ads.get("7"), Ad | None)
+    assert_type(ads.deferred.count(), Operation[int])
+    ads.record_click("t", "7", True)  # type: ignore
+    jobs.find()  # type: ignore
+
+
+async def aads_and_jobs(kit: AsyncShardKit) -> None:
+    jobs = kit.jobs(component="c")
+    assert_type(await jobs.find([]), Results)
+    assert_type([hit async for hit in jobs.all([])], list[Hit])
+    assert_type(await kit.ads(component="c").record_click("t", "7", action=True), bool)
+
+
+# ---- a social network
+
+
+def social(kit: ShardKit) -> None:
+    network = kit.social(users="u", timelines="t", followers="f", fan_out_limit=100)
+    assert_type(network, SocialNetwork[Blocking])
+    assert_type(network.create_user("ada", "Ada", city="London"), int | None)
+    assert_type(network.get_user(7), User | None)
+    assert_type(network.follow(7, "8"), bool | None)
+    assert_type(network.home(7, before=None), TimelinePage)
+    assert_type(network.deferred.post(7, "x"), Operation[int | None])
+    assert_type(network.callbacks, dict[str, Callable[..., Any]])
+    network.follow(7)  # type: ignore
+    network.post(7, 8)  # type: ignore
+
+
+async def asocial(kit: AsyncShardKit) -> None:
+    network = kit.social()
+    assert_type(network, SocialNetwork[Awaiting])
+    assert_type(await network.post(7, "x", lang="en"), int | None)
+    assert_type(await network.list_timeline(7), TimelinePage)
+    assert_type(network.follows(7, 8), Coroutine[Any, Any, bool])
+
+
+# ---- scripts
+
+
+async def scripts(
+    script: LuaScript,
+    client: redis.Redis,
+    cluster: redis.RedisCluster,
+    aclient: aioredis.Redis,
+    acluster: aioredis.RedisCluster,
+    pipe: Pipeline,
+    apipe: AsyncPipeline,
+    sharded: ShardedPipeline,
+    asharded: AsyncShardedPipeline,
+    handed_out: Client,
+    ahanded_out: AsyncClient,
+) -> None:
+    assert_type(script(client, ["k"], (1, b"x")), Any)
+    assert_type(script(cluster), Any)
+    assert_type(script(handed_out), Any)
+    assert_type(script(aclient, keys=("k",), force_eval=True), Coroutine[Any, Any, Any])
+    assert_type(script(acluster), Coroutine[Any, Any, Any])
+    assert_type(script(ahanded_out), Coroutine[Any, Any, Any])
+    assert_type(script(pipe), Pipeline)
+    assert_type(script(apipe), AsyncPipeline)
+    assert_type(script(sharded), ShardedPipeline)
+    assert_type(script(asharded), AsyncShardedPipeline)
+    script(client, keys=7)  # type: ignore
+    script("client")  # type: ignore
