@@ -151,17 +151,21 @@ def measured(fill: Fill, search: Search) -> tuple[float, float]:
 def main() -> None:
     """Measure, print and keep the figures."""
     cases: dict[str, tuple[Fill, Search]] = {
-        "jobs: kit.jobs": (
-            lambda kit, _: kit.jobs(component="one").index_many((job, list(s)) for job, s in JOBS),
-            lambda kit, _: [kit.jobs(component="one").find(list(c)) for c in CANDIDATES],
+        "jobs: kit.job_search": (
+            lambda kit, _: kit.job_search(component="one").index_many(
+                (job, list(s)) for job, s in JOBS
+            ),
+            lambda kit, _: [kit.job_search(component="one").find(list(c)) for c in CANDIDATES],
         ),
         "jobs: sets": (
             lambda _, client: batched(client, job_sets(years=False)),
             lambda _, client: [find_by_sets(client, c) for c in CANDIDATES],
         ),
-        "jobs with years: kit.jobs": (
-            lambda kit, _: kit.jobs(component="one", measure="years").index_many(JOBS),
-            lambda kit, _: [kit.jobs(component="one", measure="years").find(c) for c in CANDIDATES],
+        "jobs with years: kit.job_search": (
+            lambda kit, _: kit.job_search(component="one", measure="years").index_many(JOBS),
+            lambda kit, _: [
+                kit.job_search(component="one", measure="years").find(c) for c in CANDIDATES
+            ],
         ),
         "jobs with years: sorted sets": (
             lambda _, client: batched(client, job_sets(years=True)),

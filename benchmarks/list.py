@@ -72,7 +72,7 @@ def measure(
         empty = settled(client)
         text = json.dumps({"components": {"own": {"entry": {"port": server.port}}}})
         with shardkit.connect(ShardMap.parse(text)) as kit:
-            jobs = kit.list("jobs", component="own", shard_size=size or 1000)
+            jobs = kit.list("jobs", component="own", part_size=size or 1000)
             for page in pages(values(kind), AT_ONCE):
                 if size:
                     jobs.rpush(*page)
@@ -81,7 +81,7 @@ def measure(
                 progress.advance(task, len(page))
         bytes_each = (settled(client) - empty) / VALUES
         with shardkit.connect(ShardMap.parse(text)) as kit:
-            jobs = kit.list("jobs", component="own", shard_size=size or 1000)
+            jobs = kit.list("jobs", component="own", part_size=size or 1000)
             target: Any = jobs if size else client
             key = () if size else ("jobs",)
             for command, arguments, label in [

@@ -35,14 +35,14 @@ class Layout(NamedTuple):
     Attributes:
         name: for the table.
         members: int, or str for their 32 hexadecimal digits.
-        shard_size: of the parts; None for one plain SET.
+        part_size: of the parts; None for one plain SET.
         total: how many members the parts are planned for.
         limit: the server's limit to a compact set; None for its own.
     """
 
     name: str
     members: type[int] | type[str] = int
-    shard_size: int | None = None
+    part_size: int | None = None
     total: int = MEMBERS
     limit: int | None = None
 
@@ -72,7 +72,7 @@ def members(layout: Layout) -> Iterator[int | str]:
 
 
 def load(layout: Layout, server: LocalServer, progress: Progress, task: Any) -> None:
-    if layout.shard_size is None:
+    if layout.part_size is None:
         with server.client() as client:
             for page in pages(members(layout), AT_ONCE):
                 client.sadd("ids", *page)
@@ -84,7 +84,7 @@ def load(layout: Layout, server: LocalServer, progress: Progress, task: Any) -> 
             "ids",
             component="ids",
             total=layout.total,
-            shard_size=layout.shard_size,
+            part_size=layout.part_size,
             members=layout.members,
         )
         for page in pages(members(layout), AT_ONCE):

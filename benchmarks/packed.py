@@ -146,7 +146,7 @@ def packed(m: Measuring, order: str) -> None:
 def single(m: Measuring, locations: Any) -> None:
     """One user at a time, against the plain commands, in turns."""
     some = list(users(CALLS, "random"))
-    client, size = m.client, locations.records.shard_size
+    client, size = m.client, locations.records.part_size
     calls: dict[str, Callable[[int], Any]] = {
         "set one": lambda user: locations.set(user, "USA", "CA"),
         "SETRANGE": lambda user: client.setrange(

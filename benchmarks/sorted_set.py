@@ -50,7 +50,7 @@ LAYOUTS = [
     Layout("parts of 128", {}),
     Layout("parts of 128, total given", {"total": MEMBERS}),
     Layout("parts of 128, no bounds", {"bound": 0}),
-    Layout("parts of 64", {"shard_size": 64}),
+    Layout("parts of 64", {"part_size": 64}),
 ]
 # Reads that a plain ZSET answers from one tree, and parts by visiting all: fewer calls will do.
 EXPENSIVE = 10

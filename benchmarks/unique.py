@@ -147,8 +147,8 @@ class Missed(NamedTuple):
 def misses(binary: Path) -> Iterator[Missed]:
     """Count days of a million sessions with short ids."""
     for name, parameters in (
-        ("compact, 1 part", {"precision": "compact", "shard_size": 2**22}),
-        ("compact, 9 parts", {"precision": "compact", "shard_size": 2**19}),
+        ("compact, 1 part", {"precision": "compact", "part_size": 2**22}),
+        ("compact, 9 parts", {"precision": "compact", "part_size": 2**19}),
         ("60-bit, 8 digits", {"digits": 8}),
         ("60-bit, 9 digits", {"digits": 9}),
     ):

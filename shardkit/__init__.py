@@ -4,6 +4,7 @@
 README for a tour, and ``shardkit.errors`` for the tree of errors.
 """
 
+from shardkit.client_plane.lua_script import LuaScript, from_json, to_json
 from shardkit.client_plane.routers import (
     AsyncIdPairShardedConnection,
     AsyncKeyShardedConnection,
@@ -32,7 +33,7 @@ from shardkit.kit import (
     redis_connection,
     sharded_connection,
 )
-from shardkit.operations.commands import Coalesced, Columns, Script
+from shardkit.operations.commands import Coalesced, Columns, Script, ShardOf
 
 __version__ = "0.1.0"
 
@@ -49,17 +50,21 @@ __all__ = [
     "Entry",
     "IdPairShardedConnection",
     "KeyShardedConnection",
+    "LuaScript",
     "Script",
     "ShardErrors",
     "ShardFailure",
     "ShardKit",
     "ShardKitError",
     "ShardMap",
+    "ShardOf",
     "ShardUnavailable",
     "aconnect",
     "configure",
     "connect",
     "default_kit",
+    "from_json",
     "redis_connection",
     "sharded_connection",
+    "to_json",
 ]

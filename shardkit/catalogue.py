@@ -58,7 +58,7 @@ class Catalogue(Generic[Face]):
         *,
         component: str,
         total: int | None = ...,
-        shard_size: int | None = ...,
+        part_size: int | None = ...,
         codec: None = ...,
         partition: str = ...,
         groups: int = ...,
@@ -70,7 +70,7 @@ class Catalogue(Generic[Face]):
         *,
         component: str,
         total: int | None = ...,
-        shard_size: int | None = ...,
+        part_size: int | None = ...,
         codec: None = ...,
         fields: type[M],
         partition: str = ...,
@@ -83,7 +83,7 @@ class Catalogue(Generic[Face]):
         *,
         component: str,
         total: int | None = ...,
-        shard_size: int | None = ...,
+        part_size: int | None = ...,
         codec: Codec[V],
         partition: str = ...,
         groups: int = ...,
@@ -95,7 +95,7 @@ class Catalogue(Generic[Face]):
         *,
         component: str,
         total: int | None = ...,
-        shard_size: int | None = ...,
+        part_size: int | None = ...,
         codec: Codec[V],
         fields: type[M],
         partition: str = ...,
@@ -108,7 +108,7 @@ class Catalogue(Generic[Face]):
         *,
         component: str,
         total: int | None = ...,
-        shard_size: int | None = ...,
+        part_size: int | None = ...,
         codec: str,
         partition: str = ...,
         groups: int = ...,
@@ -120,7 +120,7 @@ class Catalogue(Generic[Face]):
         *,
         component: str,
         total: int | None = ...,
-        shard_size: int | None = ...,
+        part_size: int | None = ...,
         codec: str,
         fields: type[M],
         partition: str = ...,
@@ -132,15 +132,15 @@ class Catalogue(Generic[Face]):
         *,
         component: str,
         total: int | None = None,
-        shard_size: int | None = None,
+        part_size: int | None = None,
         codec: Codec[Any] | str | None = None,
         fields: type[Any] = str,
         partition: str = "digits",
         groups: int = GROUPS,
     ) -> ShardedHash[Face, Any, Any]:
-        """Return a HASH in parts; see `shardkit.structures.hash.sharded_hash.ShardedHash`."""
+        """Return a HASH in parts; see `shardkit.structures.ShardedHash`."""
         return ShardedHash(
-            self._driver, component, name, total, shard_size, codec, fields, partition, groups
+            self._driver, component, name, total, part_size, codec, fields, partition, groups
         )
 
     @overload
@@ -150,7 +150,7 @@ class Catalogue(Generic[Face]):
         *,
         component: str,
         total: int | None = ...,
-        shard_size: int | None = ...,
+        part_size: int | None = ...,
         codec: None = ...,
         partition: str = ...,
         groups: int = ...,
@@ -162,7 +162,7 @@ class Catalogue(Generic[Face]):
         *,
         component: str,
         total: int | None = ...,
-        shard_size: int | None = ...,
+        part_size: int | None = ...,
         codec: Codec[V],
         partition: str = ...,
         groups: int = ...,
@@ -174,7 +174,7 @@ class Catalogue(Generic[Face]):
         *,
         component: str,
         total: int | None = ...,
-        shard_size: int | None = ...,
+        part_size: int | None = ...,
         codec: str,
         partition: str = ...,
         groups: int = ...,
@@ -193,7 +193,7 @@ class Catalogue(Generic[Face]):
         *,
         component: str,
         total: int | None = ...,
-        shard_size: int | None = ...,
+        part_size: int | None = ...,
         partition: str = ...,
         groups: int = ...,
     ) -> ShardedSet[Face, str]: ...
@@ -204,7 +204,7 @@ class Catalogue(Generic[Face]):
         *,
         component: str,
         total: int | None = ...,
-        shard_size: int | None = ...,
+        part_size: int | None = ...,
         members: type[M],
         partition: str = ...,
         groups: int = ...,
@@ -215,14 +215,14 @@ class Catalogue(Generic[Face]):
         *,
         component: str,
         total: int | None = None,
-        shard_size: int | None = None,
+        part_size: int | None = None,
         members: type[Any] = str,
         partition: str = DEFAULT,
         groups: int = GROUPS,
     ) -> ShardedSet[Face, Any]:
-        """Return a SET in parts; see `shardkit.structures.set.sharded_set.ShardedSet`."""
+        """Return a SET in parts; see `shardkit.structures.ShardedSet`."""
         return ShardedSet(
-            self._driver, component, name, total, shard_size, members, partition, groups
+            self._driver, component, name, total, part_size, members, partition, groups
         )
 
     @overload
@@ -232,7 +232,7 @@ class Catalogue(Generic[Face]):
         *,
         component: str,
         total: int | None = ...,
-        shard_size: int | None = ...,
+        part_size: int | None = ...,
         bound: int = ...,
         groups: int = ...,
     ) -> ShardedSortedSet[Face, str]: ...
@@ -243,7 +243,7 @@ class Catalogue(Generic[Face]):
         *,
         component: str,
         total: int | None = ...,
-        shard_size: int | None = ...,
+        part_size: int | None = ...,
         bound: int = ...,
         members: type[M],
         groups: int = ...,
@@ -254,34 +254,34 @@ class Catalogue(Generic[Face]):
         *,
         component: str,
         total: int | None = None,
-        shard_size: int | None = None,
+        part_size: int | None = None,
         bound: int = DEFAULT_BOUND,
         members: type[Any] = str,
         groups: int = GROUPS,
     ) -> ShardedSortedSet[Face, Any]:
-        """Return a ZSET in parts; see `shardkit.structures.sorted_set.sharded_sorted_set.ShardedSortedSet`."""
+        """Return a ZSET in parts; see `shardkit.structures.ShardedSortedSet`."""
         return ShardedSortedSet(
-            self._driver, component, name, total, shard_size, bound, members, groups
+            self._driver, component, name, total, part_size, bound, members, groups
         )
 
     @overload
     def list(
-        self, name: str, *, component: str, shard_size: int = ...
+        self, name: str, *, component: str, part_size: int = ...
     ) -> ShardedList[Face, str]: ...
     @overload
     def list(
-        self, name: str, *, component: str, shard_size: int = ..., values: type[M]
+        self, name: str, *, component: str, part_size: int = ..., values: type[M]
     ) -> ShardedList[Face, M]: ...
     def list(
         self,
         name: str,
         *,
         component: str,
-        shard_size: int = PIECE_SIZE,
+        part_size: int = PIECE_SIZE,
         values: type[Any] = str,
     ) -> ShardedList[Face, Any]:
-        """Return a LIST in pieces; see `shardkit.structures.list.sharded_list.ShardedList`."""
-        return ShardedList(self._driver, component, name, shard_size, values, self._clock)
+        """Return a LIST in pieces; see `shardkit.structures.ShardedList`."""
+        return ShardedList(self._driver, component, name, part_size, values, self._clock)
 
     def unique_visitors(
         self,
@@ -289,7 +289,7 @@ class Catalogue(Generic[Face]):
         *,
         component: str = "unique",
         precision: str = SIXTY_BIT,
-        shard_size: int | None = None,
+        part_size: int | None = None,
         first_day: int | None = None,
         digits: int | None = None,
         partition: str | None = None,
@@ -300,7 +300,7 @@ class Catalogue(Generic[Face]):
             component,
             name,
             precision,
-            shard_size,
+            part_size,
             first_day,
             digits,
             partition,
@@ -308,20 +308,20 @@ class Catalogue(Generic[Face]):
         )
 
     def packed(
-        self, name: str, *, component: str, fields: Fields, shard_size: int | None = None
+        self, name: str, *, component: str, fields: Fields, part_size: int | None = None
     ) -> PackedRecords[Face]:
-        """Return fixed-width records by id; see `shardkit.structures.packed.records.PackedRecords`."""
-        return PackedRecords(self._driver, component, name, fields, shard_size)
+        """Return fixed-width records by id; see `shardkit.structures.PackedRecords`."""
+        return PackedRecords(self._driver, component, name, fields, part_size)
 
     def locations(
         self,
         name: str = "location",
         *,
         component: str = "location",
-        shard_size: int | None = None,
+        part_size: int | None = None,
     ) -> Locations[Face]:
-        """Return country and region by user, in two bytes; see `shardkit.structures.packed.locations`."""
-        return Locations(self._driver, component, name, shard_size)
+        """Return country and region by user, in two bytes; see `shardkit.structures.Locations`."""
+        return Locations(self._driver, component, name, part_size)
 
     def ip_to_city(self, name: str = "ip2city", *, component: str = "geo") -> IpToCity[Face]:
         """Return what finds the cities of IP addresses; see `shardkit.geo.ip_to_city`."""
@@ -370,7 +370,7 @@ class Catalogue(Generic[Face]):
         members: type[Any] = str,
         one_key: bool = False,
     ) -> ScoreRanges[Face, Any]:
-        """Return what reads ZSETs on many shards as one; see `shardkit.structures.sorted_set.merged_ranges`."""
+        """Return what reads ZSETs on many shards as one; see `shardkit.structures.ScoreRanges`."""
         return ScoreRanges(self._driver, component, name, shards, members, one_key)
 
     def search(
@@ -385,7 +385,7 @@ class Catalogue(Generic[Face]):
     ) -> SearchIndex[Face]:
         """Return an index of documents; see `shardkit.search.index.SearchIndex`.
 
-        Its further parameters are those of `shardkit.search.model.schema.Schema`. The component is by
+        Its further parameters are those of `shardkit.search.Schema`. The component is by
         default called as the index.
         """
         schema = Schema(name, shards, **parameters)
@@ -403,13 +403,13 @@ class Catalogue(Generic[Face]):
         averages_ttl: float = AVERAGES_TTL,
         new_id: Callable[[], str] | None = None,
     ) -> Ads[Face]:
-        """Return ads, chosen by place and text; see `shardkit.ads.ads.Ads`."""
+        """Return ads, chosen by place and text; see `shardkit.ads.Ads`."""
         return Ads(self._driver, component, name, shards, analyzer, averages_ttl, new_id)
 
-    def jobs(
+    def job_search(
         self, name: str = "jobs", *, component: str, shards: int = 1, measure: str = "skills"
     ) -> JobSearch[Face]:
-        """Return jobs by the skills that they require; see `shardkit.job_search.job_search.JobSearch`."""
+        """Return jobs by the skills that they require; see `shardkit.job_search.JobSearch`."""
         return JobSearch(self._driver, component, name, shards, measure)
 
     def queues(
@@ -423,7 +423,7 @@ class Catalogue(Generic[Face]):
         now: Callable[[], float] | None = None,
         new_id: Callable[[], str] | None = None,
     ) -> TaskQueues[Face]:
-        """Return task queues; see `shardkit.queues.task_queues.TaskQueues`."""
+        """Return task queues; see `shardkit.queues.TaskQueues`."""
         return TaskQueues(
             self._driver, component, name, attempts, retry_delay, longest_retry_delay, now, new_id
         )
@@ -438,7 +438,7 @@ class Catalogue(Generic[Face]):
         followers: str | None = None,
         **parameters: Any,
     ) -> SocialNetwork[Face]:
-        """Return a social network; see `shardkit.social.network.SocialNetwork`.
+        """Return a social network; see `shardkit.social.SocialNetwork`.
 
         Args:
             name: its name, part of every key.

@@ -34,6 +34,29 @@ from collections.abc import Sequence
 from typing import Any
 from unicodedata import combining, east_asian_width
 
+__all__ = [
+    "ClosedError",
+    "CommandRefused",
+    "ConfigError",
+    "ConfigServerError",
+    "CrossShardError",
+    "InvalidArgumentError",
+    "InvalidEntryError",
+    "InvalidKeyError",
+    "LocalServerError",
+    "MissingEntryError",
+    "ParameterMismatchError",
+    "PushRefusedError",
+    "QuerySyntaxError",
+    "RoutingError",
+    "ShardCountError",
+    "ShardErrors",
+    "ShardFailure",
+    "ShardKitError",
+    "ShardUnavailable",
+    "StructureError",
+]
+
 
 class ShardKitError(Exception):
     """The root of the tree: ``message`` says what is wrong, ``remedy`` what to do."""

@@ -1,1 +1,6 @@
-"""Ads."""
+"""Ad targeting over shards, on the core of search."""
+
+from shardkit.ads.ads import Ads
+from shardkit.ads.records import Ad, Served
+
+__all__ = ["Ad", "Ads", "Served"]

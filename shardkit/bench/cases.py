@@ -91,7 +91,7 @@ def _hash(**options: Any) -> Callable[[Site, int], Any]:
 def _cities_in_parts(name: str, size: int, settings: Mapping[str, int]) -> Layout:
     return Layout(
         name,
-        _hash(shard_size=size),
+        _hash(part_size=size),
         load=lambda cities, page: cities.hset(mapping=_json_page(page)),
         get=lambda cities, entry: cities.hget(entry[0]),
         put=lambda cities, entry: cities.hset(entry[0], data.as_json(entry[1])),
@@ -102,7 +102,7 @@ def _cities_in_parts(name: str, size: int, settings: Mapping[str, int]) -> Layou
 def _cities_by_codec(codec: str) -> Layout:
     return Layout(
         f"parts of 128, codec={codec}",
-        _hash(shard_size=128, codec=codec),
+        _hash(part_size=128, codec=codec),
         load=lambda cities, page: cities.hset(mapping=dict(page)),
         get=lambda cities, entry: cities.hget(entry[0]),
         put=lambda cities, entry: cities.hset(*entry),
@@ -157,7 +157,7 @@ _STRINGS = Case(
         ),
         Layout(
             "fields of parts of 128",
-            _hash(shard_size=128),
+            _hash(part_size=128),
             load=lambda strings, page: strings.hset(mapping=dict(page)),
             get=lambda strings, entry: strings.hget(entry[0]),
             put=lambda strings, entry: strings.hset(*entry),
@@ -217,7 +217,7 @@ _IDS = Case(
             {"set-max-intset-entries": 4096},
             planned=True,
             members=int,
-            shard_size=4096,
+            part_size=4096,
         ),
     ],
 )
@@ -231,7 +231,7 @@ _TEXTS = Case(
     [
         _ONE_SET,
         _set_layout("parts that grow"),
-        _set_layout("parts of 128, planned", planned=True, shard_size=128),
+        _set_layout("parts of 128, planned", planned=True, part_size=128),
     ],
 )
 

@@ -129,7 +129,7 @@ class _BlockingRouter(_Router[K]):
         return iter([get(component, shard.number) for shard in component.all_shards()])
 
     def pipeline(self) -> ShardedPipeline:
-        """Return a pipeline for keys on any of the shards; see `shardkit.client_plane.pipelines`."""
+        """Return a pipeline for keys on any shard; see `shardkit.client_plane.pipelines`."""
         return ShardedPipeline(self._plane, self.component, self.shards)
 
     def scan_iter(

@@ -1,1 +1,7 @@
-"""Completion of names as they are typed: recent contacts, and address books of groups."""
+"""Names as they are typed: recent contacts and address books."""
+
+from shardkit.completion.address_book import AddressBook
+from shardkit.completion.contacts import RecentContacts
+from shardkit.completion.names import fold
+
+__all__ = ["AddressBook", "RecentContacts", "fold"]

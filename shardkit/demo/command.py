@@ -197,7 +197,7 @@ def _report(output: Output, log: AccessLog, counting: Counting, replayed: Replay
         log.damage,
         replayed,
         component,
-        counting.visitors.shard_size,
+        counting.visitors.part_size,
         days,
         shares,
         weights,

@@ -52,7 +52,7 @@ class Report:
         damage: why the log could not be read to its end; empty if it could.
         replayed: what became of its lines.
         component: where the visitors are.
-        shard_size: how many ids a part may have.
+        part_size: how many ids a part may have.
         days: what the servers have of each day.
         loads: how the shards share the visitors.
         weights: what the visitors weigh; None if that was not asked.
@@ -63,7 +63,7 @@ class Report:
     damage: str
     replayed: Replayed
     component: Component
-    shard_size: int
+    part_size: int
     days: Sequence[DayFigures]
     loads: Sequence[ShardLoad] = field(default=())
     weights: Weights | None = None
@@ -103,7 +103,7 @@ def show(output: Output, report: Report) -> None:
                 FAINT,
             )
     if report.weights is not None:
-        _table(output, _memory(report.weights, report.shard_size))
+        _table(output, _memory(report.weights, report.part_size))
         output.line(_measured(report.weights, len(report.days)), FAINT)
     if report.example is not None:
         _table(output, _place(output, report.component, report.example))
@@ -158,7 +158,7 @@ def _days(output: Output, report: Report) -> Grid:
 
 
 def _outgrown(report: Report, day: DayFigures) -> bool:
-    return day.visitors > day.parts * report.shard_size
+    return day.visitors > day.parts * report.part_size
 
 
 def _shards(output: Output, report: Report) -> Grid:
@@ -175,10 +175,10 @@ def _shards(output: Output, report: Report) -> Grid:
     return grid
 
 
-def _memory(weights: Weights, shard_size: int) -> Grid:
+def _memory(weights: Weights, part_size: int) -> Grid:
     grid = Grid.of("memory", number("bytes"), number("a visitor"), number("times"))
     for name, weight in (
-        (f"in parts of {shard_size} ids", weights.parts),
+        (f"in parts of {part_size} ids", weights.parts),
         ("one SET a day of the same ids", weights.plain),
         ("one SET a day of UUIDs as text", weights.text),
     ):

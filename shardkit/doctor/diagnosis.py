@@ -139,7 +139,7 @@ def _beyond(group: Group, tally: Tally, structure: Described | None) -> Iterator
     form = tally.form or ""
     for worst in tally.worst.values():
         excess = worst.excess
-        planned = structure.shard_size if structure else None
+        planned = structure.part_size if structure else None
         needed = _needed(form, excess, planned)
         yield _finding(
             group,
@@ -175,7 +175,7 @@ def _remedy(form: str, excess: Excess, needed: int | None, structure: Described 
 
 def _planned(seen: Examination, structure: Described) -> Iterator[Finding]:
     """Yield the limits that parts as large as planned will be beyond, where none is yet."""
-    form, size = structure.form, structure.shard_size
+    form, size = structure.form, structure.part_size
     group = Group(structure.component, structure.name, "")
     tally = seen.tallies.get(group, Tally())
     if form is None or size is None:

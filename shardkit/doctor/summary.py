@@ -42,9 +42,9 @@ class Described:
         return self.parameters["kind"]
 
     @property
-    def shard_size(self) -> int | None:
+    def part_size(self) -> int | None:
         """How many entries a part may have."""
-        text = self.parameters.get("shard_size", "")
+        text = self.parameters.get("part_size", "")
         return int(text) if text.isdigit() else None
 
     @property

@@ -156,13 +156,13 @@ def form_of(name: str) -> Form:
 
 
 def recommend(
-    form: str, shard_size: int, longest: int | None = None, limits: Limits | None = None
+    form: str, part_size: int, longest: int | None = None, limits: Limits | None = None
 ) -> dict[str, int]:
     """Return the settings with which parts stay compact: never lower ones than there are.
 
     Args:
         form: the name of a form.
-        shard_size: how many entries a part may have.
+        part_size: how many entries a part may have.
         longest: how many bytes the longest field, member or value has; None if nobody knows.
         limits: those of the server, for their names and values; None for a new server's defaults.
 
@@ -179,7 +179,7 @@ def recommend(
         limits = Limits({names[0]: str(value) for names, value in usual if names})
     found: dict[str, int] = {}
     for limit, needed in (
-        (limits.entries(wanted), shard_size),
+        (limits.entries(wanted), part_size),
         (limits.longest(wanted), longest),
     ):
         if limit is not None and needed is not None:
@@ -317,7 +317,7 @@ def read_limits(reply: Reply) -> Limits | None:
     return limits if limits.settings else None
 
 
-def warn_if_not_compact(to: To, key: Key, form: str, shard_size: int, name: str) -> Operation[None]:
+def warn_if_not_compact(to: To, key: Key, form: str, part_size: int, name: str) -> Operation[None]:
     """Log a warning when parts as large as planned are not compact where a key lives.
 
     Structures do so once, when they are opened to be written to. A server that does not tell its
@@ -327,7 +327,7 @@ def warn_if_not_compact(to: To, key: Key, form: str, shard_size: int, name: str)
         to: the structure's component.
         key: the key of its first part.
         form: the parts' form: ``hash``, ``zset``, ``intset``, ``set`` or ``list``.
-        shard_size: how many entries a part may have.
+        part_size: how many entries a part may have.
         name: the structure's name.
 
     Raises:
@@ -337,12 +337,12 @@ def warn_if_not_compact(to: To, key: Key, form: str, shard_size: int, name: str)
     """
     wanted = form_of(form)
     limits = yield from limits_at(to, key)
-    for excess in beyond(wanted, shard_size, None, limits):
+    for excess in beyond(wanted, part_size, None, limits):
         logger.warning(
             "%s: parts of up to %d %ss are not compact: the server's %s is %d; "
-            "raise it, or make it with a smaller shard_size",
+            "raise it, or make it with a smaller part_size",
             name,
-            shard_size,
+            part_size,
             wanted.entry,
             excess.setting,
             excess.limit,

@@ -1,1 +1,25 @@
-"""IP to city: which city an address is in, over one server or many, and in this process."""
+"""IP to city over shards: ranges in blocks, switched atomically, with a copy in the process."""
+
+from shardkit.geo.city_totals import CityTotals
+from shardkit.geo.ip_to_city import Imported, IpToCity
+from shardkit.geo.local_copy import LocalCities
+from shardkit.geo.log_tally import Tally
+from shardkit.geo.models import City, Range, Skipped
+from shardkit.geo.readers import csv_cities, csv_ranges, geolite2, geolite_legacy, jsonl, mmdb
+
+__all__ = [
+    "City",
+    "CityTotals",
+    "Imported",
+    "IpToCity",
+    "LocalCities",
+    "Range",
+    "Skipped",
+    "Tally",
+    "csv_cities",
+    "csv_ranges",
+    "geolite2",
+    "geolite_legacy",
+    "jsonl",
+    "mmdb",
+]

@@ -7,7 +7,7 @@
     daily:city:{2015-05-17}       ZSET  ["Munich","Bavaria","Germany"]                120
     daily:done:{2015-05-17}       SET   access-1.log, access-2.log
 
-Lines are counted where they are read (`shardkit.geo.log_tally`), and what is sent is their totals. They
+Lines are counted where they are read (`shardkit.geo.Tally`), and what is sent is their totals. They
 are increments, so that several files have the same day; and the script that adds them also writes
 down that the file is done, so that whatever fails, it can be added again. What is added is first
 written beside, in portions: a script takes no more arguments than is good for the server.

@@ -68,7 +68,7 @@ ALL_AT_ONCE: Final = 1_000
 
 
 class JobSearch(InParts[Face]):
-    """Jobs by the skills that they require. Made by ``kit.jobs``.
+    """Jobs by the skills that they require. Made by ``kit.job_search``.
 
     Args:
         driver: what runs its operations.

@@ -1,1 +1,57 @@
-"""Operations."""
+"""Operations: structures written once as pure steps, run blocking or awaiting. For your own too."""
+
+from shardkit.operations.commands import (
+    Batch,
+    Call,
+    Coalesced,
+    Columns,
+    Command,
+    Locate,
+    Partial,
+    Pause,
+    Replies,
+    Script,
+    Shard,
+    ShardOf,
+    Transaction,
+)
+from shardkit.operations.operation import (
+    Awaiting,
+    Blocking,
+    Deferred,
+    Face,
+    Operation,
+    Page,
+    Stream,
+    Structure,
+    operation,
+    pages,
+    stream,
+)
+
+__all__ = [
+    "Awaiting",
+    "Batch",
+    "Blocking",
+    "Call",
+    "Coalesced",
+    "Columns",
+    "Command",
+    "Deferred",
+    "Face",
+    "Locate",
+    "Operation",
+    "Page",
+    "Partial",
+    "Pause",
+    "Replies",
+    "Script",
+    "Shard",
+    "ShardOf",
+    "Stream",
+    "Structure",
+    "Transaction",
+    "operation",
+    "pages",
+    "stream",
+]

@@ -132,7 +132,7 @@ class Coalesced(list["Command | Transaction"]):
     """A batch in which neighbours may be joined: GETs to MGET, SETs to MSET, HGETs to HMGET.
 
     For keys that the caller owns: a GET of a key of another type answers None in place of
-    WRONGTYPE. Everything else is as with a plain list; see `shardkit.transport.coalescing`. Commands
+    WRONGTYPE. Everything else is as with a list; see `shardkit.transport.coalescing`. Commands
     that are alike are better given as `Columns`, which can be coalesced too.
     """
 

@@ -1,1 +1,8 @@
-"""Task queues: first in first out, priorities, delayed tasks, leases, dead letters, and workers."""
+"""Task queues over shards: waiting, delayed, leased and dead tasks, and workers."""
+
+from shardkit.queues.async_worker import AsyncWorker
+from shardkit.queues.task_codec import DeadTask, NewTask, Task
+from shardkit.queues.task_queues import TaskQueues, delayed_first
+from shardkit.queues.worker import Worker
+
+__all__ = ["AsyncWorker", "DeadTask", "NewTask", "Task", "TaskQueues", "Worker", "delayed_first"]

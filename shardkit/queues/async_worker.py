@@ -47,7 +47,7 @@ class AsyncWorker(AnyWorker[Awaiting]):
 
     Args:
         tasks: the queues, as an async kit's ``kit.queues`` makes them.
-        queues: see `shardkit.queues.worker.Worker`.
+        queues: see `shardkit.queues.Worker`.
         callbacks: likewise; coroutine functions, or functions, which are called in threads.
         concurrency: how many tasks are worked on at a time.
         lease: likewise.

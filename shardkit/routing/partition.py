@@ -1,15 +1,15 @@
 """Partition: from a member or field to a part of one structure.
 
-A structure of about ``total`` members is kept in parts of about ``shard_size``, so that each part
+A structure of about ``total`` members is kept in parts of about ``part_size``, so that each part
 keeps its compact encoding. Twice as many parts as the total needs are planned, so that parts are
 half full on average and few outgrow their size.
 
 =================== ==========================================================================
 name                part of a member
 =================== ==========================================================================
-``crc32``           CRC-32 of the member's text, modulo ``2 * total // shard_size``: for members in
+``crc32``           CRC-32 of the member's text, modulo ``2 * total // part_size``: for members in
                     no order, also numeric ones.
-``digits``          a member of ASCII digits goes to part ``int(member) // shard_size``, so that
+``digits``          a member of ASCII digits goes to part ``int(member) // part_size``, so that
                     neighbouring ids share a part; any other as by ``crc32``.
 ``redis-in-action`` CRC-32 of ``x`` and the member, modulo the same: the rule of that book's
                     published sharded SET.
@@ -31,30 +31,30 @@ Partition: TypeAlias = Callable[[Key], int]
 NAMES = ("crc32", "digits", "redis-in-action")
 
 
-def part_count(total: int, shard_size: int) -> int:
+def part_count(total: int, part_size: int) -> int:
     """Return how many parts hashed members are spread over.
 
     Raises:
-        InvalidArgumentError: total or shard_size is not a positive integer.
+        InvalidArgumentError: total or part_size is not a positive integer.
     """
-    for name, value in (("total", total), ("shard_size", shard_size)):
+    for name, value in (("total", total), ("part_size", part_size)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise InvalidArgumentError(f"{name}={value!r}", "give a positive integer")
-    return max(1, 2 * total // shard_size)
+    return max(1, 2 * total // part_size)
 
 
-def partition(name: str, total: int, shard_size: int) -> Partition:
+def partition(name: str, total: int, part_size: int) -> Partition:
     """Return the function from a member to the number of its part.
 
     Args:
         name: a name from the table above.
         total: about how many members the structure will have.
-        shard_size: how many members a part may have.
+        part_size: how many members a part may have.
 
     Raises:
         InvalidArgumentError: an argument is out of range.
     """
-    count = part_count(total, shard_size)
+    count = part_count(total, part_size)
     if name == "crc32":
         return lambda member: crc32(key_bytes(member)) % count
     if name == "redis-in-action":
@@ -64,7 +64,7 @@ def partition(name: str, total: int, shard_size: int) -> Partition:
         def part(member: Key) -> int:
             data = key_bytes(member)
             if data.isdigit() and len(data) <= 4300:  # Python's limit for reading an integer
-                return int(data) // shard_size
+                return int(data) // part_size
             return crc32(data) % count
 
         return part

@@ -1,1 +1,56 @@
-"""Search over shards: an index of documents spread over servers, every query sent to all."""
+"""Full-text search over shards: documents whole on one shard, queries sent to all."""
+
+from shardkit.search.files.adapt import fitted
+from shardkit.search.files.readers import FileDocument
+from shardkit.search.index import SearchIndex
+from shardkit.search.model.documents import Document
+from shardkit.search.model.results import Hit, Results
+from shardkit.search.model.schema import Schema
+from shardkit.search.query.analysis import analysed
+from shardkit.search.query.parser import parse, show
+from shardkit.search.query.tree import (
+    AllOf,
+    AnyOf,
+    Equal,
+    Everything,
+    Node,
+    Not,
+    Nothing,
+    Phrase,
+    Prefix,
+    Range,
+    Word,
+)
+from shardkit.search.snippets import snippet
+from shardkit.search.text.analyzer import Analyzer
+from shardkit.search.text.tokenizers import English, Token, Tokenizer, Unicode
+
+__all__ = [
+    "AllOf",
+    "Analyzer",
+    "AnyOf",
+    "Document",
+    "English",
+    "Equal",
+    "Everything",
+    "FileDocument",
+    "Hit",
+    "Node",
+    "Not",
+    "Nothing",
+    "Phrase",
+    "Prefix",
+    "Range",
+    "Results",
+    "Schema",
+    "SearchIndex",
+    "Token",
+    "Tokenizer",
+    "Unicode",
+    "Word",
+    "analysed",
+    "fitted",
+    "parse",
+    "show",
+    "snippet",
+]

@@ -94,7 +94,7 @@ class Searching(Structure[Face]):
         """Find documents.
 
         Args:
-            query: a query, see `shardkit.search.query.parser`, or a tree of `shardkit.search.query.tree`.
+            query: a query, see `shardkit.search.parse`, or a tree of nodes such as `AllOf`.
             sort: ``"relevance"``, the best first; an attribute, with ``-`` before it the highest
                 first; or weights by name, of attributes that are numbers and of ``relevance``: the
                 sum of weight x value, the highest first. Documents with equal values are in the

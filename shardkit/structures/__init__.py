@@ -1,1 +1,42 @@
-"""Memory-dense structures over one server or many."""
+"""Memory-dense structures over shards: kept in small parts that stay compact.
+
+A kit makes them: ``kit.set(…)``, ``kit.hash(…)``, and so on.
+"""
+
+from shardkit.structures.codecs import Codec, Compressed, Tokens, Zstd, codec
+from shardkit.structures.hash.sharded_hash import ShardedHash
+from shardkit.structures.hash.strings import ShardedStrings
+from shardkit.structures.list.sharded_list import ShardedList
+from shardkit.structures.packed.field_types import Choice, Degrees, Fixed, Float, Signed, Unsigned
+from shardkit.structures.packed.locations import LocationCounts, Locations
+from shardkit.structures.packed.records import PackedRecords
+from shardkit.structures.set.sharded_set import ShardedSet
+from shardkit.structures.sorted_set.merged_ranges import ScoreRanges, part_key, range_over
+from shardkit.structures.sorted_set.sharded_sorted_set import ShardedSortedSet
+from shardkit.structures.unique.visitors import UniqueVisitors
+
+__all__ = [
+    "Choice",
+    "Codec",
+    "Compressed",
+    "Degrees",
+    "Fixed",
+    "Float",
+    "LocationCounts",
+    "Locations",
+    "PackedRecords",
+    "ScoreRanges",
+    "ShardedHash",
+    "ShardedList",
+    "ShardedSet",
+    "ShardedSortedSet",
+    "ShardedStrings",
+    "Signed",
+    "Tokens",
+    "UniqueVisitors",
+    "Unsigned",
+    "Zstd",
+    "codec",
+    "part_key",
+    "range_over",
+]

@@ -1,4 +1,19 @@
 """For users' own tests: a pytest plugin, and the servers of a shard map in memory.
 
-Nothing is imported here: every pytest run loads the plugin.
+What it exports is imported when it is asked for, as every pytest run loads the plugin.
 """
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shardkit.testing.memory import MemoryServers
+
+__all__ = ["MemoryServers"]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "MemoryServers":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from shardkit.testing.memory import MemoryServers
+
+    return MemoryServers

@@ -7,7 +7,7 @@
         servers.server_of("unique", 3).down()
         ...
 
-`shardkit.transport.fake_servers` says what the servers can and cannot do. pytest users have fixtures for
+`transport.fake_servers` says what the servers can and cannot do. pytest users have fixtures for
 this; see `shardkit.testing.plugin`.
 """
 

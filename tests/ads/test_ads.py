@@ -362,7 +362,7 @@ def test_other_parameters_are_refused(kit: ShardKit) -> None:
     with pytest.raises(ParameterMismatchError, match="shards is '2', not '1'"):
         kit.ads(component="one").record_click("t", "a")
     with pytest.raises(ParameterMismatchError, match="kind is 'ads'"):
-        kit.jobs("ads", component="one", shards=2).find([])
+        kit.job_search("ads", component="one", shards=2).find([])
     with pytest.raises(ShardCountError):
         kit.ads(component="few", shards=3).target(BERLIN)
     with pytest.raises(InvalidArgumentError, match="averages_ttl=-1"):

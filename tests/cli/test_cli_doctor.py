@@ -76,9 +76,9 @@ def ward(pair: list[LocalServer], tmp_path: Path) -> Iterator[Ward]:
                 client.config_set(name, before[name])
 
 
-def fill(ward: Ward, name: str, total: int, shard_size: int, members: int) -> Any:
+def fill(ward: Ward, name: str, total: int, part_size: int, members: int) -> Any:
     random = Random(name)
-    ids = ward.kit.set(name, component="geo", total=total, shard_size=shard_size, members=int)
+    ids = ward.kit.set(name, component="geo", total=total, part_size=part_size, members=int)
     ids.sadd_many(random.getrandbits(60) for _ in range(members))
     return ids
 
@@ -241,7 +241,7 @@ def test_parts_that_outgrew_their_size_are_no_reason_for_a_higher_limit(
 def test_text_in_sets_is_found_where_the_server_has_no_form_for_it(
     read_json: ReadJson, ward: Ward
 ) -> None:
-    names = ward.kit.set("names", component="geo", total=1000, shard_size=100)
+    names = ward.kit.set("names", component="geo", total=1000, part_size=100)
     names.sadd_many(f"name {n}" for n in range(1000))
     has_form = bool(ward.settings("set-max-listpack-entries")[0])
     found = read_json("doctor", "-c", ward.path, code=0 if has_form else 1)
@@ -372,7 +372,7 @@ def test_a_cluster_is_examined_and_fixed_node_by_node() -> None:
     with LocalCluster() as cluster:
         text = json.dumps({"components": {"c": {"entry": dict(cluster.entry.fields)}}})
         with shardkit.connect(ShardMap.parse(text)) as kit:
-            ids = kit.set("ids", component="c", total=20_000, shard_size=1024, members=int)
+            ids = kit.set("ids", component="c", total=20_000, part_size=1024, members=int)
             ids.sadd_many(range(20_000))
             components = {"c": kit.component("c")}
             found = diagnose(examine(kit, components, None))
@@ -390,7 +390,7 @@ def test_a_master_that_sentinels_name_is_examined() -> None:
     with LocalSentinel() as sentinel:
         text = json.dumps({"components": {"s": {"entry": dict(sentinel.entry.fields)}}})
         with shardkit.connect(ShardMap.parse(text)) as kit:
-            ids = kit.set("ids", component="s", total=2_000, shard_size=1024, members=int)
+            ids = kit.set("ids", component="s", total=2_000, part_size=1024, members=int)
             ids.sadd_many(range(2_000))
             found = diagnose(examine(kit, {"s": kit.component("s")}))
             assert [report.tally.entries for report in found.structures] == [2_000]

@@ -71,7 +71,7 @@ def test_members_of_a_set_are_located_by_what_it_was_made_with(
 ) -> None:
     cli("config", "push", town_map)
     with shardkit.connect(town.shard_map) as kit:
-        ids = kit.set("ids", component="unique", total=10_000, members=int, shard_size=100)
+        ids = kit.set("ids", component="unique", total=10_000, members=int, part_size=100)
         ids.sadd(17, 18)
         found = read_json("locate", "unique", "--in", "ids", "17", "018", "19", "-c", town_url)
         assert [each["there"] for each in found] == [True, True, False]
@@ -94,9 +94,9 @@ def test_a_set_that_is_not_there_yet_is_described(
 ) -> None:
     words = ("locate", "unique", "--in", "ids", "17", "-c", town_map)
     assert "ids:meta is not there" in cli(*words).error()
-    [found] = read_json(*words, "--total", "1000", "--shard-size", "10", "--members", "int")
+    [found] = read_json(*words, "--total", "1000", "--part-size", "10", "--members", "int")
     with shardkit.connect(town.shard_map) as kit:
-        ids = kit.set("ids", component="unique", total=1000, shard_size=10, members=int)
+        ids = kit.set("ids", component="unique", total=1000, part_size=10, members=int)
         assert found["key"] == ids.key_of(17)
         assert found["there"] is False
         ids.sadd(17)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import importlib
 import inspect
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +22,27 @@ from shardkit import ShardMap
 from shardkit.local import LocalServers
 
 ROOT = Path(__file__).parents[2]
-PAGES = {
-    page.name: text
-    for page in sorted((ROOT / "docs").glob("*.md"))
-    if "  #> " in (text := page.read_text(encoding="utf-8"))
+DOCS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = {page.name: text for page in DOCS if "  #> " in (text := page.read_text(encoding="utf-8"))}
+# What users import from, and what is there. docs/architecture.md lists them.
+PUBLIC = {
+    module: list(importlib.import_module(module).__all__)
+    for module in (
+        "shardkit",
+        "shardkit.ads",
+        "shardkit.completion",
+        "shardkit.encodings",
+        "shardkit.errors",
+        "shardkit.geo",
+        "shardkit.job_search",
+        "shardkit.local",
+        "shardkit.operations",
+        "shardkit.queues",
+        "shardkit.search",
+        "shardkit.social",
+        "shardkit.structures",
+        "shardkit.testing",
+    )
 }
 
 
@@ -57,6 +76,37 @@ async def evaluate(page: str, statement: ast.stmt, names: dict[str, Any]) -> Any
     value = eval(code, names)
     # redis-py's awaiting client can be awaited as well, so only coroutines are.
     return await value if inspect.iscoroutine(value) else value
+
+
+def code_blocks(text: str) -> Iterator[str]:
+    """Iterate over the Python of a page's fenced blocks, indented ones too."""
+    for match in re.finditer(r"^( *)```python\n(.*?)^\1```", text, re.DOTALL | re.MULTILINE):
+        yield inspect.cleandoc("\n" + match[2])
+
+
+@pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)
+def test_examples_import_only_what_a_public_package_exports(path: Path) -> None:
+    for block in code_blocks(path.read_text(encoding="utf-8")):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.Import):
+                used = [(alias.name, None) for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                used = [(node.module or "", alias.name) for alias in node.names]
+            else:
+                continue
+            for module, name in used:
+                if module.split(".")[0] == "shardkit":
+                    assert module in PUBLIC, f"{path.name}: {module}"
+                    assert name is None or name in PUBLIC[module], f"{path.name}: {module}.{name}"
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_a_public_package_has_what_it_exports(module: str) -> None:
+    assert PUBLIC[module] == sorted(PUBLIC[module])
+    for name in PUBLIC[module]:
+        exported = getattr(importlib.import_module(module), name)
+        if inspect.isclass(exported) or inspect.isfunction(exported):
+            assert exported.__doc__, f"{module}.{name}"
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -209,7 +209,7 @@ def test_of_a_large_key_only_some_entries_are_read(own: Face, own_server: LocalS
 
 
 def test_keys_over_shards_are_looked_at_where_they_live(own: Face) -> None:
-    names = own.kit.set("names", component="own_shards", total=2000, shard_size=50, members=int)
+    names = own.kit.set("names", component="own_shards", total=2000, part_size=50, members=int)
     own.run(names.sadd_many(range(2000)))
     keys = [names.key_of(n) for n in range(2000)]
     found = seen_by_key(own, *set(keys), to="own_shards")
@@ -251,6 +251,6 @@ def test_the_warning_names_the_setting_and_both_numbers(
     first, second = caplog.messages
     assert first == (
         "cities: parts of up to 1024 fields are not compact: the server's "
-        "hash-max-listpack-entries is 512; raise it, or make it with a smaller shard_size"
+        "hash-max-listpack-entries is 512; raise it, or make it with a smaller part_size"
     )
     assert "hash-max-listpack-entries is 64" in second  # also when it is below the default

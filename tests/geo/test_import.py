@@ -18,6 +18,7 @@ from geo_helpers import BONN, LIMA, OSLO, ranges
 import shardkit
 from shardkit import ShardKit, ShardMap
 from shardkit.errors import InvalidArgumentError, ShardErrors, StructureError
+from shardkit.geo import block_store
 from shardkit.geo.ip_to_city import LEAST_GRACE, IpToCity
 from shardkit.geo.models import City, Item, Range
 from shardkit.geo.redis_in_action import redis_in_action

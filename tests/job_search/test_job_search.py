@@ -37,7 +37,7 @@ def ids(found: Any) -> list[str]:
 def test_a_candidate_finds_the_jobs_all_of_whose_requirements_are_met(
     face: Face, component: str
 ) -> None:
-    jobs = face.kit.jobs(component=component, shards=COMPONENTS[component])
+    jobs = face.kit.job_search(component=component, shards=COMPONENTS[component])
     assert face.run(jobs.index("web", ["Python", "SQL", "HTML"])) is True
     assert face.run(jobs.index_many([("data", ["python", "sql"]), ("ops", ["Linux"])])) == 2
     assert face.run(jobs.index("anybody", [])) is True
@@ -53,7 +53,7 @@ def test_a_candidate_finds_the_jobs_all_of_whose_requirements_are_met(
 
 
 def test_a_candidate_without_skills_finds_the_jobs_without_requirements(face: Face) -> None:
-    jobs = face.kit.jobs(component="few", shards=4)
+    jobs = face.kit.job_search(component="few", shards=4)
     assert ids(face.run(jobs.find([]))) == []
     face.run(jobs.index_many([("b", []), ("a", []), ("c", ["x"])]))
     found = face.run(jobs.find([]))
@@ -64,7 +64,7 @@ def test_a_candidate_without_skills_finds_the_jobs_without_requirements(face: Fa
 
 
 def test_a_job_posted_anew_loses_the_requirements_that_it_had(face: Face) -> None:
-    jobs = face.kit.jobs(component="few", shards=4)
+    jobs = face.kit.job_search(component="few", shards=4)
     face.run(jobs.index("job", ["a", "b"]))
     assert face.run(jobs.index("job", ["b", "c", "b"])) is False
     assert ids(face.run(jobs.find(["a", "b"]))) == []
@@ -80,7 +80,7 @@ def test_a_job_posted_anew_loses_the_requirements_that_it_had(face: Face) -> Non
 
 
 def test_of_a_job_given_twice_in_a_batch_the_last_counts(face: Face) -> None:
-    jobs = face.kit.jobs(component="few", shards=4)
+    jobs = face.kit.job_search(component="few", shards=4)
     assert face.run(jobs.index_many([("job", ["a"]), ("other", []), ("job", ["b"])])) == 2
     assert ids(face.run(jobs.find(["b"]))) == ["job", "other"]
     assert ids(face.run(jobs.find(["a"]))) == ["other"]
@@ -88,7 +88,7 @@ def test_of_a_job_given_twice_in_a_batch_the_last_counts(face: Face) -> None:
 
 
 def test_levels_are_met_by_the_same_level_and_above(face: Face) -> None:
-    jobs = face.kit.jobs(component="few", shards=4, measure="levels")
+    jobs = face.kit.job_search(component="few", shards=4, measure="levels")
     wanted = {"beginner": {"go": 0}, "able": {"go": 1}, "expert": {"go": 2, "sql": 1}}
     assert face.run(jobs.index_many(wanted.items())) == 3
     assert ids(face.run(jobs.find({"go": 0}))) == ["beginner"]
@@ -99,7 +99,7 @@ def test_levels_are_met_by_the_same_level_and_above(face: Face) -> None:
 
 
 def test_years_are_compared_to_the_hundredth(face: Face) -> None:
-    jobs = face.kit.jobs(component="few", shards=4, measure="years")
+    jobs = face.kit.job_search(component="few", shards=4, measure="years")
     face.run(jobs.index("senior", {"Go": 4.5, "SQL": 0}))
     assert ids(face.run(jobs.find({"go": 4.49, "sql": 1}))) == []
     assert ids(face.run(jobs.find({"go": 4.5, "sql": 0}))) == ["senior"]
@@ -109,7 +109,7 @@ def test_years_are_compared_to_the_hundredth(face: Face) -> None:
 
 
 def test_of_a_skill_given_twice_the_highest_counts(face: Face) -> None:
-    jobs = face.kit.jobs(component="one", measure="years")
+    jobs = face.kit.job_search(component="one", measure="years")
     face.run(jobs.index("job", {"Go": 1, "GO": 3}))
     assert face.run(jobs.get("job")) == {"go": 3}
     assert ids(face.run(jobs.find({"go": 2}))) == []
@@ -120,7 +120,7 @@ def test_of_a_skill_given_twice_the_highest_counts(face: Face) -> None:
 
 
 def test_pages_by_place_and_by_cursor_are_the_same(face: Face) -> None:
-    jobs = face.kit.jobs(component="many", shards=16)
+    jobs = face.kit.job_search(component="many", shards=16)
     face.run(jobs.index_many((f"{n:03}", ["a", "b", "c"][: n % 4]) for n in range(100)))
     everything = face.list(jobs.all(["a", "b", "c"]))
     expected = sorted((-(n % 4), f"{n:03}") for n in range(100))
@@ -141,7 +141,7 @@ def test_pages_by_place_and_by_cursor_are_the_same(face: Face) -> None:
 
 
 def test_a_cursor_goes_on_where_the_page_ended_although_that_job_is_gone(face: Face) -> None:
-    jobs = face.kit.jobs(component="few", shards=4)
+    jobs = face.kit.job_search(component="few", shards=4)
     face.run(jobs.index_many((f"{n}", ["a"]) for n in range(10)))
     found = face.run(jobs.find(["a"], num=4))
     face.run(jobs.remove_many(["3", "4"]))
@@ -149,7 +149,7 @@ def test_a_cursor_goes_on_where_the_page_ended_although_that_job_is_gone(face: F
 
 
 def test_cursors_of_something_else_are_refused(kit: ShardKit) -> None:
-    jobs = kit.jobs(component="few", shards=4)
+    jobs = kit.job_search(component="few", shards=4)
     jobs.index_many((f"{n}", ["a"]) for n in range(10))
     cursor = jobs.find(["a"], num=4).cursor
     with pytest.raises(InvalidArgumentError, match="after is of other skills"):
@@ -186,7 +186,7 @@ def test_cursors_of_something_else_are_refused(kit: ShardKit) -> None:
 def test_what_is_no_skill_is_refused_before_anything_is_written(
     kit: ShardKit, measure: str, skills: Any, said: str
 ) -> None:
-    jobs = kit.jobs(component="few", shards=4, measure=measure)
+    jobs = kit.job_search(component="few", shards=4, measure=measure)
     with pytest.raises(InvalidArgumentError, match=said):
         jobs.index("job", skills)
     with pytest.raises(InvalidArgumentError, match="jobs: candidate: "):
@@ -197,28 +197,28 @@ def test_what_is_no_skill_is_refused_before_anything_is_written(
 
 
 def test_other_parameters_are_refused(kit: ShardKit) -> None:
-    kit.jobs(component="one", shards=2).index("job", ["a"])
+    kit.job_search(component="one", shards=2).index("job", ["a"])
     with pytest.raises(ParameterMismatchError, match="measure is 'skills', not 'levels'"):
-        kit.jobs(component="one", shards=2, measure="levels").find({"a": 1})
+        kit.job_search(component="one", shards=2, measure="levels").find({"a": 1})
     with pytest.raises(ParameterMismatchError, match="shards is '2', not '1'"):
-        kit.jobs(component="one").index("job", ["a"])
+        kit.job_search(component="one").index("job", ["a"])
     with pytest.raises(ShardCountError):
-        kit.jobs(component="few", shards=3).find([])
+        kit.job_search(component="few", shards=3).find([])
     with pytest.raises(InvalidArgumentError, match="measure='miles'"):
-        kit.jobs(component="one", measure="miles")
+        kit.job_search(component="one", measure="miles")
     with pytest.raises(InvalidArgumentError, match="leave out braces"):
-        kit.jobs("a{b}", component="one")
+        kit.job_search("a{b}", component="one")
     with pytest.raises(InvalidArgumentError, match="document id ''"):
-        kit.jobs(component="one", shards=2).index("", ["a"])
+        kit.job_search(component="one", shards=2).index("", ["a"])
     with pytest.raises(InvalidArgumentError, match="give a list of ids"):
-        kit.jobs(component="one", shards=2).remove_many("job")
+        kit.job_search(component="one", shards=2).remove_many("job")
 
 
 # ---- where it is
 
 
 def test_a_search_is_one_exchange_and_all_keys_of_a_part_have_its_tag(kit: ShardKit) -> None:
-    jobs = kit.jobs(component="few", shards=4)
+    jobs = kit.job_search(component="few", shards=4)
     jobs.index_many((f"{n}", ["a", f"s{n}"]) for n in range(50))
     steps = jobs.deferred.find(["a", "s1", "s2"])
     batch = next(steps)
@@ -236,7 +236,7 @@ def _sent(batch: Any) -> Any:
 
 
 def test_nothing_is_left_of_jobs_that_were_removed_but_their_words(kit: ShardKit) -> None:
-    jobs = kit.jobs(component="one")
+    jobs = kit.job_search(component="one")
     jobs.index_many((f"{n}", ["a", "b"][: n % 3]) for n in range(300))
     assert jobs.remove_many(f"{n}" for n in range(300)) == 300
     left = {key.removeprefix("{jobs:0}:")[:2] for key in keys_of(kit, "one")} - {"jo"}
@@ -250,7 +250,7 @@ def test_without_a_server_its_jobs_are_missing_and_marked_so() -> None:
         shards = [{"port": a.port}, {"port": b.port}]
         entries = {"components": {"jobs": {"shards": shards}}}
         with shardkit.connect(ShardMap.parse(json.dumps(entries))) as kit:
-            jobs = kit.jobs(component="jobs", shards=2)
+            jobs = kit.job_search(component="jobs", shards=2)
             jobs.index_many((f"{n}", ["a"]) for n in range(40))
             b.stop()
             with pytest.raises(ShardErrors, match="jobs:1"):
@@ -264,7 +264,7 @@ def test_without_a_server_its_jobs_are_missing_and_marked_so() -> None:
 @pytest.mark.parametrize("kind", ["blocking", "awaiting"])
 def test_jobs_on_a_cluster(kind: str, job_cluster: ShardMap) -> None:
     with faced(kind, job_cluster) as face:
-        jobs = face.kit.jobs(kind, component="cluster", shards=3, measure="years")
+        jobs = face.kit.job_search(kind, component="cluster", shards=3, measure="years")
         new = face.run(jobs.index_many((f"{n}", {"a": n / 10}) for n in range(40)))
         assert new == 40
         assert ids(face.run(jobs.find({"a": 0.35}))) == ["0", "1", "2", "3"]

@@ -26,6 +26,7 @@ from shardkit.errors import ShardErrors
 from shardkit.local import LocalServer
 from shardkit.operations.commands import Batch, Command, Pause, Replies
 from shardkit.operations.drivers import AwaitingDriver
+from shardkit.queues import claim
 from shardkit.queues.base import Counts
 from shardkit.queues.task_codec import NewTask
 from shardkit.queues.task_queues import TaskQueues

@@ -18,22 +18,22 @@ members = st.one_of(st.text(), st.binary(), st.integers())
 @given(sizes, sizes)
 @example(1, 2**40)
 @example(100, 512)
-def test_there_is_at_least_one_part(total: int, shard_size: int) -> None:
-    assert part_count(total, shard_size) == max(1, 2 * total // shard_size)
+def test_there_is_at_least_one_part(total: int, part_size: int) -> None:
+    assert part_count(total, part_size) == max(1, 2 * total // part_size)
 
 
 @given(st.sampled_from(["crc32", "redis-in-action"]), sizes, sizes, members)
 def test_a_hashed_member_has_a_part_that_is_planned(
-    name: str, total: int, shard_size: int, member: str | bytes | int
+    name: str, total: int, part_size: int, member: str | bytes | int
 ) -> None:
-    assert 0 <= partition(name, total, shard_size)(member) < part_count(total, shard_size)
+    assert 0 <= partition(name, total, part_size)(member) < part_count(total, part_size)
 
 
 @given(st.sampled_from(NAMES), sizes, sizes, st.integers())
 def test_an_integer_its_digits_and_their_bytes_have_one_part(
-    name: str, total: int, shard_size: int, member: int
+    name: str, total: int, part_size: int, member: int
 ) -> None:
-    part = partition(name, total, shard_size)
+    part = partition(name, total, part_size)
     assert part(member) == part(str(member)) == part(str(member).encode())
 
 
@@ -44,8 +44,8 @@ def test_text_and_its_bytes_have_one_part(name: str, member: str) -> None:
 
 
 @given(st.integers(0, 2**70), sizes)
-def test_neighbouring_ids_share_a_part(member: int, shard_size: int) -> None:
-    assert partition("digits", 1, shard_size)(member) == member // shard_size
+def test_neighbouring_ids_share_a_part(member: int, part_size: int) -> None:
+    assert partition("digits", 1, part_size)(member) == member // part_size
 
 
 @pytest.mark.parametrize("member", [-5, "-5", "²", "\u0661", "1 ", "", "1.0", "4a", b"\xff"])
@@ -75,7 +75,7 @@ def test_a_hash_tag_does_not_keep_members_together() -> None:
 def test_totals_and_sizes_that_are_no_positive_integers_are_refused(value: object) -> None:
     with pytest.raises(InvalidArgumentError, match="total="):
         part_count(value, 1)  # type: ignore[arg-type]
-    with pytest.raises(InvalidArgumentError, match="shard_size="):
+    with pytest.raises(InvalidArgumentError, match="part_size="):
         partition("crc32", 1, value)  # type: ignore[arg-type]
 
 

@@ -152,7 +152,7 @@ def test_pairs_are_placed_as_on_the_page() -> None:
 def test_members_are_partitioned_as_on_the_page() -> None:
     for row in vectors("parts"):
         for name in PARTITIONS:
-            part = partition(name, int(row["total"]), int(row["shard_size"]))
+            part = partition(name, int(row["total"]), int(row["part_size"]))
             assert part(value(row["member"])) == int(row[name]), (row, name)
 
 

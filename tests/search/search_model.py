@@ -2,7 +2,7 @@
 
 Definitions, for those who compare an index with it:
 
-* A document matches by `shardkit.search.query.tree`, after `analysed`. A phrase stands within one field,
+* A document matches by `search.query.tree`, after `analysed`. A phrase stands within one field,
   its words one after another once stop words are gone.
 * A field says where a word has to be; the score and the word's rarity count it in all fields.
 * score = sum over the query's words of idf x impact byte (`shardkit.search.text.bm25`): a `Phrase`

@@ -37,7 +37,7 @@ def on_cluster(request: pytest.FixtureRequest, cluster_map: ShardMap) -> Iterato
 
 def test_a_set_over_a_cluster(on_cluster: Face) -> None:
     face = on_cluster
-    plan: dict[str, Any] = {"total": 1000, "shard_size": 50, "members": int}
+    plan: dict[str, Any] = {"total": 1000, "part_size": 50, "members": int}
     a, b = (face.kit.set(name, component="cluster", **plan) for name in "ab")
     near = face.kit.set("{near}:1", component="cluster", **plan)
     nearer = face.kit.set("{near}:2", component="cluster", **plan)
@@ -63,7 +63,7 @@ def test_a_set_over_a_cluster(on_cluster: Face) -> None:
 
 def test_unique_visitors_over_a_cluster(on_cluster: Face) -> None:
     face, day = on_cluster, date(2015, 5, 17)
-    visitors = face.kit.unique_visitors(component="cluster", first_day=1000, shard_size=50)
+    visitors = face.kit.unique_visitors(component="cluster", first_day=1000, part_size=50)
     assert face.run(visitors.visit_many(sessions(700), day)) == 700
     assert face.run(visitors.visit(sessions(1)[0], day)) is False
     assert face.run(visitors.visit("f" * 32, day)) is True
@@ -74,7 +74,7 @@ def test_unique_visitors_over_a_cluster(on_cluster: Face) -> None:
 
 def test_a_set_that_sizes_itself_over_a_cluster(on_cluster: Face) -> None:
     face = on_cluster
-    plan: dict[str, Any] = {"shard_size": 32, "groups": 8, "members": int}
+    plan: dict[str, Any] = {"part_size": 32, "groups": 8, "members": int}
     a, b = (face.kit.set(name, component="cluster", **plan) for name in "ab")
     assert face.run(a.sadd_many(range(3000))) == 3000
     assert face.run(b.sadd_many(range(2000, 2500))) == 500
@@ -88,7 +88,7 @@ def test_a_set_that_sizes_itself_over_a_cluster(on_cluster: Face) -> None:
 
 def test_a_hash_over_a_cluster(on_cluster: Face) -> None:
     face = on_cluster
-    cities = face.kit.hash("cities", component="cluster", shard_size=32, groups=8)
+    cities = face.kit.hash("cities", component="cluster", part_size=32, groups=8)
     mapping = {n: f"city {n}" for n in range(1000)} | {f"t{n}": f"town {n}" for n in range(1000)}
     assert face.run(cities.hset(mapping=mapping)) == 2000
     assert face.run(cities.hmget(7, "t7", "x")) == [b"city 7", b"town 7", None]

@@ -302,7 +302,7 @@ async def check_structures(face: Face, component: str) -> None:
     async def value(found: Any) -> Any:
         return found if face.blocks else await found
 
-    words = face.kit.set("words", component=component, total=2000, shard_size=100)
+    words = face.kit.set("words", component=component, total=2000, part_size=100)
     assert await value(words.sadd("a", "b", "ü")) == 3
     assert await value(words.sadd("a", "c")) == 1
     assert await value(words.smismember("a", "z", "ü")) == [True, False, True]
@@ -310,7 +310,7 @@ async def check_structures(face: Face, component: str) -> None:
     listed = list(found) if face.blocks else [member async for member in found]
     assert sorted(listed) == ["a", "b", "c", "ü"]
     assert await value(words.scard()) == 4
-    numbers = face.kit.set("numbers", component=component, total=2000, shard_size=100, members=int)
+    numbers = face.kit.set("numbers", component=component, total=2000, part_size=100, members=int)
     assert await value(numbers.sadd_many(range(500))) == 500
     assert await value(numbers.sismember(499)) is True
     visitors = face.kit.unique_visitors(component=component)

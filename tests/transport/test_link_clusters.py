@@ -104,11 +104,11 @@ async def test_locate_says_slots(slots: Face) -> None:
 
 
 async def test_structures_work_on_a_cluster(slots: Face) -> None:
-    ids = slots.kit.set("ids", component="data", total=5_000, shard_size=128, members=int)
+    ids = slots.kit.set("ids", component="data", total=5_000, part_size=128, members=int)
     assert await value(slots, ids.sadd_many(range(2_000))) == 2_000
     assert await value(slots, ids.scard()) == 2_000
     assert await value(slots, ids.smismember(5, 5_000)) == [True, False]
-    other = slots.kit.set("other", component="data", total=5_000, shard_size=128, members=int)
+    other = slots.kit.set("other", component="data", total=5_000, part_size=128, members=int)
     assert await value(slots, other.sadd_many(range(1_000, 3_000))) == 2_000
     assert len(await listed(slots, ids.sinter(other))) == 1_000
     assert await value(slots, ids.sinterstore(ids, other)) == 1_000

@@ -445,7 +445,7 @@ async def asearching(kit: AsyncShardKit) -> None:
 
 
 def ads_and_jobs(kit: ShardKit) -> None:
-    jobs = kit.jobs(component="c", shards=4, measure="years")
+    jobs = kit.job_search(component="c", shards=4, measure="years")
     assert_type(jobs, JobSearch[Blocking])
     assert_type(jobs.index("7", {"go": 1.5}), bool)
     assert_type(jobs.index_many([("7", ["go"]), ("8", [])]), int)
@@ -464,7 +464,7 @@ def ads_and_jobs(kit: ShardKit) -> None:
 
 
 async def aads_and_jobs(kit: AsyncShardKit) -> None:
-    jobs = kit.jobs(component="c")
+    jobs = kit.job_search(component="c")
     assert_type(await jobs.find([]), Results)
     assert_type([hit async for hit in jobs.all([])], list[Hit])
     assert_type(await kit.ads(component="c").record_click("t", "7", action=True), bool)

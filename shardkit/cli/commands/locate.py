@@ -22,7 +22,7 @@ from shardkit.errors import (
 )
 from shardkit.operations.commands import Command, Partial, Shard
 from shardkit.routing.keys import pair_key
-from shardkit.structures.set.sharded_set import DEFAULT_SHARD_SIZE, ShardedSet
+from shardkit.structures.set.sharded_set import DEFAULT_PART_SIZE, ShardedSet
 
 _MEMBERS: dict[str, type[Any]] = {"int": int, "str": str, "bytes": bytes}
 
@@ -73,10 +73,10 @@ class _Found:
     help="For a set that is not there yet: about how many members it will have.",
 )
 @click.option(
-    "--shard-size",
+    "--part-size",
     type=click.IntRange(min=1),
     metavar="N",
-    help=f"The same: how many members a part may have.  [default: {DEFAULT_SHARD_SIZE}]",
+    help=f"The same: how many members a part may have.  [default: {DEFAULT_PART_SIZE}]",
 )
 @click.option(
     "--members",
@@ -91,7 +91,7 @@ def locate(
     pairs: Sequence[tuple[str, str]],
     structure: str | None,
     total: int | None,
-    shard_size: int | None,
+    part_size: int | None,
     members: str | None,
     as_json: bool,
 ) -> int:
@@ -103,8 +103,8 @@ def locate(
     output = Output(as_json)
     if not keys and not pairs:
         raise click.UsageError("name a key, or a --pair")
-    if structure is None and (total or shard_size or members):
-        raise click.UsageError("--total, --shard-size and --members describe a set: say --in NAME")
+    if structure is None and (total or part_size or members):
+        raise click.UsageError("--total, --part-size and --members describe a set: say --in NAME")
     if structure is not None and pairs:
         raise click.UsageError("--pair places keys, and --in members: say one of them")
     with opened(where) as topology:
@@ -113,7 +113,7 @@ def locate(
             placed = [os.fsencode(key) for key in keys] + [pair_key(*pair) for pair in pairs]
             found = [_find(component, key) for key in placed]
         else:
-            asked = {"total": total, "shard_size": shard_size, "members": members}
+            asked = {"total": total, "part_size": part_size, "members": members}
             opened_set = _set(topology, component, structure, asked)
             found = _members(topology, component, opened_set, keys)
     if as_json:
@@ -164,9 +164,9 @@ def _set(
         if asked["total"] is None:
             raise StructureError(
                 f"{meta} is not there: nothing says how the members of {name!r} are spread",
-                "say --total, and --shard-size and --members, as it will be made with",
+                "say --total, and --part-size and --members, as it will be made with",
             )
-        defaults = {"shard_size": str(DEFAULT_SHARD_SIZE), "members": "str"}
+        defaults = {"part_size": str(DEFAULT_PART_SIZE), "members": "str"}
         stored = {"kind": "set", "partition": "crc32", **defaults, **wanted}
     if stored.get("kind") != "set":
         raise StructureError(
@@ -182,7 +182,7 @@ def _set(
         name,
         component=component.name,
         total=int(stored["total"]),
-        shard_size=int(stored["shard_size"]),
+        part_size=int(stored["part_size"]),
         members=_MEMBERS[stored["members"]],
         partition=stored["partition"],
     )

@@ -5,7 +5,7 @@
     The Searches of the naïve              a text
     the  searches  of  the  naive          its words (`shardkit.search.text.tokenizers`)
          searches           naive          without stop words (`shardkit.search.text.stop_words`)
-         search             naiv           stemmed, if that is wanted (`shardkit.search.text.stemming`)
+         search             naiv           stemmed, if wanted (`shardkit.search.text.stemming`)
          0                  1              where they stand: what phrases are found by
 
 An index and its queries have to agree on all of this, so an index stores its analyzer's

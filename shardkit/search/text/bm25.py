@@ -18,7 +18,7 @@ A query weighs each word by how rare it is, over all shards::
     idf(documents, df)  =  ln(1 + (documents - df + 0.5) / (df + 0.5))      in steps of 1/1024
 
 A document's score is the sum of idf x byte over the words of the query that it matches by
-(`shardkit.search.query.tree` says which those are). Bytes are integers and idfs multiples of 1/1024, so
+(`search.query.tree` says which those are). Bytes are integers and idfs multiples of 1/1024, so
 doubles hold products and sums exactly: a server's Lua and Python, adding in any order, get the
 same score, and equal scores are equal.
 

@@ -13,7 +13,7 @@ Ids are never used twice, and what was deleted stays deleted: a row without auth
 remains, so that whoever comes late, or is repeated, does not write it again.
 
 `SQLiteStatusStore` needs nothing that Python has not got; for PostgreSQL see
-`shardkit.social.content.postgresql_store`. A store's functions block: operations reach them by a ``Call``
+`content.postgresql_store`. A store's functions block: operations reach them by a ``Call``
 (`shardkit.social.content.cache`).
 """
 

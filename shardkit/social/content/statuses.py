@@ -3,7 +3,7 @@
 Both scripts also note what has still to be done, in the part's ``pending``: a ZSET of what and
 since when. So however a process ends, what it left half done is known (`SocialNetwork.repair`).
 
-With a store on disk (`shardkit.social.content.sqlite_store`), Redis has the recent statuses only: a status is
+With a store on disk (`content.sqlite_store`), Redis has the recent statuses only: a status is
 created in Redis, kept on disk before its post is crossed off, and expires; what is missing is read
 from disk (`shardkit.social.content.cache`).
 """

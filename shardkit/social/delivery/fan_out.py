@@ -22,7 +22,7 @@ the first and the last one now, somebody has left, and is dealt with as `Relatio
 **A status that is deleted meanwhile** is removed from the timelines that the pass has just written;
 the deletion's own passes see to all others.
 
-A process that ends in between has left a note (`shardkit.social.content.statuses`), so that `repair` begins
+A process that ends in between has left a note (`content.statuses`), so that `repair` begins
 the job anew. All that a pass writes may be written again. What it cannot know any more is who has
 left just then: an entry stays in that timeline, until `reconcile` looks at it.
 """

@@ -2,7 +2,7 @@
 
 ::
 
-    unique:2015-05-17:meta      HASH   kind=set total=2097152 shard_size=512 partition=crc32 …
+    unique:2015-05-17:meta      HASH   kind=set total=2097152 part_size=512 partition=crc32 …
 
 They decide where data lives, so they are written with the first data, compared whenever a structure
 is opened, and never changed in silence.

@@ -1,7 +1,7 @@
 """Which parts a structure has, when numbers alone decide the parts and may be any.
 
 A hash of fields ``0, 1, 2, …`` or an array of records by id needs no total: id ``n`` is in part
-``n // shard_size``, however large. To visit all parts, somebody must know which there are::
+``n // part_size``, however large. To visit all parts, somebody must know which there are::
 
     location:parts     SET   {0, 1, 133}        the extents in which something was ever written
 

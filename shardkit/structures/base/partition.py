@@ -10,32 +10,32 @@ MOST_MEMBERS = 2**63 - 1
 MOST_PARTS = 2**32  # CRC-32 tells no more apart
 
 
-def hashed_partition(name: str, rule: str, total: int, shard_size: int) -> Partition:
+def hashed_partition(name: str, rule: str, total: int, part_size: int) -> Partition:
     """Return the function from a member of a set to its part; checks what decides it.
 
     Args:
         name: the set's name.
         rule: the partition's name.
         total: about how many members it will have.
-        shard_size: how many members a part may have.
+        part_size: how many members a part may have.
 
     Raises:
         InvalidArgumentError: an argument is out of range, or the rule does not hash.
     """
     check_name(name)
     check_integer(name, "total", total, 1, MOST_MEMBERS)
-    check_integer(name, "shard_size", shard_size, 1, MOST_MEMBERS)
+    check_integer(name, "part_size", part_size, 1, MOST_MEMBERS)
     if rule == "digits":
         raise InvalidArgumentError(
             f"{name}: partition='digits' would give sparse integers a part each",
             "use crc32 or redis-in-action",
         )
-    if part_count(total, shard_size) > MOST_PARTS:
+    if part_count(total, part_size) > MOST_PARTS:
         raise InvalidArgumentError(
-            f"{name}: total={total} in parts of {shard_size} is more than 2**32 parts",
+            f"{name}: total={total} in parts of {part_size} is more than 2**32 parts",
             "give about how many members there will be",
         )
     try:
-        return partition(rule, total, shard_size)
+        return partition(rule, total, part_size)
     except InvalidArgumentError as error:
         raise InvalidArgumentError(f"{name}: {error.message}", error.remedy) from None

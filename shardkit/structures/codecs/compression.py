@@ -2,7 +2,7 @@
 
 A short record compresses little by itself: what repeats is not in it but in all the others. So a
 dictionary is trained on a sample of the values, once, and stored beside the structure (see
-`shardkit.structures.codecs.trained_values`). It may be trained again, later: values say which one they were
+`codecs.trained_values`). It may be trained again, later: values say which one they were
 written with, and the older ones are kept for reading::
 
     ┌──────────────┐
@@ -16,7 +16,7 @@ written with, and the older ones are kept for reading::
     └────┴─────────┘
 
 Two ways of packing: `Zstd`, fast and at its best from a hundred bytes on; and `Tokens`, for values
-of a few dozen bytes, which it makes much smaller (see `shardkit.structures.codecs.token_table`). Of a zstd
+of a few dozen bytes, which it makes much smaller (see `codecs.token_table`). Of a zstd
 frame only the content of its block is stored. The frame's header is always the same, and the
 block's says what is known: that it is the only one, compressed, and how long it is. That and the
 format without a magic number saves 9 bytes a value.

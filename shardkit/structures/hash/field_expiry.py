@@ -28,7 +28,7 @@ _UNKNOWN_COMMAND = re.compile(r"unknown (redis )?command", re.IGNORECASE)
 
 
 class FieldExpiry(LaidOut[Face]):
-    """A structure whose fields expire; the base of `shardkit.structures.hash.sharded_hash.ShardedHash`."""
+    """A structure whose fields expire; the base of `shardkit.structures.ShardedHash`."""
 
     _fields: Members[Any]
     _hashed: Fixed | Growing

@@ -7,7 +7,7 @@ are numbers in sequence share a part with their neighbours, and are stored as wh
 (`shardkit.structures.layouts.numbered`); others are hashed, into parts that split as they fill
 (`shardkit.structures.layouts.growing`), or into so many as are planned for::
 
-    cities:meta      HASH   kind=hash shard_size=128 …
+    cities:meta      HASH   kind=hash part_size=128 …
     cities:parts     SET    {0, 1, … 45}                which parts of numbers there are
     cities:2890      HASH   {80: …, 81: ["London", "H9", "GB"], …}        field 370001
 
@@ -59,9 +59,9 @@ F = TypeVar("F", bound="int | str | bytes")
 V = TypeVar("V")
 Number: TypeAlias = int | float
 
-DEFAULT_SHARD_SIZE = 128
+DEFAULT_PART_SIZE = 128
 # Parts that split as they fill are a third full on average.
-DEFAULT_SHARD_SIZE_OF_HASHED = 256
+DEFAULT_PART_SIZE_OF_HASHED = 256
 FIELDS_AT_ONCE = 10_000
 # Fields of so many parts are in memory at a time.
 PARTS_READ = 64
@@ -77,7 +77,7 @@ class ShardedHash(FieldExpiry[Face], Generic[Face, F, V]):
         name: the prefix of its keys.
         total: about how many fields it will have, when the parts of hashed fields shall be so many
             for ever. None: they split as they fill.
-        shard_size: how many fields a part may have: at most the servers'
+        part_size: how many fields a part may have: at most the servers'
             ``hash-max-listpack-entries``. By default 128, and 256 where parts split as they fill.
         codec: how values are stored: see `shardkit.structures.codecs`. None: as they are given,
             and they come back as bytes.
@@ -88,7 +88,7 @@ class ShardedHash(FieldExpiry[Face], Generic[Face, F, V]):
             two, as many as shards or more.
 
     Attributes:
-        total, shard_size: as given, or the default.
+        total, part_size: as given, or the default.
         codec: the codec.
 
     Raises:
@@ -106,7 +106,7 @@ class ShardedHash(FieldExpiry[Face], Generic[Face, F, V]):
         component: str,
         name: str,
         total: int | None = None,
-        shard_size: int | None = None,
+        part_size: int | None = None,
         codec: Codec[V] | str | None = None,
         fields: type[F] = str,  # type: ignore[assignment]  # kit.hash has the exact overloads
         rule: str = "digits",
@@ -118,29 +118,29 @@ class ShardedHash(FieldExpiry[Face], Generic[Face, F, V]):
         self.codec: Codec[V] = self._values.codec
         self.total = total
         growing = total is None
-        hashed = shard_size or (DEFAULT_SHARD_SIZE_OF_HASHED if growing else DEFAULT_SHARD_SIZE)
-        numbered = DEFAULT_SHARD_SIZE if shard_size is None else shard_size
-        check_integer(name, "shard_size", numbered, 1, MOST_MEMBERS)
+        hashed = part_size or (DEFAULT_PART_SIZE_OF_HASHED if growing else DEFAULT_PART_SIZE)
+        numbered = DEFAULT_PART_SIZE if part_size is None else part_size
+        check_integer(name, "part_size", numbered, 1, MOST_MEMBERS)
         if rule not in ("digits", "crc32"):
             raise InvalidArgumentError(f"{name}: partition={shown(rule)}", "give digits or crc32")
-        self.shard_size = numbered if rule == "digits" else hashed
+        self.part_size = numbered if rule == "digits" else hashed
         rest: Fixed | Growing
         parameters: dict[str, object]
         if total is None:
             check_groups(name, groups)
             rest = Growing(component, name, "HASH", hashed, groups)
-            parameters = {"groups": groups, "shard_size": self.shard_size, "hashed_size": hashed}
+            parameters = {"groups": groups, "part_size": self.part_size, "hashed_size": hashed}
         else:
             part_of = hashed_partition(name, "crc32", total, hashed)
             rest = Fixed(component, name, part_of, part_count(total, hashed))
-            parameters = {"total": total, "shard_size": self.shard_size}
+            parameters = {"total": total, "part_size": self.part_size}
         self._hashed = rest
         self.layout: Layout = rest
         if rule == "digits":
             self.layout = Numbered(component, name, numbered, rest)
         parameters |= {"partition": rule, "codec": self.codec.name, "fields": fields.__name__}
         super().__init__(driver, component, name, parameters)
-        self._largest = max(self.shard_size, hashed)
+        self._largest = max(self.part_size, hashed)
 
     @property
     def deferred(self) -> ShardedHash[Deferred, F, V]:

@@ -64,7 +64,7 @@ class Growing(Layout):
         component: where they live.
         name: the prefix of their keys.
         kind: HASH, SET or ZSET: what a part is.
-        shard_size: how many members a part may have.
+        part_size: how many members a part may have.
         groups: how many groups; a power of two.
         total: about how many members to start with, so that the first ones split nothing.
 
@@ -79,16 +79,16 @@ class Growing(Layout):
         component: str,
         name: str,
         kind: str,
-        shard_size: int,
+        part_size: int,
         groups: int = GROUPS,
         total: int = 1,
     ) -> None:
         self.component = component
         self.name = name
         self.groups = groups
-        self._shard_size = shard_size
+        self._part_size = part_size
         self._bits = groups.bit_length() - 1
-        self._load = load(shard_size)
+        self._load = load(part_size)
         self.initial = max(1, ceil(total / groups / self._load))
         self._kind = kind
         self._keys = [f"{name}:{{{tag}}}" for tag in tags(groups)]
@@ -221,7 +221,7 @@ class Growing(Layout):
 
     def beside(self, name: str) -> Growing:
         """Return an equal layout under another name, whose groups live where this one's do."""
-        size = self._shard_size
+        size = self._part_size
         return Growing(self.component, name, self._kind, size, self.groups)
 
     def replace_by(self, other: Growing) -> Operation[int]:
@@ -438,13 +438,13 @@ def _of_part(parts: int) -> Callable[[_Placed], int]:
     return lambda placed: address(placed[1], parts)
 
 
-def load(shard_size: int) -> float:
+def load(part_size: int) -> float:
     """Return how many members there may be for each part, so that no part outgrows its size.
 
     Parts that are not yet split hold up to twice as many as there are for each, and as members
     fall to parts at random, their number varies by its square root: six times that is kept free.
     """
-    return max(1.0, (sqrt(9 + shard_size) - 3) ** 2 / 2)
+    return max(1.0, (sqrt(9 + part_size) - 3) ** 2 / 2)
 
 
 def check_groups(owner: str, groups: int) -> None:

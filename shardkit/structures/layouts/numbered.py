@@ -1,4 +1,4 @@
-"""Members that are numbers, in order: number ``n`` is in part ``n // shard_size``.
+"""Members that are numbers, in order: number ``n`` is in part ``n // part_size``.
 
 ::
 
@@ -38,15 +38,15 @@ class Numbered(Layout):
     Args:
         component: where they live.
         name: the prefix of their keys.
-        shard_size: how many numbers share a part.
+        part_size: how many numbers share a part.
         rest: the layout of other members.
     """
 
-    def __init__(self, component: str, name: str, shard_size: int, rest: Layout) -> None:
+    def __init__(self, component: str, name: str, part_size: int, rest: Layout) -> None:
         self._component = component
         self._name = name
-        self._size = shard_size
-        self._digits = len(str(shard_size - 1))
+        self._size = part_size
+        self._digits = len(str(part_size - 1))
         self._rest = rest
         self._extents = Extents(component, name, PARTS_IN_AN_EXTENT)
         self._parts: list[int] = []

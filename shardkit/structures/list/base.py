@@ -1,4 +1,4 @@
-"""The steps that a list in pieces is made of: see `shardkit.structures.list.sharded_list` for the idea."""
+"""The steps that a list in pieces is made of: see `list.sharded_list` for the idea."""
 
 from __future__ import annotations
 
@@ -50,21 +50,21 @@ class ListSteps(Parted[Face], Generic[Face, M]):
         driver: Driver,
         component: str,
         name: str,
-        shard_size: int = PIECE_SIZE,
+        part_size: int = PIECE_SIZE,
         values: type[M] = str,  # type: ignore[assignment]  # kit.list has the exact overloads
         clock: ServerClock | None = None,
     ) -> None:
         prefix = tagged(name)
-        check_integer(prefix, "shard_size", shard_size, 1, MOST_PIECE_SIZE)
+        check_integer(prefix, "part_size", part_size, 1, MOST_PIECE_SIZE)
         self._values: Values[M] = Values(values, prefix)
-        parameters = {"shard_size": shard_size, "values": values.__name__}
+        parameters = {"part_size": part_size, "values": values.__name__}
         super().__init__(careful(driver), component, prefix, parameters)
-        self.shard_size = shard_size
+        self.part_size = part_size
         self._clock = clock or ServerClock()
         self._signal = f"{prefix}:signal"
         self._ends = f"{prefix}:ends"
         self._keys = (self.meta_key, self._ends, self._signal)
-        self._head = (f"{prefix}:", shard_size)
+        self._head = (f"{prefix}:", part_size)
         self._seen: list[Ends] = []  # the ends as they were last seen; shared by all faces
 
     @property
@@ -109,7 +109,7 @@ class ListSteps(Parted[Face], Generic[Face, M]):
     def _take_in(self, reply: Sequence[bytes | None]) -> Ends | None:
         """Remember where the list ends; None if it is another list by now."""
         ends = Ends.read(reply)
-        if ends.shard_size not in (0, self.shard_size):
+        if ends.part_size not in (0, self.part_size):
             self.meta.compared = False
             self._seen.clear()
             return None

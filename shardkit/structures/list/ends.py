@@ -2,7 +2,7 @@
 
 ::
 
-    {jobs}:ends     first=-1  last=2  left=2  right=3  shard_size=4
+    {jobs}:ends     first=-1  last=2  left=2  right=3  part_size=4
 
     piece           -1          0               1               2
                  [ · · a b ] [ c d e f ] [ g h i j ] [ k l m · ]
@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-FIELDS = ("first", "last", "left", "right", "shard_size")
+FIELDS = ("first", "last", "left", "right", "part_size")
 
 
 class Ends(NamedTuple):
@@ -26,14 +26,14 @@ class Ends(NamedTuple):
     Attributes:
         first, last: the ids of the end pieces; the same in a list of one piece, or of none.
         left, right: how many values these hold.
-        shard_size: how many a piece takes; 0 if nothing was ever pushed.
+        part_size: how many a piece takes; 0 if nothing was ever pushed.
     """
 
     first: int
     last: int
     left: int
     right: int
-    shard_size: int
+    part_size: int
 
     @classmethod
     def read(cls, reply: Sequence[bytes | None]) -> Ends:
@@ -45,7 +45,7 @@ class Ends(NamedTuple):
         """How many values there are."""
         if self.first == self.last:
             return self.left
-        return self.left + self.right + (self.last - self.first - 1) * self.shard_size
+        return self.left + self.right + (self.last - self.first - 1) * self.part_size
 
     def find(self, index: int) -> tuple[int, int] | None:
         """Return the piece that a value is in, and which one there; None if there is none."""
@@ -55,5 +55,5 @@ class Ends(NamedTuple):
             return None
         if index < self.left:
             return self.first, index
-        beyond, place = divmod(index - self.left, self.shard_size)
+        beyond, place = divmod(index - self.left, self.part_size)
         return self.first + 1 + beyond, place

@@ -2,8 +2,8 @@ r"""A very long LIST in pieces, on the server of its name.
 
 ::
 
-    {jobs}:meta      HASH    kind=list shard_size=1000 values=str
-    {jobs}:ends      HASH    first=-1 last=2 left=2 right=700 shard_size=1000
+    {jobs}:meta      HASH    kind=list part_size=1000 values=str
+    {jobs}:ends      HASH    first=-1 last=2 left=2 right=700 part_size=1000
     {jobs}:-1        LIST                    998 │ 999       filled from the right
     {jobs}:0         LIST    0 │ 1 │ 2 │ … │ 998 │ 999       full
     {jobs}:1         LIST    0 │ 1 │ 2 │ … │ 998 │ 999       full
@@ -63,13 +63,13 @@ class ShardedList(ListSteps[Face, M], Generic[Face, M]):
         driver: what runs its operations.
         component: where it lives: on the shard of its name.
         name: its name. Its keys begin with it if it has a ``{tag}``, else with ``{name}``.
-        shard_size: how many values a piece takes, 1 to 10,000.
+        part_size: how many values a piece takes, 1 to 10,000.
         values: int, str or bytes: what its values come back as.
         clock: tells the time while somebody waits.
 
     Attributes:
         name: what its keys begin with.
-        shard_size: as given.
+        part_size: as given.
 
     Raises:
         InvalidArgumentError: an argument is out of range.
@@ -250,7 +250,7 @@ class ShardedList(ListSteps[Face, M], Generic[Face, M]):
         """Return the value at an index; None if there is none.
 
         Cost: one exchange; one or two more if that end of the list has changed since this object
-        last looked. O(shard_size), wherever in the list it is.
+        last looked. O(part_size), wherever in the list it is.
         """
         self._check_index("index", index)
         return (yield from self._find(index))
@@ -284,7 +284,7 @@ class ShardedList(ListSteps[Face, M], Generic[Face, M]):
         Raises:
             InvalidArgumentError: that would be more than 10,000 values; see `items`.
 
-        Cost: one exchange, O(shard_size) and the values.
+        Cost: one exchange, O(part_size) and the values.
         """
         self._check_index("start", start)
         self._check_index("stop", stop)
@@ -311,7 +311,7 @@ class ShardedList(ListSteps[Face, M], Generic[Face, M]):
         """
         at, end = "", ""
         step = -1 if reverse else 1
-        count = max(1, VALUES_A_PAGE // self.shard_size)
+        count = max(1, VALUES_A_PAGE // self.part_size)
         while True:
             [at, end, *pieces] = yield from self._read(
                 "structures/list/pieces", step, at, end, count

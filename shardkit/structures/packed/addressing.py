@@ -1,6 +1,6 @@
 """Where packed records are, and the fewest commands that read or write some of them. Pure.
 
-Record ``id`` is in part ``id // shard_size``, at bit ``bits * (id % shard_size)``. Neighbours are
+Record ``id`` is in part ``id // part_size``, at bit ``bits * (id % part_size)``. Neighbours are
 read by one GETRANGE and written by one SETRANGE; records that stand alone, or share a byte with
 others, are written by one BITFIELD for all those of a part::
 
@@ -42,27 +42,27 @@ class Grid:
 
     Args:
         bits: how many bits a record takes: 1, 2, 4 or a multiple of 8.
-        shard_size: how many records a part has.
+        part_size: how many records a part has.
 
     Attributes:
         part_bytes: how many bytes a part has.
     """
 
-    def __init__(self, bits: int, shard_size: int) -> None:
+    def __init__(self, bits: int, part_size: int) -> None:
         self.bits = bits
-        self.shard_size = shard_size
-        self.part_bytes = bits * shard_size // 8
+        self.part_size = part_size
+        self.part_bytes = bits * part_size // 8
         self._size = max(1, bits // 8)
         self._mask = (1 << bits) - 1
 
     def runs(self, ids: Iterable[int]) -> list[Run]:
         """Return what to read for some ids, in order; ids may come twice."""
         runs: list[Run] = []
-        size, bits, shard_size = self._size, self.bits, self.shard_size
+        size, bits, part_size = self._size, self.bits, self.part_size
         part = first = last = -1
         row: list[int] = []
         for record_id in sorted(set(ids)):
-            here, index = divmod(record_id, shard_size)
+            here, index = divmod(record_id, part_size)
             at = index * bits // 8
             if here != part or at - last > GAP + 1:
                 if row:
@@ -78,7 +78,7 @@ class Grid:
         """Give each id of a run and its record, as an integer; what is missing is zeros."""
         size, bits = self._size, self.bits
         data = data.ljust(run.last + 1 - run.first, b"\0")
-        base = run.part * self.shard_size
+        base = run.part * self.part_size
         if bits >= 8:
             start = base * size + run.first
             for record_id in run.ids:
@@ -142,7 +142,7 @@ class Grid:
             else:
                 alone[part] += ("SET", single, start * bits, codes[0])
         for record_id, changes in pieces.items():
-            part, index = divmod(record_id, self.shard_size)
+            part, index = divmod(record_id, self.part_size)
             fields = alone[part]
             for offset, bits, code in changes:
                 fields += setting(index * self.bits + offset, bits, code)
@@ -152,7 +152,7 @@ class Grid:
 
     def _neighbours(self, records: Mapping[int, int]) -> Iterator[tuple[int, int, list[int]]]:
         """Give the part, the first index and the records of each row without a gap."""
-        shard_size = self.shard_size
+        part_size = self.part_size
         following = end = -1  # the id that would be a neighbour, and the first of the next part
         part = start = -1
         codes: list[int] = []
@@ -160,8 +160,8 @@ class Grid:
             if record_id != following or record_id == end:
                 if codes:
                     yield part, start, codes
-                part, start = divmod(record_id, shard_size)
-                end = (part + 1) * shard_size
+                part, start = divmod(record_id, part_size)
+                end = (part + 1) * part_size
                 codes = []
             codes.append(records[record_id])
             following = record_id + 1

@@ -36,7 +36,7 @@ Block = tuple[int, int, int]
 
 
 class PackedParts(Parted[Face]):
-    """The base of `shardkit.structures.packed.records.PackedRecords`, whose arguments it has."""
+    """The base of `shardkit.structures.PackedRecords`, whose arguments it has."""
 
     kind: ClassVar[str] = "packed"
 
@@ -46,24 +46,24 @@ class PackedParts(Parted[Face]):
         component: str,
         name: str,
         fields: Fields,
-        shard_size: int | None = None,
+        part_size: int | None = None,
     ) -> None:
         check_name(name)
         self.format = RecordFormat(fields, name)
         bits = self.format.bits
-        if shard_size is None:
-            shard_size = DEFAULT_PART * 8 // bits // 8 * 8
-        check_integer(name, "shard_size", shard_size, 1, LARGEST_PART * 8 // bits)
-        if shard_size * bits % 8:
+        if part_size is None:
+            part_size = DEFAULT_PART * 8 // bits // 8 * 8
+        check_integer(name, "part_size", part_size, 1, LARGEST_PART * 8 // bits)
+        if part_size * bits % 8:
             raise InvalidArgumentError(
-                f"{name}: shard_size={shard_size} records of {bits} bits are no whole bytes",
+                f"{name}: part_size={part_size} records of {bits} bits are no whole bytes",
                 f"give a multiple of {8 // bits}",
             )
-        self.shard_size = shard_size
-        self._grid = Grid(bits, shard_size)
+        self.part_size = part_size
+        self._grid = Grid(bits, part_size)
         self.part_bytes = self._grid.part_bytes
         super().__init__(
-            driver, component, name, {"fields": self.format.text, "shard_size": shard_size}
+            driver, component, name, {"fields": self.format.text, "part_size": part_size}
         )
         self.extents = Extents(component, name)
         # Parts that this object knows to have their full length.
@@ -71,7 +71,7 @@ class PackedParts(Parted[Face]):
 
     def place(self, record_id: int) -> tuple[str, int]:
         """Return the key of a record's part, and its first bit there. No exchange."""
-        part, index = divmod(self.check_id(record_id), self.shard_size)
+        part, index = divmod(self.check_id(record_id), self.part_size)
         return self.part_key(part), index * self.format.bits
 
     # ---- the whole structure
@@ -149,7 +149,7 @@ class PackedParts(Parted[Face]):
 
     def read_code(self, record_id: int) -> Operation[int]:
         """Steps: return one record, packed."""
-        part, index = divmod(self.check_id(record_id), self.shard_size)
+        part, index = divmod(self.check_id(record_id), self.part_size)
         first, bit = divmod(index * self.format.bits, 8)
         yield from self._open()
         [data] = yield [self._range(part, first, first + self.format.size - 1)]

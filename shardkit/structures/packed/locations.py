@@ -21,7 +21,7 @@ Ten million users in random order take 2.04 bytes each, on Redis 7.0 and on Valk
 each 103 and 58, as one hash 57 and 44.
 
 The layout is that of the book (Redis in Action, 9.3), with smaller parts unless
-``shard_size=2**20`` is given, and without its ZSET of the highest id; see
+``part_size=2**20`` is given, and without its ZSET of the highest id; see
 `shardkit.structures.packed.records`, of which this is a preset.
 """
 
@@ -160,21 +160,21 @@ class Locations(Structure[Face]):
         driver: what runs its operations.
         component: where its keys live.
         name: the prefix of its keys.
-        shard_size: how many users a part has: 16,376 by default; the book's is 2**20.
+        part_size: how many users a part has: 16,376 by default; the book's is 2**20.
 
     Attributes:
         records: the packed records, with fields ``country`` and ``region``.
 
-    Ids, costs and errors are those of `shardkit.structures.packed.records.PackedRecords`.
+    Ids, costs and errors are those of `shardkit.structures.PackedRecords`.
     """
 
     def __init__(
-        self, driver: Driver, component: str, name: str = "location", shard_size: int | None = None
+        self, driver: Driver, component: str, name: str = "location", part_size: int | None = None
     ) -> None:
         super().__init__(driver, component, name)
         fields = {"country": "u8", "region": "u8"}
         self.records: PackedRecords[Face] = PackedRecords(
-            driver, component, name, fields, shard_size
+            driver, component, name, fields, part_size
         )
 
     @property
@@ -247,7 +247,7 @@ class Locations(Structure[Face]):
             ids: these users only, also a generator; one that comes twice counts twice. By default
                 everybody.
 
-        Cost: as `shardkit.structures.packed.records.PackedRecords.aggregate`.
+        Cost: as `shardkit.structures.PackedRecords.aggregate`.
         """
         groups = yield from self.records.deferred.group_by("country", "region", ids=ids)
         countries: dict[str, int] = defaultdict(int)

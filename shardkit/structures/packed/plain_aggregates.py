@@ -1,7 +1,7 @@
 """Counts, sums, minima and maxima of packed records, all together or by some of their fields.
 
 A tally takes in blocks of records as they were read, and no record that is all zeros: nothing was
-written there. `tally` gives the one that works on arrays (`shardkit.structures.packed.numpy_aggregates`) if
+written there. `tally` gives the one that works on arrays (`packed.numpy_aggregates`) if
 numpy is installed, ``pip install shardkit[arrays]``, and otherwise the one here, which gives the
 same results: it counts equal records first, so records that repeat cost little more than a look-up
 in a dictionary each. Pure: no I/O.

@@ -1,8 +1,8 @@
 r"""Fixed-width records by id, packed side by side in STRINGs: two bytes a user, say, and no keys.
 
-Record ``id`` is in part ``id // shard_size``, at byte ``width * (id % shard_size)``::
+Record ``id`` is in part ``id // part_size``, at byte ``width * (id % part_size)``::
 
-    location:meta     HASH     kind=packed fields=country:u8,region:u8 shard_size=16376
+    location:meta     HASH     kind=packed fields=country:u8,region:u8 part_size=16376
     location:parts    SET      {0, 1, 8546}               the parts that there are
     location:0        STRING   32,752 bytes: ids 0 to 16,375
     location:1        STRING   ids 16,376 to 32,751
@@ -13,7 +13,7 @@ Record ``id`` is in part ``id // shard_size``, at byte ``width * (id % shard_siz
     └────┴────┴────┴────┴────┴────┴─ … ─┘       SETRANGE location:0 2 <eb 09>
       id 0      id 1      id 2
 
-How a record is packed, see `shardkit.structures.packed.record_format`; narrow ones share a byte. What was
+How a record is packed, see `packed.record_format`; narrow ones share a byte. What was
 never written reads as zeros, so **a record of zeros is no record**: iteration, counts and groups
 leave it out.
 
@@ -67,13 +67,13 @@ class PackedRecords(PackedParts[Face]):
         component: where its keys live.
         name: the prefix of its keys.
         fields: what each field of a record holds, in order, ``{"country": "u8", "score": "i32"}``;
-            see `shardkit.structures.packed.field_types`. Or the name of a preset: ``flag``, ``postal``,
+            see `packed.field_types`. Or the name of a preset: ``flag``, ``postal``,
             ``position16``, ``position24``.
-        shard_size: how many records a part has. By default as many as take 32 KiB with the header.
+        part_size: how many records a part has. By default as many as take 32 KiB with the header.
 
     Attributes:
         format: encodes and decodes records.
-        shard_size: as given, or the default.
+        part_size: as given, or the default.
         part_bytes: how long a part is.
         extents: which parts there are.
 
@@ -266,7 +266,7 @@ class PackedRecords(PackedParts[Face]):
             members: dict[int, list[int]] = {}
             args: dict[int, list[Argument]] = {}
             for record_id, by in page:
-                part, index = divmod(record_id, self.shard_size)
+                part, index = divmod(record_id, self.part_size)
                 members.setdefault(part, []).append(record_id)
                 args.setdefault(part, ["OVERFLOW", overflow.upper()]).extend(
                     ("INCRBY", slot.kind.text, index * self.format.bits + slot.offset, by)
@@ -289,7 +289,7 @@ class PackedRecords(PackedParts[Face]):
         for page in pages(map(self.check_id, ids), WRITES_AT_ONCE):
             by_part: dict[int, dict[int, None]] = {}
             for record_id in page:
-                by_part.setdefault(record_id // self.shard_size, {})[record_id] = None
+                by_part.setdefault(record_id // self.part_size, {})[record_id] = None
             if not by_part.keys() <= self._whole:
                 there = set((yield from self.extents.read()))
                 by_part = {part: ids for part, ids in by_part.items() if part in there}
@@ -300,7 +300,7 @@ class PackedRecords(PackedParts[Face]):
                 args: list[Argument] = []
                 for record_id in its:
                     args += setting(
-                        record_id % self.shard_size * self.format.bits, self.format.bits, 0
+                        record_id % self.part_size * self.format.bits, self.format.bits, 0
                     )
                 batch.append(self._command("BITFIELD", part, *args))
             for old in (yield batch) if batch else ():
@@ -320,7 +320,7 @@ class PackedRecords(PackedParts[Face]):
         for batch in batches(blocks, SCANNED_AT_ONCE):
             replies = yield [self._range(*block) for block in batch]
             for (part, first, _), data in zip(batch, replies, strict=True):
-                start = part * self.shard_size + first * 8 // bits
+                start = part * self.part_size + first * 8 // bits
                 records = self._grid.records(self._grid.padded(data))
                 yield Page(
                     (record_id, unpack(code))
@@ -343,7 +343,7 @@ class PackedRecords(PackedParts[Face]):
                 codes = list(self._grid.records(self._grid.padded(filled)[-self.format.size :]))
                 row = (len(filled) - 1) // self.format.size * self.format.size
                 inside = max(n for n, code in enumerate(codes) if code)
-                return part * self.shard_size + (first + row) * 8 // self.format.bits + inside
+                return part * self.part_size + (first + row) * 8 // self.format.bits + inside
         return None
 
     @operation

@@ -4,7 +4,7 @@ A server keeps a SET of integers as an *intset*, a sorted array, as long as it h
 ``set-max-intset-entries`` members (512 by default); a larger one becomes a hash table. So a set is
 kept in parts, which split as they fill (`shardkit.structures.layouts.growing`)::
 
-    visitors:meta    HASH  kind=set groups=64 shard_size=512 members=int
+    visitors:meta    HASH  kind=set groups=64 part_size=512 members=int
     visitors:{37}    HASH  parts=9 count=2702          the state of one group of parts
     visitors:{37}:0  SET   {17, 90210, …}              some 300 members, never more than 512
       ⋮
@@ -12,8 +12,8 @@ kept in parts, which split as they fill (`shardkit.structures.layouts.growing`):
 
 or, when it is told how many members there will be, in parts whose number never changes::
 
-    visitors:meta    HASH  kind=set total=1000000 shard_size=512 partition=crc32 members=int
-    visitors:0       SET   {17, 90210, …}              each about half full: 2 * total // shard_size
+    visitors:meta    HASH  kind=set total=1000000 part_size=512 partition=crc32 members=int
+    visitors:0       SET   {17, 90210, …}              each about half full: 2 * total // part_size
       ⋮                                                parts, and CRC-32 of the member decides which
     visitors:3905
 
@@ -60,8 +60,8 @@ from shardkit.structures.layouts import GROUPS, Fixed, Growing, check_groups
 from shardkit.structures.layouts.structure import LaidOut
 from shardkit.structures.set import algebra
 
-DEFAULT_SHARD_SIZE = 512
-DEFAULT_SHARD_SIZE_OF_TEXT = 128
+DEFAULT_PART_SIZE = 512
+DEFAULT_PART_SIZE_OF_TEXT = 128
 MEMBERS_AT_ONCE = 10_000
 # Members of so many parts are in memory at a time.
 PARTS_READ = 256
@@ -80,7 +80,7 @@ class ShardedSet(LaidOut[Face], Generic[Face, M]):
         total: about how many members it will have, when its parts shall be so many for ever; more
             is not an error: parts then outgrow their compact form, and take more memory. None:
             parts split as they fill.
-        shard_size: how many members a part may have to be compact: the servers'
+        part_size: how many members a part may have to be compact: the servers'
             ``set-max-intset-entries``, or for text ``set-max-listpack-entries``. By default theirs:
             512, or 128. A larger one than the server's is logged as a warning.
         members: int, str or bytes: what its members are, and come back as.
@@ -89,7 +89,7 @@ class ShardedSet(LaidOut[Face], Generic[Face, M]):
             two, as many as shards or more. A set of few members wants few groups.
 
     Attributes:
-        total, shard_size: as given, or the default.
+        total, part_size: as given, or the default.
 
     Raises:
         InvalidArgumentError: an argument is out of range.
@@ -105,27 +105,27 @@ class ShardedSet(LaidOut[Face], Generic[Face, M]):
         component: str,
         name: str,
         total: int | None = None,
-        shard_size: int | None = None,
+        part_size: int | None = None,
         members: type[M] = str,  # type: ignore[assignment]  # kit.set has the exact overloads
         rule: str = "crc32",
         groups: int = GROUPS,
     ) -> None:
         check_name(name)
         self._members: Members[M] = Members(members, name)
-        if shard_size is None:
-            shard_size = FORMS[_FORMS[members]].usual[0]
+        if part_size is None:
+            part_size = FORMS[_FORMS[members]].usual[0]
         self.total = total
-        self.shard_size = shard_size
+        self.part_size = part_size
         self.layout: Fixed | Growing
         if total is None:
-            check_integer(name, "shard_size", shard_size, 1, MOST_MEMBERS)
+            check_integer(name, "part_size", part_size, 1, MOST_MEMBERS)
             check_groups(name, groups)
-            self.layout = Growing(component, name, "SET", shard_size, groups)
-            parameters: dict[str, object] = {"groups": groups, "shard_size": shard_size}
+            self.layout = Growing(component, name, "SET", part_size, groups)
+            parameters: dict[str, object] = {"groups": groups, "part_size": part_size}
         else:
-            part_of = hashed_partition(name, rule, total, shard_size)
-            self.layout = Fixed(component, name, part_of, part_count(total, shard_size))
-            parameters = {"total": total, "shard_size": shard_size, "partition": rule}
+            part_of = hashed_partition(name, rule, total, part_size)
+            self.layout = Fixed(component, name, part_of, part_count(total, part_size))
+            parameters = {"total": total, "part_size": part_size, "partition": rule}
         super().__init__(driver, component, name, {**parameters, "members": members.__name__})
 
     @property
@@ -349,9 +349,9 @@ class ShardedSet(LaidOut[Face], Generic[Face, M]):
             return
         yield from super()._open(create=create)
         form = _FORMS[self._members.kind]
-        if create and self.shard_size > FORMS[form].usual[0]:
+        if create and self.part_size > FORMS[form].usual[0]:
             first = self.layout.first_key
-            size = self.shard_size
+            size = self.part_size
             yield from warn_if_not_compact(self.component, first, form, size, self.name)
 
     def _alike(self, sets: Sequence[ShardedSet[Any, M]]) -> Operation[list[Fixed | Growing]]:

@@ -86,7 +86,7 @@ class ScoredGroups(Growing):
     Args:
         component: where they live.
         name: the prefix of their keys.
-        shard_size: how many members a part may have.
+        part_size: how many members a part may have.
         groups: how many groups; a power of two.
         bound: how many of the first and last members shall be read without reading parts; 0: none.
         total: about how many members to start with, so that the first ones split nothing.
@@ -96,9 +96,9 @@ class ScoredGroups(Growing):
     """
 
     def __init__(
-        self, component: str, name: str, shard_size: int, groups: int, bound: int, total: int
+        self, component: str, name: str, part_size: int, groups: int, bound: int, total: int
     ) -> None:
-        super().__init__(component, name, "ZSET", shard_size, groups, total)
+        super().__init__(component, name, "ZSET", part_size, groups, total)
         share = bound / groups
         self.held = min(bound, ceil(share + 4 * sqrt(share)) + 4)
         self._tops = [f"{key}:top" for key in self._keys]

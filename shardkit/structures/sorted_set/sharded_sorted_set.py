@@ -5,7 +5,7 @@ A server keeps a ZSET as a *listpack*, one block of bytes, as long as it has at 
 (64); a larger one becomes a hash table and a skip list. So a sorted set is kept in parts, by the
 hash of the member, that split as they fill (`shardkit.structures.layouts.growing`)::
 
-    scores:meta          HASH  kind=sorted-set groups=64 shard_size=128 bound=100 members=str
+    scores:meta          HASH  kind=sorted-set groups=64 part_size=128 bound=100 members=str
     scores:{4}           HASH  parts=413 count=15622 …       one group of 64
     scores:{4}:0         ZSET  {"user:17": 4096.5, …}        in its parts some 40 members each
       ⋮
@@ -65,7 +65,7 @@ from shardkit.structures.sorted_set.scores import (
     options,
 )
 
-DEFAULT_SHARD_SIZE = 128
+DEFAULT_PART_SIZE = 128
 DEFAULT_BOUND = 100
 MOST_BOUND = 100_000
 
@@ -82,7 +82,7 @@ class ShardedSortedSet(OrderedReading[Face, M], Generic[Face, M]):
         name: the prefix of its keys.
         total: about how many members it will have, if that is known: it starts with so many parts,
             and need not split them. More or fewer are no error.
-        shard_size: how many members a part may have: at most the servers'
+        part_size: how many members a part may have: at most the servers'
             ``zset-max-listpack-entries``. A larger one than the server's is logged as a warning.
         bound: how many of the highest, and of the lowest, shall be at hand; 0 for none.
         members: int, str or bytes: what its members are, and come back as.
@@ -90,7 +90,7 @@ class ShardedSortedSet(OrderedReading[Face, M], Generic[Face, M]):
             more. Few members want few groups.
 
     Attributes:
-        shard_size, bound: as given.
+        part_size, bound: as given.
 
     Raises:
         InvalidArgumentError: an argument is out of range.
@@ -108,24 +108,24 @@ class ShardedSortedSet(OrderedReading[Face, M], Generic[Face, M]):
         component: str,
         name: str,
         total: int | None = None,
-        shard_size: int | None = None,
+        part_size: int | None = None,
         bound: int = DEFAULT_BOUND,
         members: type[M] = str,  # type: ignore[assignment]  # kit.sorted_set has exact overloads
         groups: int = GROUPS,
     ) -> None:
         check_name(name)
         self._members = Members(members, name)
-        if shard_size is None:
-            shard_size = DEFAULT_SHARD_SIZE
-        check_integer(name, "shard_size", shard_size, 1, MOST_MEMBERS)
+        if part_size is None:
+            part_size = DEFAULT_PART_SIZE
+        check_integer(name, "part_size", part_size, 1, MOST_MEMBERS)
         check_integer(name, "bound", bound, 0, MOST_BOUND)
         check_groups(name, groups)
         if total is not None:
             check_integer(name, "total", total, 1, MOST_MEMBERS)
-        self.shard_size = shard_size
+        self.part_size = part_size
         self.bound = bound
-        self.layout = ScoredGroups(component, name, shard_size, groups, bound, total or 1)
-        parameters = {"groups": groups, "shard_size": shard_size, "bound": bound}
+        self.layout = ScoredGroups(component, name, part_size, groups, bound, total or 1)
+        parameters = {"groups": groups, "part_size": part_size, "bound": bound}
         super().__init__(driver, component, name, {**parameters, "members": members.__name__})
 
     @property
@@ -315,9 +315,9 @@ class ShardedSortedSet(OrderedReading[Face, M], Generic[Face, M]):
         if self.meta.compared:
             return
         yield from super()._open(create=create)
-        if create and self.shard_size > FORMS["zset"].usual[0]:
+        if create and self.part_size > FORMS["zset"].usual[0]:
             key = self.layout.first_key
-            yield from warn_if_not_compact(self.component, key, "zset", self.shard_size, self.name)
+            yield from warn_if_not_compact(self.component, key, "zset", self.part_size, self.name)
 
     def _scored(self, member: Key, score: Score) -> tuple[bytes, str]:
         sent = self._members.encode(member)

@@ -8,7 +8,7 @@ r"""A day's users as bitmaps: a bit for every user's number, in parts.
       ⋮
     user 130,951 came:
     ┌───────────┬─────────────────┐
-    │ part 1    │ bit 7 of 130,944│         part = user // shard_size, bit = user % shard_size
+    │ part 1    │ bit 7 of 130,944│         part = user // part_size, bit = user % part_size
     └───────────┴─────────────────┘
 
 A part has all its bits from its first user on, its last bit being set (to 0) first: a string that
@@ -40,14 +40,14 @@ class BitmapDay(PartedDay):
 
     Args:
         component, key: see `shardkit.structures.unique.day.Day`.
-        shard_size: how many bits a part has.
+        part_size: how many bits a part has.
     """
 
     sizing = "BITCOUNT"
 
-    def __init__(self, component: str, key: str, shard_size: int) -> None:
+    def __init__(self, component: str, key: str, part_size: int) -> None:
         super().__init__(component, key)
-        self.shard_size = shard_size
+        self.part_size = part_size
         self._extents = Extents(component, key)
 
     @property
@@ -57,7 +57,7 @@ class BitmapDay(PartedDay):
 
     def kept(self, visitor: Stored) -> tuple[int, Argument]:
         """Return a user's part, and the position of the bit in it."""
-        return divmod(int(visitor), self.shard_size)
+        return divmod(int(visitor), self.part_size)
 
     def place(self, visitor: Stored) -> tuple[Id, int, str]:
         """See `Day.place`."""
@@ -83,7 +83,7 @@ class BitmapDay(PartedDay):
     def _setting(self, ids: IdsByKey, *counter: str) -> Iterable[Command]:
         for key, sent in ids.items():
             for page in pages(sent, IDS_A_SCRIPT):
-                given = (self.shard_size, *page)
+                given = (self.part_size, *page)
                 keys = (key, *counter)
                 yield script_call(
                     self.component, script("structures/unique/set_and_count"), keys, given
@@ -95,7 +95,7 @@ class BitmapDay(PartedDay):
 
     def listed(self, part: int, reply: Any) -> Iterable[Id]:
         """Return the users whose bits are set."""
-        first = part * self.shard_size
+        first = part * self.part_size
         for at, byte in enumerate(reply or b""):
             for bit in _BITS_OF[byte]:
                 yield first + 8 * at + bit

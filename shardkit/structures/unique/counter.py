@@ -49,7 +49,7 @@ class DailyCounter(Structure[Face]):
         name: the prefix of its keys.
         precision: what is kept of a visitor: ``exact``, ``60-bit``, ``compact``, ``hyperloglog`` or
             ``bitmap``; see `shardkit.structures.unique.visitors`.
-        shard_size: how many ids a part may have and be compact: the servers'
+        part_size: how many ids a part may have and be compact: the servers'
             ``set-max-intset-entries`` (512), with ``exact`` their ``set-max-listpack-entries``
             (128). With ``bitmap`` how many bits a part has.
         first_day: how many visitors to assume before the first day: 1,000,000. Not with
@@ -61,8 +61,8 @@ class DailyCounter(Structure[Face]):
         clock: tells what day it is.
 
     Attributes:
-        precision, shard_size, first_day, digits, rule: as given, or the default; None for what the
-            precision does not have, of shard_size 0.
+        precision, part_size, first_day, digits, rule: as given, or the default; None for what the
+            precision does not have, of part_size 0.
 
     Raises:
         InvalidArgumentError: an argument is out of range, or the precision has no such argument.
@@ -76,17 +76,17 @@ class DailyCounter(Structure[Face]):
         component: str,
         name: str = "unique",
         precision: str = SIXTY_BIT,
-        shard_size: int | None = None,
+        part_size: int | None = None,
         first_day: int | None = None,
         digits: int | None = None,
         rule: str | None = None,
         clock: ServerClock | None = None,
     ) -> None:
         check_name(name)
-        self._settings = settings(name, precision, shard_size, first_day, digits, rule)
+        self._settings = settings(name, precision, part_size, first_day, digits, rule)
         super().__init__(driver, component, name)
         self.precision, size, self.first_day, self.digits, self.rule = self._settings
-        self.shard_size = size or 0
+        self.part_size = size or 0
         self._stored = reader(name, self._settings)
         self._clock = clock or ServerClock()
         self._home = Home(component)
@@ -97,7 +97,7 @@ class DailyCounter(Structure[Face]):
         parameters = {
             "precision": self.precision,
             "digits": self.digits,
-            "shard_size": size,
+            "part_size": size,
             "partition": self.rule,
         }
         given = {field: value for field, value in parameters.items() if value is not None}

@@ -30,7 +30,7 @@ from shardkit.structures.unique.precision import (
     expected_for,
     parts_for,
     planned,
-    usual_shard_size,
+    usual_part_size,
 )
 
 BOOK: Final = "redis-in-action"
@@ -53,14 +53,14 @@ class Plans:
         self._component = component
         self._chosen = chosen
         self._home = Home(component)
-        self._shard_size = chosen.shard_size or 0
+        self._part_size = chosen.part_size or 0
         self.needed = chosen.first_day is not None
         self._field = "parts" if chosen.precision == "compact" else "total"
 
     def unplanned(self, key: str) -> Day:
         """Return a day of a precision without plans."""
         if self._chosen.precision == "bitmap":
-            return BitmapDay(self._component, key, self._shard_size)
+            return BitmapDay(self._component, key, self._part_size)
         return HyperLogLogDay(self._component, key)
 
     def made(self, key: str, expected: int | None, size: int | None = None) -> SetDay:
@@ -80,14 +80,14 @@ class Plans:
             parameters = {
                 "kind": "set",
                 "parts": size,
-                "shard_size": self._shard_size,
+                "part_size": self._part_size,
                 "partition": chosen.precision,
                 "members": "int",
             }
             meta = Meta(self._component, key, parameters)
             return CompactDay(self._component, key, expected, size, meta, int)
         ids: ShardedSet[Any, Any] = self.sharded_set(self._driver, key, size)
-        rule = partition(str(chosen.partition), size, self._shard_size)
+        rule = partition(str(chosen.partition), size, self._part_size)
         return SetDay(self._component, key, expected, ids.parts, ids.meta, rule)
 
     def sharded_set(self, driver: Driver, key: str, total: int) -> ShardedSet[Face, int]:
@@ -98,7 +98,7 @@ class Plans:
         """
         kind: type[int] = int if self._chosen.precision == SIXTY_BIT else bytes  # type: ignore[assignment]
         rule = str(self._chosen.partition)
-        return ShardedSet(driver, self._component, key, total, self._shard_size, kind, rule)
+        return ShardedSet(driver, self._component, key, total, self._part_size, kind, rule)
 
     def warn(self, name: str, key: str) -> Operation[None]:
         """Log a warning when parts as large as planned are not compact on the server.
@@ -110,11 +110,9 @@ class Plans:
         Cost: none with parts of the usual size, otherwise one exchange.
         """
         precision = self._chosen.precision
-        if self.needed and self._shard_size > usual_shard_size(precision):
+        if self.needed and self._part_size > usual_part_size(precision):
             form = "set" if precision == "exact" else "intset"
-            yield from warn_if_not_compact(
-                self._component, f"{key}:0", form, self._shard_size, name
-            )
+            yield from warn_if_not_compact(self._component, f"{key}:0", form, self._part_size, name)
 
     def first(self, name: str) -> None:
         """Make a day as the first would be.
@@ -156,18 +154,18 @@ class Plans:
         """Return what a day is made for that so many visitors are expected on."""
         if self._chosen.partition == BOOK:
             return expected
-        parts = parts_for(expected, self._shard_size)
+        parts = parts_for(expected, self._part_size)
         if self._chosen.precision == "compact":
             return parts
-        return (parts * self._shard_size + 1) // 2  # a sharded set's parts are half full
+        return (parts * self._part_size + 1) // 2  # a sharded set's parts are half full
 
     def _expected(self, size: int) -> int:
         """Return how many visitors were expected on a day, from what it was made for."""
         if self._chosen.partition == BOOK:
             return size
         if self._chosen.precision != "compact":
-            size = max(1, 2 * size // self._shard_size)
-        return expected_for(size, self._shard_size)
+            size = max(1, 2 * size // self._part_size)
+        return expected_for(size, self._part_size)
 
     def _get(self, key: str) -> Command:
         return Command(self._home, key, ("GET", key), idempotent=True)

@@ -59,7 +59,7 @@ MOST_FIRST_DAY: Final = 2**40
 MOST_DIGITS: Final = 15
 MEMBER_BITS: Final = 32
 MOST_PARTS: Final = 2**32
-MOST_SHARD_SIZE: Final = 2**63 - 1
+MOST_PART_SIZE: Final = 2**63 - 1
 MOST_USERS: Final = 2**32  # what SETBIT reaches, and half a gigabyte
 LONGEST_SESSION: Final = 1024  # bytes
 # 16,368 bytes: with the header of a string it just fits what jemalloc allocates for 16 KB.
@@ -68,16 +68,16 @@ MOST_BITS_A_PART: Final = 2**20
 
 # The parameters that each precision has, and what they are unless given.
 _PARAMETERS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "exact": {"shard_size": 128, "first_day": FIRST_DAY, "partition": "crc32"},
+    "exact": {"part_size": 128, "first_day": FIRST_DAY, "partition": "crc32"},
     "60-bit": {
-        "shard_size": 512,
+        "part_size": 512,
         "first_day": FIRST_DAY,
         "partition": "crc32",
         "digits": MOST_DIGITS,
     },
-    "compact": {"shard_size": 512, "first_day": FIRST_DAY},
+    "compact": {"part_size": 512, "first_day": FIRST_DAY},
     "hyperloglog": {},
-    "bitmap": {"shard_size": BITS_A_PART},
+    "bitmap": {"part_size": BITS_A_PART},
 }
 _NOT_HEX = re.compile(r"[^0-9a-f]")
 _UUID = re.compile(r"[0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12}", re.IGNORECASE | re.ASCII)
@@ -102,7 +102,7 @@ class Settings(NamedTuple):
     """The parameters of a counter; None for those that its precision does not have."""
 
     precision: str
-    shard_size: int | None = None
+    part_size: int | None = None
     first_day: int | None = None
     digits: int | None = None
     partition: str | None = None
@@ -111,7 +111,7 @@ class Settings(NamedTuple):
 def settings(
     owner: str,
     precision: str,
-    shard_size: int | None,
+    part_size: int | None,
     first_day: int | None,
     digits: int | None,
     partition: str | None,
@@ -127,7 +127,7 @@ def settings(
             f"{owner}: precision={shown(precision)}", f"there are {', '.join(PRECISIONS)}"
         )
     named = {
-        "shard_size": shard_size,
+        "part_size": part_size,
         "first_day": first_day,
         "digits": digits,
         "partition": partition,
@@ -140,28 +140,28 @@ def settings(
             f"{owner}: precision={precision!r} has no {name}", f"leave it out; {has}"
         )
     found = Settings(precision, **{**usual, **given})
-    most = MOST_BITS_A_PART if precision == "bitmap" else MOST_SHARD_SIZE
+    most = MOST_BITS_A_PART if precision == "bitmap" else MOST_PART_SIZE
     for name, lowest, highest in (
         ("digits", 1, MOST_DIGITS),
         ("first_day", 0, MOST_FIRST_DAY),
-        ("shard_size", 1, most),
+        ("part_size", 1, most),
     ):
         if name in usual:
             check_integer(owner, name, getattr(found, name), lowest, highest)
-    if found.first_day is not None and found.shard_size is not None:
-        parts = parts_for(planned(found.first_day), found.shard_size)
+    if found.first_day is not None and found.part_size is not None:
+        parts = parts_for(planned(found.first_day), found.part_size)
         if parts > MOST_PARTS:
             raise InvalidArgumentError(
-                f"{owner}: first_day={found.first_day} in parts of {found.shard_size} is more than "
+                f"{owner}: first_day={found.first_day} in parts of {found.part_size} is more than "
                 "2**32 parts",
                 "give about how many visitors there will be",
             )
     return found
 
 
-def usual_shard_size(precision: str) -> int:
+def usual_part_size(precision: str) -> int:
     """Return how many members a part has unless a counter says otherwise; 0 without parts."""
-    return int(_PARAMETERS[precision].get("shard_size", 0))
+    return int(_PARAMETERS[precision].get("part_size", 0))
 
 
 # ---- what is kept of a session
@@ -260,22 +260,22 @@ def planned(before: int) -> int:
     return 1 << max(0, (before * 3 + 1) // 2 - 1).bit_length()
 
 
-def fill(shard_size: int) -> float:
+def fill(part_size: int) -> float:
     """Return how many members a part has on average when as many come as were expected.
 
-    Chance varies a part's size by the square root of it: n + 5 * sqrt(n) = shard_size. Of small
+    Chance varies a part's size by the square root of it: n + 5 * sqrt(n) = part_size. Of small
     parts half are filled, as in every other set.
     """
-    return max(shard_size / 2, ((math.sqrt(25 + 4 * shard_size) - 5) / 2) ** 2)
+    return max(part_size / 2, ((math.sqrt(25 + 4 * part_size) - 5) / 2) ** 2)
 
 
-def parts_for(expected: int, shard_size: int) -> int:
+def parts_for(expected: int, part_size: int) -> int:
     """Return how many parts a day has that so many visitors are expected on.
 
     One, or a unit times a power of two. The unit is odd, below 16, and depends on the shard size
     alone: 5 for 512, 13 for 128.
     """
-    full = fill(shard_size)
+    full = fill(part_size)
     if expected <= full:
         return 1
     mantissa, _ = math.frexp(1 / full)  # from a half to 1
@@ -285,10 +285,10 @@ def parts_for(expected: int, shard_size: int) -> int:
     return unit << max(0, math.ceil(math.log2(expected / full / unit)))
 
 
-def expected_for(parts: int, shard_size: int) -> int:
+def expected_for(parts: int, part_size: int) -> int:
     """Return how many visitors were expected, a power of two, when so many parts were planned."""
     expected = 1
-    while parts_for(2 * expected, shard_size) <= parts:
+    while parts_for(2 * expected, part_size) <= parts:
         expected *= 2
     return expected
 
@@ -329,7 +329,7 @@ def odds_for(owner: str, chosen: Settings, visitors: int, *, uuid4: bool = False
     if chosen.digits is not None:
         fixed = 4 if uuid4 and chosen.digits > 12 else 0
         return odds(visitors, 4 * chosen.digits - fixed)
-    if chosen.precision == "compact" and chosen.shard_size is not None:
-        parts = parts_for(planned(visitors), chosen.shard_size)
+    if chosen.precision == "compact" and chosen.part_size is not None:
+        parts = parts_for(planned(visitors), chosen.part_size)
         return odds(visitors, MEMBER_BITS + math.log2(parts))
     return Odds(math.inf, 0.0, 0.0)

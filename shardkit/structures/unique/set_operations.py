@@ -160,7 +160,7 @@ def count_bitmaps(days: Sequence[BitmapDay], which: str) -> Operation[int]:
         found = yield from day.parts_there()
         there.append(set(found or ()))
     parts = sorted(reduce(_COMBINED[which], there))
-    at_once = max(1, BITS_AT_ONCE // (days[0].shard_size * len(days)))
+    at_once = max(1, BITS_AT_ONCE // (days[0].part_size * len(days)))
     total = 0
     for page in pages(parts, at_once):
         replies = iter((yield [day.reading(part) for part in page for day in days]))

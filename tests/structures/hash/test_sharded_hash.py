@@ -20,10 +20,10 @@ from shardkit.errors import (
 from shardkit.local import LocalServer
 
 LAYOUTS: dict[str, dict[str, Any]] = {
-    "numbers and growing": {"shard_size": 16, "groups": 4},
-    "numbers and fixed": {"shard_size": 16, "total": 400},
-    "growing": {"shard_size": 16, "groups": 4, "partition": "crc32"},
-    "fixed": {"shard_size": 16, "total": 400, "partition": "crc32"},
+    "numbers and growing": {"part_size": 16, "groups": 4},
+    "numbers and fixed": {"part_size": 16, "total": 400},
+    "growing": {"part_size": 16, "groups": 4, "partition": "crc32"},
+    "fixed": {"part_size": 16, "total": 400, "partition": "crc32"},
 }
 COMPONENTS = ["one", "many"]
 
@@ -194,8 +194,8 @@ def test_values_and_amounts_that_do_not_fit_are_named(kit: ShardKit) -> None:
     ("arguments", "named"),
     [
         ({"total": 0}, "total=0"),
-        ({"shard_size": 0}, "shard_size=0"),
-        ({"shard_size": 1.5}, r"shard_size=1\.5"),
+        ({"part_size": 0}, "part_size=0"),
+        ({"part_size": 1.5}, r"part_size=1\.5"),
         ({"groups": 3}, "groups=3"),
         ({"partition": "redis-in-action"}, "partition='redis-in-action'"),
         ({"fields": float}, "fields="),
@@ -210,7 +210,7 @@ def test_parameters_out_of_range_are_refused_at_once(
 
 
 @pytest.mark.parametrize(
-    "other", [{"total": 100}, {"shard_size": 64}, {"partition": "crc32"}, {"codec": "json"}]
+    "other", [{"total": 100}, {"part_size": 64}, {"partition": "crc32"}, {"codec": "json"}]
 )
 def test_a_hash_is_not_opened_with_other_parameters(face: Face, other: dict[str, Any]) -> None:
     face.run(face.kit.hash("cities", component="many").hset(1, "x"))
@@ -263,7 +263,7 @@ def test_fields_expire_one_by_one(face: Face, layout: dict[str, Any]) -> None:
 
 def test_a_field_takes_its_time_along_when_its_part_is_split(kit: ShardKit) -> None:
     sessions = kit.hash(
-        "sessions", component="one", shard_size=16, groups=1, partition="crc32", fields=int
+        "sessions", component="one", part_size=16, groups=1, partition="crc32", fields=int
     )
     sessions.hset(mapping=dict.fromkeys(range(20), "x"))
     sessions.hexpire(1000, *range(10))
@@ -273,7 +273,7 @@ def test_a_field_takes_its_time_along_when_its_part_is_split(kit: ShardKit) -> N
 
 
 def test_a_hash_whose_fields_come_and_expire_does_not_grow_for_ever(kit: ShardKit) -> None:
-    sessions = kit.hash("sessions", component="one", shard_size=16, groups=1, partition="crc32")
+    sessions = kit.hash("sessions", component="one", part_size=16, groups=1, partition="crc32")
     for turn in range(40):
         fields = [f"{turn}:{n}" for n in range(100)]
         sessions.hset(mapping=dict.fromkeys(fields, "x"))
@@ -337,7 +337,7 @@ def test_a_value_too_long_for_the_compact_form_is_stored_all_the_same(kit: Shard
 def test_parts_larger_than_the_servers_limit_are_warned_of_once(
     kit: ShardKit, caplog: pytest.LogCaptureFixture
 ) -> None:
-    cities = kit.hash("cities", component="many", shard_size=1024)
+    cities = kit.hash("cities", component="many", part_size=1024)
     cities.hset(1, "x")
     cities.hset(2, "x")
     [record] = [record for record in caplog.records if record.name == "shardkit"]

@@ -31,9 +31,9 @@ STEPS = st.one_of(
     st.tuples(st.just("hgetall")),
 )
 ARGUMENTS: list[dict[str, Any]] = [
-    {"shard_size": 4, "groups": 2},
-    {"shard_size": 4, "total": 20},
-    {"shard_size": 4, "groups": 2, "partition": "crc32"},
+    {"part_size": 4, "groups": 2},
+    {"part_size": 4, "total": 20},
+    {"part_size": 4, "groups": 2, "partition": "crc32"},
 ]
 
 

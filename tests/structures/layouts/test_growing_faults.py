@@ -39,7 +39,7 @@ def face(request: pytest.FixtureRequest, own_servers: LocalServers) -> Iterator[
 def test_a_write_that_met_a_dead_shard_can_be_done_again(
     face: Face, own_servers: LocalServers
 ) -> None:
-    ids = face.kit.set("ids", component="data", members=int, shard_size=64)
+    ids = face.kit.set("ids", component="data", members=int, part_size=64)
     assert face.run(ids.sadd_many(range(2000))) == 2000
     own_servers.server_of("data", 1).kill()
     with pytest.raises(ShardErrors) as caught:
@@ -57,7 +57,7 @@ def test_a_write_that_met_a_dead_shard_can_be_done_again(
 def test_no_field_is_in_two_parts_when_a_server_dies_while_parts_split(
     face: Face, own_servers: LocalServers
 ) -> None:
-    fields = face.kit.hash("h", component="data", shard_size=16, groups=2, partition="crc32")
+    fields = face.kit.hash("h", component="data", part_size=16, groups=2, partition="crc32")
     ended = threading.Event()
 
     def kill() -> None:

@@ -56,7 +56,7 @@ def test_the_load_leaves_room_for_parts_that_wait_to_be_split() -> None:
 
 @pytest.mark.parametrize("component", ["many", "one"])
 def test_no_part_ever_outgrows_its_size(face: Face, kit: ShardKit, component: str) -> None:
-    ids = face.kit.set("ids", component=component, members=int, shard_size=64, groups=4)
+    ids = face.kit.set("ids", component=component, members=int, part_size=64, groups=4)
     random = Random(1)
     largest = 0
     for _ in range(12):
@@ -83,7 +83,7 @@ def test_writers_that_grow_the_same_groups_lose_nothing(kit: ShardKit) -> None:
     members = [random.getrandbits(60) for _ in range(8000)]
 
     def add(some: list[int]) -> None:
-        own = kit.set("ids", component="many", members=int, shard_size=32, groups=2)
+        own = kit.set("ids", component="many", members=int, part_size=32, groups=2)
         for start in range(0, len(some), 100):
             own.sadd(*some[start : start + 100])
 
@@ -92,14 +92,14 @@ def test_writers_that_grow_the_same_groups_lose_nothing(kit: ShardKit) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    ids = kit.set("ids", component="many", members=int, shard_size=32, groups=2)
+    ids = kit.set("ids", component="many", members=int, part_size=32, groups=2)
     assert ids.scard() == len(members)
     assert sorted(ids.smembers()) == sorted(members)
 
 
 def test_a_reader_that_has_not_seen_the_splits_finds_everything(face: Face, kit: ShardKit) -> None:
-    reader = face.kit.set("ids", component="many", members=int, shard_size=32, groups=2)
-    writer = kit.set("ids", component="many", members=int, shard_size=32, groups=2)
+    reader = face.kit.set("ids", component="many", members=int, part_size=32, groups=2)
+    writer = kit.set("ids", component="many", members=int, part_size=32, groups=2)
     writer.sadd(*range(10))
     assert face.run(reader.smismember(*range(12))) == [True] * 10 + [False] * 2
     writer.sadd(*range(3000))
@@ -112,10 +112,10 @@ def test_a_reader_that_has_not_seen_the_splits_finds_everything(face: Face, kit:
 
 
 def test_members_come_once_while_parts_split(kit: ShardKit) -> None:
-    ids = kit.set("ids", component="few", members=int, shard_size=16, groups=1)
+    ids = kit.set("ids", component="few", members=int, part_size=16, groups=1)
     ids.sadd(*range(2000))
     seen = []
-    other = kit.set("ids", component="few", members=int, shard_size=16, groups=1)
+    other = kit.set("ids", component="few", members=int, part_size=16, groups=1)
     for n, member in enumerate(ids.smembers()):
         seen.append(member)
         if n % 400 == 0:
@@ -126,7 +126,7 @@ def test_members_come_once_while_parts_split(kit: ShardKit) -> None:
 
 
 def test_a_part_that_is_split_hands_on_when_it_expires(kit: ShardKit) -> None:
-    ids = kit.set("ids", component="one", members=int, shard_size=32, groups=1)
+    ids = kit.set("ids", component="one", members=int, part_size=32, groups=1)
     ids.sadd(*range(100))
     assert ids.expire(1000)
     ids.sadd(*range(3000))
@@ -137,7 +137,7 @@ def test_a_part_that_is_split_hands_on_when_it_expires(kit: ShardKit) -> None:
 def test_a_set_that_sizes_itself_is_deleted_whole_and_can_be_made_anew(
     face: Face, kit: ShardKit
 ) -> None:
-    ids = face.kit.set("ids", component="both", members=int, shard_size=32)
+    ids = face.kit.set("ids", component="both", members=int, part_size=32)
     face.run(ids.sadd(*range(5000)))
     assert face.run(ids.delete()) is True
     assert face.run(ids.delete()) is False
@@ -146,7 +146,7 @@ def test_a_set_that_sizes_itself_is_deleted_whole_and_can_be_made_anew(
     assert face.run(ids.scard()) == 7
 
 
-@pytest.mark.parametrize("other", [{"total": 1000}, {"groups": 8}, {"shard_size": 100}])
+@pytest.mark.parametrize("other", [{"total": 1000}, {"groups": 8}, {"part_size": 100}])
 def test_a_set_is_not_opened_with_another_way_to_size_it(face: Face, other: dict[str, int]) -> None:
     face.run(face.kit.set("ids", component="many").sadd("a"))
     with pytest.raises(ParameterMismatchError):
@@ -162,7 +162,7 @@ def test_what_needs_fixed_parts_says_so(kit: ShardKit) -> None:
 
 def test_sets_that_grew_differently_are_combined(face: Face, kit: ShardKit) -> None:
     def made(name: str, members: range) -> Any:
-        new = face.kit.set(name, component="many", members=int, shard_size=32, groups=4)
+        new = face.kit.set(name, component="many", members=int, part_size=32, groups=4)
         face.run(new.sadd(*members))
         return new
 

@@ -24,7 +24,7 @@ from shardkit.operations.operation import Page
 
 @pytest.fixture(params=["one", "many"])
 def jobs(request: pytest.FixtureRequest, face: Face) -> Any:
-    return face.kit.list("jobs", component=request.param, shard_size=3)
+    return face.kit.list("jobs", component=request.param, part_size=3)
 
 
 # ---- what redis-py's methods of the same names do
@@ -82,12 +82,12 @@ def test_values_come_back_as_the_list_says(face: Face) -> None:
         (str, ["Köln", "7", "8", "2.5", "x", "-0.0"]),
         (bytes, ["Köln".encode(), b"7", b"8", b"2.5", b"x", b"-0.0"]),
     ]:
-        jobs = face.kit.list(f"of {kind.__name__}", component="many", shard_size=2, values=kind)
+        jobs = face.kit.list(f"of {kind.__name__}", component="many", part_size=2, values=kind)
         face.run(jobs.rpush(*sent))
         assert face.list(jobs.items()) == face.run(jobs.lrange(0, -1)) == expected
         assert face.run(jobs.lindex(2)) == expected[2]
         assert face.run(jobs.lpop()) == expected[0]
-    numbers = face.kit.list("of int", component="many", shard_size=2, values=int)
+    numbers = face.kit.list("of int", component="many", part_size=2, values=int)
     face.run(numbers.rpush("007", 8, b"-9", 2**70))
     assert face.run(numbers.lrange(0, -1)) == [7, 8, -9, 2**70]
     assert face.run(numbers.rpop()) == 2**70
@@ -108,8 +108,8 @@ def test_a_generator_is_read_no_further_than_it_is_sent(kit: ShardKit) -> None:
 
 
 def test_an_index_is_found_whatever_others_do_meanwhile(face: Face, kit: ShardKit) -> None:
-    jobs = face.kit.list("jobs", component="many", shard_size=3)
-    other = kit.list("jobs", component="many", shard_size=3)
+    jobs = face.kit.list("jobs", component="many", part_size=3)
+    other = kit.list("jobs", component="many", part_size=3)
     other.rpush(*range(10))
     assert face.run(jobs.lindex(4)) == "4"
     other.lpop()
@@ -121,14 +121,14 @@ def test_an_index_is_found_whatever_others_do_meanwhile(face: Face, kit: ShardKi
     assert face.run(jobs.lindex(-1)) == "19"
     other.delete()
     assert face.run(jobs.lindex(3)) is None
-    kit.list("jobs", component="many", shard_size=5).rpush(*range(10))
-    with pytest.raises(ParameterMismatchError, match="shard_size is '5', not '3'"):
+    kit.list("jobs", component="many", part_size=5).rpush(*range(10))
+    with pytest.raises(ParameterMismatchError, match="part_size is '5', not '3'"):
         face.run(jobs.lindex(3))
 
 
 def test_an_index_that_keeps_moving_is_found_by_a_script(kit: ShardKit) -> None:
     """Between any two exchanges of `lindex` somebody else pushes on the left."""
-    jobs = kit.list("jobs", component="many", shard_size=3)
+    jobs = kit.list("jobs", component="many", part_size=3)
     jobs.rpush(*range(10))
     jobs.llen()
     steps: Any = jobs.deferred.lindex(5)
@@ -149,7 +149,7 @@ def test_an_index_that_keeps_moving_is_found_by_a_script(kit: ShardKit) -> None:
 
 def test_a_stream_asks_for_one_piece_or_a_thousand_values_at_a_time(kit: ShardKit) -> None:
     for size, most in [(3, 999), (1000, 1000), (2500, 2500)]:
-        jobs = kit.list(f"jobs {size}", component="many", shard_size=size)
+        jobs = kit.list(f"jobs {size}", component="many", part_size=size)
         jobs.rpush_many(range(8000))
         steps: Any = jobs.deferred.items()
         step, seen, exchanges = next(steps), 0, 0
@@ -175,7 +175,7 @@ def _is_list(value: Any) -> bool:
 @pytest.mark.parametrize("reverse", [False, True])
 def test_values_that_stay_come_once_and_in_order(face: Face, reverse: bool) -> None:
     """Both ends lose and get values while the list is iterated over."""
-    jobs = face.kit.list("jobs", component="many", shard_size=3, values=int)
+    jobs = face.kit.list("jobs", component="many", part_size=3, values=int)
     face.run(jobs.rpush_many(range(3000)))
 
     def churn(n: int) -> list[Any]:
@@ -210,7 +210,7 @@ def test_values_that_stay_come_once_and_in_order(face: Face, reverse: bool) -> N
 
 
 def test_iteration_ends_however_fast_others_push(kit: ShardKit) -> None:
-    jobs = kit.list("jobs", component="many", shard_size=2)
+    jobs = kit.list("jobs", component="many", part_size=2)
     jobs.rpush(*range(10))
     seen = [jobs.rpush(*range(10)) for _ in jobs.items()]
     assert len(seen) == 10
@@ -220,7 +220,7 @@ def test_iteration_ends_however_fast_others_push(kit: ShardKit) -> None:
 
 
 def test_its_keys_have_one_tag_and_live_on_one_shard(face: Face, kit: ShardKit) -> None:
-    jobs = face.kit.list("jobs", component="many", shard_size=3)
+    jobs = face.kit.list("jobs", component="many", part_size=3)
     face.run(jobs.rpush(*range(7)))
     face.run(jobs.lpush(*range(2)))
     client = holder(kit, "many", "jobs")
@@ -229,7 +229,7 @@ def test_its_keys_have_one_tag_and_live_on_one_shard(face: Face, kit: ShardKit) 
     assert client.dbsize() == 7
     assert client.hgetall("{jobs}:meta") == {
         b"kind": b"list",
-        b"shard_size": b"3",
+        b"part_size": b"3",
         b"values": b"str",
     }
     assert jobs.name == "{jobs}"
@@ -241,12 +241,12 @@ def test_its_keys_have_one_tag_and_live_on_one_shard(face: Face, kit: ShardKit) 
 
 
 def test_a_name_with_a_tag_of_its_own_keeps_it(face: Face, kit: ShardKit) -> None:
-    jobs = face.kit.list("{user:7}:jobs", component="many", shard_size=3)
+    jobs = face.kit.list("{user:7}:jobs", component="many", part_size=3)
     face.run(jobs.rpush(1))
     assert "{user:7}:jobs:0" in keys_of(kit, "many")
     assert holder(kit, "many", "user:7").dbsize() == 4
     for name in ("{}", "a{", "{}x", "a}b", "{{a}"):
-        odd = face.kit.list(name, component="many", shard_size=1)
+        odd = face.kit.list(name, component="many", part_size=1)
         assert face.run(odd.rpush(1, 2, 3)) == 3
         assert face.list(odd.items()) == ["1", "2", "3"]
     with pytest.raises(InvalidArgumentError, match="name='}x' of a list cannot be a tag"):
@@ -254,7 +254,7 @@ def test_a_name_with_a_tag_of_its_own_keeps_it(face: Face, kit: ShardKit) -> Non
 
 
 def test_lists_are_spread_over_shards_by_their_names(face: Face, kit: ShardKit) -> None:
-    lists = [face.kit.list(f"jobs:{n}", component="many", shard_size=2) for n in range(40)]
+    lists = [face.kit.list(f"jobs:{n}", component="many", part_size=2) for n in range(40)]
     lengths = face.run(face.kit.together(*(each.deferred.rpush(1, 2, 3) for each in lists)))
     assert lengths == [3] * 40
     shards = [kit.client("many", n) for n in range(16)]
@@ -263,7 +263,7 @@ def test_lists_are_spread_over_shards_by_their_names(face: Face, kit: ShardKit) 
 
 
 def test_all_of_it_expires_at_one_moment(face: Face, kit: ShardKit) -> None:
-    jobs = face.kit.list("jobs", component="many", shard_size=3)
+    jobs = face.kit.list("jobs", component="many", part_size=3)
     face.run(jobs.rpush(*range(7)))
     assert face.run(jobs.expire(timedelta(hours=1))) is True
     face.run(jobs.rpush(*range(4)))
@@ -285,7 +285,7 @@ def test_all_of_it_expires_at_one_moment(face: Face, kit: ShardKit) -> None:
 
 
 def test_trimming_leaves_no_piece_behind(face: Face, kit: ShardKit) -> None:
-    jobs = face.kit.list("jobs", component="many", shard_size=3)
+    jobs = face.kit.list("jobs", component="many", part_size=3)
     face.run(jobs.rpush_many(range(9000)))
     assert face.run(jobs.ltrim(-10, -2)) == 9
     assert face.run(jobs.lrange(0, -1)) == [str(n) for n in range(8990, 8999)]
@@ -299,7 +299,7 @@ def test_trimming_leaves_no_piece_behind(face: Face, kit: ShardKit) -> None:
 
 def test_a_value_moves_to_another_list_in_one_step(face: Face) -> None:
     todo, doing = (
-        face.kit.list(f"{{jobs}}:{name}", component="many", shard_size=size)
+        face.kit.list(f"{{jobs}}:{name}", component="many", part_size=size)
         for name, size in (("todo", 2), ("doing", 5))
     )
     face.run(todo.rpush(*"abcdef"))
@@ -363,11 +363,11 @@ def everything(other: Any, again: Any) -> list[Callable[[], Any]]:
 
 
 def test_other_parameters_are_refused_and_nothing_is_changed(face: Face, kit: ShardKit) -> None:
-    face.run(face.kit.list("jobs", component="many", shard_size=3).rpush(*range(7)))
+    face.run(face.kit.list("jobs", component="many", part_size=3).rpush(*range(7)))
     before = keys_of(kit, "many")
     changes: list[tuple[dict[str, Any], str]] = [
-        ({"shard_size": 8}, "shard_size is '3', not '8'"),
-        ({"shard_size": 3, "values": int}, "values is 'str', not 'int'"),
+        ({"part_size": 8}, "part_size is '3', not '8'"),
+        ({"part_size": 3, "values": int}, "values is 'str', not 'int'"),
     ]
     for changed, named in changes:
         other = face.kit.list("jobs", component="many", **changed)
@@ -385,14 +385,14 @@ def test_a_list_made_anew_by_others_is_noticed_by_those_that_knew_it(
     face: Face, kit: ShardKit
 ) -> None:
     """Their parameters were compared once; the scripts look at each call."""
-    jobs = face.kit.list("jobs", component="many", shard_size=3)
+    jobs = face.kit.list("jobs", component="many", part_size=3)
     face.run(jobs.rpush(*range(7)))
     holder(kit, "many", "jobs").flushdb()
     assert face.run(jobs.llen()) == 0
     assert face.run(jobs.rpush(1)) == 1
     assert "{jobs}:meta" in keys_of(kit, "many")
-    kit.list("jobs", component="many", shard_size=3).delete()
-    kit.list("jobs", component="many", shard_size=4).rpush(*range(9))
+    kit.list("jobs", component="many", part_size=3).delete()
+    kit.list("jobs", component="many", part_size=4).rpush(*range(9))
     calls: list[Callable[[], Any]] = [
         lambda: jobs.rpush(1),
         lambda: jobs.lpop(),
@@ -400,9 +400,9 @@ def test_a_list_made_anew_by_others_is_noticed_by_those_that_knew_it(
         lambda: jobs.lrange(0, 1),
     ]
     for call in calls:
-        with pytest.raises(ParameterMismatchError, match="shard_size is '4', not '3'"):
+        with pytest.raises(ParameterMismatchError, match="part_size is '4', not '3'"):
             face.run(call())
-    assert kit.list("jobs", component="many", shard_size=4).llen() == 9
+    assert kit.list("jobs", component="many", part_size=4).llen() == 9
 
 
 # ---- bad input
@@ -448,12 +448,12 @@ def test_a_list_of_text_takes_utf8_only(face: Face) -> None:
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        ({"shard_size": 0}, "shard_size=0"),
-        ({"shard_size": -1}, "shard_size=-1"),
-        ({"shard_size": 10_001}, "shard_size=10001"),
-        ({"shard_size": True}, "shard_size=True"),
-        ({"shard_size": 2.0}, "shard_size=2.0"),
-        ({"shard_size": None}, "shard_size=None"),
+        ({"part_size": 0}, "part_size=0"),
+        ({"part_size": -1}, "part_size=-1"),
+        ({"part_size": 10_001}, "part_size=10001"),
+        ({"part_size": True}, "part_size=True"),
+        ({"part_size": 2.0}, "part_size=2.0"),
+        ({"part_size": None}, "part_size=None"),
         ({"values": float}, "values=<class 'float'>"),
         ({"values": "str"}, "values='str'"),
         ({"values": []}, "values=[]"),
@@ -470,7 +470,7 @@ def test_parameters_out_of_range_are_refused_at_once(
 
 
 def test_arguments_out_of_range_are_refused(face: Face) -> None:
-    jobs = face.kit.list("jobs", component="many", shard_size=3)
+    jobs = face.kit.list("jobs", component="many", part_size=3)
     face.run(jobs.rpush(1, 2))
     calls: list[tuple[Callable[[], Any], str]] = [
         (lambda: jobs.lpop_many(-1), "count=-1"),
@@ -520,7 +520,7 @@ def refused(face: Face, call: Any) -> str:
 def test_a_key_of_another_type_in_its_way_is_told_and_nothing_is_pushed(
     face: Face, kit: ShardKit
 ) -> None:
-    jobs = face.kit.list("jobs", component="many", shard_size=3)
+    jobs = face.kit.list("jobs", component="many", part_size=3)
     client = holder(kit, "many", "jobs")
     face.run(jobs.rpush(1, 2))
     puts: list[tuple[str, Callable[[str], Any]]] = [
@@ -538,12 +538,12 @@ def test_a_key_of_another_type_in_its_way_is_told_and_nothing_is_pushed(
 
 @pytest.mark.parametrize("key", ["0", "ends", "meta"])
 def test_a_list_over_keys_of_another_type_is_refused(face: Face, kit: ShardKit, key: str) -> None:
-    jobs = face.kit.list("jobs", component="many", shard_size=3)
+    jobs = face.kit.list("jobs", component="many", part_size=3)
     client = holder(kit, "many", "jobs")
     face.run(jobs.rpush(*range(7)))
     client.delete(f"{{jobs}}:{key}")
     client.set(f"{{jobs}}:{key}", "a string")
-    fresh = face.kit.list("jobs", component="many", shard_size=3)
+    fresh = face.kit.list("jobs", component="many", part_size=3)
     calls: list[Callable[[], Any]] = [
         lambda: fresh.lpop(),
         lambda: fresh.lindex(0),
@@ -559,7 +559,7 @@ def test_a_list_over_keys_of_another_type_is_refused(face: Face, kit: ShardKit, 
 
 def test_a_piece_that_was_lost_is_passed_over(face: Face, kit: ShardKit) -> None:
     """A server that evicts keys may take any; what is left can still be popped."""
-    jobs = face.kit.list("jobs", component="many", shard_size=3)
+    jobs = face.kit.list("jobs", component="many", part_size=3)
     client = holder(kit, "many", "jobs")
     face.run(jobs.rpush(*range(12)))
     client.delete("{jobs}:0", "{jobs}:2")

@@ -33,7 +33,7 @@ def on_cluster(request: pytest.FixtureRequest, cluster_map: ShardMap) -> Iterato
 
 def test_lists_over_a_cluster(on_cluster: Face) -> None:
     face = on_cluster
-    lists = [face.kit.list(f"jobs:{n}", component="cluster", shard_size=3) for n in range(12)]
+    lists = [face.kit.list(f"jobs:{n}", component="cluster", part_size=3) for n in range(12)]
     for jobs in lists:
         assert face.run(jobs.rpush_many(range(20))) == 20
         assert face.run(jobs.lpush("a", "b")) == 22
@@ -59,9 +59,9 @@ def test_values_move_within_a_slot_only(on_cluster: Face) -> None:
 
 
 def test_waiting_over_a_cluster(on_cluster: Face, cluster_map: ShardMap) -> None:
-    jobs = on_cluster.kit.list("jobs", component="cluster", shard_size=3)
+    jobs = on_cluster.kit.list("jobs", component="cluster", part_size=3)
     with shardkit.connect(cluster_map) as kit, ThreadPoolExecutor() as pool:
-        other = kit.list("jobs", component="cluster", shard_size=3)
+        other = kit.list("jobs", component="cluster", part_size=3)
 
         def push() -> None:
             client = kit.client("cluster")

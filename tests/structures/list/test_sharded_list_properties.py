@@ -41,8 +41,8 @@ def machine(face: Face, kit: ShardKit) -> type[RuleBasedStateMachine]:
             self.prefix = f"{next(FRESH)}"
             self.lists = [
                 (
-                    face.kit.list(f"a{{{self.prefix}:{size}}}", component="many", shard_size=size),
-                    face.kit.list(f"b{{{self.prefix}:{size}}}", component="many", shard_size=size),
+                    face.kit.list(f"a{{{self.prefix}:{size}}}", component="many", part_size=size),
+                    face.kit.list(f"b{{{self.prefix}:{size}}}", component="many", part_size=size),
                 )
                 for size in SIZES
             ]
@@ -51,7 +51,7 @@ def machine(face: Face, kit: ShardKit) -> type[RuleBasedStateMachine]:
 
         def same(self, expected: Any, call: Callable[[Any], Any]) -> None:
             for pieces, _ in self.lists:
-                assert face.run(call(pieces)) == expected, pieces.shard_size
+                assert face.run(call(pieces)) == expected, pieces.part_size
 
         @rule(end=ends, values=values, many=st.booleans())
         def push(self, end: str, values: list[str], many: bool) -> None:
@@ -151,14 +151,14 @@ def well_kept(kit: ShardKit, pieces: Any) -> None:
     ends = {k.decode(): int(v) for k, v in client.hgetall(f"{pieces.name}:ends").items()}
     tokens = client.llen(f"{pieces.name}:signal")
     if not found:
-        assert not any(v for k, v in ends.items() if k != "shard_size")
+        assert not any(v for k, v in ends.items() if k != "part_size")
         assert tokens == 0
         return
     assert set(found) == set(range(ends["first"], ends["last"] + 1))
     assert found[ends["first"]] == ends["left"]
     assert found[ends["last"]] == ends["right"]
-    assert all(found[n] == pieces.shard_size for n in range(ends["first"] + 1, ends["last"]))
-    assert max(found.values()) <= pieces.shard_size
+    assert all(found[n] == pieces.part_size for n in range(ends["first"] + 1, ends["last"]))
+    assert max(found.values()) <= pieces.part_size
     assert tokens == 1
 
 
@@ -170,7 +170,7 @@ def test_a_list_in_pieces_does_what_a_list_does(face: Face, kit: ShardKit) -> No
 def test_many_values_of_any_kind_come_back_as_they_were(
     face: Face, kit: ShardKit, size: int
 ) -> None:
-    pieces = face.kit.list("all", component="many", shard_size=size, values=bytes)
+    pieces = face.kit.list("all", component="many", part_size=size, values=bytes)
     sent = [bytes([n % 256]) * (n % 7) for n in range(2500)]
     assert face.run(pieces.rpush_many(sent[1000:])) == 1500
     assert face.run(pieces.lpush_many(sent[:1000][::-1])) == 2500

@@ -39,14 +39,14 @@ def only_tokens_wake(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def left_over(kit: ShardKit, name: str, component: str = "many") -> list[str]:
-    return list(kit.list(name, component=component, shard_size=3).items())
+    return list(kit.list(name, component=component, part_size=3).items())
 
 
 # ---- waiting for values
 
 
 def test_a_value_that_is_there_is_given_at_once(face: Face) -> None:
-    jobs = face.kit.list("jobs", component="many", shard_size=3)
+    jobs = face.kit.list("jobs", component="many", part_size=3)
     face.run(jobs.rpush(*"abcd"))
     assert face.run(jobs.blpop()) == "a"
     assert face.run(jobs.brpop(timeout=0.5)) == "d"
@@ -59,7 +59,7 @@ def test_a_value_that_is_there_is_given_at_once(face: Face) -> None:
 def test_who_waits_gets_what_is_pushed(
     kit: ShardKit, shard_map: ShardMap, only_tokens_wake: None, end: str
 ) -> None:
-    jobs = kit.list("jobs", component="many", shard_size=3)
+    jobs = kit.list("jobs", component="many", part_size=3)
     with ThreadPoolExecutor() as pool:
         waiting = [pool.submit(getattr(jobs, f"b{end}pop")) for _ in range(5)]
         blocked(kit, "jobs", 5)
@@ -73,7 +73,7 @@ def test_who_waits_gets_what_is_pushed(
 async def test_tasks_that_wait_get_what_is_pushed(
     akit: AsyncShardKit, kit: ShardKit, only_tokens_wake: None
 ) -> None:
-    jobs = akit.list("jobs", component="many", shard_size=3)
+    jobs = akit.list("jobs", component="many", part_size=3)
     waiting = [asyncio.ensure_future(jobs.brpop()) for _ in range(5)]
     await asyncio.to_thread(blocked, kit, "jobs", 5)
     await jobs.lpush(*range(5))
@@ -84,8 +84,8 @@ async def test_tasks_that_wait_get_what_is_pushed(
 def test_a_list_that_does_not_exist_yet_can_be_waited_for(
     kit: ShardKit, only_tokens_wake: None
 ) -> None:
-    jobs = kit.list("{new}:jobs", component="many", shard_size=3)
-    doing = kit.list("{new}:doing", component="many", shard_size=3)
+    jobs = kit.list("{new}:jobs", component="many", part_size=3)
+    doing = kit.list("{new}:doing", component="many", part_size=3)
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(jobs.blmove, doing)
         blocked(kit, "{new}:jobs", 1)
@@ -112,7 +112,7 @@ ITEMS = 1500
 def test_threads_at_both_ends_lose_nothing_and_get_nothing_twice(
     kit: ShardKit, only_tokens_wake: None
 ) -> None:
-    jobs = kit.list("jobs", component="many", shard_size=3)
+    jobs = kit.list("jobs", component="many", part_size=3)
     taken: list[list[str | None]] = [[] for _ in range(6)]
 
     def produce(n: int) -> None:
@@ -143,7 +143,7 @@ def test_threads_at_both_ends_lose_nothing_and_get_nothing_twice(
 async def test_tasks_at_both_ends_lose_nothing_and_get_nothing_twice(
     akit: AsyncShardKit, only_tokens_wake: None
 ) -> None:
-    jobs = akit.list("jobs", component="many", shard_size=2)
+    jobs = akit.list("jobs", component="many", part_size=2)
     taken: list[str | None] = []
     all_taken = asyncio.Event()
 
@@ -172,7 +172,7 @@ async def test_tasks_at_both_ends_lose_nothing_and_get_nothing_twice(
 def test_consumers_that_wait_and_consumers_that_do_not_share_the_work(
     kit: ShardKit, only_tokens_wake: None
 ) -> None:
-    jobs = kit.list("jobs", component="many", shard_size=3)
+    jobs = kit.list("jobs", component="many", part_size=3)
     taken: list[str] = []
 
     def wait() -> None:
@@ -207,7 +207,7 @@ async def test_waiters_that_are_cancelled_at_any_moment_lose_nothing(
     akit: AsyncShardKit, kit: ShardKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(base, "LONGEST_SLICE", 0.05)
-    jobs = akit.list("jobs", component="many", shard_size=3)
+    jobs = akit.list("jobs", component="many", part_size=3)
     random = Random(7)
     taken: list[str | None] = []
     pushed = 0
@@ -278,7 +278,7 @@ async def test_what_was_popped_for_a_cancelled_task_is_put_back_where_it_was(
 
 def die_with_token(kit: ShardKit, name: str) -> None:
     """A waiter that ends when it was given a token, before it pops: its steps stop there."""
-    steps: Operation[Any] = kit.list(name, component="many", shard_size=3).deferred.blpop()
+    steps: Operation[Any] = kit.list(name, component="many", part_size=3).deferred.blpop()
     step: Any = next(steps)
     while step[0].block is None:
         step = steps.send(kit.driver.link.send(step))
@@ -291,7 +291,7 @@ def test_a_waiter_that_dies_with_the_token_does_not_strand_the_others(
     kit: ShardKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(base, "LONGEST_SLICE", 0.1)
-    jobs = kit.list("jobs", component="many", shard_size=3)
+    jobs = kit.list("jobs", component="many", part_size=3)
     with ThreadPoolExecutor() as pool:
         for _ in range(3):
             dying = pool.submit(die_with_token, kit, "jobs")
@@ -318,7 +318,7 @@ def test_a_server_that_restarts_fails_the_wait_and_serves_the_next(
     mortal: tuple[Face, LocalServer],
 ) -> None:
     face, server = mortal
-    jobs = face.kit.list("jobs", component="own", shard_size=3)
+    jobs = face.kit.list("jobs", component="own", part_size=3)
     with server.client() as client, ThreadPoolExecutor() as pool:
 
         def crash() -> None:
@@ -350,7 +350,7 @@ def test_a_waiter_whose_connection_is_cut_goes_on_waiting(
 ) -> None:
     """It can: a token is no value, so asking again for one is harmless."""
     face, server = mortal
-    jobs = face.kit.list("jobs", component="own", shard_size=3)
+    jobs = face.kit.list("jobs", component="own", part_size=3)
     with server.client() as client, ThreadPoolExecutor() as pool:
 
         def cut() -> None:
@@ -358,7 +358,7 @@ def test_a_waiter_whose_connection_is_cut_goes_on_waiting(
             client.client_kill_filter(_id=cut)
             blocking(client, besides=cut)
             with shardkit.connect(face.kit.topology.source.shard_map) as kit:
-                kit.list("jobs", component="own", shard_size=3).rpush("x")
+                kit.list("jobs", component="own", part_size=3).rpush("x")
 
         cutting = pool.submit(cut)
         assert face.run(jobs.blpop()) == "x"
@@ -417,7 +417,7 @@ def test_tokens_for_nothing_do_not_prolong_a_wait(kit: ShardKit) -> None:
 
 
 def test_a_wait_ends_though_nothing_is_pushed(face: Face) -> None:
-    jobs = face.kit.list("jobs", component="many", shard_size=3)
+    jobs = face.kit.list("jobs", component="many", part_size=3)
     for seconds in (0.05, 0.2):
         before = time.monotonic()
         assert face.run(jobs.blpop(seconds)) is None

@@ -115,7 +115,7 @@ def test_what_is_no_code_is_refused(bad: Any) -> None:
 
 
 def test_the_books_layout_is_kept(kit: ShardKit) -> None:
-    users = kit.locations(component="many", shard_size=2**20)
+    users = kit.locations(component="many", part_size=2**20)
     assert users.records.place(139960061) == ("location:133", 8 * 998906)
     users.set(139960061, "USA", "CA")
     client = holder(kit, "many", "location:133")
@@ -204,7 +204,7 @@ def test_lists_do_as_well_as_tuples(kit: ShardKit) -> None:
 def test_other_parts_are_refused(kit: ShardKit) -> None:
     kit.locations(component="many").set(1, "USA")
     with pytest.raises(ParameterMismatchError, match="location:meta"):
-        kit.locations(component="many", shard_size=2**20).get(1)
+        kit.locations(component="many", part_size=2**20).get(1)
 
 
 def test_several_are_asked_in_one_exchange(kit: ShardKit) -> None:

@@ -30,12 +30,12 @@ ZEROS = {"country": 0, "score": 0, "height": 0.0, "code": b"\0\0\0"}
 
 @pytest.fixture(params=COMPONENTS)
 def users(request: pytest.FixtureRequest, face: Face) -> Any:
-    return face.kit.packed("users", component=request.param, fields=FIELDS, shard_size=16)
+    return face.kit.packed("users", component=request.param, fields=FIELDS, part_size=16)
 
 
 @pytest.fixture
 def few(kit: ShardKit) -> Any:
-    return kit.packed("users", component="many", fields=FIELDS, shard_size=16)
+    return kit.packed("users", component="many", fields=FIELDS, part_size=16)
 
 
 # ---- what is written is read
@@ -113,14 +113,14 @@ def test_deleting_creates_nothing(kit: ShardKit, few: Any) -> None:
     assert few.delete_many([1, 2, 10**6]) == 0
     assert keys_of(kit, "many") == set()
     few.set(1, country=1)
-    other = kit.packed("users", component="many", fields=FIELDS, shard_size=16)
+    other = kit.packed("users", component="many", fields=FIELDS, part_size=16)
     assert other.delete_many([1, 10**6]) == 1
     assert keys_of(kit, "many") == {"users:meta", "users:parts", "users:0"}
 
 
 @pytest.mark.parametrize("bits", [1, 2, 4])
 def test_narrow_records_share_a_byte(face: Face, bits: int) -> None:
-    records = face.kit.packed("n", component="many", fields={"n": f"u{bits}"}, shard_size=24)
+    records = face.kit.packed("n", component="many", fields={"n": f"u{bits}"}, part_size=24)
     random = Random(bits)
     wanted = {random.randrange(500): random.randrange(1, 2**bits) for _ in range(120)}
     face.run(records.set_many({k: {"n": v} for k, v in wanted.items()}))
@@ -142,7 +142,7 @@ def test_narrow_records_share_a_byte(face: Face, bits: int) -> None:
 
 def test_the_servers_bitfield_works_on_the_same_data(kit: ShardKit) -> None:
     fields = {"country": "u8", "score": "i12", "flag": "u1"}
-    records = kit.packed("r", component="many", fields=fields, shard_size=16)
+    records = kit.packed("r", component="many", fields=fields, part_size=16)
     records.set(21, country=5, score=-3, flag=True)
     key, bit = records.place(21)
     assert (key, bit) == ("r:1", 5 * 24)
@@ -254,11 +254,11 @@ def test_readers_create_nothing(kit: ShardKit, few: Any) -> None:
 
 
 def test_flags_are_counted_by_their_servers(face: Face) -> None:
-    flags = face.kit.packed("seen", component="many", fields="flag", shard_size=64)
+    flags = face.kit.packed("seen", component="many", fields="flag", part_size=64)
     face.run(flags.set_many({n: {"flag": n % 3 == 0} for n in range(1000)}))
     assert face.run(flags.count()) == face.run(flags.count("flag")) == 334
     assert face.run(flags.count(ids=range(10))) == 4
-    some = face.kit.packed("more", component="many", fields={"n": "u7", "on": "u1"}, shard_size=64)
+    some = face.kit.packed("more", component="many", fields={"n": "u7", "on": "u1"}, part_size=64)
     face.run(some.set_many({n: {"n": 1, "on": n % 4 == 0} for n in range(100)}))
     assert face.run(some.count("on")) == 25
     assert face.run(some.count("on", range(10))) == 3
@@ -272,7 +272,7 @@ def test_no_record_is_cut_by_the_end_of_a_block(
     monkeypatch.setattr(base, "BLOCK", 16)
     monkeypatch.setattr(base, "BLOCKS_AT_ONCE", 50)
     fields = {"n": f"bytes{width}"}
-    records = face.kit.packed("w", component="few", fields=fields, shard_size=21)
+    records = face.kit.packed("w", component="few", fields=fields, part_size=21)
     wanted = {n: {"n": b"%0*d" % (width, n)} for n in range(0, 200, 2)}
     face.run(records.set_many(wanted))
     assert face.list(records.scan()) == list(wanted.items())
@@ -323,7 +323,7 @@ import sys, shardkit
 from shardkit import ShardMap
 start, text = int(sys.argv[1]), sys.argv[2]
 with shardkit.connect(ShardMap.parse(text)) as kit:
-    records = kit.packed("p", component="own_shards", fields={"a": "u16", "b": "u5"}, shard_size=32)
+    records = kit.packed("p", component="own_shards", fields={"a": "u16", "b": "u5"}, part_size=32)
     sys.stdin.readline()
     for n in range(start, 1600, 2):
         records.set(n * 7919 % 1600, a=n + 1)
@@ -345,7 +345,7 @@ def test_two_processes_create_the_same_parts_and_lose_nothing(
         assert process.returncode == 0
     with shardkit.connect(own_map) as kit:
         records = kit.packed(
-            "p", component="own_shards", fields={"a": "u16", "b": "u5"}, shard_size=32
+            "p", component="own_shards", fields={"a": "u16", "b": "u5"}, part_size=32
         )
         assert dict(records.scan()) == {n * 7919 % 1600: {"a": n + 1, "b": 3} for n in range(1600)}
         assert {
@@ -359,7 +359,7 @@ def test_a_part_takes_what_its_length_says_whatever_comes_first(
     """A string that grew would take up to twice its length."""
     with shardkit.connect(own_map) as kit, own_server.client() as client:
         records = kit.packed("r", component="own", fields={"a": "u8", "b": "u8"})
-        assert records.shard_size == 16376
+        assert records.part_size == 16376
         for n in (3, 9000, 16375, 8000, 0, 5):
             records.set(n, a=1)
         assert client.strlen("r:0") == 32752
@@ -368,7 +368,7 @@ def test_a_part_takes_what_its_length_says_whatever_comes_first(
 
 @pytest.mark.parametrize("face", ["blocking"], indirect=True)
 def test_one_exchange_writes_neighbours_and_others(face: Face, kit: ShardKit) -> None:
-    records = kit.packed("r", component="one", fields={"a": "u8", "b": "u8"}, shard_size=1000)
+    records = kit.packed("r", component="one", fields={"a": "u8", "b": "u8"}, part_size=1000)
     records.set(0, a=1)
     steps = records.deferred.set_many(
         {n: {"a": 1, "b": n % 256} for n in (5, 6, 7, 9, 11, 1005, 1007)}
@@ -391,7 +391,7 @@ def test_one_exchange_writes_neighbours_and_others(face: Face, kit: ShardKit) ->
 def test_other_parameters_are_refused(face: Face, kit: ShardKit) -> None:
     kit.packed("users", component="many", fields=FIELDS).set(1, country=1)
     for options in (
-        {"fields": FIELDS, "shard_size": 16},
+        {"fields": FIELDS, "part_size": 16},
         {"fields": {**FIELDS, "country": "u16"}},
         {"fields": dict(reversed(FIELDS.items()))},
     ):
@@ -411,12 +411,12 @@ def test_other_parameters_are_refused(face: Face, kit: ShardKit) -> None:
     assert kit.packed("users", component="many", fields=FIELDS).parameters == {
         "kind": "packed",
         "fields": "country:u8,score:i16,height:f32,code:bytes3",
-        "shard_size": "3272",
+        "part_size": "3272",
     }
 
 
 def test_what_was_cleared_is_gone_and_can_be_made_anew(face: Face, kit: ShardKit) -> None:
-    users = face.kit.packed("users", component="many", fields=FIELDS, shard_size=16)
+    users = face.kit.packed("users", component="many", fields=FIELDS, part_size=16)
     face.run(users.set_many({n: {"country": 1} for n in range(100)}))
     assert face.run(users.clear()) is True
     assert keys_of(kit, "many") == set()
@@ -495,8 +495,8 @@ def test_what_does_not_fit_is_refused_and_nothing_is_written(kit: ShardKit, few:
 
 @pytest.mark.parametrize("size", [0, -8, "16", 1.5, True, 2**33, 12])
 def test_parts_have_whole_bytes_and_a_size_that_a_server_takes(kit: ShardKit, size: Any) -> None:
-    with pytest.raises(InvalidArgumentError, match="shard_size"):
-        kit.packed("f", component="many", fields="flag", shard_size=size)
+    with pytest.raises(InvalidArgumentError, match="part_size"):
+        kit.packed("f", component="many", fields="flag", part_size=size)
     with pytest.raises(InvalidArgumentError, match="name="):
         kit.packed("", component="many", fields="flag")
 
@@ -510,7 +510,7 @@ def test_default_parts_fit_the_allocators_sizes(kit: ShardKit) -> None:
         ({"a": "bytes1024"}, 24),
     ]:
         records = kit.packed("f", component="many", fields=fields)  # type: ignore[arg-type]
-        assert records.shard_size == size
+        assert records.part_size == size
         assert 24_000 < records.part_bytes <= 2**15 - 16
 
 
@@ -522,7 +522,7 @@ def test_entries_may_say_how_their_users_want_replies(
     entries = [{**shard.fields, **fields} for shard in shards]
     spoken = ShardMap.parse(json.dumps({"components": {"few": {"shards": entries}}}))
     with faced("awaiting" if face.runner else "blocking", spoken) as other:
-        users = other.kit.packed("users", component="few", fields=FIELDS, shard_size=16)
+        users = other.kit.packed("users", component="few", fields=FIELDS, part_size=16)
         records = {n: ZEROS | {"country": n % 256, "code": b"\xff\x00\xfe"} for n in range(300)}
         other.run(users.set_many(records))
         assert other.run(users.get_many(records)) == records
@@ -539,7 +539,7 @@ def test_a_failed_shard_is_named_and_others_are_written(
     own_server: LocalServer, own_map: ShardMap
 ) -> None:
     with shardkit.connect(own_map) as kit, own_server.client() as client:
-        records = kit.packed("f", component="own", fields="postal", shard_size=16)
+        records = kit.packed("f", component="own", fields="postal", part_size=16)
         records.set(1, postal=1)
         client.set("f:1", "x")
         client.delete("f:1")
@@ -566,6 +566,6 @@ def test_deferred_operations_go_together(kit: ShardKit) -> None:
 
 
 async def test_tasks_write_at_the_same_time(akit: AsyncShardKit) -> None:
-    records = akit.packed("t", component="many", fields={"n": "u16"}, shard_size=8)
+    records = akit.packed("t", component="many", fields={"n": "u16"}, part_size=8)
     await asyncio.gather(*(records.set(n, n=n + 1) for n in range(200)))
     assert [record["n"] async for _, record in records.scan()] == list(range(1, 201))

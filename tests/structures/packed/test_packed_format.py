@@ -210,8 +210,8 @@ def test_records_that_are_none_are_refused() -> None:
     st.lists(st.integers(0, 200), max_size=60),
     st.sampled_from([8, 16, 64]),
 )
-def test_what_is_written_is_what_is_read(bits: int, ids: list[int], shard_size: int) -> None:
-    grid = Grid(bits, shard_size)
+def test_what_is_written_is_what_is_read(bits: int, ids: list[int], part_size: int) -> None:
+    grid = Grid(bits, part_size)
     records = {n: (n * 2654435761 + 1) % (1 << bits) for n in ids}
     parts: dict[int, int] = {}
     whole = 8 * grid.part_bytes

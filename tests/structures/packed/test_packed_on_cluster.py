@@ -13,7 +13,7 @@ def test_locations_over_a_cluster() -> None:
     with LocalCluster() as cluster:
         components = {"cluster": {"entry": dict(cluster.entry.fields)}}
         with shardkit.connect(ShardMap.parse(json.dumps({"components": components}))) as kit:
-            users = kit.locations(component="cluster", shard_size=64)
+            users = kit.locations(component="cluster", part_size=64)
             places = [("USA", "CA"), ("CAN", "ON"), ("DEU", None)]
             users.set_many((n, places[n % 3]) for n in range(3000))
             assert users.aggregate() == (

@@ -34,19 +34,19 @@ def machine(face: Face, component: str) -> type[RuleBasedStateMachine]:
     class Records(RuleBasedStateMachine):
         """Does everything to records of some format, and to a dictionary of those not zeros."""
 
-        @initialize(form=formats(most=4), shard_size=st.sampled_from([8, 16, 24]))
-        def create(self, form: RecordFormat, shard_size: int) -> None:
+        @initialize(form=formats(most=4), part_size=st.sampled_from([8, 16, 24]))
+        def create(self, form: RecordFormat, part_size: int) -> None:
             self.form = form
             self.name = f"r{next(FRESH)}"
             self.fields = {name: slot.kind for name, slot in form.slots.items()}
             self.zeros = form.unpack(0)
             self.model: dict[int, dict[str, Any]] = {}
-            self.shard_size = shard_size
+            self.part_size = part_size
             self.open()
 
         def open(self) -> None:
             self.records = face.kit.packed(
-                self.name, component=component, fields=self.fields, shard_size=self.shard_size
+                self.name, component=component, fields=self.fields, part_size=self.part_size
             )
 
         def put(self, record_id: int, record: dict[str, Any]) -> None:

@@ -66,7 +66,7 @@ def test_parts_of_text_are_compact_where_the_server_can(
     own_map: ShardMap, own_server: LocalServer
 ) -> None:
     with connect(own_map) as kit:
-        names = kit.set("names", component="own", total=4096, shard_size=128)
+        names = kit.set("names", component="own", total=4096, part_size=128)
         assert names.sadd_many(f"visitor {n}" for n in range(4096)) == 4096
         with own_server.client() as client:
             limit = client.config_get("set-max-listpack-entries")
@@ -81,9 +81,9 @@ def test_parts_larger_than_the_servers_limit_are_logged(
     own: Face, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, logger="shardkit"):
-        fits = own.kit.set("fits", component="own", total=10, shard_size=512, members=int)
+        fits = own.kit.set("fits", component="own", total=10, part_size=512, members=int)
         own.run(fits.sadd(1))
-        large = own.kit.set("large", component="own", total=10, shard_size=1024, members=int)
+        large = own.kit.set("large", component="own", total=10, part_size=1024, members=int)
         assert own.run(large.scard()) == 0
         assert caplog.messages == []
         own.run(large.sadd(1))
@@ -98,7 +98,7 @@ def test_a_limit_that_was_raised_is_enough(
 ) -> None:
     with own_server.client() as client:
         client.config_set("set-max-intset-entries", 1024)
-    large = own.kit.set("large", component="own", total=10, shard_size=1024, members=int)
+    large = own.kit.set("large", component="own", total=10, part_size=1024, members=int)
     assert own.run(large.sadd(1)) == 1
     assert caplog.messages == []
 
@@ -108,12 +108,12 @@ def test_a_server_that_may_not_be_asked_is_no_obstacle(
 ) -> None:
     with own_server.client() as client:
         client.execute_command("ACL", "SETUSER", "default", "-config")
-    large = own.kit.set("large", component="own", total=10, shard_size=1024, members=int)
+    large = own.kit.set("large", component="own", total=10, part_size=1024, members=int)
     assert own.run(large.sadd(1)) == 1
     assert caplog.messages == []
 
 
 def test_text_is_measured_by_its_own_limit(own: Face, caplog: pytest.LogCaptureFixture) -> None:
-    names = own.kit.set("names", component="own", total=10, shard_size=512)
+    names = own.kit.set("names", component="own", total=10, part_size=512)
     assert own.run(names.sadd("a")) == 1
     assert all("set-max-listpack-entries is 128" in message for message in caplog.messages)

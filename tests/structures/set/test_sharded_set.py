@@ -27,7 +27,7 @@ COMPONENTS = ("one", "many", "few", "both")
 
 @pytest.fixture(params=COMPONENTS)
 def ids(request: pytest.FixtureRequest, face: Face) -> Any:
-    return face.kit.set("ids", component=request.param, total=1000, shard_size=50, members=int)
+    return face.kit.set("ids", component=request.param, total=1000, part_size=50, members=int)
 
 
 # ---- what redis-py's methods of the same names do
@@ -69,19 +69,19 @@ def test_one_member_is_one_however_it_is_given(face: Face) -> None:
     class Town(StrEnum):
         FULDA = "Fulda"
 
-    ids = face.kit.set("ids", component="many", total=1000, shard_size=4, members=int)
+    ids = face.kit.set("ids", component="many", total=1000, part_size=4, members=int)
     assert face.run(ids.sadd(42)) == 1
     assert face.run(ids.sadd("42", b"42", "042", bytearray(b"42"))) == 0
     assert face.run(ids.sadd("-0")) == 1
     assert face.run(ids.smismember(0, "0", b"0")) == [True] * 3
     assert sorted(face.list(ids.smembers())) == [0, 42]
 
-    towns = face.kit.set("towns", component="many", total=1000, shard_size=4)
+    towns = face.kit.set("towns", component="many", total=1000, part_size=4)
     assert face.run(towns.sadd("Köln", Town.FULDA, 7)) == 3
     assert face.run(towns.sadd("Köln".encode(), "Fulda", b"Fulda", "7")) == 0
     assert sorted(face.list(towns.smembers())) == ["7", "Fulda", "Köln"]
 
-    raw = face.kit.set("raw", component="many", total=1000, shard_size=4, members=bytes)
+    raw = face.kit.set("raw", component="many", total=1000, part_size=4, members=bytes)
     assert face.run(raw.sadd(b"\xff", "é", 7)) == 3
     assert sorted(face.list(raw.smembers())) == [b"7", "é".encode(), b"\xff"]
 
@@ -132,7 +132,7 @@ def test_what_a_generator_gave_before_it_failed_was_added(kit: ShardKit) -> None
 
 def test_bounds_of_pages_lose_nothing(face: Face) -> None:
     """2,100 parts: three exchanges of 1,000 parts, nine of 256."""
-    ids = face.kit.set("ids", component="many", total=2100, shard_size=2, members=int)
+    ids = face.kit.set("ids", component="many", total=2100, part_size=2, members=int)
     assert ids.parts == 2100
     assert face.run(ids.sadd_many(range(5000))) == 5000
     assert face.run(ids.scard()) == 5000
@@ -141,7 +141,7 @@ def test_bounds_of_pages_lose_nothing(face: Face) -> None:
 
 
 def test_a_stream_asks_for_some_hundred_parts_at_a_time(kit: ShardKit) -> None:
-    ids = kit.set("ids", component="many", total=100_000, shard_size=50, members=int)
+    ids = kit.set("ids", component="many", total=100_000, part_size=50, members=int)
     ids.sadd_many(range(100_000))
     assert ids.parts == 4000
     steps = ids.deferred.smembers()
@@ -158,7 +158,7 @@ def test_a_stream_asks_for_some_hundred_parts_at_a_time(kit: ShardKit) -> None:
 
 
 def test_members_that_stay_come_once_whatever_is_written_meanwhile(face: Face) -> None:
-    ids = face.kit.set("ids", component="many", total=4000, shard_size=4, members=int)
+    ids = face.kit.set("ids", component="many", total=4000, part_size=4, members=int)
     face.run(ids.sadd_many(range(3000)))
 
     async def awaiting() -> list[int]:
@@ -185,7 +185,7 @@ def test_members_that_stay_come_once_whatever_is_written_meanwhile(face: Face) -
 
 
 def test_a_stream_that_is_left_early_leaves_its_connections_usable(face: Face) -> None:
-    ids = face.kit.set("ids", component="many", total=4000, shard_size=4, members=int)
+    ids = face.kit.set("ids", component="many", total=4000, part_size=4, members=int)
     face.run(ids.sadd_many(range(3000)))
 
     async def first() -> int:
@@ -216,7 +216,7 @@ def test_a_number_lives_where_the_published_rule_puts_it(kit: ShardKit) -> None:
 
 
 def test_a_part_lives_on_the_shard_of_its_key(face: Face, kit: ShardKit) -> None:
-    ids = face.kit.set("ids", component="many", total=1000, shard_size=50, members=int)
+    ids = face.kit.set("ids", component="many", total=1000, part_size=50, members=int)
     face.run(ids.sadd(*range(300)))
     for key, members in ids.by_key(range(300)).items():
         assert holder(kit, "many", key).smembers(key) == set(members)
@@ -232,7 +232,7 @@ def test_few_members_make_one_part(face: Face) -> None:
 
 
 def test_a_hash_tag_in_the_name_keeps_all_parts_together(face: Face, kit: ShardKit) -> None:
-    ids = face.kit.set("{ids}", component="many", total=1000, shard_size=50, members=int)
+    ids = face.kit.set("{ids}", component="many", total=1000, part_size=50, members=int)
     face.run(ids.sadd(*range(100)))
     assert {kit.component("many").shard_of(key) for key in keys_of(kit, "many")} == {
         kit.component("many").shard_of("ids")
@@ -303,14 +303,14 @@ def test_a_long_member_is_cut_in_messages(kit: ShardKit) -> None:
         ({"groups": 0}, "groups=0"),
         ({"groups": 48}, "groups=48"),
         ({"groups": 8192}, "groups=8192"),
-        ({"shard_size": 0}, "shard_size=0"),
+        ({"part_size": 0}, "part_size=0"),
         ({"total": 10**5000}, "total=of 16610 bits"),
-        ({"total": 2**60, "shard_size": 1}, "total=1152921504606846976"),
-        ({"total": 10, "shard_size": 0}, "shard_size=0"),
-        ({"total": 10, "shard_size": -5}, "shard_size=-5"),
-        ({"total": 10, "shard_size": False}, "shard_size=False"),
-        ({"total": 10, "shard_size": 2.0}, "shard_size=2.0"),
-        ({"total": 10, "shard_size": 10**5000}, "shard_size=of 16610 bits"),
+        ({"total": 2**60, "part_size": 1}, "total=1152921504606846976"),
+        ({"total": 10, "part_size": 0}, "part_size=0"),
+        ({"total": 10, "part_size": -5}, "part_size=-5"),
+        ({"total": 10, "part_size": False}, "part_size=False"),
+        ({"total": 10, "part_size": 2.0}, "part_size=2.0"),
+        ({"total": 10, "part_size": 10**5000}, "part_size=of 16610 bits"),
         ({"total": 10, "members": float}, "members=<class 'float'>"),
         ({"total": 10, "members": "int"}, "members='int'"),
         ({"total": 10, "members": []}, "members=[]"),
@@ -336,8 +336,8 @@ def test_a_name_is_text(kit: ShardKit, name: Any) -> None:
 
 
 def test_the_largest_parameters_are_taken(kit: ShardKit) -> None:
-    assert kit.set("ids", component="many", total=2**31, shard_size=1).parts == 2**32
-    assert kit.set("ids", component="many", total=2**63 - 1, shard_size=2**63 - 1).parts == 2
+    assert kit.set("ids", component="many", total=2**31, part_size=1).parts == 2**32
+    assert kit.set("ids", component="many", total=2**63 - 1, part_size=2**63 - 1).parts == 2
 
 
 # ---- its parameters
@@ -345,11 +345,11 @@ def test_the_largest_parameters_are_taken(kit: ShardKit) -> None:
 
 OTHERS: list[tuple[dict[str, Any], str]] = [
     ({"total": 2000}, "total is '1000', not '2000'"),
-    ({"shard_size": 64}, "shard_size is '50', not '64'"),
+    ({"part_size": 64}, "part_size is '50', not '64'"),
     ({"members": str}, "members is 'int', not 'str'"),
     ({"partition": "redis-in-action"}, "partition is 'crc32', not 'redis-in-action'"),
 ]
-PARAMETERS = {"total": 1000, "shard_size": 50, "members": int}
+PARAMETERS = {"total": 1000, "part_size": 50, "members": int}
 
 
 @pytest.mark.parametrize(("changed", "named"), OTHERS)
@@ -420,7 +420,7 @@ def test_a_deleted_set_that_is_written_again_has_its_parameters(face: Face, kit:
     assert holder(kit, "many", "ids:meta").hgetall("ids:meta") == {
         b"kind": b"set",
         b"total": b"1000",
-        b"shard_size": b"50",
+        b"part_size": b"50",
         b"partition": b"crc32",
         b"members": b"int",
     }
@@ -450,7 +450,7 @@ def test_many_threads_that_open_at_once_agree(kit: ShardKit) -> None:
 
 
 async def test_many_tasks_share_one_set(akit: AsyncShardKit) -> None:
-    ids = akit.set("ids", component="many", total=1000, shard_size=50, members=int)
+    ids = akit.set("ids", component="many", total=1000, part_size=50, members=int)
     added = await asyncio.gather(*(ids.sadd(n % 500, n) for n in range(1000)))
     assert sum(added) == await ids.scard() == 1000
 
@@ -474,14 +474,14 @@ def test_entries_may_say_how_their_users_want_replies(servers: Any, face: Face) 
         components = {"few": {"shards": entries}, "one": {"entry": entries[0]}}
         spoken = ShardMap.parse(json.dumps({"components": components}))
         with faced("awaiting" if face.runner else "blocking", spoken) as other:
-            names = other.kit.set("n", component="few", total=100, shard_size=4, members=str)
-            more = other.kit.set("m", component="one", total=100, shard_size=4, members=str)
+            names = other.kit.set("n", component="few", total=100, part_size=4, members=str)
+            more = other.kit.set("m", component="one", total=100, part_size=4, members=str)
             assert other.run(names.sadd("Köln", "Fulda")) == 2
             assert other.run(more.sadd("Köln", "Bonn")) == 2
             assert sorted(other.list(names.smembers())) == ["Fulda", "Köln"]
             assert other.list(names.sinter(more)) == ["Köln"]
             assert other.run(names.sunionstore(names, more)) == 3
-            again = other.kit.set("n", component="few", total=100, shard_size=4, members=str)
+            again = other.kit.set("n", component="few", total=100, part_size=4, members=str)
             assert other.run(again.smismember("Bonn", "Ulm")) == [True, False]
             assert other.run(again.delete()) is True
             assert other.run(more.delete()) is True
@@ -555,7 +555,7 @@ def test_a_deferred_face_composes(kit: ShardKit) -> None:
 def test_a_set_says_what_it_is(kit: ShardKit) -> None:
     ids = kit.set("ids", component="many", total=1000, members=int)
     assert repr(ids) == "ShardedSet('ids', component='many')"
-    assert (ids.total, ids.shard_size, ids.parts, ids.meta_key) == (1000, 512, 3, "ids:meta")
+    assert (ids.total, ids.part_size, ids.parts, ids.meta_key) == (1000, 512, 3, "ids:meta")
     assert ids.parameters["members"] == "int"
     text = ShardedSet(kit.driver, "many", "names", 1000)
-    assert (text.shard_size, text.parts) == (128, 15)
+    assert (text.part_size, text.parts) == (128, 15)

@@ -11,7 +11,7 @@ from faces import Face, holder, keys_of
 from shardkit import ShardKit
 from shardkit.errors import InvalidArgumentError, ParameterMismatchError, ShardErrors
 
-PLAN = {"total": 1000, "shard_size": 50, "members": int}
+PLAN = {"total": 1000, "part_size": 50, "members": int}
 # Where the sets live: together on one server; each part elsewhere; in several components.
 PLACES = [
     ("one", "one", "one"),
@@ -124,7 +124,7 @@ def test_a_difference_that_takes_its_target_away_is_not_to_be_repeated(
 def test_what_was_abandoned_half_way_is_completed_by_doing_it_again(
     kit: ShardKit, verb: str
 ) -> None:
-    plan = {"total": 1000, "shard_size": 2, "members": int}  # 1,000 parts, in pages of 256
+    plan = {"total": 1000, "part_size": 2, "members": int}  # 1,000 parts, in pages of 256
     a, b = (kit.set(name, component="many", **plan) for name in "ab")
     a.sadd_many(ONE)
     b.sadd_many(OTHER)
@@ -160,7 +160,7 @@ def test_sets_with_other_parameters_are_not_combined(face: Face, kit: ShardKit) 
 
 
 def test_a_source_that_was_created_with_other_parameters_is_found_out(face: Face) -> None:
-    face.run(face.kit.set("b", component="many", **PLAN | {"shard_size": 5}).sadd(1))
+    face.run(face.kit.set("b", component="many", **PLAN | {"part_size": 5}).sadd(1))
     a, b = (face.kit.set(name, component="many", **PLAN) for name in "ab")
     with pytest.raises(ParameterMismatchError, match="b:meta: 'b' was created with other"):
         face.list(a.sinter(b))

@@ -64,7 +64,7 @@ def machine(face: Face, kit: ShardKit, kind: type) -> type[RuleBasedStateMachine
                     name: face.kit.set(
                         f"{self.prefix}:{component}:{way}:{name}",
                         component=component,
-                        shard_size=4,
+                        part_size=4,
                         members=kind,
                         **{way: number},
                     )
@@ -163,12 +163,12 @@ def test_a_sharded_set_does_what_a_set_does(face: Face, kit: ShardKit, kind: typ
 )
 @settings(BUDGET, max_examples=100)
 def test_every_member_has_one_part_of_those_that_are_visited(
-    kit: ShardKit, total: int, shard_size: int, members: list[Any], rule: str
+    kit: ShardKit, total: int, part_size: int, members: list[Any], rule: str
 ) -> None:
-    if part_count(total, shard_size) > 2**32:
+    if part_count(total, part_size) > 2**32:
         return
     ids = kit.set(
-        "ids", component="one", total=total, shard_size=shard_size, members=int, partition=rule
+        "ids", component="one", total=total, part_size=part_size, members=int, partition=rule
     )
     for member in members:
         part = ids.part_of(member)

@@ -41,7 +41,7 @@ def component(request: pytest.FixtureRequest) -> str:
 def test_members_are_in_order_of_score_and_then_of_bytes(face: Face, component: str) -> None:
     scores = scored(3000)
     ranks = in_order(scores)
-    each = face.kit.sorted_set("s", component=component, shard_size=32, groups=4)
+    each = face.kit.sorted_set("s", component=component, part_size=32, groups=4)
     assert face.run(each.zadd_many(iter(scores.items()))) == 3000
     assert face.run(each.zcard()) == 3000
     assert face.run(each.top(100)) == ranks[:-101:-1]
@@ -64,7 +64,7 @@ def test_a_list_is_paged_to_its_end_whatever_is_removed_meanwhile(
     face: Face, component: str
 ) -> None:
     scores = scored(400)
-    each = face.kit.sorted_set("s", component=component, shard_size=8, groups=4, bound=10)
+    each = face.kit.sorted_set("s", component=component, part_size=8, groups=4, bound=10)
     face.run(each.zadd(scores))
     seen: list[tuple[str, float]] = []
     after = None
@@ -138,7 +138,7 @@ def test_a_plan_saves_splits_and_changes_nothing_else(face: Face, kit: ShardKit)
 
 def test_popping_gives_every_member_once_in_order(face: Face, kit: ShardKit) -> None:
     ranks = in_order(scored(200))
-    each = face.kit.sorted_set("s", component="many", shard_size=8, groups=4, bound=3)
+    each = face.kit.sorted_set("s", component="many", part_size=8, groups=4, bound=3)
     face.run(each.zadd(dict(ranks)))
     assert face.run(each.zpopmax()) == [ranks[-1]]
     assert face.run(each.zpopmax(9)) == ranks[-2:-11:-1]
@@ -150,7 +150,7 @@ def test_popping_gives_every_member_once_in_order(face: Face, kit: ShardKit) -> 
 
 
 def test_poppers_share_out_the_members(kit: ShardKit) -> None:
-    each = kit.sorted_set("s", component="many", members=int, shard_size=8, groups=4, bound=5)
+    each = kit.sorted_set("s", component="many", members=int, part_size=8, groups=4, bound=5)
     each.zadd({n: n % 7 for n in range(240)})
     popped: list[list[int]] = [[] for _ in range(4)]
 
@@ -168,7 +168,7 @@ def test_poppers_share_out_the_members(kit: ShardKit) -> None:
 
 @pytest.mark.parametrize("bound", [1, 5])
 def test_bounds_are_right_after_many_wrote_at_once(kit: ShardKit, bound: int) -> None:
-    plan: dict[str, Any] = {"shard_size": 8, "groups": 2, "bound": bound}
+    plan: dict[str, Any] = {"part_size": 8, "groups": 2, "bound": bound}
     failures: list[BaseException] = []
 
     def write(seed: int) -> None:
@@ -207,7 +207,7 @@ def test_bounds_are_right_after_many_wrote_at_once(kit: ShardKit, bound: int) ->
 
 
 def test_readers_see_every_untouched_member_while_parts_split(kit: ShardKit) -> None:
-    plan: dict[str, Any] = {"shard_size": 8, "groups": 2}
+    plan: dict[str, Any] = {"part_size": 8, "groups": 2}
     there = {f"there:{n}": float(n) for n in range(60)}
     writer = kit.sorted_set("s", component="few", **plan)
     reader = kit.sorted_set("s", component="few", **plan)
@@ -229,7 +229,7 @@ def test_readers_see_every_untouched_member_while_parts_split(kit: ShardKit) -> 
 
 
 def test_rebuilding_mends_bounds_and_count(face: Face, kit: ShardKit) -> None:
-    each = face.kit.sorted_set("s", component="one", shard_size=16, groups=2, bound=4)
+    each = face.kit.sorted_set("s", component="one", part_size=16, groups=2, bound=4)
     face.run(each.zadd(scored(200)))
     client: Any = kit.client("one")
     for key in list(client.scan_iter("s:{*}:top")):
@@ -256,7 +256,7 @@ def test_a_plain_zset_is_taken_over(face: Face, kit: ShardKit) -> None:
 
 
 def test_deleting_leaves_nothing(face: Face, kit: ShardKit, component: str) -> None:
-    each = face.kit.sorted_set("s", component=component, shard_size=16, groups=4)
+    each = face.kit.sorted_set("s", component=component, part_size=16, groups=4)
     assert face.run(each.delete()) is False
     face.run(each.zadd(scored(300)))
     assert face.run(each.delete()) is True
@@ -266,7 +266,7 @@ def test_deleting_leaves_nothing(face: Face, kit: ShardKit, component: str) -> N
 
 
 def test_everything_expires_also_what_comes_later(face: Face, kit: ShardKit) -> None:
-    each = face.kit.sorted_set("s", component="one", shard_size=8, groups=2, bound=3)
+    each = face.kit.sorted_set("s", component="one", part_size=8, groups=2, bound=3)
     face.run(each.zadd(scored(40)))
     assert face.run(each.expire(1000)) is True
     face.run(each.zrem(*scored(40)))
@@ -344,7 +344,7 @@ def test_ranges_that_do_not_fit_are_refused(face: Face) -> None:
     [
         ({"bound": -1}, "s: bound=-1"),
         ({"bound": 10**6}, "s: bound=1000000"),
-        ({"shard_size": 0}, "s: shard_size=0"),
+        ({"part_size": 0}, "s: part_size=0"),
         ({"total": 0}, "s: total=0"),
         ({"groups": 3}, "s: groups=3"),
         ({"members": float}, "s: members="),
@@ -357,7 +357,7 @@ def test_plans_that_cannot_be_are_refused(face: Face, plan: dict[str, Any], said
 
 
 @pytest.mark.parametrize(
-    "plan", [{"bound": 5}, {"shard_size": 64}, {"groups": 8}, {"members": int}], ids=str
+    "plan", [{"bound": 5}, {"part_size": 64}, {"groups": 8}, {"members": int}], ids=str
 )
 def test_other_parameters_than_it_was_made_with_are_refused(
     face: Face, plan: dict[str, Any]
@@ -381,7 +381,7 @@ def test_parts_larger_than_the_server_keeps_compact_are_warned_of(
     face: Face, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "shardkit"):
-        face.run(face.kit.sorted_set("s", component="one", shard_size=512).zadd({"a": 1}))
+        face.run(face.kit.sorted_set("s", component="one", part_size=512).zadd({"a": 1}))
     [record] = caplog.records
     assert "s: parts of up to 512 members are not compact" in record.getMessage()
 
@@ -398,7 +398,7 @@ def test_on_a_cluster_nothing_is_different(cluster_map: ShardMap, kind: str) -> 
     scores = scored(1200)
     ranks = in_order(scores)
     with faced(kind, cluster_map) as face:
-        each = face.kit.sorted_set(kind, component="cluster", shard_size=16, groups=8, bound=20)
+        each = face.kit.sorted_set(kind, component="cluster", part_size=16, groups=8, bound=20)
         assert face.run(each.zadd(scores)) == 1200
         assert face.run(each.top(20)) == ranks[:-21:-1]
         assert face.run(each.zpopmax(30)) == ranks[:-31:-1]

@@ -58,10 +58,10 @@ limits = st.one_of(
     st.sampled_from(["-inf", "+inf", "(inf", "(-inf"]),
 )
 PLANS: list[dict[str, Any]] = [
-    {"groups": 1, "bound": 3, "shard_size": 4},
-    {"groups": 2, "bound": 1, "shard_size": 4},
-    {"groups": 4, "bound": 0, "shard_size": 16},
-    {"groups": 4, "bound": 20, "shard_size": 4, "total": 30},
+    {"groups": 1, "bound": 3, "part_size": 4},
+    {"groups": 2, "bound": 1, "part_size": 4},
+    {"groups": 4, "bound": 0, "part_size": 16},
+    {"groups": 4, "bound": 20, "part_size": 4, "total": 30},
 ]
 
 

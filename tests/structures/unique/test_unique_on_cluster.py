@@ -33,7 +33,7 @@ def on_cluster(request: pytest.FixtureRequest, cluster_map: ShardMap) -> Iterato
 @pytest.mark.parametrize("precision", ["exact", "60-bit", "compact", "bitmap"])
 def test_visitors_are_counted_over_a_cluster(on_cluster: Face, precision: str) -> None:
     face = on_cluster
-    given = {"shard_size": 50} if precision == "bitmap" else {"shard_size": 50, "first_day": 200}
+    given = {"part_size": 50} if precision == "bitmap" else {"part_size": 50, "first_day": 200}
     visitors: Any = face.kit.unique_visitors(
         precision, component="cluster", precision=precision, **given
     )

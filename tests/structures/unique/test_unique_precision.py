@@ -109,14 +109,14 @@ def test_what_is_no_users_number_is_refused(session: Any) -> None:
 @pytest.mark.parametrize(
     ("precision", "given", "message"),
     [
-        ("compact", {"digits": 12}, "has no digits; leave it out; it has shard_size, first_day"),
+        ("compact", {"digits": 12}, "has no digits; leave it out; it has part_size, first_day"),
         ("compact", {"partition": "crc32"}, "has no partition"),
         ("exact", {"digits": 15}, "has no digits"),
-        ("hyperloglog", {"shard_size": 512}, "has no shard_size; leave it out; it has none"),
+        ("hyperloglog", {"part_size": 512}, "has no part_size; leave it out; it has none"),
         ("hyperloglog", {"first_day": 9}, "has no first_day"),
-        ("bitmap", {"first_day": 9}, "has no first_day; leave it out; it has shard_size"),
-        ("bitmap", {"shard_size": 2**20 + 1}, "shard_size=1048577; give an integer, 1 to"),
-        ("compact", {"shard_size": 0}, "shard_size=0"),
+        ("bitmap", {"first_day": 9}, "has no first_day; leave it out; it has part_size"),
+        ("bitmap", {"part_size": 2**20 + 1}, "part_size=1048577; give an integer, 1 to"),
+        ("compact", {"part_size": 0}, "part_size=0"),
         ("exact", {"first_day": -1}, "first_day=-1"),
         ("60bit", {}, "precision='60bit'; there are exact, 60-bit, compact, hyperloglog, bitmap"),
         (60, {}, "precision=60"),
@@ -127,7 +127,7 @@ def test_what_is_no_users_number_is_refused(session: Any) -> None:
 def test_parameters_that_a_precision_has_not_are_refused(
     precision: Any, given: dict[str, Any], message: str
 ) -> None:
-    everything = {"shard_size": None, "first_day": None, "digits": None, "partition": None}
+    everything = {"part_size": None, "first_day": None, "digits": None, "partition": None}
     with pytest.raises(InvalidArgumentError) as caught:
         settings("daily", precision, **{**everything, **given})
     assert str(caught.value).startswith("daily: ")
@@ -144,15 +144,15 @@ def test_a_million_without_a_day_before_make_5120_parts() -> None:
 
 
 @given(st.integers(0, 40), st.integers(1, 10_000))
-def test_a_part_is_as_full_as_is_safe(doublings: int, shard_size: int) -> None:
+def test_a_part_is_as_full_as_is_safe(doublings: int, part_size: int) -> None:
     expected = 2**doublings
-    parts = parts_for(expected, shard_size)
+    parts = parts_for(expected, part_size)
     average = expected / parts
-    assert average <= fill(shard_size) or parts == 1
-    assert parts < 16 or parts <= expected / fill(shard_size) * 9 / 8
-    if shard_size >= 128:
-        assert fill(shard_size) + 5 * math.sqrt(fill(shard_size)) <= shard_size + 1e-9
-    assert parts_for(expected_for(parts, shard_size), shard_size) <= parts
+    assert average <= fill(part_size) or parts == 1
+    assert parts < 16 or parts <= expected / fill(part_size) * 9 / 8
+    if part_size >= 128:
+        assert fill(part_size) + 5 * math.sqrt(fill(part_size)) <= part_size + 1e-9
+    assert parts_for(expected_for(parts, part_size), part_size) <= parts
 
 
 def test_chance_hardly_ever_fills_a_part_of_a_day_that_is_as_expected() -> None:

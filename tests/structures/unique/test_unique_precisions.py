@@ -26,11 +26,11 @@ NEXT = DAY + timedelta(days=1)
 COMPONENTS = ("one", "many", "both")
 # Each with parameters that make several parts of few visitors.
 SMALL: dict[str, dict[str, Any]] = {
-    "exact": {"shard_size": 50, "first_day": 1000},
-    "60-bit": {"shard_size": 50, "first_day": 1000},
-    "compact": {"shard_size": 50, "first_day": 1000},
+    "exact": {"part_size": 50, "first_day": 1000},
+    "60-bit": {"part_size": 50, "first_day": 1000},
+    "compact": {"part_size": 50, "first_day": 1000},
     "hyperloglog": {},
-    "bitmap": {"shard_size": 100},
+    "bitmap": {"part_size": 100},
 }
 EXACT = [precision for precision in SMALL if precision != "hyperloglog"]
 SETS = ["exact", "60-bit", "compact"]
@@ -381,7 +381,7 @@ def test_parts_larger_than_the_servers_limit_are_logged(
             for precision in ("60-bit", "compact"):
                 caplog.clear()
                 visitors = face.kit.unique_visitors(
-                    f"{kind}-{precision}", component="own", precision=precision, shard_size=1024
+                    f"{kind}-{precision}", component="own", precision=precision, part_size=1024
                 )
                 with caplog.at_level(logging.WARNING, logger="shardkit"):
                     assert face.run(visitors.count(DAY)) == 0
@@ -419,7 +419,7 @@ def machine(face: Face, precision: str, component: str) -> type[RuleBasedStateMa
 
         @rule()
         def start_again(self) -> None:
-            given = {**SMALL[precision], "shard_size": 4}
+            given = {**SMALL[precision], "part_size": 4}
             if "first_day" in given:
                 given["first_day"] = 20
             self.counter: Any = face.kit.unique_visitors(

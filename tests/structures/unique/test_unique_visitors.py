@@ -28,7 +28,7 @@ COMPONENTS = ("one", "many", "both")
 
 @pytest.fixture(params=COMPONENTS)
 def visitors(request: pytest.FixtureRequest, face: Face) -> Any:
-    return face.kit.unique_visitors(component=request.param, first_day=1000, shard_size=50)
+    return face.kit.unique_visitors(component=request.param, first_day=1000, part_size=50)
 
 
 def home(kit: ShardKit, component: str, key: str) -> Any:
@@ -120,14 +120,14 @@ def test_a_days_visitors_can_be_looked_into_and_combined(face: Face, visitors: A
     face.run(visitors.visit_many(both + sessions(10, 1), DAY))
     # NEXT expects half as many again as came on DAY; give it DAY's plan to combine the two.
     later = face.kit.unique_visitors(
-        "later", component=visitors.component, first_day=1000, shard_size=50
+        "later", component=visitors.component, first_day=1000, part_size=50
     )
     face.run(later.visit_many(both[:30] + sessions(5, 2), NEXT))
     one, other = face.run(visitors.visitors(DAY)), face.run(later.visitors(NEXT))
     assert sorted(face.list(one.sinter(other))) == sorted(map(visitors.visitor_id, both[:30]))
     assert len(face.list(one.sunion(other))) == 55
     kept = face.kit.set(
-        "both-days", component=visitors.component, total=one.total, shard_size=50, members=int
+        "both-days", component=visitors.component, total=one.total, part_size=50, members=int
     )
     assert face.run(kept.sinterstore(one, other)) == 30
     small = face.run(visitors.visitors(NEXT))
@@ -217,11 +217,11 @@ def test_an_id_is_the_first_digits_as_an_integer(session: UUID, digits: int) -> 
         ({"first_day": True}, "first_day=True"),
         ({"first_day": 10**30}, "first_day=10000"),
         (
-            {"first_day": 10**12, "shard_size": 1},
+            {"first_day": 10**12, "part_size": 1},
             "first_day=1000000000000 in parts of 1 is more than",
         ),
-        ({"shard_size": 0}, "shard_size=0"),
-        ({"shard_size": True}, "shard_size=True"),
+        ({"part_size": 0}, "part_size=0"),
+        ({"part_size": True}, "part_size=True"),
         ({"partition": "digits"}, "partition='digits'"),
         ({"partition": "md5"}, "partition='md5'"),
     ],
@@ -355,7 +355,7 @@ def test_a_day_expects_what_the_day_before_says(face: Face, visitors: Any, kit: 
 def test_a_plan_stays_whatever_comes_later(face: Face, visitors: Any) -> None:
     assert face.run(visitors.expected(NEXT)) == 2048
     face.run(visitors.visit_many(sessions(20), DAY))
-    again = face.kit.unique_visitors(component=visitors.component, first_day=7, shard_size=50)
+    again = face.kit.unique_visitors(component=visitors.component, first_day=7, part_size=50)
     assert face.run(again.expected(NEXT)) == 2048
 
 
@@ -415,7 +415,7 @@ def test_only_so_many_days_are_remembered(face: Face) -> None:
     ("changed", "named"),
     [
         ({"digits": 14}, "digits is '15', not '14'"),
-        ({"shard_size": 256}, "shard_size is '512', not '256'"),
+        ({"part_size": 256}, "part_size is '512', not '256'"),
         ({"partition": "redis-in-action"}, "partition is 'crc32', not 'redis-in-action'"),
     ],
 )
@@ -445,7 +445,7 @@ def test_a_counter_is_refused_with_other_parameters(
 
 def test_another_first_day_is_no_other_parameter(face: Face, visitors: Any) -> None:
     face.run(visitors.visit(SESSION, DAY))
-    other = face.kit.unique_visitors(component=visitors.component, first_day=5, shard_size=50)
+    other = face.kit.unique_visitors(component=visitors.component, first_day=5, part_size=50)
     assert face.run(other.visit(SESSION, DAY)) is False
 
 
@@ -498,7 +498,7 @@ def test_a_time_to_expire_is_at_least_a_second(face: Face, visitors: Any) -> Non
 
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_threads_count_exactly(kit: ShardKit, component: str) -> None:
-    visitors = kit.unique_visitors(component=component, first_day=1000, shard_size=50)
+    visitors = kit.unique_visitors(component=component, first_day=1000, part_size=50)
     known = sessions(800)
     new: list[int] = []
     barrier = threading.Barrier(8)
@@ -520,7 +520,7 @@ def test_threads_count_exactly(kit: ShardKit, component: str) -> None:
 
 @pytest.mark.parametrize("component", COMPONENTS)
 async def test_tasks_count_exactly(akit: AsyncShardKit, component: str) -> None:
-    visitors = akit.unique_visitors(component=component, first_day=1000, shard_size=50)
+    visitors = akit.unique_visitors(component=component, first_day=1000, part_size=50)
     known = sessions(200)
     new = await asyncio.gather(*(visitors.visit(session, DAY) for session in known * 4))
     assert sum(new) == await visitors.count(DAY) == 200

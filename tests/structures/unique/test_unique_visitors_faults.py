@@ -50,7 +50,7 @@ def face(request: pytest.FixtureRequest, own_servers: LocalServers) -> Iterator[
 
 @pytest.fixture
 def visitors(face: Face) -> Any:
-    return face.kit.unique_visitors(first_day=1000, shard_size=50)
+    return face.kit.unique_visitors(first_day=1000, part_size=50)
 
 
 def held_by_all(servers: LocalServers) -> int:
@@ -71,7 +71,7 @@ def test_what_was_added_before_a_crash_is_counted_by_recount(
     assert face.run(visitors.visit_many(SESSIONS[:100], DAY)) == 100
     with faced("blocking", own_servers.shard_map) as other:
         link = other.kit.driver.link
-        mine = other.kit.unique_visitors(first_day=1000, shard_size=50)
+        mine = other.kit.unique_visitors(first_day=1000, part_size=50)
         mine.count(DAY)
         steps = mine.deferred.visit_many(SESSIONS[50:200], DAY)
         step = next(steps)
@@ -118,7 +118,7 @@ def test_visits_while_the_count_is_away_are_counted_by_recount(
     own_servers.server_of("unique").restart()
     assert face.run(visitors.count(DAY)) == 0
     # Whoever plans in another way finds the lost plan in the set's own parameters.
-    others = face.kit.unique_visitors(first_day=7, shard_size=50)
+    others = face.kit.unique_visitors(first_day=7, part_size=50)
     assert face.run(others.recount(DAY)) == 300
     assert face.run(others.expected(DAY)) == 2048
     assert face.run(others.visit_many(SESSIONS[:301], DAY)) == 1
@@ -161,7 +161,7 @@ def test_recounting_meanwhile_changes_no_more_than_is_certainly_wrong(
     ):
         client.incrby("unique:2015-05-17", wrong_by)
         link = other.kit.driver.link
-        steps = other.kit.unique_visitors(first_day=1000, shard_size=50).deferred.recount(DAY)
+        steps = other.kit.unique_visitors(first_day=1000, part_size=50).deferred.recount(DAY)
         step = next(steps)
         with suppress(StopIteration):
             while True:
@@ -186,7 +186,7 @@ def test_a_visit_between_adding_and_counting_is_waited_for(
     face.run(visitors.visit_many(SESSIONS[:10], DAY))
     with faced("blocking", own_servers.shard_map) as other:
         link = other.kit.driver.link
-        mine = other.kit.unique_visitors(first_day=1000, shard_size=50)
+        mine = other.kit.unique_visitors(first_day=1000, part_size=50)
         visit, recount = mine.deferred.visit(SESSIONS[10], DAY), mine.deferred.recount(DAY)
 
         def run_until(steps: Any, met: Callable[[Any], bool]) -> Any:

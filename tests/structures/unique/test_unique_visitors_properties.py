@@ -54,7 +54,7 @@ def machine(face: Face, kit: ShardKit, component: str) -> type[RuleBasedStateMac
 
         def another(self) -> Any:
             return face.kit.unique_visitors(
-                self.name, component=component, shard_size=4, first_day=FIRST_DAY
+                self.name, component=component, part_size=4, first_day=FIRST_DAY
             )
 
         def plan(self, day: date) -> int:

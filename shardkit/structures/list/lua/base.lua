@@ -8,7 +8,7 @@
 
 local function read_list(key, argument)
   local ends = redis.call('HMGET', KEYS[key + 1],
-    'first', 'last', 'left', 'right', 'shard_size', 'due')
+    'first', 'last', 'left', 'right', 'part_size', 'due')
   local list = {
     ends = KEYS[key + 1], signal = KEYS[key + 2], prefix = ARGV[argument],
     size = tonumber(ARGV[argument + 1]), due = ends[6], is_new = not ends[5],
@@ -19,7 +19,7 @@ local function read_list(key, argument)
   if list.first ~= list.last then
     list.count = list.left + list.right + (list.last - list.first - 1) * list.size
   end
-  local stored = ends[5] or redis.call('HGET', KEYS[key], 'shard_size')
+  local stored = ends[5] or redis.call('HGET', KEYS[key], 'part_size')
   list.absent = not stored
   list.is_other = stored and stored ~= ARGV[argument + 1]
   return list
@@ -31,7 +31,7 @@ end
 
 local function save(list, has_moved)
   if list.is_new then
-    redis.call('HSET', list.ends, 'shard_size', list.size)
+    redis.call('HSET', list.ends, 'part_size', list.size)
   end
   if has_moved or list.is_new then
     redis.call('HSET', list.ends, 'first', list.first, 'last', list.last,

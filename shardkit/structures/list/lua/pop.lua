@@ -8,7 +8,7 @@
 -- ARGV[4]  how many values, 10,000 at most
 -- ARGV[5]  1 for who waits
 -- Reply    the values; nil if the list's parameters are not what the caller knows
-local ends = redis.call('HMGET', KEYS[2], 'first', 'last', 'left', 'right', 'shard_size')
+local ends = redis.call('HMGET', KEYS[2], 'first', 'last', 'left', 'right', 'part_size')
 local is_left, wanted = ARGV[3] == 'LPOP', tonumber(ARGV[4])
 local held = tonumber(is_left and ends[3] or ends[4] or 0)
 if wanted > 0 and held > wanted and ends[5] == ARGV[2] and ARGV[5] ~= '1' then

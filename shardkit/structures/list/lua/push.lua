@@ -7,7 +7,7 @@
 -- ARGV[3]  LPUSH or RPUSH
 -- ARGV[4]  and on: the values, 10,000 at most
 -- Reply    how many values it has now; nil if its parameters are not what the caller knows
-local ends = redis.call('HMGET', KEYS[2], 'first', 'last', 'left', 'right', 'shard_size')
+local ends = redis.call('HMGET', KEYS[2], 'first', 'last', 'left', 'right', 'part_size')
 local is_left = ARGV[3] == 'LPUSH'
 local held = tonumber(is_left and ends[3] or ends[4] or 0)
 local added = #ARGV - 3
