@@ -196,7 +196,7 @@ class Reconcile:
         yield from timelines.remove([key], gone)
         found = {uid for uid in authors if uid is not None} | set(map(int, marked))
         strangers: list[int] = []
-        for page in pages(sorted(found - {id}), AT_ONCE):
+        for page in pages(sorted(found - {id_}), AT_ONCE):
             held = yield from self._relations.holds(kind, [(id_, uid) for uid in page])
             strangers += [uid for uid, holds in zip(page, held, strict=True) if not holds]
         return len(gone), strangers

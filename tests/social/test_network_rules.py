@@ -274,3 +274,18 @@ def test_a_mark_that_came_late_is_removed_by_reconcile(face: Face) -> None:
     run(network.reconcile(users[1]))
     assert run(link.send([layout.at_timeline(key, "EXISTS", key)])) == [0]
     assert [each.id for each in run(network.home(users[1]))] == [status]
+
+
+def test_reconciling_leaves_an_account_s_own_posts_in_its_home(face: Face) -> None:
+    """An application may put them there; nobody follows itself, so there is no relation to ask."""
+    network = opened(face)
+    run, [ada] = face.run, populate(face, network, users=1, lists=0).users
+    own = run(network.post(ada, "mine"))
+    run(face.kit.driver.run(_put(network, ada, own)))
+    assert run(network.reconcile(ada)).accounts == 0
+    assert [status.id for status in run(network.home(ada))] == [own]
+
+
+def _put(network: Any, owner: int, status: int) -> Any:
+    key = network.layout.timeline(USER, owner)
+    yield [network.layout.at_timeline(key, "ZADD", key, 10**15, status)]
