@@ -20,7 +20,7 @@ from shardkit.queues.base import ATTEMPTS, LONGEST_RETRY_DELAY, RETRY_DELAY
 from shardkit.queues.task_queues import TaskQueues
 from shardkit.routing.placement import DEFAULT
 from shardkit.search.index import STATISTICS_TTL, SearchIndex
-from shardkit.search.model.schema import Parameters, Schema
+from shardkit.search.model.schema import Schema, SchemaParameters
 from shardkit.search.text.analyzer import Analyzer
 from shardkit.social.network import SocialNetwork
 from shardkit.structures.base.members import M
@@ -381,7 +381,7 @@ class Catalogue(Generic[Face]):
         shards: int = 4,
         read_from: Sequence[str] = (),
         statistics_ttl: float = STATISTICS_TTL,
-        **parameters: Unpack[Parameters],
+        **parameters: Unpack[SchemaParameters],
     ) -> SearchIndex[Face]:
         """Return an index of documents; see `shardkit.search.index.SearchIndex`.
 

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable, Sequence
 from secrets import token_hex
 from typing import Final
 
-from shardkit.ads.pricing import KeptAverages, averages_of
+from shardkit.ads.pricing import CachedAverages, averages_of
 from shardkit.ads.records import (
     ATTRIBUTES,
     Ad,
@@ -45,7 +45,7 @@ from shardkit.lua import script
 from shardkit.operations.commands import Argument, Command, Transaction, script_call
 from shardkit.operations.operation import Deferred, Driver, Face, Operation, operation, pages
 from shardkit.search.base import InParts
-from shardkit.search.model.documents import Prepared, check_id, write_arguments
+from shardkit.search.model.documents import PreparedDocument, check_id, write_arguments
 from shardkit.search.model.schema import CHUNK, Schema
 from shardkit.search.shards import Part
 from shardkit.search.text.analyzer import Analyzer
@@ -54,11 +54,11 @@ from shardkit.structures.base.parameters import open_all
 
 TARGET_SECONDS: Final = 15 * 60
 AVERAGES_TTL: Final = 60.0
-MOST_TERMS: Final = 10_000
-LONGEST_TARGET: Final = 256
-ADS_AT_ONCE: Final = 500
+MAX_TERMS: Final = 10_000
+MAX_TARGET_BYTES: Final = 256
+ADS_PER_BATCH: Final = 500
 # How often another ad is looked for because the best one was removed just then.
-TRIES: Final = 10
+MAX_ATTEMPTS: Final = 10
 
 
 class Ads(InParts[Face]):
@@ -114,7 +114,7 @@ class Ads(InParts[Face]):
             "chunk": chunk,
         }
         super().__init__(driver, component, schema, parameters)
-        self._averages = KeptAverages(averages_ttl, monotonic)
+        self._averages = CachedAverages(averages_ttl, monotonic)
         self._new_id = new_id or _random_id
 
     @property
@@ -173,7 +173,7 @@ class Ads(InParts[Face]):
         Cost: one exchange, a transaction a part, for 500 ads; at times one more for the averages.
         """
         new = 0
-        for page in pages(ads, ADS_AT_ONCE):
+        for page in pages(ads, ADS_PER_BATCH):
             new += yield from self._index(page)
         return new
 
@@ -251,7 +251,7 @@ class Ads(InParts[Face]):
         asked = [location_word(place) for place in places]
         arguments: list[Argument] = [self._schema.chunk, len(asked), *asked, *words]
         target = ""
-        for _ in range(TRIES if asked else 0):
+        for _ in range(MAX_ATTEMPTS if asked else 0):
             replies = yield from self._ask(
                 [part.call("ads/target", arguments) for part in self._all],
                 partial=partial,
@@ -293,7 +293,7 @@ class Ads(InParts[Face]):
         check_id(self._schema, ad_id)
         what = "a" if action else "c"
         where = f"{self.name}: target {shown(target)}"
-        if not isinstance(target, str) or not 0 < len(utf8(target)) <= LONGEST_TARGET:
+        if not isinstance(target, str) or not 0 < len(utf8(target)) <= MAX_TARGET_BYTES:
             raise InvalidArgumentError(where, "give what `target` returned")
         recording = self._recording("ads/click", target, ad_id, [what, TARGET_SECONDS])
         [counted] = yield from self._ask([recording])
@@ -326,7 +326,7 @@ class Ads(InParts[Face]):
         prepared = [ad.prepared(self._schema, averages) for ad in checked]
         return (yield from self._write(prepared, new=True))
 
-    def _write(self, ads: Sequence[Prepared | str], *, new: bool = False) -> Operation[int]:
+    def _write(self, ads: Sequence[PreparedDocument | str], *, new: bool = False) -> Operation[int]:
         """Write ads, remove those of which there is the id.
 
         Returns:
@@ -358,10 +358,10 @@ class Ads(InParts[Face]):
         if not isinstance(text, str):
             raise InvalidArgumentError(f"{self.name}: target: text={shown(text)}", "give text")
         words = list(dict.fromkeys(self._schema.analyzer.terms(text)))
-        if len(words) > MOST_TERMS:
+        if len(words) > MAX_TERMS:
             raise InvalidArgumentError(
                 f"{self.name}: target: a text of {len(words):,} different words",
-                f"give at most {MOST_TERMS:,}: what the page is about",
+                f"give at most {MAX_TERMS:,}: what the page is about",
             )
         return words
 
@@ -370,5 +370,5 @@ def _random_id() -> str:
     return token_hex(16)
 
 
-def _id(ad: Prepared | str) -> str:
+def _id(ad: PreparedDocument | str) -> str:
     return ad if isinstance(ad, str) else ad.id

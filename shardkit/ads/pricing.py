@@ -24,7 +24,7 @@ from shardkit.errors import InvalidArgumentError
 from shardkit.structures.base.arguments import shown
 
 TYPES: Final = ("cpm", "cpc", "cpa")
-MOST_VALUE: Final = 1e9
+MAX_VALUE: Final = 1e9
 _PAID: Final = {"cpm": "v", "cpc": "c", "cpa": "a"}
 _VIEWS: Final = 1_000
 _UNKNOWN: Final = 1.0
@@ -42,10 +42,10 @@ def check_price(owner: str, ad_id: str, kind: str, value: float) -> float:
             f"{owner}: ad {shown(ad_id)}: type={shown(kind)}", f"give one of {', '.join(TYPES)}"
         )
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or not 0 <= value <= MOST_VALUE:
+    if not number or not math.isfinite(value) or not 0 <= value <= MAX_VALUE:
         raise InvalidArgumentError(
             f"{owner}: ad {shown(ad_id)}: value={shown(value)}",
-            f"give what is paid, 0 to {MOST_VALUE:,.0f}",
+            f"give what is paid, 0 to {MAX_VALUE:,.0f}",
         )
     return float(value)
 
@@ -75,7 +75,7 @@ def averages_of(replies: Iterable[Sequence[bytes]]) -> dict[str, float]:
     return found
 
 
-class KeptAverages:
+class CachedAverages:
     """Averages, kept for a while. Shared by all faces; any thread may use it.
 
     Args:

@@ -9,15 +9,15 @@ from typing import Any, Final, NamedTuple
 
 from shardkit.ads.pricing import check_price, expected
 from shardkit.errors import InvalidArgumentError
-from shardkit.search.model.documents import Prepared, check_id, prepare, value_term
+from shardkit.search.model.documents import PreparedDocument, check_id, prepare, value_term
 from shardkit.search.model.schema import Schema
 from shardkit.structures.base.arguments import shown
 
 # The columns of ads. Of the eCPM the document has what was estimated when the ad was indexed; what
 # it is now is in the column alone.
 ATTRIBUTES: Final = {"ecpm": "number", "value": "number", "type": "text", "location": "text"}
-MOST_LOCATIONS: Final = 1_000
-LONGEST_LOCATION: Final = 256
+MAX_LOCATIONS: Final = 1_000
+MAX_LOCATION_BYTES: Final = 256
 
 
 class Served(NamedTuple):
@@ -81,7 +81,7 @@ class CheckedAd(NamedTuple):
     type: str
     value: float
 
-    def prepared(self, schema: Schema, averages: Mapping[str, float]) -> Prepared:
+    def prepared(self, schema: Schema, averages: Mapping[str, float]) -> PreparedDocument:
         """Return it as a document.
 
         Raises:
@@ -136,15 +136,15 @@ def check_locations(where: str, given: object) -> list[str]:
         raise InvalidArgumentError(f"{where}: locations={shown(given)}", "give a list of locations")
     places = list(given)
     for place in places:
-        if not isinstance(place, str) or not 0 < len(utf8(place)) <= LONGEST_LOCATION:
+        if not isinstance(place, str) or not 0 < len(utf8(place)) <= MAX_LOCATION_BYTES:
             raise InvalidArgumentError(
                 f"{where}: location {shown(place)}",
-                f"give text, 1 to {LONGEST_LOCATION} bytes of UTF-8",
+                f"give text, 1 to {MAX_LOCATION_BYTES} bytes of UTF-8",
             )
     places = list(dict.fromkeys(places))
-    if len(places) > MOST_LOCATIONS:
+    if len(places) > MAX_LOCATIONS:
         raise InvalidArgumentError(
-            f"{where}: {len(places):,} locations", f"give at most {MOST_LOCATIONS:,}"
+            f"{where}: {len(places):,} locations", f"give at most {MAX_LOCATIONS:,}"
         )
     return places
 

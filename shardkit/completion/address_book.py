@@ -49,9 +49,9 @@ from shardkit.operations.operation import (
 from shardkit.structures.base.arguments import check_integer, check_name, shown
 from shardkit.structures.base.parameters import Meta, open_all
 
-MOST_PARTS: Final = 1024
+MAX_PARTS: Final = 1024
 MOST: Final = 1000
-AT_ONCE: Final = 10_000
+BATCH_SIZE: Final = 10_000
 _PER_COMMAND: Final = 1000
 _BEYOND: Final = b"\xff"
 
@@ -87,7 +87,7 @@ class AddressBook(Structure[Face]):
         fold: Callable[[str], str] | None = None,
     ) -> None:
         check_name(name)
-        check_integer(name, "parts", parts, 1, MOST_PARTS)
+        check_integer(name, "parts", parts, 1, MAX_PARTS)
         if fold is not None and not callable(fold):
             raise InvalidArgumentError(f"{name}: fold={shown(fold)}", "give a function")
         self.parts = parts
@@ -129,7 +129,7 @@ class AddressBook(Structure[Face]):
         Cost: one exchange for every 10,000 names.
         """
         added = 0
-        for page in pages(names, AT_ONCE):
+        for page in pages(names, BATCH_SIZE):
             added += yield from self._add(group, page)
         return added
 
@@ -142,7 +142,7 @@ class AddressBook(Structure[Face]):
     def leave_many(self, group: str | int, names: Iterable[str]) -> Operation[int]:
         """Remove members; return how many were there. Cost: one exchange for every 10,000."""
         removed = 0
-        for page in pages(names, AT_ONCE):
+        for page in pages(names, BATCH_SIZE):
             removed += yield from self._remove(group, page)
         return removed
 
@@ -238,7 +238,7 @@ class AddressBook(Structure[Face]):
     @property
     def _most_each(self) -> int:
         """How many names of each part one exchange may read."""
-        return max(10, AT_ONCE // self.parts)
+        return max(10, BATCH_SIZE // self.parts)
 
     def _read(
         self, keys: list[str], begin: bytes, end: bytes, each: int

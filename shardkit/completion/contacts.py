@@ -34,7 +34,7 @@ from shardkit.operations.operation import (
 from shardkit.structures.base.arguments import check_integer, check_name, shown
 
 DEFAULT_LIMIT: Final = 100
-AT_ONCE: Final = 1000
+BATCH_SIZE: Final = 1000
 
 
 class RecentContacts(Structure[Face]):
@@ -107,7 +107,7 @@ class RecentContacts(Structure[Face]):
         Cost: one exchange for every 1,000, with all shards at the same time.
         """
         count = 0
-        for page in pages(touches, AT_ONCE):
+        for page in pages(touches, BATCH_SIZE):
             users: dict[str, dict[str, None]] = {}
             for user, contact in page:
                 contacts = users.setdefault(self._key(user), {})
@@ -150,14 +150,14 @@ class RecentContacts(Structure[Face]):
         key = self._key(user)
         # A contact that is touched while pages are read comes again further down: it is one.
         found: dict[str, None] = {}
-        for start in range(0, self.limit, AT_ONCE):
-            [page] = yield [self._range(key, start, AT_ONCE, newest=True)]
+        for start in range(0, self.limit, BATCH_SIZE):
+            [page] = yield [self._range(key, start, BATCH_SIZE, newest=True)]
             for contact in _texts(page):
                 if fold(contact).startswith(wanted):
                     found.setdefault(contact)
                     if len(found) == num:
                         return list(found)
-            if len(page) < AT_ONCE:
+            if len(page) < BATCH_SIZE:
                 break
         return list(found)
 
@@ -167,7 +167,7 @@ class RecentContacts(Structure[Face]):
 
         Cost: one exchange.
         """
-        check_integer(self.name, "num", num, 1, AT_ONCE)
+        check_integer(self.name, "num", num, 1, BATCH_SIZE)
         [page] = yield [self._range(self._key(user), 0, num, newest=False)]
         contacts = list(_texts(page))
         return contacts[::-1] if self.order == "list" else contacts
@@ -188,7 +188,7 @@ class RecentContacts(Structure[Face]):
         """
         if self.order != "time":
             raise InvalidArgumentError(f"{self.name}: a list has no times", "open it by time")
-        check_integer(self.name, "num", num, 1, AT_ONCE)
+        check_integer(self.name, "num", num, 1, BATCH_SIZE)
         key = self._key(user)
         args = ("ZRANGE", key, 0, num - 1, "REV", "WITHSCORES")
         [flat] = yield [self._at(key, *args, idempotent=True)]

@@ -53,18 +53,18 @@ from shardkit.operations.operation import (
 )
 from shardkit.search.base import InParts
 from shardkit.search.model.documents import check_id
-from shardkit.search.model.results import Cursor, Hit, Results, read_cursor, write_token
+from shardkit.search.model.results import Hit, Results, SearchCursor, read_cursor, write_token
 from shardkit.search.model.schema import CHUNK, Schema
 from shardkit.search.shards import PRIMARY
 from shardkit.structures.base.arguments import check_integer, shown
 from shardkit.structures.base.parameters import open_all
 
-JOBS_AT_ONCE: Final = 1_000
-SKILLS_AT_ONCE: Final = 10_000
-MOST_NUM: Final = 10_000
-DEEPEST: Final = 1_000_000
-DEFAULT_NUM: Final = 20
-ALL_AT_ONCE: Final = 1_000
+JOBS_PER_BATCH: Final = 1_000
+SKILLS_PER_BATCH: Final = 10_000
+MAX_LIMIT: Final = 10_000
+MAX_OFFSET: Final = 1_000_000
+DEFAULT_LIMIT: Final = 20
+PAGE_SIZE: Final = 1_000
 
 
 class JobSearch(InParts[Face]):
@@ -152,7 +152,7 @@ class JobSearch(InParts[Face]):
             job = self._prepared(job_id, skills)
             batch.append(job)
             size += len(job.requirements)
-            if len(batch) >= JOBS_AT_ONCE or size >= SKILLS_AT_ONCE:
+            if len(batch) >= JOBS_PER_BATCH or size >= SKILLS_PER_BATCH:
                 new += len({_id(one) for one in batch}) - (yield from self._write(batch))
                 batch, size = [], 0
         return new + len({_id(one) for one in batch}) - (yield from self._write(batch))
@@ -173,7 +173,7 @@ class JobSearch(InParts[Face]):
         if isinstance(ids, str):
             raise InvalidArgumentError(f"{self.name}: ids={shown(ids)}", "give a list of ids")
         removed = 0
-        for page in pages((check_id(self._schema, one) for one in ids), JOBS_AT_ONCE):
+        for page in pages((check_id(self._schema, one) for one in ids), JOBS_PER_BATCH):
             removed += yield from self._write(list(dict.fromkeys(page)))
         return removed
 
@@ -219,7 +219,7 @@ class JobSearch(InParts[Face]):
         skills: Skills,
         *,
         start: int = 0,
-        num: int = DEFAULT_NUM,
+        num: int = DEFAULT_LIMIT,
         after: str | None = None,
         partial: bool = False,
     ) -> Operation[Results]:
@@ -244,8 +244,8 @@ class JobSearch(InParts[Face]):
         Cost: one exchange. A part goes through all postings of the candidate's skills.
         """
         offered = read_skills(self.name, self.measure, skills, "candidate")
-        check_integer(self.name, "start", start, 0, DEEPEST)
-        check_integer(self.name, "num", num, 0, MOST_NUM)
+        check_integer(self.name, "start", start, 0, MAX_OFFSET)
+        check_integer(self.name, "num", num, 0, MAX_LIMIT)
         digest = blake2b(repr(sorted(offered.items())).encode(), digest_size=9).hexdigest()
         cursor = None if after is None else self._cursor(after, digest, start)
         most = num + 1 if cursor and num else start + num
@@ -264,7 +264,7 @@ class JobSearch(InParts[Face]):
         following = None
         if more and hits:
             last = hits[-1]
-            following = write_token(Cursor(digest, PRIMARY, last.value, last.id, None))
+            following = write_token(SearchCursor(digest, PRIMARY, last.value, last.id, None))
         return Results(total, hits, following, missing=missing)
 
     @stream
@@ -277,7 +277,7 @@ class JobSearch(InParts[Face]):
         after: str | None = None
         while True:
             found: Results = yield from JobSearch.find.steps(
-                self, offered, num=ALL_AT_ONCE, after=after
+                self, offered, num=PAGE_SIZE, after=after
             )
             yield Page(found.hits)
             if found.cursor is None:
@@ -307,7 +307,7 @@ class JobSearch(InParts[Face]):
         [stored] = yield from self._ask([part.document(job_id)])
         return None if stored is None else requirements_in(stored)
 
-    def _cursor(self, after: str, digest: str, start: int) -> Cursor:
+    def _cursor(self, after: str, digest: str, start: int) -> SearchCursor:
         cursor = read_cursor(self.name, after)
         if start:
             raise InvalidArgumentError(

@@ -25,10 +25,10 @@ from shardkit.structures.base.arguments import shown
 Skills: TypeAlias = Iterable[str] | Mapping[str, float]
 
 MEASURES: Final = ("skills", "levels", "years")
-HIGHEST_LEVEL: Final = 2
-MOST_YEARS: Final = 100
-LONGEST_SKILL: Final = 128
-MOST_SKILLS: Final = 1_000
+MAX_LEVEL: Final = 2
+MAX_YEARS: Final = 100
+MAX_SKILL_LENGTH: Final = 128
+MAX_SKILLS: Final = 1_000
 # The word of jobs without requirements. No skill has it, as skills have no control characters.
 NO_SKILL: Final = "\1"
 _HUNDREDTHS: Final = 100
@@ -74,9 +74,9 @@ def read_skills(owner: str, measure: str, given: Skills, what: str) -> dict[str,
         word = _spelled(where, skill)
         number = _number(where, measure, word, value)
         found[word] = max(number, found.get(word, 0))
-    if len(found) > MOST_SKILLS:
+    if len(found) > MAX_SKILLS:
         raise InvalidArgumentError(
-            f"{where}: {len(found):,} skills", f"give at most {MOST_SKILLS:,}"
+            f"{where}: {len(found):,} skills", f"give at most {MAX_SKILLS:,}"
         )
     return found
 
@@ -85,11 +85,11 @@ def _spelled(where: str, skill: object) -> str:
     """Return a skill in the one spelling of all that differ in case, width or spaces."""
     if isinstance(skill, str):
         word = " ".join(normalize("NFKC", normalize("NFKC", skill).casefold()).split())
-        if 0 < len(word) <= LONGEST_SKILL and word.isprintable():
+        if 0 < len(word) <= MAX_SKILL_LENGTH and word.isprintable():
             return word
     raise InvalidArgumentError(
         f"{where}: skill {shown(skill)}",
-        f"give text, 1 to {LONGEST_SKILL} characters that can be printed",
+        f"give text, 1 to {MAX_SKILL_LENGTH} characters that can be printed",
     )
 
 
@@ -98,13 +98,13 @@ def _number(where: str, measure: str, word: str, value: object) -> int:
         return 0
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if measure == "levels":
-        if is_number and value in range(HIGHEST_LEVEL + 1):
+        if is_number and value in range(MAX_LEVEL + 1):
             return int(value)  # type: ignore[call-overload,no-any-return]  # a number
         raise InvalidArgumentError(f"{where}: {word}: level={shown(value)}", "give 0, 1 or 2")
-    if is_number and math.isfinite(value) and 0 <= value <= MOST_YEARS:  # type: ignore[arg-type,operator]
+    if is_number and math.isfinite(value) and 0 <= value <= MAX_YEARS:  # type: ignore[arg-type,operator]
         return round(value * _HUNDREDTHS)  # type: ignore[operator]
     raise InvalidArgumentError(
-        f"{where}: {word}: years={shown(value)}", f"give a number, 0 to {MOST_YEARS}"
+        f"{where}: {word}: years={shown(value)}", f"give a number, 0 to {MAX_YEARS}"
     )
 
 

@@ -1,13 +1,13 @@
 """Full-text search over shards: documents whole on one shard, queries sent to all."""
 
-from shardkit.search.files.adapt import fitted
+from shardkit.search.files.adapt import adapt
 from shardkit.search.files.readers import FileDocument
 from shardkit.search.index import SearchIndex
 from shardkit.search.model.documents import Document
 from shardkit.search.model.results import Hit, Results
 from shardkit.search.model.schema import Schema
-from shardkit.search.query.analysis import analysed
-from shardkit.search.query.parser import parse, show
+from shardkit.search.query.analysis import analyze
+from shardkit.search.query.parser import parse, unparse
 from shardkit.search.query.tree import (
     AllOf,
     AnyOf,
@@ -48,9 +48,9 @@ __all__ = [
     "Tokenizer",
     "Unicode",
     "Word",
-    "analysed",
-    "fitted",
+    "adapt",
+    "analyze",
     "parse",
-    "show",
     "snippet",
+    "unparse",
 ]

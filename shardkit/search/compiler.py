@@ -40,7 +40,7 @@ _ORDER_KINDS: Final = {"number": "number", "date": "number", "text": "text"}
 
 
 @dataclass(frozen=True)
-class Order:
+class SortOrder:
     """What documents are put in order by.
 
     Attributes:
@@ -58,13 +58,13 @@ class Order:
     text: bool
 
 
-def order_of(
+def sort_order(
     schema: Schema,
     sort: str | Mapping[str, float],
     combine: str,
     default: float,
     ascending: bool,
-) -> Order:
+) -> SortOrder:
     """Return an order.
 
     Raises:
@@ -77,7 +77,7 @@ def order_of(
             f"{schema.name}: sort={shown(sort)}", "give an attribute's name, or weights by name"
         )
     if sort == RELEVANCE:
-        return Order(RELEVANCE, ["score"], not ascending, True, False)
+        return SortOrder(RELEVANCE, ["score"], not ascending, True, False)
     name = sort.removeprefix("-")
     if ascending:
         raise InvalidArgumentError(
@@ -90,12 +90,12 @@ def order_of(
             f"sort by {', '.join((RELEVANCE, *schema.attributes))}, with '-' for descending",
         )
     kind = _ORDER_KINDS[schema.attributes[name]]
-    return Order(sort, [kind, schema.place(name)], sort != name, False, kind == "text")
+    return SortOrder(sort, [kind, schema.place(name)], sort != name, False, kind == "text")
 
 
 def _weighted(
     schema: Schema, weights: Mapping[str, float], combine: str, default: float, ascending: bool
-) -> Order:
+) -> SortOrder:
     if combine not in ("intersection", "union"):
         raise InvalidArgumentError(
             f"{schema.name}: combine={shown(combine)}", "give 'intersection' or 'union'"
@@ -118,7 +118,7 @@ def _weighted(
         place = 0 if name == RELEVANCE else schema.place(name)
         missing = float(default) if combine == "union" else None
         sources.append([place, float(weight), missing])
-    return Order(
+    return SortOrder(
         json.dumps([list(weights.items()), combine, default, ascending]),
         ["sum", sources],
         not ascending,
@@ -128,7 +128,7 @@ def _weighted(
 
 
 @dataclass
-class Plan:
+class QueryPlan:
     """A query as the script takes it.
 
     Attributes:
@@ -145,7 +145,7 @@ class Plan:
         return self.words.setdefault(word, len(self.words) + 1)
 
     def node(self, node: Node) -> list[Any]:
-        """Return a node of an analysed tree for the script."""
+        """Return a node of an analyzed tree for the script."""
         schema = self.schema
         match node:
             case Word(text, name):
@@ -184,15 +184,15 @@ class Plan:
         return ["and", wanted or [["all"]], filters, unwanted]
 
 
-def plan_of(schema: Schema, tree: Node, expansions: Mapping[str, Iterable[str]]) -> Plan:
-    """Return the plan of an analysed tree."""
-    plan = Plan(schema, expansions)
+def compile_query(schema: Schema, tree: Node, expansions: Mapping[str, Iterable[str]]) -> QueryPlan:
+    """Return the plan of an analyzed tree."""
+    plan = QueryPlan(schema, expansions)
     plan.tree = plan.node(tree)
     return plan
 
 
 def scored_words(tree: Node) -> list[str]:
-    """Return the words of an analysed tree that are scored, once each, without beginnings."""
+    """Return the words of an analyzed tree that are scored, once each, without beginnings."""
     found: dict[str, None] = {}
     for node in wanted(tree):
         if isinstance(node, Word):
@@ -203,7 +203,7 @@ def scored_words(tree: Node) -> list[str]:
 
 
 def prefixes_of(tree: Node) -> list[str]:
-    """Return the beginnings that an analysed tree looks for, unwanted ones too, once each."""
+    """Return the beginnings that an analyzed tree looks for, unwanted ones too, once each."""
     found: dict[str, None] = {}
 
     def visit(node: Node) -> None:

@@ -57,7 +57,7 @@ from shardkit.operations.operation import Deferred, Driver, Face, Operation, ope
 from shardkit.search.model.documents import (
     Attributes,
     Document,
-    Prepared,
+    PreparedDocument,
     Text,
     check_id,
     prepare,
@@ -65,18 +65,18 @@ from shardkit.search.model.documents import (
     write_arguments,
 )
 from shardkit.search.model.schema import Schema
-from shardkit.search.model.term_counts import Statistics
+from shardkit.search.model.term_counts import TermStatistics
 from shardkit.search.search import Searching
-from shardkit.search.searcher import Finder
+from shardkit.search.searcher import Searcher
 from shardkit.search.shards import PRIMARY, Parts
 from shardkit.structures.base.arguments import check_name, shown
 from shardkit.structures.base.parameters import Meta, open_all
 from shardkit.structures.base.server_clock import ServerClock
 
-DOCUMENTS_AT_ONCE: Final = 100  # of a part
-TERMS_AT_ONCE: Final = 20_000
-IDS_AT_ONCE: Final = 1_000
-HUNDREDS_AT_ONCE: Final = 20
+DOCUMENTS_PER_BATCH: Final = 100  # of a part
+TERMS_PER_BATCH: Final = 20_000
+IDS_PER_BATCH: Final = 1_000
+BUCKETS_PER_CALL: Final = 20
 STATISTICS_TTL: Final = 10.0
 
 
@@ -139,8 +139,8 @@ class SearchIndex(Searching[Face]):
         # With the first part, so that a component of another number of shards is refused before.
         metas = [Meta(part.to, schema.name, schema.parameters) for part in parts.first]
         self.meta = metas[PRIMARY]
-        statistics = Statistics(statistics_ttl, (clock or ServerClock()).monotonic)
-        finder = Finder(schema, parts, metas, statistics, new_id)
+        statistics = TermStatistics(statistics_ttl, (clock or ServerClock()).monotonic)
+        finder = Searcher(schema, parts, metas, statistics, new_id)
         super().__init__(driver, component, schema, parts, finder)
         self._statistics = statistics
 
@@ -193,7 +193,7 @@ class SearchIndex(Searching[Face]):
         Cost: one exchange with each part for up to 100 documents, or 20,000 words, of that part.
         """
         count = 0
-        batch: list[Prepared] = []
+        batch: list[PreparedDocument] = []
         sizes: dict[int, list[int]] = {}
         for given in documents:
             document = self._prepared(given)
@@ -201,7 +201,7 @@ class SearchIndex(Searching[Face]):
             size = sizes.setdefault(self._parts.number(document.id), [0, 0])
             size[0] += 1
             size[1] += document.size
-            if size[0] >= DOCUMENTS_AT_ONCE or size[1] >= TERMS_AT_ONCE:
+            if size[0] >= DOCUMENTS_PER_BATCH or size[1] >= TERMS_PER_BATCH:
                 yield from self._write(batch)
                 count += len(batch)
                 batch, sizes = [], {}
@@ -222,7 +222,7 @@ class SearchIndex(Searching[Face]):
             ShardErrors: parts failed; documents of the others were removed.
         """
         removed = 0
-        for page in pages((check_id(self.schema, one) for one in _listed(ids)), IDS_AT_ONCE):
+        for page in pages((check_id(self.schema, one) for one in _listed(ids)), IDS_PER_BATCH):
             removed += yield from self._write(page)
         return removed
 
@@ -240,7 +240,7 @@ class SearchIndex(Searching[Face]):
     def get_many(self, ids: Iterable[str]) -> Operation[dict[str, Document]]:
         """Return those documents that are there, by id. Cost: one exchange for 1,000."""
         found: dict[str, Document] = {}
-        for page in pages((check_id(self.schema, one) for one in _listed(ids)), IDS_AT_ONCE):
+        for page in pages((check_id(self.schema, one) for one in _listed(ids)), IDS_PER_BATCH):
             found |= yield from self._read(page)
         return found
 
@@ -278,7 +278,7 @@ class SearchIndex(Searching[Face]):
                     self._parts.written[n].to,
                     script("search/clear"),
                     [self._parts.written[n].state],
-                    [self.schema.chunk, len(self.schema.columns), place, HUNDREDS_AT_ONCE],
+                    [self.schema.chunk, len(self.schema.columns), place, BUCKETS_PER_CALL],
                 )
                 for n, place in places.items()
             ]
@@ -292,20 +292,20 @@ class SearchIndex(Searching[Face]):
 
     # ---- steps
 
-    def _prepared(self, given: Sequence[Any]) -> Prepared:
+    def _prepared(self, given: Sequence[Any]) -> PreparedDocument:
         if not isinstance(given, list | tuple) or not 2 <= len(given) <= 3:
             raise InvalidArgumentError(
                 f"{self.name}: document {shown(given)}", "give (id, text) or (id, text, attributes)"
             )
         return prepare(self.schema, *given, *[None] * (3 - len(given)))
 
-    def _write(self, documents: Sequence[Prepared | str]) -> Operation[int]:
+    def _write(self, documents: Sequence[PreparedDocument | str]) -> Operation[int]:
         """Index documents, remove those of which there is the id; return how many were there."""
         if not documents:
             return 0
         yield from open_all([self.meta], create=True)
         last = {one if isinstance(one, str) else one.id: one for one in documents}
-        by_part: dict[int, list[Prepared | str]] = {}
+        by_part: dict[int, list[PreparedDocument | str]] = {}
         for doc_id, one in last.items():
             by_part.setdefault(self._parts.number(doc_id), []).append(one)
         batch = []

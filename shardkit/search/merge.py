@@ -11,7 +11,7 @@ from shardkit.search.model.documents import parted
 from shardkit.search.model.results import OrderValue
 
 
-class Found(NamedTuple):
+class PartHit(NamedTuple):
     """A document that a part found.
 
     Attributes:
@@ -26,7 +26,7 @@ class Found(NamedTuple):
     text: bytes | None
 
 
-def found_in(reply: Sequence[bytes], *, text_order: bool, blobs: bool) -> list[Found]:
+def part_hits(reply: Sequence[bytes], *, text_order: bool, blobs: bool) -> list[PartHit]:
     """Return the documents in a script's reply.
 
     Args:
@@ -36,7 +36,7 @@ def found_in(reply: Sequence[bytes], *, text_order: bool, blobs: bool) -> list[F
     """
     width = 4 if blobs else 2
     return [
-        Found(
+        PartHit(
             reply[at + 1].decode() if text_order else float(reply[at + 1]),
             reply[at].decode(),
             reply[at + 2] if blobs else None,
@@ -46,7 +46,7 @@ def found_in(reply: Sequence[bytes], *, text_order: bool, blobs: bool) -> list[F
     ]
 
 
-def merged(parts: Iterable[list[Found]], *, reverse: bool) -> list[Found]:
+def merged(parts: Iterable[list[PartHit]], *, reverse: bool) -> list[PartHit]:
     """Return the documents of all parts, in order of value and id, both in the same direction.
 
     Python compares text by code points: the order of its bytes in UTF-8, which is the scripts'.
@@ -56,7 +56,7 @@ def merged(parts: Iterable[list[Found]], *, reverse: bool) -> list[Found]:
     return everything
 
 
-def _by_value_and_id(found: Found) -> tuple[Any, str]:
+def _by_value_and_id(found: PartHit) -> tuple[Any, str]:
     return found[:2]
 
 

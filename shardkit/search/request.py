@@ -8,28 +8,33 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.search.compiler import Order, order_of
-from shardkit.search.model.results import Cursor, Kept, read_cursor, read_kept
+from shardkit.search.compiler import SortOrder, sort_order
+from shardkit.search.model.results import (
+    CachedResult,
+    SearchCursor,
+    read_cached_result,
+    read_cursor,
+)
 from shardkit.search.model.schema import Schema
-from shardkit.search.model.term_counts import Counts
-from shardkit.search.query.analysis import analysed
+from shardkit.search.model.term_counts import TermCounts
+from shardkit.search.query.analysis import analyze
 from shardkit.search.query.parser import parse
 from shardkit.search.query.tree import Node, check_names
 from shardkit.structures.base.arguments import LONGEST_EXPIRY, check_integer, shown
 
-MOST_NUM: Final = 10_000
-DEEPEST: Final = 1_000_000
+MAX_LIMIT: Final = 10_000
+MAX_OFFSET: Final = 1_000_000
 INLINE: Final = 200  # of so many documents attributes come with their ids; of more only the page's
-KEPT_SECONDS: Final = 300
-MOST_FACET_SIZE: Final = 10_000
+CACHE_SECONDS: Final = 300
+MAX_FACET_LIMIT: Final = 10_000
 
 
 @dataclass(frozen=True)
-class Request:
+class SearchRequest:
     """A question, checked.
 
     Attributes:
-        tree: the query, analysed.
+        tree: the query, analyze.
         order: what documents are put in order by.
         digest: tells queries and orders apart.
         start, num: which page is wanted.
@@ -45,12 +50,12 @@ class Request:
     """
 
     tree: Node
-    order: Order
+    order: SortOrder
     digest: str
     start: int
     num: int
-    after: Cursor | None
-    kept: Kept | None
+    after: SearchCursor | None
+    kept: CachedResult | None
     keep: int
     attributes: Sequence[str]
     snippets: Mapping[str, Any] | None
@@ -75,7 +80,7 @@ class Request:
         return self.blobs and self.most <= INLINE
 
     @property
-    def counts(self) -> Counts | None:
+    def counts(self) -> TermCounts | None:
         """What the pages before were weighed by."""
         return self.after.counts if self.after else self.kept.counts if self.kept else None
 
@@ -86,7 +91,7 @@ class Request:
 
 
 def tree_of(schema: Schema, query: str | Node) -> Node:
-    """Return a query analysed.
+    """Return a query analyze.
 
     Raises:
         QuerySyntaxError: it cannot be read; the error has the position.
@@ -100,7 +105,7 @@ def tree_of(schema: Schema, query: str | Node) -> Node:
             "give text, or a tree of shardkit.search.query.tree",
         )
     check_names(query, schema.fields, schema.attributes)
-    return analysed(query, schema.analyzer)
+    return analyze(query, schema.analyzer)
 
 
 def request_of(
@@ -122,7 +127,7 @@ def request_of(
     facet_size: int,
     partial: bool,
     session: str | None,
-) -> Request:
+) -> SearchRequest:
     """Return a question that was checked; see `shardkit.search.search.Searching.search`.
 
     Raises:
@@ -131,14 +136,14 @@ def request_of(
     """
     name = schema.name
     tree = tree_of(schema, query)
-    order = order_of(schema, sort, combine, default, ascending)
-    check_integer(name, "num", num, 0, MOST_NUM)
-    check_integer(name, "start", start, 0, DEEPEST)
+    order = sort_order(schema, sort, combine, default, ascending)
+    check_integer(name, "num", num, 0, MAX_LIMIT)
+    check_integer(name, "start", start, 0, MAX_OFFSET)
     check_integer(name, "cache", cache, 0, LONGEST_EXPIRY)
-    check_integer(name, "facet_size", facet_size, 1, MOST_FACET_SIZE)
+    check_integer(name, "facet_size", facet_size, 1, MAX_FACET_LIMIT)
     digest = blake2b(repr((tree, order.name)).encode(), digest_size=9).hexdigest()
     cursor = None if after is None else read_cursor(name, after)
-    kept = None if result is None else read_kept(name, result)
+    kept = None if result is None else read_cached_result(name, result)
     if after is not None and (start or result is not None):
         raise InvalidArgumentError(
             f"{name}: after= with start= or result=", "a cursor says where the page begins"
@@ -150,7 +155,7 @@ def request_of(
             )
     if cursor is not None and isinstance(cursor.value, str) is not order.text:
         raise InvalidArgumentError(f"{name}: after={shown(after)}", "give what search returned")
-    return Request(
+    return SearchRequest(
         tree,
         order,
         digest,
@@ -158,7 +163,7 @@ def request_of(
         num,
         cursor,
         kept,
-        cache or (KEPT_SECONDS if kept else 0),
+        cache or (CACHE_SECONDS if kept else 0),
         _known(schema, "attributes", schema.attributes if attributes is True else attributes or ()),
         None if snippets is False else {} if snippets is True else dict(snippets),
         _known(schema, "facets", facets),

@@ -20,14 +20,14 @@ from shardkit.operations.operation import (
 from shardkit.search.model.results import Hit, Results
 from shardkit.search.model.schema import RELEVANCE, Schema
 from shardkit.search.query.tree import Node
-from shardkit.search.request import MOST_NUM, request_of
-from shardkit.search.searcher import MOST_EXPANSIONS, Finder
+from shardkit.search.request import MAX_LIMIT, request_of
+from shardkit.search.searcher import MAX_EXPANSIONS, Searcher
 from shardkit.search.shards import Parts
 from shardkit.structures.base.arguments import check_integer, shown
 
-DEFAULT_NUM: Final = 20
-AT_ONCE: Final = 1_000
-MOST_PAGES: Final = 1_000_000
+DEFAULT_LIMIT: Final = 20
+PAGE_SIZE: Final = 1_000
+MAX_PAGES: Final = 1_000_000
 
 
 class PageOptions(TypedDict, total=False):
@@ -63,7 +63,7 @@ class Searching(Structure[Face]):
     """
 
     def __init__(
-        self, driver: Driver, component: str, schema: Schema, parts: Parts, finder: Finder
+        self, driver: Driver, component: str, schema: Schema, parts: Parts, finder: Searcher
     ) -> None:
         super().__init__(driver, component, schema.name)
         self.schema = schema
@@ -80,7 +80,7 @@ class Searching(Structure[Face]):
         combine: str = "intersection",
         default: float = 0.0,
         start: int = 0,
-        num: int = DEFAULT_NUM,
+        num: int = DEFAULT_LIMIT,
         after: str | None = None,
         result: str | None = None,
         cache: int = 0,
@@ -158,7 +158,7 @@ class Searching(Structure[Face]):
         /,
         query: str | Node,
         number: int = 1,
-        size: int = DEFAULT_NUM,
+        size: int = DEFAULT_LIMIT,
         **options: Unpack[PageOptions],
     ) -> Operation[Results]:
         """Return a page by its number, from 1 on; see `search` for everything else.
@@ -166,8 +166,8 @@ class Searching(Structure[Face]):
         Raises:
             InvalidArgumentError: the number or size is below 1, or as `search`.
         """
-        check_integer(self.name, "page", number, 1, MOST_PAGES)
-        check_integer(self.name, "size", size, 1, MOST_NUM)
+        check_integer(self.name, "page", number, 1, MAX_PAGES)
+        check_integer(self.name, "size", size, 1, MAX_LIMIT)
         return (
             yield from Searching.search.steps(
                 self, query, start=(number - 1) * size, num=size, **options
@@ -181,7 +181,7 @@ class Searching(Structure[Face]):
         Cost: one exchange for 1,000 documents (two with attributes or snippets), and for each of
         them a look at all that matches; with ``num=10_000`` a tenth of that.
         """
-        asked: dict[str, Any] = {"num": AT_ONCE, **options}
+        asked: dict[str, Any] = {"num": PAGE_SIZE, **options}
         while True:
             found: Results = yield from Searching.search.steps(self, query, **asked)
             yield Page(found.hits)
@@ -220,7 +220,7 @@ class Searching(Structure[Face]):
         """
         if not isinstance(beginning, str):
             raise InvalidArgumentError(f"{self.name}: words({shown(beginning)})", "give text")
-        check_integer(self.name, "count", count, 1, MOST_EXPANSIONS)
+        check_integer(self.name, "count", count, 1, MAX_EXPANSIONS)
         tokens = self.schema.analyzer.beginnings(beginning)
         if len(tokens) != 1:
             raise InvalidArgumentError(

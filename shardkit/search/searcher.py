@@ -21,35 +21,42 @@ from typing import Final, NamedTuple
 from shardkit.errors import InvalidArgumentError, ShardFailure
 from shardkit.operations.commands import Argument, Command, Reply
 from shardkit.operations.operation import Operation
-from shardkit.search.compiler import Plan, plan_of, prefixes_of, scored_words
-from shardkit.search.merge import Found, facet_of, found_in, merged
+from shardkit.search.compiler import QueryPlan, compile_query, prefixes_of, scored_words
+from shardkit.search.merge import PartHit, facet_of, merged, part_hits
 from shardkit.search.model.documents import Document, document_of, unpacked
-from shardkit.search.model.results import Cursor, Hit, Kept, OrderValue, Results, write_token
+from shardkit.search.model.results import (
+    CachedResult,
+    Hit,
+    OrderValue,
+    Results,
+    SearchCursor,
+    write_token,
+)
 from shardkit.search.model.schema import Schema
-from shardkit.search.model.term_counts import Counts, Statistics
-from shardkit.search.request import Request
+from shardkit.search.model.term_counts import TermCounts, TermStatistics
+from shardkit.search.request import SearchRequest
 from shardkit.search.shards import PRIMARY, Parts, ask
-from shardkit.search.snippets import hits, snippet
+from shardkit.search.snippets import find_matches, snippet
 from shardkit.structures.base.parameters import Meta
 
-MOST_KEPT: Final = 10_000
-MOST_EXPANSIONS: Final = 1_000
-MOST_VALUES: Final = 10_000
-_NONE: Final = Counts(0, {})
+MAX_CACHED: Final = 10_000
+MAX_EXPANSIONS: Final = 1_000
+MAX_FACET_VALUES: Final = 10_000
+_NONE: Final = TermCounts(0, {})
 
 
 class _Answers(NamedTuple):
     """What the parts gave: how many documents match, and the first ones of each."""
 
     total: int
-    found: list[list[Found]]
+    found: list[list[PartHit]]
     missing: tuple[int, ...]
-    counts: Counts
-    kept: Kept | None
+    counts: TermCounts
+    kept: CachedResult | None
     facets: dict[str, list[tuple[OrderValue, int]]]
 
 
-class Finder:
+class Searcher:
     """Searches one index; shared by all its faces.
 
     Args:
@@ -65,7 +72,7 @@ class Finder:
         schema: Schema,
         parts: Parts,
         metas: Sequence[Meta],
-        statistics: Statistics,
+        statistics: TermStatistics,
         new_id: Callable[[], str],
     ) -> None:
         self._schema = schema
@@ -86,7 +93,7 @@ class Finder:
         """
         return (yield from ask(self._metas[source], commands, partial))
 
-    def find(self, request: Request) -> Operation[Results]:
+    def find(self, request: SearchRequest) -> Operation[Results]:
         """Return a page of what is found."""
         source = self._parts.source(request.session, request.source)
         answers = None
@@ -103,7 +110,7 @@ class Finder:
         cursor = None
         if more and documents:
             last, counts = documents[-1], answers.counts if request.order.scores else None
-            cursor = write_token(Cursor(request.digest, source, last.value, last.id, counts))
+            cursor = write_token(SearchCursor(request.digest, source, last.value, last.id, counts))
         found = yield from self._hits(request, source, documents)
         result = write_token(answers.kept) if answers.kept else None
         return Results(answers.total, found, cursor, result, answers.facets, answers.missing)
@@ -116,7 +123,7 @@ class Finder:
         *,
         source: int = PRIMARY,
         partial: bool = False,
-    ) -> Operation[tuple[Counts, dict[str, dict[str, int]]]]:
+    ) -> Operation[tuple[TermCounts, dict[str, dict[str, int]]]]:
         """Return the counts of words, and for each beginning the first words that begin so.
 
         Each part gives its first words, in order, that documents have: the first of all are among
@@ -140,13 +147,13 @@ class Finder:
                 for word, count in zip(flat[::2], flat[1::2], strict=True):
                     sums[word.decode()] += count
             found[beginning] = dict(sorted(sums.items())[:most])
-        return Counts(sum(reply[0] for reply in there), dict(counts)), found
+        return TermCounts(sum(reply[0] for reply in there), dict(counts)), found
 
     # ---- what is asked
 
-    def _queried(self, request: Request, source: int) -> Operation[_Answers]:
+    def _queried(self, request: SearchRequest, source: int) -> Operation[_Answers]:
         expansions, counts = yield from self._counts(request, source)
-        plan = plan_of(self._schema, request.tree, expansions)
+        plan = compile_query(self._schema, request.tree, expansions)
         key = self._new_id() if request.keep else None
         arguments: list[Argument] = [self._schema.chunk, self._query(request, plan, counts)]
         kept_key = f"q:{key}" if key else None
@@ -163,14 +170,16 @@ class Finder:
             if reply[2] < 0:
                 raise InvalidArgumentError(
                     f"{self._schema.name}: attribute {request.facets[-reply[2] - 1]} has more than "
-                    f"{MOST_VALUES:,} different values here",
+                    f"{MAX_FACET_VALUES:,} different values here",
                     "count attributes that have few, or make the query narrower",
                 )
         if request.order.scores and len(there) == len(replies):
             self._learn(plan, counts, there)
         kept = None
         if key and len(there) == len(replies) and all(reply[4] for reply in there):
-            kept = Kept(request.digest, source, key, counts if request.order.scores else None)
+            kept = CachedResult(
+                request.digest, source, key, counts if request.order.scores else None
+            )
         return _Answers(
             sum(reply[2] for reply in there),
             [self._found(request, reply[5]) for reply in there],
@@ -188,8 +197,8 @@ class Finder:
         )
 
     def _counts(
-        self, request: Request, source: int
-    ) -> Operation[tuple[Mapping[str, Mapping[str, int]], Counts]]:
+        self, request: SearchRequest, source: int
+    ) -> Operation[tuple[Mapping[str, Mapping[str, int]], TermCounts]]:
         """Return the words that beginnings stand for, and what words are weighed by."""
         prefixes = prefixes_of(request.tree)
         scored = scored_words(request.tree) if request.order.scores else []
@@ -199,12 +208,12 @@ class Finder:
         if before is not None and not prefixes:
             return {}, before
         counts, expansions = yield from self.beginnings(
-            scored, prefixes, MOST_EXPANSIONS + 1, source=source, partial=request.partial
+            scored, prefixes, MAX_EXPANSIONS + 1, source=source, partial=request.partial
         )
         for prefix, words in expansions.items():
-            if len(words) > MOST_EXPANSIONS:
+            if len(words) > MAX_EXPANSIONS:
                 raise InvalidArgumentError(
-                    f"{self._schema.name}: more than {MOST_EXPANSIONS:,} words begin with {prefix}",
+                    f"{self._schema.name}: more than {MAX_EXPANSIONS:,} words begin with {prefix}",
                     "give more of the word",
                 )
         if not request.order.scores:
@@ -213,11 +222,11 @@ class Finder:
         for words in expansions.values():
             known |= words
         if before is None:
-            before = Counts(counts.documents, known)
+            before = TermCounts(counts.documents, known)
             self._statistics.learn(before)
-        return expansions, Counts(before.documents, {**known, **before.words})
+        return expansions, TermCounts(before.documents, {**known, **before.words})
 
-    def _query(self, request: Request, plan: Plan, counts: Counts) -> str:
+    def _query(self, request: SearchRequest, plan: QueryPlan, counts: TermCounts) -> str:
         schema, after = self._schema, request.after
         return json.dumps(
             {
@@ -232,21 +241,23 @@ class Finder:
                     [schema.place(name), schema.attributes[name] == "text"]
                     for name in request.facets
                 ],
-                "values": MOST_VALUES,
+                "values": MAX_FACET_VALUES,
                 "attributes": request.inline and bool(request.attributes),
                 "text": request.inline and request.snippets is not None,
                 "keep": request.keep,
-                "kept": MOST_KEPT,
+                "kept": MAX_CACHED,
             },
             ensure_ascii=False,
         )
 
-    def _learn(self, plan: Plan, counts: Counts, replies: Sequence[Reply]) -> None:
+    def _learn(self, plan: QueryPlan, counts: TermCounts, replies: Sequence[Reply]) -> None:
         sums = [sum(column) for column in zip(*(reply[3] for reply in replies), strict=True)]
         words = {w: n for w, n in zip(plan.words, sums, strict=True) if w in counts.words}
-        self._statistics.learn(Counts(sum(reply[0] for reply in replies), words))
+        self._statistics.learn(TermCounts(sum(reply[0] for reply in replies), words))
 
-    def _kept(self, request: Request, source: int, kept: Kept) -> Operation[_Answers | None]:
+    def _kept(
+        self, request: SearchRequest, source: int, kept: CachedResult
+    ) -> Operation[_Answers | None]:
         """Return what the parts keep of a result; nothing if one of them does not any more."""
         wanted = [int(request.inline and bool(request.attributes))]
         wanted.append(int(request.inline and request.snippets is not None))
@@ -273,10 +284,12 @@ class Finder:
 
     # ---- what is made of it
 
-    def _found(self, request: Request, reply: Sequence[bytes]) -> list[Found]:
-        return found_in(reply, text_order=request.order.text, blobs=request.inline)
+    def _found(self, request: SearchRequest, reply: Sequence[bytes]) -> list[PartHit]:
+        return part_hits(reply, text_order=request.order.text, blobs=request.inline)
 
-    def _hits(self, request: Request, source: int, found: Sequence[Found]) -> Operation[list[Hit]]:
+    def _hits(
+        self, request: SearchRequest, source: int, found: Sequence[PartHit]
+    ) -> Operation[list[Hit]]:
         if not request.blobs or not found:
             return [Hit(one.id, one.value) for one in found]
         if request.inline:
@@ -307,14 +320,14 @@ class Finder:
             for one, document in zip(found, documents, strict=True)
         ]
 
-    def _snippet(self, request: Request, document: Document) -> str | None:
+    def _snippet(self, request: SearchRequest, document: Document) -> str | None:
         """Return a snippet of the field that has most of what is wanted."""
         if request.snippets is None or not document.text:
             return None
         tree, analyzer = request.tree, self._schema.analyzer
 
         def shown(item: tuple[str, str]) -> int:
-            return len({hit.found for hit in hits(item[1], tree, analyzer, item[0])})
+            return len({hit.found for hit in find_matches(item[1], tree, analyzer, item[0])})
 
         texts = document.text.items()
         name, text = max(texts, key=shown) if len(texts) > 1 else next(iter(texts))

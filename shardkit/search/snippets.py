@@ -2,7 +2,7 @@
 
 ::
 
-    snippet(text, analysed(parse("redis shard*"), analyzer), analyzer)
+    snippet(text, analyze(parse("redis shard*"), analyzer), analyzer)
 
     '… keys of one **Redis** server are moved to others, **shard** by **shard**, while clients …'
 
@@ -25,13 +25,13 @@ from shardkit.search.text.tokenizers import Token
 from shardkit.structures.base.arguments import check_integer
 
 ELLIPSIS: Final = "…"
-MOST_READ: Final = 100_000
+MAX_TEXT_LENGTH: Final = 100_000
 _SPACES: Final = re.compile(r"\s+")
 _PART: Final = re.compile(r".{1,400}\S*", re.DOTALL)
-_LONGEST_WORD: Final = 30  # further than this no space is looked for: the script may have none
+_MAX_WORD_LENGTH: Final = 30  # further than this no space is looked for: the script may have none
 
 
-class Hit(NamedTuple):
+class Match(NamedTuple):
     """What was found, and where: ``text[start:end]``."""
 
     start: int
@@ -53,7 +53,7 @@ def snippet(
 
     Args:
         text: the text as it was indexed. Of a long one the first 100,000 characters are looked at.
-        query: the tree, `analysed` by the same analyzer.
+        query: the tree, analyzed by the same analyzer.
         analyzer: the index's.
         length: how long it may be, in characters, without marks and ellipses: 20 to 10,000.
         mark: what is put before and after what was found, or what makes its marked form of it.
@@ -70,8 +70,8 @@ def snippet(
     Cost: none on a server; the text is split into words once.
     """
     check_integer("snippet", "length", length, 20, 10_000)
-    looked_at = text[:MOST_READ]
-    found = hits(looked_at, query, analyzer, field)
+    looked_at = text[:MAX_TEXT_LENGTH]
+    found = find_matches(looked_at, query, analyzer, field)
     start, end = _window(text, found, length)
     written = escape or str
     marked = mark if callable(mark) else (lambda inner: f"{mark[0]}{inner}{mark[1]}")
@@ -85,8 +85,10 @@ def snippet(
     return "".join(pieces)
 
 
-def hits(text: str, query: Node, analyzer: Analyzer, field: str | None = None) -> list[Hit]:
-    """Return where a text has what an analysed query looks for, in order of where it begins."""
+def find_matches(
+    text: str, query: Node, analyzer: Analyzer, field: str | None = None
+) -> list[Match]:
+    """Return where a text has what an analyzed query looks for, in order of where it begins."""
     words: dict[str, list[Word | Phrase]] = {}  # by the first term
     prefixes: list[Prefix] = []
     for node in dict.fromkeys(wanted(query)):
@@ -102,11 +104,11 @@ def hits(text: str, query: Node, analyzer: Analyzer, field: str | None = None) -
         for node in words.get(term, ()):
             last = number + len(_terms(node))
             if tuple(places.terms[number:last]) == _terms(node):
-                found.append(Hit(places.token(number).start, places.token(last - 1).end, node))
+                found.append(Match(places.token(number).start, places.token(last - 1).end, node))
         for prefix in prefixes:
             if term.startswith(prefix.text):
                 token = places.token(number)
-                found.append(Hit(token.start, token.end, prefix))
+                found.append(Match(token.start, token.end, prefix))
     return found
 
 
@@ -143,7 +145,7 @@ def _terms(node: Word | Phrase) -> tuple[str, ...]:
     return node.words if isinstance(node, Phrase) else (node.text,)
 
 
-def _window(text: str, found: list[Hit], length: int) -> tuple[int, int]:
+def _window(text: str, found: list[Match], length: int) -> tuple[int, int]:
     """Return where the best window begins and ends."""
     best, first, last = (0, 0), 0, min(len(text), length)
     inside: Counter[Word | Prefix | Phrase] = Counter()
@@ -162,16 +164,16 @@ def _window(text: str, found: list[Hit], length: int) -> tuple[int, int]:
     end = min(len(text), begin + length)
     # Whole words only, unless there is no space far and wide: the script may have none.
     if begin and not text[begin - 1].isspace():
-        space = _SPACES.search(text, begin, max(begin, min(first, begin + _LONGEST_WORD)))
+        space = _SPACES.search(text, begin, max(begin, min(first, begin + _MAX_WORD_LENGTH)))
         begin = space.end() if space else begin
     if end < len(text) and not text[end].isspace():
-        tail = text[max(last, end - _LONGEST_WORD) : end]
+        tail = text[max(last, end - _MAX_WORD_LENGTH) : end]
         end -= len(tail) - len(re.sub(r"\s\S*\Z", "", tail))
     inner = text[begin:end]
     return begin + len(inner) - len(inner.lstrip()), begin + len(inner.rstrip())
 
 
-def _joined(found: list[Hit], start: int, end: int) -> Iterator[tuple[int, int]]:
+def _joined(found: list[Match], start: int, end: int) -> Iterator[tuple[int, int]]:
     """Iterate over what to mark within a window: places that overlap are one."""
     first = last = start
     for hit in found:

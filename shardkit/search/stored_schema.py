@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from shardkit.errors import ParameterMismatchError
 from shardkit.operations.commands import Command, ShardOf
 from shardkit.operations.operation import Operation
-from shardkit.search.model.schema import Parameters
+from shardkit.search.model.schema import SchemaParameters
 from shardkit.search.text.analyzer import Analyzer
 from shardkit.search.text.stop_words import ENGLISH
 from shardkit.search.text.tokenizers import English, Unicode
@@ -38,7 +38,7 @@ def stored_parameters(component: str, name: str, shards: int) -> Operation[dict[
     return dict(zip(words[::2], words[1::2], strict=True)) or None
 
 
-def parameters_of(name: str, stored: Mapping[str, str]) -> tuple[int, Parameters]:
+def parameters_of(name: str, stored: Mapping[str, str]) -> tuple[int, SchemaParameters]:
     """Return in how many parts an index is, and its further parameters.
 
     Args:

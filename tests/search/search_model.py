@@ -2,7 +2,7 @@
 
 Definitions, for those who compare an index with it:
 
-* A document matches by `search.query.tree`, after `analysed`. A phrase stands within one field,
+* A document matches by `search.query.tree`, after `analyze`. A phrase stands within one field,
   its words one after another once stop words are gone.
 * A field says where a word has to be; the score and the word's rarity count it in all fields.
 * score = sum over the query's words of idf x impact byte (`shardkit.search.text.bm25`): a `Phrase`
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from typing import Any
 
-from shardkit.search.query.analysis import analysed
+from shardkit.search.query.analysis import analyze
 from shardkit.search.query.parser import parse
 from shardkit.search.query.tree import (
     AllOf,
@@ -111,7 +111,7 @@ class ModelIndex:
     def tree(self, query: str | Node) -> Node:
         if isinstance(query, str):
             query = parse(query, self.fields, self.attributes)
-        return analysed(query, self.analyzer)
+        return analyze(query, self.analyzer)
 
     def matches(self, document: Document, node: Node) -> bool:
         match node:

@@ -18,7 +18,7 @@ from shardkit.errors import (
     ShardCountError,
     ShardErrors,
 )
-from shardkit.search.model.results import Cursor, write_token
+from shardkit.search.model.results import SearchCursor, write_token
 from shardkit.search.query.tree import Range, Word
 from shardkit.search.text.analyzer import Analyzer
 from shardkit.structures.base.server_clock import ServerClock
@@ -330,7 +330,7 @@ def test_what_cannot_be_asked_is_refused(kit: ShardKit) -> None:
         ({"after": cursor, "start": 3}, "a cursor says where"),
         ({"after": cursor, "sort": "votes"}, "another query or order"),
         ({"query": "y1", "after": cursor}, "another query or order"),
-        ({"session": 7, "after": write_token(Cursor("", 3, 1.0, "", None))}, "another query"),
+        ({"session": 7, "after": write_token(SearchCursor("", 3, 1.0, "", None))}, "another query"),
     ]
     for options, message in wrong:
         options = {"query": "x", **options}
@@ -351,8 +351,8 @@ def test_words_that_begin_alike_and_facets_are_bounded(
 ) -> None:
     index = kit.search("s", component="few", attributes=ATTRIBUTES)
     index.index_many([(str(n), f"x y{n:02}", {"lang": str(n)}) for n in range(30)])
-    monkeypatch.setattr("shardkit.search.searcher.MOST_EXPANSIONS", 12)
-    monkeypatch.setattr("shardkit.search.searcher.MOST_VALUES", 5)
+    monkeypatch.setattr("shardkit.search.searcher.MAX_EXPANSIONS", 12)
+    monkeypatch.setattr("shardkit.search.searcher.MAX_FACET_VALUES", 5)
     assert index.count("y0*") == 10
     with pytest.raises(InvalidArgumentError, match="more than 12 words begin with y"):
         index.search("y*")

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.search.query.analysis import analysed
+from shardkit.search.query.analysis import analyze
 from shardkit.search.query.parser import parse
 from shardkit.search.query.tree import Node
 from shardkit.search.snippets import snippet
@@ -23,7 +23,7 @@ TEXT = f"One redis here. {FILLER}{BEST}{FILLER}"
 
 
 def query(text: str, analyzer: Analyzer = ANALYZER) -> Node:
-    return analysed(parse(text, {"title", "body"}), analyzer)
+    return analyze(parse(text, {"title", "body"}), analyzer)
 
 
 def test_the_window_shows_most_different_words() -> None:

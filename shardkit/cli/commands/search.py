@@ -26,11 +26,11 @@ from shardkit.cli.output import Grid, Output, number
 from shardkit.cli.progress import Tell, progress
 from shardkit.cli.text import counted
 from shardkit.errors import InvalidArgumentError
-from shardkit.search.files.adapt import Fitted, fitted
+from shardkit.search.files.adapt import AdaptedDocument, adapt
 from shardkit.search.files.readers import (
     KINDS,
     FileDocument,
-    Skipped,
+    SkippedFile,
     documents_of,
     files_below,
     installed_documents,
@@ -183,9 +183,9 @@ class _Reading:
     indexed: int = 0
     empty: int = 0
     skipped: int = 0
-    first_skipped: list[Skipped] = field(default_factory=list)
+    first_skipped: list[SkippedFile] = field(default_factory=list)
 
-    def documents(self, paths: Sequence[Path], installed: bool) -> Iterator[Fitted]:
+    def documents(self, paths: Sequence[Path], installed: bool) -> Iterator[AdaptedDocument]:
         """Yield what the files hold, and the installed packages, as the index takes it."""
         files = list(self._files(paths))
         for number_, file in enumerate(files):
@@ -205,32 +205,32 @@ class _Reading:
         there = [path for path in paths if path.exists()]
         for path in paths:
             if path not in there:
-                self._skip(Skipped(str(path), "does not exist"))
+                self._skip(SkippedFile(str(path), "does not exist"))
             elif not path.is_dir() and path.suffix.lower() not in KINDS:
                 kinds = " ".join(KINDS)
-                self._skip(Skipped(str(path), f"is of a kind that is not read: {kinds} are"))
+                self._skip(SkippedFile(str(path), f"is of a kind that is not read: {kinds} are"))
         for found in files_below(there):
             if isinstance(found, Path):
                 yield found
             else:
                 self._skip(found)
 
-    def _fitted(self, document: FileDocument | Skipped) -> Iterator[Fitted]:
+    def _fitted(self, document: FileDocument | SkippedFile) -> Iterator[AdaptedDocument]:
         """Yield a document if it can be indexed; otherwise count it."""
-        if isinstance(document, Skipped):
+        if isinstance(document, SkippedFile):
             self._skip(document)
             return
         kind = {} if "kind" in document.attributes else {"kind": "jsonl"}
         document.attributes.update(kind)
         try:
-            made = fitted(self.schema, document)
+            made = adapt(self.schema, document)
         except InvalidArgumentError as error:
-            self._skip(Skipped(document.id, error.message))
+            self._skip(SkippedFile(document.id, error.message))
             return
         self.indexed += 1
         yield made
 
-    def _skip(self, skipped: Skipped) -> None:
+    def _skip(self, skipped: SkippedFile) -> None:
         self.skipped += 1
         if len(self.first_skipped) < _SKIPPED_SHOWN:
             self.first_skipped.append(skipped)

@@ -11,10 +11,10 @@ from shardkit.search.model.documents import check_id
 from shardkit.search.model.schema import Schema
 from shardkit.structures.base.arguments import shown
 
-Fitted: TypeAlias = tuple[str, dict[str, str], dict[str, Any]]
+AdaptedDocument: TypeAlias = tuple[str, dict[str, str], dict[str, Any]]
 
 
-def fitted(schema: Schema, document: FileDocument) -> Fitted:
+def adapt(schema: Schema, document: FileDocument) -> AdaptedDocument:
     """Return an id, texts and attributes as an index of that schema takes them.
 
     Title and text go into the fields of these names; of an index without such a field the title is

@@ -24,7 +24,7 @@ from typing import Any, BinaryIO
 
 from shardkit.errors import InvalidArgumentError
 
-LARGEST = 10 * 1024 * 1024  # bytes of a file that is one document
+MAX_FILE_BYTES = 10 * 1024 * 1024  # bytes of a file that is one document
 KINDS = {
     ".txt": "text",
     ".text": "text",
@@ -59,25 +59,25 @@ class FileDocument:
 
 
 @dataclass(frozen=True, slots=True)
-class Skipped:
+class SkippedFile:
     """What could not be read, and why."""
 
     path: str
     why: str
 
 
-def files_below(paths: Iterable[Path]) -> Iterator[Path | Skipped]:
+def files_below(paths: Iterable[Path]) -> Iterator[Path | SkippedFile]:
     """Yield the files that can be read, those of folders in the order of their names.
 
     Files and folders of folders whose names begin with a dot are left out, and so are links to
-    folders: they may lead in circles. A folder that cannot be listed is yielded as `Skipped`.
+    folders: they may lead in circles. A folder that cannot be listed is yielded as `SkippedFile`.
     """
     for path in paths:
         if path.is_dir():
             try:
                 below = sorted(path.iterdir())
             except OSError as error:
-                yield Skipped(_name_of(path), error.strerror or str(error))
+                yield SkippedFile(_name_of(path), error.strerror or str(error))
                 continue
             yield from files_below(
                 p
@@ -88,32 +88,32 @@ def files_below(paths: Iterable[Path]) -> Iterator[Path | Skipped]:
             yield path
 
 
-def documents_of(path: Path) -> Iterator[FileDocument | Skipped]:
+def documents_of(path: Path) -> Iterator[FileDocument | SkippedFile]:
     """Yield what a file holds.
 
     A file of an unknown kind is read as plain text. What is not UTF-8 is read with replacement
-    characters; what cannot be read at all is yielded as `Skipped`.
+    characters; what cannot be read at all is yielded as `SkippedFile`.
     """
     kind, name = KINDS.get(path.suffix.lower(), "text"), _name_of(path)
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
-            yield Skipped(name, "is no file")  # a pipe might never end
+            yield SkippedFile(name, "is no file")  # a pipe might never end
             return
         if kind == "jsonl":
             yield from _json_lines(path, name)
             return
-        if status.st_size > LARGEST:
-            yield Skipped(name, f"is larger than {LARGEST // 2**20} MB")
+        if status.st_size > MAX_FILE_BYTES:
+            yield SkippedFile(name, f"is larger than {MAX_FILE_BYTES // 2**20} MB")
             return
         content = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
-        yield Skipped(name, error.strerror or str(error))
+        yield SkippedFile(name, error.strerror or str(error))
         return
     try:
         title, text = _READERS[kind](content)
     except _UNREADABLE as error:
-        yield Skipped(name, f"is not {_LANGUAGES[kind]}: {error}")
+        yield SkippedFile(name, f"is not {_LANGUAGES[kind]}: {error}")
         return
     if text.strip():
         about = {"kind": kind, "updated": status.st_mtime, "size": status.st_size}
@@ -287,32 +287,32 @@ _LANGUAGES = {"text": "text", "markdown": "Markdown", "html": "HTML", "python": 
 _UNREADABLE = (SyntaxError, ValueError, AssertionError, NotImplementedError, RecursionError)
 
 
-def _json_lines(path: Path, name: str) -> Iterator[FileDocument | Skipped]:
+def _json_lines(path: Path, name: str) -> Iterator[FileDocument | SkippedFile]:
     with path.open("rb") as file:
         number = 0
-        while line := file.readline(LARGEST):
+        while line := file.readline(MAX_FILE_BYTES):
             number += 1
             where = f"{name}#{number}"
-            if len(line) == LARGEST and not line.endswith(b"\n"):
+            if len(line) == MAX_FILE_BYTES and not line.endswith(b"\n"):
                 _skip_line(file)
-                yield Skipped(where, f"is longer than {LARGEST // 2**20} MB")
+                yield SkippedFile(where, f"is longer than {MAX_FILE_BYTES // 2**20} MB")
             elif line.strip():
                 yield _json_document(line.decode("utf-8-sig", "replace"), where)
 
 
 def _skip_line(file: BinaryIO) -> None:
-    while (more := file.readline(LARGEST)) and not more.endswith(b"\n"):
+    while (more := file.readline(MAX_FILE_BYTES)) and not more.endswith(b"\n"):
         pass
 
 
-def _json_document(line: str, where: str) -> FileDocument | Skipped:
+def _json_document(line: str, where: str) -> FileDocument | SkippedFile:
     try:
         said = json.loads(line)
     except (ValueError, RecursionError) as error:
-        return Skipped(where, f"is not JSON: {error}")
+        return SkippedFile(where, f"is not JSON: {error}")
     body = _first(said, _BODY) if isinstance(said, dict) else None
     if not isinstance(body, str):
-        return Skipped(where, f"has no field of text ({', '.join(_BODY)})")
+        return SkippedFile(where, f"has no field of text ({', '.join(_BODY)})")
     own, title = _first(said, _ID), said.get("title")
     rest = {key: value for key, value in said.items() if key not in (*_ID, *_BODY, "title")}
     return FileDocument(

@@ -25,7 +25,7 @@ Value: TypeAlias = float | date | datetime | str | tuple[str, ...]
 Text: TypeAlias = str | Mapping[str, str]
 Attributes: TypeAlias = Mapping[str, Any]
 
-LONGEST_ID: Final = 1024
+MAX_ID_BYTES: Final = 1024
 _END: Final = b"\xff"  # of each of several values: in no UTF-8
 _MISSING: Final = math.nan
 _PLAIN, _PACKED = b"\0", b"\1"
@@ -48,7 +48,7 @@ class Document:
     text: dict[str, str] | None
 
 
-class Prepared(NamedTuple):
+class PreparedDocument(NamedTuple):
     """A document checked and split into words, but not yet numbered among a batch's words."""
 
     id: str
@@ -66,17 +66,19 @@ def check_id(schema: Schema, doc_id: object) -> str:
         InvalidArgumentError: it is no text, empty, longer than 1,024 bytes or cannot be encoded.
     """
     try:
-        if isinstance(doc_id, str) and 0 < len(key_bytes(doc_id)) <= LONGEST_ID:
+        if isinstance(doc_id, str) and 0 < len(key_bytes(doc_id)) <= MAX_ID_BYTES:
             return doc_id
     except TypeError:
         pass
     raise InvalidArgumentError(
         f"{schema.name}: document id {shown(doc_id)}",
-        f"give text, 1 to {LONGEST_ID:,} bytes of UTF-8",
+        f"give text, 1 to {MAX_ID_BYTES:,} bytes of UTF-8",
     )
 
 
-def prepare(schema: Schema, doc_id: str, text: Text, attributes: Attributes | None) -> Prepared:
+def prepare(
+    schema: Schema, doc_id: str, text: Text, attributes: Attributes | None
+) -> PreparedDocument:
     """Check a document, and split its text into words.
 
     Raises:
@@ -87,7 +89,7 @@ def prepare(schema: Schema, doc_id: str, text: Text, attributes: Attributes | No
     terms = schema.analyzer.terms
     fields = [terms(given[name]) if name in given else [] for name in schema.fields]
     stored, columns = _attributes(schema, doc_id, attributes or {})
-    return Prepared(
+    return PreparedDocument(
         doc_id,
         json.dumps(stored, ensure_ascii=False, separators=(",", ":")).encode(),
         _kept(schema, given) if schema.keep_text else b"",
@@ -264,7 +266,7 @@ def parted(stored: bytes) -> list[str]:
     return [value.decode() for value in stored[:-1].split(_END)]
 
 
-def write_arguments(schema: Schema, documents: Iterable[Prepared | str]) -> list[Argument]:
+def write_arguments(schema: Schema, documents: Iterable[PreparedDocument | str]) -> list[Argument]:
     """Return what the script ``search_write`` takes, from the columns on.
 
     Args:
@@ -272,7 +274,7 @@ def write_arguments(schema: Schema, documents: Iterable[Prepared | str]) -> list
         documents: documents of one part; the ids of those to be removed.
     """
     documents = list(documents)
-    indexed = [doc for doc in documents if isinstance(doc, Prepared)]
+    indexed = [doc for doc in documents if isinstance(doc, PreparedDocument)]
     terms = dict.fromkeys(term for doc in indexed for terms in doc.fields for term in terms)
     values: dict[bytes, bytes] = {}
     for doc in indexed:
@@ -298,7 +300,7 @@ def write_arguments(schema: Schema, documents: Iterable[Prepared | str]) -> list
 
 
 def _post(
-    schema: Schema, doc: Prepared, place: bytes, postings: Mapping[str | bytes, bytearray]
+    schema: Schema, doc: PreparedDocument, place: bytes, postings: Mapping[str | bytes, bytearray]
 ) -> None:
     """Put a document into the postings of its words and values."""
     average, size = schema.average_length, doc.size
@@ -317,7 +319,7 @@ def _post(
 
 
 def _encoded(
-    schema: Schema, doc: Prepared, codes: Mapping[str, bytes], places: Mapping[bytes, int]
+    schema: Schema, doc: PreparedDocument, codes: Mapping[str, bytes], places: Mapping[bytes, int]
 ) -> tuple[bytes, bytes]:
     """Return a document's columns, and its words."""
     columns, tagged = [], []

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from shardkit.errors import InvalidArgumentError
 from shardkit.search.model.documents import Value
-from shardkit.search.model.term_counts import Counts
+from shardkit.search.model.term_counts import TermCounts
 from shardkit.structures.base.arguments import shown
 
 OrderValue: TypeAlias = float | str
@@ -69,7 +69,7 @@ class Results:
         return len(self.hits)
 
 
-class Cursor(NamedTuple):
+class SearchCursor(NamedTuple):
     """The end of a page.
 
     Attributes:
@@ -83,10 +83,10 @@ class Cursor(NamedTuple):
     source: int
     value: OrderValue
     id: str
-    counts: Counts | None
+    counts: TermCounts | None
 
 
-class Kept(NamedTuple):
+class CachedResult(NamedTuple):
     """A result that servers keep.
 
     Attributes:
@@ -99,10 +99,10 @@ class Kept(NamedTuple):
     query: str
     source: int
     key: str
-    counts: Counts | None
+    counts: TermCounts | None
 
 
-def write_token(token: Cursor | Kept) -> str:
+def write_token(token: SearchCursor | CachedResult) -> str:
     """Return a cursor or result as opaque text."""
     *given, counts = token
     plain = json.dumps([*given, counts and [counts.documents, dict(counts.words)]])
@@ -110,22 +110,22 @@ def write_token(token: Cursor | Kept) -> str:
     return urlsafe_b64encode(packed).decode().rstrip("=")
 
 
-def read_cursor(owner: str, text: str) -> Cursor:
+def read_cursor(owner: str, text: str) -> SearchCursor:
     """Return what a cursor says.
 
     Raises:
         InvalidArgumentError: it is none.
     """
-    return Cursor(*_read(owner, "after", text, 5))
+    return SearchCursor(*_read(owner, "after", text, 5))
 
 
-def read_kept(owner: str, text: str) -> Kept:
+def read_cached_result(owner: str, text: str) -> CachedResult:
     """Return what a result's id says.
 
     Raises:
         InvalidArgumentError: it is none.
     """
-    return Kept(*_read(owner, "result", text, 4))
+    return CachedResult(*_read(owner, "result", text, 4))
 
 
 def _read(owner: str, what: str, text: str, size: int) -> Any:
@@ -134,7 +134,7 @@ def _read(owner: str, what: str, text: str, size: int) -> Any:
         unpacker = zlib.decompressobj()
         *given, counts = json.loads(unpacker.decompress(packed, 1_000_000))
         if len(given) + 1 == size and isinstance(given[0], str) and type(given[1]) is int:
-            return [*given, counts and Counts(int(counts[0]), dict(counts[1]))]
+            return [*given, counts and TermCounts(int(counts[0]), dict(counts[1]))]
     except (TypeError, ValueError, zlib.error, IndexError):
         pass
     raise InvalidArgumentError(

@@ -18,15 +18,15 @@ from shardkit.search.text.bm25 import AVERAGE_LENGTH
 from shardkit.structures.base.arguments import check_integer, shown
 
 KINDS: Final = ("number", "date", "text")
-MOST_FIELDS: Final = 8  # a posting has a bit for each
-MOST_ATTRIBUTES: Final = 64
+MAX_FIELDS: Final = 8  # a posting has a bit for each
+MAX_ATTRIBUTES: Final = 64
 CHUNK: Final = 65_536  # a posting has 16 bits for the number in its chunk
-MOST_SHARDS: Final = 16_384
+MAX_SHARDS: Final = 16_384
 RELEVANCE: Final = "relevance"
 _NAME: Final = re.compile(r"[^\W\d][\w.-]*")
 
 
-class Parameters(TypedDict, total=False):
+class SchemaParameters(TypedDict, total=False):
     """What `Schema` takes besides the name and the number of shards."""
 
     fields: Mapping[str, float]
@@ -68,9 +68,9 @@ class Schema:
     chunk: int = CHUNK
 
     def __post_init__(self) -> None:
-        check_integer(self.name, "shards", self.shards, 1, MOST_SHARDS)
-        _check_names(self.name, "fields", self.fields, 1, MOST_FIELDS)
-        _check_names(self.name, "attributes", self.attributes, 0, MOST_ATTRIBUTES)
+        check_integer(self.name, "shards", self.shards, 1, MAX_SHARDS)
+        _check_names(self.name, "fields", self.fields, 1, MAX_FIELDS)
+        _check_names(self.name, "attributes", self.attributes, 0, MAX_ATTRIBUTES)
         for name, weight in self.fields.items():
             if not _is_positive(weight):
                 raise InvalidArgumentError(

@@ -14,11 +14,11 @@ from typing import Final
 
 from shardkit.search.text.bm25 import idf
 
-MOST_KEPT: Final = 10_000
+MAX_CACHED: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class TermCounts:
     """What a query is weighed by.
 
     Attributes:
@@ -34,8 +34,8 @@ class Counts:
         return [idf(self.documents, self.words[w]) if w in self.words else 0 for w in words]
 
 
-class Statistics:
-    """Counts of words, kept for a while. Shared by all faces of an index; any thread may use it.
+class TermStatistics:
+    """Cached counts of terms. Shared by all faces of an index; any thread may use it.
 
     Args:
         ttl: for how many seconds a count is used; 0 to ask every time.
@@ -48,7 +48,7 @@ class Statistics:
         self._words: dict[str, tuple[int, float]] = {}
         self._documents = (0, -1.0)
 
-    def known(self, words: Iterable[str]) -> Counts | None:
+    def known(self, words: Iterable[str]) -> TermCounts | None:
         """Return the counts of words if all of them are known, and not too old."""
         oldest = self._monotonic() - self.ttl
         documents, since = self._documents
@@ -60,14 +60,14 @@ class Statistics:
             if since < oldest:
                 return None
             found[word] = count
-        return Counts(documents, found)
+        return TermCounts(documents, found)
 
-    def learn(self, counts: Counts) -> None:
+    def learn(self, counts: TermCounts) -> None:
         """Take in counts that were just read."""
         if self.ttl <= 0:
             return
         now = self._monotonic()
-        if len(self._words) + len(counts.words) > MOST_KEPT:
+        if len(self._words) + len(counts.words) > MAX_CACHED:
             self._words = {}
         self._words.update({word: (count, now) for word, count in counts.words.items()})
         self._documents = (counts.documents, now)

@@ -28,7 +28,7 @@ from shardkit.structures.base.arguments import shown
 _DAY: Final = 86_400
 
 
-def analysed(node: Node, analyzer: Analyzer) -> Node:
+def analyze(node: Node, analyzer: Analyzer) -> Node:
     """Return a query with index terms for words, in the one form that an index executes.
 
     * Words that leave no term, such as stop words, constrain nothing and are dropped; one that is
@@ -48,12 +48,12 @@ def analysed(node: Node, analyzer: Analyzer) -> Node:
         InvalidArgumentError: a bound is neither a number nor a date, is NaN, or is a datetime
             without a timezone.
     """
-    found = _analysed(node, analyzer)
+    found = _analyze(node, analyzer)
     return Nothing() if found is None or isinstance(found, Not) else _based(found)
 
 
-def _analysed(node: Node, analyzer: Analyzer) -> Node | None:
-    """Return a node analysed, a filter perhaps; None if nothing is left of it to constrain."""
+def _analyze(node: Node, analyzer: Analyzer) -> Node | None:
+    """Return a node analyze, a filter perhaps; None if nothing is left of it to constrain."""
     match node:
         case Word(text, name):
             return _words((text,), name, analyzer)
@@ -68,7 +68,7 @@ def _analysed(node: Node, analyzer: Analyzer) -> Node | None:
         case AnyOf(parts):
             return _any_of(parts, analyzer)
         case Not(part):
-            found = _analysed(part, analyzer)
+            found = _analyze(part, analyzer)
             # Without what never matches is all.
             return None if found is None or isinstance(found, Not | Nothing) else Not(found)
         case _:
@@ -124,7 +124,7 @@ def _all_of(parts: Iterable[Node], analyzer: Analyzer) -> Node | None:
     empty = True
     for part in _flat(AllOf, parts):
         empty = False
-        found = _analysed(part, analyzer)
+        found = _analyze(part, analyzer)
         if isinstance(found, Nothing) or found == Not(Everything()):
             return Nothing()
         if found is not None:
@@ -144,7 +144,7 @@ def _any_of(parts: Iterable[Node], analyzer: Analyzer) -> Node | None:
     kept: set[Node] = set()
     nothing = True
     for part in _flat(AnyOf, parts):
-        found = Nothing() if isinstance(part, Not) else _analysed(part, analyzer)
+        found = Nothing() if isinstance(part, Not) else _analyze(part, analyzer)
         if found is None:
             nothing = False  # a stop word: it constrains nothing, but it is no mistake either
         elif not isinstance(found, Nothing):

@@ -17,7 +17,7 @@ r"""The query language: text to a tree (`shardkit.search.query.tree`), and back.
 Signs stand right before what they belong to. What is before a colon is a name if it begins with a
 letter and has only letters, digits, ``_``, ``.`` and ``-``; so ``12:30`` is a word.
 
-`show` writes a tree so that `parse` reads the same tree again, if it is one that parse makes. Of
+`unparse` writes a tree so that `parse` reads the same tree again, if it is one that parse makes. Of
 others, built in Python, it writes what matches the same, unless they have names or words that no
 query can have, such as a phrase without words.
 """
@@ -49,7 +49,7 @@ from shardkit.search.query.tree import (
 from shardkit.structures.base.arguments import shown
 
 KINDS: Final = ("number", "date", "text")
-DEEPEST: Final = 20
+MAX_DEPTH: Final = 20
 
 _SPACE: Final = re.compile(r"\s*")
 _NAME: Final = re.compile(r"([^\W\d][\w.-]*):")
@@ -172,8 +172,8 @@ class _Parser:
 
     def _parentheses(self, depth: int) -> Node:
         opened = self.at
-        if depth == DEEPEST:
-            raise self._error(f"more than {DEEPEST} parentheses are open", "nest less deep")
+        if depth == MAX_DEPTH:
+            raise self._error(f"more than {MAX_DEPTH} parentheses are open", "nest less deep")
         self.at += 1
         node = self._query(depth + 1)
         if not self._next():
@@ -325,7 +325,7 @@ def _moment(bound: Bound) -> float:
     return bound.timestamp() if isinstance(bound, datetime) else float(bound or 0)
 
 
-def show(node: Node) -> str:
+def unparse(node: Node) -> str:
     """Return the query that `parse` reads as this tree."""
     match node:
         case Nothing() | AllOf(()) | AnyOf(()):
@@ -358,12 +358,12 @@ def _part(node: Node) -> str:
         case Everything():
             return "*"
         case _:  # AllOf, and what is empty
-            return f"({show(node)})"
+            return f"({unparse(node)})"
 
 
 def _operand(node: Node) -> str:
     """Write what stands behind a sign."""
-    return f"({show(node)})" if isinstance(node, AllOf | AnyOf | Not) else _part(node)
+    return f"({unparse(node)})" if isinstance(node, AllOf | AnyOf | Not) else _part(node)
 
 
 def _name(field: str | None) -> str:

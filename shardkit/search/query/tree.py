@@ -6,7 +6,7 @@
 
     str(…)  ──►  redis shard +cluster -windows
 
-Nodes hold terms as users wrote them; `analysed` (in `query.analysis`) makes index terms of
+Nodes hold terms as users wrote them; `analyze` (in `query.analysis`) makes index terms of
 them: lower case, without stop words, stemmed, by the index's own rules.
 """
 

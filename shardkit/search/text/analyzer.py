@@ -26,7 +26,7 @@ from shardkit.search.text.stemming import stemmer as stemmer_of
 from shardkit.search.text.tokenizers import Token, Tokenizer, Unicode
 from shardkit.structures.base.arguments import shown
 
-LONGEST_TERM: Final = 64
+MAX_TERM_LENGTH: Final = 64
 _FORMAT: Final = "1"  # to be raised when the same parameters give other terms
 
 
@@ -81,14 +81,14 @@ class Analyzer:
         found: Iterator[str] = (w for w in self.tokenizer.words(text) if w not in stop)
         if self.stemmer is not None:
             found = map(stemmer_of(self.stemmer), found)
-        return [term[:LONGEST_TERM] for term in found]
+        return [term[:MAX_TERM_LENGTH] for term in found]
 
     def spans(self, text: str) -> Iterator[Token]:
         """Iterate over the index terms of a text, with their places in it."""
         stem = str if self.stemmer is None else stemmer_of(self.stemmer)
         for term, start, end in self.tokenizer.spans(text):
             if term not in self.stop_words:
-                yield Token(stem(term)[:LONGEST_TERM], start, end)
+                yield Token(stem(term)[:MAX_TERM_LENGTH], start, end)
 
     def beginnings(self, text: str) -> list[Token]:
         """Return the words of a text whose last one may be cut short; not stemmed.
@@ -96,6 +96,6 @@ class Analyzer:
         They are no stop words: ``the*`` is the beginning of many words.
         """
         return [
-            token._replace(term=token.term[:LONGEST_TERM])
+            token._replace(term=token.term[:MAX_TERM_LENGTH])
             for token in self.tokenizer.beginnings(text)
         ]

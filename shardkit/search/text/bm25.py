@@ -35,7 +35,7 @@ from typing import Final
 K1: Final = 1.2
 B: Final = 0.75
 AVERAGE_LENGTH: Final = 100
-HIGHEST_IMPACT: Final = 255
+MAX_IMPACT: Final = 255
 IDF_STEPS: Final = 1024
 
 
@@ -48,7 +48,7 @@ def impact_byte(weighted_tf: float, length: int, average_length: float = AVERAGE
         average_length: the index's pivot: about how many terms a document has.
     """
     norm = K1 * (1 - B + B * length / average_length)
-    return max(1, min(HIGHEST_IMPACT, round(HIGHEST_IMPACT * weighted_tf / (weighted_tf + norm))))
+    return max(1, min(MAX_IMPACT, round(MAX_IMPACT * weighted_tf / (weighted_tf + norm))))
 
 
 def idf(documents: int, df: int) -> float:

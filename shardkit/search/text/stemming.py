@@ -14,7 +14,7 @@ from types import ModuleType
 
 from shardkit.errors import InvalidArgumentError
 
-KEPT_STEMS = 50_000
+CACHED_STEMS = 50_000
 
 
 def _library() -> ModuleType:
@@ -46,7 +46,7 @@ def stemmer(language: str) -> Callable[[str], str]:
         )
     snowball, lock = library.stemmer(language), threading.Lock()
 
-    @lru_cache(KEPT_STEMS)
+    @lru_cache(CACHED_STEMS)
     def stem(word: str) -> str:
         with lock:  # a Snowball stemmer keeps the word it works on in itself
             return str(snowball.stemWord(word)) or word

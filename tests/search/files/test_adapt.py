@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.search.files.adapt import fitted
+from shardkit.search.files.adapt import adapt
 from shardkit.search.files.readers import FileDocument
 from shardkit.search.model.documents import prepare
 from shardkit.search.model.schema import Schema
@@ -23,16 +23,16 @@ SCHEMA = Schema(
 
 
 def attributes(**given: Any) -> dict[str, Any]:
-    document = fitted(SCHEMA, FileDocument("d", "", "", given))
+    document = adapt(SCHEMA, FileDocument("d", "", "", given))
     prepare(SCHEMA, *document)  # an index takes it
     return document[2]
 
 
 def test_title_and_text_go_into_the_fields_of_these_names() -> None:
     document = FileDocument("d", "A title", "Some text", {})
-    assert fitted(SCHEMA, document) == ("d", {"title": "A title", "text": "Some text"}, {})
+    assert adapt(SCHEMA, document) == ("d", {"title": "A title", "text": "Some text"}, {})
     other = Schema("docs", shards=1, fields={"body": 1.0})
-    assert fitted(other, document) == ("d", {"body": "Some text"}, {})
+    assert adapt(other, document) == ("d", {"body": "Some text"}, {})
 
 
 @pytest.mark.parametrize(
@@ -81,4 +81,4 @@ def test_what_is_not_of_the_kind_is_refused_by_name(name: str, given: Any) -> No
 
 def test_an_id_that_cannot_be_one_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="document id"):
-        fitted(SCHEMA, FileDocument("", "", "", {}))
+        adapt(SCHEMA, FileDocument("", "", "", {}))

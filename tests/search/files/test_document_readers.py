@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from shardkit.search.files.readers import (
-    LARGEST,
+    MAX_FILE_BYTES,
     FileDocument,
-    Skipped,
+    SkippedFile,
     documents_of,
     files_below,
     installed_documents,
@@ -80,12 +80,12 @@ def test_of_a_python_module_the_docstrings_are_read(tmp_path: Path) -> None:
     found = the_document(
         written(
             tmp_path / "module.py",
-            '"""Counts things.\n\nSlowly."""\nx = "no docstring"\n'
+            '"""TermCounts things.\n\nSlowly."""\nx = "no docstring"\n'
             'class Tally:\n    """Keeps it."""\n    def add(self):\n        """Adds one."""\n',
         )
     )
-    assert found.title == "Counts things."
-    assert found.text == "Counts things.\n\nSlowly.\n\nTally: Keeps it.\n\nadd: Adds one."
+    assert found.title == "TermCounts things."
+    assert found.text == "TermCounts things.\n\nSlowly.\n\nTally: Keeps it.\n\nadd: Adds one."
     assert list(documents_of(written(tmp_path / "silent.py", "x = 1\n"))) == []
 
 
@@ -98,8 +98,8 @@ def test_json_lines_are_a_document_each(tmp_path: Path) -> None:
     read = list(documents_of(path))
     assert read[0] == FileDocument("7", "T", "some text", {"votes": 3})
     assert read[1] == FileDocument(f"{path}#3", "", "no id", {})
-    assert [type(r) for r in read[2:]] == [Skipped] * 3
-    assert [r.path for r in read[2:] if isinstance(r, Skipped)] == [
+    assert [type(r) for r in read[2:]] == [SkippedFile] * 3
+    assert [r.path for r in read[2:] if isinstance(r, SkippedFile)] == [
         f"{path}#4",
         f"{path}#5",
         f"{path}#6",
@@ -109,14 +109,14 @@ def test_json_lines_are_a_document_each(tmp_path: Path) -> None:
 def test_what_cannot_be_read_is_named_with_the_reason(tmp_path: Path) -> None:
     large = tmp_path / "large.txt"
     with large.open("wb") as file:
-        file.truncate(LARGEST + 1)
+        file.truncate(MAX_FILE_BYTES + 1)
     broken = written(tmp_path / "broken.py", '"""x"""\ndef :\n')
-    assert list(documents_of(large)) == [Skipped(str(large), "is larger than 10 MB")]
+    assert list(documents_of(large)) == [SkippedFile(str(large), "is larger than 10 MB")]
     [skipped] = documents_of(broken)
-    assert isinstance(skipped, Skipped)
+    assert isinstance(skipped, SkippedFile)
     assert "is not Python" in skipped.why
     [gone] = documents_of(tmp_path / "gone.txt")
-    assert gone == Skipped(str(tmp_path / "gone.txt"), "No such file or directory")
+    assert gone == SkippedFile(str(tmp_path / "gone.txt"), "No such file or directory")
 
 
 def test_links_to_folders_pipes_and_broken_lines_do_not_stop_the_reading(tmp_path: Path) -> None:
@@ -127,12 +127,12 @@ def test_links_to_folders_pipes_and_broken_lines_do_not_stop_the_reading(tmp_pat
     found = list(files_below([folder]))
     assert found == [folder / "a.txt", folder / "pipe.txt"]
     assert list(documents_of(folder / "pipe.txt")) == [
-        Skipped(str(folder / "pipe.txt"), "is no file")
+        SkippedFile(str(folder / "pipe.txt"), "is no file")
     ]
     long = tmp_path / "long.jsonl"
-    long.write_bytes(b'{"text": "' + b"x" * LARGEST + b'"}\n{"text": "fine \\ud800"}\n')
+    long.write_bytes(b'{"text": "' + b"x" * MAX_FILE_BYTES + b'"}\n{"text": "fine \\ud800"}\n')
     too_long, fine = documents_of(long)
-    assert too_long == Skipped(f"{long}#1", "is longer than 10 MB")
+    assert too_long == SkippedFile(f"{long}#1", "is longer than 10 MB")
     assert fine == FileDocument(f"{long}#2", "", "fine ?", {})
 
 

@@ -11,8 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from shardkit.errors import InvalidArgumentError, QuerySyntaxError
-from shardkit.search.query.analysis import analysed
-from shardkit.search.query.parser import DEEPEST, parse, show
+from shardkit.search.query.analysis import analyze
+from shardkit.search.query.parser import MAX_DEPTH, parse, unparse
 from shardkit.search.query.tree import (
     AllOf,
     AnyOf,
@@ -134,7 +134,7 @@ def test_words_phrases_and_signs_are_read(text: str, tree: Node) -> None:
 )
 def test_attributes_are_compared(text: str, tree: Node) -> None:
     assert read(text) == tree
-    assert read(show(tree)) == tree
+    assert read(unparse(tree)) == tree
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_attributes_are_compared(text: str, tree: Node) -> None:
         ('a"b"', 1, '" right after the end'),
         ("(a", 0, '"(" is never closed'),
         ("a) b", 1, '")" closes nothing'),
-        ("(" * 30, DEEPEST, "more than 20 parentheses are open"),
+        ("(" * 30, MAX_DEPTH, "more than 20 parentheses are open"),
         (
             "autor:a",
             0,
@@ -247,7 +247,7 @@ def test_every_text_is_read_or_refused_and_what_was_read_is_read_again(text: str
     except QuerySyntaxError as error:
         position = error.position
     assert 0 <= position <= len(text)
-    assert tree is None or read(show(tree)) == tree
+    assert tree is None or read(unparse(tree)) == tree
 
 
 WORDS = st.text('ab*+-"():.<>=\\é東1', min_size=1, max_size=5) | st.sampled_from(["year:1", "x y"])
@@ -281,9 +281,9 @@ TREES = st.recursive(
 @settings(deadline=None)
 @given(TREES)
 def test_a_tree_built_in_python_is_written_so_that_the_same_is_read(tree: Node) -> None:
-    again = read(show(tree))
-    assert read(show(again)) == again
-    assert analysed(again, Analyzer()) == analysed(tree, Analyzer())
+    again = read(unparse(tree))
+    assert read(unparse(again)) == again
+    assert analyze(again, Analyzer()) == analyze(tree, Analyzer())
 
 
 @pytest.mark.parametrize(
@@ -305,7 +305,7 @@ def test_a_tree_built_in_python_is_written_so_that_the_same_is_read(tree: Node) 
     ],
 )
 def test_a_tree_is_written_as_one_would_write_it(tree: Node, text: str) -> None:
-    assert show(tree) == text
+    assert unparse(tree) == text
 
 
 # Trees

@@ -17,7 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.search.query.analysis import analysed
+from shardkit.search.query.analysis import analyze
 from shardkit.search.query.tree import (
     AllOf,
     AnyOf,
@@ -32,7 +32,7 @@ from shardkit.search.query.tree import (
     Word,
 )
 from shardkit.search.text import stemming
-from shardkit.search.text.analyzer import LONGEST_TERM, Analyzer
+from shardkit.search.text.analyzer import MAX_TERM_LENGTH, Analyzer
 from shardkit.search.text.stop_words import ENGLISH
 from shardkit.search.text.tokenizers import English, Tokenizer, Unicode
 
@@ -203,8 +203,8 @@ def test_an_analyzer_pickles() -> None:
 
 
 def test_long_terms_are_cut() -> None:
-    assert PLAIN.terms("x" * 1000) == ["x" * LONGEST_TERM]
-    assert analysed(Prefix("x" * 1000), PLAIN) == Prefix("x" * LONGEST_TERM)
+    assert PLAIN.terms("x" * 1000) == ["x" * MAX_TERM_LENGTH]
+    assert analyze(Prefix("x" * 1000), PLAIN) == Prefix("x" * MAX_TERM_LENGTH)
 
 
 # Queries
@@ -271,13 +271,13 @@ YEAR, LANG, ALL = Range("year", 1990.0, 2000.0), Equal("lang", "en"), Everything
     ],
 )
 def test_a_query_gets_one_form(query: Node, result: Node) -> None:
-    assert analysed(query, PLAIN) == result
+    assert analyze(query, PLAIN) == result
 
 
 def test_words_of_a_query_are_stemmed_and_beginnings_are_not() -> None:
     analyzer = Analyzer(stemmer="english")
     query = all_of(Word("searching"), Phrase(("searched", "houses")), Prefix("searching"))
-    assert analysed(query, analyzer) == all_of(
+    assert analyze(query, analyzer) == all_of(
         Word("search"), Phrase(("search", "hous")), Prefix("searching")
     )
 
@@ -298,7 +298,7 @@ JAN_1 = datetime(2020, 1, 1, tzinfo=UTC)
 def test_dates_become_seconds_and_last_until_their_end(
     given_: Range, low: tuple[float | None, bool], high: tuple[float | None, bool]
 ) -> None:
-    found = analysed(given_, PLAIN)
+    found = analyze(given_, PLAIN)
     assert isinstance(found, AllOf)
     year = found.parts[1]
     assert isinstance(year, Range)
@@ -311,7 +311,7 @@ def test_dates_become_seconds_and_last_until_their_end(
 @pytest.mark.parametrize("bound", ["1990", float("nan"), True, datetime(2020, 1, 1)])
 def test_bounds_that_are_no_numbers_or_dates_are_refused(bound: Any) -> None:
     with pytest.raises(InvalidArgumentError, match=r"year: bound .* of a range; give a number"):
-        analysed(Range("year", bound), PLAIN)
+        analyze(Range("year", bound), PLAIN)
 
 
 TREES = st.recursive(
@@ -326,7 +326,7 @@ TREES = st.recursive(
 
 
 def in_form(node: Node) -> bool:
-    """Whether a part of a tree is as `analysed` promises."""
+    """Whether a part of a tree is as `analyze` promises."""
     match node:
         case AllOf(parts):
             based = any(not isinstance(part, Range | Equal | Not | AllOf) for part in parts)
@@ -349,9 +349,9 @@ def in_form_within(node: Node) -> bool:
 @settings(deadline=None)
 @given(TREES)
 def test_every_query_gets_a_form_that_analysis_does_not_change(tree: Node) -> None:
-    found = analysed(tree, PLAIN)
+    found = analyze(tree, PLAIN)
     assert found == Nothing() or in_form(found)
-    assert analysed(found, PLAIN) == found
+    assert analyze(found, PLAIN) == found
 
 
 @settings(deadline=None)
@@ -362,7 +362,7 @@ def test_every_query_gets_a_form_that_analysis_does_not_change(tree: Node) -> No
 @example(all_of(A, Not(all_of(Not(B), Not(C)))), {"aa"})
 @example(all_of(Not(Nothing())), set())
 def test_the_form_matches_what_the_query_says(tree: Node, document: set[str]) -> None:
-    assert matches(analysed(tree, PLAIN), document) is says(tree, document)
+    assert matches(analyze(tree, PLAIN), document) is says(tree, document)
 
 
 def says(node: Node, document: set[str]) -> bool:
