@@ -21,9 +21,9 @@ from report import bars, conditions, save, show
 
 import shardkit
 from shardkit.demo import sample
-from shardkit.demo.access_log import AccessLog, Parser
+from shardkit.demo.access_log import AccessLog, AccessLogParser
 from shardkit.demo.command import laptop_map
-from shardkit.demo.counting import Counting
+from shardkit.demo.counting import VisitCounter
 from shardkit.demo.replay import BATCH_SIZE, replay
 from shardkit.local import LocalServers
 
@@ -35,7 +35,7 @@ BUDGET = 30_000  # lines a second
 def repeated() -> Iterator[bytes]:
     """Yield the sample's text again and again, each time in the five days that follow."""
     text = gzip.decompress(sample.read())
-    days = sorted(Parser().parse(text.splitlines(keepends=True)).visits)
+    days = sorted(AccessLogParser().parse(text.splitlines(keepends=True)).visits)
     lines = 0
     for n in count():
         moved = text
@@ -63,13 +63,13 @@ def one_run(path: Path) -> tuple[int, float]:
         shardkit.connect(servers.shard_map) as kit,
         AccessLog.open(path) as log,
     ):
-        replayed = replay(log, Counting(kit))
+        replayed = replay(log, VisitCounter(kit))
         return replayed.lines, replayed.seconds
 
 
 def without_servers(path: Path, *, parse: bool) -> float:
     """Return the seconds that it takes to read a log, or to read and parse it."""
-    parser = Parser()
+    parser = AccessLogParser()
     began = time.perf_counter()
     with AccessLog.open(path) as log:
         for lines in log.batches(BATCH_SIZE):

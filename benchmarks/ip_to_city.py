@@ -35,7 +35,7 @@ from rich.progress import Progress
 
 import shardkit
 from shardkit import ShardMap
-from shardkit.geo.models import City, Item, Range
+from shardkit.geo.models import City, IpRange, Item
 from shardkit.local import LocalServer, find_server
 from shardkit.operations.operation import pages
 
@@ -95,7 +95,7 @@ def load_blocks(server: LocalServer, client: redis.Redis, count: int) -> dict[st
         yield from records()
         for first, last, city in ranges(count):
             if city is not None:
-                yield Range(first, last, city)
+                yield IpRange(first, last, city)
 
     empty = settled(client)
     with kit_of(server) as kit:

@@ -19,7 +19,7 @@ from report import RESULTS, conditions, save
 from shardkit.bench import packed_lengths, part_sizes, plots, report
 from shardkit.bench.cases import CASES
 from shardkit.bench.memory import run
-from shardkit.bench.servers import Stand
+from shardkit.bench.servers import ServerSource
 from shardkit.cli.output import Output
 from shardkit.cli.progress import progress
 from shardkit.local import find_server
@@ -33,7 +33,7 @@ def main() -> None:
     if unknown:
         raise SystemExit(f"no case {', '.join(unknown)}: {', '.join([*CASES, SIZES, LENGTHS])}")
     found = dict.fromkeys(str(p) for p in (find_server(), shutil.which("redis-server")) if p)
-    stands = [Stand(path) for path in found]
+    stands = [ServerSource(path) for path in found]
     output = Output()
     with progress("entries") as tell:
         for name in asked:
@@ -53,7 +53,9 @@ def main() -> None:
                 plot_case(name)
 
 
-def measure_sizes(stand: Stand, output: Output, tell: Callable[[str, int, int], object]) -> None:
+def measure_sizes(
+    stand: ServerSource, output: Output, tell: Callable[[str, int, int], object]
+) -> None:
     for kind in part_sizes.KINDS.values():
         curve = part_sizes.run(kind, stand, progress=tell)
         output.table(report.sizes_grid(curve))
@@ -73,7 +75,9 @@ def measure_sizes(stand: Stand, output: Output, tell: Callable[[str, int, int], 
         plots.curves(path, f"What the size of a part costs: {kind}", panels, "entries of a part")
 
 
-def measure_lengths(stand: Stand, output: Output, tell: Callable[[str, int, int], object]) -> None:
+def measure_lengths(
+    stand: ServerSource, output: Output, tell: Callable[[str, int, int], object]
+) -> None:
     speeds: dict[str, list[packed_lengths.Speed]] = {}
     with stand.site() as site:
         software = str(site.software)

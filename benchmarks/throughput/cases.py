@@ -12,8 +12,13 @@ import redis
 
 import shardkit
 from shardkit import ShardMap
-from shardkit.bench.throughput.contestants import Ours, OursAwaited, RedisPy, RedisPyAwaited
-from shardkit.bench.throughput.limits import Address, RawSockets, RawWires
+from shardkit.bench.throughput.contestants import (
+    OurAsyncClient,
+    OurClient,
+    RedisPyAsyncClient,
+    RedisPyClient,
+)
+from shardkit.bench.throughput.limits import Address, RawAsyncSockets, RawSockets
 from shardkit.bench.throughput.rounds import LIMIT, aratios, ratios
 from shardkit.bench.throughput.works import WORKS, Commands, columns_of, gets, sets
 from shardkit.local import LocalCluster, LocalServers
@@ -60,9 +65,9 @@ def single(shard_map: ShardMap) -> dict[str, Figures]:
     """One command at a time, blocking."""
     addresses = addresses_of(shard_map, "of4")
     fill(shard_map, "of4", sets(1))
-    raw, theirs = RawSockets(addresses), RedisPy(addresses)
+    raw, theirs = RawSockets(addresses), RedisPyClient(addresses)
     with shardkit.connect(shard_map) as kit:
-        ours = Ours(kit, "of4")
+        ours = OurClient(kit, "of4")
         found = {}
         for name, args in {"GET": gets(1)[0], "SET": sets(1)[0]}.items():
             found[name] = ratios(
@@ -87,10 +92,10 @@ def batches(
 ) -> dict[str, Figures]:
     """Batches, blocking."""
     addresses = addresses_of(shard_map, component)
-    raw, theirs = RawSockets(addresses), RedisPy(addresses)
+    raw, theirs = RawSockets(addresses), RedisPyClient(addresses)
     found = {}
     with shardkit.connect(shard_map) as kit:
-        ours = Ours(kit, component)
+        ours = OurClient(kit, component)
         for work in works:
             for size in sizes:
                 commands = WORKS[work](size)
@@ -125,10 +130,10 @@ def batches(
 def value_sizes(shard_map: ShardMap) -> dict[str, Figures]:
     """Batches of larger values, blocking."""
     addresses = addresses_of(shard_map, "of4")
-    raw, theirs = RawSockets(addresses), RedisPy(addresses)
+    raw, theirs = RawSockets(addresses), RedisPyClient(addresses)
     found = {}
     with shardkit.connect(shard_map) as kit:
-        ours = Ours(kit, "of4")
+        ours = OurClient(kit, "of4")
         for size, count, shown in (
             (16, 1000, "16 B"),
             (1024, 1000, "1 KB"),
@@ -161,10 +166,10 @@ def shard_counts(shard_map: ShardMap) -> dict[str, Figures]:
 async def awaiting(shard_map: ShardMap) -> dict[str, Figures]:
     """Single commands and batches, awaited."""
     addresses = addresses_of(shard_map, "of4")
-    raw, theirs = await RawWires.open(addresses), RedisPyAwaited(addresses)
+    raw, theirs = await RawAsyncSockets.open(addresses), RedisPyAsyncClient(addresses)
     found = {}
     async with await shardkit.aconnect(shard_map) as kit:
-        ours = OursAwaited(kit, "of4")
+        ours = OurAsyncClient(kit, "of4")
         calls = {LIMIT: raw.one, "shardkit": ours.one, "redis-py": theirs.one}
         fill(shard_map, "of4", sets(10_000))
         for at_once in (1, 8, 64):
@@ -175,7 +180,7 @@ async def awaiting(shard_map: ShardMap) -> dict[str, Figures]:
         for size in (1_000, 10_000):
             for work in ("get", "set"):
                 commands = WORKS[work](size)
-                prepared = Ours.prepare(ours, commands)  # type: ignore[arg-type]
+                prepared = OurClient.prepare(ours, commands)  # type: ignore[arg-type]
                 name, *given = columns_of(commands)
                 found[f"{size:,} {shown(work)}"] = await aratios(
                     {
@@ -209,9 +214,9 @@ def fan_out(shard_map: ShardMap) -> dict[str, Figures]:
             "components:\n  far:\n    shards:\n"
             + "".join(f"      - {{port: {port}}}\n" for _, port, _ in away)
         )
-        raw, theirs = RawSockets(away), RedisPy(away)
+        raw, theirs = RawSockets(away), RedisPyClient(away)
         with shardkit.connect(far) as kit:
-            ours = Ours(kit, "far")
+            ours = OurClient(kit, "far")
             prepared = ours.prepare(commands)
             found = ratios(
                 {
@@ -243,7 +248,7 @@ def cluster() -> dict[str, Figures]:
         theirs: Any = redis.RedisCluster(host=entry["host"], port=entry["port"])
         nodes = [("127.0.0.1", node.port, 0) for node in running.nodes[:3]]
         with shardkit.connect(shard_map) as kit:
-            ours = Ours(kit, "slots")
+            ours = OurClient(kit, "slots")
             for work, size in (("get", 1_000), ("get", 10_000), ("set", 10_000)):
                 commands = WORKS[work](size)
                 prepared = ours.prepare(commands)

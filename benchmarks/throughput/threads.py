@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from report import conditions, save, show
 
 import shardkit
-from shardkit.bench.throughput.contestants import Ours, RedisPy
+from shardkit.bench.throughput.contestants import OurClient, RedisPyClient
 from shardkit.bench.throughput.limits import RawSockets
 from shardkit.bench.throughput.works import gets, sets
 from throughput import cases
@@ -54,7 +54,7 @@ def measured() -> dict[str, dict[str, float]]:
     with cases.servers() as shard_map, shardkit.connect(shard_map) as kit:
         cases.fill(shard_map, "of4", sets(100))
         addresses = cases.addresses_of(shard_map, "of4")
-        ours, theirs = Ours(kit, "of4"), RedisPy(addresses)
+        ours, theirs = OurClient(kit, "of4"), RedisPyClient(addresses)
         raws = [RawSockets(addresses) for _ in range(max(THREADS))]
         ours.batch(ours.prepare(gets(100)))
         for count in THREADS:

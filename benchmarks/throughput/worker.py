@@ -19,7 +19,7 @@ from zlib import crc32
 # By themselves: the package is not installed here, and they need nothing of it.
 sys.path.append(str(Path(__file__).parents[2] / "shardkit" / "bench" / "throughput"))
 
-from limits import RawSockets, RawWires
+from limits import RawAsyncSockets, RawSockets
 from rounds import LIMIT, aratios, ratios
 from works import Commands, gets, sets
 
@@ -126,7 +126,7 @@ async def coredis(ports: list[int]) -> dict[str, dict[str, float]]:
     """coredis, awaited: a client and a pipeline for each shard."""
     import coredis as library
 
-    raw = await RawWires.open([("127.0.0.1", port, 0) for port in ports])
+    raw = await RawAsyncSockets.open([("127.0.0.1", port, 0) for port in ports])
     opened = AsyncExitStack()
     clients: list[Any] = [
         await opened.enter_async_context(library.Redis(port=port)) for port in ports

@@ -12,7 +12,7 @@ from datetime import date
 from typing import Any, Final
 
 from shardkit.bench import data
-from shardkit.bench.servers import COMPONENT, PREFIX, Site
+from shardkit.bench.servers import COMPONENT, PREFIX, BenchServer
 from shardkit.structures.packed.locations import decode, encode
 
 KEY: Final = f"{PREFIX}x"
@@ -23,7 +23,7 @@ One = Callable[[Any, Any], object]
 
 
 @dataclass(frozen=True)
-class Layout:
+class CaseLayout:
     """One way to keep the entries of a case.
 
     Attributes:
@@ -34,14 +34,14 @@ class Layout:
         get: reads one.
         put: writes one that is there.
         whole: reads or aggregates everything, where that is what the case is about.
-        probe: what looks into its table, if it is one large key: see `Site.weight`.
+        probe: what looks into its table, if it is one large key: see `BenchServer.weight`.
         settings: limits that it needs.
         share: one in so many of the case's entries is loaded, where all would take too much.
         prepare: is given some entries from all over before loading; counts as loading.
     """
 
     name: str
-    make: Callable[[Site, int], Any]
+    make: Callable[[BenchServer, int], Any]
     load: Load
     get: One | None = None
     put: One | None = None
@@ -70,10 +70,10 @@ class Case:
     entry: str
     entries: int
     data: Callable[[int], Iterable[Any]]
-    layouts: Sequence[Layout]
+    layouts: Sequence[CaseLayout]
 
 
-def _client(site: Site, _: int) -> Any:
+def _client(site: BenchServer, _: int) -> Any:
     return site.client
 
 
@@ -84,12 +84,12 @@ def _json_page(page: Sequence[Any]) -> dict[str, str]:
     return {field: data.as_json(record) for field, record in page}
 
 
-def _hash(**options: Any) -> Callable[[Site, int], Any]:
+def _hash(**options: Any) -> Callable[[BenchServer, int], Any]:
     return lambda site, _: site.kit.hash(KEY, component=COMPONENT, **options)
 
 
-def _cities_in_parts(name: str, size: int, settings: Mapping[str, int]) -> Layout:
-    return Layout(
+def _cities_in_parts(name: str, size: int, settings: Mapping[str, int]) -> CaseLayout:
+    return CaseLayout(
         name,
         _hash(part_size=size),
         load=lambda cities, page: cities.hset(mapping=_json_page(page)),
@@ -99,8 +99,8 @@ def _cities_in_parts(name: str, size: int, settings: Mapping[str, int]) -> Layou
     )
 
 
-def _cities_by_codec(codec: str) -> Layout:
-    return Layout(
+def _cities_by_codec(codec: str) -> CaseLayout:
+    return CaseLayout(
         f"parts of 128, codec={codec}",
         _hash(part_size=128, codec=codec),
         load=lambda cities, page: cities.hset(mapping=dict(page)),
@@ -124,7 +124,7 @@ _HASH = Case(
     370_000,
     data.cities,
     [
-        Layout(
+        CaseLayout(
             "one HASH",
             _client,
             load=lambda client, page: client.hset(KEY, mapping=_json_page(page)),
@@ -148,21 +148,21 @@ _STRINGS = Case(
     1_000_000,
     data.tokens,
     [
-        Layout(
+        CaseLayout(
             "keys",
             _client,
             load=lambda client, page: client.mset({f"{PREFIX}{n}": v for n, v in page}),
             get=lambda client, entry: client.get(f"{PREFIX}{entry[0]}"),
             put=lambda client, entry: client.set(f"{PREFIX}{entry[0]}", entry[1]),
         ),
-        Layout(
+        CaseLayout(
             "fields of parts of 128",
             _hash(part_size=128),
             load=lambda strings, page: strings.hset(mapping=dict(page)),
             get=lambda strings, entry: strings.hget(entry[0]),
             put=lambda strings, entry: strings.hset(*entry),
         ),
-        Layout(
+        CaseLayout(
             "fields of parts that grow",
             _hash(partition="crc32"),
             load=lambda strings, page: strings.hset(mapping=dict(page)),
@@ -178,12 +178,12 @@ _STRINGS = Case(
 
 def _set_layout(
     name: str, settings: Mapping[str, int] | None = None, *, planned: bool = False, **options: Any
-) -> Layout:
-    def make(site: Site, count: int) -> Any:
+) -> CaseLayout:
+    def make(site: BenchServer, count: int) -> Any:
         kit: Any = site.kit
         return kit.set(KEY, component=COMPONENT, total=count if planned else None, **options)
 
-    return Layout(
+    return CaseLayout(
         name,
         make,
         load=lambda members, page: members.sadd(*page),
@@ -193,7 +193,7 @@ def _set_layout(
     )
 
 
-_ONE_SET = Layout(
+_ONE_SET = CaseLayout(
     "one SET",
     _client,
     load=lambda client, page: client.sadd(KEY, *page),
@@ -239,12 +239,12 @@ _TEXTS = Case(
 # ---- sorted set
 
 
-def _scores_in_parts(name: str, *, planned: bool = False, **options: Any) -> Layout:
-    def make(site: Site, count: int) -> Any:
+def _scores_in_parts(name: str, *, planned: bool = False, **options: Any) -> CaseLayout:
+    def make(site: BenchServer, count: int) -> Any:
         total = count if planned else None
         return site.kit.sorted_set(KEY, component=COMPONENT, total=total, **options)
 
-    return Layout(
+    return CaseLayout(
         name,
         make,
         load=lambda scores, page: scores.zadd(dict(page)),
@@ -261,7 +261,7 @@ _ZSET = Case(
     1_000_000,
     data.scores,
     [
-        Layout(
+        CaseLayout(
             "one ZSET",
             _client,
             load=lambda client, page: client.zadd(KEY, dict(page)),
@@ -279,14 +279,14 @@ _ZSET = Case(
 # ---- unique visitors
 
 
-def _unique(precision: str) -> Layout:
-    def make(site: Site, count: int) -> Any:
+def _unique(precision: str) -> CaseLayout:
+    def make(site: BenchServer, count: int) -> Any:
         first = None if precision == "hyperloglog" else count
         return site.kit.unique_visitors(
             KEY, component=COMPONENT, precision=precision, first_day=first
         )
 
-    return Layout(
+    return CaseLayout(
         precision,
         make,
         load=lambda visitors, page: visitors.visit_many(page, DAY),
@@ -302,7 +302,7 @@ _UNIQUE = Case(
     1_000_000,
     data.sessions,
     [
-        Layout(
+        CaseLayout(
             "one SET",
             _client,
             load=lambda client, page: client.sadd(KEY, *page),
@@ -328,14 +328,14 @@ _LIST = Case(
     1_000_000,
     data.messages,
     [
-        Layout(
+        CaseLayout(
             "one LIST",
             _client,
             load=lambda client, page: client.rpush(KEY, *page),
             get=lambda client, _: client.lindex(KEY, 100),
             put=lambda client, element: client.rpush(KEY, element),
         ),
-        Layout(
+        CaseLayout(
             "pieces",
             lambda site, _: site.kit.list(KEY, component=COMPONENT),
             load=lambda items, page: items.rpush_many(page),
@@ -369,7 +369,7 @@ _LOCATIONS = Case(
     10_000_000,
     data.locations,
     [
-        Layout(
+        CaseLayout(
             "keys",
             _client,
             load=lambda client, page: client.mset({_key_of(u): encode(*at) for u, at in page}),
@@ -377,7 +377,7 @@ _LOCATIONS = Case(
             put=lambda client, entry: client.set(_key_of(entry[0]), encode(*entry[1])),
             share=10,
         ),
-        Layout(
+        CaseLayout(
             "one HASH",
             _client,
             load=lambda client, page: client.hset(KEY, mapping={u: encode(*at) for u, at in page}),
@@ -387,7 +387,7 @@ _LOCATIONS = Case(
             probe=("HMGET", KEY),
             share=10,
         ),
-        Layout(
+        CaseLayout(
             "packed",
             lambda site, _: site.kit.locations(KEY, component=COMPONENT),
             load=lambda users, page: users.set_many(page),

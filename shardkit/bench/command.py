@@ -16,11 +16,11 @@ import click
 
 from shardkit.bench import packed_lengths, part_sizes, report
 from shardkit.bench.cases import CASES
-from shardkit.bench.memory import Outcome, run
+from shardkit.bench.memory import CaseResult, run
 from shardkit.bench.packed_lengths import LENGTHS, PASSES, PER_PASS, Speed
 from shardkit.bench.part_sizes import Curve
 from shardkit.bench.plots import check_plot
-from shardkit.bench.servers import Stand
+from shardkit.bench.servers import ServerSource
 from shardkit.bench.throughput import measuring as throughput
 from shardkit.bench.throughput.works import WORKS
 from shardkit.cli.options import debug_option, examples
@@ -68,10 +68,10 @@ def _site_options(function: F) -> F:
     return function
 
 
-def _stand(server: str | None, url: str | None) -> Stand:
+def _stand(server: str | None, url: str | None) -> ServerSource:
     if server and url:
         raise click.UsageError("--server starts servers, which --url does without")
-    return Stand(None if server == "embedded" else server, url)
+    return ServerSource(None if server == "embedded" else server, url)
 
 
 def _check(plot: Path | None) -> None:
@@ -109,7 +109,7 @@ def memory(
     stand = _stand(server, url)
     _check(plot)
     output = Output(document == "-")
-    outcomes: list[Outcome] = []
+    outcomes: list[CaseResult] = []
     with progress("entries") as tell:
         for name in names or CASES:
             outcomes.append(

@@ -15,8 +15,8 @@ from itertools import islice
 from statistics import median
 from typing import Any, Final
 
-from shardkit.bench.cases import Case, Layout, One
-from shardkit.bench.servers import Site, Stand
+from shardkit.bench.cases import Case, CaseLayout, One
+from shardkit.bench.servers import BenchServer, ServerSource
 from shardkit.operations.operation import pages
 
 _PAGE: Final = 10_000
@@ -29,7 +29,7 @@ Progress = Callable[[str, str, int, int], object]
 
 
 @dataclass(frozen=True)
-class Call:
+class CallTime:
     """What one call of a kind takes, microseconds.
 
     Attributes:
@@ -47,7 +47,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Measured:
+class LayoutResult:
     """What was measured of a layout.
 
     Attributes:
@@ -63,8 +63,8 @@ class Measured:
     entries: int
     bytes: int
     load_seconds: float
-    get: Call | None = None
-    put: Call | None = None
+    get: CallTime | None = None
+    put: CallTime | None = None
     whole_seconds: float | None = None
 
     @property
@@ -72,13 +72,13 @@ class Measured:
         """Bytes an entry."""
         return self.bytes / self.entries
 
-    def saving(self, plain: Measured) -> float:
+    def saving(self, plain: LayoutResult) -> float:
         """Return the share of the plain layout's memory that it saves."""
         return 1 - self.bytes_each / plain.bytes_each
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CaseResult:
     """What was measured of a case, on one kind of server.
 
     Attributes:
@@ -89,14 +89,14 @@ class Outcome:
 
     case: Case
     software: str
-    layouts: Sequence[Measured]
+    layouts: Sequence[LayoutResult]
 
 
-class _Loaded:
+class _LoadedLayout:
     """A layout on its server, loaded and weighed."""
 
     def __init__(
-        self, layout: Layout, site: Site, bytes_: int, entries: int, seconds: float
+        self, layout: CaseLayout, site: BenchServer, bytes_: int, entries: int, seconds: float
     ) -> None:
         self.layout, self.site = layout, site
         self.bytes, self.entries, self.seconds = bytes_, entries, seconds
@@ -125,19 +125,19 @@ class _Loaded:
         self.layout.whole(self.handle)
         self.whole = time.perf_counter() - began
 
-    def measured(self) -> Measured:
+    def measured(self) -> LayoutResult:
         """Return what was measured."""
         get, put = map(_call, self.calls.values())
-        return Measured(
+        return LayoutResult(
             self.layout.name, self.entries, self.bytes, self.seconds, get, put, self.whole
         )
 
 
-def _call(rounds: Sequence[tuple[float, float]]) -> Call | None:
+def _call(rounds: Sequence[tuple[float, float]]) -> CallTime | None:
     if not rounds:
         return None
     caller, server = zip(*rounds, strict=True)
-    return Call(median(caller), min(server))
+    return CallTime(median(caller), min(server))
 
 
 def _each(one: One, handle: Any, sample: Sequence[Any]) -> Callable[[], None]:
@@ -150,10 +150,10 @@ def _each(one: One, handle: Any, sample: Sequence[Any]) -> Callable[[], None]:
 
 def run(
     case: Case,
-    stand: Stand,
+    stand: ServerSource,
     entries: int | None = None,
     progress: Progress = lambda case, layout, done, total: None,
-) -> Outcome:
+) -> CaseResult:
     """Measure the layouts of a case.
 
     Args:
@@ -167,9 +167,9 @@ def run(
         ShardKitError: something cannot be used.
     """
     count = case.entries if entries is None else entries
-    found: list[Measured] = []
+    found: list[LayoutResult] = []
     with ExitStack() as stack:
-        loaded: list[_Loaded] = []
+        loaded: list[_LoadedLayout] = []
         for layout in case.layouts:
             own = stack.enter_context(ExitStack())
             site = own.enter_context(stand.site())
@@ -184,10 +184,12 @@ def run(
             software = str(site.software)
         _time(case, loaded, count)
         found += [one.measured() for one in loaded]
-    return Outcome(case, software, found)
+    return CaseResult(case, software, found)
 
 
-def _load(case: Case, layout: Layout, site: Site, count: int, progress: Progress) -> _Loaded:
+def _load(
+    case: Case, layout: CaseLayout, site: BenchServer, count: int, progress: Progress
+) -> _LoadedLayout:
     handle = layout.make(site, count)
     seconds, done = 0.0, 0
     progress(case.name, layout.name, 0, count)
@@ -202,10 +204,10 @@ def _load(case: Case, layout: Layout, site: Site, count: int, progress: Progress
         seconds += time.perf_counter() - began
         done += len(page)
         progress(case.name, layout.name, done, count)
-    return _Loaded(layout, site, site.weight(layout.probe), done, seconds)
+    return _LoadedLayout(layout, site, site.weight(layout.probe), done, seconds)
 
 
-def _time(case: Case, loaded: Sequence[_Loaded], count: int) -> None:
+def _time(case: Case, loaded: Sequence[_LoadedLayout], count: int) -> None:
     samples = {each.entries: _sample(case, each.entries, _SAMPLE) for each in loaded}
     for _ in range(_ROUNDS):
         for each in loaded:

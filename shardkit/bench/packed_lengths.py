@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from shardkit.bench.servers import PREFIX, Site
+from shardkit.bench.servers import PREFIX, BenchServer
 
 LENGTHS: Final = (1, 100, 1_000, 5_000, 10_000, 50_000, 100_000)
 LIMIT: Final = 110_000  # of all of these
@@ -120,7 +120,7 @@ class Speed:
 
 def run(
     kind: PackedKind,
-    site: Site,
+    site: BenchServer,
     length: int,
     passes: int = PASSES,
     per_pass: int = PER_PASS,

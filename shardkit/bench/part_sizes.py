@@ -12,7 +12,7 @@ from random import Random
 from typing import Any, Final
 
 from shardkit.bench import data
-from shardkit.bench.servers import PREFIX, Site, Stand
+from shardkit.bench.servers import PREFIX, BenchServer, ServerSource
 
 SIZES: Final = (64, 128, 256, 512, 1024, 2048, 4096)
 ENTRIES: Final = 100_000
@@ -114,7 +114,7 @@ class Curve:
 
 def run(
     kind: PartKind,
-    stand: Stand,
+    stand: ServerSource,
     sizes: Sequence[int] = SIZES,
     entries: int = ENTRIES,
     progress: Callable[[str, int, int], object] = lambda what, done, total: None,
@@ -143,7 +143,7 @@ def _raised(kind: PartKind, sizes: Sequence[int]) -> dict[str, int]:
     return {name: max(value, *sizes) for name, value in kind.settings.items()}
 
 
-def _point(kind: PartKind, site: Site, size: int, entries: int) -> Point:
+def _point(kind: PartKind, site: BenchServer, size: int, entries: int) -> Point:
     everything = list(kind.entries(entries))
     commands = [
         kind.load(f"{PREFIX}{n}", everything[start : start + size])
@@ -162,11 +162,11 @@ def _point(kind: PartKind, site: Site, size: int, entries: int) -> Point:
     return Point(size, weight / entries, times["look"], times["change"])
 
 
-def _sending(site: Site, commands: Sequence[list[Any]]) -> Callable[[], None]:
+def _sending(site: BenchServer, commands: Sequence[list[Any]]) -> Callable[[], None]:
     return lambda: _send(site, commands)
 
 
-def _send(site: Site, commands: Sequence[list[Any]]) -> None:
+def _send(site: BenchServer, commands: Sequence[list[Any]]) -> None:
     client: Any = site.client
     for start in range(0, len(commands), _BATCH):
         pipe = client.pipeline(transaction=False)

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from shardkit.bench import plots
-from shardkit.bench.memory import Call, Outcome
+from shardkit.bench.memory import CallTime, CaseResult
 from shardkit.bench.packed_lengths import KINDS, Speed
 from shardkit.bench.part_sizes import Curve
-from shardkit.bench.throughput.measuring import Measured
-from shardkit.cli.output import FAINT, GOOD, Cell, Grid, Styled, number
+from shardkit.bench.throughput.measuring import BatchTimes
+from shardkit.cli.output import FAINT, GOOD, Cell, Styled, Table, number
 
 
 def conditions() -> dict[str, Any]:
@@ -29,10 +29,10 @@ def conditions() -> dict[str, Any]:
 # ---- memory
 
 
-def memory_grid(outcome: Outcome) -> Grid:
+def memory_grid(outcome: CaseResult) -> Table:
     """Return the table of a case. Times are microseconds; in brackets the server's."""
     plain = outcome.layouts[0]
-    grid = Grid.of(
+    grid = Table.of(
         outcome.case.name,
         number("entries"),
         number("bytes each"),
@@ -62,11 +62,11 @@ def _saving(share: float) -> Cell:
     return Styled(f"{share:.0%}", GOOD) if share > 0.01 else f"{share:.0%}"
 
 
-def _call(call: Call | None) -> tuple[Cell, Cell]:
+def _call(call: CallTime | None) -> tuple[Cell, Cell]:
     return (None, None) if call is None else (round(call.a_second), f"{call.server:.1f}")
 
 
-def memory_document(outcome: Outcome) -> dict[str, Any]:
+def memory_document(outcome: CaseResult) -> dict[str, Any]:
     """Return a case's figures."""
     plain = outcome.layouts[0]
     return {
@@ -91,7 +91,7 @@ def memory_document(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _call_document(call: Call | None, plain: Call | None) -> dict[str, Any] | None:
+def _call_document(call: CallTime | None, plain: CallTime | None) -> dict[str, Any] | None:
     if call is None:
         return None
     return {
@@ -106,7 +106,7 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 4)
 
 
-def plot_memory(path: Path, outcomes: Sequence[Outcome]) -> None:
+def plot_memory(path: Path, outcomes: Sequence[CaseResult]) -> None:
     """Draw the bytes of every layout, side by side for every server."""
     values: dict[str, dict[str, float]] = {}
     for outcome in outcomes:
@@ -119,9 +119,9 @@ def plot_memory(path: Path, outcomes: Sequence[Outcome]) -> None:
 # ---- part sizes
 
 
-def sizes_grid(curve: Curve) -> Grid:
+def sizes_grid(curve: Curve) -> Table:
     """Return the table of a curve."""
-    grid = Grid.of(
+    grid = Table.of(
         number(f"{curve.kind}, part size"),
         number("bytes each"),
         number("read, server µs"),
@@ -165,9 +165,9 @@ def plot_sizes(path: Path, curves: Sequence[Curve]) -> None:
 # ---- packed lengths
 
 
-def lengths_grid(speeds: Mapping[str, Sequence[Speed]]) -> Grid:
+def lengths_grid(speeds: Mapping[str, Sequence[Speed]]) -> Table:
     """Return the table of speeds, a column for each kind."""
-    grid = Grid.of(number("length"), *(number(f"{name}/s") for name in speeds))
+    grid = Table.of(number("length"), *(number(f"{name}/s") for name in speeds))
     by_length = {name: {each.length: each for each in found} for name, found in speeds.items()}
     for length in sorted({each.length for found in speeds.values() for each in found}):
         cells = [found.get(length) for found in by_length.values()]
@@ -210,10 +210,10 @@ def plot_lengths(path: Path, speeds: Mapping[str, Sequence[Speed]]) -> None:
 # ---- throughput
 
 
-def throughput_grid(found: Sequence[Measured]) -> Grid:
+def throughput_grid(found: Sequence[BatchTimes]) -> Table:
     """Return the table of how many times the limit everybody takes."""
     names = list(dict.fromkeys(name for each in found for name in each.ratios))
-    grid = Grid.of("work", number("commands"), number("limit µs"), *map(number, names))
+    grid = Table.of("work", number("commands"), number("limit µs"), *map(number, names))
     for each in found:
         ratios = (each.ratios.get(name) for name in names)
         cells = (None if ratio is None else f"{ratio:.2f}" for ratio in ratios)
@@ -221,7 +221,7 @@ def throughput_grid(found: Sequence[Measured]) -> Grid:
     return grid.without_empty()
 
 
-def throughput_document(software: str, shards: int, found: Sequence[Measured]) -> dict[str, Any]:
+def throughput_document(software: str, shards: int, found: Sequence[BatchTimes]) -> dict[str, Any]:
     """Return the figures."""
     return {
         "server": software,
@@ -238,7 +238,7 @@ def throughput_document(software: str, shards: int, found: Sequence[Measured]) -
     }
 
 
-def plot_throughput(path: Path, found: Sequence[Measured]) -> None:
+def plot_throughput(path: Path, found: Sequence[BatchTimes]) -> None:
     """Draw how many times the limit everybody takes, by the size of a batch; a panel a work."""
     panels: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for each in found:

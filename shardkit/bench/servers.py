@@ -63,7 +63,7 @@ class Software:
         return f"{self.name}, {self.allocator}"
 
 
-class Site:
+class BenchServer:
     """A server that holds nothing but what is being measured.
 
     Args:
@@ -196,7 +196,7 @@ class Site:
                 self.client.config_set(name, known[name])
 
 
-class Stand:
+class ServerSource:
     """Where sites come from.
 
     Args:
@@ -209,7 +209,7 @@ class Stand:
         self._url = url
 
     @contextmanager
-    def site(self) -> Iterator[Site]:
+    def site(self) -> Iterator[BenchServer]:
         """Give an empty server: a fresh one, or the user's own, from which all is removed again.
 
         Raises:
@@ -218,13 +218,13 @@ class Stand:
         """
         if self._url is None:
             with LocalServer(binary=self._binary, config=_QUIET) as server:
-                site = Site(dict(server.entry.fields))
+                site = BenchServer(dict(server.entry.fields))
                 try:
                     yield site
                 finally:
                     site.close()
             return
-        site = Site({"url": self._url})
+        site = BenchServer({"url": self._url})
         try:
             yield site
         finally:

@@ -95,7 +95,7 @@ class Application(click.Group):
         if not standalone_mode:
             return run()
         _be_lenient()
-        remarks = _Remarks(logging.WARNING)
+        remarks = _WarningHandler(logging.WARNING)
         logging.getLogger("shardkit").addHandler(remarks)
         try:
             code = run()
@@ -168,7 +168,7 @@ def _be_lenient() -> None:
             reconfigure(errors="replace")
 
 
-class _Remarks(logging.Handler):
+class _WarningHandler(logging.Handler):
     """Shows the library's warnings as remarks."""
 
     def emit(self, record: logging.LogRecord) -> None:

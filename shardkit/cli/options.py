@@ -96,7 +96,7 @@ def is_url(where: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenTopology:
     """What ``--config`` names, opened.
 
     Attributes:
@@ -111,7 +111,7 @@ class Opened:
 
 
 @contextmanager
-def opened(where: str | None) -> Iterator[Opened]:
+def opened(where: str | None) -> Iterator[OpenTopology]:
     """Open what ``--config`` names, or ``$SHARDKIT_CONFIG``.
 
     Raises:
@@ -125,15 +125,15 @@ def opened(where: str | None) -> Iterator[Opened]:
     if is_url(where):
         server = Entry({"url": where}, "config server")
         with shardkit.connect(server) as kit:
-            yield Opened(kit, server, f"config server {server.address}")
+            yield OpenTopology(kit, server, f"config server {server.address}")
     else:  # read once: a file that is watched would log its warnings
         shard_map = ShardMap.load(where)
         with shardkit.connect(shard_map) as kit:
-            yield Opened(kit, shard_map.config_server, shard_map.source)
+            yield OpenTopology(kit, shard_map.config_server, shard_map.source)
 
 
 def components(
-    topology: Opened, names: Sequence[str] = ()
+    topology: OpenTopology, names: Sequence[str] = ()
 ) -> tuple[dict[str, Component], dict[str, ConfigError]]:
     """Read components.
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TextIO, TypeAlias
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.status import Status
-from rich.table import Table
+from rich.table import Table as RichTable
 from rich.text import Text
 
 from shardkit.cli.text import one_line, printable
@@ -68,14 +68,14 @@ def wordy(title: str) -> Column:
 
 
 @dataclass
-class Grid:
+class Table:
     """A table: its columns, its rows, and whether a rule goes before a row."""
 
     columns: list[Column]
     rows: list[list[Cell]] = field(default_factory=list)
 
     @classmethod
-    def of(cls, *columns: str | Column) -> Grid:
+    def of(cls, *columns: str | Column) -> Table:
         """Return an empty table; a column given as text holds text that is never folded."""
         return cls([Column(c) if isinstance(c, str) else c for c in columns])
 
@@ -84,11 +84,11 @@ class Grid:
         assert len(cells) == len(self.columns)
         self.rows.append(list(cells))
 
-    def without_empty(self) -> Grid:
+    def without_empty(self) -> Table:
         """Return the table without the columns that say nothing."""
         kept = [n for n in range(len(self.columns)) if any(_says(row[n]) for row in self.rows)]
         rows = [[row[n] for n in kept] for row in self.rows]
-        return Grid([self.columns[n] for n in kept], rows)
+        return Table([self.columns[n] for n in kept], rows)
 
 
 def _says(cell: Cell) -> bool:
@@ -132,7 +132,7 @@ class Output:
         """Write text as it is, which may have many lines."""
         self._out.out(text, end="", highlight=False)
 
-    def table(self, grid: Grid) -> None:
+    def table(self, grid: Table) -> None:
         """Write a table."""
         if self.interactive:
             self._out.print(_rendered(grid, self._out))
@@ -150,7 +150,7 @@ class Output:
         with Live(console=self._out, auto_refresh=False, vertical_overflow="visible") as live:
             yield live
 
-    def redraw(self, live: Live, grid: Grid, *lines: Styled) -> None:
+    def redraw(self, live: Live, grid: Table, *lines: Styled) -> None:
         """Put a table and lines below it in the place of what was there."""
         parts: list[RenderableType] = [_rendered(grid, self._out)]
         parts += [Text(printable(line.text), line.style) for line in lines]
@@ -199,7 +199,7 @@ def write_private(path: str, text: str) -> None:
         file.write(text)
 
 
-def _rendered(grid: Grid, console: Console) -> Table:
+def _rendered(grid: Table, console: Console) -> RichTable:
     """Return rich's table: airy where there is room, and tight where there is not."""
     airy = _table(grid, 2)
     everything = console.options.update(max_width=_ENDLESS)
@@ -208,8 +208,8 @@ def _rendered(grid: Grid, console: Console) -> Table:
     return _table(grid, 1)
 
 
-def _table(grid: Grid, gap: int) -> Table:
-    table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style=STRONG)
+def _table(grid: Table, gap: int) -> RichTable:
+    table = RichTable(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style=STRONG)
     for column in grid.columns:
         table.add_column(
             Text(column.title),

@@ -56,7 +56,7 @@ _MONTHS = {name: n for n, name in enumerate(_NAMES.split(), start=1)}
 
 
 @dataclass(slots=True)
-class Batch:
+class LogBatch:
     """What some lines of a log say.
 
     Attributes:
@@ -70,15 +70,15 @@ class Batch:
     malformed: list[tuple[int, bytes]] = field(default_factory=list)
 
 
-class Parser:
+class AccessLogParser:
     """Parses batches of lines; remembers the dates of the minutes that it met."""
 
     def __init__(self) -> None:
         self._dates: dict[tuple[bytes, bytes], date | None] = {}
 
-    def parse(self, lines: list[bytes]) -> Batch:
+    def parse(self, lines: list[bytes]) -> LogBatch:
         """Return what lines say. Cost: about 1.5 microseconds a line."""
-        batch = Batch(len(lines))
+        batch = LogBatch(len(lines))
         by_minute: dict[tuple[bytes, bytes], list[Visitor] | None] = {}
         for n, match in enumerate(map(_LINE.match, lines)):
             if match is None:

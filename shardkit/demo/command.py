@@ -30,11 +30,11 @@ from shardkit.demo.counting import (
     FIRST_DAY,
     VISITORS,
     VISITORS_COMPONENT,
-    Counting,
+    VisitCounter,
 )
 from shardkit.demo.load import loads
-from shardkit.demo.replay import BATCH_SIZE, Replayed, replay
-from shardkit.demo.report import Example, Report, document, show
+from shardkit.demo.replay import BATCH_SIZE, ReplayResult, replay
+from shardkit.demo.report import DemoReport, VisitorExample, document, show
 from shardkit.demo.servers import started
 from shardkit.demo.weighing import weigh
 from shardkit.kit import ENVIRONMENT, ShardKit
@@ -101,7 +101,7 @@ def demo(
         raise click.UsageError("--keep is about embedded servers, which --config does without")
     output = Output(as_json)
     with _log(path) as log, _servers(output, where) as site:
-        counting = Counting(site.kit, first_day)
+        counting = VisitCounter(site.kit, first_day)
         if fresh:
             counting.forget()
         with _progress(log) as progress:
@@ -133,7 +133,7 @@ def _log(path: str | None) -> AccessLog:
 
 
 @dataclass(frozen=True)
-class _Site:
+class _DemoServers:
     """Where the job runs: a kit; and the config server's URL, if the servers are embedded."""
 
     kit: ShardKit
@@ -141,21 +141,21 @@ class _Site:
 
 
 @contextmanager
-def _servers(output: Output, where: str | None) -> Iterator[_Site]:
+def _servers(output: Output, where: str | None) -> Iterator[_DemoServers]:
     """Open the topology that was named, or start the laptop map's servers and open theirs."""
     if where is not None:
         with opened(where) as topology:
-            yield _Site(topology.kit)
+            yield _DemoServers(topology.kit)
         return
     with (
         started(output, LocalServers(laptop_map(), ports="free")) as url,
         shardkit.connect(url) as kit,
     ):
-        yield _Site(kit, url)
+        yield _DemoServers(kit, url)
 
 
 @contextmanager
-def _progress(log: AccessLog) -> Iterator[Callable[[Replayed], object] | None]:
+def _progress(log: AccessLog) -> Iterator[Callable[[ReplayResult], object] | None]:
     """Show how far the log is read, where there is somebody to show it to."""
     if not sys.stderr.isatty():
         yield None
@@ -169,14 +169,16 @@ def _progress(log: AccessLog) -> Iterator[Callable[[Replayed], object] | None]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("", total=log.size, lines=0, speed=0.0)
 
-        def update(replayed: Replayed) -> None:
+        def update(replayed: ReplayResult) -> None:
             read = log.position if log.size is not None else 0
             progress.update(task, completed=read, lines=replayed.lines, speed=replayed.speed)
 
         yield update
 
 
-def _report(output: Output, log: AccessLog, counting: Counting, replayed: Replayed) -> Report:
+def _report(
+    output: Output, log: AccessLog, counting: VisitCounter, replayed: ReplayResult
+) -> DemoReport:
     kit = counting.kit
     component = kit.component(VISITORS_COMPONENT)
     days = counting.days()
@@ -185,14 +187,16 @@ def _report(output: Output, log: AccessLog, counting: Counting, replayed: Replay
         day, visitor = replayed.visitor
         place, there = counting.locate(visitor, day)
         figures = next(figures for figures in days if figures.day == day)
-        example = Example(visitor, figures, place, there, component.entry_of(place.shard).address)
+        example = VisitorExample(
+            visitor, figures, place, there, component.entry_of(place.shard).address
+        )
     shares, weights = [], None
     if not replayed.interrupted:
         with output.busy("asking the shards"):
             shares = list(loads(kit, VISITORS_COMPONENT, VISITORS))
         with output.busy("weighing the visitors"):
             weights = weigh(counting, days)
-    return Report(
+    return DemoReport(
         log.name,
         log.damage,
         replayed,
@@ -205,7 +209,7 @@ def _report(output: Output, log: AccessLog, counting: Counting, replayed: Replay
     )
 
 
-def _keep(output: Output, site: _Site, report: Report) -> None:
+def _keep(output: Output, site: _DemoServers, report: DemoReport) -> None:
     """Tell how to look around, and wait for Ctrl-C."""
     if not output.as_json:
         output.line()

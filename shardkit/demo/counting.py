@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import redis
 
-from shardkit.demo.access_log import Batch, Visitor
+from shardkit.demo.access_log import LogBatch, Visitor
 from shardkit.kit import ShardKit
 from shardkit.routing.keys import text
 from shardkit.structures.unique.day import VisitorPlace
@@ -62,7 +62,7 @@ def session_of(visitor: Visitor) -> str:
     return blake2b(b"%b %b" % visitor, digest_size=8).hexdigest()
 
 
-class Counting:
+class VisitCounter:
     """Counts batches of log lines.
 
     Args:
@@ -77,7 +77,7 @@ class Counting:
         )
 
         @kit.redis_connection(HITS_COMPONENT)
-        def count_hits(conn: redis.Redis, batch: Batch) -> None:
+        def count_hits(conn: redis.Redis, batch: LogBatch) -> None:
             with conn.pipeline(transaction=False) as pipe:
                 for day, visits in batch.visits.items():
                     pipe.hincrby(HITS, day.isoformat(), len(visits))
@@ -101,7 +101,7 @@ class Counting:
         self._is_there = is_there
         self._forget_hits = forget_hits
 
-    def count(self, batch: Batch) -> None:
+    def count(self, batch: LogBatch) -> None:
         """Count a batch of lines. Cost: one exchange, and two for each of its days.
 
         Raises:

@@ -12,15 +12,15 @@ from datetime import date
 from types import FrameType
 from typing import Any, Final, TypeAlias
 
-from shardkit.demo.access_log import AccessLog, Batch, Parser, Visitor
-from shardkit.demo.counting import Counting
+from shardkit.demo.access_log import AccessLog, AccessLogParser, LogBatch, Visitor
+from shardkit.demo.counting import VisitCounter
 
 BATCH_SIZE: Final = 10_000
 EXAMPLES: Final = 5
 
 
 @dataclass(slots=True)
-class Replayed:
+class ReplayResult:
     """What became of a log.
 
     Attributes:
@@ -44,7 +44,7 @@ class Replayed:
         """Lines a second."""
         return self.lines / self.seconds if self.seconds else 0.0
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: LogBatch) -> None:
         """Take in a batch that was counted."""
         for n, line in batch.malformed[: EXAMPLES - len(self.examples)]:
             self.examples[self.lines + n + 1] = line
@@ -54,15 +54,15 @@ class Replayed:
         self.lines += batch.lines
 
 
-Progress: TypeAlias = Callable[[Replayed], object]
+Progress: TypeAlias = Callable[[ReplayResult], object]
 
 
 def replay(
     log: AccessLog,
-    counting: Counting,
+    counting: VisitCounter,
     batch_size: int = BATCH_SIZE,
     progress: Progress | None = None,
-) -> Replayed:
+) -> ReplayResult:
     """Count all lines of a log, until it ends or Ctrl-C is pressed.
 
     Args:
@@ -74,8 +74,8 @@ def replay(
     Raises:
         ShardErrors: shards failed.
     """
-    replayed = Replayed()
-    parser = Parser()
+    replayed = ReplayResult()
+    parser = AccessLogParser()
     began = time.perf_counter()
     with _Interrupts() as interrupts:
         try:

@@ -6,15 +6,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from shardkit.cli.output import BAD, DOUBTFUL, FAINT, GOOD, Grid, Output, Styled, number, wordy
+from shardkit.cli.output import BAD, DOUBTFUL, FAINT, GOOD, Output, Styled, Table, number, wordy
 from shardkit.cli.text import counted, printable
 from shardkit.cli.why import why
 from shardkit.config.component import Component
 from shardkit.demo.access_log import Visitor
 from shardkit.demo.counting import DayFigures
 from shardkit.demo.load import ShardLoad
-from shardkit.demo.replay import Replayed
-from shardkit.demo.weighing import Weights
+from shardkit.demo.replay import ReplayResult
+from shardkit.demo.weighing import VisitorMemory
 from shardkit.structures.unique.day import VisitorPlace
 
 _ROWS: Final = 40  # of a table for people
@@ -25,7 +25,7 @@ _UNEVEN: Final = 1.5  # times the mean
 
 
 @dataclass(frozen=True)
-class Example:
+class VisitorExample:
     """Where one visitor's id lives.
 
     Attributes:
@@ -44,7 +44,7 @@ class Example:
 
 
 @dataclass(frozen=True)
-class Report:
+class DemoReport:
     """What the job found.
 
     Attributes:
@@ -61,19 +61,19 @@ class Report:
 
     log: str
     damage: str
-    replayed: Replayed
+    replayed: ReplayResult
     component: Component
     part_size: int
     days: Sequence[DayFigures]
     loads: Sequence[ShardLoad] = field(default=())
-    weights: Weights | None = None
-    example: Example | None = None
+    weights: VisitorMemory | None = None
+    example: VisitorExample | None = None
 
 
 # ---- for people
 
 
-def show(output: Output, report: Report) -> None:
+def show(output: Output, report: DemoReport) -> None:
     """Write the tables."""
     replayed = report.replayed
     so_far = " until it was interrupted" if replayed.interrupted else ""
@@ -109,12 +109,12 @@ def show(output: Output, report: Report) -> None:
         _table(output, _place(output, report.component, report.example))
 
 
-def _table(output: Output, grid: Grid) -> None:
+def _table(output: Output, grid: Table) -> None:
     output.line()
     output.table(grid)
 
 
-def _malformed(replayed: Replayed) -> Iterator[str]:
+def _malformed(replayed: ReplayResult) -> Iterator[str]:
     if not replayed.malformed:
         return
     rest = replayed.malformed - len(replayed.examples)
@@ -141,7 +141,7 @@ def _cut(text: str, room: int) -> str:
     return text if len(text) <= room else f"{text[: room - 1]}…"
 
 
-def _days(output: Output, report: Report) -> Grid:
+def _days(output: Output, report: DemoReport) -> Table:
     days = report.days
     grid = _with_bars(
         output, "day", number("hits"), number("planned"), number("parts"), number("visitors")
@@ -157,11 +157,11 @@ def _days(output: Output, report: Report) -> Grid:
     return grid
 
 
-def _outgrown(report: Report, day: DayFigures) -> bool:
+def _outgrown(report: DemoReport, day: DayFigures) -> bool:
     return day.visitors > day.parts * report.part_size
 
 
-def _shards(output: Output, report: Report) -> Grid:
+def _shards(output: Output, report: DemoReport) -> Table:
     loads = report.loads
     grid = _with_bars(output, "shard", "server", number("keys"), number("bytes"), number("ids"))
     most = max(load.ids for load in loads)
@@ -175,8 +175,8 @@ def _shards(output: Output, report: Report) -> Grid:
     return grid
 
 
-def _memory(weights: Weights, part_size: int) -> Grid:
-    grid = Grid.of("memory", number("bytes"), number("a visitor"), number("times"))
+def _memory(weights: VisitorMemory, part_size: int) -> Table:
+    grid = Table.of("memory", number("bytes"), number("a visitor"), number("times"))
     for name, weight in (
         (f"in parts of {part_size} ids", weights.parts),
         ("one SET a day of the same ids", weights.plain),
@@ -186,16 +186,16 @@ def _memory(weights: Weights, part_size: int) -> Grid:
     return grid
 
 
-def _measured(weights: Weights, days: int) -> str:
+def _measured(weights: VisitorMemory, days: int) -> str:
     which = "all days" if weights.days == days else f"the {weights.days} busiest days"
     visitors = counted(weights.visitors, "visitor")
     return f"used_memory of fresh servers, {weights.server}; {visitors} of {which}"
 
 
-def _place(output: Output, component: Component, example: Example) -> Grid:
+def _place(output: Output, component: Component, example: VisitorExample) -> Table:
     place, figures = example.place, example.figures
     visitor = _shown(b" ".join(example.visitor))
-    grid = Grid.of("visitor", wordy(_cut(visitor, _room(output) - len("visitor  "))))
+    grid = Table.of("visitor", wordy(_cut(visitor, _room(output) - len("visitor  "))))
     grid.row("came on", figures.day.isoformat())
     grid.row("id", str(place.id))
     grid.row("part", f"{place.part} of {figures.parts}")
@@ -206,8 +206,8 @@ def _place(output: Output, component: Component, example: Example) -> Grid:
     return grid
 
 
-def _with_bars(output: Output, *columns: Any) -> Grid:
-    return Grid.of(*columns, *([""] if output.interactive else []))
+def _with_bars(output: Output, *columns: Any) -> Table:
+    return Table.of(*columns, *([""] if output.interactive else []))
 
 
 def _bar(output: Output, value: int, most: int) -> list[Styled]:
@@ -221,7 +221,7 @@ def _bar(output: Output, value: int, most: int) -> list[Styled]:
 # ---- for programs
 
 
-def document(report: Report) -> dict[str, Any]:
+def document(report: DemoReport) -> dict[str, Any]:
     """Return everything as one JSON document."""
     replayed, weights, example = report.replayed, report.weights, report.example
     return {

@@ -21,7 +21,7 @@ from typing import Any, Final
 import shardkit
 from shardkit.config.component import Component
 from shardkit.config.shard_map import ShardMap
-from shardkit.demo.counting import Counting, DayFigures
+from shardkit.demo.counting import DayFigures, VisitCounter
 from shardkit.errors import LocalServerError
 from shardkit.kit import ShardKit
 from shardkit.local import LocalServer, Setting
@@ -35,7 +35,7 @@ _QUIET: Mapping[str, Setting] = {"latency-tracking": False, "slowlog-max-len": 0
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class VisitorMemory:
     """What visitors weigh, in bytes.
 
     Attributes:
@@ -55,7 +55,7 @@ class Weights:
     text: int
 
 
-def weigh(counting: Counting, days: Iterable[DayFigures]) -> Weights | None:
+def weigh(counting: VisitCounter, days: Iterable[DayFigures]) -> VisitorMemory | None:
     """Weigh the busiest days: as many as have a million visitors together, and one at least.
 
     Returns:
@@ -72,7 +72,7 @@ def weigh(counting: Counting, days: Iterable[DayFigures]) -> Weights | None:
         return None
     with ExitStack() as stack:
         servers = [LocalServer(config=_QUIET, name=f"scale {n}") for n in range(3)]
-        parts, plain, text = (_Scale(stack.enter_context(server)) for server in servers)
+        parts, plain, text = (_MeasuredServer(stack.enter_context(server)) for server in servers)
         with parts.kit() as kit:
             for day in chosen:
                 name = counting.visitors.count_key(day.day)
@@ -86,7 +86,7 @@ def weigh(counting: Counting, days: Iterable[DayFigures]) -> Weights | None:
         for scale in (plain, text):
             for day in chosen:
                 scale.settle(counting.visitors.count_key(day.day), day.visitors)
-        return Weights(
+        return VisitorMemory(
             plain.software,
             len(chosen),
             sum(day.visitors for day in chosen),
@@ -96,7 +96,7 @@ def weigh(counting: Counting, days: Iterable[DayFigures]) -> Weights | None:
         )
 
 
-class _Scale:
+class _MeasuredServer:
     """A fresh server, and how much memory it uses while it holds nothing."""
 
     def __init__(self, server: LocalServer) -> None:

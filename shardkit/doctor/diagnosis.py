@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from shardkit.doctor.scan import Examination
-from shardkit.doctor.summary import Described, Group, Tally
-from shardkit.doctor.targets import Server
+from shardkit.doctor.scan import ScanResult
+from shardkit.doctor.summary import KeyGroup, KeyStatistics, StoredStructure
+from shardkit.doctor.targets import ServerInfo
 from shardkit.encodings.limits import FORMS, Excess, beyond, recommend
 
 # So many entries are still fast: an HGET from 1,024 fields takes seven times that from 128, an
@@ -64,7 +64,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class GroupReport:
     """A structure, or other keys of one type and encoding.
 
     Attributes:
@@ -74,9 +74,9 @@ class Report:
         findings: what is wrong with it.
     """
 
-    group: Group
-    structure: Described | None
-    tally: Tally
+    group: KeyGroup
+    structure: StoredStructure | None
+    tally: KeyStatistics
     findings: tuple[Finding, ...] = ()
 
     @property
@@ -96,9 +96,9 @@ class Diagnosis:
         others: all other keys, by component, type and encoding.
     """
 
-    examination: Examination
-    structures: list[Report] = field(default_factory=list)
-    others: list[Report] = field(default_factory=list)
+    examination: ScanResult
+    structures: list[GroupReport] = field(default_factory=list)
+    others: list[GroupReport] = field(default_factory=list)
 
     @property
     def findings(self) -> list[Finding]:
@@ -111,21 +111,21 @@ class Diagnosis:
         return not self.findings and not self.examination.failures
 
 
-def diagnose(seen: Examination) -> Diagnosis:
+def diagnose(seen: ScanResult) -> Diagnosis:
     """Say what is wrong with what was seen."""
     structures = []
     for key in sorted(seen.structures):
         structure = seen.structures[key]
-        group = Group(*key, "")
-        tally = seen.tallies.get(group, Tally())
+        group = KeyGroup(*key, "")
+        tally = seen.tallies.get(group, KeyStatistics())
         found = (
             *_beyond(group, tally, structure),
             *_planned(seen, structure),
             *_rest(group, tally),
         )
-        structures.append(Report(group, structure, tally, found))
+        structures.append(GroupReport(group, structure, tally, found))
     others = [
-        Report(group, None, tally, (*_beyond(group, tally, None), *_rest(group, tally)))
+        GroupReport(group, None, tally, (*_beyond(group, tally, None), *_rest(group, tally)))
         for group, tally in sorted(
             seen.tallies.items(), key=lambda item: item[0][::2] + item[0][3:]
         )
@@ -134,7 +134,9 @@ def diagnose(seen: Examination) -> Diagnosis:
     return Diagnosis(seen, structures, others)
 
 
-def _beyond(group: Group, tally: Tally, structure: Described | None) -> Iterator[Finding]:
+def _beyond(
+    group: KeyGroup, tally: KeyStatistics, structure: StoredStructure | None
+) -> Iterator[Finding]:
     """Yield the limits that keys are beyond."""
     form = tally.form or ""
     for worst in tally.worst.values():
@@ -163,7 +165,9 @@ def _needed(form: str, excess: Excess, planned: int | None) -> int | None:
     return min(most, 1 << (excess.found - 1).bit_length())
 
 
-def _remedy(form: str, excess: Excess, needed: int | None, structure: Described | None) -> str:
+def _remedy(
+    form: str, excess: Excess, needed: int | None, structure: StoredStructure | None
+) -> str:
     if needed is not None:
         return f"set {excess.setting} to {needed}"
     if excess.of_bytes:
@@ -173,11 +177,11 @@ def _remedy(form: str, excess: Excess, needed: int | None, structure: Described 
     return f"keep it in parts ({_OTHERS.get(form, 'a structure')})"
 
 
-def _planned(seen: Examination, structure: Described) -> Iterator[Finding]:
+def _planned(seen: ScanResult, structure: StoredStructure) -> Iterator[Finding]:
     """Yield the limits that parts as large as planned will be beyond, where none is yet."""
     form, size = structure.form, structure.part_size
-    group = Group(structure.component, structure.name, "")
-    tally = seen.tallies.get(group, Tally())
+    group = KeyGroup(structure.component, structure.name, "")
+    tally = seen.tallies.get(group, KeyStatistics())
     if form is None or size is None:
         return
     for limits in seen.limits_of(structure.component):
@@ -190,7 +194,7 @@ def _planned(seen: Examination, structure: Described) -> Iterator[Finding]:
                 yield _finding(group, PLAN, 0, text, remedy, excess, form, size)
 
 
-def _rest(group: Group, tally: Tally) -> Iterator[Finding]:
+def _rest(group: KeyGroup, tally: KeyStatistics) -> Iterator[Finding]:
     """Yield what keeps keys from being compact beside limits."""
     what = "part" if group.structure else "key"
     if tally.stale:
@@ -209,7 +213,7 @@ def _rest(group: Group, tally: Tally) -> Iterator[Finding]:
 
 
 def _finding(
-    group: Group,
+    group: KeyGroup,
     problem: str,
     keys: int,
     text: str,
@@ -225,7 +229,7 @@ def _finding(
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class LimitChange:
     """A setting of one server that is to be raised.
 
     Attributes:
@@ -234,13 +238,13 @@ class Change:
         before, after: its value now, and what it is to be.
     """
 
-    server: Server
+    server: ServerInfo
     setting: str
     before: int
     after: int
 
 
-def prescribe(diagnosis: Diagnosis) -> list[Change]:
+def prescribe(diagnosis: Diagnosis) -> list[LimitChange]:
     """Return what to set on which servers: on all of a component, so that new parts fit as well."""
     seen = diagnosis.examination
     wanted: dict[tuple[str, str], int] = {}
@@ -253,7 +257,7 @@ def prescribe(diagnosis: Diagnosis) -> list[Change]:
     return list(_changes(seen.servers, wanted.items()))
 
 
-def _settings(server: Server, finding: Finding) -> Iterable[tuple[str, int]]:
+def _settings(server: ServerInfo, finding: Finding) -> Iterable[tuple[str, int]]:
     """Return a finding's setting as a server names it."""
     if server.limits is None or finding.form is None or finding.needed is None:
         return ()
@@ -262,8 +266,8 @@ def _settings(server: Server, finding: Finding) -> Iterable[tuple[str, int]]:
 
 
 def _changes(
-    servers: Mapping[str, Server], wanted: Iterable[tuple[tuple[str, str], int]]
-) -> Iterator[Change]:
+    servers: Mapping[str, ServerInfo], wanted: Iterable[tuple[tuple[str, str], int]]
+) -> Iterator[LimitChange]:
     for (id_, setting), value in sorted(
         wanted, key=lambda each: (servers[each[0][0]].address, each)
     ):
@@ -271,4 +275,4 @@ def _changes(
         assert limits is not None
         before = limits.settings[setting]
         if before < value:
-            yield Change(servers[id_], setting, before, value)
+            yield LimitChange(servers[id_], setting, before, value)

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from redis.exceptions import RedisError
 
-from shardkit.doctor.diagnosis import Change
-from shardkit.doctor.targets import Server
+from shardkit.doctor.diagnosis import LimitChange
+from shardkit.doctor.targets import ServerInfo
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class AppliedChange:
     """What became of a change.
 
     Attributes:
@@ -24,23 +24,23 @@ class Made:
         error: why it could not be made; None if it was.
     """
 
-    change: Change
+    change: LimitChange
     error: Exception | None = None
 
 
-def mend(changes: Iterable[Change]) -> list[Made]:
+def mend(changes: Iterable[LimitChange]) -> list[AppliedChange]:
     """Raise limits, until the servers are restarted; return what became of each."""
     made = []
     for change in changes:
         try:
             change.server.client.config_set(change.setting, change.after)
-            made.append(Made(change))
+            made.append(AppliedChange(change))
         except (RedisError, OSError) as error:
-            made.append(Made(change, error))
+            made.append(AppliedChange(change, error))
     return made
 
 
-def keep(servers: Iterable[Server]) -> dict[str, Exception | None]:
+def keep(servers: Iterable[ServerInfo]) -> dict[str, Exception | None]:
     """Have servers write their settings into their files, so that they outlive a restart.
 
     Returns:

@@ -17,10 +17,16 @@ from typing import Final
 from redis.exceptions import RedisClusterException, RedisError
 
 from shardkit.config.component import Component
-from shardkit.doctor.summary import Described, Group, Owners, Tally, is_part
-from shardkit.doctor.targets import Place, Server, by_server, places_of, server_at, shards_of
+from shardkit.doctor.summary import (
+    KeyGroup,
+    KeyStatistics,
+    StoredStructure,
+    StructureLookup,
+    is_part,
+)
+from shardkit.doctor.targets import Database, ServerInfo, by_server, places_of, server_at, shards_of
 from shardkit.encodings.inspection import KEYS_AT_ONCE, look
-from shardkit.encodings.limits import Limits, Seen, check
+from shardkit.encodings.limits import KeyEncoding, Limits, check
 from shardkit.errors import ShardErrors, ShardKitError
 from shardkit.kit import ShardKit
 from shardkit.lua import script
@@ -40,7 +46,7 @@ Progress = Callable[[str, int, int], object]
 
 
 @dataclass
-class Examination:
+class ScanResult:
     """What was seen of components.
 
     Attributes:
@@ -57,10 +63,10 @@ class Examination:
     """
 
     sample: int | None
-    servers: dict[str, Server] = field(default_factory=dict)
+    servers: dict[str, ServerInfo] = field(default_factory=dict)
     homes: dict[str, set[str]] = field(default_factory=dict)
-    structures: dict[tuple[str, str], Described] = field(default_factory=dict)
-    tallies: dict[Group, Tally] = field(default_factory=dict)
+    structures: dict[tuple[str, str], StoredStructure] = field(default_factory=dict)
+    tallies: dict[KeyGroup, KeyStatistics] = field(default_factory=dict)
     keys: int = 0
     seen: int = 0
     repacked: int = 0
@@ -85,7 +91,7 @@ def examine(
     *,
     repack: bool = False,
     progress: Progress = lambda what, done, total: None,
-) -> Examination:
+) -> ScanResult:
     """Look at components' keys: how they are stored, what they take, which limits they are beyond.
 
     Args:
@@ -101,10 +107,10 @@ def examine(
     Cost: of each database a SCAN for structures, its names staying there, and some exchanges for
     the keys that are looked at, their entries only if they are not compact.
     """
-    return _Examiner(kit, components, sample, repack, progress).run()
+    return _Scanner(kit, components, sample, repack, progress).run()
 
 
-class _Examiner:
+class _Scanner:
     def __init__(
         self,
         kit: ShardKit,
@@ -118,11 +124,11 @@ class _Examiner:
         self._repack = repack
         self._progress = progress
         self._lock = threading.Lock()
-        self._result = Examination(sample)
-        self._owners: dict[str, Owners] = {}
+        self._result = ScanResult(sample)
+        self._owners: dict[str, StructureLookup] = {}
 
-    def run(self) -> Examination:
-        places: list[Place] = []
+    def run(self) -> ScanResult:
+        places: list[Database] = []
         for component in self._components.values():
             for shard in shards_of(component):
                 try:
@@ -132,21 +138,21 @@ class _Examiner:
         met = self._each("finding structures", places, self._meet)
         for name in self._components:
             names = [each for component, each in self._result.structures if component == name]
-            self._owners[name] = Owners(names)
+            self._owners[name] = StructureLookup(names)
         self._each("looking at keys", met, self._survey)
         for structure in self._result.structures.values():
-            tally = self._result.tallies.get(Group(structure.component, structure.name, ""))
+            tally = self._result.tallies.get(KeyGroup(structure.component, structure.name, ""))
             if tally is None or not tally.seen:
                 self._probe(structure)
         return self._result
 
     def _each(
-        self, what: str, places: Sequence[Place], visit: Callable[[Place], None]
-    ) -> list[Place]:
+        self, what: str, places: Sequence[Database], visit: Callable[[Database], None]
+    ) -> list[Database]:
         """Visit places, those of different servers side by side; return those that answered."""
-        answered: list[Place] = []
+        answered: list[Database] = []
 
-        def visit_all(group: Sequence[Place]) -> None:
+        def visit_all(group: Sequence[Database]) -> None:
             dead: Exception | None = None
             for place in group:
                 try:
@@ -169,7 +175,7 @@ class _Examiner:
 
     # ---- first: which servers there are, and which structures
 
-    def _meet(self, place: Place) -> None:
+    def _meet(self, place: Database) -> None:
         server = server_at(place)
         component = place.shard.component
         with self._lock:
@@ -189,7 +195,7 @@ class _Examiner:
 
     # ---- then: the keys
 
-    def _survey(self, place: Place) -> None:
+    def _survey(self, place: Database) -> None:
         sample = self._result.sample
         total = int(place.client.dbsize())
         names = place.client.scan_iter(count=_SCAN if sample is None else min(sample, _SCAN))
@@ -210,34 +216,34 @@ class _Examiner:
             self._result.keys += max(total, seen)
             self._result.seen += seen
 
-    def _limits(self, place: Place) -> Limits | None:
+    def _limits(self, place: Database) -> Limits | None:
         return self._result.servers[self._result.ids[place.shard, place.address]].limits
 
     def _add(
-        self, shard: Shard, limits: Limits | None, found: Sequence[Seen], weight: float
+        self, shard: Shard, limits: Limits | None, found: Sequence[KeyEncoding], weight: float
     ) -> None:
-        tallies: dict[Group, Tally] = {}
+        tallies: dict[KeyGroup, KeyStatistics] = {}
         owner = self._owners[shard.component].owner
         if self._repack:
             found = self._written_anew(shard, limits, found)
         for seen in found:
             structure = owner(seen.key)
             if structure is None:
-                group = Group(shard.component, None, seen.type, seen.encoding)
+                group = KeyGroup(shard.component, None, seen.type, seen.encoding)
             else:
-                group = Group(shard.component, structure, "")
-            tally = tallies.setdefault(group, Tally())
+                group = KeyGroup(shard.component, structure, "")
+            tally = tallies.setdefault(group, KeyStatistics())
             if structure is None or is_part(seen.key):
                 tally.add(seen, weight, limits)
             else:
                 tally.beside(seen, weight)
         with self._lock:
             for group, tally in tallies.items():
-                self._result.tallies.setdefault(group, Tally()).merge(tally)
+                self._result.tallies.setdefault(group, KeyStatistics()).merge(tally)
 
     def _written_anew(
-        self, shard: Shard, limits: Limits | None, found: Sequence[Seen]
-    ) -> list[Seen]:
+        self, shard: Shard, limits: Limits | None, found: Sequence[KeyEncoding]
+    ) -> list[KeyEncoding]:
         """Write parts anew that would be compact then; return all as they are now."""
         owner = self._owners[shard.component].owner
         stale = [
@@ -252,7 +258,7 @@ class _Examiner:
             self._result.repacked += len(now)
         return [now.get(seen.key, seen) for seen in found]
 
-    def _probe(self, structure: Described) -> None:
+    def _probe(self, structure: StoredStructure) -> None:
         """Look at a structure that the sample has nothing of: where its first parts would be."""
         name, groups = structure.name, structure.parameters.get("groups", "")
         keys = [f"{name}:{part}" for part in range(_PROBED)]
@@ -275,14 +281,14 @@ def _by_shard(component: Component, keys: Sequence[str]) -> Iterator[tuple[Shard
     yield from found.items()
 
 
-def _repack(shard: Shard, keys: Sequence[bytes]) -> Operation[list[Seen]]:
+def _repack(shard: Shard, keys: Sequence[bytes]) -> Operation[list[KeyEncoding]]:
     """Write keys anew, each in one step."""
     for page in pages(keys, _REPACKED_AT_ONCE):
         yield [script_call(shard, script("doctor/repack"), [key]) for key in page]
     return (yield from look(shard, keys))
 
 
-def _described(component: str, key: bytes, fields: object) -> Described | None:
+def _described(component: str, key: bytes, fields: object) -> StoredStructure | None:
     """Return the structure that a key describes, if it does."""
     if not isinstance(fields, dict) or b"kind" not in fields:
         return None
@@ -291,4 +297,4 @@ def _described(component: str, key: bytes, fields: object) -> Described | None:
         name = key.decode().removesuffix(meta_key(""))
     except UnicodeDecodeError:
         return None
-    return Described(component, name, words)
+    return StoredStructure(component, name, words)

@@ -17,13 +17,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from shardkit.encodings.limits import Excess, Limits, Seen, check
+from shardkit.encodings.limits import Excess, KeyEncoding, Limits, check
 
 _PART = re.compile(rb":[0-9]+\Z")
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class StoredStructure:
     """A structure as its ``:meta`` describes it.
 
     Attributes:
@@ -58,7 +58,7 @@ class Described:
 _FORMS = {"hash": "hash", "sorted-set": "zset", "sorted_set": "zset", "zset": "zset"}
 
 
-class Group(NamedTuple):
+class KeyGroup(NamedTuple):
     """What keys are added up by.
 
     Attributes:
@@ -74,7 +74,7 @@ class Group(NamedTuple):
     encoding: str = ""
 
 
-class Worst(NamedTuple):
+class WorstExcess(NamedTuple):
     """The worst that was seen beyond one limit.
 
     Attributes:
@@ -87,7 +87,7 @@ class Worst(NamedTuple):
 
 
 @dataclass
-class Tally:
+class KeyStatistics:
     """Keys of one group, added up.
 
     Attributes:
@@ -114,9 +114,9 @@ class Tally:
     untold: float = 0
     largest: int = 0
     longest: int = 0
-    worst: dict[tuple[str, int], Worst] = field(default_factory=dict)
+    worst: dict[tuple[str, int], WorstExcess] = field(default_factory=dict)
 
-    def add(self, seen: Seen, weight: float, limits: Limits | None) -> None:
+    def add(self, seen: KeyEncoding, weight: float, limits: Limits | None) -> None:
         """Add a key that stands for so many."""
         self.seen += 1
         self.keys += weight
@@ -140,11 +140,11 @@ class Tally:
         for excess in verdict.excesses:
             self._beyond(excess, weight)
 
-    def beside(self, seen: Seen, weight: float) -> None:
+    def beside(self, seen: KeyEncoding, weight: float) -> None:
         """Add the bytes of a key that is none of the parts."""
         self.bytes += weight * (seen.bytes or 0)
 
-    def merge(self, other: Tally) -> None:
+    def merge(self, other: KeyStatistics) -> None:
         """Add what another one has added up."""
         self.form = self.form if self.form == "set" else other.form or self.form
         for name in ("seen", "keys", "entries", "bytes", "loose", "stale", "formless", "untold"):
@@ -156,12 +156,12 @@ class Tally:
 
     def _beyond(self, excess: Excess, weight: float) -> None:
         at = (excess.setting, excess.limit)
-        known = self.worst.get(at, Worst(excess, 0))
+        known = self.worst.get(at, WorstExcess(excess, 0))
         worse = max(known.excess, excess, key=lambda each: each.found)
-        self.worst[at] = Worst(worse, known.keys + weight)
+        self.worst[at] = WorstExcess(worse, known.keys + weight)
 
 
-class Owners:
+class StructureLookup:
     """Finds the structures that keys belong to.
 
     Args:

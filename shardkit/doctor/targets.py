@@ -16,7 +16,7 @@ from shardkit.operations.commands import Shard
 
 
 @dataclass(frozen=True)
-class Place:
+class Database:
     """A database of one shard; on a cluster there is one of each node.
 
     Attributes:
@@ -36,7 +36,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Server:
+class ServerInfo:
     """A server process.
 
     Attributes:
@@ -67,7 +67,7 @@ def shards_of(component: Component) -> Iterator[Shard]:
             yield shard
 
 
-def places_of(kit: ShardKit, component: Component, shard: Shard) -> list[Place]:
+def places_of(kit: ShardKit, component: Component, shard: Shard) -> list[Database]:
     """Return the databases of a shard: one, or on a cluster that of each node that takes writes.
 
     Raises:
@@ -77,13 +77,13 @@ def places_of(kit: ShardKit, component: Component, shard: Shard) -> list[Place]:
     client = kit.clients.get(component, shard.number, raw=True)
     if isinstance(client, redis.RedisCluster):
         return [
-            Place(shard, f"{node.host}:{node.port}", client.get_redis_connection(node))
+            Database(shard, f"{node.host}:{node.port}", client.get_redis_connection(node))
             for node in client.get_primaries()  # type: ignore[no-untyped-call]
         ]
-    return [Place(shard, component.entry_of(shard).address, client)]
+    return [Database(shard, component.entry_of(shard).address, client)]
 
 
-def server_at(place: Place) -> Server:
+def server_at(place: Database) -> ServerInfo:
     """Ask which server it is, and for its limits.
 
     Raises:
@@ -95,7 +95,7 @@ def server_at(place: Place) -> Server:
         limits = read_limits(place.client.config_get(LIMITS_PATTERN))
     except redis.ResponseError:  # not everybody may ask
         limits = None
-    return Server(
+    return ServerInfo(
         str(info["run_id"]),
         place.server,
         f"{name} {info[f'{name}_version']}",
@@ -105,9 +105,9 @@ def server_at(place: Place) -> Server:
     )
 
 
-def by_server(places: Iterable[Place]) -> list[list[Place]]:
+def by_server(places: Iterable[Database]) -> list[list[Database]]:
     """Return places grouped by server, as far as their addresses tell."""
-    groups: dict[str, list[Place]] = {}
+    groups: dict[str, list[Database]] = {}
     for place in places:
         groups.setdefault(place.server, []).append(place)
     return list(groups.values())

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from shardkit.encodings.limits import Seen, check
+from shardkit.encodings.limits import KeyEncoding, check
 from shardkit.errors import ShardFailure, ShardUnavailable
 from shardkit.operations.commands import Columns, Command, Key, Partial, Replies, To, raise_failures
 from shardkit.operations.operation import Operation, pages
@@ -37,7 +37,7 @@ _LENGTHS: Final = {
 }
 
 
-class _Scan(NamedTuple):
+class _EntryScan(NamedTuple):
     """What reads a type's entries page by page, what it gives for each, and what of that is text.
 
     A score is none: it has no limit.
@@ -49,14 +49,14 @@ class _Scan(NamedTuple):
 
 
 _SCANS: Final = {
-    "hash": _Scan("HSCAN", 2, 2),
-    "set": _Scan("SSCAN", 1, 1),
-    "zset": _Scan("ZSCAN", 2, 1),
+    "hash": _EntryScan("HSCAN", 2, 2),
+    "set": _EntryScan("SSCAN", 1, 1),
+    "zset": _EntryScan("ZSCAN", 2, 1),
 }
 _INTEGER: Final = re.compile(rb"0|-?[1-9][0-9]{0,18}")
 
 
-def look(to: To, keys: Iterable[Key]) -> Operation[list[Seen]]:
+def look(to: To, keys: Iterable[Key]) -> Operation[list[KeyEncoding]]:
     """Return how keys are stored; those that are not there are left out.
 
     Args:
@@ -69,13 +69,13 @@ def look(to: To, keys: Iterable[Key]) -> Operation[list[Seen]]:
     Cost: two exchanges for every 250 keys, and for those that are not compact one for each 1,000
     of their entries, of which 5,000 are read at most.
     """
-    found: list[Seen] = []
+    found: list[KeyEncoding] = []
     for page in pages(keys, KEYS_AT_ONCE):
         found += yield from _look(to, page)
     return found
 
 
-def _look(to: To, keys: Sequence[Key]) -> Operation[list[Seen]]:
+def _look(to: To, keys: Sequence[Key]) -> Operation[list[KeyEncoding]]:
     types = yield Columns(to, "TYPE", keys, idempotent=True)
     kinds = {key: t.decode() for key, t in zip(keys, types, strict=True) if t != b"none"}
     batch = Partial()
@@ -88,13 +88,13 @@ def _look(to: To, keys: Sequence[Key]) -> Operation[list[Seen]]:
         return []
     replies = yield batch
     raise_failures(Replies(reply for reply in replies if isinstance(reply, ShardUnavailable)))
-    found: list[Seen] = []
+    found: list[KeyEncoding] = []
     for (key, kind), n in zip(kinds.items(), range(0, len(replies), 3), strict=True):
         encoding, taken, length = replies[n : n + 3]
         if not isinstance(encoding, bytes) or not isinstance(length, int):
             continue  # gone meanwhile, or of another type by now
         taken = taken if isinstance(taken, int) else None
-        found.append(Seen(key_bytes(key), kind, encoding.decode(), length, taken))
+        found.append(KeyEncoding(key_bytes(key), kind, encoding.decode(), length, taken))
     loose = [
         n for n, seen in enumerate(found) if seen.type in _SCANS and not check(seen, None).compact
     ]
@@ -105,7 +105,7 @@ def _look(to: To, keys: Sequence[Key]) -> Operation[list[Seen]]:
     return found
 
 
-def _measured(to: To, keys: Sequence[Seen]) -> Operation[list[Seen]]:
+def _measured(to: To, keys: Sequence[KeyEncoding]) -> Operation[list[KeyEncoding]]:
     """Return keys with what their entries are like, as far as they are read."""
     entries: dict[bytes, list[bytes]] = {seen.key: [] for seen in keys}
     types = {seen.key: seen.type for seen in keys}

@@ -211,7 +211,7 @@ class Excess(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class KeyEncoding:
     """A key as its server stores it.
 
     Attributes:
@@ -258,7 +258,7 @@ class Verdict:
     stale: bool = False
 
 
-def check(seen: Seen, limits: Limits | None) -> Verdict:
+def check(seen: KeyEncoding, limits: Limits | None) -> Verdict:
     """Say whether a key is compact, and which limits it is beyond.
 
     Args:

@@ -3,19 +3,19 @@
 from shardkit.geo.city_totals import CityTotals
 from shardkit.geo.ip_to_city import Imported, IpToCity
 from shardkit.geo.local_copy import LocalCities
-from shardkit.geo.log_tally import Tally
-from shardkit.geo.models import City, Range, Skipped
+from shardkit.geo.log_tally import LogTally
+from shardkit.geo.models import City, IpRange, SkippedLine
 from shardkit.geo.readers import csv_cities, csv_ranges, geolite2, geolite_legacy, jsonl, mmdb
 
 __all__ = [
     "City",
     "CityTotals",
     "Imported",
+    "IpRange",
     "IpToCity",
     "LocalCities",
-    "Range",
-    "Skipped",
-    "Tally",
+    "LogTally",
+    "SkippedLine",
     "csv_cities",
     "csv_ranges",
     "geolite2",

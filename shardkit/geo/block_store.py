@@ -20,8 +20,8 @@ from shardkit.errors import StructureError
 from shardkit.geo.blocks import LEVELS, WHOLE, Block, blocks
 from shardkit.geo.city_table import CityTable
 from shardkit.geo.generations import Generation, Generations, superseded
-from shardkit.geo.import_ranges import Intake
-from shardkit.geo.local_copy import LocalCities, Tables
+from shardkit.geo.import_ranges import ImportInput
+from shardkit.geo.local_copy import LocalCities, RangeTables
 from shardkit.geo.models import City
 from shardkit.operations.commands import Argument, Columns, Command
 from shardkit.operations.operation import Driver, Operation, pages
@@ -35,7 +35,7 @@ _LISTED: Final = struct.Struct("<BIQ")
 _NO_PAGE: Final = 2**32 - 1
 
 
-class Store:
+class BlockStore:
     """Reads and writes whole generations.
 
     Args:
@@ -60,7 +60,7 @@ class Store:
         return CityTable(self._driver, self._component, f"{self._name}:{generation}:cities")
 
     def write(
-        self, number: int, intake: Intake, progress: Progress, now: float
+        self, number: int, intake: ImportInput, progress: Progress, now: float
     ) -> Operation[Generation]:
         """Write all that an import reads; return what to switch to.
 
@@ -118,7 +118,7 @@ class Store:
 
     def load(self, generation: Generation) -> Operation[LocalCities | None]:
         """Load a generation into this process; None if some of it is missing."""
-        tables = Tables()
+        tables = RangeTables()
         number, count, turn = generation.number, 0, 0
         while (listed := (yield from self._listed(number, turn))) is not None:
             keys = [self.block_key(number, *block) for block in listed]

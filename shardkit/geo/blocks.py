@@ -118,7 +118,7 @@ def blocks(ranges: Iterable[tuple[int, int, int]]) -> Iterator[Block]:
     Returns:
         The blocks; those of a level in order, and the pages of a bucket before their list.
     """
-    packers = [_Packer(level) for level in LEVELS]
+    packers = [_BlockPacker(level) for level in LEVELS]
     for first, last, number in ranges:
         if last < IPV4:
             yield from packers[0].add(first, last, number)
@@ -147,7 +147,7 @@ def _pieces(first: int, last: int) -> Iterator[tuple[int, int, int]]:
         first, end = start, stop
 
 
-class _Packer:
+class _BlockPacker:
     """Makes the blocks of one level; only a page of one bucket is in memory."""
 
     def __init__(self, level: Level) -> None:

@@ -7,12 +7,13 @@
     daily:city:{2015-05-17}       ZSET  ["Munich","Bavaria","Germany"]                120
     daily:done:{2015-05-17}       SET   access-1.log, access-2.log
 
-Lines are counted where they are read (`shardkit.geo.Tally`), and what is sent is their totals. They
-are increments, so that several files have the same day; and the script that adds them also writes
-down that the file is done, so that whatever fails, it can be added again. What is added is first
-written beside, in portions: a script takes no more arguments than is good for the server.
+Lines are counted in the process that reads them (`shardkit.geo.LogTally`). Only their totals are
+sent, as increments: several files may have lines of the same day. The script that adds a file's
+totals also records that the file is done, so an add that failed can safely be repeated. The totals
+are first written to temporary keys, in portions, because a script should not take too many
+arguments.
 
-All keys of a day have its name as their tag, and live together.
+All keys of a day share a hash tag, so they live on one server.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from datetime import date, timedelta
 from typing import Final
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.geo.log_tally import Tally
+from shardkit.geo.log_tally import LogTally
 from shardkit.geo.models import City
 from shardkit.lua import script
 from shardkit.operations.commands import Command, Home, Transaction, script_call
@@ -65,7 +66,7 @@ class CityTotals(Structure[Face]):
         return self._deferred()  # type: ignore[return-value]
 
     @operation
-    def add(self, file: str, tally: Tally) -> Operation[bool]:
+    def add(self, file: str, tally: LogTally) -> Operation[bool]:
         """Add the counts of a file, unless that was done.
 
         Args:

@@ -28,7 +28,7 @@ from operator import itemgetter
 from typing import Any, BinaryIO, Final, TypeAlias
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.geo.models import City, Item, Range, Skipped
+from shardkit.geo.models import City, IpRange, Item, SkippedLine
 from shardkit.structures.base.arguments import shown
 
 RANGES_IN_MEMORY: Final = 200_000
@@ -39,7 +39,7 @@ _RANGES_A_BLOCK: Final = 2_000
 Numbered: TypeAlias = tuple[int, int, int]
 
 
-class Intake:
+class ImportInput:
     """One import's input, read once: first all of `cities`, then `ranges`.
 
     Args:
@@ -59,11 +59,11 @@ class Intake:
         self._numbers: dict[City | int | str, int] = {}
         self._ranges: list[Numbered] = []
         self._files = ExitStack()
-        self._runs: list[_Run] = []
+        self._runs: list[_SortedRun] = []
         self.read = 0
         self.numbered = 0
         self.skipped = 0
-        self.first_skipped: list[Skipped] = []
+        self.first_skipped: list[SkippedLine] = []
 
     def close(self) -> None:
         """Remove the temporary file."""
@@ -79,12 +79,12 @@ class Intake:
             InvalidArgumentError: an item is none, or there are more cities than numbers.
         """
         for item in self._items:
-            if type(item) is Range:
+            if type(item) is IpRange:
                 first, last, city, line, source = item
                 number = self._numbers.get(city)
                 if number is None:
                     if not isinstance(city, City):
-                        self._skip(Skipped(line, f"no city has the id {shown(city)}", source))
+                        self._skip(SkippedLine(line, f"no city has the id {shown(city)}", source))
                         continue
                     number = self._number(city)
                     yield number, city
@@ -94,7 +94,7 @@ class Intake:
                     self._spill()
             elif type(item) is City:
                 yield from self._declare(item)
-            elif type(item) is Skipped:
+            elif type(item) is SkippedLine:
                 self._skip(item)
             else:
                 raise InvalidArgumentError(
@@ -108,7 +108,7 @@ class Intake:
     def _declare(self, city: City) -> Iterator[tuple[int, City]]:
         """Number a city that ranges name by its id. Given twice, the first holds."""
         if city.id is None:
-            self._skip(Skipped(0, f"{city.city!r} has no id that a range could name"))
+            self._skip(SkippedLine(0, f"{city.city!r} has no id that a range could name"))
         elif city.id not in self._numbers:
             number = self._numbers[city.id] = self._number(city)
             yield number, city
@@ -121,7 +121,7 @@ class Intake:
             raise InvalidArgumentError(f"more than {MOST_CITIES:,} cities", "leave some out")
         return number
 
-    def _skip(self, skipped: Skipped) -> None:
+    def _skip(self, skipped: SkippedLine) -> None:
         self.skipped += 1
         if len(self.first_skipped) < SKIPPED_KEPT:
             self.first_skipped.append(skipped)
@@ -131,7 +131,7 @@ class Intake:
             file = tempfile.TemporaryFile()  # noqa: SIM115 - until the import ends
             self._file: BinaryIO = self._files.enter_context(file)
         self._ranges.sort(key=itemgetter(0))
-        self._runs.append(_Run(self._file, self._ranges))
+        self._runs.append(_SortedRun(self._file, self._ranges))
         self._ranges = []
 
     def _sorted(self) -> Iterator[Numbered]:
@@ -140,7 +140,7 @@ class Intake:
         return heapq.merge(*self._runs, self._ranges, key=itemgetter(0))
 
 
-class _Run:
+class _SortedRun:
     """Sorted ranges in a file, read in blocks.
 
     Args:

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from shardkit.errors import ShardKitError, StructureError
 from shardkit.geo.addresses import IPV4, Address, point
-from shardkit.geo.block_store import BLOCKS_AT_ONCE, Progress, Store
+from shardkit.geo.block_store import BLOCKS_AT_ONCE, BlockStore, Progress
 from shardkit.geo.blocks import (
     NO_CITY,
     WHOLE,
@@ -34,10 +34,10 @@ from shardkit.geo.blocks import (
     search,
 )
 from shardkit.geo.generations import Generation, Generations
-from shardkit.geo.import_ranges import Intake
+from shardkit.geo.import_ranges import ImportInput
 from shardkit.geo.local_copy import LocalCities
-from shardkit.geo.models import City, Item, Skipped
-from shardkit.geo.view_cache import Known, View
+from shardkit.geo.models import City, Item, SkippedLine
+from shardkit.geo.view_cache import GenerationView, ViewCache
 from shardkit.operations.commands import Columns
 from shardkit.operations.operation import (
     Deferred,
@@ -76,7 +76,7 @@ class Imported(NamedTuple):
     cities: int
     blocks: int
     skipped: int
-    first_skipped: tuple[Skipped, ...]
+    first_skipped: tuple[SkippedLine, ...]
 
 
 class IpToCity(Structure[Face]):
@@ -103,9 +103,9 @@ class IpToCity(Structure[Face]):
         check_name(name)
         super().__init__(driver, component, name)
         self._generations = Generations(component, name)
-        self._store = Store(self._deferred()._driver, component, name, self._generations)
+        self._store = BlockStore(self._deferred()._driver, component, name, self._generations)
         self._clock = clock or ServerClock()
-        self._known = Known()
+        self._known = ViewCache()
 
     @property
     def deferred(self) -> IpToCity[Deferred]:
@@ -190,7 +190,7 @@ class IpToCity(Structure[Face]):
         """
         check_integer(self.name, "grace", grace, LEAST_GRACE, LONGEST_EXPIRY)
         number, unused, told_off = yield from self._generations.begin()
-        intake = Intake(items)
+        intake = ImportInput(items)
         try:
             for generation in unused:
                 yield from self._store.remove(generation)
@@ -278,7 +278,7 @@ class IpToCity(Structure[Face]):
             )
         return found
 
-    def _numbers(self, view: View, points: Sequence[int]) -> Operation[list[int] | None]:
+    def _numbers(self, view: GenerationView, points: Sequence[int]) -> Operation[list[int] | None]:
         """Return the numbers of the cities at places; None if another generation is used by now."""
         numbers = [NO_CITY] * len(points)
         number = view.generation.number
@@ -312,7 +312,9 @@ class IpToCity(Structure[Face]):
             wanted = paged
         return numbers
 
-    def _get(self, view: View, keys: Sequence[str]) -> Operation[list[bytes | None] | None]:
+    def _get(
+        self, view: GenerationView, keys: Sequence[str]
+    ) -> Operation[list[bytes | None] | None]:
         """Return blocks, and see in the same exchange whether their generation is still used.
 
         Returns:
@@ -327,7 +329,7 @@ class IpToCity(Structure[Face]):
         self._take(written, now)
         return contents if self._known.view is view else None
 
-    def _cities(self, view: View, numbers: set[int]) -> Operation[dict[int, City]]:
+    def _cities(self, view: GenerationView, numbers: set[int]) -> Operation[dict[int, City]]:
         """Return cities by their numbers, without those that are not there."""
         kept = view.cities
         found = {number: kept[number] for number in numbers if number in kept}
@@ -341,7 +343,7 @@ class IpToCity(Structure[Face]):
 
     # ---- which generation
 
-    def _view(self) -> Operation[View]:
+    def _view(self) -> Operation[GenerationView]:
         """Return the generation as it is known; asks for it only if none is."""
         if self._known.view is None:
             yield from self._ask()
@@ -365,8 +367,8 @@ class IpToCity(Structure[Face]):
             known.written = written
         known.asked = now
 
-    def _viewed(self, generation: Generation) -> View:
-        return View(generation, self._store.table(generation.number))
+    def _viewed(self, generation: Generation) -> GenerationView:
+        return GenerationView(generation, self._store.table(generation.number))
 
     def _now(self) -> Operation[float]:
         return self._clock.seconds(self._generations.home, self._generations.key)

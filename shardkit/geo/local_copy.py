@@ -29,7 +29,7 @@ from shardkit.geo.models import City
 _OF_64_BITS = 3  # the level whose buckets and offsets have 64 bits each, too many for one number
 
 
-class _Table:
+class _RangeTable:
     """Where cities begin, and which."""
 
     def __init__(self, code: str) -> None:
@@ -41,12 +41,14 @@ class _Table:
         return sys.getsizeof(self.starts) + sys.getsizeof(self.numbers)
 
 
-class Tables:
+class RangeTables:
     """The tables of a copy, filled block by block."""
 
     def __init__(self) -> None:
-        self.flat = {level.number: _Table("Q" if level.bits > 16 else "I") for level in LEVELS[:3]}
-        self.hosts: dict[int, _Table] = {}
+        self.flat = {
+            level.number: _RangeTable("Q" if level.bits > 16 else "I") for level in LEVELS[:3]
+        }
+        self.hosts: dict[int, _RangeTable] = {}
 
     def add(self, level: int, bucket: int, content: bytes) -> None:
         """Add a block; those of a level come in order, and a list of pages adds nothing.
@@ -59,7 +61,7 @@ class Tables:
             return
         offsets, numbers = found
         if level == _OF_64_BITS:
-            table, base = self.hosts.setdefault(bucket, _Table("Q")), 0
+            table, base = self.hosts.setdefault(bucket, _RangeTable("Q")), 0
         else:
             table, bits = self.flat[level], LEVELS[level].bits
             if bucket > table.next or (bucket == table.next and offsets[0]):
@@ -75,7 +77,7 @@ class Tables:
             if table.next << bits < 2 ** (8 * table.starts.itemsize):
                 self._end(table, bits)
 
-    def _end(self, table: _Table, bits: int) -> None:
+    def _end(self, table: _RangeTable, bits: int) -> None:
         """Have a city that reaches to the end of a bucket not go on into the next."""
         if table.numbers[-1]:
             table.starts.append(table.next << bits)
@@ -94,7 +96,7 @@ class LocalCities:
         generation: what was loaded.
     """
 
-    def __init__(self, generation: Generation, tables: Tables, cities: list[City]) -> None:
+    def __init__(self, generation: Generation, tables: RangeTables, cities: list[City]) -> None:
         tables.finish()
         self.generation = generation
         self._cities: list[City | None] = [None, *cities]

@@ -19,7 +19,7 @@ from shardkit.geo.local_copy import LocalCities
 from shardkit.geo.models import City
 
 
-class Tally:
+class LogTally:
     """How many lines there were of each day and city.
 
     Args:

@@ -21,7 +21,7 @@ class City(NamedTuple):
     id: int | str | None = None
 
 
-class Range(NamedTuple):
+class IpRange(NamedTuple):
     """A range of addresses that are in one city.
 
     Attributes:
@@ -37,7 +37,7 @@ class Range(NamedTuple):
     source: str = ""
 
     @classmethod
-    def of(cls, first: str, last: str | None = None, *, city: City | int | str) -> Range:
+    def of(cls, first: str, last: str | None = None, *, city: City | int | str) -> IpRange:
         """Return a range that is given as text; see `shardkit.geo.addresses.written_range`.
 
         Raises:
@@ -46,7 +46,7 @@ class Range(NamedTuple):
         return cls(*written_range(first, last), city)
 
 
-class Skipped(NamedTuple):
+class SkippedLine(NamedTuple):
     """A line that could not be used.
 
     Attributes:
@@ -64,4 +64,4 @@ class Skipped(NamedTuple):
         return f"{where}: {self.reason}"
 
 
-Item: TypeAlias = City | Range | Skipped
+Item: TypeAlias = City | IpRange | SkippedLine

@@ -28,7 +28,7 @@ from typing import Any, Final
 
 from shardkit.errors import InvalidArgumentError
 from shardkit.geo.addresses import network_range, written_range
-from shardkit.geo.models import City, Item, Range, Skipped
+from shardkit.geo.models import City, IpRange, Item, SkippedLine
 from shardkit.geo.text_lines import Column, File, Lines, Rows
 from shardkit.structures.base.arguments import shown
 
@@ -82,7 +82,7 @@ def csv_ranges(
 def _csv_ranges(rows: Rows, named: bool) -> Iterator[Item]:
     for line, cells in rows:
         if isinstance(cells, str):
-            yield Skipped(line, cells, rows.source)
+            yield SkippedLine(line, cells, rows.source)
             continue
         start, end, city, region, country, *ids = cells
         id_ = next((source_id(cell) for cell in ids if cell), None)
@@ -95,9 +95,9 @@ def _csv_ranges(rows: Rows, named: bool) -> Iterator[Item]:
                 raise ValueError("has no id of a city")
             else:
                 place = id_
-            yield Range(*written_range(start, end), place, line, rows.source)
+            yield IpRange(*written_range(start, end), place, line, rows.source)
         except ValueError as error:
-            yield Skipped(line, str(error), rows.source)
+            yield SkippedLine(line, str(error), rows.source)
 
 
 def csv_cities(
@@ -127,9 +127,9 @@ def csv_cities(
     rows = Rows(file, [id, city, region, country], delimiter, encoding)
     for line, cells in rows:
         if isinstance(cells, str):
-            yield Skipped(line, cells, rows.source)
+            yield SkippedLine(line, cells, rows.source)
         elif not cells[0]:
-            yield Skipped(line, "has no id", rows.source)
+            yield SkippedLine(line, "has no id", rows.source)
         else:
             yield City(cells[1], cells[2], cells[3], source_id(cells[0]))
 
@@ -209,7 +209,7 @@ def _jsonl(file: File, names: Sequence[str]) -> Iterator[Item]:
                 raise ValueError("is not an object")
             yield _from_object([record.get(name) for name in names], line, lines.source)
         except (ValueError, RecursionError) as error:
-            yield Skipped(line, _reason(error), lines.source)
+            yield SkippedLine(line, _reason(error), lines.source)
 
 
 def _from_object(values: Sequence[Any], line: int, source: str) -> Item:
@@ -235,8 +235,8 @@ def _from_object(values: Sequence[Any], line: int, source: str) -> Item:
     if network is not None and (first is not None or last is not None):
         raise ValueError("has a network, and first or last too")
     if network is not None:
-        return Range(*written_range(_address(network)), city, line, source)
-    return Range(*written_range(_address(first), _address(last)), city, line, source)
+        return IpRange(*written_range(_address(network)), city, line, source)
+    return IpRange(*written_range(_address(first), _address(last)), city, line, source)
 
 
 def _address(value: object) -> str:
@@ -268,9 +268,9 @@ def mmdb(path: str | PathLike[str], *, language: str = "en") -> Iterator[Item]:
             for turn, (network, record) in enumerate(database, 1):
                 try:
                     city = _from_record(record, language)
-                    yield Range(*network_range(network), city, turn, source)
+                    yield IpRange(*network_range(network), city, turn, source)
                 except ValueError as error:
-                    yield Skipped(turn, f"{network}: {error}", source)
+                    yield SkippedLine(turn, f"{network}: {error}", source)
     except maxminddb.InvalidDatabaseError as error:
         raise InvalidArgumentError(
             f"{source} is not a MaxMind database: {error}", "give a .mmdb file with cities"

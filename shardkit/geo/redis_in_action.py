@@ -18,7 +18,7 @@ from typing import Any
 import redis
 
 from shardkit.geo.addresses import IPV4
-from shardkit.geo.models import City, Item, Range, Skipped
+from shardkit.geo.models import City, IpRange, Item, SkippedLine
 from shardkit.geo.readers import source_id
 
 _AT_ONCE = 1000
@@ -46,15 +46,15 @@ def redis_in_action(
     while page := _page(client, ranges, start):
         for turn, (member, score) in enumerate(page, start + 1):
             if not 0 <= score < IPV4 or score != int(score):
-                yield Skipped(turn, f"the score {score} is not an IPv4 address", ranges)
+                yield SkippedLine(turn, f"the score {score} is not an IPv4 address", ranges)
                 continue
             first = int(score)
             if held is not None and first > held[0]:
-                yield Range(held[0], first - 1, held[1], turn - 1, ranges)
+                yield IpRange(held[0], first - 1, held[1], turn - 1, ranges)
             held = first, source_id(_text(member).rpartition("_")[0] or _text(member))
         start += _AT_ONCE
     if held is not None:
-        yield Range(held[0], IPV4 - 1, held[1], start, ranges)
+        yield IpRange(held[0], IPV4 - 1, held[1], start, ranges)
 
 
 def _page(client: redis.Redis, key: str, start: int) -> list[tuple[Any, float]]:
@@ -67,7 +67,7 @@ def _city(key: str, field: str, value: Any) -> Item:
         names = json.loads(value)
         city, region, country = ("" if name is None else str(name) for name in names[:3])
     except (ValueError, TypeError):
-        return Skipped(0, f"the city {field} is not a JSON list of three names", key)
+        return SkippedLine(0, f"the city {field} is not a JSON list of three names", key)
     return City(city, region, country, source_id(field))
 
 

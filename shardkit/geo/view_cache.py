@@ -10,16 +10,16 @@ from shardkit.geo.models import City
 CITIES_KEPT = 10_000
 
 
-class Known:
+class ViewCache:
     """What a process knows of the current generation; shared by all faces."""
 
     def __init__(self) -> None:
         self.written: bytes | None = None
         self.asked = float("-inf")
-        self.view: View | None = None
+        self.view: GenerationView | None = None
 
 
-class View:
+class GenerationView:
     """One generation as a process sees it."""
 
     def __init__(self, generation: Generation, table: CityTable) -> None:

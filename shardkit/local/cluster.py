@@ -26,7 +26,7 @@ from redis.exceptions import ResponseError
 from shardkit.config.entry import Entry
 from shardkit.errors import LocalServerError
 from shardkit.local.config_file import Setting, Settings
-from shardkit.local.context import Running
+from shardkit.local.context import StartStopContext
 from shardkit.local.process import GuardedProcess
 from shardkit.local.server import (
     HOST,
@@ -62,7 +62,7 @@ class ClusterNode(LocalServer):
         ]
 
 
-class LocalCluster(Running):
+class LocalCluster(StartStopContext):
     """A cluster of several server processes. A context manager.
 
     Args:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import Any, Self
 
 
-class Running(ABC):
+class StartStopContext(ABC):
     """Runs within a ``with`` statement, however that is left."""
 
     @abstractmethod

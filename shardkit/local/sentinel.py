@@ -28,7 +28,7 @@ from redis.sentinel import Sentinel
 from shardkit.config.entry import Entry
 from shardkit.errors import LocalServerError
 from shardkit.local.config_file import Setting, Settings
-from shardkit.local.context import Running
+from shardkit.local.context import StartStopContext
 from shardkit.local.server import (
     HOST,
     START_TIMEOUT,
@@ -131,7 +131,7 @@ def await_agreement(sentinels: Sequence[SentinelServer], deadline: float) -> Non
                 )
 
 
-class LocalSentinel(Running):
+class LocalSentinel(StartStopContext):
     """A service watched by Sentinels. A context manager.
 
     Args:

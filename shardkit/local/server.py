@@ -39,7 +39,7 @@ from shardkit.connections.connector import driver_info
 from shardkit.errors import LocalServerError
 from shardkit.local.binary import find_server
 from shardkit.local.config_file import Setting, Settings, user_settings, write_settings
-from shardkit.local.context import Running
+from shardkit.local.context import StartStopContext
 from shardkit.local.process import GuardedProcess, finish
 
 logger = logging.getLogger("shardkit")
@@ -57,7 +57,7 @@ _OURS = frozenset({"port", "bind", "dir", "daemonize", "logfile", "user"})
 _TAKEN = re.compile(r"Failed listening on port (\d+)")
 
 
-class LocalServer(Running):
+class LocalServer(StartStopContext):
     """A server process: started, stopped, paused, killed and restarted at will.
 
     A context manager: starts on entering, stops on leaving. Not safe to use from several threads

@@ -36,7 +36,7 @@ ServiceKey: TypeAlias = tuple[str, tuple[Address, ...]]  # a service and its Sen
 _THIS_HOST = frozenset({"localhost", LOCAL_HOST, "::1", ""})
 
 
-class Environment(Mapping[str, str]):
+class CompleteEnvironment(Mapping[str, str]):
     """An environment in which every name has a value.
 
     Args:
@@ -61,7 +61,7 @@ class Environment(Mapping[str, str]):
 
 
 @dataclass
-class Users:
+class Logins:
     """Who may log in to a server: user names and passwords, "" for none."""
 
     passwords: dict[str, str] = field(default_factory=dict)
@@ -101,7 +101,7 @@ class PlannedServer:
     label: str
     folder: str
     port: int
-    users: Users = field(default_factory=Users)
+    users: Logins = field(default_factory=Logins)
     databases: int = 16
     replica_of: PlannedServer | None = None
     services: list[ServiceKey] = field(default_factory=list)
@@ -116,7 +116,7 @@ class PlannedService:
     replicas: list[PlannedServer]
 
 
-class Plan:
+class ServerPlan:
     """The servers that a shard map needs.
 
     Attributes:
@@ -194,7 +194,7 @@ class Plan:
         return self.services[_service_key(self._resolved(entry, where))]
 
     def _resolved(self, entry: Entry, where: str, *, keep: bool = False) -> dict[str, Any]:
-        return entry.resolved(where, Environment(self._environ, keep=keep))
+        return entry.resolved(where, CompleteEnvironment(self._environ, keep=keep))
 
     def _add(self, label: str, where: str, entry: Entry) -> None:
         fields = self._resolved(entry, where)

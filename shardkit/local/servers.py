@@ -23,14 +23,14 @@ from shardkit.config.shard_map import ShardMap
 from shardkit.errors import LocalServerError, MissingEntryError
 from shardkit.local.cluster import LocalCluster
 from shardkit.local.config_file import Setting
-from shardkit.local.context import Running
+from shardkit.local.context import StartStopContext
 from shardkit.local.sentinel import SentinelServer, await_agreement
 from shardkit.local.server import (
     START_TIMEOUT,
     STOP_TIMEOUT,
     LocalServer,
 )
-from shardkit.local.server_plan import CONFIG_SERVER, Address, Plan, PlannedServer
+from shardkit.local.server_plan import CONFIG_SERVER, Address, PlannedServer, ServerPlan
 from shardkit.local.start_stop import start_all, stop_all
 from shardkit.operations.commands import Shard
 
@@ -38,7 +38,7 @@ Ports: TypeAlias = Literal["given", "free"]
 Progress: TypeAlias = Callable[[str, int, int], object]
 
 
-class LocalServers(Running):
+class LocalServers(StartStopContext):
     """The servers of a shard map: started together, stopped together.
 
     A context manager. They listen on 127.0.0.1 without TLS, whatever hosts the map names; users
@@ -74,7 +74,7 @@ class LocalServers(Running):
     ) -> None:
         self._map = shard_map
         self._moved: ShardMap | None = None
-        self._plan = Plan(shard_map)
+        self._plan = ServerPlan(shard_map)
         if ports == "given":
             self._plan.check_ports()
         self._given = ports == "given"

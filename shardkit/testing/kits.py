@@ -43,7 +43,7 @@ def opened(kind: type[K], shard_map: ShardMap, connector: Connector | None = Non
         shard_map: the map.
         connector: what builds clients; None for the usual one.
     """
-    noting = _LoopsNoted(connector or Connector())
+    noting = _LoopTrackingConnector(connector or Connector())
     kit = kind(FixedMap(shard_map), connector=noting)
     for name in shard_map.components:
         kit.topology.component(name)
@@ -73,7 +73,7 @@ def _flush(client: redis.Redis) -> None:
             pass  # a replica, which follows its master
 
 
-class _LoopsNoted(Connector):
+class _LoopTrackingConnector(Connector):
     """A connector that knows in which event loops its awaiting clients are.
 
     Args:

@@ -22,7 +22,7 @@ from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap
 from shardkit.errors import MissingEntryError
-from shardkit.local.server_plan import CONFIG_SERVER, Environment
+from shardkit.local.server_plan import CONFIG_SERVER, CompleteEnvironment
 from shardkit.operations.commands import Shard
 from shardkit.transport.fake_servers import MemoryConnector, MemoryServer
 
@@ -83,7 +83,7 @@ def as_map(shard_map: ShardMap | str | Path) -> ShardMap:
 
 def _in_memory(shard_map: ShardMap) -> ShardMap:
     """Return the map with every reference resolved."""
-    environ = Environment(os.environ)
+    environ = CompleteEnvironment(os.environ)
 
     def resolved(entry: Entry | None, where: str) -> Entry | None:
         if entry is None or "${" not in entry.to_json():

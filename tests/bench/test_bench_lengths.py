@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from shardkit.bench import packed_lengths, part_sizes
-from shardkit.bench.servers import Site, Stand
+from shardkit.bench.servers import BenchServer, ServerSource
 from shardkit.cli.app import app
 from shardkit.local import LocalServer, find_server
 
@@ -22,15 +22,15 @@ COMPACT = {"intset", "listpack", "quicklist"}
 
 
 @pytest.fixture(scope="module", params=list(BINARIES))
-def site(request: pytest.FixtureRequest) -> Iterator[Site]:
+def site(request: pytest.FixtureRequest) -> Iterator[BenchServer]:
     with LocalServer(binary=BINARIES[request.param]) as server:
-        found = Site(dict(server.entry.fields))
+        found = BenchServer(dict(server.entry.fields))
         yield found
         found.close()
 
 
 @pytest.mark.parametrize("name", packed_lengths.KINDS)
-def test_a_long_key_stays_compact_and_the_limits_are_restored(site: Site, name: str) -> None:
+def test_a_long_key_stays_compact_and_the_limits_are_restored(site: BenchServer, name: str) -> None:
     kind = packed_lengths.KINDS[name]
     before = site.client.config_get("*-max-*-entries")
     for length in (1, 2, 2500):
@@ -43,7 +43,7 @@ def test_a_long_key_stays_compact_and_the_limits_are_restored(site: Site, name: 
 
 
 @pytest.mark.parametrize("name", packed_lengths.KINDS)
-def test_work_leaves_a_key_as_long_as_it_was(site: Site, name: str) -> None:
+def test_work_leaves_a_key_as_long_as_it_was(site: BenchServer, name: str) -> None:
     kind = packed_lengths.KINDS[name]
     count = {"rotate": "LLEN", "middle": "LLEN", "intset": "SCARD", "hash": "HLEN", "zset": "ZCARD"}
     client: Any = site.client
@@ -54,7 +54,7 @@ def test_work_leaves_a_key_as_long_as_it_was(site: Site, name: str) -> None:
     client.delete(packed_lengths.KEY)
 
 
-def test_limits_are_restored_when_a_run_fails(site: Site) -> None:
+def test_limits_are_restored_when_a_run_fails(site: BenchServer) -> None:
     kind = packed_lengths.KINDS["hash"]
     broken = replace(kind, work=lambda length: [["NO-SUCH-COMMAND"]])
     before = site.client.config_get("hash-max-*")
@@ -66,7 +66,7 @@ def test_limits_are_restored_when_a_run_fails(site: Site) -> None:
 
 @pytest.mark.parametrize("name", part_sizes.KINDS)
 def test_parts_of_every_size_are_compact(name: str) -> None:
-    curve = part_sizes.run(part_sizes.KINDS[name], Stand(), (64, 1024), 3000)
+    curve = part_sizes.run(part_sizes.KINDS[name], ServerSource(), (64, 1024), 3000)
     assert [point.size for point in curve.points] == [64, 1024]
     for point in curve.points:
         assert 5 < point.bytes_each < 45  # a table takes more

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from shardkit.bench import data
 from shardkit.bench.cases import CASES
 from shardkit.bench.memory import run
-from shardkit.bench.servers import NotEmptyError, Site, Stand
+from shardkit.bench.servers import BenchServer, NotEmptyError, ServerSource
 from shardkit.cli.app import app
 from shardkit.local import LocalServer
 
@@ -40,7 +40,7 @@ def own() -> Iterator[LocalServer]:
 def test_every_layout_of_a_case_is_measured(name: str) -> None:
     case = CASES[name]
     told: list[tuple[str, str, int, int]] = []
-    outcome = run(case, Stand(), 400, lambda *far: told.append(far))
+    outcome = run(case, ServerSource(), 400, lambda *far: told.append(far))
     assert [each.layout for each in outcome.layouts] == [layout.name for layout in case.layouts]
     for layout, measured in zip(case.layouts, outcome.layouts, strict=True):
         assert measured.entries == 400 // layout.share
@@ -117,7 +117,7 @@ def test_an_own_server_that_holds_data_is_refused(cli: Cli, own: LocalServer) ->
 
 
 def test_what_a_failed_case_made_is_removed(own: LocalServer) -> None:
-    stand = Stand(url=f"redis://{own.address}")
+    stand = ServerSource(url=f"redis://{own.address}")
     layout = CASES["ids"].layouts[3]
 
     def fail(handle: Any, page: Any) -> None:
@@ -133,14 +133,14 @@ def test_what_a_failed_case_made_is_removed(own: LocalServer) -> None:
 
 
 def test_limits_are_set_as_far_as_a_server_knows_them(own: LocalServer) -> None:
-    site = Site(dict(own.entry.fields))
+    site = BenchServer(dict(own.entry.fields))
     with site.limits({"hash-max-listpack-entries": 9999, "no-such-setting": 1}):
         assert site.client.config_get("hash-max-*-entries")["hash-max-listpack-entries"] == "9999"
     assert site.client.config_get("hash-max-*-entries")["hash-max-listpack-entries"] == "512"
     site.client.set("now", "not empty")
     site.close()
     with pytest.raises(NotEmptyError):
-        Site(dict(own.entry.fields))
+        BenchServer(dict(own.entry.fields))
 
 
 def test_what_cannot_be_is_refused_before_anything_is_measured(cli: Cli, tmp_path: Path) -> None:

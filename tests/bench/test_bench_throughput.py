@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from shardkit.bench.throughput.measuring import SERVERS, stage
+from shardkit.bench.throughput.measuring import SERVERS, comparison
 from shardkit.bench.throughput.works import WORKS, columns_of, gets, sets
 from shardkit.cli.app import app
 
 
 def test_everybody_gets_the_same_replies() -> None:
-    with stage(shards=SERVERS + 2) as here:
+    with comparison(shards=SERVERS + 2) as here:
         for name, work in WORKS.items():
             commands = work(60)
             here.limit.batch(sets(60))

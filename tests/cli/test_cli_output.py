@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from cli_helpers import COMMAND, in_terminal, plain
 
-from shardkit.cli.output import Grid, Output, Styled, number, wordy, write_error, write_private
+from shardkit.cli.output import Output, Styled, Table, number, wordy, write_error, write_private
 
 LONG = "word " * 100 + "end"
 
 
-def table() -> Grid:
-    grid = Grid.of("name", wordy("text"), number("count"), number("share"))
+def table() -> Table:
+    grid = Table.of("name", wordy("text"), number("count"), number("share"))
     grid.row("a", LONG, 1234567, 0.5)
     grid.row(Styled("b", "red"), "", None, 12.345)
     return grid
@@ -33,7 +33,7 @@ def test_where_nobody_reads_a_row_is_a_line(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_no_line_ends_in_blanks(capsys: pytest.CaptureFixture[str]) -> None:
-    grid = Grid.of("a", "b")
+    grid = Table.of("a", "b")
     grid.row("x", "long")
     grid.row("long", "x")
     Output().table(grid)
@@ -52,14 +52,14 @@ def test_a_width_from_the_environment_folds_no_piped_table(
 def test_columns_that_say_nothing_can_be_left_out() -> None:
     grid = table().without_empty()
     assert len(grid.columns) == 4
-    empty = Grid.of("a", "b", "c")
+    empty = Table.of("a", "b", "c")
     empty.row("x", None, 0)
     empty.row("y", "", None)
     assert [column.title for column in empty.without_empty().columns] == ["a", "c"]
 
 
 def test_a_text_is_not_taken_for_markup_or_an_escape(capsys: pytest.CaptureFixture[str]) -> None:
-    grid = Grid.of("key")
+    grid = Table.of("key")
     grid.row("[red]x[/red] :smile: \x1b[31m\n2")
     output = Output()
     output.table(grid)

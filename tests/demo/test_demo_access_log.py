@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from shardkit.demo.access_log import LONGEST, AccessLog, Parser, utc_date
+from shardkit.demo.access_log import LONGEST, AccessLog, AccessLogParser, utc_date
 
 COMMON = b'192.0.2.7 - bob [03/Mar/2025:10:00:00 +0000] "GET / HTTP/1.1" 200 512'
 COMBINED = COMMON + b' "http://a.example/" "Mozilla/5.0 (X11)"'
@@ -18,7 +18,7 @@ DAY = date(2025, 3, 3)
 
 
 def parsed(*lines: bytes) -> dict[date, list[tuple[bytes, bytes]]]:
-    batch = Parser().parse([line + b"\n" for line in lines])
+    batch = AccessLogParser().parse([line + b"\n" for line in lines])
     assert not batch.malformed
     assert batch.lines == len(lines)
     return batch.visits
@@ -66,7 +66,9 @@ def test_what_real_logs_contain_is_understood(line: bytes, agent: bytes) -> None
 
 
 def test_a_line_without_a_line_break_at_the_end_of_the_log_counts() -> None:
-    assert Parser().parse([COMBINED]).visits == {DAY: [(b"192.0.2.7", b"Mozilla/5.0 (X11)")]}
+    assert AccessLogParser().parse([COMBINED]).visits == {
+        DAY: [(b"192.0.2.7", b"Mozilla/5.0 (X11)")]
+    }
 
 
 @pytest.mark.parametrize(
@@ -92,7 +94,7 @@ def test_a_line_without_a_line_break_at_the_end_of_the_log_counts() -> None:
 )
 def test_what_is_no_line_of_a_log_is_malformed(line: bytes) -> None:
     late = line.replace(b"-0000", b"-2359").replace(b"10:00", b"23:59")
-    batch = Parser().parse([COMBINED, late])
+    batch = AccessLogParser().parse([COMBINED, late])
     assert batch.malformed == [(1, late)]
     assert batch.lines == 2
     assert sum(map(len, batch.visits.values())) == 1

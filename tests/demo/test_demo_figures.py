@@ -12,19 +12,19 @@ from demo_helpers import awk_figures, chance_log
 
 from shardkit import ShardKit
 from shardkit.demo import sample
-from shardkit.demo.access_log import AccessLog, Batch
-from shardkit.demo.counting import VISITORS, Counting, session_of
+from shardkit.demo.access_log import AccessLog, LogBatch
+from shardkit.demo.counting import VISITORS, VisitCounter, session_of
 from shardkit.demo.load import loads
-from shardkit.demo.replay import Replayed, replay
+from shardkit.demo.replay import ReplayResult, replay
 from shardkit.demo.weighing import weigh
 
 
-def replayed(counting: Counting, path: Path, batch_size: int = 10_000) -> Replayed:
+def replayed(counting: VisitCounter, path: Path, batch_size: int = 10_000) -> ReplayResult:
     with AccessLog.open(path) as log:
         return replay(log, counting, batch_size)
 
 
-def counted(counting: Counting) -> dict[str, tuple[int, int]]:
+def counted(counting: VisitCounter) -> dict[str, tuple[int, int]]:
     return {day.day.isoformat(): (day.hits, day.visitors) for day in counting.days()}
 
 
@@ -51,7 +51,7 @@ def log_of(path: Path, *entries: tuple[date, int]) -> Path:
 
 
 def test_the_sample_counts_as_awk_says(demo_kit: ShardKit, sample_log: Path) -> None:
-    counting = Counting(demo_kit)
+    counting = VisitCounter(demo_kit)
     result = replayed(counting, sample_log)
     figures = counted(counting)
     assert figures == awk_figures(sample_log)
@@ -66,7 +66,7 @@ def test_a_log_made_up_by_chance_counts_as_awk_says(
     plain, members = tmp_path / "access.log", tmp_path / "access.log.gz"
     plain.write_bytes(text)
     members.write_bytes(gzip.compress(text[:50_001]) + gzip.compress(text[50_001:]))
-    counting = Counting(demo_kit)
+    counting = VisitCounter(demo_kit)
     result = replayed(counting, members, batch_size)
     assert result.lines == 4_000
     assert 0 < result.malformed < 200
@@ -76,16 +76,16 @@ def test_a_log_made_up_by_chance_counts_as_awk_says(
 def test_a_log_that_is_replayed_again_has_the_same_visitors(
     demo_kit: ShardKit, sample_log: Path
 ) -> None:
-    first = Counting(demo_kit)
+    first = VisitCounter(demo_kit)
     replayed(first, sample_log)
     once = counted(first)
-    again = Counting(demo_kit)
+    again = VisitCounter(demo_kit)
     replayed(again, sample_log)
     assert counted(again) == {day: (2 * hits, visitors) for day, (hits, visitors) in once.items()}
 
 
 def test_what_was_counted_can_be_forgotten(demo_kit: ShardKit, tmp_path: Path) -> None:
-    counting = Counting(demo_kit)
+    counting = VisitCounter(demo_kit)
     replayed(counting, log_of(tmp_path / "log", (date(2025, 3, 3), 10)))
     demo_kit.client("hits").set("another", "key")
     counting.forget()
@@ -95,12 +95,12 @@ def test_what_was_counted_can_be_forgotten(demo_kit: ShardKit, tmp_path: Path) -
     assert demo_kit.client("hits").keys() == [b"another"]
 
 
-class InterruptedCounting(Counting):
+class InterruptedCounting(VisitCounter):
     """Ctrl-C is pressed while the second batch is being counted."""
 
     batches = 0
 
-    def count(self, batch: Batch) -> None:
+    def count(self, batch: LogBatch) -> None:
         self.batches += 1
         if self.batches == 2:
             signal.raise_signal(signal.SIGINT)
@@ -125,7 +125,7 @@ def test_a_batch_that_is_being_counted_when_ctrl_c_is_pressed_is_counted_in_full
 def test_a_day_is_planned_for_by_the_day_before(demo_kit: ShardKit, tmp_path: Path) -> None:
     day = date(2025, 3, 3)
     one = timedelta(days=1)
-    counting = Counting(demo_kit, first_day=1_000)
+    counting = VisitCounter(demo_kit, first_day=1_000)
     log = log_of(
         tmp_path / "log",
         *((day, 700), (day + one, 10), (day + 2 * one, 3)),
@@ -144,7 +144,7 @@ def test_a_day_is_planned_for_by_the_day_before(demo_kit: ShardKit, tmp_path: Pa
 
 def test_days_of_one_batch_follow_one_another(demo_kit: ShardKit, tmp_path: Path) -> None:
     day = date(2025, 3, 3)
-    counting = Counting(demo_kit, first_day=1_000)
+    counting = VisitCounter(demo_kit, first_day=1_000)
     later_first = ((day + timedelta(days=1), 10), (day, 100))
     replayed(counting, log_of(tmp_path / "log", *later_first))
     assert [figures.planned for figures in counting.days()] == [2_048, 256]
@@ -154,7 +154,7 @@ def test_days_of_one_batch_follow_one_another(demo_kit: ShardKit, tmp_path: Path
 
 
 def test_the_shards_have_all_visitors_between_them(demo_kit: ShardKit, sample_log: Path) -> None:
-    counting = Counting(demo_kit)
+    counting = VisitCounter(demo_kit)
     replayed(counting, sample_log)
     shares = list(loads(demo_kit, "unique", VISITORS))
     days = counting.days()
@@ -166,7 +166,7 @@ def test_the_shards_have_all_visitors_between_them(demo_kit: ShardKit, sample_lo
 
 
 def test_a_visitor_is_where_it_is_said_to_be(demo_kit: ShardKit, sample_log: Path) -> None:
-    counting = Counting(demo_kit)
+    counting = VisitCounter(demo_kit)
     result = replayed(counting, sample_log)
     assert result.visitor is not None
     day, visitor = result.visitor
@@ -180,7 +180,7 @@ def test_a_visitor_is_where_it_is_said_to_be(demo_kit: ShardKit, sample_log: Pat
 def test_visitors_in_parts_weigh_a_fraction_of_a_plain_set(
     demo_kit: ShardKit, sample_log: Path
 ) -> None:
-    counting = Counting(demo_kit)
+    counting = VisitCounter(demo_kit)
     replayed(counting, sample_log)
     days = counting.days()
     weights = weigh(counting, days)
@@ -195,4 +195,4 @@ def test_visitors_in_parts_weigh_a_fraction_of_a_plain_set(
 
 
 def test_nothing_weighs_nothing(demo_kit: ShardKit) -> None:
-    assert weigh(Counting(demo_kit), []) is None
+    assert weigh(VisitCounter(demo_kit), []) is None

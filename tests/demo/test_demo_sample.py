@@ -8,7 +8,7 @@ from pathlib import Path
 
 from shardkit import ShardMap
 from shardkit.demo import sample
-from shardkit.demo.access_log import Parser
+from shardkit.demo.access_log import AccessLogParser
 from shardkit.demo.command import laptop_map
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -26,14 +26,14 @@ def test_the_sample_is_what_its_generator_makes() -> None:
 
 
 def test_the_sample_has_some_days_and_a_few_malformed_lines() -> None:
-    batch = Parser().parse(gzip.decompress(sample.read()).splitlines(keepends=True))
+    batch = AccessLogParser().parse(gzip.decompress(sample.read()).splitlines(keepends=True))
     assert 20_000 <= batch.lines <= 50_000
     assert len(batch.visits) == 5
     assert len(batch.malformed) == 8
 
 
 def test_the_sample_has_only_addresses_that_are_reserved_for_examples() -> None:
-    batch = Parser().parse(gzip.decompress(sample.read()).splitlines(keepends=True))
+    batch = AccessLogParser().parse(gzip.decompress(sample.read()).splitlines(keepends=True))
     addresses = {address.decode() for visits in batch.visits.values() for address, _ in visits}
     for address in map(ipaddress.ip_address, addresses):
         assert any(address in network for network in RESERVED)

@@ -16,8 +16,8 @@ from shardkit import ShardMap
 from shardkit.encodings.inspection import look
 from shardkit.encodings.limits import (
     FORMS,
+    KeyEncoding,
     Limits,
-    Seen,
     check,
     limits_at,
     read_limits,
@@ -57,7 +57,7 @@ def run(face: Face, steps: Any) -> Any:
     return face.run(face.kit.driver.run(steps))
 
 
-def seen_by_key(face: Face, *keys: str, to: Any = "own") -> dict[str, Seen]:
+def seen_by_key(face: Face, *keys: str, to: Any = "own") -> dict[str, KeyEncoding]:
     return {seen.key.decode(): seen for seen in run(face, look(to, keys))}
 
 
@@ -120,11 +120,11 @@ def test_a_settings_reply_of_either_protocol_is_read_and_others_are_ignored() ->
     ],
 )
 def test_compact_encodings_of_old_and_new_servers_are_accepted(type_: str, encoding: str) -> None:
-    assert check(Seen(b"k", type_, encoding, 9), NEW).compact
+    assert check(KeyEncoding(b"k", type_, encoding, 9), NEW).compact
 
 
 def test_both_limits_are_named_when_both_are_exceeded() -> None:
-    verdict = check(Seen(b"k", "hash", "hashtable", 600, longest=150), NEW)
+    verdict = check(KeyEncoding(b"k", "hash", "hashtable", 600, longest=150), NEW)
     assert not verdict.compact
     assert [str(excess) for excess in verdict.excesses] == [
         "hash-max-listpack-entries is 512: there are 600 fields",
@@ -134,17 +134,19 @@ def test_both_limits_are_named_when_both_are_exceeded() -> None:
 
 
 def test_what_is_within_the_limits_and_no_longer_compact_is_stale() -> None:
-    assert check(Seen(b"k", "hash", "hashtable", 3, longest=5), NEW).stale
-    assert not check(Seen(b"k", "hash", "hashtable", 3, longest=5), None).stale
+    assert check(KeyEncoding(b"k", "hash", "hashtable", 3, longest=5), NEW).stale
+    assert not check(KeyEncoding(b"k", "hash", "hashtable", 3, longest=5), None).stale
     # no compact form of text sets there
-    assert not check(Seen(b"k", "set", "hashtable", 3, longest=5), NEW).stale
+    assert not check(KeyEncoding(b"k", "set", "hashtable", 3, longest=5), NEW).stale
 
 
 @given(length=st.integers(1, 2000), longest=st.integers(0, 200), size=st.integers(1, 5000))
 def test_what_is_recommended_is_always_enough(length: int, longest: int, size: int) -> None:
     settings = recommend("hash", max(size, length), longest, NEW)
     limits = Limits({**NEW.settings, **settings})  # type: ignore[dict-item]  # numbers do as well
-    assert not check(Seen(b"k", "hash", "hashtable", length, longest=longest), limits).excesses
+    assert not check(
+        KeyEncoding(b"k", "hash", "hashtable", length, longest=longest), limits
+    ).excesses
 
 
 # ---- on servers

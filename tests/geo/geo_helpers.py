@@ -8,9 +8,9 @@ from random import Random
 from shardkit.geo.addresses import IPV4, IPV6
 from shardkit.geo.blocks import blocks
 from shardkit.geo.generations import Generation
-from shardkit.geo.import_ranges import Intake
-from shardkit.geo.local_copy import LocalCities, Tables
-from shardkit.geo.models import City, Item, Range
+from shardkit.geo.import_ranges import ImportInput
+from shardkit.geo.local_copy import LocalCities, RangeTables
+from shardkit.geo.models import City, IpRange, Item
 
 BONN = City("Bonn", "North Rhine-Westphalia", "Germany", 2946447)
 OSLO = City("Oslo", "Oslo", "Norway", 3143244)
@@ -23,14 +23,14 @@ def city(number: int) -> City:
 
 def ranges(*written: tuple[str, City]) -> list[Item]:
     """Networks, or first and last joined by a hyphen, with their cities."""
-    return [Range.of(*text.split("-"), city=place) for text, place in written]
+    return [IpRange.of(*text.split("-"), city=place) for text, place in written]
 
 
 def local_copy(items: Iterable[Item]) -> LocalCities:
     """A local copy of ranges, made without a server."""
-    intake = Intake(items)
+    intake = ImportInput(items)
     numbered = [place for _, place in intake.cities()]
-    tables = Tables()
+    tables = RangeTables()
     for block in blocks(intake.ranges()):
         tables.add(block.level, block.bucket, block.content)
     return LocalCities(Generation(1, intake.read, intake.numbered, 0, (), 0), tables, numbered)
@@ -39,7 +39,7 @@ def local_copy(items: Iterable[Item]) -> LocalCities:
 def expected(items: Iterable[Item], point: int) -> City | int | str | None:
     """The city of the narrowest range around a point; of equal ones the last."""
     best: tuple[int, City | int | str] | None = None
-    found = [item for item in items if isinstance(item, Range)]
+    found = [item for item in items if isinstance(item, IpRange)]
     for item in sorted(found, key=lambda item: item.first):
         width = item.last - item.first
         if item.first <= point <= item.last and (best is None or width <= best[0]):
@@ -47,9 +47,9 @@ def expected(items: Iterable[Item], point: int) -> City | int | str | None:
     return None if best is None else best[1]
 
 
-def some_ranges(random: Random, count: int) -> list[Range]:
+def some_ranges(random: Random, count: int) -> list[IpRange]:
     """Ranges of all sizes, of IPv4 and IPv6, that overlap, adjoin and meet at borders."""
-    made: list[Range] = []
+    made: list[IpRange] = []
     for _ in range(count):
         kind = random.randrange(6)
         if kind == 0 and made:  # adjoining another
@@ -69,11 +69,11 @@ def some_ranges(random: Random, count: int) -> list[Range]:
         width = most if random.random() < 0.5 else random.randint(1, most)
         low, high = (0, IPV4 - 1) if first < IPV4 else (IPV6, 2 * IPV6 - 1)
         first = max(first, low)
-        made.append(Range(first, min(first + width - 1, high), city(random.randrange(5))))
+        made.append(IpRange(first, min(first + width - 1, high), city(random.randrange(5))))
     return made
 
 
-def telling_points(items: Sequence[Range], random: Random) -> Iterator[int]:
+def telling_points(items: Sequence[IpRange], random: Random) -> Iterator[int]:
     """Points at and around the ends of ranges, and within them."""
     for item in items:
         around = (item.first, item.last, random.randint(item.first, item.last))

@@ -24,9 +24,9 @@ from shardkit.geo.blocks import (
     search,
 )
 from shardkit.geo.generations import Generation
-from shardkit.geo.import_ranges import Intake
-from shardkit.geo.local_copy import LocalCities, Tables
-from shardkit.geo.models import City, Range
+from shardkit.geo.import_ranges import ImportInput
+from shardkit.geo.local_copy import LocalCities, RangeTables
+from shardkit.geo.models import City, IpRange
 
 Stored = dict[tuple[int, int, int], bytes]
 
@@ -62,14 +62,14 @@ def test_every_address_is_in_the_narrowest_of_its_ranges(
 ) -> None:
     random = Random(seed)
     items = some_ranges(random, count)
-    intake = Intake(items, in_memory)
+    intake = ImportInput(items, in_memory)
     numbers: list[City] = [place for _, place in intake.cities()]
     ranges = list(intake.ranges())
     intake.close()
     assert intake.read == count
     assert all(a[1] < b[0] for a, b in pairwise(ranges))
     store = stored(ranges)
-    tables = Tables()
+    tables = RangeTables()
     for (level, bucket, _), content in store.items():
         tables.add(level, bucket, content)
     local = LocalCities(Generation(1, 0, len(numbers), 0, (), 0), tables, numbers)
@@ -82,8 +82,8 @@ def test_every_address_is_in_the_narrowest_of_its_ranges(
 
 
 def test_a_block_is_as_the_module_shows_it() -> None:
-    intake = Intake(
-        [Range.of("192.168.0.0/24", city=city(7)), Range.of("192.168.1.0/25", city=city(9))]
+    intake = ImportInput(
+        [IpRange.of("192.168.0.0/24", city=city(7)), IpRange.of("192.168.1.0/25", city=city(9))]
     )
     assert [number for number, _ in intake.cities()] == [0, 1]
     [block] = blocks([(first, last, 7 + 2 * n) for first, last, n in intake.ranges()])

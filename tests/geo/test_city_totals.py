@@ -13,8 +13,8 @@ from shardkit import ShardKit
 from shardkit.errors import InvalidArgumentError
 from shardkit.geo.addresses import written
 from shardkit.geo.local_copy import LocalCities
-from shardkit.geo.log_tally import Tally
-from shardkit.geo.models import City, Range
+from shardkit.geo.log_tally import LogTally
+from shardkit.geo.models import City, IpRange
 
 DAY = "2015-05-17"
 KOLN = City("Köln", "North Rhine-Westphalia", "Germany")
@@ -31,8 +31,8 @@ def totals(request: pytest.FixtureRequest, face: Face) -> Any:
     return face.kit.city_totals(component=request.param)
 
 
-def counted(copy: LocalCities, *lines: str | bytes) -> Tally:
-    tally = Tally(copy)
+def counted(copy: LocalCities, *lines: str | bytes) -> LogTally:
+    tally = LogTally(copy)
     tally.lines(lines)  # type: ignore[arg-type]  # both at once
     return tally
 
@@ -109,7 +109,7 @@ def test_many_totals_are_added_in_portions(face: Face, kit: ShardKit, totals: An
     count = 2500
     ip = face.kit.ip_to_city(component="one")
     items = [
-        Range(n << 8, (n << 8) + 9, City(f"City {n}", f"R{n % 50}", "X")) for n in range(count)
+        IpRange(n << 8, (n << 8) + 9, City(f"City {n}", f"R{n % 50}", "X")) for n in range(count)
     ]
     face.run(ip.import_from(items))
     tally = counted(face.run(ip.local()), *(f"{written(n << 8)} {DAY} 1 1" for n in range(count)))
@@ -146,4 +146,4 @@ def test_bad_arguments_are_refused(
     face: Face, copy: LocalCities, totals: Any, call: Any, why: str
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=why):
-        face.run(call(totals, Tally(copy)))
+        face.run(call(totals, LogTally(copy)))

@@ -12,7 +12,7 @@ from geo_helpers import BONN, OSLO, expected, local_copy, ranges, some_ranges, t
 import shardkit
 from shardkit import ShardKit, ShardMap
 from shardkit.geo.addresses import written
-from shardkit.geo.log_tally import Tally
+from shardkit.geo.log_tally import LogTally
 from shardkit.geo.models import City
 from shardkit.local import LocalCluster
 
@@ -39,7 +39,7 @@ def test_data_is_imported_switched_found_and_deleted(on_cluster: ShardKit) -> No
 
 
 def test_totals_are_added_once(on_cluster: ShardKit) -> None:
-    tally = Tally(local_copy(ranges(("1.0.0.0/24", BONN), ("1.0.1.0/24", OSLO))))
+    tally = LogTally(local_copy(ranges(("1.0.0.0/24", BONN), ("1.0.1.0/24", OSLO))))
     tally.lines(["1.0.0.1 2015-05-17 1 1", "1.0.1.1 2015-05-17 1 1", "1.0.1.1 2015-05-18 1 1"])
     totals = on_cluster.city_totals()
     assert [totals.add(file, tally) for file in ("a", "a", "b")] == [True, False, True]

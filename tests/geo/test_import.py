@@ -20,7 +20,7 @@ from shardkit import ShardKit, ShardMap
 from shardkit.errors import InvalidArgumentError, ShardErrors, StructureError
 from shardkit.geo import block_store
 from shardkit.geo.ip_to_city import LEAST_GRACE, IpToCity
-from shardkit.geo.models import City, Item, Range
+from shardkit.geo.models import City, IpRange, Item
 from shardkit.geo.redis_in_action import redis_in_action
 from shardkit.local import LocalServers
 from shardkit.structures.base.server_clock import ServerClock
@@ -88,7 +88,7 @@ def test_a_reader_that_fails_leaves_the_old_data(face: Face, kit: ShardKit, comp
     [
         ([], "no range could be read, 0 lines"),
         ([City("Bonn", "", "", 7)], "no range could be read"),
-        ([Range.of("1.0.0.0/24", city=7)], "1 lines were skipped .line 0: no city has the id 7"),
+        ([IpRange.of("1.0.0.0/24", city=7)], "1 lines were skipped .line 0: no city has the id 7"),
     ],
 )
 def test_an_import_without_ranges_is_refused(
@@ -162,7 +162,7 @@ def test_a_generations_number_does_not_come_again_when_the_entry_lost_its_data(
 def test_blocks_are_written_in_portions(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(block_store, "BLOCKS_AT_ONCE", 7)
     ip = face.kit.ip_to_city(component="many")
-    items = [Range(n << 16, (n << 16) + 9, (BONN, OSLO)[n % 2]) for n in range(30)]
+    items = [IpRange(n << 16, (n << 16) + 9, (BONN, OSLO)[n % 2]) for n in range(30)]
     seen: list[tuple[str, int]] = []
     done = face.run(ip.import_from(items, progress=lambda *what: seen.append(what)))
     assert done.blocks == 30
@@ -183,7 +183,7 @@ def test_readers_during_switches_see_one_complete_generation(shard_map: ShardMap
         place = City(f"City {turn}", "", "")
         networks = [f"{n}.0.0.0/24" for n in range(count)]
         networks += [f"2001:{n:x}::/32" for n in range(count)]
-        return [Range.of(network, city=place) for network in networks]
+        return [IpRange.of(network, city=place) for network in networks]
 
     problems: list[object] = []
     ready, done = threading.Event(), threading.Event()
@@ -233,7 +233,7 @@ MAP = """
 components:
   geo: {entry: {port: 7001}, shards: [{port: 7002}, {port: 7003}]}
 """
-SPREAD = [Range(n << 16, (n << 16) + 9, LIMA) for n in range(60)]
+SPREAD = [IpRange(n << 16, (n << 16) + 9, LIMA) for n in range(60)]
 
 
 @pytest.fixture(scope="module")

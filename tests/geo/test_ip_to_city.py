@@ -16,7 +16,7 @@ from shardkit import ShardKit
 from shardkit.errors import InvalidArgumentError, StructureError
 from shardkit.geo.addresses import written
 from shardkit.geo.blocks import ENTRIES_A_PAGE
-from shardkit.geo.models import City, Item, Range, Skipped
+from shardkit.geo.models import City, IpRange, Item, SkippedLine
 from shardkit.geo.view_cache import CITIES_KEPT
 
 COMPONENTS = ["one", "many", "both"]
@@ -110,7 +110,7 @@ def test_before_anything_is_imported_looking_up_says_so(face: Face, ip: Any) -> 
 
 
 def test_a_crowded_bucket_is_found_in_pages(face: Face, kit: ShardKit) -> None:
-    items = [Range(n, n, (BONN, OSLO, LIMA)[n % 3]) for n in range(2 * ENTRIES_A_PAGE + 9)]
+    items = [IpRange(n, n, (BONN, OSLO, LIMA)[n % 3]) for n in range(2 * ENTRIES_A_PAGE + 9)]
     ip = face.kit.ip_to_city(component="few")
     done = face.run(ip.import_from(items))
     assert done.blocks == 4
@@ -129,7 +129,7 @@ def test_a_crowded_bucket_is_found_in_pages(face: Face, kit: ShardKit) -> None:
 
 def test_more_cities_than_a_process_keeps_are_found(face: Face) -> None:
     count = CITIES_KEPT + 500
-    items = [Range(n << 8, (n << 8) + 9, City(f"C{n}", "", "")) for n in range(count)]
+    items = [IpRange(n << 8, (n << 8) + 9, City(f"C{n}", "", "")) for n in range(count)]
     ip = face.kit.ip_to_city(component="many")
     face.run(ip.import_from(items))
     asked = [written(n << 8) for n in range(count)]
@@ -143,9 +143,9 @@ def test_cities_may_come_first_and_be_named_by_their_ids(face: Face, ip: Any) ->
         City("Bonn", "NW", "DE", 7),
         City("Bonn again", "NW", "DE", 7),
         City("nowhere", "", ""),
-        Range.of("1.0.0.0/24", city=7),
-        Range.of("1.0.1.0/24", city=8)._replace(line=12, source="blocks.csv"),
-        Skipped(13, "is garbage", "blocks.csv"),
+        IpRange.of("1.0.0.0/24", city=7),
+        IpRange.of("1.0.1.0/24", city=8)._replace(line=12, source="blocks.csv"),
+        SkippedLine(13, "is garbage", "blocks.csv"),
     ]
     done = face.run(ip.import_from(items))
     assert (done.ranges, done.cities, done.skipped) == (1, 1, 3)
@@ -171,7 +171,7 @@ def test_a_city_that_was_lost_is_none_and_no_crash(face: Face, kit: ShardKit) ->
 
 def test_any_text_is_a_name(face: Face, ip: Any) -> None:
     place = City('Sant Julià de Lòria "x"', "北京", "", "an id")
-    face.run(ip.import_from([Range.of("1.0.0.0/24", city=place)]))
+    face.run(ip.import_from([IpRange.of("1.0.0.0/24", city=place)]))
     assert face.run(ip.find("1.0.0.1")) == place
 
 

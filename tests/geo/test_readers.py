@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.geo.models import City, Item, Range, Skipped
+from shardkit.geo.models import City, IpRange, Item, SkippedLine
 from shardkit.geo.readers import csv_cities, csv_ranges, geolite2, geolite_legacy, jsonl, mmdb
 
 BONN = City("Bonn", "NW", "DE", 7)
@@ -24,10 +24,10 @@ def split(items: Iterable[Item]) -> tuple[list[Any], list[str]]:
     used: list[Any] = []
     skipped = []
     for item in items:
-        if isinstance(item, Skipped):
+        if isinstance(item, SkippedLine):
             skipped.append(f"{item.line}: {item.reason}")
         else:
-            used.append(item._replace(line=0, source="") if isinstance(item, Range) else item)
+            used.append(item._replace(line=0, source="") if isinstance(item, IpRange) else item)
     return used, skipped
 
 
@@ -35,7 +35,7 @@ def test_columns_are_found_by_number_or_by_name() -> None:
     lines = ["id,from,to", "7,1.0.0.0,1.0.0.255"]
     by_number = split(csv_ranges(lines, first=1, last=2, id=0))
     by_name = split(csv_ranges(lines, first="from", last="to", id="id"))
-    assert by_number[0] == by_name[0] == [Range.of("1.0.0.0", "1.0.0.255", city=7)]
+    assert by_number[0] == by_name[0] == [IpRange.of("1.0.0.0", "1.0.0.255", city=7)]
     assert by_number[1] == ["1: 'from' is not an IP address"]
     assert by_name[1] == ["1: is the heading"]
 
@@ -45,7 +45,7 @@ def test_columns_are_found_by_number_or_by_name() -> None:
 )
 def test_starts_are_dotted_integers_or_networks(first: str, last: str) -> None:
     assert split(csv_ranges([f"{first},{last},7"], id=2)) == (
-        [Range.of("1.0.0.0/24", city=7)],
+        [IpRange.of("1.0.0.0/24", city=7)],
         [],
     )
 
@@ -54,9 +54,9 @@ def test_names_may_stand_in_the_line_of_the_range() -> None:
     lines = ['1.0.0.0,1.0.0.255,DE,"Bonn, am Rhein",NW,7']
     names: dict[str, Any] = {"country": 2, "city": 3, "region": 4}
     place = City("Bonn, am Rhein", "NW", "DE")
-    assert split(csv_ranges(lines, **names))[0] == [Range.of("1.0.0.0/24", city=place)]
+    assert split(csv_ranges(lines, **names))[0] == [IpRange.of("1.0.0.0/24", city=place)]
     with_id = split(csv_ranges(lines, **names, id=5))[0]
-    assert with_id == [Range.of("1.0.0.0/24", city=place._replace(id=7))]
+    assert with_id == [IpRange.of("1.0.0.0/24", city=place._replace(id=7))]
     assert split(csv_ranges(["1.0.0.0,1.0.0.255,,,,"], **names))[1] == [
         "1: names no city, region or country"
     ]
@@ -87,7 +87,7 @@ def test_a_file_may_be_given_in_any_form_with_a_byte_order_mark(form: str, tmp_p
     data = "\ufefffirst,last,city\r\n1.0.0.0,1.0.0.255,Köln\r\n".encode()
     file = FORMS[form](data, tmp_path / "ranges.csv")
     used, skipped = split(csv_ranges(file, first="first", last="last", city="city"))
-    assert used == [Range.of("1.0.0.0/24", city=City("Köln", "", ""))]
+    assert used == [IpRange.of("1.0.0.0/24", city=City("Köln", "", ""))]
     assert skipped == ["1: is the heading"]
 
 
@@ -110,7 +110,7 @@ def test_garbage_is_skipped_line_by_line_with_the_reason() -> None:
     ]
     used, skipped = split(csv_ranges(lines, last=None, id=1))
     networks = ("1.0.0.0/24", "1.0.6.0/24", "1.0.7.0/24", "1.0.8.0/24")
-    assert used == [Range.of(network, city=7) for network in networks]
+    assert used == [IpRange.of(network, city=7) for network in networks]
     assert skipped == [
         "4: is not encoded as it should be",
         "5: has 1 columns, not 2",
@@ -165,9 +165,9 @@ def test_geolite2_as_it_is_published() -> None:
     assert used == [
         City("Bonn", "North Rhine-Westphalia", "Germany", 2946447),
         City("", "", "United States", 6252001),
-        Range.of("1.0.0.0/24", city=2946447),
-        Range.of("1.0.1.0/25", city=6252001),
-        Range.of("2001:db8::/33", city=2946447),
+        IpRange.of("1.0.0.0/24", city=2946447),
+        IpRange.of("1.0.1.0/25", city=6252001),
+        IpRange.of("2001:db8::/33", city=2946447),
     ]
     assert skipped == [
         "1: is the heading",
@@ -189,7 +189,7 @@ def test_the_legacy_pair_as_it_was_published() -> None:
         b'"16777216","16777471","12"\n',
     ]
     used, skipped = split(geolite_legacy(blocks, locations))
-    assert used == [City("Köln", "07", "DE", 12), Range.of("1.0.0.0/24", city=12)]
+    assert used == [City("Köln", "07", "DE", 12), IpRange.of("1.0.0.0/24", city=12)]
     assert len(skipped) == 4
 
 
@@ -203,16 +203,16 @@ def test_objects_a_line() -> None:
     ]
     assert split(jsonl(lines)) == (
         [
-            Range.of("1.0.0.0/24", city=BONN),
+            IpRange.of("1.0.0.0/24", city=BONN),
             BONN,
-            Range.of("1.0.1.0", "1.0.1.9", city=7),
-            Range.of("16777728", "16777729", city=7),
+            IpRange.of("1.0.1.0", "1.0.1.9", city=7),
+            IpRange.of("16777728", "16777729", city=7),
         ],
         [],
     )
     renamed = ['{"cidr": "1.0.0.0/24", "town": "Bonn"}']
     assert split(jsonl(renamed, names={"network": "cidr", "city": "town"}))[0] == [
-        Range.of("1.0.0.0/24", city=City("Bonn", "", ""))
+        IpRange.of("1.0.0.0/24", city=City("Bonn", "", ""))
     ]
 
 
@@ -274,7 +274,7 @@ def database(tmp_path: Path) -> Path:
 def test_a_maxmind_database_in_a_language(database: Path, language: str, named: str) -> None:
     used, skipped = split(mmdb(database, language=language))
     places = {
-        text: next(r.city for r in used if r.first == Range.of(text, city=0).first)
+        text: next(r.city for r in used if r.first == IpRange.of(text, city=0).first)
         for text in ("1.0.0.0/24", "1.0.2.0/23", "1.0.5.0/24", "2001:db8::/33")
     }
     country = "Deutschland" if language == "de" else "Germany"
@@ -304,5 +304,5 @@ def test_without_maxminddb_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -
 
 def test_readers_can_be_chained() -> None:
     items = chain(csv_cities(["7,Bonn"], city=1), csv_ranges(["1.0.0.0/24,7"], last=None, id=1))
-    assert [type(item) for item in items] == [City, Range]
-    assert Range.of(str(ip_network("1.0.0.0/24")), city=7).last == 0x010000FF
+    assert [type(item) for item in items] == [City, IpRange]
+    assert IpRange.of(str(ip_network("1.0.0.0/24")), city=7).last == 0x010000FF

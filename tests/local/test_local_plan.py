@@ -6,11 +6,11 @@ import pytest
 
 from shardkit.config.shard_map import ShardMap
 from shardkit.errors import ConfigError, LocalServerError
-from shardkit.local.server_plan import Plan
+from shardkit.local.server_plan import ServerPlan
 
 
-def plan(components: str, environ: dict[str, str] | None = None, top: str = "") -> Plan:
-    return Plan(parse(components, top), environ or {})
+def plan(components: str, environ: dict[str, str] | None = None, top: str = "") -> ServerPlan:
+    return ServerPlan(parse(components, top), environ or {})
 
 
 def parse(components: str, top: str = "") -> ShardMap:
@@ -74,7 +74,7 @@ def test_different_passwords_for_one_user_are_an_error_that_shows_neither() -> N
 def test_a_secret_is_taken_from_the_environment_or_made_up() -> None:
     text = "  a: {entry: {host: a, password: '${A}'}}\n  b: {entry: {host: b, password: '${B}'}}"
     shard_map = parse(text)
-    planned = Plan(shard_map, {"A": "known"})
+    planned = ServerPlan(shard_map, {"A": "known"})
     assert planned.servers["a", 6379].users.passwords == {"default": "known"}
     assert planned.servers["b", 6379].users.passwords == {"default": "local-B"}
     moved = planned.moved(shard_map, {("a", 6379): 7001, ("b", 6379): 7002})
@@ -84,7 +84,7 @@ def test_a_secret_is_taken_from_the_environment_or_made_up() -> None:
 
 def test_a_url_may_refer_to_the_environment() -> None:
     shard_map = parse("  a: {entry: {url: 'rediss://app:${A}@${HOST}/3?socket_timeout=2'}}")
-    planned = Plan(shard_map, {"A": "p@ss"})
+    planned = ServerPlan(shard_map, {"A": "p@ss"})
     [(address, server)] = planned.servers.items()
     assert server.users.passwords == {"app": "p@ss"}
     moved = planned.moved(shard_map, {address: 7001})
@@ -111,7 +111,7 @@ def test_moved_entries_lose_their_place_and_tls_and_keep_the_rest() -> None:
         "  d: {shards: [{host: a, replicas: [{host: b, ssl: true}]}], placement: slot}\n"
         "  e: {entry: {sentinel: {service: main, sentinels: [[s, 1], [t, 2]]}, db: 4}}"
     )
-    planned = Plan(shard_map, {})
+    planned = ServerPlan(shard_map, {})
     ports = {
         ("a", 6379): 1001,
         ("unix:/run/b.sock", 0): 1002,

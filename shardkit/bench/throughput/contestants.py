@@ -20,7 +20,7 @@ from shardkit.bench.throughput.works import Commands
 from shardkit.operations.commands import Coalesced, Columns, Command
 
 
-class Ours:
+class OurClient:
     """A kit's blocking link."""
 
     def __init__(self, kit: ShardKit, component: str) -> None:
@@ -53,7 +53,7 @@ class Ours:
         return self._send([Command(component, args[1], args) for args in commands])
 
 
-class OursAwaited:
+class OurAsyncClient:
     """An async kit's awaiting link."""
 
     def __init__(self, kit: AsyncShardKit, component: str) -> None:
@@ -79,7 +79,7 @@ class OursAwaited:
         return await self._send([Command(component, args[1], args) for args in commands])
 
 
-class RedisPy:
+class RedisPyClient:
     """redis-py: a client for each shard; batches by a pipeline each, one after another or not."""
 
     def __init__(self, addresses: Sequence[Address]) -> None:
@@ -119,7 +119,7 @@ class RedisPy:
             client.close()
 
 
-class RedisPyAwaited:
+class RedisPyAsyncClient:
     """redis.asyncio: a client for each shard, a pipeline each for batches."""
 
     def __init__(self, addresses: Sequence[Address]) -> None:

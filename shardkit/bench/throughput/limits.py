@@ -87,7 +87,7 @@ class RawSockets:
             sock.close()
 
 
-class _Wire(asyncio.BufferedProtocol):
+class _SocketProtocol(asyncio.BufferedProtocol):
     """A connection whose replies go to futures: one for each reply, or one for many."""
 
     def __init__(self) -> None:
@@ -138,19 +138,19 @@ class _Wire(asyncio.BufferedProtocol):
         self.data.clear()
 
 
-class RawWires:
+class RawAsyncSockets:
     """An asyncio transport for each shard, whose protocol parses and nothing more."""
 
-    def __init__(self, wires: list[_Wire]) -> None:
+    def __init__(self, wires: list[_SocketProtocol]) -> None:
         self.wires = wires
 
     @classmethod
-    async def open(cls, addresses: Iterable[Address]) -> RawWires:
+    async def open(cls, addresses: Iterable[Address]) -> RawAsyncSockets:
         """Connect."""
         loop = asyncio.get_running_loop()
         wires = []
         for address in addresses:
-            _, wire = await loop.create_connection(_Wire, sock=_not_blocking(address))
+            _, wire = await loop.create_connection(_SocketProtocol, sock=_not_blocking(address))
             wires.append(wire)
         return cls(wires)
 

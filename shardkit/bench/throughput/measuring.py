@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import shardkit
-from shardkit.bench.throughput.contestants import Ours, RedisPy
+from shardkit.bench.throughput.contestants import OurClient, RedisPyClient
 from shardkit.bench.throughput.limits import Address, RawSockets
 from shardkit.bench.throughput.rounds import LIMIT, ratios
 from shardkit.bench.throughput.works import WORKS, Commands, columns_of, sets
@@ -29,7 +29,7 @@ _FILLED_AT_ONCE: Final = 1_000
 
 
 @dataclass(frozen=True)
-class Measured:
+class BatchTimes:
     """One kind of work in batches of one size.
 
     Attributes:
@@ -46,7 +46,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Stage:
+class Comparison:
     """Servers, and who takes turns on them.
 
     Attributes:
@@ -56,9 +56,9 @@ class Stage:
     software: str
     kit: ShardKit
     limit: RawSockets
-    redis_py: RedisPy
+    redis_py: RedisPyClient
 
-    def measure(self, work: str, size: int, repeats: int = REPEATS) -> Measured:
+    def measure(self, work: str, size: int, repeats: int = REPEATS) -> BatchTimes:
         """Measure one kind of work in batches of one size."""
         commands = WORKS[work](size)
         written = sets(size)
@@ -66,10 +66,10 @@ class Stage:
             self.limit.batch(written[start : start + _FILLED_AT_ONCE])
         found = ratios(self._contestants(work, commands), repeats, least=0.02)
         limit = found.pop("limit, us")
-        return Measured(work, size, limit, found)
+        return BatchTimes(work, size, limit, found)
 
     def _contestants(self, work: str, commands: Commands) -> dict[str, Callable[[], object]]:
-        ours, theirs, limit = Ours(self.kit, COMPONENT), self.redis_py, self.limit
+        ours, theirs, limit = OurClient(self.kit, COMPONENT), self.redis_py, self.limit
         if len(commands) == 1:
             [args] = commands
             return {
@@ -92,7 +92,7 @@ class Stage:
 
 
 @contextmanager
-def stage(shards: int = SERVERS, binary: str | None = None) -> Iterator[Stage]:
+def comparison(shards: int = SERVERS, binary: str | None = None) -> Iterator[Comparison]:
     """Start servers and connect everybody to them.
 
     Args:
@@ -110,12 +110,12 @@ def stage(shards: int = SERVERS, binary: str | None = None) -> Iterator[Stage]:
     with LocalServers(shard_map, ports="free", config=config, binary=binary) as running:
         fields = [e.resolved("") for e in running.shard_map.components[COMPONENT].shards]
         addresses: list[Address] = [("127.0.0.1", f["port"], f.get("db", 0)) for f in fields]
-        limit, theirs = RawSockets(addresses), RedisPy(addresses)
+        limit, theirs = RawSockets(addresses), RedisPyClient(addresses)
         try:
             info = theirs.clients[0].info("server")
             name = "valkey" if "valkey_version" in info else "redis"
             with shardkit.connect(running.shard_map) as kit:
-                yield Stage(f"{name} {info[f'{name}_version']}", kit, limit, theirs)
+                yield Comparison(f"{name} {info[f'{name}_version']}", kit, limit, theirs)
         finally:
             limit.close()
             theirs.close()
@@ -128,10 +128,10 @@ def run(
     repeats: int,
     binary: str | None,
     tell: Callable[[str, int, int], object],
-) -> tuple[str, list[Measured]]:
+) -> tuple[str, list[BatchTimes]]:
     """Measure kinds of work in batches of several sizes; return the servers' software, and that."""
     found = []
-    with stage(shards, binary) as here:
+    with comparison(shards, binary) as here:
         for n, (work, size) in enumerate((work, size) for work in works for size in sizes):
             tell(f"{work}, {size:,} at once", n, len(works) * len(sizes))
             found.append(here.measure(work, size, repeats))

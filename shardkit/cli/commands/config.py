@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from shardkit.cli.commands.config_diff import compare, document, holds_data, show
-from shardkit.cli.commands.config_findings import Finding, examine
+from shardkit.cli.commands.config_findings import FileProblem, examine
 from shardkit.cli.options import (
     common_options,
     components,
@@ -28,9 +28,9 @@ from shardkit.cli.output import (
     DOUBTFUL,
     FAINT,
     GOOD,
-    Grid,
     Output,
     Styled,
+    Table,
     number,
     wordy,
     write_private,
@@ -121,14 +121,14 @@ def validate(maps: Sequence[Path], strict: bool, as_json: bool) -> int:
     return int(failed)
 
 
-def _problems(output: Output, findings: Sequence[Finding]) -> Grid:
+def _problems(output: Output, findings: Sequence[FileProblem]) -> Table:
     if not output.interactive or output.width >= _WIDE:
-        grid = Grid.of("place", wordy("field"), wordy("value"), wordy("problem"), wordy("remedy"))
+        grid = Table.of("place", wordy("field"), wordy("value"), wordy("problem"), wordy("remedy"))
         for finding in findings:
             problem = Styled(_problem(finding), DOUBTFUL if finding.warning else BAD)
             grid.row(finding.place, finding.field, finding.value, problem, finding.remedy)
         return grid
-    grid = Grid.of(wordy("place"), wordy("field and value"), wordy("problem and remedy"))
+    grid = Table.of(wordy("place"), wordy("field and value"), wordy("problem and remedy"))
     for finding in findings:
         field = finding.field.removeprefix("components.")
         field = "\n".join(filter(None, [field, finding.value]))
@@ -136,7 +136,7 @@ def _problems(output: Output, findings: Sequence[Finding]) -> Grid:
     return grid
 
 
-def _problem(finding: Finding) -> str:
+def _problem(finding: FileProblem) -> str:
     return f"warning: {finding.problem}" if finding.warning else finding.problem
 
 
@@ -376,8 +376,8 @@ def _described(component: Component) -> dict[str, Any]:
     }
 
 
-def _overview(found: Mapping[str, Component]) -> Grid:
-    grid = Grid.of(
+def _overview(found: Mapping[str, Component]) -> Table:
+    grid = Table.of(
         "component",
         number("shards"),
         "placement",
@@ -397,8 +397,8 @@ def _overview(found: Mapping[str, Component]) -> Grid:
     return grid.without_empty()
 
 
-def _entries(found: Mapping[str, Component]) -> Grid:
-    grid = Grid.of("entry", wordy("server"), wordy("settings"))
+def _entries(found: Mapping[str, Component]) -> Table:
+    grid = Table.of("entry", wordy("server"), wordy("settings"))
     for name, component in found.items():
         shards = [Shard(name)] if component.entry is not None else []
         for shard in shards + (component.all_shards() if component.shards else []):

@@ -19,7 +19,7 @@ from typing import Any
 import redis
 from redis.exceptions import ConnectionError  # noqa: A004 - redis-py's own
 
-from shardkit.cli.output import BAD, DOUBTFUL, FAINT, GOOD, Cell, Grid, Output, Styled, wordy
+from shardkit.cli.output import BAD, DOUBTFUL, FAINT, GOOD, Cell, Output, Styled, Table, wordy
 from shardkit.cli.server_queries import ServerErrors, ask_all, client_of
 from shardkit.cli.text import percent, reason, server_of, shard_list
 from shardkit.config.changes import Change, FieldChange, diff, sample_keys
@@ -192,7 +192,7 @@ def show(output: Output, server: str, difference: Difference) -> None:
     """Write what a push to a config server would change."""
     output.line(f"config server {server}")
     output.line()
-    grid = Grid.of("component", "change", "shards", "placement", wordy("keys that move"))
+    grid = Table.of("component", "change", "shards", "placement", wordy("keys that move"))
     for change in difference.changes:
         grid.row(
             change.component,
@@ -204,7 +204,7 @@ def show(output: Output, server: str, difference: Difference) -> None:
     for name in difference.left:
         grid.row(name, Styled("not in the map: stays", FAINT), None, None, None)
     output.table(grid.without_empty())
-    entries = Grid.of(wordy("entry"), "what", wordy("now"), wordy("then"))
+    entries = Table.of(wordy("entry"), "what", wordy("now"), wordy("then"))
     for change in difference.changes:
         for row in _entry_rows(change.fields):
             entries.row(*row)

@@ -16,7 +16,7 @@ from shardkit.errors import ConfigError, InvalidEntryError
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class FileProblem:
     """One problem, or warning, of a file.
 
     Attributes:
@@ -43,7 +43,7 @@ class Finding:
         return f"{self.file}:{self.line}" if self.line else self.file
 
 
-def examine(path: Path) -> tuple[ShardMap | None, list[Finding]]:
+def examine(path: Path) -> tuple[ShardMap | None, list[FileProblem]]:
     """Return a file's shard map, if it is one, and everything that is to be said of it."""
     file = str(path)
     try:
@@ -54,11 +54,11 @@ def examine(path: Path) -> tuple[ShardMap | None, list[Finding]]:
         problem = error.message.removeprefix(f"{file}: ")
         line = re.search(r" in line (\d+)", problem)
         number = int(line[1]) if line else 0
-        return None, [Finding(file, number, "", "", problem, error.remedy)]
+        return None, [FileProblem(file, number, "", "", problem, error.remedy)]
     return shard_map, list(_found(path, shard_map.warnings))
 
 
-def _found(path: Path, problems: tuple[Problem, ...]) -> Iterator[Finding]:
+def _found(path: Path, problems: tuple[Problem, ...]) -> Iterator[FileProblem]:
     if not problems:
         return
     text = load_yaml(path.read_text(encoding="utf-8"), str(path))
@@ -66,7 +66,7 @@ def _found(path: Path, problems: tuple[Problem, ...]) -> Iterator[Finding]:
         field = problem.where.removeprefix(str(path)).lstrip(":0123456789 ")
         field = ".".join(filter(None, [field, problem.field]))
         line = problem.line or line_of(text, field)
-        yield Finding(
+        yield FileProblem(
             str(path),
             line,
             field,

@@ -14,17 +14,17 @@ from shardkit.cli.output import (
     FAINT,
     GOOD,
     Cell,
-    Grid,
     Output,
     Styled,
+    Table,
     number,
     wordy,
 )
 from shardkit.cli.progress import progress
 from shardkit.cli.server_queries import ServerErrors
 from shardkit.cli.text import counted, reason, size
-from shardkit.doctor.diagnosis import Diagnosis, Finding, Report, diagnose, prescribe
-from shardkit.doctor.fixes import Made, keep, mend
+from shardkit.doctor.diagnosis import Diagnosis, Finding, GroupReport, diagnose, prescribe
+from shardkit.doctor.fixes import AppliedChange, keep, mend
 from shardkit.doctor.scan import SAMPLE, examine
 from shardkit.errors import ConfigError, ShardKitError
 
@@ -87,7 +87,7 @@ def doctor(
                 return diagnose(examine(topology.kit, found, limit, repack=anew, progress=tell))
 
         before = after = look(anew=repack and not fix)
-        made: list[Made] = []
+        made: list[AppliedChange] = []
         kept: dict[str, Exception | None] = {}
         if fix:
             made = mend(prescribe(before))
@@ -110,7 +110,7 @@ def _show(
     now: Diagnosis,
     before: Diagnosis,
     broken: dict[str, ConfigError],
-    made: Sequence[Made],
+    made: Sequence[AppliedChange],
     kept: dict[str, Exception | None],
     *,
     fix: bool,
@@ -137,8 +137,8 @@ def _show(
     output.line(*_summary(now))
 
 
-def _structures(now: Diagnosis) -> Grid:
-    grid = Grid.of(
+def _structures(now: Diagnosis) -> Table:
+    grid = Table.of(
         "structure",
         "kind",
         number("parts"),
@@ -163,8 +163,8 @@ def _structures(now: Diagnosis) -> Grid:
     return grid
 
 
-def _others(now: Diagnosis) -> Grid:
-    grid = Grid.of(
+def _others(now: Diagnosis) -> Table:
+    grid = Table.of(
         "other keys",
         "type",
         "encoding",
@@ -188,7 +188,7 @@ def _about(now: Diagnosis) -> Any:
     return lambda value, written=lambda n: f"{n:,}": f"{mark}{written(round(value))}"
 
 
-def _share(report: Report) -> Cell:
+def _share(report: GroupReport) -> Cell:
     share = report.compact
     if share is None:
         return None
@@ -196,8 +196,8 @@ def _share(report: Report) -> Cell:
     return Styled(text, GOOD if share == 1 else BAD if share == 0 else DOUBTFUL)
 
 
-def _findings(now: Diagnosis) -> Grid:
-    grid = Grid.of("where", number("keys"), wordy("not compact because"), wordy("remedy"))
+def _findings(now: Diagnosis) -> Table:
+    grid = Table.of("where", number("keys"), wordy("not compact because"), wordy("remedy"))
     about = _about(now)
     for finding in now.findings:
         grid.row(
@@ -217,8 +217,8 @@ def _where(finding: Finding) -> str:
     )
 
 
-def _changes(made: Sequence[Made]) -> Grid:
-    grid = Grid.of("server", "setting", number("before"), number("after"), wordy("done"))
+def _changes(made: Sequence[AppliedChange]) -> Table:
+    grid = Table.of("server", "setting", number("before"), number("after"), wordy("done"))
     for each in made:
         done: Cell = Styled("yes", GOOD)
         if each.error is not None:
@@ -231,7 +231,7 @@ def _changes(made: Sequence[Made]) -> Grid:
 def _remarks(
     now: Diagnosis,
     before: Diagnosis,
-    made: Sequence[Made],
+    made: Sequence[AppliedChange],
     kept: dict[str, Exception | None],
     *,
     fix: bool,
@@ -284,7 +284,7 @@ def _reason(error: Exception) -> str:
 def _document(
     now: Diagnosis,
     broken: dict[str, ConfigError],
-    made: Sequence[Made],
+    made: Sequence[AppliedChange],
     kept: dict[str, Exception | None],
 ) -> dict[str, Any]:
     seen = now.examination
@@ -342,7 +342,7 @@ def _document(
     }
 
 
-def _figures(report: Report) -> dict[str, Any]:
+def _figures(report: GroupReport) -> dict[str, Any]:
     tally = report.tally
     return {
         "seen": tally.seen,

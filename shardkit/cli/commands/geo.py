@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from shardkit.cli.options import common_options, config_option, examples, opened
-from shardkit.cli.output import Grid, Output, wordy
+from shardkit.cli.output import Output, Table, wordy
 from shardkit.cli.progress import Tell, progress
 from shardkit.cli.text import counted
 from shardkit.geo.ip_to_city import GRACE, LEAST_GRACE, Imported
@@ -114,7 +114,7 @@ def import_(
     output = Output(as_json)
     layout = layout or _format_of(files[0], cities)
     with opened(where) as topology, progress("KB") as tell:
-        reading = _Reading([*files, *([cities] if cities else [])], tell)
+        reading = _FileProgress([*files, *([cities] if cities else [])], tell)
         items = _reader(layout, files, cities, reading, options)
         ip = topology.kit.ip_to_city(name, component=component)
         done = ip.import_from(items, grace=grace, progress=reading.written)
@@ -142,7 +142,7 @@ def _reader(
     layout: str,
     files: Sequence[Path],
     cities: Path | None,
-    reading: _Reading,
+    reading: _FileProgress,
     options: dict[str, Any],
 ) -> Iterator[Item]:
     """Return what reads the files; what cannot be is refused before anything is asked."""
@@ -182,7 +182,7 @@ def _reader(
     )
 
 
-class _Reading:
+class _FileProgress:
     """Reads files line by line, and shows how far that is.
 
     Args:
@@ -195,9 +195,9 @@ class _Reading:
         self._before = 0
         self._tell = tell
 
-    def lines(self, file: Path) -> _Lines:
+    def lines(self, file: Path) -> _TrackedLines:
         """Return the lines of a file, as bytes."""
-        return _Lines(file, self._read)
+        return _TrackedLines(file, self._read)
 
     def written(self, what: str, count: int) -> None:
         """Show what was written."""
@@ -213,7 +213,7 @@ class _Reading:
         self._tell(what, position // 1024, self._all // 1024)
 
 
-class _Lines:
+class _TrackedLines:
     """The lines of one file; `name` is what messages call it."""
 
     def __init__(self, file: Path, read: Callable[[Path, int, bool], None]) -> None:
@@ -277,7 +277,7 @@ def find(
             ]
         )
         return
-    grid = Grid.of("address", wordy("city"), wordy("region"), wordy("country"), "id")
+    grid = Table.of("address", wordy("city"), wordy("region"), wordy("country"), "id")
     for address, city in zip(addresses, found, strict=True):
         if city is None:
             grid.row(address, None, None, None, None)

@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from shardkit.cli.options import Opened, common_options, config_option, examples, opened
-from shardkit.cli.output import BAD, GOOD, Cell, Grid, Output, Styled, wordy
+from shardkit.cli.options import OpenTopology, common_options, config_option, examples, opened
+from shardkit.cli.output import BAD, GOOD, Cell, Output, Styled, Table, wordy
 from shardkit.cli.server_queries import ServerErrors, client_of
 from shardkit.cli.text import reason
 from shardkit.cli.why import Why, why
@@ -28,7 +28,7 @@ _MEMBERS: dict[str, type[Any]] = {"int": int, "str": str, "bytes": bytes}
 
 
 @dataclass(frozen=True)
-class _Found:
+class _LocatedKey:
     """Where one key lives."""
 
     key: bytes
@@ -125,10 +125,10 @@ def locate(
     return int(any(isinstance(each.there, ShardFailure) for each in found))
 
 
-def _find(component: Component, key: bytes, **more: Any) -> _Found:
+def _find(component: Component, key: bytes, **more: Any) -> _LocatedKey:
     reason_why = why(component, key)
     shard = Shard(component.name, reason_why.number)
-    return _Found(key, shard, _server(component, shard, reason_why), reason_why, **more)
+    return _LocatedKey(key, shard, _server(component, shard, reason_why), reason_why, **more)
 
 
 def _server(component: Component, shard: Shard, reason_why: Why) -> str:
@@ -148,7 +148,7 @@ def _server(component: Component, shard: Shard, reason_why: Why) -> str:
 
 
 def _set(
-    topology: Opened, component: Component, name: str, asked: dict[str, Any]
+    topology: OpenTopology, component: Component, name: str, asked: dict[str, Any]
 ) -> ShardedSet[Any, Any]:
     """Open a set with what it was made with; with what was asked for, if it is not there."""
     meta = f"{name}:meta"
@@ -189,8 +189,11 @@ def _set(
 
 
 def _members(
-    topology: Opened, component: Component, in_set: ShardedSet[Any, Any], members: Sequence[str]
-) -> list[_Found]:
+    topology: OpenTopology,
+    component: Component,
+    in_set: ShardedSet[Any, Any],
+    members: Sequence[str],
+) -> list[_LocatedKey]:
     keys = [in_set.key_of(_given(member)) for member in members]  # refuses what can be none
     sent = [os.fsencode(member) for member in members]
     if in_set.parameters["members"] == "int":
@@ -220,15 +223,15 @@ def _given(text: str) -> str | bytes:
 # ---- for people, and for programs
 
 
-def _show_keys(output: Output, found: Sequence[_Found]) -> None:
-    grid = Grid.of(wordy("key"), "shard", wordy("server"), wordy("why"))
+def _show_keys(output: Output, found: Sequence[_LocatedKey]) -> None:
+    grid = Table.of(wordy("key"), "shard", wordy("server"), wordy("why"))
     for each in found:
         grid.row(_text(each.key), str(each.shard), each.server, each.why.text)
     output.table(grid)
 
 
-def _show_members(output: Output, found: Sequence[_Found]) -> None:
-    grid = Grid.of(wordy("member"), "there", wordy("key"), "shard", wordy("server"), wordy("why"))
+def _show_members(output: Output, found: Sequence[_LocatedKey]) -> None:
+    grid = Table.of(wordy("member"), "there", wordy("key"), "shard", wordy("server"), wordy("why"))
     for each in found:
         grid.row(
             each.member, _there(each), _text(each.key), str(each.shard), each.server, each.why.text
@@ -236,7 +239,7 @@ def _show_members(output: Output, found: Sequence[_Found]) -> None:
     output.table(grid)
 
 
-def _there(found: _Found) -> Cell:
+def _there(found: _LocatedKey) -> Cell:
     if isinstance(found.there, ShardFailure):
         error = found.there.error
         return Styled(f"? {reason(error) if error else found.there}", BAD)
@@ -247,7 +250,7 @@ def _text(data: bytes) -> str:
     return data.decode(errors="backslashreplace")
 
 
-def _json(component: Component, found: _Found) -> dict[str, Any]:
+def _json(component: Component, found: _LocatedKey) -> dict[str, Any]:
     described: dict[str, Any] = {}
     if found.member is not None:
         failed = isinstance(found.there, ShardFailure)

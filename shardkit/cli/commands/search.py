@@ -22,7 +22,7 @@ from shardkit.cli.commands.search_index import (
 )
 from shardkit.cli.commands.search_query import export, query
 from shardkit.cli.options import common_options, config_option, examples, opened
-from shardkit.cli.output import Grid, Output, number
+from shardkit.cli.output import Output, Table, number
 from shardkit.cli.progress import Tell, progress
 from shardkit.cli.text import counted
 from shardkit.errors import InvalidArgumentError
@@ -145,7 +145,7 @@ def index(
             keep_text=not no_text,
             phrases=False if no_phrases else None,
         )
-        reading = _Reading(found.schema, tell)
+        reading = _DocumentReader(found.schema, tell)
         try:
             found.index_many(reading.documents(files, installed))
         except KeyboardInterrupt:
@@ -175,7 +175,7 @@ def _first(skipped: int) -> str:
 
 
 @dataclass
-class _Reading:
+class _DocumentReader:
     """Reads documents, counts them, and shows how far that is."""
 
     schema: Schema
@@ -318,7 +318,7 @@ def info(where: str | None, component: str, name: str, as_json: bool) -> None:
     output.line(f"{counted(documents, 'document')} in {counted(len(parts), 'part')}")
     output.line(f"fields: {fields}; {stems}, {stop_words}{_phrases(schema)}")
     output.line("attributes: " + ", ".join(f"{k} ({v})" for k, v in schema.attributes.items()))
-    grid = Grid.of(number("part"), number("documents"), number("words"), number("writes"))
+    grid = Table.of(number("part"), number("documents"), number("words"), number("writes"))
     for at, part in enumerate(parts):
         grid.row(at, part.documents, part.words, part.version)
     output.table(grid)

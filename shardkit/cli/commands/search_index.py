@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from shardkit.cli.options import Opened
+from shardkit.cli.options import OpenTopology
 from shardkit.cli.text import printable
 from shardkit.errors import InvalidArgumentError, QuerySyntaxError
 from shardkit.operations.operation import Blocking
@@ -30,7 +30,7 @@ name_option = click.option(
 )
 
 
-def existing(topology: Opened, component: str, name: str) -> SearchIndex[Blocking]:
+def existing(topology: OpenTopology, component: str, name: str) -> SearchIndex[Blocking]:
     """Open an index.
 
     Raises:
@@ -48,7 +48,7 @@ def existing(topology: Opened, component: str, name: str) -> SearchIndex[Blockin
 
 
 def created(
-    topology: Opened,
+    topology: OpenTopology,
     component: str,
     name: str,
     *,
@@ -83,7 +83,7 @@ def created(
     )
 
 
-def _stored(topology: Opened, component: str, name: str) -> tuple[int, dict[str, str] | None]:
+def _stored(topology: OpenTopology, component: str, name: str) -> tuple[int, dict[str, str] | None]:
     """Return in how many parts an index would be, and what is stored of one that there is."""
     shards = len(topology.kit.component(component).shards) or _SHARDS
     [stored] = topology.kit.together(stored_parameters(component, name, shards))

@@ -17,7 +17,7 @@ import click
 
 from shardkit.cli.commands.search_index import component_option, existing, name_option, query_errors
 from shardkit.cli.options import common_options, config_option, examples, opened
-from shardkit.cli.output import FAINT, Cell, Grid, Output, number, wordy
+from shardkit.cli.output import FAINT, Cell, Output, Table, number, wordy
 from shardkit.cli.progress import progress
 from shardkit.cli.text import counted
 from shardkit.operations.operation import Blocking, pages
@@ -125,14 +125,14 @@ def query(
         output.warning(f"{counted(len(results.missing), 'part')} did not answer")
 
 
-class _Text(NamedTuple):
+class _Preview(NamedTuple):
     """What is shown of a document's text."""
 
     title: str | None = None
     snippet: str | None = None
 
 
-def _texts(found: SearchIndex[Blocking], words: str, results: Results) -> dict[str, _Text]:
+def _texts(found: SearchIndex[Blocking], words: str, results: Results) -> dict[str, _Preview]:
     """Return titles and snippets of hits whose text is kept.
 
     The title is shown anyway, so snippets are of the other fields.
@@ -143,18 +143,18 @@ def _texts(found: SearchIndex[Blocking], words: str, results: Results) -> dict[s
         if document.text:
             title = document.text.pop("title", None)
             name, text = next(iter(document.text.items()), ("title", title or ""))
-            shown[key] = _Text(title, snippet(text, tree, analyzer, field=name))
+            shown[key] = _Preview(title, snippet(text, tree, analyzer, field=name))
     return shown
 
 
-def _described(results: Results, texts: dict[str, _Text], seconds: float) -> dict[str, Any]:
+def _described(results: Results, texts: dict[str, _Preview], seconds: float) -> dict[str, Any]:
     return {
         "total": results.total,
         "hits": [
             {
                 "id": hit.id,
                 "value": _plain(hit.value),
-                **texts.get(hit.id, _Text())._asdict(),
+                **texts.get(hit.id, _Preview())._asdict(),
                 "attributes": {key: _plain(value) for key, value in hit.attributes.items()},
             }
             for hit in results
@@ -180,7 +180,7 @@ def _show(
     output: Output,
     found: SearchIndex[Blocking],
     results: Results,
-    texts: dict[str, _Text],
+    texts: dict[str, _Preview],
     sort: str | dict[str, float],
     start: int | None,
 ) -> None:
@@ -188,16 +188,16 @@ def _show(
     kind = found.schema.attributes.get(by)
     heading = "score" if by == "relevance" else by
     value = wordy(heading) if kind in ("text", "date") else number(heading)
-    grid = Grid.of(number("#"), value, wordy("title"), wordy("id"), wordy("text"))
+    grid = Table.of(number("#"), value, wordy("title"), wordy("id"), wordy("text"))
     for place, hit in enumerate(results, 1 + (start or 0)):
         rank = place if start is not None else None
-        title, text = texts.get(hit.id, _Text())
+        title, text = texts.get(hit.id, _Preview())
         grid.row(rank, _value(hit, by, kind), title, hit.id, text)
     if grid.rows:
         output.table(grid.without_empty())
         output.line()
     for facet, values in results.facets.items():
-        counts = Grid.of(wordy(facet), number("documents"))
+        counts = Table.of(wordy(facet), number("documents"))
         for one, documents in values:
             counts.row(_number_text(one) if isinstance(one, float) else one, documents)
         output.table(counts)

@@ -15,8 +15,8 @@ from shardkit.cli.commands.status_survey import (
     STALE,
     UNREACHABLE,
     UNUSABLE,
-    Health,
-    Row,
+    ServerHealth,
+    ShardStatus,
     survey,
 )
 from shardkit.cli.options import (
@@ -26,7 +26,7 @@ from shardkit.cli.options import (
     examples,
     opened,
 )
-from shardkit.cli.output import BAD, DOUBTFUL, FAINT, Cell, Grid, Output, Styled, number, wordy
+from shardkit.cli.output import BAD, DOUBTFUL, FAINT, Cell, Output, Styled, Table, number, wordy
 from shardkit.cli.server_queries import TIMEOUT
 from shardkit.cli.text import counted, shard_list, size
 from shardkit.errors import ConfigError
@@ -98,19 +98,19 @@ def status(
 
 def _look(
     where: str | None, names: Sequence[str], timeout: float
-) -> tuple[list[Row], dict[str, ConfigError]]:
+) -> tuple[list[ShardStatus], dict[str, ConfigError]]:
     with opened(where) as topology:
         found, broken = components(topology, names)
     server = None if names else topology.config_server
     return survey(found.values(), server, timeout), broken
 
 
-def _code(rows: Sequence[Row], broken: dict[str, ConfigError]) -> int:
+def _code(rows: Sequence[ShardStatus], broken: dict[str, ConfigError]) -> int:
     return int(bool(broken) or any(row.health.state != OK for row in rows))
 
 
 def _show(
-    output: Output, servers: bool, rows: Sequence[Row], broken: dict[str, ConfigError]
+    output: Output, servers: bool, rows: Sequence[ShardStatus], broken: dict[str, ConfigError]
 ) -> int:
     if output.as_json:
         output.document(_document(rows, broken))
@@ -127,9 +127,9 @@ def _show(
 # ---- for people
 
 
-def _grid(output: Output, rows: Sequence[Row], servers: bool) -> Grid:
+def _grid(output: Output, rows: Sequence[ShardStatus], servers: bool) -> Table:
     wide = output.width >= _WIDE
-    grid = Grid.of(
+    grid = Table.of(
         wordy("server" if servers else "shard"),
         wordy("shards" if servers else "server"),
         "version",
@@ -156,7 +156,7 @@ def _grid(output: Output, rows: Sequence[Row], servers: bool) -> Grid:
     return grid
 
 
-def _role(row: Row) -> Cell:
+def _role(row: ShardStatus) -> Cell:
     health = row.health
     if health.state == OK:
         return Styled(health.role, FAINT) if health.role == "replica" else health.role
@@ -164,8 +164,8 @@ def _role(row: Row) -> Cell:
 
 
 def _by_shard(
-    output: Output, rows: Sequence[Row]
-) -> Iterator[tuple[tuple[Cell, Cell], Row, int | None]]:
+    output: Output, rows: Sequence[ShardStatus]
+) -> Iterator[tuple[tuple[Cell, Cell], ShardStatus, int | None]]:
     above: object = ()
     for row in rows:
         node = row.node if output.width >= _WIDE else row.node.removeprefix("slots ")
@@ -176,14 +176,16 @@ def _by_shard(
         above = row.shard
 
 
-def _place(row: Row) -> str:
+def _place(row: ShardStatus) -> str:
     """Return where a shard is: its server, with the database where it is another than 0."""
     server = row.health.server
     return f"{server}/{row.database}" if row.database else server
 
 
-def _by_server(rows: Sequence[Row]) -> Iterator[tuple[tuple[Cell, Cell], Row, int | None]]:
-    groups: dict[tuple[str, str], list[Row]] = {}
+def _by_server(
+    rows: Sequence[ShardStatus],
+) -> Iterator[tuple[tuple[Cell, Cell], ShardStatus, int | None]]:
+    groups: dict[tuple[str, str], list[ShardStatus]] = {}
     for row in rows:
         groups.setdefault((row.health.server, row.health.state), []).append(row)
     for (server, _), group in groups.items():
@@ -192,13 +194,13 @@ def _by_server(rows: Sequence[Row]) -> Iterator[tuple[tuple[Cell, Cell], Row, in
         yield (server, _names(group)), group[0], sum(known) if known else None
 
 
-def _names(rows: Sequence[Row]) -> str:
+def _names(rows: Sequence[ShardStatus]) -> str:
     config = [CONFIG_SERVER] if any(row.shard is None for row in rows) else []
     shards = [row.shard for row in rows if row.shard is not None]
     return ", ".join([*config, shard_list(shards)] if shards else config)
 
 
-def _name(row: Row) -> str:
+def _name(row: ShardStatus) -> str:
     return CONFIG_SERVER if row.shard is None else str(row.shard)
 
 
@@ -211,12 +213,12 @@ _SAID = {
 }
 
 
-def _remarks(rows: Sequence[Row], broken: dict[str, ConfigError]) -> Iterator[Styled]:
+def _remarks(rows: Sequence[ShardStatus], broken: dict[str, ConfigError]) -> Iterator[Styled]:
     """Yield a line for each server, and each component, that is not as it should be."""
-    ill: dict[Health, list[Row]] = {}
+    ill: dict[ServerHealth, list[ShardStatus]] = {}
     for row in rows:
         if row.health.state != OK:
-            bare = Health(row.health.state, row.health.reason, row.health.server)
+            bare = ServerHealth(row.health.state, row.health.reason, row.health.server)
             ill.setdefault(bare, []).append(row)
     for health, group in ill.items():
         why = f": {health.reason}" if health.reason else ""
@@ -231,7 +233,7 @@ def _remarks(rows: Sequence[Row], broken: dict[str, ConfigError]) -> Iterator[St
 # ---- for programs
 
 
-def _document(rows: Sequence[Row], broken: dict[str, ConfigError]) -> dict[str, Any]:
+def _document(rows: Sequence[ShardStatus], broken: dict[str, ConfigError]) -> dict[str, Any]:
     return {
         "ok": not _code(rows, broken),
         "config_server": next((_json(row) for row in rows if row.shard is None), None),
@@ -240,7 +242,7 @@ def _document(rows: Sequence[Row], broken: dict[str, ConfigError]) -> dict[str, 
     }
 
 
-def _json(row: Row) -> dict[str, Any]:
+def _json(row: ShardStatus) -> dict[str, Any]:
     health = row.health
     named: dict[str, Any] = {}
     if row.shard is not None:

@@ -46,7 +46,7 @@ Fields: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class ServerHealth:
     """How one server is.
 
     Attributes:
@@ -77,7 +77,7 @@ class Health:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ShardStatus:
     """One shard on one server, and how that is.
 
     Attributes:
@@ -93,7 +93,7 @@ class Row:
     node: str
     address: str
     database: int
-    health: Health
+    health: ServerHealth
 
     @property
     def keys(self) -> int | None:
@@ -104,7 +104,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Target:
     """One entry to ask."""
 
     shard: Shard | None
@@ -115,7 +115,7 @@ class _Place:
 
 def survey(
     components: Iterable[Component], config_server: Entry | None = None, timeout: float = TIMEOUT
-) -> list[Row]:
+) -> list[ShardStatus]:
     """Ask all servers of components, all at the same time.
 
     Args:
@@ -126,16 +126,16 @@ def survey(
     Returns:
         A row for each shard, each replica that an entry names, and each node of a cluster.
     """
-    rows: list[Row | _Place] = []
-    questions: dict[str, Callable[[], list[tuple[str, Health]]]] = {}
+    rows: list[ShardStatus | _Target] = []
+    questions: dict[str, Callable[[], list[tuple[str, ServerHealth]]]] = {}
     asked: dict[int, str] = {}
     databases: dict[int, int] = {}
     for place in _places(components, config_server):
         try:
             fields = place.entry.resolved(place.where)
         except ConfigError as error:
-            health = Health(UNUSABLE, str(error), server_of(place.entry.address))
-            rows.append(Row(place.shard, place.node, place.entry.address, 0, health))
+            health = ServerHealth(UNUSABLE, str(error), server_of(place.entry.address))
+            rows.append(ShardStatus(place.shard, place.node, place.entry.address, 0, health))
             continue
         databases[len(rows)] = fields.pop("db", 0)
         fields.pop("replicas", None)
@@ -144,9 +144,9 @@ def survey(
         asked[len(rows)] = key
         rows.append(place)
     answers = ask_all(questions, timeout)
-    found: list[Row] = []
+    found: list[ShardStatus] = []
     for n, row in enumerate(rows):
-        if isinstance(row, Row):
+        if isinstance(row, ShardStatus):
             found.append(row)
             continue
         answer = answers[asked[n]]
@@ -154,27 +154,27 @@ def survey(
         for node, health in nodes:
             at = replace(health, server=health.server or server_of(row.entry.address))
             name = row.node or node
-            found.append(Row(row.shard, name, row.entry.address, databases[n], at))
+            found.append(ShardStatus(row.shard, name, row.entry.address, databases[n], at))
     return found
 
 
-def _places(components: Iterable[Component], config_server: Entry | None) -> Iterable[_Place]:
+def _places(components: Iterable[Component], config_server: Entry | None) -> Iterable[_Target]:
     if config_server is not None:
-        yield _Place(None, "", "config server", config_server)
+        yield _Target(None, "", "config server", config_server)
     for component in components:
         shards = [Shard(component.name)] if component.entry is not None else []
         shards += component.all_shards() if component.shards else []
         for shard in shards:
             where, entry = entry_key(*shard), component.entry_of(shard)
-            yield _Place(shard, "", where, entry)
+            yield _Target(shard, "", where, entry)
             for n, replica in enumerate(entry.replicas):
-                yield _Place(shard, f"replica {n}", f"{where} replicas[{n}]", replica)
+                yield _Target(shard, f"replica {n}", f"{where} replicas[{n}]", replica)
 
 
 # ---- one server
 
 
-def _ask(fields: Fields, timeout: float) -> list[tuple[str, Health]]:
+def _ask(fields: Fields, timeout: float) -> list[tuple[str, ServerHealth]]:
     if fields.get("cluster"):
         return _ask_cluster({n: v for n, v in fields.items() if n != "cluster"}, timeout)
     with client_of(fields, timeout) as client:
@@ -186,14 +186,14 @@ def _ask(fields: Fields, timeout: float) -> list[tuple[str, Health]]:
         return [("", replace(_health(client), server=server))]
 
 
-def _ask_cluster(fields: Fields, timeout: float) -> list[tuple[str, Health]]:
+def _ask_cluster(fields: Fields, timeout: float) -> list[tuple[str, ServerHealth]]:
     """Ask one node for the others, and then each of them."""
     with client_of(fields, timeout) as client:
         nodes: Mapping[str, Any] = client.cluster("nodes")
     # A node without an address has left, one in a handshake has not come yet.
     nodes = {a: n for a, n in nodes.items() if not _ABSENT & set(n["flags"].split(","))}
-    members = sorted(map(_Member.read, nodes.items()), key=lambda member: member.order)
-    questions: dict[_Member, Callable[[], Health]] = {}
+    members = sorted(map(_NodeInfo.read, nodes.items()), key=lambda member: member.order)
+    questions: dict[_NodeInfo, Callable[[], ServerHealth]] = {}
     for member in members:
         place = {**fields, "port": member.port}
         if not member.is_asked:
@@ -207,7 +207,7 @@ def _ask_cluster(fields: Fields, timeout: float) -> list[tuple[str, Health]]:
     return healths
 
 
-class _Member(NamedTuple):
+class _NodeInfo(NamedTuple):
     """A node of a cluster, as CLUSTER NODES tells."""
 
     order: tuple[int, str]  # masters by their first slot, then the others
@@ -217,7 +217,7 @@ class _Member(NamedTuple):
     is_asked: bool  # the one that tells: it is where we found it, whatever it calls itself
 
     @classmethod
-    def read(cls, item: tuple[str, Mapping[str, Any]]) -> _Member:
+    def read(cls, item: tuple[str, Mapping[str, Any]]) -> _NodeInfo:
         address, node = item
         host, _, port = address.rpartition(":")
         flags = node["flags"].split(",")
@@ -228,11 +228,11 @@ class _Member(NamedTuple):
         return cls(order, name, host, int(port), not host or "myself" in flags)
 
 
-def _health(client: redis.Redis) -> Health:
+def _health(client: redis.Redis) -> ServerHealth:
     latency = min(_timed(client.ping) for _ in range(_PINGS))
     info: Mapping[str, Any] = client.info()
     role = "replica" if info.get("role") == "slave" else str(info.get("role", ""))
-    health = Health(
+    health = ServerHealth(
         software="valkey" if "valkey_version" in info else "redis",
         version=str(info.get("valkey_version") or info.get("redis_version", "?")),
         role=role,
@@ -259,11 +259,11 @@ def _timed(call: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def _ill(error: Exception) -> Health:
+def _ill(error: Exception) -> ServerHealth:
     if isinstance(error, BusyLoadingError):
-        return Health(LOADING)
+        return ServerHealth(LOADING)
     if isinstance(error, AuthenticationError | ResponseError):
-        return Health(REFUSED, reason(error))
+        return ServerHealth(REFUSED, reason(error))
     if isinstance(error, ServerErrors):
-        return Health(UNREACHABLE, reason(error))
+        return ServerHealth(UNREACHABLE, reason(error))
     raise error

@@ -19,8 +19,8 @@ from shardkit.cli.output import (
     BAD,
     FAINT,
     GOOD,
-    Grid,
     Output,
+    Table,
     number,
     wordy,
     write_private,
@@ -84,7 +84,7 @@ def up(
     """
     output = Output(as_json)
     described = ShardMap.load(shard_map)
-    meter = _Meter()
+    meter = _StartProgress()
     servers = LocalServers(
         described,
         data_dir=data_dir,
@@ -131,7 +131,7 @@ def _signals_interrupt() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-class _Meter:
+class _StartProgress:
     """Shows how many servers run, where there is somebody to show it to."""
 
     show: Callable[[str], object] | None = None
@@ -141,7 +141,7 @@ class _Meter:
             self.show(f"started {done} of {total} servers: {name}")
 
 
-def _start(output: Output, servers: LocalServers, meter: _Meter, free_ports: bool) -> None:
+def _start(output: Output, servers: LocalServers, meter: _StartProgress, free_ports: bool) -> None:
     total = counted(len(servers.servers), "server")
     began = time.monotonic()
     with output.busy(f"starting {total}") as busy:
@@ -221,7 +221,7 @@ def _show(
             }
         )
         return
-    grid = Grid.of("server", "address", wordy("shards"), number("pid"))
+    grid = Table.of("server", "address", wordy("shards"), number("pid"))
     for server in servers.servers:
         grid.row(server.name, server.address, shard_list(found[server]), str(server.pid))
     output.table(grid)

@@ -89,7 +89,7 @@ def worker(
             made.concurrency = concurrency
         return made
 
-    with _Log(output, verbose), output.busy("starting") as status:
+    with _LogHandler(output, verbose), output.busy("starting") as status:
         if isinstance(found, Worker):
             ran = _run(prepare(found), burst, status)
         elif inspect.iscoroutinefunction(found):
@@ -190,7 +190,7 @@ def _said(summary: Summary) -> str:
     return ", ".join(said)
 
 
-class _Log(logging.Handler):
+class _LogHandler(logging.Handler):
     """Shows what the worker does, where every task is wanted; warnings are shown in any case."""
 
     def __init__(self, output: Output, verbose: bool) -> None:
@@ -204,7 +204,7 @@ class _Log(logging.Handler):
         if record.levelno < logging.WARNING:
             self._output.note(record.getMessage())
 
-    def __enter__(self) -> _Log:
+    def __enter__(self) -> _LogHandler:
         if self._verbose:
             self._logger.setLevel(logging.INFO)
             self._logger.addHandler(self)

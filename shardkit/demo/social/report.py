@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from statistics import quantiles
 from typing import Any, Final
 
-from shardkit.cli.output import BAD, DOUBTFUL, FAINT, GOOD, Grid, Output, number
+from shardkit.cli.output import BAD, DOUBTFUL, FAINT, GOOD, Output, Table, number
 from shardkit.cli.text import counted
 from shardkit.demo.social.acting import PAGE, Acted
 from shardkit.demo.social.measuring import Agreement, ServerState, Weights
@@ -105,9 +105,9 @@ def show(output: Output, report: Report) -> None:
         output.line(_agreed(report.agreement), BAD if report.agreement.mended else GOOD)
 
 
-def _speeds(report: Report) -> Grid:
+def _speeds(report: Report) -> Table:
     acted = report.acted
-    grid = Grid.of("done", number("all"), number("a second"))
+    grid = Table.of("done", number("all"), number("a second"))
     for name, count in (
         ("pages of home timelines", len(acted.pages)),
         ("posts, syndicated", acted.posts),
@@ -121,16 +121,16 @@ def _speeds(report: Report) -> Grid:
     return grid
 
 
-def _latencies(report: Report) -> Grid:
-    grid = Grid.of(f"a page of {PAGE}", number("ms"))
+def _latencies(report: Report) -> Table:
+    grid = Table.of(f"a page of {PAGE}", number("ms"))
     for name, taken in report.latencies.items():
         grid.row(name, taken)
     return grid
 
 
-def _servers(report: Report) -> Grid:
+def _servers(report: Report) -> Table:
     columns = "commands", "share", "processor s", "keys", "MB"
-    grid = Grid.of("server", "has", *map(number, columns))
+    grid = Table.of("server", "has", *map(number, columns))
     spent = [after.commands - was.commands for was, after in _pairs(report)]
     for count, (was, after) in zip(spent, _pairs(report), strict=True):
         share = f"{100 * count / max(1, sum(spent)):.0f}%"
@@ -143,8 +143,8 @@ def _pairs(report: Report) -> list[tuple[ServerState, ServerState]]:
     return list(zip(report.before, report.after, strict=True))
 
 
-def _weights(weights: Weights) -> Grid:
-    grid = Grid.of("memory", number("bytes"), number("looked at"))
+def _weights(weights: Weights) -> Table:
+    grid = Table.of("memory", number("bytes"), number("looked at"))
     grid.row("a user", f"{weights.user:,.0f}", weights.users)
     grid.row("a follow, both halves", f"{weights.follow:,.0f}", weights.follows)
     grid.row("an entry of a home timeline", f"{weights.entry:,.1f}", weights.entries)
