@@ -24,25 +24,25 @@ from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 from shardkit.operations.operation import Awaiting
-from shardkit.queues.base import LEASE, Order
+from shardkit.queues.base import LEASE, QueueOrder
 from shardkit.queues.task_codec import Task
 from shardkit.queues.task_queues import TaskQueues
 from shardkit.queues.worker_base import (
     FIRST_PAUSE,
     IDLE_IN_BURST,
     LONGEST_PAUSE,
+    PROGRESS_INTERVAL,
     SERVER_ERRORS,
     TAKE_TIMEOUT,
-    TELL_EVERY,
     TRIES,
-    AnyWorker,
-    Summary,
-    is_final,
-    reason_of,
+    BaseWorker,
+    WorkerSummary,
+    failure_reason,
+    is_fatal,
 )
 
 
-class AsyncWorker(AnyWorker[Awaiting]):
+class AsyncWorker(BaseWorker[Awaiting]):
     """Works on tasks on an event loop.
 
     Args:
@@ -59,7 +59,7 @@ class AsyncWorker(AnyWorker[Awaiting]):
     def __init__(
         self,
         tasks: TaskQueues[Awaiting],
-        queues: Order,
+        queues: QueueOrder,
         callbacks: Mapping[str, Callable[..., Any]] | None = None,
         *,
         concurrency: int = 1,
@@ -67,7 +67,7 @@ class AsyncWorker(AnyWorker[Awaiting]):
     ) -> None:
         super().__init__(tasks, queues, callbacks, concurrency=concurrency, lease=lease)
         self._stopping = asyncio.Event()
-        self._leaving = asyncio.Event()
+        self._aborting = asyncio.Event()
         self._running: dict[int, Task] = {}  # by slot
         self._waiting: set[asyncio.Task[Task | None]] = set()  # the takes that wait
 
@@ -85,31 +85,31 @@ class AsyncWorker(AnyWorker[Awaiting]):
         *,
         burst: bool = False,
         signals: bool = True,
-        tell: Callable[[Summary, int], object] | None = None,
-    ) -> Summary:
+        on_progress: Callable[[WorkerSummary, int], object] | None = None,
+    ) -> WorkerSummary:
         """Work until it is told to stop; see `shardkit.queues.worker.Worker.run`.
 
         When the task that awaits this is cancelled, or at a second signal, what is worked on is
         cancelled and given back.
         """
-        self._stopping, self._leaving = asyncio.Event(), asyncio.Event()  # of this event loop
-        self.left = False
+        self._stopping, self._aborting = asyncio.Event(), asyncio.Event()  # of this event loop
+        self.aborted = False
         with self._signals() if signals else nullcontext():
             slots = [asyncio.ensure_future(self._work(n, burst)) for n in range(self.concurrency)]
             beside = [
-                asyncio.ensure_future(self._keep()),
-                asyncio.ensure_future(self._leave(slots)),
+                asyncio.ensure_future(self._renew_leases()),
+                asyncio.ensure_future(self._watch_for_abort(slots)),
             ]
-            if tell is not None:
-                beside.append(asyncio.ensure_future(self._tell(tell)))
+            if on_progress is not None:
+                beside.append(asyncio.ensure_future(self._report_progress(on_progress)))
             try:
                 found = await asyncio.gather(*slots, return_exceptions=True)
             finally:
                 for each in (*slots, *beside):
                     each.cancel()
                 await asyncio.gather(*slots, *beside, return_exceptions=True)
-        if tell is not None:
-            tell(self.summary, len(self._running))
+        if on_progress is not None:
+            on_progress(self.summary, len(self._running))
         for error in found:
             if isinstance(error, Exception):
                 raise error
@@ -124,10 +124,10 @@ class AsyncWorker(AnyWorker[Awaiting]):
                 try:
                     task = await self._take(burst)
                 except SERVER_ERRORS as error:
-                    if is_final(error):
+                    if is_fatal(error):
                         raise
                     self._unreachable(error, pause)
-                    await self._rest(pause)
+                    await self._pause(pause)
                     pause = min(2 * pause, LONGEST_PAUSE)
                     continue
                 pause = FIRST_PAUSE
@@ -136,7 +136,7 @@ class AsyncWorker(AnyWorker[Awaiting]):
                 elif burst:
                     if not self._running:
                         return
-                    await self._rest(IDLE_IN_BURST)  # what runs may queue more
+                    await self._pause(IDLE_IN_BURST)  # what runs may queue more
         except Exception:  # run() raises it
             self.stop()
             raise
@@ -166,7 +166,7 @@ class AsyncWorker(AnyWorker[Awaiting]):
 
     async def _handle(self, slot: int, task: Task) -> None:
         if self._stopping.is_set():
-            if await self._settle(task, "was given back", lambda: self.tasks.release(task)):
+            if await self._retrying(task, "was given back", lambda: self.tasks.release(task)):
                 self._released(task)
             return
         self._running[slot] = task
@@ -189,24 +189,24 @@ class AsyncWorker(AnyWorker[Awaiting]):
             except BaseException as error:  # also SystemExit: it is not the worker that exits
                 await self._fail(task, error)
                 return
-            done = await self._settle(task, "is done", lambda: self.tasks.acknowledge(task))
+            done = await self._retrying(task, "is done", lambda: self.tasks.acknowledge(task))
             self._succeeded(task, time.monotonic() - started, done is not False)
         finally:
             self._running.pop(slot, None)
 
     async def _fail(self, task: Task, error: BaseException) -> None:
         self._failed(task, error)
-        reason = reason_of(error)
-        await self._settle(task, "failed", lambda: self.tasks.fail(task, reason))
+        reason = failure_reason(error)
+        await self._retrying(task, "failed", lambda: self.tasks.fail(task, reason))
 
     async def _give_back(self, task: Task) -> None:
         try:
             if await self.tasks.release(task):
                 self._released(task)
         except SERVER_ERRORS as error:
-            self._unsettled(task, "was given back", error)
+            self._could_not_report(task, "was given back", error)
 
-    async def _settle(
+    async def _retrying(
         self, task: Task, what: str, say: Callable[[], Coroutine[Any, Any, bool]]
     ) -> bool | None:
         """Say what became of a task, again if a server cannot be asked; None if it never could."""
@@ -215,8 +215,8 @@ class AsyncWorker(AnyWorker[Awaiting]):
             try:
                 return await say()
             except SERVER_ERRORS as error:
-                if attempt == TRIES or is_final(error):
-                    self._unsettled(task, what, error)
+                if attempt == TRIES or is_fatal(error):
+                    self._could_not_report(task, what, error)
                     return None
                 await asyncio.sleep(pause)
                 pause *= 2
@@ -224,11 +224,11 @@ class AsyncWorker(AnyWorker[Awaiting]):
 
     # ---- beside the slots
 
-    async def _rest(self, seconds: float) -> None:
+    async def _pause(self, seconds: float) -> None:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._stopping.wait(), seconds)
 
-    async def _keep(self) -> None:
+    async def _renew_leases(self) -> None:
         """Lease again what is worked on."""
         while True:
             await asyncio.sleep(self.lease / 3)
@@ -238,18 +238,18 @@ class AsyncWorker(AnyWorker[Awaiting]):
         try:
             await self.tasks.extend(task, self.lease)
         except SERVER_ERRORS as error:
-            self._unsettled(task, "is still worked on", error)
+            self._could_not_report(task, "is still worked on", error)
 
-    async def _leave(self, slots: Sequence[asyncio.Future[None]]) -> None:
-        await self._leaving.wait()
-        self.left = True
+    async def _watch_for_abort(self, slots: Sequence[asyncio.Future[None]]) -> None:
+        await self._aborting.wait()
+        self.aborted = True
         for slot in slots:
             slot.cancel()
 
-    async def _tell(self, tell: Callable[[Summary, int], object]) -> None:
+    async def _report_progress(self, on_progress: Callable[[WorkerSummary, int], object]) -> None:
         while True:
-            tell(self.summary, len(self._running))
-            await asyncio.sleep(TELL_EVERY)
+            on_progress(self.summary, len(self._running))
+            await asyncio.sleep(PROGRESS_INTERVAL)
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
@@ -258,7 +258,7 @@ class AsyncWorker(AnyWorker[Awaiting]):
 
         def handle() -> None:
             if self._stopping.is_set():
-                self._leaving.set()
+                self._aborting.set()
             self.stop()
 
         try:

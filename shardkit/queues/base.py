@@ -12,13 +12,13 @@ from shardkit.lua import script
 from shardkit.operations.cancellation import careful
 from shardkit.operations.commands import Argument, Command, Transaction, script_call
 from shardkit.operations.operation import Driver, Face, Operation, Page, Structure
-from shardkit.queues.claim import Taken
+from shardkit.queues.claim import ClaimedTask
 from shardkit.queues.keys import QueueKeys, check_prefix, queue_keys
-from shardkit.queues.task_codec import DeadTask, NewTask, Task, pack, unpack
+from shardkit.queues.task_codec import DeadTask, NewTask, Task, decode_task, encode_task
 from shardkit.structures.base.arguments import check_integer, check_name, shown
 
 # Queues in order of priority; those in a tuple have the same.
-Order: TypeAlias = Sequence[str | tuple[str, ...]]
+QueueOrder: TypeAlias = Sequence[str | tuple[str, ...]]
 
 ATTEMPTS = 5
 LEASE = 60.0
@@ -30,7 +30,7 @@ LONGEST_TIME = 2**31 - 1
 LONGEST_REASON = 1000
 
 
-class Counts(NamedTuple):
+class QueueCounts(NamedTuple):
     """How many tasks a queue has.
 
     Attributes:
@@ -75,7 +75,7 @@ class QueueSteps(Structure[Face]):
         for task in tasks:
             name, args, delay, given = NewTask(*task)
             id_ = self._new_id() if given is None else given
-            stored = pack(self.name, id_, queue, name, args)
+            stored = encode_task(self.name, id_, queue, name, args)
             sent += [id_, f"{self._delay(delay):.6f}", stored]
             ids.append(id_)
         yield from self._call(queue, "queues/put", self._now(), *sent)
@@ -96,7 +96,7 @@ class QueueSteps(Structure[Face]):
             name: str | None = None
             args: tuple[Any, ...] = ()
             with suppress(ValueError):
-                name, args = unpack(stored)
+                name, args = decode_task(stored)
             said = reason.decode(errors="replace")
             text = id_.decode(errors="surrogateescape")
             letters.append(
@@ -107,12 +107,12 @@ class QueueSteps(Structure[Face]):
     def _give_back(
         self, task: Task, *, delay: float = 0, counts: bool = True, dead: str | None = None
     ) -> Operation[int]:
-        taken = Taken(self._keys(task.queue), sent_id(task.id), b"", task.attempts)
+        taken = ClaimedTask(self._keys(task.queue), id_bytes(task.id), b"", task.attempts)
         [done] = yield [self._giving_back(taken, delay=delay, counts=counts, dead=dead)]
         return int(done)
 
     def _giving_back(
-        self, taken: Taken, *, delay: float = 0, counts: bool = True, dead: str | None = None
+        self, taken: ClaimedTask, *, delay: float = 0, counts: bool = True, dead: str | None = None
     ) -> Command:
         sent: list[Argument] = [self._now(), taken.id, taken.attempts, f"{delay:.6f}"]
         sent.append(0 if counts else 1)
@@ -120,7 +120,7 @@ class QueueSteps(Structure[Face]):
             sent.append(dead.encode(errors="replace"))
         return script_call(self.component, script("queues/return"), taken.keys.all, sent)
 
-    def _release(self, taken: Taken) -> Command:
+    def _release(self, taken: ClaimedTask) -> Command:
         return self._giving_back(taken, counts=False)
 
     def _call(self, queue: str, name: str, *args: Argument) -> Operation[Any]:
@@ -141,7 +141,7 @@ class QueueSteps(Structure[Face]):
 
     # ---- checks
 
-    def _order(self, queues: Order | str) -> list[QueueKeys]:
+    def _order(self, queues: QueueOrder | str) -> list[QueueKeys]:
         """Return the keys of queues in the order in which they are looked at this time."""
         given = [queues] if isinstance(queues, str) else list(queues)
         order: list[str] = []
@@ -179,6 +179,6 @@ def _random_id() -> str:
     return secrets.token_hex(8)
 
 
-def sent_id(id_: str) -> bytes:
+def id_bytes(id_: str) -> bytes:
     """Return an id as it is sent: also one that somebody else made of bytes that are no text."""
     return id_.encode(errors="surrogateescape")

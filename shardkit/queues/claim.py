@@ -45,7 +45,7 @@ LONGEST_PAUSE = 0.1
 MOVED_AT_ONCE = 100
 
 
-class Taken(NamedTuple):
+class ClaimedTask(NamedTuple):
     """A task as a script gave it: where from, its id, itself, and how often it was taken."""
 
     keys: QueueKeys
@@ -58,7 +58,7 @@ class _Attempt(Taking, Partial):
     """Takes from some servers: whoever fails leaves the others, whoever is cancelled puts back."""
 
 
-class Taker:
+class Claim:
     """The steps of one take.
 
     Args:
@@ -79,7 +79,7 @@ class Taker:
         attempts: int,
         now: Callable[[], Argument],
         new_id: Callable[[], str],
-        release: Callable[[Taken], Command],
+        release: Callable[[ClaimedTask], Command],
     ) -> None:
         self._component = component
         self._queues = queues
@@ -95,7 +95,7 @@ class Taker:
         self._due = math.inf
         self._failures = Replies()
 
-    def take(self, timeout: float) -> Operation[Taken | None]:
+    def take(self, timeout: float) -> Operation[ClaimedTask | None]:
         """Take a task, and wait for one if there is none, up to so many seconds."""
         if len(self._queues) > 1:
             targets = [(self._component, keys.waiting) for keys in self._queues]
@@ -112,35 +112,35 @@ class Taker:
             if left <= 0:
                 return None
             if together:
-                slice_ = max(SHORTEST_SLICE, min(left, LONGEST_SLICE, self._due))
+                seconds = max(SHORTEST_SLICE, min(left, LONGEST_SLICE, self._due))
                 signals = [keys.signal for keys in self._queues]
-                waiting = ("BLPOP", *signals, f"{slice_:.3f}")
+                waiting = ("BLPOP", *signals, f"{seconds:.3f}")
                 to = self._component
-                [token] = yield [Command(to, signals[0], waiting, None, True, slice_)]
-                waited += 0 if token else slice_
+                [token] = yield [Command(to, signals[0], waiting, None, True, seconds)]
+                waited += 0 if token else seconds
             else:
-                slice_ = max(SHORTEST_SLICE, min(left, pause, self._due))
-                yield Pause(slice_)
-                waited += slice_
+                seconds = max(SHORTEST_SLICE, min(left, pause, self._due))
+                yield Pause(seconds)
+                waited += seconds
                 pause = min(LONGEST_PAUSE, 1.5 * pause)
 
-    def _attempt(self, *, waits: bool) -> Operation[Taken | None]:
+    def _attempt(self, *, waits: bool) -> Operation[ClaimedTask | None]:
         """Look once at all queues."""
         self._due = math.inf
         self._failures = Replies()
         end = self._end_of(0)
-        commands = [self._taking(0, end, waits=waits)]
-        commands += [self._looking(n) for n in range(end, len(self._queues))]
-        [reply, *looked] = yield self._careful(commands, 0)
-        taken = self._read(0, end, reply)
+        commands = [self._take_command(0, end, waits=waits)]
+        commands += [self._move_command(n) for n in range(end, len(self._queues))]
+        [reply, *looked] = yield self._undoable(commands, 0)
+        taken = self._handle_take(0, end, reply)
         if taken is not None:
             return taken
-        held = [self._look(n, each) for n, each in enumerate(looked, end)]
+        held = [self._handle_move(n, each) for n, each in enumerate(looked, end)]
         for n, count in enumerate(held, end):
             if count and n >= end:
                 end = self._end_of(n)
-                [reply] = yield self._careful([self._taking(n, end, waits=waits)], n)
-                taken = self._read(n, end, reply)
+                [reply] = yield self._undoable([self._take_command(n, end, waits=waits)], n)
+                taken = self._handle_take(n, end, reply)
                 if taken is not None:
                     return taken
         return None
@@ -153,7 +153,7 @@ class Taker:
             end += 1
         return end
 
-    def _taking(self, first: int, end: int, *, waits: bool) -> Command:
+    def _take_command(self, first: int, end: int, *, waits: bool) -> Command:
         keys = [key for queue in self._queues[first:end] for key in queue.all]
         args = (
             self._now(),
@@ -165,40 +165,40 @@ class Taker:
         )
         return script_call(self._component, script("queues/take"), keys, args)
 
-    def _looking(self, n: int) -> Command:
+    def _move_command(self, n: int) -> Command:
         args = (self._now(), self._attempts, MOVED_AT_ONCE)
         keys = self._queues[n].all
         return script_call(self._component, script("queues/move"), keys, args, idempotent=True)
 
-    def _careful(self, commands: list[Command], first: int) -> _Attempt:
+    def _undoable(self, commands: list[Command], first: int) -> _Attempt:
         def put_back(replies: Replies) -> list[Command]:
-            taken = self._taken(first, replies[0])
+            taken = self._parse_take(first, replies[0])
             return [] if taken is None else [self._release(taken)]
 
         return _Attempt(commands, put_back)
 
-    def _taken(self, first: int, reply: Reply) -> Taken | None:
+    def _parse_take(self, first: int, reply: Reply) -> ClaimedTask | None:
         if isinstance(reply, ShardFailure) or not reply[0]:
             return None
         n, _, _, id_, stored, attempts = reply
-        return Taken(self._queues[first + n - 1], id_, stored, attempts)
+        return ClaimedTask(self._queues[first + n - 1], id_, stored, attempts)
 
-    def _read(self, first: int, end: int, reply: Reply) -> Taken | None:
+    def _handle_take(self, first: int, end: int, reply: Reply) -> ClaimedTask | None:
         if isinstance(reply, ShardFailure):
             self._failures += [reply] * (end - first)
             return None
-        self._note(first, reply[1], reply[2])
-        return self._taken(first, reply)
+        self._note_times(first, reply[1], reply[2])
+        return self._parse_take(first, reply)
 
-    def _look(self, n: int, reply: Reply) -> int:
+    def _handle_move(self, n: int, reply: Reply) -> int:
         if isinstance(reply, ShardFailure):
             self._failures.append(reply)
             return 0
         _, held, now, due = reply
-        self._note(n, now, due)
+        self._note_times(n, now, due)
         return int(held)
 
-    def _note(self, n: int, now: bytes, due: bytes) -> None:
+    def _note_times(self, n: int, now: bytes, due: bytes) -> None:
         """Note what time it is, and when something is due, by the clock of a queue's server."""
         seconds = float(now)
         self._passed = max(self._passed, seconds - self._first.setdefault(n, seconds))

@@ -83,7 +83,7 @@ class DeadTask(NamedTuple):
     stored: bytes
 
 
-def pack(owner: str, id_: str, queue: str, name: str, args: Sequence[Any]) -> bytes:
+def encode_task(owner: str, id_: str, queue: str, name: str, args: Sequence[Any]) -> bytes:
     """Return a task as it is stored.
 
     Raises:
@@ -124,7 +124,7 @@ def pack(owner: str, id_: str, queue: str, name: str, args: Sequence[Any]) -> by
     return sent
 
 
-def unpack(stored: bytes) -> tuple[str, tuple[Any, ...]]:
+def decode_task(stored: bytes) -> tuple[str, tuple[Any, ...]]:
     """Return the name and the arguments of a stored task.
 
     Raises:

@@ -45,13 +45,13 @@ from shardkit.queues.base import (
     LEASE,
     LONGEST_REASON,
     TASKS_AT_ONCE,
-    Counts,
-    Order,
+    QueueCounts,
+    QueueOrder,
     QueueSteps,
-    sent_id,
+    id_bytes,
 )
-from shardkit.queues.claim import Taker
-from shardkit.queues.task_codec import DeadTask, NewTask, Task, unpack
+from shardkit.queues.claim import Claim
+from shardkit.queues.task_codec import DeadTask, NewTask, Task, decode_task
 from shardkit.structures.base.arguments import check_integer
 from shardkit.structures.sorted_set.merged_ranges import range_over
 
@@ -149,7 +149,7 @@ class TaskQueues(QueueSteps[Face]):
 
     @operation
     def take(
-        self, queues: Order | str, *, lease: float = LEASE, timeout: float | None = None
+        self, queues: QueueOrder | str, *, lease: float = LEASE, timeout: float | None = None
     ) -> Operation[Task | None]:
         """Take the next task of the first queue that has one, and wait if none has.
 
@@ -176,7 +176,7 @@ class TaskQueues(QueueSteps[Face]):
         """
         order = self._order(queues)
         seconds = math.inf if timeout is None else self._seconds("timeout", timeout, 0.0)
-        taker = Taker(
+        taker = Claim(
             self.component,
             order,
             self._seconds("lease", lease),
@@ -190,7 +190,7 @@ class TaskQueues(QueueSteps[Face]):
             if taken is None:
                 return None
             try:
-                name, args = unpack(taken.stored)
+                name, args = decode_task(taken.stored)
             except ValueError as error:
                 reason = str(error)[:LONGEST_REASON]
                 yield [self._giving_back(taken, dead=reason)]
@@ -211,7 +211,7 @@ class TaskQueues(QueueSteps[Face]):
         return bool(
             (
                 yield from self._call(
-                    task.queue, "queues/acknowledge", sent_id(task.id), task.attempts
+                    task.queue, "queues/acknowledge", id_bytes(task.id), task.attempts
                 )
             )
         )
@@ -226,7 +226,7 @@ class TaskQueues(QueueSteps[Face]):
         Cost: one exchange, O(log n).
         """
         seconds = f"{self._seconds('lease', lease):.6f}"
-        sent = (self._now(), sent_id(task.id), task.attempts, seconds)
+        sent = (self._now(), id_bytes(task.id), task.attempts, seconds)
         return bool((yield from self._call(task.queue, "queues/extend", *sent)))
 
     @operation
@@ -307,11 +307,11 @@ class TaskQueues(QueueSteps[Face]):
         return int(found)
 
     @operation
-    def counts(self, queue: str) -> Operation[Counts]:
+    def counts(self, queue: str) -> Operation[QueueCounts]:
         """Return how many tasks there are of each kind, at one moment. Cost: one exchange, O(1)."""
         keys = self._keys(queue)
         [found] = yield [Transaction(self.component, keys.waiting, tuple(self._counting(keys)))]
-        return Counts(*found)
+        return QueueCounts(*found)
 
     @stream
     def dead(self, queue: str) -> Stream[DeadTask]:
@@ -336,7 +336,7 @@ class TaskQueues(QueueSteps[Face]):
 
         Cost: one exchange, O(log n).
         """
-        return bool((yield from self._call(queue, "queues/revive", sent_id(id))))
+        return bool((yield from self._call(queue, "queues/revive", id_bytes(id))))
 
     @operation
     def revive_all(self, queue: str) -> Operation[int]:
@@ -352,7 +352,7 @@ class TaskQueues(QueueSteps[Face]):
         return revived
 
     @operation
-    def purge(self, queue: str) -> Operation[Counts]:
+    def purge(self, queue: str) -> Operation[QueueCounts]:
         """Remove everything of a queue, dead letters and tasks that were taken included.
 
         Who works on one of these gets False when it is acknowledged.
@@ -366,7 +366,7 @@ class TaskQueues(QueueSteps[Face]):
         unlinking = self._at(keys.waiting, "UNLINK", *keys.all)
         commands = (*self._counting(keys), unlinking)
         [found] = yield [Transaction(self.component, keys.waiting, commands)]
-        return Counts(*found[:-1])
+        return QueueCounts(*found[:-1])
 
 
 def delayed_first(*queues: str) -> list[str]:

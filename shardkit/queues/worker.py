@@ -29,25 +29,25 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from shardkit.operations.operation import Blocking
-from shardkit.queues.base import LEASE, Order
+from shardkit.queues.base import LEASE, QueueOrder
 from shardkit.queues.task_codec import Task
 from shardkit.queues.task_queues import TaskQueues
 from shardkit.queues.worker_base import (
     FIRST_PAUSE,
     IDLE_IN_BURST,
     LONGEST_PAUSE,
+    PROGRESS_INTERVAL,
     SERVER_ERRORS,
     TAKE_TIMEOUT,
-    TELL_EVERY,
     TRIES,
-    AnyWorker,
-    Summary,
-    is_final,
-    reason_of,
+    BaseWorker,
+    WorkerSummary,
+    failure_reason,
+    is_fatal,
 )
 
 
-class Worker(AnyWorker[Blocking]):
+class Worker(BaseWorker[Blocking]):
     """Works on tasks in threads.
 
     Args:
@@ -67,7 +67,7 @@ class Worker(AnyWorker[Blocking]):
     def __init__(
         self,
         tasks: TaskQueues[Blocking],
-        queues: Order,
+        queues: QueueOrder,
         callbacks: Mapping[str, Callable[..., Any]] | None = None,
         *,
         concurrency: int = 1,
@@ -75,7 +75,7 @@ class Worker(AnyWorker[Blocking]):
     ) -> None:
         super().__init__(tasks, queues, callbacks, concurrency=concurrency, lease=lease)
         self._stopping = threading.Event()
-        self._leaving = threading.Event()
+        self._aborting = threading.Event()
         self._lock = threading.Lock()
         self._running: dict[int, Task] = {}  # by thread
         self._fatal: BaseException | None = None
@@ -89,15 +89,16 @@ class Worker(AnyWorker[Blocking]):
         *,
         burst: bool = False,
         signals: bool = True,
-        tell: Callable[[Summary, int], object] | None = None,
-    ) -> Summary:
+        on_progress: Callable[[WorkerSummary, int], object] | None = None,
+    ) -> WorkerSummary:
         """Work until it is told to stop, by `stop` or, in the main thread, by a signal.
 
         Args:
             burst: end when there is no task that waits or is due, and none is worked on.
             signals: stop at SIGTERM and SIGINT. False inside of something that handles them itself,
                 such as a web server, which then calls `stop`.
-            tell: is told about five times a second what was done, and how many tasks are worked on.
+            on_progress: called about five times a second with the summary so far and the number of
+                tasks in progress.
 
         Returns:
             What was done.
@@ -107,10 +108,10 @@ class Worker(AnyWorker[Blocking]):
             InvalidArgumentError: a queue's name is none.
         """
         self._stopping.clear()
-        self._leaving.clear()
+        self._aborting.clear()
         self._fatal = None
-        self.left = False
-        keeper = threading.Thread(target=self._keep, name="shardkit-leases", daemon=True)
+        self.aborted = False
+        keeper = threading.Thread(target=self._renew_leases, name="shardkit-leases", daemon=True)
         threads = [
             threading.Thread(target=self._work, args=(burst,), name=f"shardkit-{n}", daemon=True)
             for n in range(self.concurrency)
@@ -118,18 +119,18 @@ class Worker(AnyWorker[Blocking]):
         with self._signals() if signals else nullcontext():
             for thread in (keeper, *threads):
                 thread.start()
-            while not self._leaving.is_set() and (alive := [t for t in threads if t.is_alive()]):
-                if tell is not None:
-                    tell(self.summary, len(self._running))
-                alive[0].join(TELL_EVERY)
-            if self._leaving.is_set():
-                self.left = True
-                self._abandon()
+            while not self._aborting.is_set() and (alive := [t for t in threads if t.is_alive()]):
+                if on_progress is not None:
+                    on_progress(self.summary, len(self._running))
+                alive[0].join(PROGRESS_INTERVAL)
+            if self._aborting.is_set():
+                self.aborted = True
+                self._release_running()
             self._stopping.set()
-            self._leaving.set()
+            self._aborting.set()
             keeper.join()
-        if tell is not None:
-            tell(self.summary, len(self._running))
+        if on_progress is not None:
+            on_progress(self.summary, len(self._running))
         if self._fatal is not None:
             raise self._fatal
         return self.summary
@@ -144,7 +145,7 @@ class Worker(AnyWorker[Blocking]):
                     timeout = 0 if burst else TAKE_TIMEOUT
                     task = self.tasks.take(self.queues, lease=self.lease, timeout=timeout)
                 except SERVER_ERRORS as error:
-                    if is_final(error):
+                    if is_fatal(error):
                         raise
                     self._unreachable(error, pause)
                     self._stopping.wait(pause)
@@ -163,7 +164,7 @@ class Worker(AnyWorker[Blocking]):
 
     def _handle(self, task: Task) -> None:
         if self._stopping.is_set():
-            if self._settle(task, "was given back", lambda: self.tasks.release(task)):
+            if self._retrying(task, "was given back", lambda: self.tasks.release(task)):
                 self._released(task)
             return
         thread = threading.get_ident()
@@ -180,22 +181,22 @@ class Worker(AnyWorker[Blocking]):
             if self._running.pop(thread, None) is None:
                 return  # it was given back, and is somebody else's
         if error is None:
-            done = self._settle(task, "is done", lambda: self.tasks.acknowledge(task))
+            done = self._retrying(task, "is done", lambda: self.tasks.acknowledge(task))
             self._succeeded(task, seconds, done is not False)
         else:
-            reason = reason_of(error)
+            reason = failure_reason(error)
             self._failed(task, error)
-            self._settle(task, "failed", lambda: self.tasks.fail(task, reason))
+            self._retrying(task, "failed", lambda: self.tasks.fail(task, reason))
 
-    def _settle(self, task: Task, what: str, say: Callable[[], bool]) -> bool | None:
+    def _retrying(self, task: Task, what: str, say: Callable[[], bool]) -> bool | None:
         """Say what became of a task, again if a server cannot be asked; None if it never could."""
         pause = FIRST_PAUSE
         for attempt in range(1, TRIES + 1):
             try:
                 return say()
             except SERVER_ERRORS as error:
-                if attempt == TRIES or is_final(error):
-                    self._unsettled(task, what, error)
+                if attempt == TRIES or is_fatal(error):
+                    self._could_not_report(task, what, error)
                     return None
                 time.sleep(pause)
                 pause *= 2
@@ -203,18 +204,18 @@ class Worker(AnyWorker[Blocking]):
 
     # ---- the threads' keeper
 
-    def _keep(self) -> None:
+    def _renew_leases(self) -> None:
         """Lease again what is worked on."""
-        while not self._leaving.wait(self.lease / 3):
+        while not self._aborting.wait(self.lease / 3):
             with self._lock:
                 running = list(self._running.values())
             for task in running:
                 try:
                     self.tasks.extend(task, self.lease)
                 except SERVER_ERRORS as error:
-                    self._unsettled(task, "is still worked on", error)
+                    self._could_not_report(task, "is still worked on", error)
 
-    def _abandon(self) -> None:
+    def _release_running(self) -> None:
         """Give back what is worked on, without waiting for it."""
         with self._lock:
             abandoned = list(self._running.values())
@@ -224,7 +225,7 @@ class Worker(AnyWorker[Blocking]):
                 if self.tasks.release(task):
                     self._released(task)
             except SERVER_ERRORS as error:
-                self._unsettled(task, "was given back", error)
+                self._could_not_report(task, "was given back", error)
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
@@ -234,7 +235,7 @@ class Worker(AnyWorker[Blocking]):
             return
 
         def handle(_number: int, _frame: Any) -> None:
-            (self._leaving if self._stopping.is_set() else self._stopping).set()
+            (self._aborting if self._stopping.is_set() else self._stopping).set()
 
         before = {each: signal.signal(each, handle) for each in (signal.SIGTERM, signal.SIGINT)}
         try:

@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 
 from shardkit.errors import ClosedError, InvalidArgumentError, ShardKitError
 from shardkit.operations.operation import Face
-from shardkit.queues.base import LEASE, MOST_QUEUES, Order
+from shardkit.queues.base import LEASE, MOST_QUEUES, QueueOrder
 from shardkit.queues.task_codec import Task
 from shardkit.queues.task_queues import TaskQueues
 from shardkit.structures.base.arguments import check_integer, shown
@@ -29,7 +29,7 @@ TRIES = 5
 MOST_CONCURRENCY = 10_000
 LEAST_LEASE = 1.0
 # How often whoever looks on is told, and how long a burst waits for what running tasks may queue.
-TELL_EVERY = 0.2
+PROGRESS_INTERVAL = 0.2
 IDLE_IN_BURST = 0.02
 
 # What a server that cannot be asked raises.
@@ -37,7 +37,7 @@ SERVER_ERRORS = (ShardKitError, RedisError, OSError)
 
 
 @dataclass
-class Summary:
+class WorkerSummary:
     """What a worker did.
 
     Attributes:
@@ -59,7 +59,7 @@ class Summary:
         return asdict(self)
 
 
-class AnyWorker(Generic[Face]):
+class BaseWorker(Generic[Face]):
     """What workers of both kinds have; its arguments are those of `Worker`.
 
     Attributes:
@@ -73,14 +73,14 @@ class AnyWorker(Generic[Face]):
     def __init__(
         self,
         tasks: TaskQueues[Face],
-        queues: Order,
+        queues: QueueOrder,
         callbacks: Mapping[str, Callable[..., Any]] | None = None,
         *,
         concurrency: int = 1,
         lease: float = LEASE,
     ) -> None:
         self.tasks = tasks
-        self.queues: Order = [queues] if isinstance(queues, str) else list(queues)
+        self.queues: QueueOrder = [queues] if isinstance(queues, str) else list(queues)
         if not 0 < len(self.queues) <= MOST_QUEUES:
             raise InvalidArgumentError(f"worker: queues={shown(queues)}", "name 1 to 100 queues")
         check_integer("worker", "concurrency", concurrency, 1, MOST_CONCURRENCY)
@@ -88,8 +88,8 @@ class AnyWorker(Generic[Face]):
             raise InvalidArgumentError(f"worker: lease={shown(lease)}", "give seconds, at least 1")
         self.concurrency = concurrency
         self.lease = float(lease)
-        self.summary = Summary()
-        self.left = False
+        self.summary = WorkerSummary()
+        self.aborted = False
         self._callbacks: dict[str, Callable[..., Any]] = {}
         for name, callback in (callbacks or {}).items():
             self.register(name, callback)
@@ -134,42 +134,42 @@ class AnyWorker(Generic[Face]):
 
     def _succeeded(self, task: Task, seconds: float, acknowledged: bool) -> None:
         self.summary.done += 1
-        logger.info("%s done in %.3f s", _named(task), seconds)
+        logger.info("%s done in %.3f s", _describe(task), seconds)
         if not acknowledged:
-            self._overtaken(task)
+            self._lease_lost(task)
 
     def _failed(self, task: Task, error: BaseException) -> None:
         self.summary.failed += 1
         trace = None if isinstance(error, LookupError) and task.name not in self.names else error
-        logger.warning("%s failed: %s", _named(task), reason_of(error), exc_info=trace)
+        logger.warning("%s failed: %s", _describe(task), failure_reason(error), exc_info=trace)
 
-    def _overtaken(self, task: Task) -> None:
+    def _lease_lost(self, task: Task) -> None:
         self.summary.overtaken += 1
-        logger.warning("%s took longer than its lease: somebody else does it too", _named(task))
+        logger.warning("%s took longer than its lease: somebody else does it too", _describe(task))
 
     def _released(self, task: Task) -> None:
         self.summary.released += 1
-        logger.info("%s was given back", _named(task))
+        logger.info("%s was given back", _describe(task))
 
-    def _unsettled(self, task: Task, what: str, error: BaseException) -> None:
+    def _could_not_report(self, task: Task, what: str, error: BaseException) -> None:
         self.summary.errors += 1
-        logger.error("%s: it could not be said that it %s: %s", _named(task), what, error)
+        logger.error("%s: it could not be said that it %s: %s", _describe(task), what, error)
 
     def _unreachable(self, error: BaseException, pause: float) -> None:
         self.summary.errors += 1
         logger.warning("no task could be taken; again in %.1f s: %s", pause, error)
 
 
-def reason_of(error: BaseException) -> str:
+def failure_reason(error: BaseException) -> str:
     """Return why a task failed, for its dead letter."""
     return f"{type(error).__name__}: {error}"
 
 
-def is_final(error: BaseException) -> bool:
+def is_fatal(error: BaseException) -> bool:
     """Whether a worker cannot go on: its kit was closed, or it was asked for what does not fit."""
     return isinstance(error, ClosedError | InvalidArgumentError)
 
 
-def _named(task: Task) -> str:
+def _describe(task: Task) -> str:
     again = f", attempt {task.attempts}" if task.attempts > 1 else ""
     return f"task {task.name} ({task.queue} {task.id}{again})"

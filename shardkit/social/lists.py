@@ -12,7 +12,7 @@ from shardkit.errors import InvalidArgumentError
 from shardkit.lua import script
 from shardkit.operations.commands import script_call
 from shardkit.operations.operation import Operation
-from shardkit.social.base.keys import Layout
+from shardkit.social.base.keys import KeyLayout
 from shardkit.social.base.models import UserList, check_text, list_of
 
 LONGEST_NAME = 200
@@ -26,7 +26,7 @@ class Lists:
         limit: how many lists a user may have.
     """
 
-    def __init__(self, layout: Layout, limit: int) -> None:
+    def __init__(self, layout: KeyLayout, limit: int) -> None:
         self._layout = layout
         self._limit = limit
 

@@ -20,9 +20,9 @@ What each file is for:
 `relations`      who follows whom: one script, and what follows from it
 `counters`       counters that are exact whatever happens
 `timelines`      writing to many timelines, reading pages
-`syndication`    jobs for all followers, in passes
+`fan_out`    jobs for all followers, in passes
 `modes`          pushing to few, fetching from accounts with very many followers
-`work`           tasks on a queue
+`background`           tasks on a queue
 `reconcile`      mending what a crash left
 ================ ================================================================================
 
@@ -36,14 +36,14 @@ from typing import Any
 
 from shardkit.operations.operation import Deferred, Driver, Face, Operation, operation
 from shardkit.queues.task_queues import TaskQueues
-from shardkit.social.base.keys import LIST, USER, Layout
+from shardkit.social.base.keys import LIST, USER, KeyLayout
 from shardkit.social.base.models import Extra
 from shardkit.social.content.cache import WEEK, CachedStatuses
 from shardkit.social.content.sqlite_store import StatusStore
 from shardkit.social.queries import DEEPEST, OLDER_THAN, SocialReader
 from shardkit.social.relations.counters import check_limits
-from shardkit.social.repair import Reconciled
-from shardkit.social.steps import Steps
+from shardkit.social.repair import ReconcileResult
+from shardkit.social.services import Services
 from shardkit.structures.base.arguments import check_integer
 
 PARTS = 1024
@@ -105,7 +105,7 @@ class SocialNetwork(SocialReader[Face]):
         status_ttl: int = WEEK,
         status_limit: int | None = None,
     ) -> None:
-        layout = Layout(name, users, timelines, followers, parts, relation_shards)
+        layout = KeyLayout(name, users, timelines, followers, parts, relation_shards)
         check_integer(name, "home_limit", home_limit, 1, DEEPEST)
         check_integer(name, "profile_limit", profile_limit, home_limit, 10**6)
         check_integer(name, "following_limit", following_limit, 1, 10**5)
@@ -122,7 +122,7 @@ class SocialNetwork(SocialReader[Face]):
                 limit=status_limit,
                 index=f"recent:{{{name}}}",
             )
-        steps = Steps(
+        steps = Services(
             layout,
             home_limit=home_limit,
             profile_limit=profile_limit,
@@ -144,10 +144,10 @@ class SocialNetwork(SocialReader[Face]):
     def callbacks(self) -> dict[str, Callable[..., Any]]:
         """What a worker of its queue has to call, by name."""
         faced: Any = self  # whose methods are functions or coroutine functions, as its face has it
-        work = self._steps.work
+        background = self._services.background
         return {
-            work.go_on_name: faced.go_on,
-            work.refill_name: faced.refill,
+            background.resume_name: faced.resume_fan_out,
+            background.backfill_name: faced.backfill,
             f"{self.name}.repair": faced.repair,
         }
 
@@ -172,7 +172,7 @@ class SocialNetwork(SocialReader[Face]):
         Cost: one exchange, one script.
         """
         yield from self._open(create=True)
-        return (yield from self._steps.users.create(login, name, extras))
+        return (yield from self._services.users.create(login, name, extras))
 
     # ---- statuses
 
@@ -198,7 +198,7 @@ class SocialNetwork(SocialReader[Face]):
         account whose posts are fetched.
         """
         yield from self._open(create=True)
-        return (yield from self._steps.posting.post(self.layout.id("uid", uid), message, extras))
+        return (yield from self._services.posts.post(self.layout.id("uid", uid), message, extras))
 
     @operation
     def delete_status(self, uid: int | str, status: int | str) -> Operation[bool | None]:
@@ -211,7 +211,7 @@ class SocialNetwork(SocialReader[Face]):
         """
         yield from self._open(create=True)
         ids = self.layout.id("uid", uid), self.layout.id("status", status)
-        return (yield from self._steps.posting.delete(*ids))
+        return (yield from self._services.posts.delete(*ids))
 
     # ---- relations
 
@@ -232,7 +232,7 @@ class SocialNetwork(SocialReader[Face]):
         """
         yield from self._open(create=True)
         ids = self.layout.id("uid", uid), self.layout.id("other", other)
-        return (yield from self._steps.following.follow(USER, *ids))
+        return (yield from self._services.follows.follow(USER, *ids))
 
     @operation
     def unfollow(self, uid: int | str, other: int | str) -> Operation[bool | None]:
@@ -246,7 +246,7 @@ class SocialNetwork(SocialReader[Face]):
         """
         yield from self._open(create=True)
         ids = self.layout.id("uid", uid), self.layout.id("other", other)
-        return (yield from self._steps.following.unfollow(USER, *ids))
+        return (yield from self._services.follows.unfollow(USER, *ids))
 
     @operation
     def block(self, uid: int | str, other: int | str) -> Operation[bool | None]:
@@ -262,14 +262,14 @@ class SocialNetwork(SocialReader[Face]):
         """
         yield from self._open(create=True)
         ids = self.layout.id("uid", uid), self.layout.id("other", other)
-        return (yield from self._steps.blocking.block(*ids))
+        return (yield from self._services.blocks.block(*ids))
 
     @operation
     def unblock(self, uid: int | str, other: int | str) -> Operation[bool | None]:
         """Take a block back; True, or None if there was none. Cost: one exchange."""
         yield from self._open(create=True)
         ids = self.layout.id("uid", uid), self.layout.id("other", other)
-        return (yield from self._steps.blocking.unblock(*ids))
+        return (yield from self._services.blocks.unblock(*ids))
 
     @operation
     def mute(self, uid: int | str, other: int | str) -> Operation[bool | None]:
@@ -283,14 +283,14 @@ class SocialNetwork(SocialReader[Face]):
         """
         yield from self._open(create=True)
         ids = self.layout.id("uid", uid), self.layout.id("other", other)
-        return (yield from self._steps.blocking.mute(*ids))
+        return (yield from self._services.blocks.mute(*ids))
 
     @operation
     def unmute(self, uid: int | str, other: int | str) -> Operation[bool | None]:
         """Take that back; True, or None if there was nothing. Cost: one exchange."""
         yield from self._open(create=True)
         ids = self.layout.id("uid", uid), self.layout.id("other", other)
-        return (yield from self._steps.blocking.unmute(*ids))
+        return (yield from self._services.blocks.unmute(*ids))
 
     # ---- lists
 
@@ -304,32 +304,32 @@ class SocialNetwork(SocialReader[Face]):
         Cost: one exchange.
         """
         yield from self._open(create=True)
-        return (yield from self._steps.lists.create(self.layout.id("uid", uid), name))
+        return (yield from self._services.lists.create(self.layout.id("uid", uid), name))
 
     @operation
     def follow_into_list(self, list_id: int | str, uid: int | str) -> Operation[bool | None]:
         """Put a user on a list, whose newest posts come into its timeline; see `follow`."""
         yield from self._open(create=True)
         ids = self.layout.id("list_id", list_id), self.layout.id("uid", uid)
-        return (yield from self._steps.following.follow(LIST, *ids))
+        return (yield from self._services.follows.follow(LIST, *ids))
 
     @operation
     def unfollow_from_list(self, list_id: int | str, uid: int | str) -> Operation[bool | None]:
         """Take a user off a list; see `unfollow`."""
         yield from self._open(create=True)
         ids = self.layout.id("list_id", list_id), self.layout.id("uid", uid)
-        return (yield from self._steps.following.unfollow(LIST, *ids))
+        return (yield from self._services.follows.unfollow(LIST, *ids))
 
     # ---- what goes on, and what mends
 
     @operation
-    def go_on(self, *job: Any) -> Operation[None]:
+    def resume_fan_out(self, *job: Any) -> Operation[None]:
         """Do the next passes of a job: what its tasks call. Cost: three exchanges a pass."""
         yield from self._open(create=True)
-        yield from self._steps.work.go_on(job)
+        yield from self._services.background.resume_fan_out(job)
 
     @operation
-    def refill(self, kind: str, owner: int, places: Sequence[Any] = ()) -> Operation[None]:
+    def backfill(self, kind: str, owner: int, places: Sequence[Any] = ()) -> Operation[None]:
         """Go on with refilling a timeline: what its tasks call.
 
         Args:
@@ -340,7 +340,9 @@ class SocialNetwork(SocialReader[Face]):
         Cost: four exchanges.
         """
         yield from self._open(create=True)
-        yield from self._steps.work.refill_task(kind, self.layout.id("owner", owner), places)
+        yield from self._services.background.backfill_task(
+            kind, self.layout.id("owner", owner), places
+        )
 
     @operation
     def repair(self, older_than: float = OLDER_THAN) -> Operation[int]:
@@ -357,13 +359,13 @@ class SocialNetwork(SocialReader[Face]):
         Cost: as `pending`, and what each of them costs.
         """
         yield from self._open(create=True)
-        notes = yield from self._steps.repair.all(older_than, take=True)
+        notes = yield from self._services.repair.all(older_than, take=True)
         for note in notes:
-            yield from self._steps.repair.one(note)
+            yield from self._services.repair.one(note)
         return len(notes)
 
     @operation
-    def reconcile(self, uid: int | str) -> Operation[Reconciled | None]:
+    def reconcile(self, uid: int | str) -> Operation[ReconcileResult | None]:
         """Have what is kept of a user agree with its relations: counters and home timeline.
 
         For what no note tells of, such as data that a server has lost. Others may go on meanwhile.
@@ -375,10 +377,12 @@ class SocialNetwork(SocialReader[Face]):
         whose posts were missing or too many.
         """
         yield from self._open(create=True)
-        return (yield from self._steps.reconcile.account(USER, self.layout.id("uid", uid)))
+        return (yield from self._services.reconcile.account(USER, self.layout.id("uid", uid)))
 
     @operation
-    def reconcile_list(self, list_id: int | str) -> Operation[Reconciled | None]:
+    def reconcile_list(self, list_id: int | str) -> Operation[ReconcileResult | None]:
         """The same of a list; see `reconcile`."""
         yield from self._open(create=True)
-        return (yield from self._steps.reconcile.account(LIST, self.layout.id("list_id", list_id)))
+        return (
+            yield from self._services.reconcile.account(LIST, self.layout.id("list_id", list_id))
+        )

@@ -9,9 +9,16 @@ from collections.abc import Sequence
 
 from shardkit.errors import InvalidArgumentError
 from shardkit.operations.operation import Driver, Face, Operation, Structure, operation
-from shardkit.social.base.keys import FOLLOWING, LIST, USER, Layout
-from shardkit.social.base.models import Cursor, Relation, Status, TimelinePage, User, UserList
-from shardkit.social.steps import Steps
+from shardkit.social.base.keys import FOLLOWING, LIST, USER, KeyLayout
+from shardkit.social.base.models import (
+    Relation,
+    Status,
+    TimelineCursor,
+    TimelinePage,
+    User,
+    UserList,
+)
+from shardkit.social.services import Services
 from shardkit.structures.base.arguments import check_integer, shown
 from shardkit.structures.base.parameters import Meta, open_all
 from shardkit.structures.sorted_set.merged_ranges import range_over
@@ -30,10 +37,10 @@ class SocialReader(Structure[Face]):
         steps: what they are made of.
     """
 
-    def __init__(self, driver: Driver, layout: Layout, steps: Steps) -> None:
+    def __init__(self, driver: Driver, layout: KeyLayout, steps: Services) -> None:
         super().__init__(driver, layout.users, layout.name)
         self.layout = layout
-        self._steps = steps
+        self._services = steps
         parameters = {"parts": layout.parts, "relation_shards": layout.relation_shards}
         self.meta = Meta(layout.home, layout.name, {"kind": "social", **parameters})
 
@@ -71,17 +78,17 @@ class SocialReader(Structure[Face]):
     def get_user_by_login(self, login: str) -> Operation[User | None]:
         """Return the user with a login; None if there is none. Cost: two exchanges."""
         yield from self._open()
-        uid = yield from self._steps.users.id_of(login)
+        uid = yield from self._services.users.id_of(login)
         if uid is None:
             return None
-        [user] = yield from self._steps.users.get([uid])
+        [user] = yield from self._services.users.get([uid])
         return user
 
     @operation
     def get_status(self, status: int | str) -> Operation[Status | None]:
         """Return a status; None if there is none. Cost: one exchange."""
         yield from self._open()
-        [found] = yield from self._steps.statuses.get([self.layout.id("status", status)])
+        [found] = yield from self._services.statuses.get([self.layout.id("status", status)])
         return found
 
     @operation
@@ -92,7 +99,7 @@ class SocialReader(Structure[Face]):
         """
         yield from self._open()
         return (
-            yield from self._steps.statuses.get(
+            yield from self._services.statuses.get(
                 [self.layout.id("status", each) for each in statuses]
             )
         )
@@ -101,7 +108,12 @@ class SocialReader(Structure[Face]):
 
     @operation
     def home(
-        self, uid: int | str, page: int = 1, count: int = 30, *, before: Cursor | None = None
+        self,
+        uid: int | str,
+        page: int = 1,
+        count: int = 30,
+        *,
+        before: TimelineCursor | None = None,
     ) -> Operation[TimelinePage]:
         """Return a page of a home timeline: what those have posted whom the user follows.
 
@@ -125,28 +137,38 @@ class SocialReader(Structure[Face]):
         yield from self._open()
         uid = self.layout.id("uid", uid)
         self._check_page(page, count, before)
-        muted = self._steps.blocking.muted(uid)
-        return (yield from self._steps.timelines.home(USER, uid, page, count, before, muted))
+        muted = self._services.blocks.muted(uid)
+        return (yield from self._services.timelines.home(USER, uid, page, count, before, muted))
 
     @operation
     def profile(
-        self, uid: int | str, page: int = 1, count: int = 30, *, before: Cursor | None = None
+        self,
+        uid: int | str,
+        page: int = 1,
+        count: int = 30,
+        *,
+        before: TimelineCursor | None = None,
     ) -> Operation[TimelinePage]:
         """Return a page of what a user has posted; see `home`. Cost: two exchanges."""
         yield from self._open()
         self._check_page(page, count, before)
         uid = self.layout.id("uid", uid)
-        return (yield from self._steps.timelines.profile(uid, page, count, before))
+        return (yield from self._services.timelines.profile(uid, page, count, before))
 
     @operation
     def list_timeline(
-        self, list_id: int | str, page: int = 1, count: int = 30, *, before: Cursor | None = None
+        self,
+        list_id: int | str,
+        page: int = 1,
+        count: int = 30,
+        *,
+        before: TimelineCursor | None = None,
     ) -> Operation[TimelinePage]:
         """Return a page of a list's timeline; see `home`. Cost: as `home`."""
         yield from self._open()
         self._check_page(page, count, before)
         owner = self.layout.id("list_id", list_id)
-        return (yield from self._steps.timelines.home(LIST, owner, page, count, before, None))
+        return (yield from self._services.timelines.home(LIST, owner, page, count, before, None))
 
     # ---- relations and lists
 
@@ -155,7 +177,7 @@ class SocialReader(Structure[Face]):
         """Say whether a user follows another. Cost: one exchange."""
         yield from self._open()
         ids = self.layout.id("uid", uid), self.layout.id("other", other)
-        [holds] = yield from self._steps.relations.holds(USER, [ids])
+        [holds] = yield from self._services.relations.holds(USER, [ids])
         return holds
 
     @operation
@@ -185,20 +207,20 @@ class SocialReader(Structure[Face]):
         """Say whether a user has blocked another. Cost: one exchange."""
         yield from self._open()
         ids = self.layout.id("uid", uid), self.layout.id("other", other)
-        return (yield from self._steps.blocking.blocks(*ids))
+        return (yield from self._services.blocks.blocks(*ids))
 
     @operation
     def get_list(self, list_id: int | str) -> Operation[UserList | None]:
         """Return a list; None if there is none. Cost: one exchange."""
         yield from self._open()
-        [found] = yield from self._steps.lists.get([self.layout.id("list_id", list_id)])
+        [found] = yield from self._services.lists.get([self.layout.id("list_id", list_id)])
         return found
 
     @operation
     def lists(self, uid: int | str) -> Operation[list[UserList]]:
         """Return a user's lists, oldest first. Cost: two exchanges."""
         yield from self._open()
-        return (yield from self._steps.lists.of(self.layout.id("uid", uid)))
+        return (yield from self._services.lists.of(self.layout.id("uid", uid)))
 
     @operation
     def pending(self, older_than: float = OLDER_THAN) -> Operation[list[str]]:
@@ -207,7 +229,7 @@ class SocialReader(Structure[Face]):
         Cost: two exchanges, with a script for each part: 1,040 by default.
         """
         yield from self._open()
-        return (yield from self._steps.repair.all(older_than, take=False))
+        return (yield from self._services.repair.all(older_than, take=False))
 
     # ---- steps that several of them share
 
@@ -217,7 +239,7 @@ class SocialReader(Structure[Face]):
 
     def _get_users(self, uids: Sequence[int | str]) -> Operation[list[User | None]]:
         yield from self._open()
-        return (yield from self._steps.users.get([self.layout.id("uid", uid) for uid in uids]))
+        return (yield from self._services.users.get([self.layout.id("uid", uid) for uid in uids]))
 
     def _related(
         self, what: str, uid: int | str, count: int, after: Relation | None
@@ -229,10 +251,10 @@ class SocialReader(Structure[Face]):
         rows = yield from range_over(places, "-inf", "+inf", count, cursor, reverse=True)
         return [Relation(int(member), int(version)) for member, version in rows]
 
-    def _check_page(self, page: int, count: int, before: Cursor | None) -> None:
+    def _check_page(self, page: int, count: int, before: TimelineCursor | None) -> None:
         check_integer(self.name, "count", count, 1, MOST_COUNT)
         check_integer(self.name, "page", page, 1, max(1, DEEPEST // count))
-        if before is not None and (page != 1 or not isinstance(before, Cursor)):
+        if before is not None and (page != 1 or not isinstance(before, TimelineCursor)):
             raise InvalidArgumentError(
                 f"{self.name}: page={page}, before={shown(before)}",
                 "give a page's number, or the cursor of the page before",

@@ -1,11 +1,12 @@
-"""Reconciling: what a process that ended in between has left, and what a server lost.
+"""Repairs what an interrupted process left half done, and what a server lost.
 
-Every change that touches several servers leaves a note where it begins, in the same script, and
-crosses it off in the end (`pending` in the part of a user, or of a pair). `Repair` finds the notes
-that are some time old, and does again what they stand for; each of these may be done again.
+Every change that spans servers first records a note, in the script that begins it, and removes the
+note when it is done (the ZSET ``pending``, one in each part of the users and of the relations).
+`PendingRepair` finds notes older than some age and repeats what they stand for; every step may be
+repeated.
 
-`Reconcile` looks at one account: it counts its relations anew, and has its timeline agree with whom
-it follows. It is for what no note tells: data that a server lost, or that was changed by hand.
+`Reconciler` checks one account: it recounts its relations and makes its timeline agree with whom it
+follows. It is for damage without a note: data that a server lost, or that was changed by hand.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from typing import Any, NamedTuple
 from shardkit.lua import script
 from shardkit.operations.commands import Command, To, script_call
 from shardkit.operations.operation import Operation, pages
-from shardkit.social.base.keys import FOLLOWING, KINDS, LIST, USER, Kind, Layout
+from shardkit.social.base.keys import FOLLOWING, KINDS, LIST, USER, KeyLayout, RelationKind
 from shardkit.social.content.statuses import Statuses
 from shardkit.social.content.timelines import Timelines
-from shardkit.social.delivery.backfill import Refill
-from shardkit.social.delivery.background import Work
-from shardkit.social.delivery.posting import Posting
-from shardkit.social.following import Following
+from shardkit.social.delivery.backfill import Backfill
+from shardkit.social.delivery.background import BackgroundJobs
+from shardkit.social.delivery.posts import Posts
+from shardkit.social.follows import Follows
 from shardkit.social.relations.counters import Counters
 from shardkit.social.relations.delivery_mode import READ
 from shardkit.social.relations.relations import Relations
@@ -32,7 +33,7 @@ FOLLOWED_AT_ONCE = 1000
 MICRO = 1_000_000
 
 
-class Repair:
+class PendingRepair:
     """Does again what was noted and not ended.
 
     Args:
@@ -42,11 +43,13 @@ class Repair:
         work: changes between pushing and fetching.
     """
 
-    def __init__(self, layout: Layout, posting: Posting, following: Following, work: Work) -> None:
+    def __init__(
+        self, layout: KeyLayout, posts: Posts, following: Follows, background: BackgroundJobs
+    ) -> None:
         self._layout = layout
-        self._posting = posting
-        self._following = following
-        self._work = work
+        self._posts = posts
+        self._follows = following
+        self._background = background
 
     def all(self, older_than: float, *, take: bool) -> Operation[list[str]]:
         """Return what has been pending for so many seconds; ``take`` keeps others from it."""
@@ -71,14 +74,14 @@ class Repair:
         what, *numbers = note.split(":")
         ids = [int(number) for number in numbers]
         if what in KINDS:
-            yield from self._following.check(KINDS[what], ids[0], ids[1])
+            yield from self._follows.check(KINDS[what], ids[0], ids[1])
         elif what == "cross":
-            yield from self._work.cross(ids[0])
+            yield from self._background.start_mode_change(ids[0])
         else:
-            yield from self._posting.resume(what, ids[0], ids[1], note)
+            yield from self._posts.resume(what, ids[0], ids[1], note)
 
 
-class Reconciled(NamedTuple):
+class ReconcileResult(NamedTuple):
     """What did not agree, and was mended.
 
     Attributes:
@@ -94,7 +97,7 @@ class Reconciled(NamedTuple):
     accounts: int
 
 
-class Reconcile:
+class Reconciler:
     """Has what is kept of one account agree with its relations.
 
     Args:
@@ -110,25 +113,25 @@ class Reconcile:
 
     def __init__(
         self,
-        layout: Layout,
+        layout: KeyLayout,
         counters: Counters,
         statuses: Statuses,
         timelines: Timelines,
         relations: Relations,
-        following: Following,
-        refill: Refill,
-        work: Work,
+        following: Follows,
+        backfill: Backfill,
+        background: BackgroundJobs,
     ) -> None:
         self._layout = layout
         self._counters = counters
         self._statuses = statuses
         self._timelines = timelines
         self._relations = relations
-        self._following = following
-        self._refill = refill
-        self._work = work
+        self._follows = following
+        self._backfill = backfill
+        self._background = background
 
-    def account(self, kind: Kind, id_: int) -> Operation[Reconciled | None]:
+    def account(self, kind: RelationKind, id_: int) -> Operation[ReconcileResult | None]:
         """Reconcile one account; see `SocialNetwork.reconcile`."""
         layout = self._layout
         key = layout.owned(kind.account, id_)
@@ -139,19 +142,19 @@ class Reconcile:
         yield from self._recount(kind, id_, fields)
         entries, strangers = yield from self._strangers(kind, id_)
         for uid in strangers:
-            yield from self._following.check(kind, id_, uid)
+            yield from self._follows.check(kind, id_, uid)
         unmarked = yield from self._marks(kind, id_)
         for uid in unmarked:
-            yield from self._following.check(kind, id_, uid)
+            yield from self._follows.check(kind, id_, uid)
         yield from self._fill(kind, id_)
         [now] = yield [layout.at_user(key, "HMGET", key, "followers", "following")]
         followers, following = (
             int(total or 0) - int(fields.get(name, 0))
             for total, name in zip(now, (b"followers", b"following"), strict=True)
         )
-        return Reconciled(followers, following, entries, len({*strangers, *unmarked}))
+        return ReconcileResult(followers, following, entries, len({*strangers, *unmarked}))
 
-    def _recount(self, kind: Kind, id_: int, fields: dict[bytes, bytes]) -> Operation[None]:
+    def _recount(self, kind: RelationKind, id_: int, fields: dict[bytes, bytes]) -> Operation[None]:
         """Count the relations of all parts anew."""
         layout, counters = self._layout, self._counters
         whats = [FOLLOWING] if kind is LIST else [USER.incoming, FOLLOWING, LIST.incoming]
@@ -180,9 +183,9 @@ class Reconcile:
                 counted = counters.counted(reply)
                 changed = changed or (counted is not None and counted.changed)
         if changed:
-            yield from self._work.cross(id_)
+            yield from self._background.start_mode_change(id_)
 
-    def _strangers(self, kind: Kind, id_: int) -> Operation[tuple[int, list[int]]]:
+    def _strangers(self, kind: RelationKind, id_: int) -> Operation[tuple[int, list[int]]]:
         """Remove entries that are no statuses, and return the authors who are not followed."""
         layout, timelines = self._layout, self._timelines
         key, pulled = layout.timeline(kind, id_), layout.pulled(id_)
@@ -201,7 +204,7 @@ class Reconcile:
             strangers += [uid for uid, holds in zip(page, held, strict=True) if not holds]
         return len(gone), strangers
 
-    def _marks(self, kind: Kind, id_: int) -> Operation[list[int]]:
+    def _marks(self, kind: RelationKind, id_: int) -> Operation[list[int]]:
         """Return followed accounts whose posts are to be fetched, and are not.
 
         Those whose posts are pushed, and are fetched all the same, are no longer: a mark that came
@@ -211,7 +214,7 @@ class Reconcile:
         missing: list[int] = []
         places: Sequence[Any] = ()
         while True:
-            followed, places = yield from self._refill.followed(id_, places, FOLLOWED_AT_ONCE)
+            followed, places = yield from self._backfill.followed(id_, places, FOLLOWED_AT_ONCE)
             batch: list[Command] = []
             pulled = layout.pulled(id_)
             for uid in followed:
@@ -229,9 +232,9 @@ class Reconcile:
             if all(place == 0 for place in places):
                 return missing
 
-    def _fill(self, kind: Kind, id_: int) -> Operation[None]:
+    def _fill(self, kind: RelationKind, id_: int) -> Operation[None]:
         places: Sequence[Any] = ()
         while True:
-            places = yield from self._refill.step(kind, id_, places, always=True)
+            places = yield from self._backfill.step(kind, id_, places, always=True)
             if not places:
                 return

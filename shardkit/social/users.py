@@ -12,7 +12,7 @@ from zlib import crc32
 from shardkit.lua import script
 from shardkit.operations.commands import script_call
 from shardkit.operations.operation import Operation, pages
-from shardkit.social.base.keys import Layout
+from shardkit.social.base.keys import KeyLayout
 from shardkit.social.base.models import (
     USER_FIELDS,
     Extra,
@@ -33,7 +33,7 @@ class Users:
         layout: where the keys are.
     """
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: KeyLayout) -> None:
         self._layout = layout
 
     def create(self, login: str, name: str, extras: Mapping[str, Extra]) -> Operation[int | None]:

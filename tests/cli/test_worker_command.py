@@ -17,7 +17,7 @@ from cli_helpers import COMMAND, Result, eventually, in_terminal, plain
 import shardkit
 from shardkit import ShardKit
 from shardkit.local import LocalServers
-from shardkit.queues.base import Counts
+from shardkit.queues.base import QueueCounts
 from shardkit.queues.task_codec import NewTask
 
 MODULE = """
@@ -150,7 +150,7 @@ def test_a_signal_has_it_finish_what_it_works_on(
     assert process.returncode == 0, err
     assert json.loads(out)["done"] == 1
     assert done(module) == ["begun", "ended"]
-    assert tasks.counts("q") == Counts(1, 0, 0, 0)
+    assert tasks.counts("q") == QueueCounts(1, 0, 0, 0)
 
 
 def test_a_second_signal_has_it_give_back_what_it_works_on(
@@ -179,13 +179,13 @@ def test_the_task_of_a_worker_that_was_killed_is_done_by_another(
     assert eventually(lambda: done(module) == ["begun"])
     process.kill()
     process.communicate(timeout=20)
-    assert tasks.counts("q") == Counts(0, 0, 1, 0)
+    assert tasks.counts("q") == QueueCounts(0, 0, 1, 0)
     again = started(module, town_map)
     assert eventually(lambda: done(module) == ["begun", "begun", "ended"])
     again.send_signal(signal.SIGTERM)
     again.communicate(timeout=20)
     assert again.returncode == 0
-    assert tasks.counts("q") == Counts(0, 0, 0, 0)
+    assert tasks.counts("q") == QueueCounts(0, 0, 0, 0)
 
 
 def test_a_terminal_shows_how_it_goes(module: Path, kit: ShardKit, town_map: Path) -> None:

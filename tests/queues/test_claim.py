@@ -27,7 +27,7 @@ from shardkit.local import LocalServer
 from shardkit.operations.commands import Batch, Command, Pause, Replies
 from shardkit.operations.drivers import AwaitingDriver
 from shardkit.queues import claim
-from shardkit.queues.base import Counts
+from shardkit.queues.base import QueueCounts
 from shardkit.queues.task_codec import NewTask
 from shardkit.queues.task_queues import TaskQueues
 
@@ -56,7 +56,7 @@ def test_who_waits_is_woken(kit: ShardKit, only_tokens_wake: None, queues: Any) 
         tasks.enqueue_many("q", [NewTask("x", [n]) for n in range(7)])  # one call, five to wake
         taken = [each.result(30) for each in waiting]
     assert sorted(task.args[0] for task in taken if task) == [0, 1, 2, 3, 4]
-    assert tasks.counts("q") == Counts(2, 0, 5, 0)
+    assert tasks.counts("q") == QueueCounts(2, 0, 5, 0)
 
 
 async def test_tasks_of_a_loop_that_wait_are_woken(
@@ -219,7 +219,7 @@ def test_many_producers_pollers_and_workers_do_each_task_once(kit: ShardKit) -> 
         for each in (*workers, *pollers):
             each.result(30)
     assert sorted(value for values in done for value in values) == [*range(600)]
-    assert tasks.counts("a") == tasks.counts("b") == Counts(0, 0, 0, 0)
+    assert tasks.counts("a") == tasks.counts("b") == QueueCounts(0, 0, 0, 0)
 
 
 async def test_tasks_of_a_loop_do_each_task_once(akit: AsyncShardKit) -> None:
@@ -311,13 +311,13 @@ async def test_what_a_cancelled_take_had_is_put_back_where_it_was(
     gated = TaskQueues(AwaitingDriver(gate), "many")
     take = asyncio.ensure_future(gated.take(queues))  # type: ignore[arg-type]
     await gate.done.wait()
-    assert await tasks.counts("q") == Counts(1, 0, 1, 0)
+    assert await tasks.counts("q") == QueueCounts(1, 0, 1, 0)
     take.cancel()
     await asyncio.sleep(0)
     gate.open.set()
     with pytest.raises(asyncio.CancelledError):
         await take
-    assert await tasks.counts("q") == Counts(2, 0, 0, 0)
+    assert await tasks.counts("q") == QueueCounts(2, 0, 0, 0)
     task = await tasks.take("q", timeout=0)
     assert task is not None
     assert (task.name, task.attempts) == ("first", 1)
@@ -411,7 +411,7 @@ def test_a_server_that_is_paused_neither_loses_nor_holds_up_tasks(
     task = run(tasks.take(paused, timeout=10))
     assert task.queue == paused
     assert run(tasks.acknowledge(task))
-    assert run(tasks.counts(paused)) == Counts(0, 0, 0, 0)
+    assert run(tasks.counts(paused)) == QueueCounts(0, 0, 0, 0)
 
 
 def test_a_take_whose_connection_is_cut_goes_on_waiting(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from queue_helpers import Clock
 
 from shardkit import ShardKit
-from shardkit.queues.base import Counts
+from shardkit.queues.base import QueueCounts
 from shardkit.queues.task_codec import Task
 
 ATTEMPTS = 3
@@ -127,8 +127,8 @@ class Model:
         self.waiting.append(id_)
         return True
 
-    def counts(self) -> Counts:
-        return Counts(len(self.waiting), len(self.delayed), len(self.taken), len(self.dead))
+    def counts(self) -> QueueCounts:
+        return QueueCounts(len(self.waiting), len(self.delayed), len(self.taken), len(self.dead))
 
 
 delays = st.sampled_from([0.0, 0.0, 1.0, 5.0])

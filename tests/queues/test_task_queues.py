@@ -15,7 +15,7 @@ import shardkit
 from shardkit import ShardKit, ShardMap
 from shardkit.errors import InvalidArgumentError
 from shardkit.local import LocalCluster
-from shardkit.queues.base import Counts
+from shardkit.queues.base import QueueCounts
 from shardkit.queues.task_codec import LONGEST_TASK, NewTask, Task
 from shardkit.queues.task_queues import delayed_first
 
@@ -37,7 +37,7 @@ def test_tasks_come_out_in_the_order_in_which_they_went_in(face: Face, component
         assert (task.name, task.args) == ("note", (n,))
         assert run(queues.acknowledge(task)) is True
         assert run(queues.acknowledge(task)) is False
-    assert run(queues.counts("email")) == Counts(2480, 0, 1, 0)
+    assert run(queues.counts("email")) == QueueCounts(2480, 0, 1, 0)
     assert run(queues.take("other", timeout=0)) is None
 
 
@@ -73,7 +73,7 @@ def test_delayed_tasks_come_when_they_are_due_oldest_first(face: Face, component
     run(queues.enqueue("q", "now", delay=-5))
     run(queues.enqueue_many("q", [NewTask(f"same {n}", delay=15) for n in range(30)]))
     assert run(queues.next_due("q")) == clock() + 10
-    assert run(queues.counts("q")) == Counts(1, 32, 0, 0)
+    assert run(queues.counts("q")) == QueueCounts(1, 32, 0, 0)
     assert run(queues.take("q", timeout=0)).name == "now"
     assert run(queues.take("q", timeout=0)) is None
     clock.seconds += 10
@@ -111,13 +111,13 @@ def test_an_id_is_not_queued_twice_as_long_as_its_task_is_there(face: Face, comp
         task = run(queues.take("q", timeout=0))
         assert (task.name, task.args) == ("x", (1,))
         run(queues.enqueue("q", "y", id="me"))  # taken
-        assert run(queues.counts("q")) == Counts(0, 0, 1, 0)
+        assert run(queues.counts("q")) == QueueCounts(0, 0, 1, 0)
         assert run(queues.acknowledge(task))
     run(queues.enqueue("q", "x", id="me"))
     assert run(queues.fail(run(queues.take("q", timeout=0)), "no"))
-    assert run(queues.counts("q")) == Counts(0, 0, 0, 1)
+    assert run(queues.counts("q")) == QueueCounts(0, 0, 0, 1)
     run(queues.enqueue("q", "z", id="me"))  # a dead one begins anew
-    assert run(queues.counts("q")) == Counts(1, 0, 0, 0)
+    assert run(queues.counts("q")) == QueueCounts(1, 0, 0, 0)
     assert run(queues.take("q", timeout=0)) == Task("me", "q", "z", (), 1)
 
 
@@ -160,9 +160,9 @@ def test_a_task_whose_lease_ended_is_somebody_elses(face: Face, component: str) 
     assert run(queues.extend(first)) is False
     assert run(queues.release(first)) is False
     assert run(queues.fail(first, "late")) is False
-    assert run(queues.counts("q")) == Counts(0, 0, 1, 0)
+    assert run(queues.counts("q")) == QueueCounts(0, 0, 1, 0)
     assert run(queues.acknowledge(second)) is True
-    assert run(queues.counts("q")) == Counts(0, 0, 0, 0)
+    assert run(queues.counts("q")) == QueueCounts(0, 0, 0, 0)
 
 
 def test_who_is_late_but_before_everybody_else_may_still_acknowledge(face: Face) -> None:
@@ -180,9 +180,9 @@ def test_who_is_late_but_before_everybody_else_may_still_acknowledge(face: Face)
         task = run(queues.take("q", lease=1, timeout=0))
         clock.seconds += 2
     assert run(queues.take("q", timeout=0)) is None
-    assert run(queues.counts("q")) == Counts(0, 0, 0, 1)
+    assert run(queues.counts("q")) == QueueCounts(0, 0, 0, 1)
     assert run(queues.acknowledge(task)) is True  # it is dead: it is not any more
-    assert run(queues.counts("q")) == Counts(0, 0, 0, 0)
+    assert run(queues.counts("q")) == QueueCounts(0, 0, 0, 0)
 
 
 def test_a_task_that_kills_its_workers_dies(face: Face) -> None:
@@ -247,7 +247,7 @@ def test_dead_letters_come_page_by_page_and_are_revived_together(face: Face) -> 
     assert sorted(dead.args[0] for dead in face.list(queues.dead("q"))) == [*range(250)]
     assert run(queues.revive_all("q")) == 250
     assert run(queues.revive_all("q")) == 0
-    assert run(queues.counts("q")) == Counts(250, 0, 0, 0)
+    assert run(queues.counts("q")) == QueueCounts(250, 0, 0, 0)
 
 
 def test_a_queue_can_be_emptied(face: Face, kit: ShardKit) -> None:
@@ -255,8 +255,8 @@ def test_a_queue_can_be_emptied(face: Face, kit: ShardKit) -> None:
     run(queues.enqueue("other", "x"))
     run(queues.enqueue_many("q", [NewTask("x"), NewTask("y"), NewTask("z", (), 60)]))
     task = run(queues.take("q"))
-    assert run(queues.purge("q")) == Counts(1, 1, 1, 0)
-    assert run(queues.counts("q")) == Counts(0, 0, 0, 0)
+    assert run(queues.purge("q")) == QueueCounts(1, 1, 1, 0)
+    assert run(queues.counts("q")) == QueueCounts(0, 0, 0, 0)
     assert run(queues.acknowledge(task)) is False
     assert run(queues.length("other")) == 1
     assert server_of(kit, "one", "q").keys("queues:{q}*") == []
@@ -320,7 +320,7 @@ def test_what_is_no_task_goes_to_the_dead_letters_and_stops_nobody(
     assert all(letter.name is None and letter.reason for letter in dead)
     assert run(queues.revive("q", dead[0].id)) is True
     assert run(queues.take("q", timeout=0)) is None  # and is dead again
-    assert run(queues.counts("q")) == Counts(0, 0, 1, len(MALFORMED))
+    assert run(queues.counts("q")) == QueueCounts(0, 0, 1, len(MALFORMED))
 
 
 def test_many_copies_of_one_task_do_not_hold_up_a_script(face: Face, kit: ShardKit) -> None:

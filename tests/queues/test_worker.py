@@ -18,12 +18,12 @@ import shardkit
 from shardkit import AsyncShardKit, ShardKit, ShardMap
 from shardkit.errors import ClosedError, InvalidArgumentError
 from shardkit.queues.async_worker import AsyncWorker
-from shardkit.queues.base import Counts
+from shardkit.queues.base import QueueCounts
 from shardkit.queues.task_codec import NewTask
 from shardkit.queues.worker import Worker
-from shardkit.queues.worker_base import Summary
+from shardkit.queues.worker_base import WorkerSummary
 
-NOTHING = Counts(0, 0, 0, 0)
+NOTHING = QueueCounts(0, 0, 0, 0)
 
 
 def worker_of(face: Face, *args: Any, component: str = "many", **options: Any) -> Any:
@@ -51,9 +51,9 @@ def test_a_burst_does_all_that_waits_and_what_it_queues(
     tasks.enqueue_many("high", [NewTask("count", [n]) for n in range(50, 100)])
     told: list[tuple[int, int]] = []
     summary = face.run(
-        worker.run(burst=True, tell=lambda s, running: told.append((s.done, running)))
+        worker.run(burst=True, on_progress=lambda s, running: told.append((s.done, running)))
     )
-    assert summary == Summary(done=200)
+    assert summary == WorkerSummary(done=200)
     assert sorted(done) == [*range(200)]
     if concurrency == 1:
         assert done[:50] == [*range(50, 100)]
@@ -101,13 +101,13 @@ def test_what_raises_or_is_unknown_is_tried_again_and_stops_nobody(
             lambda: face.run(worker.run(burst=True)) and not tasks.counts("q").delayed
         )
     assert tries == [1, 1, 1]
-    assert worker.summary == Summary(done=3, failed=2 + 3 + 3 + 3)
+    assert worker.summary == WorkerSummary(done=3, failed=2 + 3 + 3 + 3)
     letters = {dead.name: dead.reason for dead in tasks.dead("q")}
     assert letters["leave"] == "SystemExit: 3"
     assert letters["unknown"] == "LookupError: no callback is registered for 'unknown'"
     assert letters["flaky"].startswith("TypeError: ")
     assert letters[None].startswith("no JSON")
-    assert tasks.counts("q") == Counts(0, 0, 0, 4)
+    assert tasks.counts("q") == QueueCounts(0, 0, 0, 4)
     messages = [record.getMessage() for record in caplog.records]
     assert any(" done in " in message for message in messages)
     assert any("attempt 2) failed: RuntimeError: not yet" in message for message in messages)
@@ -130,9 +130,9 @@ def test_a_worker_is_stopped_when_it_has_finished_what_it_works_on(kit: ShardKit
         worker.stop()
         assert not running.done()
         finish.set()
-        assert running.result(30) == Summary(done=1)
+        assert running.result(30) == WorkerSummary(done=1)
     tasks.enqueue("q", "slow")
-    assert tasks.counts("q") == Counts(1, 0, 0, 0)
+    assert tasks.counts("q") == QueueCounts(1, 0, 0, 0)
 
 
 async def test_an_async_worker_is_stopped_when_it_has_finished(akit: AsyncShardKit) -> None:
@@ -156,7 +156,7 @@ async def test_an_async_worker_is_stopped_when_it_has_finished(akit: AsyncShardK
         summary = await running
     assert summary.done in (1, 2)
     counts = await tasks.counts("q")
-    assert counts == Counts(2 - summary.done, 0, 0, 0)  # none is left leased
+    assert counts == QueueCounts(2 - summary.done, 0, 0, 0)  # none is left leased
 
 
 async def test_an_async_worker_that_is_cancelled_gives_back_what_it_works_on(
@@ -179,7 +179,7 @@ async def test_an_async_worker_that_is_cancelled_gives_back_what_it_works_on(
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-    assert await tasks.counts("q") == Counts(3, 0, 0, 0)
+    assert await tasks.counts("q") == QueueCounts(3, 0, 0, 0)
     task = await tasks.take("q", timeout=0)
     assert task is not None
     assert task.attempts == 1
@@ -212,7 +212,7 @@ def test_a_task_that_takes_long_is_leased_again(
 
     worker.register("slow", slow)
     tasks.enqueue("q", "slow")
-    assert face.run(worker.run(burst=True)) == Summary(done=1)
+    assert face.run(worker.run(burst=True)) == WorkerSummary(done=1)
     assert others == [None]
     assert tasks.counts("q") == NOTHING
 
@@ -230,7 +230,7 @@ def test_a_task_that_somebody_else_took_meanwhile_is_told_of(face: Face, kit: Sh
 
     worker.register("overtaken", overtaken)
     tasks.enqueue("q", "overtaken")
-    assert face.run(worker.run(burst=True)) == Summary(done=1, overtaken=1)
+    assert face.run(worker.run(burst=True)) == WorkerSummary(done=1, overtaken=1)
     assert tasks.acknowledge(taken[0])
 
 

@@ -11,7 +11,7 @@ from social_helpers import compare, drain, opened, populate, seen
 from shardkit import ShardMap
 from shardkit.errors import InvalidArgumentError, ParameterMismatchError, ShardCountError
 from shardkit.social.base.keys import USER
-from shardkit.social.base.models import Cursor
+from shardkit.social.base.models import TimelineCursor
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_nobody_follows_himself_and_ids_are_ids(face: Face, network: Any) -> Non
         with pytest.raises(InvalidArgumentError):
             run(network.home(uid, page, count))
     with pytest.raises(InvalidArgumentError, match="cursor"):
-        run(network.home(uid, 2, before=Cursor(1, 1)))
+        run(network.home(uid, 2, before=TimelineCursor(1, 1)))
 
 
 def test_an_account_follows_no_more_than_its_limit(face: Face) -> None:

@@ -25,7 +25,7 @@ from shardkit import AsyncShardKit
 from shardkit.errors import InvalidArgumentError, ShardErrors
 from shardkit.operations.operation import Awaiting
 from shardkit.queues.async_worker import AsyncWorker
-from shardkit.social.base.models import Cursor, TimelinePage
+from shardkit.social.base.models import TimelineCursor, TimelinePage
 from shardkit.social.network import SocialNetwork
 
 PASS_SIZE = 1000
@@ -163,9 +163,9 @@ async def home(
     return _page(await network.home(uid, count=count, before=_cursor(before)), request)
 
 
-def _cursor(text: str | None) -> Cursor | None:
+def _cursor(text: str | None) -> TimelineCursor | None:
     """Return the place in a timeline that a link to the next page names."""
-    return None if text is None else Cursor(*map(int, text.split("-")))
+    return None if text is None else TimelineCursor(*map(int, text.split("-")))
 
 
 def _page(page: TimelinePage, request: Request) -> dict[str, Any]:

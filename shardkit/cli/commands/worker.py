@@ -30,7 +30,7 @@ from shardkit.errors import ConfigError, ShardKitError
 from shardkit.kit import ENVIRONMENT
 from shardkit.queues.async_worker import AsyncWorker
 from shardkit.queues.worker import Worker
-from shardkit.queues.worker_base import MOST_CONCURRENCY, Summary
+from shardkit.queues.worker_base import MOST_CONCURRENCY, WorkerSummary
 
 
 @click.command(
@@ -107,7 +107,7 @@ def worker(
         output.document(ran.summary.as_dict())
     else:
         output.line(_said(ran.summary))
-    return INTERRUPTED if ran.left else 0
+    return INTERRUPTED if ran.aborted else 0
 
 
 def _run(found: Worker | AsyncWorker, burst: bool, status: Status | None) -> Worker:
@@ -115,7 +115,7 @@ def _run(found: Worker | AsyncWorker, burst: bool, status: Status | None) -> Wor
         raise ShardKitError(
             "an AsyncWorker was made by a function that is not async", "make it in an async def"
         )
-    found.run(burst=burst, tell=_teller(found, status))
+    found.run(burst=burst, on_progress=_progress_reporter(found, status))
     return found
 
 
@@ -136,7 +136,7 @@ async def _arun(
         made = prepare(await make(kit))
         if not isinstance(made, AsyncWorker):
             raise ShardKitError("an async function made a Worker", "have it make an AsyncWorker")
-        await made.run(burst=burst, tell=_teller(made, status))
+        await made.run(burst=burst, on_progress=_progress_reporter(made, status))
     return made
 
 
@@ -163,19 +163,19 @@ def _load(spec: str) -> Any:
     return found
 
 
-def _teller(
+def _progress_reporter(
     found: Worker | AsyncWorker, status: Status | None
-) -> Callable[[Summary, int], object] | None:
+) -> Callable[[WorkerSummary, int], object] | None:
     if status is None:
         return None
 
-    def tell(summary: Summary, running: int) -> None:
+    def on_progress(summary: WorkerSummary, running: int) -> None:
         status.update(f"{', '.join(map(str, found.queues))}: {running} running, {_said(summary)}")
 
-    return tell
+    return on_progress
 
 
-def _said(summary: Summary) -> str:
+def _said(summary: WorkerSummary) -> str:
     said = [f"{counted(summary.done, 'task')} done"]
     said += [
         f"{count:,} {what}"

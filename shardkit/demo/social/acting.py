@@ -27,7 +27,7 @@ from shardkit.errors import ShardKitError
 from shardkit.operations.operation import Awaiting
 from shardkit.queues.async_worker import AsyncWorker
 from shardkit.queues.task_queues import TaskQueues
-from shardkit.queues.worker_base import Summary
+from shardkit.queues.worker_base import WorkerSummary
 from shardkit.social.network import SocialNetwork
 
 PAGE: Final = 30
@@ -246,7 +246,7 @@ async def drain(network: SocialNetwork[Awaiting], tasks: TaskQueues[Awaiting], q
     return _done(await worker.run(burst=True))
 
 
-def _done(summary: Summary) -> int:
+def _done(summary: WorkerSummary) -> int:
     if summary.failed:
         raise ShardKitError(f"{summary.failed} of the network's tasks failed", "report it")
     return summary.done

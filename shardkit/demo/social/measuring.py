@@ -16,7 +16,7 @@ from shardkit.kit import ShardKit
 from shardkit.local import LocalServer
 from shardkit.operations.commands import Command, To
 from shardkit.operations.operation import Blocking, Operation, pages
-from shardkit.social.base.keys import FOLLOWING, USER, Layout
+from shardkit.social.base.keys import FOLLOWING, USER, KeyLayout
 from shardkit.social.network import SocialNetwork
 
 SAMPLE: Final = 100
@@ -120,7 +120,7 @@ def weigh(
     )
 
 
-def _relations(layout: Layout, what: str, uids: Sequence[int]) -> list[tuple[To, str]]:
+def _relations(layout: KeyLayout, what: str, uids: Sequence[int]) -> list[tuple[To, str]]:
     return [place for uid in uids for place in layout.places(what, uid)]
 
 

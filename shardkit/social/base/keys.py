@@ -28,7 +28,7 @@ LARGEST_ID = 2**53 - 1
 MOST_PARTS = 16384
 
 
-class Kind(NamedTuple):
+class RelationKind(NamedTuple):
     """What follows accounts: users, or lists of accounts.
 
     Attributes:
@@ -44,13 +44,13 @@ class Kind(NamedTuple):
     timeline: str
 
 
-USER = Kind("user", "user", "followers", "home")
-LIST = Kind("list", "list", "listed", "list")
+USER = RelationKind("user", "user", "followers", "home")
+LIST = RelationKind("list", "list", "listed", "list")
 KINDS = {kind.name: kind for kind in (USER, LIST)}
 FOLLOWING = "following"
 
 
-class Layout:
+class KeyLayout:
     """The keys of one network.
 
     Args:
@@ -109,7 +109,7 @@ class Layout:
 
     # ---- timelines
 
-    def timeline(self, kind: Kind, owner: int) -> str:
+    def timeline(self, kind: RelationKind, owner: int) -> str:
         """Return the key of a user's home timeline, or of a list's."""
         return f"{kind.timeline}:{{{self.name}:{owner}}}"
 

@@ -96,7 +96,7 @@ class UserList:
     created: float
 
 
-class Cursor(NamedTuple):
+class TimelineCursor(NamedTuple):
     """A place in a timeline: what comes behind it is older.
 
     Attributes:
@@ -115,7 +115,7 @@ class TimelinePage(list[Status]):
         cursor: where the next page begins; None if there is none.
     """
 
-    cursor: Cursor | None = None
+    cursor: TimelineCursor | None = None
 
 
 class Relation(NamedTuple):

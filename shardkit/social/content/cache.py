@@ -47,7 +47,14 @@ from shardkit.operations.commands import (
 )
 from shardkit.operations.operation import Operation, pages
 from shardkit.routing.keys import hash_tag, key_bytes
-from shardkit.social.content.sqlite_store import AT_ONCE, LARGEST, Cursor, Fields, StatusStore, rows
+from shardkit.social.content.sqlite_store import (
+    AT_ONCE,
+    LARGEST,
+    Fields,
+    StatusCursor,
+    StatusStore,
+    table_rows,
+)
 from shardkit.structures.base.arguments import check_integer
 
 WEEK = 7 * 24 * 3600
@@ -131,7 +138,7 @@ class CachedStatuses:
 
         Cost: two exchanges and one transaction of the store for every 500.
         """
-        rows(statuses)
+        table_rows(statuses)
         for batch in _batches(statuses):
             some = {status: statuses[status] for status in batch}
             times = yield from self._times(batch)
@@ -179,7 +186,7 @@ class CachedStatuses:
 
         Cost: two exchanges and one transaction of the store for every 500.
         """
-        rows(statuses)
+        table_rows(statuses)
         for batch in _batches(statuses):
             some = {status: statuses[status] for status in batch}
             yield self._marks(batch)
@@ -199,7 +206,12 @@ class CachedStatuses:
         return removed
 
     def of_owner(
-        self, uid: int, *, before: Cursor | None = None, after: Cursor | None = None, num: int = 30
+        self,
+        uid: int,
+        *,
+        before: StatusCursor | None = None,
+        after: StatusCursor | None = None,
+        num: int = 30,
     ) -> Operation[list[tuple[int, dict[str, str]]]]:
         """Return a page of an author's statuses from disk, however old; see `StatusStore`.
 

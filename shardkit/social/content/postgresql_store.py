@@ -13,12 +13,12 @@ from shardkit.errors import InvalidArgumentError
 from shardkit.operations.operation import pages
 from shardkit.social.content.sqlite_store import (
     AT_ONCE,
-    Cursor,
     Fields,
+    StatusCursor,
     check_table,
+    overwrite_clause,
     page_query,
-    replacing,
-    rows,
+    table_rows,
 )
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class PostgreSQLStatusStore:
 
     def put_many(self, statuses: Mapping[int, Fields], /) -> set[int]:
         """Write statuses; see `StatusStore.put_many`. Cost: one transaction for every 500."""
-        return self._write(statuses, replacing(self._table))
+        return self._write(statuses, overwrite_clause(self._table))
 
     def add_many(self, statuses: Mapping[int, Fields], /) -> set[int]:
         """Write new statuses; see `StatusStore.add_many`. Cost: one transaction for every 500."""
@@ -96,7 +96,7 @@ class PostgreSQLStatusStore:
         query = f"INSERT INTO {table} VALUES (%s, %s, %s, %s) ON CONFLICT (id) DO {conflict}"
         deleted = f"SELECT id FROM {table} WHERE uid = 0 AND id = ANY(%s)"
         # In order of id: two writers of the same statuses wait for one another, in no circle.
-        for batch in pages(sorted(rows(statuses)), AT_ONCE):
+        for batch in pages(sorted(table_rows(statuses)), AT_ONCE):
             with self._pool.connection() as connection, connection.cursor() as cursor:
                 cursor.executemany(query, batch)
                 cursor.execute(deleted, ([row[0] for row in batch],))
@@ -131,8 +131,8 @@ class PostgreSQLStatusStore:
         self,
         uid: int,
         *,
-        before: Cursor | None = None,
-        after: Cursor | None = None,
+        before: StatusCursor | None = None,
+        after: StatusCursor | None = None,
         num: int = 30,
     ) -> list[tuple[int, dict[str, str]]]:
         """Return a page of an author's statuses; see `StatusStore.of_owner`.

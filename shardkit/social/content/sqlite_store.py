@@ -35,7 +35,7 @@ from shardkit.operations.operation import pages
 from shardkit.structures.base.arguments import check_integer, shown
 
 Fields: TypeAlias = Mapping[str, str]
-Cursor: TypeAlias = tuple[float, int]
+StatusCursor: TypeAlias = tuple[float, int]
 Row: TypeAlias = tuple[int, int, float, str]
 
 # How many statuses one statement or transaction takes, and one page of an author's may have.
@@ -84,8 +84,8 @@ class StatusStore(Protocol):
         self,
         uid: int,
         *,
-        before: Cursor | None = None,
-        after: Cursor | None = None,
+        before: StatusCursor | None = None,
+        after: StatusCursor | None = None,
         num: int = 30,
     ) -> list[tuple[int, dict[str, str]]]:
         """Return a page of an author's statuses, ids with fields, by (time, id).
@@ -103,7 +103,7 @@ class StatusStore(Protocol):
         """Close its connections."""
 
 
-def rows(statuses: Mapping[int, Fields]) -> list[Row]:
+def table_rows(statuses: Mapping[int, Fields]) -> list[Row]:
     """Return statuses as a table has them: id, author, time, and all fields as JSON.
 
     Raises:
@@ -140,7 +140,7 @@ def _row(status: int, fields: Fields) -> Row:
     return status, uid, posted, json.dumps(dict(fields))
 
 
-def replacing(table: str) -> str:
+def overwrite_clause(table: str) -> str:
     """Return what an INSERT does where a status is: write over it, unless it was deleted."""
     return (
         "UPDATE SET uid = excluded.uid, posted = excluded.posted, fields = excluded.fields"
@@ -152,8 +152,8 @@ def page_query(
     table: str,
     mark: str,
     uid: int,
-    before: Cursor | None,
-    after: Cursor | None,
+    before: StatusCursor | None,
+    after: StatusCursor | None,
     num: int,
 ) -> tuple[str, Sequence[float]]:
     """Return the query for a page of an author's statuses, and its parameters.
@@ -234,7 +234,7 @@ class SQLiteStatusStore:
 
     def put_many(self, statuses: Mapping[int, Fields], /) -> set[int]:
         """Write statuses; see `StatusStore.put_many`. Cost: one transaction for every 500."""
-        return self._write(statuses, replacing(self._table))
+        return self._write(statuses, overwrite_clause(self._table))
 
     def add_many(self, statuses: Mapping[int, Fields], /) -> set[int]:
         """Write new statuses; see `StatusStore.add_many`. Cost: one transaction for every 500."""
@@ -243,7 +243,7 @@ class SQLiteStatusStore:
     def _write(self, statuses: Mapping[int, Fields], conflict: str) -> set[int]:
         refused: set[int] = set()
         query = f"INSERT INTO {self._table} VALUES (?, ?, ?, ?) ON CONFLICT (id) DO {conflict}"
-        for batch in pages(rows(statuses), AT_ONCE):
+        for batch in pages(table_rows(statuses), AT_ONCE):
             ids = [row[0] for row in batch]
             deleted = f"SELECT id FROM {self._table} WHERE uid = 0 AND id IN ({_marks(ids)})"
             with self._connection() as database, _transaction(database):
@@ -281,8 +281,8 @@ class SQLiteStatusStore:
         self,
         uid: int,
         *,
-        before: Cursor | None = None,
-        after: Cursor | None = None,
+        before: StatusCursor | None = None,
+        after: StatusCursor | None = None,
         num: int = 30,
     ) -> list[tuple[int, dict[str, str]]]:
         """Return a page of an author's statuses; see `StatusStore.of_owner`.

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from shardkit.lua import script
 from shardkit.operations.commands import script_call
 from shardkit.operations.operation import Operation, pages
-from shardkit.social.base.keys import Layout
+from shardkit.social.base.keys import KeyLayout
 from shardkit.social.base.models import (
     STATUS_FIELDS,
     Extra,
@@ -31,7 +31,7 @@ from shardkit.social.content.cache import MARKED, WINDOW, CachedStatuses
 AT_ONCE = 1000
 
 
-class Created(NamedTuple):
+class CreatedStatus(NamedTuple):
     """A status that was created.
 
     Attributes:
@@ -55,13 +55,13 @@ class Statuses:
         cache: reads and writes those that are on disk; None if all are in Redis.
     """
 
-    def __init__(self, layout: Layout, cache: CachedStatuses | None = None) -> None:
+    def __init__(self, layout: KeyLayout, cache: CachedStatuses | None = None) -> None:
         self._layout = layout
         self._cache = cache
 
     def create(
         self, uid: int, message: str, extras: Mapping[str, Extra]
-    ) -> Operation[Created | None]:
+    ) -> Operation[CreatedStatus | None]:
         """Write a status and count it; None if there is no such user."""
         layout = self._layout
         check_text(layout.name, "message", message)
@@ -73,7 +73,7 @@ class Statuses:
         [reply] = yield [call]
         if reply is None:
             return None
-        return Created(reply[0], reply[1], reply[2].decode(), reply[3].decode())
+        return CreatedStatus(reply[0], reply[1], reply[2].decode(), reply[3].decode())
 
     def keep(self, status: int) -> Operation[None]:
         """Write a status that was created to disk, if there is one."""
@@ -101,7 +101,7 @@ class Statuses:
                 if status not in found:
                     return False
                 author = found[status]["uid"]
-            arguments = (uid, deleting(status, uid), author, since, WINDOW, MARKED)
+            arguments = (uid, deletion_note(status, uid), author, since, WINDOW, MARKED)
             call = script_call(
                 layout.users, script("social/content/delete_status"), keys, arguments
             )
@@ -158,11 +158,11 @@ class Statuses:
         return found
 
 
-def posting(status: int, uid: int) -> str:
+def post_note(status: int, uid: int) -> str:
     """Return what is pending while a post is on its way to its readers."""
     return f"post:{status}:{uid}"
 
 
-def deleting(status: int, uid: int) -> str:
+def deletion_note(status: int, uid: int) -> str:
     """Return what is pending while a deleted status is taken off timelines."""
     return f"delete:{status}:{uid}"

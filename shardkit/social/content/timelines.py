@@ -25,8 +25,8 @@ from shardkit.lua import script
 from shardkit.operations.alongside import alongside
 from shardkit.operations.commands import Argument, Command, Key, Locate, script_call
 from shardkit.operations.operation import Operation, pages
-from shardkit.social.base.keys import Kind, Layout
-from shardkit.social.base.models import Cursor, Status, TimelinePage
+from shardkit.social.base.keys import KeyLayout, RelationKind
+from shardkit.social.base.models import Status, TimelineCursor, TimelinePage
 from shardkit.social.content.statuses import Statuses
 from shardkit.structures.sorted_set.merged_ranges import range_over
 
@@ -53,7 +53,7 @@ class Timelines:
     """
 
     def __init__(
-        self, layout: Layout, statuses: Statuses, home_limit: int, profile_limit: int
+        self, layout: KeyLayout, statuses: Statuses, home_limit: int, profile_limit: int
     ) -> None:
         self._layout = layout
         self._statuses = statuses
@@ -116,7 +116,9 @@ class Timelines:
         """Return the command that reads a timeline's newest entries."""
         return self._layout.at_timeline(key, "ZRANGE", key, 0, count - 1, "REV", "WITHSCORES")
 
-    def drop(self, kind: Kind, owner: int, uid: int, entries: Sequence[bytes]) -> Operation[int]:
+    def drop(
+        self, kind: RelationKind, owner: int, uid: int, entries: Sequence[bytes]
+    ) -> Operation[int]:
         """Remove what an account has posted from a timeline, and what is no status any more.
 
         Args:
@@ -140,11 +142,11 @@ class Timelines:
     # ---- reading
 
     def profile(
-        self, uid: int, number: int, count: int, before: Cursor | None
+        self, uid: int, number: int, count: int, before: TimelineCursor | None
     ) -> Operation[TimelinePage]:
         """Return a page of a profile."""
         key = self._layout.profile(uid)
-        reading = _Reading(number, count, before)
+        reading = _PageBuilder(number, count, before)
         while reading.wants:
             steps = self._range([key], reading.wants, reading.cursor)
             rows = yield from steps
@@ -154,11 +156,11 @@ class Timelines:
 
     def home(
         self,
-        kind: Kind,
+        kind: RelationKind,
         owner: int,
         number: int,
         count: int,
-        before: Cursor | None,
+        before: TimelineCursor | None,
         muted: Command | None,
     ) -> Operation[TimelinePage]:
         """Return a page of a home or list timeline; ``muted`` reads whose posts are left out."""
@@ -169,7 +171,7 @@ class Timelines:
             self._layout.at_timeline(key, "ZRANGE", key, limit - 1, limit - 1, "REV", "WITHSCORES"),
             *([muted] if muted else []),
         ]
-        reading = _Reading(number, count, before)
+        reading = _PageBuilder(number, count, before)
         while reading.wants:
             wants, cursor = reading.wants, reading.cursor
             replies, rows = yield from alongside(others, self._range([key], wants, cursor))
@@ -187,14 +189,14 @@ class Timelines:
         return reading.page()
 
     def _range(
-        self, keys: Sequence[str], count: int, before: Cursor | None, low: str = "-inf"
+        self, keys: Sequence[str], count: int, before: TimelineCursor | None, low: str = "-inf"
     ) -> Operation[list[Row]]:
         after = None if before is None else (before.time, before.id)
         places = [(self._layout.timelines, key) for key in keys]
         return range_over(places, low, "+inf", count, after, reverse=True)
 
     def _show(
-        self, reading: _Reading, rows: Sequence[Row], hidden: Collection[int]
+        self, reading: _PageBuilder, rows: Sequence[Row], hidden: Collection[int]
     ) -> Operation[None]:
         ids = [int(member) for member, _ in rows]
         passed, wanted = ids[: reading.skip], ids[reading.skip :]
@@ -206,10 +208,10 @@ def _newest(row: Row) -> tuple[float, bytes]:
     return row[1], row[0]
 
 
-class _Reading:
+class _PageBuilder:
     """A page while it is read: what it has, what it still wants, and from where on. Pure."""
 
-    def __init__(self, number: int, count: int, before: Cursor | None) -> None:
+    def __init__(self, number: int, count: int, before: TimelineCursor | None) -> None:
         self.skip = (number - 1) * count
         self.cursor = before
         self.gone: list[int] = []
@@ -243,7 +245,7 @@ class _Reading:
         self.skip = max(0, self.skip - len(visible))
         if rows:
             member, score = rows[-1]
-            self.cursor = Cursor(int(score), int(member))
+            self.cursor = TimelineCursor(int(score), int(member))
 
     def page(self) -> TimelinePage:
         """Return the page."""

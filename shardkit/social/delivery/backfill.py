@@ -14,15 +14,15 @@ from typing import Any
 from shardkit.lua import script
 from shardkit.operations.commands import Command, script_call
 from shardkit.operations.operation import Operation
-from shardkit.social.base.keys import FOLLOWING, Kind, Layout
+from shardkit.social.base.keys import FOLLOWING, KeyLayout, RelationKind
 from shardkit.social.content.timelines import Timelines
-from shardkit.social.relations.relations import Relations, rows_of
+from shardkit.social.relations.relations import Relations, scored_members
 
 # Profiles that one step reads: with 1,000 entries each, 50,000 entries.
 PROFILES_AT_ONCE = 50
 
 
-class Refill:
+class Backfill:
     """The steps that refill a timeline.
 
     Args:
@@ -31,13 +31,13 @@ class Refill:
         relations: who is followed.
     """
 
-    def __init__(self, layout: Layout, timelines: Timelines, relations: Relations) -> None:
+    def __init__(self, layout: KeyLayout, timelines: Timelines, relations: Relations) -> None:
         self._layout = layout
         self._timelines = timelines
         self._relations = relations
 
     def step(
-        self, kind: Kind, owner: int, places: Sequence[Any], *, always: bool = False
+        self, kind: RelationKind, owner: int, places: Sequence[Any], *, always: bool = False
     ) -> Operation[list[Any]]:
         """Fill a timeline from the next profiles.
 
@@ -64,7 +64,7 @@ class Refill:
         followed, places = yield from self.followed(owner, places, PROFILES_AT_ONCE)
         if followed:
             replies = yield [timelines.newest(self._layout.profile(uid), limit) for uid in followed]
-            rows = [row for flat in replies for row in rows_of(flat)]
+            rows = [row for flat in replies for row in scored_members(flat)]
             newest = nlargest(limit, rows, key=lambda row: (row[1], row[0]))
             yield from timelines.add([key], newest, limit)
             pairs = [(owner, uid) for uid in followed]
@@ -91,7 +91,7 @@ class Refill:
         ]
         found: list[int] = []
         for part, flat in zip(parts, replies, strict=True):
-            rows = rows_of(flat)
+            rows = scored_members(flat)
             found += [int(member) for member, _ in rows]
             places[part] = 0
             if len(rows) == most:

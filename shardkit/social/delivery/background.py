@@ -14,18 +14,18 @@ from typing import Any
 
 from shardkit.operations.operation import Operation
 from shardkit.queues.task_queues import TaskQueues
-from shardkit.social.base.keys import KINDS, Kind, Layout
-from shardkit.social.delivery.backfill import Refill
-from shardkit.social.delivery.fan_out import Syndication
-from shardkit.social.delivery.fan_out_job import FILL, MARK, Job
-from shardkit.social.relations.counters import crossing
+from shardkit.social.base.keys import KINDS, KeyLayout, RelationKind
+from shardkit.social.delivery.backfill import Backfill
+from shardkit.social.delivery.fan_out import FanOut
+from shardkit.social.delivery.fan_out_job import FILL, MARK, FanOutJob
+from shardkit.social.relations.counters import mode_change_note
 from shardkit.social.relations.delivery_mode import FILLING, MARKING
 
 # Passes of one task: so long a worker is kept from others.
 PASSES_A_TASK = 10
 
 
-class Work:
+class BackgroundJobs:
     """Begins jobs, and goes on with them.
 
     Args:
@@ -38,69 +38,69 @@ class Work:
 
     def __init__(
         self,
-        layout: Layout,
-        syndication: Syndication,
-        refill: Refill,
+        layout: KeyLayout,
+        fan_out: FanOut,
+        backfill: Backfill,
         queues: TaskQueues[Any] | None,
         queue: str,
     ) -> None:
         self._layout = layout
-        self._syndication = syndication
-        self._refill = refill
+        self._fan_out = fan_out
+        self._backfill = backfill
         self._queues = queues
         self._queue = queue
-        self.go_on_name = f"{layout.name}.go_on"
-        self.refill_name = f"{layout.name}.refill"
+        self.resume_name = f"{layout.name}.go_on"
+        self.backfill_name = f"{layout.name}.refill"
 
-    def begin(self, job: Job) -> Operation[None]:
+    def begin(self, job: FanOutJob) -> Operation[None]:
         """Do the first pass of a job, and queue what is left; without a queue, do all of it."""
         yield from self._run(job, 1)
 
-    def go_on(self, fields: Sequence[Any]) -> Operation[None]:
+    def resume_fan_out(self, fields: Sequence[Any]) -> Operation[None]:
         """Do some passes of a job that was queued."""
-        job = Job._make(fields)
+        job = FanOutJob._make(fields)
         yield from self._run(job._replace(places=tuple(job.places)), PASSES_A_TASK)
 
-    def cross(self, uid: int) -> Operation[None]:
+    def start_mode_change(self, uid: int) -> Operation[None]:
         """Go on with an account's change between pushing and fetching; see `modes`."""
         layout = self._layout
         key, pending = layout.owned("user", uid), layout.near("pending", uid)
         [[mode, version]] = yield [layout.at_user(key, "HMGET", key, ":mode", ":version")]
         if mode is None or mode.decode() not in (MARKING, FILLING):
-            yield [layout.at_user(pending, "ZREM", pending, crossing(uid))]
+            yield [layout.at_user(pending, "ZREM", pending, mode_change_note(uid))]
             return
         what = MARK if mode.decode() == MARKING else FILL
         shards = layout.relation_shards
-        job = Job.begin(what, uid, shards, crossing(uid), version=version.decode())
+        job = FanOutJob.begin(what, uid, shards, mode_change_note(uid), version=version.decode())
         if self._queues is None:
             yield from self._run(job, None)
         else:
-            yield from self._later(self.go_on_name, job, job.task)
+            yield from self._later(self.resume_name, job, job.task)
 
-    def refill(self, kind: Kind, owner: int, places: Sequence[Any]) -> Operation[None]:
+    def backfill(self, kind: RelationKind, owner: int, places: Sequence[Any]) -> Operation[None]:
         """Refill a timeline, some profiles now and the others as tasks."""
         while True:
-            places = yield from self._refill.step(kind, owner, places)
+            places = yield from self._backfill.step(kind, owner, places)
             if not places:
                 return
             if self._queues is not None:
                 # A task's id has at most 200 characters, and there is a place for each part.
                 begun = blake2b(json.dumps(places).encode(), digest_size=16).hexdigest()
                 task = f"refill:{kind.name}:{owner}:{begun}"
-                yield from self._later(self.refill_name, (kind.name, owner, places), task)
+                yield from self._later(self.backfill_name, (kind.name, owner, places), task)
                 return
 
-    def refill_task(self, kind: str, owner: int, places: Sequence[Any]) -> Operation[None]:
+    def backfill_task(self, kind: str, owner: int, places: Sequence[Any]) -> Operation[None]:
         """Go on with a refill that was queued."""
-        yield from self.refill(KINDS[kind], owner, places)
+        yield from self.backfill(KINDS[kind], owner, places)
 
-    def _run(self, job: Job, passes: int | None) -> Operation[None]:
+    def _run(self, job: FanOutJob, passes: int | None) -> Operation[None]:
         if self._queues is None:
             passes = None
-        left = yield from self._syndication.run(job, passes)
+        left = yield from self._fan_out.run(job, passes)
         if left is not None:
             following = left.next_task()
-            yield from self._later(self.go_on_name, following, following.task)
+            yield from self._later(self.resume_name, following, following.task)
 
     def _later(self, name: str, args: Sequence[Any], task: str) -> Operation[None]:
         assert self._queues is not None

@@ -35,18 +35,18 @@ from typing import Any
 from shardkit.lua import script
 from shardkit.operations.commands import Command, Key, script_call
 from shardkit.operations.operation import Operation, pages
-from shardkit.social.base.keys import Layout
+from shardkit.social.base.keys import KeyLayout
 from shardkit.social.content.statuses import Statuses
 from shardkit.social.content.timelines import Timelines
-from shardkit.social.delivery.fan_out_job import DELETE, FILL, MARK, POST, Job, Readers
+from shardkit.social.delivery.fan_out_job import DELETE, FILL, MARK, POST, FanOutJob, FollowerPage
 from shardkit.social.relations.delivery_mode import FETCHED, PUSHED
-from shardkit.social.relations.relations import Relations, rows_of
+from shardkit.social.relations.relations import Relations, scored_members
 
 # Members whose relation one exchange looks at.
 AT_ONCE = 1000
 
 
-class Syndication:
+class FanOut:
     """The steps of a network's passes.
 
     Args:
@@ -59,7 +59,7 @@ class Syndication:
 
     def __init__(
         self,
-        layout: Layout,
+        layout: KeyLayout,
         statuses: Statuses,
         timelines: Timelines,
         relations: Relations,
@@ -71,7 +71,7 @@ class Syndication:
         self._relations = relations
         self._pass_size = pass_size
 
-    def run(self, job: Job, passes: int | None) -> Operation[Job | None]:
+    def run(self, job: FanOutJob, passes: int | None) -> Operation[FanOutJob | None]:
         """Go on with a job.
 
         Args:
@@ -81,7 +81,7 @@ class Syndication:
         Returns:
             What is left of it; None once it has ended, or is no longer needed.
         """
-        written: list[Readers] = []
+        written: list[FollowerPage] = []
         left = -1 if passes is None else passes
         while True:
             if not job.open:
@@ -104,7 +104,7 @@ class Syndication:
 
     # ---- reading
 
-    def _reads(self, job: Job) -> list[Command]:
+    def _reads(self, job: FanOutJob) -> list[Command]:
         most = self._most(job)
         batch = []
         for n in job.open:
@@ -121,22 +121,24 @@ class Syndication:
                 batch.append(script_call(to, call, [key], arguments, idempotent=True))
         return batch
 
-    def _most(self, job: Job) -> int:
+    def _most(self, job: FanOutJob) -> int:
         return max(1, self._pass_size // max(1, len(job.open)))
 
-    def _take_in(self, job: Job, replies: Sequence[Any]) -> tuple[Job, list[Readers]]:
+    def _take_in(
+        self, job: FanOutJob, replies: Sequence[Any]
+    ) -> tuple[FanOutJob, list[FollowerPage]]:
         most = self._most(job)
         places, found = list(job.places), []
         for n, flat in zip(job.open, replies, strict=True):
-            rows = [(member, int(version)) for member, version in rows_of(flat)]
+            rows = [(member, int(version)) for member, version in scored_members(flat)]
             if rows:
-                found.append(Readers(*job.kind_and_part(n), rows))
+                found.append(FollowerPage(*job.kind_and_part(n), rows))
                 places[n] = (rows[-1][1], rows[-1][0].decode())
             if len(rows) < most:
                 places[n] = 0
         return job._replace(places=tuple(places)), found
 
-    def _rows(self, job: Job) -> list[Command]:
+    def _rows(self, job: FanOutJob) -> list[Command]:
         """Return the command that reads what a fill writes."""
         if job.what != FILL:
             return []
@@ -146,7 +148,7 @@ class Syndication:
     # ---- writing
 
     def _write(
-        self, job: Job, readers: Sequence[Readers], newest: Sequence[Any]
+        self, job: FanOutJob, readers: Sequence[FollowerPage], newest: Sequence[Any]
     ) -> Operation[None]:
         timelines, limit = self._timelines, self._timelines.home_limit
         if job.what in (POST, DELETE, FILL):
@@ -160,10 +162,10 @@ class Syndication:
         elif job.what == MARK:
             yield from timelines.mark(pulled, job.author, job.version)
         else:
-            yield from timelines.add(homes, rows_of(newest), limit)
+            yield from timelines.add(homes, scored_members(newest), limit)
             yield from timelines.unmark(pulled, job.author, job.version)
 
-    def _keys(self, readers: Sequence[Readers], what: str = "") -> list[bytes]:
+    def _keys(self, readers: Sequence[FollowerPage], what: str = "") -> list[bytes]:
         """Return the keys of readers' timelines, or of something else of theirs."""
         keys = []
         for kind, _, rows in readers:
@@ -173,7 +175,7 @@ class Syndication:
 
     # ---- looking whether it still holds
 
-    def _still(self, job: Job) -> list[Command]:
+    def _still(self, job: FanOutJob) -> list[Command]:
         """Return the command that says whether the job is still needed."""
         layout = self._layout
         if job.what == POST:
@@ -184,7 +186,7 @@ class Syndication:
         key = layout.owned("user", job.author)
         return [layout.at_user(key, "HGET", key, ":version")]
 
-    def _held(self, job: Job, written: Sequence[Readers]) -> list[Command]:
+    def _held(self, job: FanOutJob, written: Sequence[FollowerPage]) -> list[Command]:
         """Return the commands that count those between the first and the last one of each part."""
         if job.what == DELETE:
             return []
@@ -196,7 +198,7 @@ class Syndication:
         return batch
 
     def _look(
-        self, job: Job, written: Sequence[Readers], replies: Sequence[Any]
+        self, job: FanOutJob, written: Sequence[FollowerPage], replies: Sequence[Any]
     ) -> Operation[bool]:
         """Undo what no longer holds; whether the job is still needed."""
         if job.what == DELETE:
@@ -210,7 +212,7 @@ class Syndication:
         return there
 
     def _see_off(
-        self, job: Job, written: Sequence[Readers], counts: Sequence[int]
+        self, job: FanOutJob, written: Sequence[FollowerPage], counts: Sequence[int]
     ) -> Operation[None]:
         """Deal with those that have left meanwhile."""
         for (kind, part, rows), count in zip(written, counts, strict=True):
@@ -225,7 +227,7 @@ class Syndication:
                     if score is None:
                         yield from self._relations.check(kind, int(member), job.author)
 
-    def _take_back(self, job: Job, written: Sequence[Readers]) -> Operation[None]:
+    def _take_back(self, job: FanOutJob, written: Sequence[FollowerPage]) -> Operation[None]:
         """Remove a deleted status from where it was just written, and cross its post off."""
         keys: list[Key] = [self._layout.profile(job.author), *self._keys(written)]
         yield from self._timelines.remove(keys, [job.subject])
@@ -233,7 +235,7 @@ class Syndication:
 
     # ---- the end
 
-    def _end(self, job: Job, written: Sequence[Readers]) -> Operation[None]:
+    def _end(self, job: FanOutJob, written: Sequence[FollowerPage]) -> Operation[None]:
         layout = self._layout
         pending = layout.near("pending", job.author)
         held = self._held(job, written)
@@ -261,7 +263,7 @@ class Syndication:
         else:
             yield from self._take_back(job, written)
 
-    def _crossing_off(self, job: Job) -> Command:
+    def _crossing_off(self, job: FanOutJob) -> Command:
         pending = self._layout.near("pending", job.author)
         return self._layout.at_user(pending, "ZREM", pending, job.pending)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from shardkit.social.base.keys import KINDS, LIST, USER, Kind
+from shardkit.social.base.keys import KINDS, LIST, USER, RelationKind
 
 POST: Final = "post"
 DELETE: Final = "delete"
@@ -20,7 +20,7 @@ FILL: Final = "fill"
 Place: TypeAlias = "tuple[int, str] | list[Any] | int | None"
 
 
-class Job(NamedTuple):
+class FanOutJob(NamedTuple):
     """Something for all who follow an account; JSON can hold it.
 
     Attributes:
@@ -54,7 +54,7 @@ class Job(NamedTuple):
         subject: int = 0,
         time: int = 0,
         version: str = "",
-    ) -> Job:
+    ) -> FanOutJob:
         """Return a job that has not begun, for followers in so many parts."""
         places = (None,) * (len(KINDS) * parts)
         return cls(what, author, subject, time, version, pending, 0, places)
@@ -69,17 +69,17 @@ class Job(NamedTuple):
         """The places that have not come to their end."""
         return [n for n, place in enumerate(self.places) if place != 0]
 
-    def kind_and_part(self, n: int) -> tuple[Kind, int]:
+    def kind_and_part(self, n: int) -> tuple[RelationKind, int]:
         """Return what a place is of."""
         parts = len(self.places) // len(KINDS)
         return (USER if n < parts else LIST), n % parts
 
-    def next_task(self) -> Job:
+    def next_task(self) -> FanOutJob:
         """Return the job as its next task has it."""
         return self._replace(turn=self.turn + 1)
 
 
-class Readers(NamedTuple):
+class FollowerPage(NamedTuple):
     """Those who follow, of one kind, of one part, as a pass has read them.
 
     Attributes:
@@ -88,6 +88,6 @@ class Readers(NamedTuple):
         rows: they, as (member, version).
     """
 
-    kind: Kind
+    kind: RelationKind
     part: int
     rows: list[tuple[bytes, int]]

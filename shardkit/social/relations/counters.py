@@ -22,13 +22,13 @@ from typing import NamedTuple
 from shardkit.errors import InvalidArgumentError
 from shardkit.lua import script
 from shardkit.operations.commands import Command, script_call
-from shardkit.social.base.keys import FOLLOWING, LIST, USER, Kind, Layout
+from shardkit.social.base.keys import FOLLOWING, LIST, USER, KeyLayout, RelationKind
 from shardkit.structures.base.arguments import shown
 
 _FIELDS = {USER.incoming: ":f", FOLLOWING: ":g", LIST.incoming: ":l"}
 
 
-class Counted(NamedTuple):
+class CounterState(NamedTuple):
     """A counter that took something in.
 
     Attributes:
@@ -52,14 +52,14 @@ class Counters:
         fan_out_limit: with more followers than that, posts are fetched, not pushed; 0: never.
     """
 
-    def __init__(self, layout: Layout, fan_out_limit: int) -> None:
+    def __init__(self, layout: KeyLayout, fan_out_limit: int) -> None:
         self._layout = layout
         self._high = fan_out_limit
         # Somewhat lower, so that one follower who comes and goes does not move all the others.
         self._low = fan_out_limit - fan_out_limit // 5
 
     def take_in(
-        self, kind: Kind, what: str, id_: int, part: int, version: int, count: int
+        self, kind: RelationKind, what: str, id_: int, part: int, version: int, count: int
     ) -> Command:
         """Return the command by which an account takes in the count of a part.
 
@@ -80,14 +80,14 @@ class Counters:
             count,
             self._high if readers else 0,
             self._low,
-            crossing(id_),
+            mode_change_note(id_),
         )
         keys = [layout.owned(kind.account, id_), layout.near("pending", id_)]
         call = script("social/relations/count")
         return script_call(layout.users, call, keys, arguments, idempotent=True)
 
     @staticmethod
-    def counted(reply: list[object] | None) -> Counted | None:
+    def counted(reply: list[object] | None) -> CounterState | None:
         """Return what a counter answered; None if there is no such account."""
         if reply is None:
             return None
@@ -95,7 +95,7 @@ class Counters:
         assert isinstance(total, int)
         assert isinstance(mode, bytes)
         assert isinstance(version, bytes)
-        return Counted(total, mode.decode(), version.decode(), changed == 1)
+        return CounterState(total, mode.decode(), version.decode(), changed == 1)
 
     @staticmethod
     def known_parts(fields: dict[bytes, bytes], what: str) -> set[int]:
@@ -104,7 +104,7 @@ class Counters:
         return {int(name[2:]) for name in fields if name.startswith(start)}
 
 
-def crossing(uid: int) -> str:
+def mode_change_note(uid: int) -> str:
     """Return what is pending while an account changes between pushing and fetching."""
     return f"cross:{uid}"
 

@@ -30,16 +30,16 @@ from typing import Any, NamedTuple
 from shardkit.lua import script
 from shardkit.operations.commands import Command, script_call
 from shardkit.operations.operation import Operation
-from shardkit.social.base.keys import FOLLOWING, USER, Kind, Layout
+from shardkit.social.base.keys import FOLLOWING, USER, KeyLayout, RelationKind
 from shardkit.social.content.timelines import Timelines
-from shardkit.social.relations.counters import Counted, Counters
+from shardkit.social.relations.counters import Counters, CounterState
 from shardkit.social.relations.delivery_mode import FETCHED, READ
 
 # How often a pair that keeps changing is dealt with in one call; then it stays pending.
 ROUNDS = 20
 
 
-class Change(NamedTuple):
+class RelationChange(NamedTuple):
     """What holds between two accounts.
 
     Attributes:
@@ -64,12 +64,14 @@ class Relations:
         timelines: what follows from them.
     """
 
-    def __init__(self, layout: Layout, counters: Counters, timelines: Timelines) -> None:
+    def __init__(self, layout: KeyLayout, counters: Counters, timelines: Timelines) -> None:
         self._layout = layout
         self._counters = counters
         self._timelines = timelines
 
-    def change(self, action: str, kind: Kind, first: int, second: int) -> Operation[Change | int]:
+    def change(
+        self, action: str, kind: RelationKind, first: int, second: int
+    ) -> Operation[RelationChange | int]:
         """Have one follow another or not any more, or (``look``) only say what holds.
 
         Returns:
@@ -81,9 +83,9 @@ class Relations:
         if len(reply) == 1:
             return int(reply[0])
         _, follows, version, following, followers = reply
-        return Change(bool(follows), version, following, followers)
+        return RelationChange(bool(follows), version, following, followers)
 
-    def changing(self, action: str, kind: Kind, first: int, second: int) -> Command:
+    def changing(self, action: str, kind: RelationKind, first: int, second: int) -> Command:
         """Return the command that does so."""
         layout = self._layout
         part = layout.part(first, second)
@@ -95,13 +97,13 @@ class Relations:
             layout.relation("blocked", part, first),
             layout.relation("blocked", part, second),
         ]
-        arguments = (action, first, second, pairing(kind, first, second))
+        arguments = (action, first, second, relation_note(kind, first, second))
         call = script("social/relations/relate")
         return script_call(layout.relations(part), call, keys, arguments)
 
     def finish(
-        self, kind: Kind, first: int, second: int, change: Change
-    ) -> Operation[Counted | None]:
+        self, kind: RelationKind, first: int, second: int, change: RelationChange
+    ) -> Operation[CounterState | None]:
         """Do what follows from what holds; return the second one's counter.
 
         Cost: three exchanges after a follow, four or five after an unfollow.
@@ -109,7 +111,7 @@ class Relations:
         layout = self._layout
         part = layout.part(first, second)
         to, key = layout.relations(part), layout.of_relations("pending", part)
-        member = pairing(kind, first, second)
+        member = relation_note(kind, first, second)
         counted, changed = None, False
         for _ in range(ROUNDS):
             counted = yield from self._derive(kind, first, second, part, change)
@@ -121,20 +123,20 @@ class Relations:
             change = yield from self.look(kind, first, second)
         return counted and counted._replace(changed=changed)
 
-    def look(self, kind: Kind, first: int, second: int) -> Operation[Change]:
+    def look(self, kind: RelationKind, first: int, second: int) -> Operation[RelationChange]:
         """Note a pair as pending and say what holds. Cost: one exchange."""
         change = yield from self.change("look", kind, first, second)
-        assert isinstance(change, Change)
+        assert isinstance(change, RelationChange)
         return change
 
-    def check(self, kind: Kind, first: int, second: int) -> Operation[Counted | None]:
+    def check(self, kind: RelationKind, first: int, second: int) -> Operation[CounterState | None]:
         """Have everything agree with what holds between two accounts. Cost: as an unfollow."""
         change = yield from self.look(kind, first, second)
         return (yield from self.finish(kind, first, second, change))
 
     def _derive(
-        self, kind: Kind, first: int, second: int, part: int, change: Change
-    ) -> Operation[Counted | None]:
+        self, kind: RelationKind, first: int, second: int, part: int, change: RelationChange
+    ) -> Operation[CounterState | None]:
         layout, timelines = self._layout, self._timelines
         timeline = layout.timeline(kind, first)
         count, version = self._counters.take_in, change.version
@@ -156,13 +158,13 @@ class Relations:
             return counted
         mode = counted.mode if counted else ""
         if mode != FETCHED:
-            rows = rows_of(flat)
+            rows = scored_members(flat)
             yield from timelines.add([timeline], rows, timelines.home_limit)
         if counted and mode in READ:
             yield from timelines.mark([layout.pulled(first)], second, counted.version)
         return counted
 
-    def holds(self, kind: Kind, pairs: Sequence[tuple[int, int]]) -> Operation[list[bool]]:
+    def holds(self, kind: RelationKind, pairs: Sequence[tuple[int, int]]) -> Operation[list[bool]]:
         """Say of pairs whether the first one follows the second. Cost: one exchange."""
         batch = []
         for first, second in pairs:
@@ -175,11 +177,11 @@ class Relations:
         return [score is not None for score in scores]
 
 
-def rows_of(flat: Sequence[Any]) -> list[tuple[bytes, float]]:
+def scored_members(flat: Sequence[Any]) -> list[tuple[bytes, float]]:
     """Return members and scores as pairs."""
     return [(member, float(score)) for member, score in zip(flat[::2], flat[1::2], strict=True)]
 
 
-def pairing(kind: Kind, first: int, second: int) -> str:
+def relation_note(kind: RelationKind, first: int, second: int) -> str:
     """Return what is pending while a relation is dealt with."""
     return f"{kind.name}:{first}:{second}"

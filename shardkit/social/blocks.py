@@ -11,12 +11,12 @@ from shardkit.errors import InvalidArgumentError
 from shardkit.lua import script
 from shardkit.operations.commands import Command, script_call
 from shardkit.operations.operation import Operation
-from shardkit.social.base.keys import FOLLOWING, USER, Layout
-from shardkit.social.following import Following
-from shardkit.social.relations.relations import pairing
+from shardkit.social.base.keys import FOLLOWING, USER, KeyLayout
+from shardkit.social.follows import Follows
+from shardkit.social.relations.relations import relation_note
 
 
-class BlockingAndMuting:
+class BlocksAndMutes:
     """The steps of blocks and mutes.
 
     Args:
@@ -25,9 +25,9 @@ class BlockingAndMuting:
         limit: how many a user may mute.
     """
 
-    def __init__(self, layout: Layout, following: Following, limit: int) -> None:
+    def __init__(self, layout: KeyLayout, follows: Follows, limit: int) -> None:
         self._layout = layout
-        self._following = following
+        self._follows = follows
         self._limit = limit
 
     def block(self, uid: int, other: int) -> Operation[bool | None]:
@@ -45,15 +45,15 @@ class BlockingAndMuting:
             layout.relation(FOLLOWING, part, other),
             layout.relation(USER.incoming, part, other),
         ]
-        notes = pairing(USER, uid, other), pairing(USER, other, uid)
+        notes = relation_note(USER, uid, other), relation_note(USER, other, uid)
         call = script_call(
             layout.relations(part), script("social/block"), keys, (uid, other, *notes)
         )
         [[new, followed, was_followed]] = yield [call]
         if followed:
-            yield from self._following.check(USER, uid, other)
+            yield from self._follows.check(USER, uid, other)
         if was_followed:
-            yield from self._following.check(USER, other, uid)
+            yield from self._follows.check(USER, other, uid)
         return True if new else None
 
     def unblock(self, uid: int, other: int) -> Operation[bool | None]:

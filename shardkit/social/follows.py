@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from shardkit.errors import InvalidArgumentError
 from shardkit.operations.operation import Operation
-from shardkit.social.base.keys import Kind, Layout
-from shardkit.social.delivery.background import Work
-from shardkit.social.relations.relations import Change, Relations
+from shardkit.social.base.keys import KeyLayout, RelationKind
+from shardkit.social.delivery.background import BackgroundJobs
+from shardkit.social.relations.relations import RelationChange, Relations
 
 
-class Following:
+class Follows:
     """The steps of following.
 
     Args:
@@ -24,13 +24,15 @@ class Following:
         limit: how many an account may follow.
     """
 
-    def __init__(self, layout: Layout, relations: Relations, work: Work, limit: int) -> None:
+    def __init__(
+        self, layout: KeyLayout, relations: Relations, background: BackgroundJobs, limit: int
+    ) -> None:
         self._layout = layout
         self._relations = relations
-        self._work = work
+        self._background = background
         self._limit = limit
 
-    def follow(self, kind: Kind, first: int, second: int) -> Operation[bool | None]:
+    def follow(self, kind: RelationKind, first: int, second: int) -> Operation[bool | None]:
         """Have an account follow another; see `SocialNetwork.follow`."""
         if first == second:
             raise InvalidArgumentError(
@@ -45,28 +47,30 @@ class Following:
         if replies[0] is None or not replies[1] or int(replies[0]) >= self._limit:
             return False
         change = yield from self._relations.change("follow", kind, first, second)
-        if not isinstance(change, Change):
+        if not isinstance(change, RelationChange):
             return None if change == 0 else False
         yield from self._finish(kind, first, second, change)
         return True
 
-    def unfollow(self, kind: Kind, first: int, second: int) -> Operation[bool | None]:
+    def unfollow(self, kind: RelationKind, first: int, second: int) -> Operation[bool | None]:
         """Have an account no longer follow another; see `SocialNetwork.unfollow`."""
         if first == second:
             return None
         change = yield from self._relations.change("unfollow", kind, first, second)
-        if not isinstance(change, Change):
+        if not isinstance(change, RelationChange):
             return None
         yield from self._finish(kind, first, second, change)
-        yield from self._work.refill(kind, first, ())
+        yield from self._background.backfill(kind, first, ())
         return True
 
-    def check(self, kind: Kind, first: int, second: int) -> Operation[None]:
+    def check(self, kind: RelationKind, first: int, second: int) -> Operation[None]:
         """Have everything agree with what holds between two accounts."""
         change = yield from self._relations.look(kind, first, second)
         yield from self._finish(kind, first, second, change)
 
-    def _finish(self, kind: Kind, first: int, second: int, change: Change) -> Operation[None]:
+    def _finish(
+        self, kind: RelationKind, first: int, second: int, change: RelationChange
+    ) -> Operation[None]:
         counted = yield from self._relations.finish(kind, first, second, change)
         if counted is not None and counted.changed:
-            yield from self._work.cross(second)
+            yield from self._background.start_mode_change(second)

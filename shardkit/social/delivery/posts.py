@@ -17,17 +17,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from shardkit.operations.operation import Operation
-from shardkit.social.base.keys import Layout
+from shardkit.social.base.keys import KeyLayout
 from shardkit.social.base.models import MICRO, Extra
-from shardkit.social.content.statuses import Statuses, deleting, posting
+from shardkit.social.content.statuses import Statuses, deletion_note, post_note
 from shardkit.social.content.timelines import Timelines
-from shardkit.social.delivery.background import Work
-from shardkit.social.delivery.fan_out import Syndication
-from shardkit.social.delivery.fan_out_job import DELETE, POST, Job
+from shardkit.social.delivery.background import BackgroundJobs
+from shardkit.social.delivery.fan_out import FanOut
+from shardkit.social.delivery.fan_out_job import DELETE, POST, FanOutJob
 from shardkit.social.relations.delivery_mode import FETCHED
 
 
-class Posting:
+class Posts:
     """The steps of posts.
 
     Args:
@@ -40,17 +40,17 @@ class Posting:
 
     def __init__(
         self,
-        layout: Layout,
+        layout: KeyLayout,
         statuses: Statuses,
         timelines: Timelines,
-        syndication: Syndication,
-        work: Work,
+        fan_out: FanOut,
+        background: BackgroundJobs,
     ) -> None:
         self._layout = layout
         self._statuses = statuses
         self._timelines = timelines
-        self._syndication = syndication
-        self._work = work
+        self._fan_out = fan_out
+        self._background = background
 
     def post(self, uid: int, message: str, extras: Mapping[str, Extra]) -> Operation[int | None]:
         """Post a status; see `SocialNetwork.post`."""
@@ -74,25 +74,23 @@ class Posting:
         yield from self._statuses.keep(status)
         entry = (b"%d" % status, float(time))
         yield from timelines.add([self._layout.profile(uid)], [entry], timelines.profile_limit)
-        pending = posting(status, uid)
+        pending = post_note(status, uid)
         # If that says no, it was deleted, or the mode has changed: the job finds out.
-        if fetched is not None and (
-            yield from self._syndication.finish(status, uid, pending, fetched)
-        ):
+        if fetched is not None and (yield from self._fan_out.finish(status, uid, pending, fetched)):
             return
-        yield from self._work.begin(self._job(POST, status, uid, pending, time))
+        yield from self._background.begin(self._job(POST, status, uid, pending, time))
 
     def delete(self, uid: int, status: int) -> Operation[bool | None]:
         """Delete a status; see `SocialNetwork.delete_status`."""
         if not (yield from self._statuses.delete(uid, status)):
             return None
-        yield from self._withdraw(status, uid, deleting(status, uid))
+        yield from self._withdraw(status, uid, deletion_note(status, uid))
         return True
 
     def _withdraw(self, status: int, uid: int, pending: str) -> Operation[None]:
         yield from self._statuses.forget(status)
         yield from self._timelines.remove([self._layout.profile(uid)], [status])
-        yield from self._work.begin(self._job(DELETE, status, uid, pending, 0))
+        yield from self._background.begin(self._job(DELETE, status, uid, pending, 0))
 
     def resume(self, what: str, status: int, uid: int, pending: str) -> Operation[None]:
         """Do again what a note says that was not ended."""
@@ -102,6 +100,6 @@ class Posting:
         else:
             yield from self._withdraw(status, uid, pending)
 
-    def _job(self, what: str, status: int, uid: int, pending: str, time: int) -> Job:
+    def _job(self, what: str, status: int, uid: int, pending: str, time: int) -> FanOutJob:
         shards = self._layout.relation_shards
-        return Job.begin(what, uid, shards, pending, subject=status, time=time)
+        return FanOutJob.begin(what, uid, shards, pending, subject=status, time=time)
