@@ -47,7 +47,7 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.structures.base.arguments import check_integer, check_name, shown
-from shardkit.structures.base.parameters import Meta, open_all
+from shardkit.structures.base.parameters import Metadata, open_all
 
 MAX_PARTS: Final = 1024
 MOST: Final = 1000
@@ -98,7 +98,7 @@ class AddressBook(Structure[Face]):
             "fold": getattr(fold, "__name__", "function") if fold else "",
         }
         # Not members:meta, which would be the key of a group called meta.
-        self._meta = Meta(Home(component), f"{{{name}}}", stored)
+        self._meta = Metadata(Home(component), f"{{{name}}}", stored)
         super().__init__(driver, component, name)
 
     @property

@@ -12,7 +12,7 @@ from shardkit.operations.operation import Driver, Face, Operation, Structure, op
 from shardkit.search.model.schema import Schema
 from shardkit.search.shards import Part, Parts, ask
 from shardkit.structures.base.arguments import check_name, shown
-from shardkit.structures.base.parameters import Meta
+from shardkit.structures.base.parameters import Metadata
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ class InParts(Structure[Face]):
         self._schema = schema
         self._parts = Parts(schema, component)
         # With the first part, so that a component of another number of shards is refused before.
-        self.meta = Meta(self._all[0].to, schema.name, parameters)
+        self.meta = Metadata(self._all[0].to, schema.name, parameters)
 
     @operation
     def count(self) -> Operation[int]:

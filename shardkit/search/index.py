@@ -70,7 +70,7 @@ from shardkit.search.search import Searching
 from shardkit.search.searcher import Searcher
 from shardkit.search.shards import PRIMARY, Parts
 from shardkit.structures.base.arguments import check_name, shown
-from shardkit.structures.base.parameters import Meta, open_all
+from shardkit.structures.base.parameters import Metadata, open_all
 from shardkit.structures.base.server_clock import ServerClock
 
 DOCUMENTS_PER_BATCH: Final = 100  # of a part
@@ -137,7 +137,7 @@ class SearchIndex(Searching[Face]):
             )
         parts = Parts(schema, component, read_from)
         # With the first part, so that a component of another number of shards is refused before.
-        metas = [Meta(part.to, schema.name, schema.parameters) for part in parts.first]
+        metas = [Metadata(part.to, schema.name, schema.parameters) for part in parts.first]
         self.meta = metas[PRIMARY]
         statistics = TermStatistics(statistics_ttl, (clock or ServerClock()).monotonic)
         finder = Searcher(schema, parts, metas, statistics, new_id)
@@ -286,7 +286,7 @@ class SearchIndex(Searching[Face]):
             following = zip(places, (reply[0] for reply in replies), strict=True)
             places = {n: place for n, place in following if place}
         yield [Command(self._parts.written[0].to, self.meta.key, ("UNLINK", self.meta.key))]
-        self.meta.compared = False
+        self.meta.checked = False
         self._statistics.forget()
         return removed
 

@@ -37,7 +37,7 @@ from shardkit.search.model.term_counts import TermCounts, TermStatistics
 from shardkit.search.request import SearchRequest
 from shardkit.search.shards import PRIMARY, Parts, ask
 from shardkit.search.snippets import find_matches, snippet
-from shardkit.structures.base.parameters import Meta
+from shardkit.structures.base.parameters import Metadata
 
 MAX_CACHED: Final = 10_000
 MAX_EXPANSIONS: Final = 1_000
@@ -71,7 +71,7 @@ class Searcher:
         self,
         schema: Schema,
         parts: Parts,
-        metas: Sequence[Meta],
+        metas: Sequence[Metadata],
         statistics: TermStatistics,
         new_id: Callable[[], str],
     ) -> None:

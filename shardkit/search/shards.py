@@ -24,7 +24,7 @@ from shardkit.operations.operation import Operation
 from shardkit.routing.placement import Place, placement
 from shardkit.search.model.schema import Schema
 from shardkit.structures.base.arguments import shown
-from shardkit.structures.base.parameters import Meta
+from shardkit.structures.base.parameters import Metadata
 
 PRIMARY: Final = -1
 
@@ -127,7 +127,7 @@ class Parts:
         return crc32(session.encode(errors="replace")) % replicas
 
 
-def ask(meta: Meta, commands: Sequence[Command], partial: bool) -> Operation[list[Reply]]:
+def ask(meta: Metadata, commands: Sequence[Command], partial: bool) -> Operation[list[Reply]]:
     """Return replies; the parameters are compared on the way if nobody has.
 
     Args:
@@ -135,7 +135,7 @@ def ask(meta: Meta, commands: Sequence[Command], partial: bool) -> Operation[lis
         commands: what is asked.
         partial: whether failures are replies too, as long as not all have failed.
     """
-    opening = [] if meta.compared else [meta.opening(create=False)]
+    opening = [] if meta.checked else [meta.opening(create=False)]
     batch = [*opening, *commands]
     replies = yield Partial(batch) if partial else batch
     answers = list(replies[len(opening) :])

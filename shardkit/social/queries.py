@@ -20,7 +20,7 @@ from shardkit.social.base.models import (
 )
 from shardkit.social.services import Services
 from shardkit.structures.base.arguments import check_integer, shown
-from shardkit.structures.base.parameters import Meta, open_all
+from shardkit.structures.base.parameters import Metadata, open_all
 from shardkit.structures.sorted_set.merged_ranges import range_over
 
 MOST_COUNT = 1000
@@ -42,7 +42,7 @@ class SocialReader(Structure[Face]):
         self.layout = layout
         self._services = steps
         parameters = {"parts": layout.parts, "relation_shards": layout.relation_shards}
-        self.meta = Meta(layout.home, layout.name, {"kind": "social", **parameters})
+        self.meta = Metadata(layout.home, layout.name, {"kind": "social", **parameters})
 
     @operation
     def open(self, *, create: bool = False) -> Operation[None]:
@@ -234,7 +234,7 @@ class SocialReader(Structure[Face]):
     # ---- steps that several of them share
 
     def _open(self, *, create: bool = False) -> Operation[None]:
-        if not self.meta.compared:
+        if not self.meta.checked:
             yield from open_all([self.meta], create=create)
 
     def _get_users(self, uids: Sequence[int | str]) -> Operation[list[User | None]]:

@@ -1,1 +1,1 @@
-"""Base."""
+"""What the structures share: names, parameters, members, parts, checks of arguments."""

@@ -1,4 +1,4 @@
-"""Checks of the arguments that structures share, and how their messages show a value."""
+"""Checks of the arguments that structures share, and how messages show a value."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _short.maxstring = _short.maxother = _short.maxlong = 60
 
 
 def shown(value: object) -> str:
-    """Return a value as messages show it: cut in the middle when it is long."""
+    """Return a value as messages show it: shortened in the middle when it is long."""
     try:
         return _short.repr(value)
-    except ValueError:  # Python writes no integers of thousands of digits
+    except ValueError:  # Python refuses to print integers of thousands of digits
         return f"of {value.bit_length()} bits" if isinstance(value, int) else type(value).__name__
 
 
@@ -26,7 +26,7 @@ def check_name(name: str) -> None:
     """Check the name of a structure: the prefix of its keys.
 
     Raises:
-        InvalidArgumentError: it is no text, is empty, or cannot be encoded.
+        InvalidArgumentError: it is not text, is empty, or cannot be encoded.
     """
     try:
         if isinstance(name, str) and key_bytes(name):
@@ -39,10 +39,10 @@ def check_name(name: str) -> None:
 
 
 def check_integer(owner: str, field: str, value: int, lowest: int, highest: int) -> None:
-    """Check an argument that is a number within bounds.
+    """Check that an argument is an integer within bounds.
 
     Raises:
-        InvalidArgumentError: it is no integer, or out of bounds.
+        InvalidArgumentError: it is not an integer, or out of bounds.
     """
     if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value <= highest:
         raise InvalidArgumentError(
@@ -51,10 +51,10 @@ def check_integer(owner: str, field: str, value: int, lowest: int, highest: int)
 
 
 def expiry(owner: str, seconds: int | timedelta) -> int:
-    """Return after how many seconds something expires.
+    """Return a time to live in seconds.
 
     Raises:
-        InvalidArgumentError: it is less than a second, more than 68 years, or no time.
+        InvalidArgumentError: it is less than a second, more than 68 years, or not a duration.
     """
     if isinstance(seconds, timedelta):
         seconds = int(seconds.total_seconds())
@@ -63,15 +63,14 @@ def expiry(owner: str, seconds: int | timedelta) -> int:
 
 
 def day_of(owner: str, day: date) -> date:
-    """Return a day, UTC.
+    """Return a day in UTC.
 
     Args:
-        owner: what asks, for messages.
-        day: a date; or a datetime with a timezone, whose day UTC is taken.
+        owner: whose argument it is, for messages.
+        day: a date; or a datetime with a timezone, which is converted to its day in UTC.
 
     Raises:
-        InvalidArgumentError: it is neither. A datetime without a timezone does not say which day
-            it is.
+        InvalidArgumentError: it is neither. A datetime without a timezone is ambiguous.
     """
     if isinstance(day, datetime):
         if day.utcoffset() is not None:

@@ -1,7 +1,7 @@
-"""Members of a set, fields of a hash: as they are sent, and as they are returned.
+"""Members of a set, fields of a hash: how they are sent, and how they are returned.
 
-However a member is given, ``42``, ``"42"`` or ``b"42"``, it is one member and has one part; how it
-comes back is the structure's choice: int, str or bytes.
+``42``, ``"42"`` and ``b"42"`` are the same member, in the same part. The structure decides whether
+it is returned as int, str or bytes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Members(Generic[M]):
         noun: what they are called: ``member``, ``field``.
 
     Attributes:
-        decode: gives a member as it comes back, from the reply that holds it.
+        decode: converts a member from a reply.
     """
 
     decode: Callable[[bytes], M]

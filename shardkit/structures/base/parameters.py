@@ -4,8 +4,8 @@
 
     unique:2015-05-17:meta      HASH   kind=set total=2097152 part_size=512 partition=crc32 …
 
-They decide where data lives, so they are written with the first data, compared whenever a structure
-is opened, and never changed in silence.
+They decide where data lives, so they are written with the first data, checked when a structure is
+opened, and never changed silently.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from shardkit.operations.commands import Command, To, script_call
 from shardkit.operations.operation import Operation
 
 
-class Meta:
+class Metadata:
     """The parameters of one structure, shared by all its faces.
 
     Args:
@@ -35,12 +35,12 @@ class Meta:
     def __init__(self, to: To, name: str, parameters: Mapping[str, object]) -> None:
         self.key = meta_key(name)
         self.parameters = {field: str(value) for field, value in parameters.items()}
-        self.compared = False
+        self.checked = False
         self._to = to
         self._name = name
 
     def opening(self, *, create: bool) -> Command:
-        """Return the command that says what is stored, and (create) stores them if nothing is."""
+        """Return the command that reads the stored parameters; ``create`` stores them if absent."""
         if not create:
             return Command(self._to, self.key, ("HGETALL", self.key), idempotent=True)
         flat = [text for pair in self.parameters.items() for text in pair]
@@ -49,7 +49,7 @@ class Meta:
         )
 
     def compare(self, reply: Sequence[bytes], *, create: bool) -> None:
-        """Take in what the opening command said.
+        """Compare the reply to `opening` with these parameters.
 
         Raises:
             ParameterMismatchError: the structure exists with other parameters.
@@ -62,8 +62,8 @@ class Meta:
                 f"{differences(stored, self.parameters)}",
                 "open it with those it has: its data is where they say",
             )
-        # A reader does not create what is not there; it looks again next time.
-        self.compared = create or bool(stored)
+        # A reader does not create the structure, and checks again next time.
+        self.checked = create or bool(stored)
 
 
 def meta_key(name: str) -> str:
@@ -71,19 +71,19 @@ def meta_key(name: str) -> str:
     return f"{name}:meta"
 
 
-def open_all(metas: Iterable[Meta], *, create: bool = False) -> Operation[None]:
-    """Compare the parameters of structures with those stored, each once.
+def open_all(metas: Iterable[Metadata], *, create: bool = False) -> Operation[None]:
+    """Check the parameters of structures against those stored, each once.
 
     Args:
-        metas: their parameters.
-        create: whether to store those that are not there.
+        metas: their metadata.
+        create: whether to store parameters that are absent.
 
     Raises:
         ParameterMismatchError: a structure exists with other parameters.
 
     Cost: one exchange; none once all have been compared.
     """
-    new = [meta for meta in metas if not meta.compared]
+    new = [meta for meta in metas if not meta.checked]
     if not new:
         return
     replies = yield [meta.opening(create=create) for meta in new]
@@ -92,7 +92,7 @@ def open_all(metas: Iterable[Meta], *, create: bool = False) -> Operation[None]:
 
 
 def differences(theirs: Mapping[str, str], ours: Mapping[str, str]) -> str:
-    """Say in which parameters two structures differ."""
+    """Return a text that says in which parameters two structures differ."""
     return ", ".join(
         f"{name} is {theirs.get(name)!r}, not {ours.get(name)!r}"
         for name in {**theirs, **ours}

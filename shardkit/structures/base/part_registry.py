@@ -1,14 +1,15 @@
-"""Which parts a structure has, when numbers alone decide the parts and may be any.
+"""The parts that a structure has, where members are ids and any id is allowed.
 
-A hash of fields ``0, 1, 2, …`` or an array of records by id needs no total: id ``n`` is in part
-``n // part_size``, however large. To visit all parts, somebody must know which there are::
+A hash with the fields ``0, 1, 2, …``, or an array of records by id, needs no planned total: id
+``n`` is in part ``n // part_size``, however large. A visit to all parts has to know which exist, so
+they are registered::
 
-    location:parts     SET   {0, 1, 133}        the extents in which something was ever written
+    location:parts     SET   {0, 1, 133}        the ranges of parts that were ever written to
 
-An *extent* is so many parts in a row. It is written down before the first write into it, by whoever
-does not know yet that it is: so a crash leaves an extent too many, never one too few, and a process
-pays for each extent once. For small parts an extent is many, which keeps the set small: a hash of
-100 million sequential ids in parts of 128 has 763 extents of 1,024.
+A *range* is a number of consecutive parts. It is registered before the first write into it, by any
+process that has not yet seen it registered. A crash can thus leave a range too many, never one too
+few, and a process pays for each range once. Small parts share a range, which keeps the set small:
+100 million sequential ids in parts of 128, 64 parts to a range, have 12,208.
 """
 
 from __future__ import annotations
@@ -19,47 +20,47 @@ from shardkit.operations.commands import Argument, Command, To
 from shardkit.operations.operation import Operation
 
 
-class Extents:
-    """The extents of one structure, shared by all its faces.
+class PartRegistry:
+    """The registered ranges of one structure, shared by all its faces.
 
     Args:
-        to: where the set of them is stored.
+        to: where the set of ranges is stored.
         name: the structure's name.
-        parts_each: how many parts an extent has.
+        parts_per_range: how many parts a range has.
 
     Attributes:
         key: the key of the set.
     """
 
-    def __init__(self, to: To, name: str, parts_each: int = 1) -> None:
+    def __init__(self, to: To, name: str, parts_per_range: int = 1) -> None:
         self.key = f"{name}:parts"
-        self.parts_each = parts_each
+        self.parts_per_range = parts_per_range
         self._to = to
-        self._known: set[int] = set()
+        self._seen: set[int] = set()
 
     def add(self, parts: Iterable[int]) -> Operation[None]:
-        """Write down the extents of parts that are going to be written to.
+        """Register the ranges of parts that are about to be written to.
 
-        Cost: none when this process knows them, else one exchange.
+        Cost: one exchange; none if this process has seen them registered.
         """
-        new = {part // self.parts_each for part in parts} - self._known
+        new = {part // self.parts_per_range for part in parts} - self._seen
         if new:
             sent: tuple[Argument, ...] = ("SADD", self.key, *sorted(new))
             yield [Command(self._to, self.key, sent, idempotent=True)]
-            self._known |= new
+            self._seen |= new
 
     def read(self) -> Operation[list[int]]:
-        """Return the extents that there are, in order. Cost: one exchange."""
+        """Return the registered ranges, in order. Cost: one exchange."""
         [members] = yield [Command(self._to, self.key, ("SMEMBERS", self.key), idempotent=True)]
-        extents = sorted(map(int, members))
-        self._known |= set(extents)
-        return extents
+        ranges = sorted(map(int, members))
+        self._seen |= set(ranges)
+        return ranges
 
-    def parts(self, extents: Iterable[int]) -> Iterator[int]:
-        """Return the parts of extents, in order."""
-        for extent in extents:
-            yield from range(extent * self.parts_each, (extent + 1) * self.parts_each)
+    def parts(self, ranges: Iterable[int]) -> Iterator[int]:
+        """Return the parts of ranges, in order."""
+        for number in ranges:
+            yield from range(number * self.parts_per_range, (number + 1) * self.parts_per_range)
 
-    def forget(self) -> None:
-        """Know nothing: the structure was deleted."""
-        self._known.clear()
+    def reset(self) -> None:
+        """Drop cached state after the structure is deleted."""
+        self._seen.clear()

@@ -1,4 +1,4 @@
-"""How members are spread over a planned number of parts, checked."""
+"""The partition of members over a planned number of parts, with its arguments checked."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from shardkit.routing.partition import Partition, part_count, partition
 from shardkit.structures.base.arguments import check_integer, check_name
 
 MOST_MEMBERS = 2**63 - 1
-MOST_PARTS = 2**32  # CRC-32 tells no more apart
+MOST_PARTS = 2**32  # as many as CRC-32 has values
 
 
 def hashed_partition(name: str, rule: str, total: int, part_size: int) -> Partition:
-    """Return the function from a member of a set to its part; checks what decides it.
+    """Return the function from a member to its part; checks its arguments.
 
     Args:
-        name: the set's name.
+        name: the structure's name.
         rule: the partition's name.
         total: about how many members it will have.
         part_size: how many members a part may have.

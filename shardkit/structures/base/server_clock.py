@@ -1,9 +1,9 @@
-"""The servers' time, without asking for it at every call.
+"""The servers' time, without an exchange at every call.
 
-What several clients compare with one another, such as the name of today, must come from one clock:
-the server's. Its distance from the local monotonic clock is measured once and used for a minute, so
-that an operation that needs the time seldom needs an exchange for it. Of two servers each has its
-own time: a clock that several components share does not mix them up.
+What several clients compare with one another, such as the current day, must come from one clock:
+the server's. Its offset from the local monotonic clock is measured and used for a minute, so an
+operation that needs the time seldom costs an exchange. Each server has an offset of its own, so
+several components can share a clock.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from shardkit.operations.commands import Command, Key, To
 from shardkit.operations.operation import Operation
 
 FRESH = 60.0
-MOST_KEPT = 1000
+MOST_MEASURED = 1000
 
 
 class ServerClock:
-    """Tells the time of each server, to within about the time of an exchange.
+    """Tells the time of each server, accurate to about the duration of an exchange.
 
     Args:
         monotonic: seconds that never go back.
@@ -34,7 +34,7 @@ class ServerClock:
     ) -> None:
         self._monotonic = monotonic
         self._fixed = now
-        # For each target: how far its server is ahead, and until when that is used.
+        # For each target: its server's offset, and when the measurement expires.
         self._measured: dict[tuple[To, Key], tuple[float, float]] = {}
 
     def seconds(self, to: To, key: Key) -> Operation[float]:
@@ -51,13 +51,13 @@ class ServerClock:
         [reply] = yield [Command(to, key, ("TIME",), idempotent=True)]
         after = self._monotonic()
         ahead = int(reply[0]) + int(reply[1]) / 1e6 - (before + after) / 2
-        if len(self._measured) >= MOST_KEPT:
+        if len(self._measured) >= MOST_MEASURED:
             self._measured.clear()
         self._measured[to, key] = ahead, after + FRESH
         return ahead + after
 
     def monotonic(self) -> float:
-        """Return seconds that never go back, of no particular beginning: for what is kept here."""
+        """Return local seconds since an arbitrary start, which never go back."""
         return self._monotonic()
 
     def today(self, to: To, key: Key) -> Operation[date]:

@@ -41,7 +41,7 @@ LOOK_AGAIN = 1000
 
 
 class CodedValues(Generic[V]):
-    """How the values of one structure are stored; shared by all its faces, like its `Meta`.
+    """How the values of one structure are stored; shared by all its faces, like its `Metadata`.
 
     Args:
         to: where the dictionaries are stored.
@@ -164,7 +164,7 @@ class CodedValues(Generic[V]):
         compressed.coders = {**compressed.coders, number: coder}
         return True
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Know nothing: the structure was deleted, and this key with it."""
         self._looked = False
         if self._compressed is not None:

@@ -20,18 +20,18 @@ from shardkit.operations.commands import Argument, Key
 from shardkit.operations.operation import Face, Operation, operation
 from shardkit.structures.base.arguments import check_integer, expiry, shown
 from shardkit.structures.base.members import Members
-from shardkit.structures.layouts import Fixed, Growing, Numbered
-from shardkit.structures.layouts.structure import LaidOut
+from shardkit.structures.layouts import FixedLayout, GrowingLayout, NumberedLayout
+from shardkit.structures.layouts.structure import StructureWithLayout
 
 LATEST = 2**48 - 1  # milliseconds; what servers can say of a field
 _UNKNOWN_COMMAND = re.compile(r"unknown (redis )?command", re.IGNORECASE)
 
 
-class FieldExpiry(LaidOut[Face]):
+class FieldExpiry(StructureWithLayout[Face]):
     """A structure whose fields expire; the base of `shardkit.structures.ShardedHash`."""
 
     _fields: Members[Any]
-    _hashed: Fixed | Growing
+    _hashed: FixedLayout | GrowingLayout
 
     @operation
     def hexpire(
@@ -115,8 +115,8 @@ class FieldExpiry(LaidOut[Face]):
         if fields:
             yield from self._open()
             hashed = [field for field in map(self._fields.encode, fields) if self._is_hashed(field)]
-            if isinstance(self._hashed, Growing) and hashed:
-                yield from self._hashed.expiring(hashed)
+            if isinstance(self._hashed, GrowingLayout) and hashed:
+                yield from self._hashed.mark_expiring(hashed)
         args = (time, condition) if condition else (time,)
         return (yield from self._of_fields(name, args, fields, write=True))
 
@@ -151,7 +151,7 @@ class FieldExpiry(LaidOut[Face]):
         return found
 
     def _is_hashed(self, field: bytes) -> bool:
-        return not isinstance(self.layout, Numbered) or self.layout.place(field) is None
+        return not isinstance(self.layout, NumberedLayout) or self.layout.place(field) is None
 
 
 def _unknown(failure: object) -> bool:

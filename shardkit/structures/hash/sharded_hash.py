@@ -47,13 +47,20 @@ from shardkit.operations.operation import (
 from shardkit.routing.partition import part_count
 from shardkit.structures.base.arguments import check_integer, check_name, shown
 from shardkit.structures.base.members import Members
-from shardkit.structures.base.parted import PARTS_AT_ONCE
 from shardkit.structures.base.partition import MOST_MEMBERS, hashed_partition
+from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.codecs import Codec
 from shardkit.structures.codecs import codec as codec_named
 from shardkit.structures.codecs.trained_values import CodedValues
 from shardkit.structures.hash.field_expiry import FieldExpiry
-from shardkit.structures.layouts import GROUPS, Fixed, Growing, Layout, Numbered, check_groups
+from shardkit.structures.layouts import (
+    GROUPS,
+    FixedLayout,
+    GrowingLayout,
+    Layout,
+    NumberedLayout,
+    check_groups,
+)
 
 F = TypeVar("F", bound="int | str | bytes")
 V = TypeVar("V")
@@ -124,20 +131,20 @@ class ShardedHash(FieldExpiry[Face], Generic[Face, F, V]):
         if rule not in ("digits", "crc32"):
             raise InvalidArgumentError(f"{name}: partition={shown(rule)}", "give digits or crc32")
         self.part_size = numbered if rule == "digits" else hashed
-        rest: Fixed | Growing
+        rest: FixedLayout | GrowingLayout
         parameters: dict[str, object]
         if total is None:
             check_groups(name, groups)
-            rest = Growing(component, name, "HASH", hashed, groups)
+            rest = GrowingLayout(component, name, "HASH", hashed, groups)
             parameters = {"groups": groups, "part_size": self.part_size, "hashed_size": hashed}
         else:
             part_of = hashed_partition(name, "crc32", total, hashed)
-            rest = Fixed(component, name, part_of, part_count(total, hashed))
+            rest = FixedLayout(component, name, part_of, part_count(total, hashed))
             parameters = {"total": total, "part_size": self.part_size}
         self._hashed = rest
         self.layout: Layout = rest
         if rule == "digits":
-            self.layout = Numbered(component, name, numbered, rest)
+            self.layout = NumberedLayout(component, name, numbered, rest)
         parameters |= {"partition": rule, "codec": self.codec.name, "fields": fields.__name__}
         super().__init__(driver, component, name, parameters)
         self._largest = max(self.part_size, hashed)
@@ -214,9 +221,9 @@ class ShardedHash(FieldExpiry[Face], Generic[Face, F, V]):
             StructureError: what is stored was not written through the codec.
         """
         sent = self._fields.encode(field)
-        if not self.meta.compared:
+        if not self.meta.checked:
             yield from self._open()
-        stored = yield from self.layout.one("HGET", sent)
+        stored = yield from self.layout.read_one("HGET", sent)
         if stored is None:
             return None
         yield from self._values.ready([stored])
@@ -260,7 +267,7 @@ class ShardedHash(FieldExpiry[Face], Generic[Face, F, V]):
         """Return whether a field is there. Cost: one exchange."""
         sent = self._fields.encode(field)
         yield from self._open()
-        return bool((yield from self.layout.one("HEXISTS", sent)))
+        return bool((yield from self.layout.read_one("HEXISTS", sent)))
 
     @operation
     def hstrlen(self, field: Key) -> Operation[int]:
@@ -270,7 +277,7 @@ class ShardedHash(FieldExpiry[Face], Generic[Face, F, V]):
         """
         sent = self._fields.encode(field)
         yield from self._open()
-        length: int = yield from self.layout.one("HSTRLEN", sent)
+        length: int = yield from self.layout.read_one("HSTRLEN", sent)
         return length
 
     @operation
@@ -319,13 +326,13 @@ class ShardedHash(FieldExpiry[Face], Generic[Face, F, V]):
         """
         yield from self._open()
         count: int | None = None
-        if isinstance(self.layout, Growing):
+        if isinstance(self.layout, GrowingLayout):
             count = yield from self.layout.count()
         if count is None:
-            yield from self.layout.look()
+            yield from self.layout.refresh()
             count = 0
             for chunk in self.layout.chunks(PARTS_AT_ONCE):
-                count += sum(held for _, held in (yield from self.layout.ask(chunk, "HLEN")))
+                count += sum(held for _, held in (yield from self.layout.read_parts(chunk, "HLEN")))
         return count
 
     @stream
@@ -340,9 +347,9 @@ class ShardedHash(FieldExpiry[Face], Generic[Face, F, V]):
         """
         decode_field, decode = self._fields.decode, self.codec.decode
         yield from self._open()
-        yield from self.layout.look()
+        yield from self.layout.refresh()
         for chunk in self.layout.chunks(PARTS_READ):
-            for part, flat in (yield from self.layout.ask(chunk, "HGETALL")):
+            for part, flat in (yield from self.layout.read_parts(chunk, "HGETALL")):
                 yield from self._values.ready(flat[1::2])
                 fields = (self.layout.member(part, stored) for stored in flat[::2])
                 yield Page(zip(map(decode_field, fields), map(decode, flat[1::2]), strict=True))
@@ -351,9 +358,9 @@ class ShardedHash(FieldExpiry[Face], Generic[Face, F, V]):
     def hkeys(self) -> Stream[F]:
         """Iterate over the fields; see `hgetall`."""
         yield from self._open()
-        yield from self.layout.look()
+        yield from self.layout.refresh()
         for chunk in self.layout.chunks(PARTS_READ):
-            for part, stored in (yield from self.layout.ask(chunk, "HKEYS")):
+            for part, stored in (yield from self.layout.read_parts(chunk, "HKEYS")):
                 fields = (self.layout.member(part, field) for field in stored)
                 yield Page(map(self._fields.decode, fields))
 
@@ -361,9 +368,9 @@ class ShardedHash(FieldExpiry[Face], Generic[Face, F, V]):
     def hvals(self) -> Stream[V]:
         """Iterate over the values; see `hgetall`."""
         yield from self._open()
-        yield from self.layout.look()
+        yield from self.layout.refresh()
         for chunk in self.layout.chunks(PARTS_READ):
-            for _, stored in (yield from self.layout.ask(chunk, "HVALS")):
+            for _, stored in (yield from self.layout.read_parts(chunk, "HVALS")):
                 yield from self._values.ready(stored)
                 yield Page(map(self.codec.decode, stored))
 
@@ -428,7 +435,7 @@ class ShardedHash(FieldExpiry[Face], Generic[Face, F, V]):
                 return new
 
     def _open(self, *, create: bool = False) -> Operation[None]:
-        if self.meta.compared:
+        if self.meta.checked:
             return
         yield from super()._open(create=create)
         if create and self._largest > FORMS["hash"].usual[0]:
@@ -456,12 +463,12 @@ class ShardedHash(FieldExpiry[Face], Generic[Face, F, V]):
         return reply
 
     @property
-    def _beside(self) -> tuple[str, ...]:
+    def _other_keys(self) -> tuple[str, ...]:
         return (self._values.key,)
 
-    def _forget(self) -> None:
-        super()._forget()
-        self._values.forget()
+    def _reset(self) -> None:
+        super()._reset()
+        self._values.reset()
 
     def _check_numbers(self, command: str) -> None:
         if not self.codec.integers:

@@ -1,37 +1,36 @@
 """Layouts: which keys the members of a hash, set or sorted set in parts live at.
 
-============ ========================== ============================================= ==============
-layout       part of a member           its key                                       parts
-============ ========================== ============================================= ==============
-`Fixed`      CRC-32 of it, modulo       ``<name>:<part>``                             by ``total``
-`Growing`    SHA-1 of it, by linear     ``<name>:{<tag>}:<part>``                     as needed
-             hashing in its group
-`Numbered`   its number, divided        ``<name>:<part>``                             any
-============ ========================== ============================================= ==============
+================ ========================================== ======================= ==============
+layout           part of a member                           its key                 parts
+================ ========================================== ======================= ==============
+`FixedLayout`    its CRC-32, modulo the number of parts     ``<name>:<part>``       by ``total``
+`GrowingLayout`  its SHA-1, by linear hashing in its group  ``<name>:{<tag>}:<n>``  as needed
+`NumberedLayout` its number, divided by the part's size     ``<name>:<part>``       any
+================ ========================================== ======================= ==============
 
-A structure gives a layout its members and what is to be done with those of one part; the layout
-groups them, sends one command a part, and deals with what changes meanwhile.
+A structure passes its members and a function that builds the command for one part. The layout
+groups the members, sends one command per part, and handles parts that split meanwhile.
 """
 
 from shardkit.structures.layouts.base import Chunk, Layout
-from shardkit.structures.layouts.fixed import Fixed
+from shardkit.structures.layouts.fixed import FixedLayout
 from shardkit.structures.layouts.growing import (
     GROUPS,
-    Growing,
-    ask_together,
+    GrowingLayout,
     check_groups,
     chunks_of,
+    read_parts_together,
 )
-from shardkit.structures.layouts.numbered import Numbered
+from shardkit.structures.layouts.numbered import NumberedLayout
 
 __all__ = [
     "GROUPS",
     "Chunk",
-    "Fixed",
-    "Growing",
+    "FixedLayout",
+    "GrowingLayout",
     "Layout",
-    "Numbered",
-    "ask_together",
+    "NumberedLayout",
     "check_groups",
     "chunks_of",
+    "read_parts_together",
 ]

@@ -1,4 +1,4 @@
-"""What a structure in parts asks of its layout."""
+"""The interface of a layout: where members live, and how to read and write them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from shardkit.operations.operation import Operation
 T = TypeVar("T")
 M = TypeVar("M")
 
-# Some parts, to be visited in one exchange. What is in it is the layout's business.
+# Some parts, to be visited in one exchange. Its content is private to the layout.
 Chunk: TypeAlias = Sequence[Any]
-# The command for a part, without its key: from what it is for, as the part stores it, and with it.
+# Builds a part's command, without the key, from its members as stored and what belongs to each.
 Build: TypeAlias = Callable[[list[bytes], list[T]], tuple[Argument, ...]]
 
 
@@ -22,7 +22,7 @@ class Layout(ABC):
     """Where members live, and how to read and write them there."""
 
     @abstractmethod
-    def one(self, name: str, member: bytes, *args: Argument) -> Operation[Reply]:
+    def read_one(self, name: str, member: bytes, *args: Argument) -> Operation[Reply]:
         """Send a command that reads one member: ``name key member args…``.
 
         Cost: one exchange, in nearly every case.
@@ -35,8 +35,8 @@ class Layout(ABC):
         """Send a command that reads to every part that members are in.
 
         Args:
-            members: each with whatever belongs to it; some thousands.
-            build: makes the command of a part.
+            members: each with whatever belongs to it; up to some thousands.
+            build: builds the command of a part.
 
         Returns:
             For each part what belonged to its members, and the reply; in no order.
@@ -51,38 +51,37 @@ class Layout(ABC):
         """Send a command that writes to every part that members are in; see `read`.
 
         Args:
-            members: each with whatever belongs to it; some thousands.
-            build: makes the command of a part.
-            adds: whether there may be more members afterwards.
+            members: each with whatever belongs to it; up to some thousands.
+            build: builds the command of a part.
+            adds: whether the command may add members.
         """
 
     @abstractmethod
-    def look(self) -> Operation[None]:
-        """Learn which parts there are now, for `chunks`. Cost: one exchange at most."""
+    def refresh(self) -> Operation[None]:
+        """Read which parts exist now, for `chunks`. Cost: at most one exchange."""
 
     @abstractmethod
     def chunks(self, size: int) -> Iterator[Chunk]:
         """Cut all parts into chunks of at most ``size``, in a fixed order."""
 
     @abstractmethod
-    def ask(
+    def read_parts(
         self, chunk: Chunk, name: str, *args: Argument
     ) -> Operation[list[tuple[int | None, Reply]]]:
         """Send a command that reads, ``name key args…``, to every part of a chunk.
 
-        Parts may be split meanwhile: then the replies are those of all parts that the members of
-        the chunk are in afterwards, each member once.
+        If parts split meanwhile, the replies are of all parts that then hold the members of the
+        chunk, each member once.
 
         Returns:
-            For each part its number, where members are stored in short by it (see `member`), and
-            the reply.
+            For each part the number that `member` needs, or None if it needs none, and the reply.
 
         Cost: one exchange, in nearly every case.
         """
 
     @abstractmethod
-    def to_all(self, name: str, *args: Argument) -> Operation[int]:
-        """Send a command, ``name key args…``, to all parts and what belongs to them.
+    def send_to_all(self, name: str, *args: Argument) -> Operation[int]:
+        """Send a command, ``name key args…``, to all parts and the keys of their state.
 
         Returns:
             The sum of the replies.
@@ -91,11 +90,11 @@ class Layout(ABC):
         """
 
     def member(self, part: int | None, stored: bytes) -> bytes:
-        """Return a member from how a part stores it."""
+        """Return the whole member of what a part stores."""
         return stored
 
-    def forget(self) -> None:
-        """Know nothing: the structure was deleted."""
+    def reset(self) -> None:
+        """Drop cached state after the structure is deleted."""
         return
 
 

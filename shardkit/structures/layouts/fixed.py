@@ -1,4 +1,4 @@
-"""So many parts as were planned for: ``<name>:0`` to ``<name>:<count - 1>``."""
+"""A fixed number of parts: ``<name>:0`` to ``<name>:<count - 1>``."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from shardkit.operations.commands import Argument, Columns, Command, Reply
 from shardkit.operations.operation import Operation
 from shardkit.routing.partition import Partition
-from shardkit.structures.base.parted import PARTS_AT_ONCE
+from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.layouts.base import Build, Chunk, Layout, T, grouped
 
 
-class Fixed(Layout):
+class FixedLayout(Layout):
     """Parts whose number never changes.
 
     Args:
@@ -48,8 +48,8 @@ class Fixed(Layout):
         key = self.key(part)
         return Command(self._component, key, (name, key, *args), None, idempotent)
 
-    def one(self, name: str, member: bytes, *args: Argument) -> Operation[Reply]:
-        """See `Layout.one`."""
+    def read_one(self, name: str, member: bytes, *args: Argument) -> Operation[Reply]:
+        """See `Layout.read_one`."""
         key = f"{self._name}:{self._part_of(member)}"
         [reply] = yield [Command(self._component, key, (name, key, member, *args), None, True)]
         return reply
@@ -78,8 +78,8 @@ class Fixed(Layout):
         ]
         return [(owned, r) for (_, owned), r in zip(groups.values(), replies, strict=True)]
 
-    def look(self) -> Operation[None]:
-        """Nothing: which parts there are, is known."""
+    def refresh(self) -> Operation[None]:
+        """See `Layout.refresh`: the parts never change."""
         yield from ()
 
     def chunks(self, size: int) -> Iterator[Chunk]:
@@ -87,16 +87,16 @@ class Fixed(Layout):
         for start in range(0, self.count, size):
             yield range(start, min(start + size, self.count))
 
-    def ask(
+    def read_parts(
         self, chunk: Sequence[int], name: str, *args: Argument
     ) -> Operation[list[tuple[int | None, Reply]]]:
-        """See `Layout.ask`."""
+        """See `Layout.read_parts`."""
         keys = list(map(self.key, chunk))
         replies = yield Columns.each(self._component, name, keys, *args, idempotent=True)
         return [(None, reply) for reply in replies]
 
-    def to_all(self, name: str, *args: Argument) -> Operation[int]:
-        """See `Layout.to_all`."""
+    def send_to_all(self, name: str, *args: Argument) -> Operation[int]:
+        """See `Layout.send_to_all`."""
         total = 0
         for chunk in self.chunks(PARTS_AT_ONCE):
             keys = list(map(self.key, chunk))

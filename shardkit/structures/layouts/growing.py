@@ -1,7 +1,7 @@
-"""Parts that split as they fill, so that nobody needs to say how many members there will be.
+"""Parts that split as they fill, so that the number of members need not be planned.
 
-Members fall into groups, for ever; each group lives on one server, because all its keys have the
-group's tag, and grows by itself, by linear hashing::
+A member belongs to one group forever. All keys of a group share its hash tag, so a group lives on
+one server; it grows on its own, by linear hashing::
 
     ids:{4}          HASH   parts=3 count=170      the state of one group
     ids:{4}:0        SET    {…}    q mod 4 = 0
@@ -12,21 +12,20 @@ group's tag, and grows by itself, by linear hashing::
     q = h div groups                                     L: 2^L <= parts < 2^(L+1)
     part = q mod 2^(L+1), less 2^L if there is no such part
 
-Before a script adds members, it splits parts, one after the other and always the next in line,
-until there are no more than ``load`` members for each. Part ``p`` keeps about half of its members,
-the others move to the new part ``p + 2^L``. Parts that wait to be split hold twice as many as those
-that were, so ``load`` is half of what a part may hold, and that six standard deviations below its
-size: no part ever outgrows it. Of parts of at most 512, 196 members are in each on average; of 128,
-37. SHA-1 is what Lua on a server computes fastest: a member that is added costs some 4 microseconds
-of the server's time, splits and all.
+Before a script adds members, it splits parts in order until they average at most ``max_load``
+members. Part ``p`` keeps about half of its members, the others move to the new part ``p + 2^L``.
+Parts not yet split hold twice as many members as split ones, so ``max_load`` is half of what a part
+may hold, with a margin of six standard deviations: no part outgrows its size. Parts of at most 512
+hold 196 members on average, parts of at most 128 hold 37. SHA-1 is the fastest hash in a server's
+Lua: adding a member takes about 4 microseconds of the server's time, splits included.
 
-A caller works with the number of parts that it saw last. Every script compares it, and if it has
-changed does nothing but tell; every read asks for it behind the reads, on the same connection.
-Then the caller repeats what is concerned. A group's parts only become more, so what a read did not
-find under a number that still holds afterwards was not there.
+A caller uses the number of parts it last saw. A script compares it first, and if it has changed
+only returns the new one; a read fetches it behind the read commands, on the same connection. The
+caller then repeats what was affected. The number of parts only grows, so if it is still the same
+after a read, whatever the read did not find did not exist.
 
-Tags are chosen so that CRC-32 spreads the groups evenly over any 2^n shards: that of group ``g`` is
-the first number whose CRC-32 modulo the number of groups is ``g``.
+Tags spread the groups evenly over any 2^n shards by CRC-32: the tag of group ``g`` is the first
+number whose CRC-32 modulo the number of groups is ``g``.
 
 W. Litwin, *Linear hashing: a new tool for file and table addressing*, 1980.
 """
@@ -46,19 +45,19 @@ from shardkit.lua import script
 from shardkit.operations.commands import Argument, Columns, Command, Reply, script_call
 from shardkit.operations.operation import Operation
 from shardkit.structures.base.arguments import check_integer
-from shardkit.structures.base.parted import PARTS_AT_ONCE
+from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.layouts.base import Build, Chunk, Layout, T, grouped
 
 GROUPS = 64
 MOST_GROUPS = 4096
-# Members that one script writes: it should not keep its server from others for long.
-MEMBERS_A_SCRIPT = 500
-# Once fields expire, counts are too high until somebody counts again: whenever one has grown so.
+# Members that one script writes, so that it does not block its server for long.
+MEMBERS_PER_SCRIPT = 500
+# Where fields expire, a group's count is too high: recount when it has grown by this factor.
 _RECOUNT = 1.1
 
 
-class Growing(Layout):
-    """Groups of parts that grow.
+class GrowingLayout(Layout):
+    """Groups whose parts split as they fill.
 
     Args:
         component: where they live.
@@ -71,7 +70,7 @@ class Growing(Layout):
     Attributes:
         component, name, groups: as given.
         initial: how many parts a group starts with.
-        parts: how many each group has, as was seen last: true until a server says otherwise.
+        parts: how many each group had when last seen.
     """
 
     def __init__(
@@ -88,7 +87,7 @@ class Growing(Layout):
         self.groups = groups
         self._part_size = part_size
         self._bits = groups.bit_length() - 1
-        self._load = load(part_size)
+        self._load = max_load(part_size)
         self.initial = max(1, ceil(total / groups / self._load))
         self._kind = kind
         self._keys = [f"{name}:{{{tag}}}" for tag in tags(groups)]
@@ -97,14 +96,14 @@ class Growing(Layout):
         self._expiring = [False] * groups
         self._recounted = [0] * groups
 
-    def one(self, name: str, member: bytes, *args: Argument) -> Operation[Reply]:
-        """See `Layout.one`."""
+    def read_one(self, name: str, member: bytes, *args: Argument) -> Operation[Reply]:
+        """See `Layout.read_one`."""
         group, q = self.place(member)
         while True:
             parts = self.parts[group]
             key = self.key(group, address(q, parts))
-            reply, now = yield [self._read(key, name, member, *args), self._asking(group)]
-            if self._saw(group, now) == parts:
+            reply, now = yield [self._read(key, name, member, *args), self._parts_query(group)]
+            if self._update_parts(group, now) == parts:
                 return reply
 
     def read(
@@ -124,11 +123,11 @@ class Growing(Layout):
                     self._read(self.key(group, part), *build([m for m, _ in stored], owned))
                     for part, (stored, owned) in parts.items()
                 ]
-                batch.append(self._asking(group))
+                batch.append(self._parts_query(group))
             replies = iter((yield batch))
             for group, number, parts in plans:
                 found = [(owned, next(replies)) for _, owned in parts.values()]
-                if self._saw(group, next(replies)) == number:
+                if self._update_parts(group, next(replies)) == number:
                     results += found
                     del waiting[group]
         return results
@@ -147,10 +146,10 @@ class Growing(Layout):
                 for group, pairs in waiting.items()
                 for plan in self._plans(group, pairs, adds=adds)
             ]
-            replies = yield [self._writing(plan, build) for plan in plans]
+            replies = yield [self._write_command(plan, build) for plan in plans]
             waiting = {}
             for plan, (done, *state) in zip(plans, replies, strict=True):
-                self._saw_state(plan.group, *state[:3])
+                self._update_state(plan.group, *state[:3])
                 if done:
                     owned = (pairs for _, pairs in plan.writes.values())
                     results += zip(owned, state[3:], strict=True)
@@ -158,52 +157,52 @@ class Growing(Layout):
                     waiting.setdefault(plan.group, []).extend(plan.pairs())
         return results
 
-    def _plans(self, group: int, pairs: list[tuple[_Placed, T]], *, adds: bool) -> list[Plan]:
-        """Cut what is to be written to a group into scripts, each after the growth it needs."""
+    def _plans(self, group: int, pairs: list[tuple[_Placed, T]], *, adds: bool) -> list[WritePlan]:
+        """Cut the writes to a group into scripts, each with the splits that it needs first."""
         plans = []
-        number, there = self.parts[group], self._counts[group]
-        for start in range(0, len(pairs), MEMBERS_A_SCRIPT):
-            some = pairs[start : start + MEMBERS_A_SCRIPT]
-            there += len(some)
-            wanted = max(number, ceil(there / self._load)) if adds else number
-            plans.append(Plan(group, number, wanted, grouped(some, _of_part(wanted))))
+        number, members = self.parts[group], self._counts[group]
+        for start in range(0, len(pairs), MEMBERS_PER_SCRIPT):
+            some = pairs[start : start + MEMBERS_PER_SCRIPT]
+            members += len(some)
+            wanted = max(number, ceil(members / self._load)) if adds else number
+            plans.append(WritePlan(group, number, wanted, grouped(some, _of_part(wanted))))
             number = wanted
         return plans
 
-    def _writing(self, plan: Plan, build: Build[T]) -> Command:
+    def _write_command(self, plan: WritePlan, build: Build[T]) -> Command:
         group = plan.group
         parts = [*plan.writes, *plan.splits()]
         keys = [self._keys[group], *(self.key(group, part) for part in parts)]
         args: list[Argument] = [
-            *(self._kind, plan.known, plan.wanted, self.groups, self.initial, len(plan.writes))
+            *(self._kind, plan.parts, plan.wanted, self.groups, self.initial, len(plan.writes))
         ]
         for stored, owned in plan.writes.values():
             name, *arguments = build([member for member, _ in stored], owned)
             args += [name, len(arguments), *arguments]
         return script_call(self.component, script("structures/layouts/write_growing"), keys, args)
 
-    def look(self) -> Operation[None]:
-        """See `Layout.look`: reads how many parts each group has."""
+    def refresh(self) -> Operation[None]:
+        """See `Layout.refresh`: reads how many parts each group has."""
         replies = yield [
             self._read(key, "HMGET", "parts", "count", "expiring") for key in self._keys
         ]
         for group, (parts, number, expiring) in enumerate(replies):
-            self._saw_state(group, int(parts or self.initial), int(number or 0), bool(expiring))
+            self._update_state(group, int(parts or self.initial), int(number or 0), bool(expiring))
 
     def chunks(self, size: int) -> Iterator[Chunk]:
         """See `Layout.chunks`: group by group."""
         return chunks_of(list(self.parts), size)
 
-    def ask(
-        self, chunk: Sequence[_Part], name: str, *args: Argument
+    def read_parts(
+        self, chunk: Sequence[GroupPart], name: str, *args: Argument
     ) -> Operation[list[tuple[int | None, Reply]]]:
-        """See `Layout.ask`."""
-        [replies] = yield from ask_together([self], chunk, name, *args)
+        """See `Layout.read_parts`."""
+        [replies] = yield from read_parts_together([self], chunk, name, *args)
         return [(None, reply) for reply in replies]
 
-    def to_all(self, name: str, *args: Argument) -> Operation[int]:
-        """See `Layout.to_all`; the states of the groups come last."""
-        yield from self.look()
+    def send_to_all(self, name: str, *args: Argument) -> Operation[int]:
+        """See `Layout.send_to_all`; the states of the groups come last."""
+        yield from self.refresh()
         total = 0
         for chunk in self.chunks(PARTS_AT_ONCE):
             keys = [self.key(group, part) for group, _, part in chunk]
@@ -212,40 +211,40 @@ class Growing(Layout):
         return total + sum(states)
 
     def count(self) -> Operation[int | None]:
-        """Return how many members there are; None when fields expire, which nobody counts.
+        """Return the number of members; None if fields expire, which no counter follows.
 
         Cost: one exchange.
         """
-        yield from self.look()
+        yield from self.refresh()
         return None if any(self._expiring) else sum(self._counts)
 
-    def beside(self, name: str) -> Growing:
-        """Return an equal layout under another name, whose groups live where this one's do."""
+    def sibling(self, name: str) -> GrowingLayout:
+        """Return a layout with the same parameters whose groups live on the same servers."""
         size = self._part_size
-        return Growing(self.component, name, self._kind, size, self.groups)
+        return GrowingLayout(self.component, name, self._kind, size, self.groups)
 
-    def replace_by(self, other: Growing) -> Operation[int]:
-        """Put the groups of a layout in the place of this one's, each at once.
+    def replace_by(self, other: GrowingLayout) -> Operation[int]:
+        """Replace this layout's groups by those of another, each group atomically.
 
         Args:
-            other: was made by `beside`, and is gone afterwards.
+            other: made by `sibling`; empty afterwards.
 
         Returns:
-            How many members there are then.
+            The number of members afterwards.
 
         Cost: one exchange, in nearly every case.
         """
-        yield from self.look()
+        yield from self.refresh()
         waiting = list(range(self.groups))
         while waiting:
-            replies = yield [self._replacing(group, other) for group in waiting]
+            replies = yield [self._replace_command(group, other) for group in waiting]
             for group, (_, *state) in zip(waiting, replies, strict=True):
-                self._saw_state(group, *state)
+                self._update_state(group, *state)
             waiting = [g for g, (done, *_) in zip(waiting, replies, strict=True) if not done]
-        other.forget()
+        other.reset()
         return sum(self._counts)
 
-    def _replacing(self, group: int, other: Growing) -> Command:
+    def _replace_command(self, group: int, other: GrowingLayout) -> Command:
         ours, theirs = self.parts[group], other.parts[group]
         keys = [self._keys[group], other._keys[group]]
         keys += [self.key(group, part) for part in range(max(ours, theirs))]
@@ -253,10 +252,10 @@ class Growing(Layout):
         args = (ours, theirs, self.initial)
         return script_call(self.component, script("structures/layouts/replace_growing"), keys, args)
 
-    def expiring(self, members: Iterable[bytes]) -> Operation[None]:
-        """Have it known that fields of the groups of these members may expire.
+    def mark_expiring(self, members: Iterable[bytes]) -> Operation[None]:
+        """Mark these members' groups as containing fields with a TTL.
 
-        Cost: none when this process knows it, else one exchange.
+        Cost: one exchange; none if this process has seen them marked.
         """
         groups = {self.place(member)[0] for member in members}
         new = [group for group in groups if not self._expiring[group]]
@@ -267,8 +266,8 @@ class Growing(Layout):
             for group in new:
                 self._expiring[group] = True
 
-    def forget(self) -> None:
-        """See `Layout.forget`."""
+    def reset(self) -> None:
+        """See `Layout.reset`."""
         self.parts[:] = [self.initial] * self.groups
         self._counts[:] = [0] * self.groups
         self._expiring[:] = [False] * self.groups
@@ -296,7 +295,7 @@ class Growing(Layout):
         return groups
 
     def _recount(self, groups: Iterable[int]) -> Operation[None]:
-        """Count the members of groups in which fields expire, when they seem to have to grow."""
+        """Recount groups whose fields expire, before they split for members long gone."""
         due = [
             group
             for group in groups
@@ -317,14 +316,14 @@ class Growing(Layout):
     def _read(self, key: str, name: object, *args: Argument) -> Command:
         return Command(self.component, key, (name, key, *args), None, True)  # type: ignore[arg-type]
 
-    def _asking(self, group: int) -> Command:
+    def _parts_query(self, group: int) -> Command:
         return self._read(self._keys[group], "HGET", "parts")
 
-    def _saw(self, group: int, parts: bytes | None) -> int:
+    def _update_parts(self, group: int, parts: bytes | None) -> int:
         self.parts[group] = number = int(parts or self.initial)
         return number
 
-    def _saw_state(self, group: int, parts: int, number: int, expiring: bool) -> None:
+    def _update_state(self, group: int, parts: int, number: int, expiring: bool) -> None:
         self.parts[group] = parts
         self._counts[group] = number
         self._expiring[group] = bool(expiring)
@@ -334,50 +333,59 @@ class Growing(Layout):
 _Placed: TypeAlias = tuple[bytes, int]
 
 
-class Plan(NamedTuple):
-    """What one script does: grow a group from so many parts to so many, and write to some."""
+class WritePlan(NamedTuple):
+    """What one script does: split a group's parts up to a number, then write to some of them.
+
+    Attributes:
+        group: the group.
+        parts: how many parts it had when last seen.
+        wanted: how many it needs.
+        writes: by part, members with their position and what belongs to each.
+    """
 
     group: int
-    known: int
+    parts: int
     wanted: int
     writes: dict[int, tuple[list[_Placed], list[Any]]]
 
     def pairs(self) -> Iterator[tuple[_Placed, Any]]:
-        """What is to be written, to be planned anew."""
+        """The writes, to be planned again."""
         for placed, owned in self.writes.values():
             yield from zip(placed, owned, strict=True)
 
     def splits(self) -> Iterator[int]:
         """For each split the part that is split, and the new one."""
-        for new in range(self.known, self.wanted):
+        for new in range(self.parts, self.wanted):
             yield _split_from(new)
             yield new
 
 
-class _Part(NamedTuple):
-    """A part as it was when its group had so many."""
+class GroupPart(NamedTuple):
+    """A part of a group, as of when the group had ``number`` parts."""
 
     group: int
     number: int
     part: int
 
 
-def chunks_of(numbers: Sequence[int], size: int) -> Iterator[list[_Part]]:
-    """Cut the parts of all groups, which have so many each, into chunks."""
+def chunks_of(numbers: Sequence[int], size: int) -> Iterator[list[GroupPart]]:
+    """Cut the parts of all groups into chunks; ``numbers`` says how many each group has."""
     every = (
-        _Part(group, number, part) for group, number in enumerate(numbers) for part in range(number)
+        GroupPart(group, number, part)
+        for group, number in enumerate(numbers)
+        for part in range(number)
     )
     while chunk := list(islice(every, size)):
         yield chunk
 
 
-def ask_together(
-    layouts: Sequence[Growing], chunk: Sequence[_Part], name: str, *args: Argument
+def read_parts_together(
+    layouts: Sequence[GrowingLayout], chunk: Sequence[GroupPart], name: str, *args: Argument
 ) -> Operation[list[list[Reply]]]:
-    """Send a command that reads to what several structures have of a chunk; see `Layout.ask`.
+    """Send a command that reads to the same chunk of several layouts; see `Layout.read_parts`.
 
     Args:
-        layouts: theirs, with the same groups, each with at least as many parts as the chunk says.
+        layouts: layouts with the same groups, each with at least as many parts as the chunk says.
         chunk: some parts.
         name: the command's name.
         args: what follows the key.
@@ -388,7 +396,7 @@ def ask_together(
     Cost: one exchange, in nearly every case.
     """
     found: list[list[Reply]] = [[] for _ in layouts]
-    groups: dict[int, list[_Part]] = {}
+    groups: dict[int, list[GroupPart]] = {}
     for part in chunk:
         groups.setdefault(part.group, []).append(part)
     waiting = [(n, group) for group in groups for n in range(len(layouts))]
@@ -398,15 +406,15 @@ def ask_together(
         for n, group in waiting:
             layout, parts = layouts[n], groups[group]
             number = layout.parts[group]
-            within = came_of(parts[0].number, number, {part.part for part in parts})
+            within = parts_after_splits(parts[0].number, number, {part.part for part in parts})
             plans.append((n, group, number, len(within)))
             batch += [layout._read(layout.key(group, part), name, *args) for part in within]
-            batch.append(layout._asking(group))
+            batch.append(layout._parts_query(group))
         replies = iter((yield batch))
         waiting = []
         for n, group, number, length in plans:
             some = list(islice(replies, length))
-            if layouts[n]._saw(group, next(replies)) == number:
+            if layouts[n]._update_parts(group, next(replies)) == number:
                 found[n] += some
             else:
                 waiting.append((n, group))
@@ -414,19 +422,19 @@ def ask_together(
 
 
 def address(q: int, parts: int) -> int:
-    """Return the part, out of so many, of what has the number ``q``."""
+    """Return the part, out of ``parts``, of a member with the position ``q``."""
     mask = (1 << parts.bit_length()) - 1
     part = q & mask
     return part if part < parts else part & (mask >> 1)
 
 
 def _split_from(new: int) -> int:
-    """Return the part that is split when part ``new`` comes into being."""
+    """Return the part that is split to make part ``new``."""
     return new & ((1 << (new.bit_length() - 1)) - 1)
 
 
-def came_of(before: int, now: int, parts: set[int]) -> list[int]:
-    """Return the parts, of ``now``, that hold what was in some parts when there were ``before``."""
+def parts_after_splits(before: int, now: int, parts: set[int]) -> list[int]:
+    """Return which of ``now`` parts hold what some parts held when there were ``before``."""
     within = set(parts)
     for new in range(before, now):
         if _split_from(new) in within:
@@ -438,11 +446,11 @@ def _of_part(parts: int) -> Callable[[_Placed], int]:
     return lambda placed: address(placed[1], parts)
 
 
-def load(part_size: int) -> float:
-    """Return how many members there may be for each part, so that no part outgrows its size.
+def max_load(part_size: int) -> float:
+    """Return how many members parts may average, so that none outgrows its size.
 
-    Parts that are not yet split hold up to twice as many as there are for each, and as members
-    fall to parts at random, their number varies by its square root: six times that is kept free.
+    A part not yet split holds up to twice the average. Members fall to parts at random, so their
+    number has its square root as standard deviation; six of these are kept free.
     """
     return max(1.0, (sqrt(9 + part_size) - 3) ** 2 / 2)
 

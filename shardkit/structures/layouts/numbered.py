@@ -2,18 +2,17 @@
 
 ::
 
-    cities:parts     SET    {0, 1}                 which parts there are, 64 in a row at a time
+    cities:parts     SET    {0, 45}                the ranges of 64 parts that were written to
     cities:2890      HASH   {80: …, 81: …}         fields 369920 to 370047, in parts of 128
 
     field 370001  ──►  part 370001 // 128 = 2890, stored as 370001 % 128 = 81
 
-What a part does not know of a member, its number says: so a member is stored as what is left over,
-2 bytes of a listpack in parts of 128 where the whole would take up to 11. Digits that are not how a
-number is written (``007``) are in the part of their number, but stored as they are, and so remain a
-member of their own.
+A part's key already says the quotient, so a member is stored as the remainder: 2 bytes of a
+listpack in parts of 128, where the whole number takes up to 11. Digits with leading zeros (``007``)
+go to the part of their number, but are stored unchanged, and so stay members of their own.
 
-Members that are no numbers are left to another layout. A `Fixed` one shares its parts with the
-numbers; what is in a part tells the two apart, as what is stored in short is always a number.
+Members that are not numbers are passed to another layout. If that is a `FixedLayout`, the two share
+parts; a stored number shorter than ``part_size`` is always a remainder, which tells them apart.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ from typing import Any
 
 from shardkit.operations.commands import Argument, Columns, Command, Reply
 from shardkit.operations.operation import Operation
-from shardkit.structures.base.part_registry import Extents
-from shardkit.structures.base.parted import PARTS_AT_ONCE
+from shardkit.structures.base.part_registry import PartRegistry
+from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.layouts.base import Build, Chunk, Layout, T
-from shardkit.structures.layouts.fixed import Fixed
+from shardkit.structures.layouts.fixed import FixedLayout
 
-PARTS_IN_AN_EXTENT = 64
+PARTS_PER_RANGE = 64
 LONGEST_NUMBER = 4300  # digits; Python reads no longer ones
 
 
-class Numbered(Layout):
-    """Parts that numbers decide; what is no number is left to another layout.
+class NumberedLayout(Layout):
+    """Parts by number; members that are not numbers are passed to another layout.
 
     Args:
         component: where they live.
@@ -48,11 +47,11 @@ class Numbered(Layout):
         self._size = part_size
         self._digits = len(str(part_size - 1))
         self._rest = rest
-        self._extents = Extents(component, name, PARTS_IN_AN_EXTENT)
+        self._registry = PartRegistry(component, name, PARTS_PER_RANGE)
         self._parts: list[int] = []
 
     def place(self, member: bytes) -> tuple[int, bytes] | None:
-        """Return a number's part and how it is stored there; None for what is no number."""
+        """Return a number's part and how it is stored there; None if it is not a number."""
         if not member.isdigit() or len(member) > LONGEST_NUMBER:
             return None
         part, left = divmod(int(member), self._size)
@@ -66,11 +65,11 @@ class Numbered(Layout):
             return stored
         return b"%d" % (part * self._size + int(stored))
 
-    def one(self, name: str, member: bytes, *args: Argument) -> Operation[Reply]:
-        """See `Layout.one`."""
+    def read_one(self, name: str, member: bytes, *args: Argument) -> Operation[Reply]:
+        """See `Layout.read_one`."""
         place = self.place(member)
         if place is None:
-            return (yield from self._rest.one(name, member, *args))
+            return (yield from self._rest.read_one(name, member, *args))
         key = f"{self._name}:{place[0]}"
         [reply] = yield [Command(self._component, key, (name, key, place[1], *args), None, True)]
         return reply
@@ -91,7 +90,7 @@ class Numbered(Layout):
         """See `Layout.write`."""
         numbers, others = self._sorted(members)
         if adds and numbers:
-            yield from self._extents.add(place[0] for place, _ in numbers)
+            yield from self._registry.add(place[0] for place, _ in numbers)
         results = yield from self._send(numbers, build, idempotent=False)
         if others:
             results += yield from self._rest.write(others, build, adds=adds)
@@ -124,48 +123,48 @@ class Numbered(Layout):
         ]
         return [(owned, r) for (_, owned), r in zip(groups.values(), replies, strict=True)]
 
-    def look(self) -> Operation[None]:
-        """See `Layout.look`: reads which parts there are."""
-        parts = self._extents.parts((yield from self._extents.read()))
-        if isinstance(self._rest, Fixed):
+    def refresh(self) -> Operation[None]:
+        """See `Layout.refresh`: reads the registered parts."""
+        parts = self._registry.parts((yield from self._registry.read()))
+        if isinstance(self._rest, FixedLayout):
             self._parts = sorted({*parts, *range(self._rest.count)})
         else:
             self._parts = list(parts)
-            yield from self._rest.look()
+            yield from self._rest.refresh()
 
     def chunks(self, size: int) -> Iterator[Chunk]:
         """See `Layout.chunks`: the parts of numbers in order, then the others."""
         for start in range(0, len(self._parts), size):
             yield _Numbers(self._parts[start : start + size])
-        if not isinstance(self._rest, Fixed):
+        if not isinstance(self._rest, FixedLayout):
             yield from self._rest.chunks(size)
 
-    def ask(
+    def read_parts(
         self, chunk: Chunk, name: str, *args: Argument
     ) -> Operation[list[tuple[int | None, Reply]]]:
-        """See `Layout.ask`."""
+        """See `Layout.read_parts`."""
         if not isinstance(chunk, _Numbers):
-            return (yield from self._rest.ask(chunk, name, *args))
+            return (yield from self._rest.read_parts(chunk, name, *args))
         keys = list(map(self._key, chunk))
         replies = yield Columns.each(self._component, name, keys, *args, idempotent=True)
         return list(zip(chunk, replies, strict=True))
 
-    def to_all(self, name: str, *args: Argument) -> Operation[int]:
-        """See `Layout.to_all`; what says which parts there are comes last."""
-        yield from self.look()
+    def send_to_all(self, name: str, *args: Argument) -> Operation[int]:
+        """See `Layout.send_to_all`; the registry comes last."""
+        yield from self.refresh()
         total = 0
         for start in range(0, len(self._parts), PARTS_AT_ONCE):
             keys = list(map(self._key, self._parts[start : start + PARTS_AT_ONCE]))
             total += sum((yield Columns.each(self._component, name, keys, *args)))
-        if not isinstance(self._rest, Fixed):
-            total += yield from self._rest.to_all(name, *args)
-        key = self._extents.key
+        if not isinstance(self._rest, FixedLayout):
+            total += yield from self._rest.send_to_all(name, *args)
+        key = self._registry.key
         return total + sum((yield [Command(self._component, key, (name, key, *args))]))
 
-    def forget(self) -> None:
-        """See `Layout.forget`."""
-        self._extents.forget()
-        self._rest.forget()
+    def reset(self) -> None:
+        """See `Layout.reset`."""
+        self._registry.reset()
+        self._rest.reset()
 
     def _command(self, part: int, idempotent: bool, name: Any, *args: Argument) -> Command:
         key = self._key(part)

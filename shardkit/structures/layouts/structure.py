@@ -6,11 +6,11 @@ from datetime import timedelta
 
 from shardkit.operations.operation import Face, Operation, operation
 from shardkit.structures.base.arguments import expiry
-from shardkit.structures.base.parted import Parted
+from shardkit.structures.base.partitioned import PartitionedStructure
 from shardkit.structures.layouts import Layout
 
 
-class LaidOut(Parted[Face]):
+class StructureWithLayout(PartitionedStructure[Face]):
     """A structure in parts whose members a layout finds.
 
     Attributes:
@@ -20,7 +20,7 @@ class LaidOut(Parted[Face]):
     layout: Layout
 
     @property
-    def _beside(self) -> tuple[str, ...]:
+    def _other_keys(self) -> tuple[str, ...]:
         """The keys that it has besides its parts and parameters."""
         return ()
 
@@ -36,8 +36,8 @@ class LaidOut(Parted[Face]):
         Cost: one command a part, an exchange for every 1,000 parts.
         """
         yield from self._open()
-        removed = yield from self._to_all("UNLINK")
-        self._forget()
+        removed = yield from self._send_to_all("UNLINK")
+        self._reset()
         return removed > 0
 
     @operation
@@ -58,16 +58,16 @@ class LaidOut(Parted[Face]):
         """
         after = expiry(self.name, seconds)
         yield from self._open()
-        return (yield from self._to_all("EXPIRE", after)) > 0
+        return (yield from self._send_to_all("EXPIRE", after)) > 0
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         """Know nothing: the structure was deleted."""
-        self.meta.compared = False
-        self.layout.forget()
+        self.meta.checked = False
+        self.layout.reset()
 
-    def _to_all(self, name: str, *args: int) -> Operation[int]:
+    def _send_to_all(self, name: str, *args: int) -> Operation[int]:
         """Send a command for every part, and last for the parameters; return the replies' sum."""
-        total = yield from self.layout.to_all(name, *args)
-        for key in (*self._beside, self.meta_key):
+        total = yield from self.layout.send_to_all(name, *args)
+        for key in (*self._other_keys, self.meta_key):
             total += sum((yield [self._at(key, name, key, *args)]))
         return total

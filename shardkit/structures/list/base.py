@@ -22,7 +22,7 @@ from shardkit.routing.keys import hash_tag, key_bytes
 from shardkit.structures.base.arguments import check_integer, check_name, shown
 from shardkit.structures.base.members import M
 from shardkit.structures.base.parameters import open_all
-from shardkit.structures.base.parted import Parted
+from shardkit.structures.base.partitioned import PartitionedStructure
 from shardkit.structures.base.server_clock import ServerClock
 from shardkit.structures.list.ends import FIELDS, Ends
 from shardkit.structures.list.values import Values
@@ -40,7 +40,7 @@ ATTEMPTS = 5
 SIDES = {"LEFT": ("LPOP", "LPUSH"), "RIGHT": ("RPOP", "RPUSH")}
 
 
-class ListSteps(Parted[Face], Generic[Face, M]):
+class ListSteps(PartitionedStructure[Face], Generic[Face, M]):
     """A list in pieces without its public operations; its arguments are those of `ShardedList`."""
 
     kind: ClassVar[str] = "list"
@@ -110,7 +110,7 @@ class ListSteps(Parted[Face], Generic[Face, M]):
         """Remember where the list ends; None if it is another list by now."""
         ends = Ends.read(reply)
         if ends.part_size not in (0, self.part_size):
-            self.meta.compared = False
+            self.meta.checked = False
             self._seen.clear()
             return None
         self._seen[:] = [ends]
@@ -166,7 +166,7 @@ class ListSteps(Parted[Face], Generic[Face, M]):
             ]
             if values is not None:
                 return values  # type: ignore[no-any-return]
-            self.meta.compared = destination.meta.compared = False
+            self.meta.checked = destination.meta.checked = False
             yield from destination._open(create=True)
         raise self._unsteady()
 
@@ -216,7 +216,7 @@ class ListSteps(Parted[Face], Generic[Face, M]):
             [reply] = yield batch
             if reply is not None:
                 return reply
-            self.meta.compared = False  # deleted, maybe created anew, since they were compared
+            self.meta.checked = False  # deleted, maybe created anew, since they were compared
         raise self._unsteady()
 
     def _unsteady(self) -> ParameterMismatchError:

@@ -343,7 +343,7 @@ class ShardedList(ListSteps[Face, M], Generic[Face, M]):
         Cost: one exchange. O(1) for a piece, all in one step.
         """
         removed = yield from self._call("structures/list/all")
-        self.meta.compared = False
+        self.meta.checked = False
         return bool(removed > 0)
 
     @operation

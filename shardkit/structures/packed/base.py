@@ -13,8 +13,8 @@ from shardkit.errors import InvalidArgumentError
 from shardkit.operations.commands import Argument, Command
 from shardkit.operations.operation import Driver, Face, Operation, operation, pages
 from shardkit.structures.base.arguments import check_integer, check_name, expiry, shown
-from shardkit.structures.base.part_registry import Extents
-from shardkit.structures.base.parted import PARTS_AT_ONCE, Parted
+from shardkit.structures.base.part_registry import PartRegistry
+from shardkit.structures.base.partitioned import PARTS_AT_ONCE, PartitionedStructure
 from shardkit.structures.packed.addressing import Grid
 from shardkit.structures.packed.aggregates import Tally
 from shardkit.structures.packed.plain_aggregates import tally
@@ -35,7 +35,7 @@ T = TypeVar("T")
 Block = tuple[int, int, int]
 
 
-class PackedParts(Parted[Face]):
+class PackedParts(PartitionedStructure[Face]):
     """The base of `shardkit.structures.PackedRecords`, whose arguments it has."""
 
     kind: ClassVar[str] = "packed"
@@ -65,7 +65,7 @@ class PackedParts(Parted[Face]):
         super().__init__(
             driver, component, name, {"fields": self.format.text, "part_size": part_size}
         )
-        self.extents = Extents(component, name)
+        self.registry = PartRegistry(component, name)
         # Parts that this object knows to have their full length.
         self._whole: set[int] = set()
 
@@ -87,8 +87,8 @@ class PackedParts(Parted[Face]):
         """
         removed = yield from self._to_all("UNLINK")
         self._whole.clear()
-        self.extents.forget()
-        self.meta.compared = False
+        self.registry.reset()
+        self.meta.checked = False
         return removed > 0
 
     @operation
@@ -169,7 +169,7 @@ class PackedParts(Parted[Face]):
         yield from self._open(create=True)
         new = [part for part in parts if part not in self._whole]
         if new:
-            yield from self.extents.add(new)
+            yield from self.registry.add(new)
         # Adding 0 to the last bit changes nothing, and the first to do so creates the part.
         last = 8 * self.part_bytes - 1
         making = [
@@ -208,7 +208,7 @@ class PackedParts(Parted[Face]):
     def _blocks(self) -> Operation[list[Block]]:
         """Return the blocks of all parts, in order; none cuts a record."""
         yield from self._open()
-        parts = yield from self.extents.read()
+        parts = yield from self.registry.read()
         step = BLOCK // self.format.size * self.format.size
         return [
             (part, first, min(first + step, self.part_bytes) - 1)
@@ -220,9 +220,9 @@ class PackedParts(Parted[Face]):
         """Send a command for every part, then for what says which there are; return the sum."""
         yield from self._open()
         total = 0
-        for parts in pages((yield from self.extents.read()), PARTS_AT_ONCE):
+        for parts in pages((yield from self.registry.read()), PARTS_AT_ONCE):
             total += sum((yield [self._command(name, part, *args) for part in parts]))
-        for key in (self.extents.key, self.meta_key):
+        for key in (self.registry.key, self.meta_key):
             [last] = yield [self._at(key, name, key, *args)]
             total += last
         return total

@@ -47,7 +47,7 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.structures.base.arguments import check_integer, shown
-from shardkit.structures.base.parted import PARTS_AT_ONCE
+from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.packed.addressing import setting
 from shardkit.structures.packed.aggregates import Group
 from shardkit.structures.packed.base import IDS_AT_ONCE, PackedParts, batches
@@ -75,7 +75,7 @@ class PackedRecords(PackedParts[Face]):
         format: encodes and decodes records.
         part_size: as given, or the default.
         part_bytes: how long a part is.
-        extents: which parts there are.
+        registry: which parts there are.
 
     Raises:
         InvalidArgumentError: an argument is out of range.
@@ -291,7 +291,7 @@ class PackedRecords(PackedParts[Face]):
             for record_id in page:
                 by_part.setdefault(record_id // self.part_size, {})[record_id] = None
             if not by_part.keys() <= self._whole:
-                there = set((yield from self.extents.read()))
+                there = set((yield from self.registry.read()))
                 by_part = {part: ids for part, ids in by_part.items() if part in there}
             # A record that is wider than BITFIELD's integers is several of them.
             each = len(setting(0, self.format.bits, 0)) // 4
@@ -368,7 +368,7 @@ class PackedRecords(PackedParts[Face]):
         if self.format.bits == 1 and ids is None:
             yield from self._open()
             total = 0
-            for parts in pages((yield from self.extents.read()), PARTS_AT_ONCE):
+            for parts in pages((yield from self.registry.read()), PARTS_AT_ONCE):
                 keys = [self.part_key(part) for part in parts]
                 total += sum((yield Columns(self.component, "BITCOUNT", keys, idempotent=True)))
             return total

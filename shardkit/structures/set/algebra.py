@@ -19,7 +19,7 @@ from typing import Any
 
 from shardkit.operations.commands import Command, Locate, Transaction
 from shardkit.operations.operation import Operation, Page, Stream, pages
-from shardkit.structures.layouts import Fixed, Growing, ask_together, chunks_of
+from shardkit.structures.layouts import FixedLayout, GrowingLayout, chunks_of, read_parts_together
 
 # The members of so many parts of every operand are in memory.
 PARTS_COMBINED = 256
@@ -35,7 +35,7 @@ _ALGEBRA: dict[str, Callable[[set[bytes], set[bytes]], set[bytes]]] = {
 
 
 def combined(
-    verb: str, layouts: Sequence[Fixed | Growing], decode: Callable[[bytes], Any]
+    verb: str, layouts: Sequence[FixedLayout | GrowingLayout], decode: Callable[[bytes], Any]
 ) -> Stream[Any]:
     """Iterate over what combining sets gives; see `ShardedSet.sinter`.
 
@@ -44,8 +44,8 @@ def combined(
         layouts: theirs, all of one kind.
         decode: makes a member of a reply's bytes.
     """
-    fixed = [layout for layout in layouts if isinstance(layout, Fixed)]
-    growing = [layout for layout in layouts if isinstance(layout, Growing)]
+    fixed = [layout for layout in layouts if isinstance(layout, FixedLayout)]
+    growing = [layout for layout in layouts if isinstance(layout, GrowingLayout)]
     if fixed:
         for parts in fixed[0].chunks(PARTS_COMBINED):
             together = yield from _live_together(fixed, parts)
@@ -55,28 +55,30 @@ def combined(
                 yield Page(map(decode, found))
         return
     for layout in growing:
-        yield from layout.look()
+        yield from layout.refresh()
     for chunk in _corresponding(growing):
         found = yield from _combined_growing(verb, growing, chunk)
         yield Page(map(decode, found))
 
 
-def store(verb: str, target: Fixed | Growing, sources: Sequence[Fixed | Growing]) -> Operation[int]:
+def store(
+    verb: str, target: FixedLayout | GrowingLayout, sources: Sequence[FixedLayout | GrowingLayout]
+) -> Operation[int]:
     """Make a set what combining others gives; return how many members it has then.
 
     See `ShardedSet.sinterstore`. All are of one kind.
     """
-    if isinstance(target, Fixed):
-        fixed = [layout for layout in sources if isinstance(layout, Fixed)]
+    if isinstance(target, FixedLayout):
+        fixed = [layout for layout in sources if isinstance(layout, FixedLayout)]
         return (yield from _store_fixed(verb, target, fixed))
-    growing = [layout for layout in sources if isinstance(layout, Growing)]
+    growing = [layout for layout in sources if isinstance(layout, GrowingLayout)]
     return (yield from _store_growing(verb, target, growing))
 
 
 # ---- where the number of parts is fixed
 
 
-def _store_fixed(verb: str, target: Fixed, sources: Sequence[Fixed]) -> Operation[int]:
+def _store_fixed(verb: str, target: FixedLayout, sources: Sequence[FixedLayout]) -> Operation[int]:
     stored = 0
     for parts in target.chunks(PARTS_COMBINED):
         together = yield from _live_together((target, *sources), parts)
@@ -95,13 +97,13 @@ def _store_fixed(verb: str, target: Fixed, sources: Sequence[Fixed]) -> Operatio
     return stored
 
 
-def _replace(target: Fixed, part: int, members: Iterable[bytes]) -> Transaction:
+def _replace(target: FixedLayout, part: int, members: Iterable[bytes]) -> Transaction:
     commands = [target.command(part, "DEL")]
     commands += [target.command(part, "SADD", *page) for page in pages(members, MEMBERS_AT_ONCE)]
     return Transaction(commands[0].to, target.key(part), tuple(commands))
 
 
-def _live_together(layouts: Sequence[Fixed], parts: Sequence[int]) -> Operation[list[bool]]:
+def _live_together(layouts: Sequence[FixedLayout], parts: Sequence[int]) -> Operation[list[bool]]:
     """Ask for each part whether all sets' keys of it can be used in one command."""
     commands = [layout.command(part, "") for part in parts for layout in layouts]
     places = yield Locate([(command.to, command.key) for command in commands])
@@ -110,7 +112,7 @@ def _live_together(layouts: Sequence[Fixed], parts: Sequence[int]) -> Operation[
 
 
 def _fetch(
-    verb: str, layouts: Sequence[Fixed], parts: Sequence[int], together: Sequence[bool]
+    verb: str, layouts: Sequence[FixedLayout], parts: Sequence[int], together: Sequence[bool]
 ) -> list[Command]:
     """Have parts that live together combined where they are, and the members of the others sent."""
     batch = []
@@ -127,26 +129,30 @@ def _fetch(
 # ---- where parts split as they fill
 
 
-def _corresponding(layouts: Sequence[Growing]) -> Iterator[Any]:
+def _corresponding(layouts: Sequence[GrowingLayout]) -> Iterator[Any]:
     """Return chunks of the parts of whichever set has fewest, group by group."""
     numbers = [min(parts) for parts in zip(*(layout.parts for layout in layouts), strict=True)]
     return chunks_of(numbers, PARTS_COMBINED)
 
 
-def _combined_growing(verb: str, layouts: Sequence[Growing], chunk: Any) -> Operation[set[bytes]]:
-    replies = yield from ask_together(layouts, chunk, "SMEMBERS")
+def _combined_growing(
+    verb: str, layouts: Sequence[GrowingLayout], chunk: Any
+) -> Operation[set[bytes]]:
+    replies = yield from read_parts_together(layouts, chunk, "SMEMBERS")
     return _combine(verb, ([m for part in parts for m in part] for parts in replies))
 
 
-def _store_growing(verb: str, target: Growing, sources: Sequence[Growing]) -> Operation[int]:
+def _store_growing(
+    verb: str, target: GrowingLayout, sources: Sequence[GrowingLayout]
+) -> Operation[int]:
     counter = f"{target.name}:storing"
     number, _ = yield [
         Command(target.component, counter, ("INCR", counter)),
         Command(target.component, counter, ("EXPIRE", counter, 2 * _UNFINISHED)),
     ]
-    result = target.beside(f"{counter}:{number}")
+    result = target.sibling(f"{counter}:{number}")
     for layout in sources:
-        yield from layout.look()
+        yield from layout.refresh()
     first = True
     for chunk in _corresponding(sources):
         found = yield from _combined_growing(verb, sources, chunk)
@@ -154,7 +160,7 @@ def _store_growing(verb: str, target: Growing, sources: Sequence[Growing]) -> Op
             sent = [(member, None) for member in page]
             yield from result.write(sent, lambda some, _: ("SADD", *some))
             if first:  # parts that are split from these expire as they do
-                yield from result.to_all("EXPIRE", _UNFINISHED)
+                yield from result.send_to_all("EXPIRE", _UNFINISHED)
                 first = False
     return (yield from target.replace_by(result))
 

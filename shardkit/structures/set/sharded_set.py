@@ -54,10 +54,10 @@ from shardkit.routing.partition import part_count
 from shardkit.structures.base.arguments import check_integer, check_name, shown
 from shardkit.structures.base.members import M, Members
 from shardkit.structures.base.parameters import differences, open_all
-from shardkit.structures.base.parted import PARTS_AT_ONCE
 from shardkit.structures.base.partition import MOST_MEMBERS, hashed_partition
-from shardkit.structures.layouts import GROUPS, Fixed, Growing, check_groups
-from shardkit.structures.layouts.structure import LaidOut
+from shardkit.structures.base.partitioned import PARTS_AT_ONCE
+from shardkit.structures.layouts import GROUPS, FixedLayout, GrowingLayout, check_groups
+from shardkit.structures.layouts.structure import StructureWithLayout
 from shardkit.structures.set import algebra
 
 DEFAULT_PART_SIZE = 512
@@ -70,7 +70,7 @@ PARTS_READ = 256
 _FORMS: dict[type, str] = {int: "intset", str: "set", bytes: "set"}
 
 
-class ShardedSet(LaidOut[Face], Generic[Face, M]):
+class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
     """A SET in parts, over one server or many. Made by ``kit.set``.
 
     Args:
@@ -116,15 +116,15 @@ class ShardedSet(LaidOut[Face], Generic[Face, M]):
             part_size = FORMS[_FORMS[members]].usual[0]
         self.total = total
         self.part_size = part_size
-        self.layout: Fixed | Growing
+        self.layout: FixedLayout | GrowingLayout
         if total is None:
             check_integer(name, "part_size", part_size, 1, MOST_MEMBERS)
             check_groups(name, groups)
-            self.layout = Growing(component, name, "SET", part_size, groups)
+            self.layout = GrowingLayout(component, name, "SET", part_size, groups)
             parameters: dict[str, object] = {"groups": groups, "part_size": part_size}
         else:
             part_of = hashed_partition(name, rule, total, part_size)
-            self.layout = Fixed(component, name, part_of, part_count(total, part_size))
+            self.layout = FixedLayout(component, name, part_of, part_count(total, part_size))
             parameters = {"total": total, "part_size": part_size, "partition": rule}
         super().__init__(driver, component, name, {**parameters, "members": members.__name__})
 
@@ -229,7 +229,7 @@ class ShardedSet(LaidOut[Face], Generic[Face, M]):
         """Return whether a member is in the set. Cost: one exchange."""
         sent = self._members.encode(member)
         yield from self._open()
-        return bool((yield from self.layout.one("SISMEMBER", sent)))
+        return bool((yield from self.layout.read_one("SISMEMBER", sent)))
 
     @operation
     def smismember(self, *members: Key) -> Operation[list[bool]]:
@@ -254,11 +254,11 @@ class ShardedSet(LaidOut[Face], Generic[Face, M]):
         exchange for every 1,000 parts.
         """
         yield from self._open()
-        if isinstance(self.layout, Growing):
+        if isinstance(self.layout, GrowingLayout):
             return (yield from self.layout.count()) or 0
         count = 0
         for chunk in self.layout.chunks(PARTS_AT_ONCE):
-            count += sum(held for _, held in (yield from self.layout.ask(chunk, "SCARD")))
+            count += sum(held for _, held in (yield from self.layout.read_parts(chunk, "SCARD")))
         return count
 
     @stream
@@ -270,9 +270,9 @@ class ShardedSet(LaidOut[Face], Generic[Face, M]):
         Cost: one command a part, an exchange for every 256 parts, whose members are in memory.
         """
         yield from self._open()
-        yield from self.layout.look()
+        yield from self.layout.refresh()
         for chunk in self.layout.chunks(PARTS_READ):
-            for _, members in (yield from self.layout.ask(chunk, "SMEMBERS")):
+            for _, members in (yield from self.layout.read_parts(chunk, "SMEMBERS")):
                 yield self._page(members)
 
     @stream
@@ -345,7 +345,7 @@ class ShardedSet(LaidOut[Face], Generic[Face, M]):
         return (yield from self._store("SDIFF", sources))
 
     def _open(self, *, create: bool = False) -> Operation[None]:
-        if self.meta.compared:
+        if self.meta.checked:
             return
         yield from super()._open(create=create)
         form = _FORMS[self._members.kind]
@@ -354,7 +354,9 @@ class ShardedSet(LaidOut[Face], Generic[Face, M]):
             size = self.part_size
             yield from warn_if_not_compact(self.component, first, form, size, self.name)
 
-    def _alike(self, sets: Sequence[ShardedSet[Any, M]]) -> Operation[list[Fixed | Growing]]:
+    def _alike(
+        self, sets: Sequence[ShardedSet[Any, M]]
+    ) -> Operation[list[FixedLayout | GrowingLayout]]:
         """Return the layouts of sets that can be combined with this one; checks that they can."""
         for other in sets:
             if not isinstance(other, ShardedSet):
@@ -384,8 +386,8 @@ class ShardedSet(LaidOut[Face], Generic[Face, M]):
         encode = self._members.encode
         return [(encode(member), None) for member in members]
 
-    def _fixed(self) -> Fixed:
-        if isinstance(self.layout, Fixed):
+    def _fixed(self) -> FixedLayout:
+        if isinstance(self.layout, FixedLayout):
             return self.layout
         raise InvalidArgumentError(
             f"{self.name}: its parts split as they fill, so a member's part is not fixed",

@@ -27,10 +27,10 @@ from typing import Any, NamedTuple, TypeAlias
 from shardkit.lua import script
 from shardkit.operations.commands import Argument, Columns, Command, script_call
 from shardkit.operations.operation import Operation
-from shardkit.structures.base.parted import PARTS_AT_ONCE
-from shardkit.structures.layouts import Growing
+from shardkit.structures.base.partitioned import PARTS_AT_ONCE
+from shardkit.structures.layouts import GrowingLayout
 from shardkit.structures.layouts.base import Build
-from shardkit.structures.layouts.growing import Plan
+from shardkit.structures.layouts.growing import WritePlan
 
 # A score and a member: they are in the order of a ZSET.
 Row: TypeAlias = tuple[float, bytes]
@@ -80,7 +80,7 @@ def everything(*, reverse: bool) -> Window:
 _EVERYTHING = (Window("-inf", "inf"), Window("inf", "-inf", reverse=True))
 
 
-class ScoredGroups(Growing):
+class ScoredGroups(GrowingLayout):
     """Groups of a sorted set.
 
     Args:
@@ -107,8 +107,8 @@ class ScoredGroups(Growing):
 
     # ---- writing
 
-    def _writing(self, plan: Plan, build: Build[Any]) -> Command:
-        """Make the command of a plan; see `Growing.write`.
+    def _write_command(self, plan: WritePlan, build: Build[Any]) -> Command:
+        """Make the command of a plan; see `GrowingLayout.write`.
 
         What ``build`` gives is what the command does, how many options it has, these, and its
         arguments: see ``zset_write.lua``.
@@ -118,7 +118,7 @@ class ScoredGroups(Growing):
         parts = [*plan.writes, *plan.splits(), *(range(plan.wanted) if whole else ())]
         keys = [*self._bounded(group), *self._part_keys(group, parts)]
         args: list[Argument] = [
-            *(plan.known, plan.wanted, self.groups, self.initial, self.held),
+            *(plan.parts, plan.wanted, self.groups, self.initial, self.held),
             *(len(plan.writes), int(whole)),
         ]
         for stored, owned in plan.writes.values():
@@ -126,9 +126,9 @@ class ScoredGroups(Growing):
             args += [verb, count, len(rest) - int(count), *rest]
         return script_call(self.component, script("structures/sorted_set/write"), keys, args)
 
-    def _saw_state(self, group: int, parts: int, number: int, expiring: bool) -> None:
+    def _update_state(self, group: int, parts: int, number: int, expiring: bool) -> None:
         """Take in what a script says: in the last place whether it needs all parts as keys."""
-        super()._saw_state(group, parts, number, False)
+        super()._update_state(group, parts, number, False)
         if expiring == _WANTED:
             self._whole.add(group)
         elif expiring == _HAD:
@@ -149,7 +149,7 @@ class ScoredGroups(Growing):
 
     def _to_groups(self, name: str, *args: Argument) -> Operation[list[list[Any]]]:
         """Run a script with all keys of each group; return the replies, less the states."""
-        yield from self.look()
+        yield from self.refresh()
         waiting, results = list(range(self.groups)), []
         while waiting:
             calls = (
@@ -164,7 +164,7 @@ class ScoredGroups(Growing):
             again = []
             replies = yield from _exchanged(calls)
             for group, (done, *state) in zip(waiting, replies, strict=True):
-                self._saw_state(group, *state[:3])
+                self._update_state(group, *state[:3])
                 if done:
                     results.append(state[3:])
                 else:
@@ -172,11 +172,11 @@ class ScoredGroups(Growing):
             waiting = again
         return results
 
-    def to_all(self, name: str, *args: Argument) -> Operation[int]:
-        """See `Layout.to_all`; tops and bottoms come first."""
+    def send_to_all(self, name: str, *args: Argument) -> Operation[int]:
+        """See `Layout.send_to_all`; tops and bottoms come first."""
         bounds = [*self._tops, *self._bottoms]
         replies = yield Columns.each(self.component, name, bounds, *args)
-        return sum(replies) + (yield from super().to_all(name, *args))
+        return sum(replies) + (yield from super().send_to_all(name, *args))
 
     # ---- reading
 
@@ -293,9 +293,9 @@ class ScoredGroups(Growing):
             waiting = list(changed)
         return found
 
-    def forget(self) -> None:
-        """See `Layout.forget`."""
-        super().forget()
+    def reset(self) -> None:
+        """See `Layout.reset`."""
+        super().reset()
         self._whole.clear()
 
     def _bounded(self, group: int) -> tuple[str, str, str]:
@@ -307,7 +307,7 @@ class ScoredGroups(Growing):
 
 
 def adding(options: Sequence[Argument]) -> Build[str]:
-    """Return what a part is sent for ZADD; see `ScoredGroups._writing`."""
+    """Return what a part is sent for ZADD; see `ScoredGroups._write_command`."""
     return _scored("ADD", options)
 
 

@@ -18,7 +18,7 @@ from shardkit.operations.commands import Key
 from shardkit.operations.operation import Face, Operation, Page, Stream, operation, pages, stream
 from shardkit.structures.base.arguments import check_integer, shown
 from shardkit.structures.base.members import M, Members
-from shardkit.structures.layouts.structure import LaidOut
+from shardkit.structures.layouts.structure import StructureWithLayout
 from shardkit.structures.sorted_set.groups import Row, ScoredGroups, Window, everything
 from shardkit.structures.sorted_set.scores import Limit, Score, lex_limit, limit, number
 
@@ -32,7 +32,7 @@ PARTS_READ = 256
 _LONGEST_RANK = 2**63 - 1
 
 
-class OrderedReading(LaidOut[Face], Generic[Face, M]):
+class OrderedReading(StructureWithLayout[Face], Generic[Face, M]):
     """What a sorted set in parts tells; see `shardkit.structures.sorted_set.sharded_sorted_set`.
 
     Attributes:
@@ -47,7 +47,7 @@ class OrderedReading(LaidOut[Face], Generic[Face, M]):
         """Return a member's score; None if it is not there. Cost: one exchange."""
         sent = self._members.encode(member)
         yield from self._open()
-        return _score((yield from self.layout.one("ZSCORE", sent)))
+        return _score((yield from self.layout.read_one("ZSCORE", sent)))
 
     @operation
     def zmscore(self, *members: Key) -> Operation[list[float | None]]:
@@ -261,9 +261,11 @@ class OrderedReading(LaidOut[Face], Generic[Face, M]):
         """
         decode = self._members.decode
         yield from self._open()
-        yield from self.layout.look()
+        yield from self.layout.refresh()
         for chunk in self.layout.chunks(PARTS_READ):
-            for _, flat in (yield from self.layout.ask(chunk, "ZRANGE", 0, -1, "WITHSCORES")):
+            for _, flat in (
+                yield from self.layout.read_parts(chunk, "ZRANGE", 0, -1, "WITHSCORES")
+            ):
                 yield Page(zip(map(decode, flat[::2]), map(float, flat[1::2]), strict=True))
 
     def _page(self, rows: Iterable[Row]) -> Page[tuple[M, float]]:
@@ -306,7 +308,7 @@ class OrderedReading(LaidOut[Face], Generic[Face, M]):
     def _rank(self, member: Key, *, reverse: bool) -> Operation[int | None]:
         sent = self._members.encode(member)
         yield from self._open()
-        score: bytes | None = yield from self.layout.one("ZSCORE", sent)
+        score: bytes | None = yield from self.layout.read_one("ZSCORE", sent)
         if score is None:
             return None
         ends = (b"(" + score, "+inf") if reverse else ("-inf", b"(" + score)

@@ -312,7 +312,7 @@ class ShardedSortedSet(OrderedReading[Face, M], Generic[Face, M]):
         return (yield from self.layout.rebuild())
 
     def _open(self, *, create: bool = False) -> Operation[None]:
-        if self.meta.compared:
+        if self.meta.checked:
             return
         yield from super()._open(create=create)
         if create and self.part_size > FORMS["zset"].usual[0]:

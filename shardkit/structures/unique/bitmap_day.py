@@ -28,7 +28,7 @@ from typing import Any
 from shardkit.lua import script
 from shardkit.operations.commands import Argument, Command, script_call
 from shardkit.operations.operation import Operation, pages
-from shardkit.structures.base.part_registry import Extents
+from shardkit.structures.base.part_registry import PartRegistry
 from shardkit.structures.unique.day import IDS_A_SCRIPT, IdsByKey, PartedDay
 from shardkit.structures.unique.precision import Id, Stored
 
@@ -48,12 +48,12 @@ class BitmapDay(PartedDay):
     def __init__(self, component: str, key: str, part_size: int) -> None:
         super().__init__(component, key)
         self.part_size = part_size
-        self._extents = Extents(component, key)
+        self._registry = PartRegistry(component, key)
 
     @property
     def beside(self) -> str:
         """The key that says which parts there are."""
-        return self._extents.key
+        return self._registry.key
 
     def kept(self, visitor: Stored) -> tuple[int, Argument]:
         """Return a user's part, and the position of the bit in it."""
@@ -66,11 +66,11 @@ class BitmapDay(PartedDay):
 
     def opened(self, parts: Iterable[int]) -> Operation[None]:
         """Write down which parts there will be."""
-        return self._extents.add(parts)
+        return self._registry.add(parts)
 
     def parts_there(self) -> Operation[Sequence[int] | None]:
         """Return the parts in which a bit was ever set."""
-        return (yield from self._extents.read()) or None
+        return (yield from self._registry.read()) or None
 
     def adding(self, ids: IdsByKey) -> Iterable[Command]:
         """Return calls of a script that sets bits of a part."""
@@ -104,5 +104,5 @@ class BitmapDay(PartedDay):
         """Send a command to every part; see `PartedDay.remove`."""
         removed = yield from super().remove(name, *args)
         if name == "UNLINK":
-            self._extents.forget()
+            self._registry.reset()
         return removed

@@ -20,7 +20,7 @@ from shardkit.errors import InvalidArgumentError
 from shardkit.operations.commands import Command, Home
 from shardkit.operations.operation import Driver, Face, Operation, Structure
 from shardkit.structures.base.arguments import check_integer, check_name, day_of
-from shardkit.structures.base.parameters import Meta, open_all
+from shardkit.structures.base.parameters import Metadata, open_all
 from shardkit.structures.base.server_clock import ServerClock
 from shardkit.structures.unique.day import Day
 from shardkit.structures.unique.plans import Plans
@@ -101,7 +101,7 @@ class DailyCounter(Structure[Face]):
             "partition": self.rule,
         }
         given = {field: value for field, value in parameters.items() if value is not None}
-        self._meta = Meta(self._home, name, {"kind": self.kind, **given})
+        self._meta = Metadata(self._home, name, {"kind": self.kind, **given})
 
     def visitor_id(self, session: Session) -> Id:
         """Return what a session is counted as. No exchange.
@@ -149,7 +149,7 @@ class DailyCounter(Structure[Face]):
 
     def _day(self, day: date, *, write: bool = False) -> Operation[Day]:
         """Return a day's data; when it is going to be written to (write), as everybody plans it."""
-        if not self._meta.compared:
+        if not self._meta.checked:
             yield from open_all([self._meta], create=write)
             if write:
                 yield from self._plans.warn(self.name, self.count_key(day))

@@ -34,8 +34,8 @@ from shardkit.operations.commands import (
 )
 from shardkit.operations.operation import Operation, Page, Stream, pages
 from shardkit.routing.partition import Partition
-from shardkit.structures.base.parameters import Meta, open_all
-from shardkit.structures.base.parted import PARTS_AT_ONCE
+from shardkit.structures.base.parameters import Metadata, open_all
+from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.unique.precision import MEMBER_BITS, Id, Stored, called
 
 # Ids as they are sent, by the key of their part.
@@ -233,7 +233,7 @@ class SetDay(PartedDay):
         key: str,
         expected: int,
         parts: int,
-        meta: Meta,
+        meta: Metadata,
         partition: Partition,
     ) -> None:
         super().__init__(component, key)
@@ -269,7 +269,7 @@ class SetDay(PartedDay):
     def held(self) -> Operation[int | None]:
         """Count the ids of all parts."""
         held = yield from super().held()
-        return held if held or self.meta.compared else None
+        return held if held or self.meta.checked else None
 
     def adding(self, ids: IdsByKey) -> Iterable[Command]:
         """Return a SADD for each part."""

@@ -19,7 +19,7 @@ from shardkit.encodings.limits import warn_if_not_compact
 from shardkit.operations.commands import Command, Home
 from shardkit.operations.operation import Driver, Face, Operation
 from shardkit.routing.partition import partition
-from shardkit.structures.base.parameters import Meta, meta_key
+from shardkit.structures.base.parameters import Metadata, meta_key
 from shardkit.structures.set.sharded_set import ShardedSet
 from shardkit.structures.unique.bitmap_day import BitmapDay
 from shardkit.structures.unique.day import CompactDay, Day, SetDay
@@ -84,7 +84,7 @@ class Plans:
                 "partition": chosen.precision,
                 "members": "int",
             }
-            meta = Meta(self._component, key, parameters)
+            meta = Metadata(self._component, key, parameters)
             return CompactDay(self._component, key, expected, size, meta, int)
         ids: ShardedSet[Any, Any] = self.sharded_set(self._driver, key, size)
         rule = partition(str(chosen.partition), size, self._part_size)

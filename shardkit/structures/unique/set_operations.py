@@ -64,7 +64,7 @@ def count_days(days: Sequence[Day], which: str) -> Operation[int]:
         return (yield from estimate_any(estimates))
     sets = [day for day in days if isinstance(day, SetDay)]
     yield from open_all([day.meta for day in sets])
-    there = [day for day in sets if day.meta.compared]
+    there = [day for day in sets if day.meta.checked]
     if not there or (which == ALL and len(there) < len(sets)):
         return 0
     return (yield from count_sets(there, which))

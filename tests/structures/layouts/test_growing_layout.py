@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from shardkit import ShardKit
 from shardkit.errors import InvalidArgumentError, ParameterMismatchError
-from shardkit.structures.layouts.growing import address, came_of, load, tags
+from shardkit.structures.layouts.growing import address, max_load, parts_after_splits, tags
 
 NUMBERS = st.integers(0, 2**32 - 1)
 PARTS = st.integers(1, 5000)
@@ -32,13 +32,13 @@ def test_a_split_moves_members_only_from_the_part_in_line_to_the_new_one(q: int,
 @given(NUMBERS, PARTS, PARTS)
 def test_a_member_is_in_a_part_that_came_of_its_old_one(q: int, a: int, b: int) -> None:
     before, now = min(a, b), max(a, b)
-    assert address(q, now) in came_of(before, now, {address(q, before)})
+    assert address(q, now) in parts_after_splits(before, now, {address(q, before)})
 
 
 @given(PARTS, PARTS)
 def test_every_part_came_of_exactly_one_old_part(a: int, b: int) -> None:
     before, now = min(a, b, 200), min(max(a, b), 400)
-    found = [part for old in range(before) for part in came_of(before, now, {old})]
+    found = [part for old in range(before) for part in parts_after_splits(before, now, {old})]
     assert sorted(found) == list(range(now))
 
 
@@ -50,7 +50,7 @@ def test_crc32_spreads_the_groups_evenly_over_any_power_of_two_of_shards(shards:
 
 def test_the_load_leaves_room_for_parts_that_wait_to_be_split() -> None:
     for size in (64, 128, 256, 512, 4096):
-        most = 2 * load(size)
+        most = 2 * max_load(size)
         assert most + 6 * most**0.5 <= size + 1e-6 < most + 7 * most**0.5 + 3
 
 

@@ -1,4 +1,4 @@
-"""What every structure in parts has: a name, parameters stored beside its data, and parts.
+"""The base of structures in parts: a name, parameters stored beside the data, and parts.
 
 ::
 
@@ -7,8 +7,8 @@
     unique:2015-05-17:1         part 1
     …
 
-A part is a key like any other: its name decides its shard, so a structure over sixteen servers has
-the same parts as over one, and which part and which server a member falls to are not correlated.
+A part is an ordinary key, whose name decides its shard. So a structure over sixteen servers has the
+same parts as over one, and a member's part and its server are not correlated.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import ClassVar
 
 from shardkit.operations.operation import Driver, Face, Operation, Structure, operation
 from shardkit.structures.base.arguments import check_name
-from shardkit.structures.base.parameters import Meta, open_all
+from shardkit.structures.base.parameters import Metadata, open_all
 
-# Parts that one exchange of a bulk operation visits.
+# How many parts one exchange of a bulk operation visits.
 PARTS_AT_ONCE = 1000
 
 
-class Parted(Structure[Face]):
+class PartitionedStructure(Structure[Face]):
     """A structure in parts.
 
     Args:
@@ -34,7 +34,7 @@ class Parted(Structure[Face]):
         parameters: what decides where its data lives.
 
     Attributes:
-        meta: its parameters as they are stored.
+        meta: its parameters as stored.
     """
 
     kind: ClassVar[str]
@@ -44,11 +44,11 @@ class Parted(Structure[Face]):
     ) -> None:
         check_name(name)
         super().__init__(driver, component, name)
-        self.meta = Meta(component, name, {"kind": self.kind, **parameters})
+        self.meta = Metadata(component, name, {"kind": self.kind, **parameters})
 
     @property
     def parameters(self) -> dict[str, str]:
-        """What decides where its data lives, as text."""
+        """The parameters that decide where its data lives, as text."""
         return self.meta.parameters
 
     @property
@@ -62,18 +62,18 @@ class Parted(Structure[Face]):
 
     @operation
     def open(self, *, create: bool = False) -> Operation[None]:
-        """Compare the parameters with those stored. Other methods do so when they are first called.
+        """Check the parameters against those stored. Other methods do so at their first call.
 
         Args:
-            create: whether to store them if none are.
+            create: whether to store them if there are none.
 
         Raises:
             ParameterMismatchError: the structure exists with other parameters.
 
-        Cost: one exchange; none once they have been compared.
+        Cost: one exchange; none once they have been checked.
         """
         yield from self._open(create=create)
 
     def _open(self, *, create: bool = False) -> Operation[None]:
-        if not self.meta.compared:
+        if not self.meta.checked:
             yield from open_all([self.meta], create=create)
