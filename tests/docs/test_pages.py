@@ -1,7 +1,7 @@
-"""The examples in docs/ run, one after the other, and show what they say.
+"""The examples of README.md and docs/ run, one after the other, with the results that they show.
 
-In a page's ``python`` blocks a comment ``#>`` behind a statement shows what an expression gives,
-``#!`` which error it raises. ``configs/local.yaml`` stands for servers that this test starts.
+In a page's ``python`` blocks a comment ``#>`` after a statement shows the value of an expression,
+``#!`` the error that it raises. ``configs/local.yaml`` stands for servers that this test starts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from shardkit import ShardMap
 from shardkit.local import LocalServers
 
 ROOT = Path(__file__).parents[2]
-DOCS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = {page.name: text for page in DOCS if "  #> " in (text := page.read_text(encoding="utf-8"))}
 # What users import from, and what is there. docs/architecture.md lists them.
 PUBLIC = {
