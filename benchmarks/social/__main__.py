@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[2]))  # for examples.social
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from report import RESULTS, save

@@ -17,7 +17,7 @@ from memory_set import settled
 from report import bars, conditions, show
 from rich.progress import track
 
-from shardkit.demo.social.people import People
+from examples.social.people import People
 from shardkit.local import Setting
 from shardkit.operations.commands import Command
 from shardkit.operations.operation import Operation, pages

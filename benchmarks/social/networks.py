@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import shardkit
+from examples.social.loading import BulkFollow, create_users
 from shardkit import ShardKit, ShardMap
-from shardkit.demo.social.loading import BulkFollow, create_users
 from shardkit.local import LocalServer, LocalServers, Setting
 from shardkit.operations.operation import Blocking
 from shardkit.social.network import SocialNetwork

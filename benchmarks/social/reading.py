@@ -22,7 +22,7 @@ from report import bars, conditions, show
 from rich.progress import track
 
 import shardkit
-from shardkit.demo.social.people import People, message
+from examples.social.people import People, message
 from shardkit.social.base.keys import USER
 from social.networks import Site, options_of, site
 

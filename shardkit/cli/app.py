@@ -37,7 +37,6 @@ COMMANDS = {
     "search": "shardkit.cli.commands.search:search",
     "doctor": "shardkit.cli.commands.doctor:doctor",
     "worker": "shardkit.cli.commands.worker:worker",
-    "social": "shardkit.demo.social.command:social",
     "bench": "shardkit.bench.command:bench",
     "demo": "shardkit.demo.command:demo",
 }

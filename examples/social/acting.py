@@ -22,7 +22,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from shardkit.demo.social.people import People, message
+from examples.social.people import People, message
 from shardkit.errors import ShardKitError
 from shardkit.operations.operation import Awaiting
 from shardkit.queues.async_worker import AsyncWorker
@@ -38,7 +38,7 @@ _CONCURRENCY: Final = 4  # tasks of the worker
 
 
 @dataclass(slots=True)
-class Acted:
+class Activity:
     """What was done.
 
     Attributes:
@@ -102,7 +102,7 @@ class Crowd:
         self._limit = limit
         self._seed = seed
         self._stopping = asyncio.Event()
-        self.acted = Acted()
+        self.acted = Activity()
 
     async def act(
         self,
@@ -215,7 +215,7 @@ class Crowd:
 
 @asynccontextmanager
 async def working(
-    network: SocialNetwork[Awaiting], tasks: TaskQueues[Awaiting], queue: str, acted: Acted
+    network: SocialNetwork[Awaiting], tasks: TaskQueues[Awaiting], queue: str, acted: Activity
 ) -> AsyncIterator[None]:
     """Have a worker do the network's tasks, and at the end all that are left.
 

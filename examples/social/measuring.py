@@ -65,7 +65,7 @@ def _state(server: LocalServer) -> ServerState:
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class MemoryWeights:
     """What was found of some users, in bytes.
 
     Attributes:
@@ -91,7 +91,7 @@ class Weights:
 
 def weigh(
     kit: ShardKit, network: SocialNetwork[Blocking], uids: Sequence[int], seed: int
-) -> Weights:
+) -> MemoryWeights:
     """Weigh some users. Cost: two commands for each of their keys; 66 keys a user."""
     layout = network.layout
     chosen = random.Random(seed).sample(uids, min(SAMPLE, len(uids)))
@@ -108,7 +108,7 @@ def weigh(
     read = [kit.together(*map(home, page)) for page in pages(chosen, _USERS_AT_ONCE)]
     ids = {status.id for some in read for page in some for status in page}
     statuses: list[tuple[To, str]] = [(layout.users, layout.owned("status", id_)) for id_ in ids]
-    return Weights(
+    return MemoryWeights(
         len(chosen),
         user / max(1, len(chosen)),
         sum(counts.values()),

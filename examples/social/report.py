@@ -7,16 +7,16 @@ from dataclasses import asdict, dataclass
 from statistics import quantiles
 from typing import Any, Final
 
+from examples.social.acting import PAGE, Activity
+from examples.social.measuring import Agreement, MemoryWeights, ServerState
 from shardkit.cli.output import BAD, DOUBTFUL, FAINT, GOOD, Output, Table, number
 from shardkit.cli.text import counted
-from shardkit.demo.social.acting import PAGE, Acted
-from shardkit.demo.social.measuring import Agreement, ServerState, Weights
 
 _MB: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
+class BuiltNetwork:
     """What was built before people did something.
 
     Attributes:
@@ -37,7 +37,7 @@ class Built:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class DemoReport:
     """What the demo found.
 
     Attributes:
@@ -49,11 +49,11 @@ class Report:
         agreement: whether counters agree; None after Ctrl-C.
     """
 
-    built: Built
-    acted: Acted
+    built: BuiltNetwork
+    acted: Activity
     before: Sequence[ServerState]
     after: Sequence[ServerState]
-    weights: Weights | None
+    weights: MemoryWeights | None
     agreement: Agreement | None
 
     @property
@@ -78,7 +78,7 @@ class Report:
 # ---- for people
 
 
-def show(output: Output, report: Report) -> None:
+def show(output: Output, report: DemoReport) -> None:
     """Write the tables."""
     built, acted = report.built, report.acted
     output.line(
@@ -105,7 +105,7 @@ def show(output: Output, report: Report) -> None:
         output.line(_agreed(report.agreement), BAD if report.agreement.mended else GOOD)
 
 
-def _speeds(report: Report) -> Table:
+def _speeds(report: DemoReport) -> Table:
     acted = report.acted
     grid = Table.of("done", number("all"), number("a second"))
     for name, count in (
@@ -121,14 +121,14 @@ def _speeds(report: Report) -> Table:
     return grid
 
 
-def _latencies(report: Report) -> Table:
+def _latencies(report: DemoReport) -> Table:
     grid = Table.of(f"a page of {PAGE}", number("ms"))
     for name, taken in report.latencies.items():
         grid.row(name, taken)
     return grid
 
 
-def _servers(report: Report) -> Table:
+def _servers(report: DemoReport) -> Table:
     columns = "commands", "share", "processor s", "keys", "MB"
     grid = Table.of("server", "has", *map(number, columns))
     spent = [after.commands - was.commands for was, after in _pairs(report)]
@@ -139,11 +139,11 @@ def _servers(report: Report) -> Table:
     return grid
 
 
-def _pairs(report: Report) -> list[tuple[ServerState, ServerState]]:
+def _pairs(report: DemoReport) -> list[tuple[ServerState, ServerState]]:
     return list(zip(report.before, report.after, strict=True))
 
 
-def _weights(weights: Weights) -> Table:
+def _weights(weights: MemoryWeights) -> Table:
     grid = Table.of("memory", number("bytes"), number("looked at"))
     grid.row("a user", f"{weights.user:,.0f}", weights.users)
     grid.row("a follow, both halves", f"{weights.follow:,.0f}", weights.follows)
@@ -165,7 +165,7 @@ def _agreed(agreement: Agreement) -> str:
 # ---- for programs
 
 
-def document(report: Report) -> dict[str, Any]:
+def document(report: DemoReport) -> dict[str, Any]:
     """Return everything as one JSON document."""
     acted = report.acted
     return {

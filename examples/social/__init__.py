@@ -7,5 +7,5 @@
     acting     posting, following and reading by many at once, with a worker beside them
     measuring  what servers and shards hold and did
     report     the tables, the JSON document
-    command    ``shardkit social demo``
+    command    ``python -m examples.social``
 """

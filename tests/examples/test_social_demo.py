@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,17 +20,17 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 import shardkit
+from examples.social.acting import Activity, working
+from examples.social.command import demo, social_map
+from examples.social.loading import BulkFollow, create_users
+from examples.social.measuring import agree
+from examples.social.people import People, login
 from shardkit import ShardKit
-from shardkit.cli.app import app
-from shardkit.demo.social.acting import Acted, working
-from shardkit.demo.social.command import social, social_map
-from shardkit.demo.social.loading import BulkFollow, create_users
-from shardkit.demo.social.measuring import agree
-from shardkit.demo.social.people import People, login
 from shardkit.errors import ShardKitError
 from shardkit.local import LocalServers
 
-COMMAND = [sys.executable, "-m", "shardkit", "social", "demo"]
+ROOT = Path(__file__).parents[2]
+COMMAND = [sys.executable, "-m", "examples.social"]
 PLACES = {"users": "users", "timelines": "timelines", "followers": "followers"}
 
 
@@ -53,7 +54,7 @@ def ignore(*_: Any) -> None:
 
 
 def run(*args: str) -> Result:
-    return CliRunner().invoke(social, ["demo", *args], standalone_mode=False)
+    return CliRunner().invoke(demo, args, standalone_mode=False)
 
 
 # ---- people
@@ -195,7 +196,7 @@ def _delete(to: Any, key: str) -> Any:
 async def test_the_worker_ends_with_nothing_left_and_failed_tasks_are_an_error(
     servers: LocalServers, kit: ShardKit
 ) -> None:
-    acted = Acted()
+    acted = Activity()
     plain = kit.social(**PLACES)
     uids = create_users(kit, plain, 12, ignore)
     kit.driver.run(BulkFollow(plain, uids, 0).run([[], *[[0]] * 11], ignore))
@@ -217,7 +218,7 @@ async def test_a_worker_that_cannot_go_on_is_an_error(servers: LocalServers) -> 
         tasks = akit.queues(component="tasks")
         network = akit.social(**PLACES, queues=tasks)
         with pytest.raises(ShardKitError):
-            async with working(network, tasks, "", Acted()):
+            async with working(network, tasks, "", Activity()):
                 pass
 
 
@@ -252,11 +253,15 @@ def test_people_get_tables_and_celebrities_are_fetched() -> None:
     assert all(line == line.rstrip() for line in lines)
 
 
-def test_help_has_an_example_and_the_command_is_mounted() -> None:
-    result = CliRunner().invoke(app, ["social", "demo", "--help"])
-    assert result.exit_code == 0
-    assert "shardkit social demo --users" in result.stdout
-    assert run("--fan-out-limit", "3").exception is not None
+def test_help_has_an_example_and_a_mistake_is_one_line() -> None:
+    said = subprocess.run([*COMMAND, "--help"], cwd=ROOT, capture_output=True, text=True)
+    assert said.returncode == 0
+    assert "Usage: python -m examples.social [OPTIONS]" in said.stdout
+    assert "python -m examples.social --users" in said.stdout
+    said = subprocess.run(
+        [*COMMAND, "--fan-out-limit", "3"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert (said.returncode, len(said.stderr.splitlines())) == (2, 1)
 
 
 def test_ctrl_c_ends_it_with_a_report_and_without_servers() -> None:
@@ -266,6 +271,7 @@ def test_ctrl_c_ends_it_with_a_report_and_without_servers() -> None:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        cwd=ROOT,
     )
     assert process.stderr is not None
     line = process.stderr.readline()

@@ -23,7 +23,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
-from shardkit.demo.social.people import login
+from examples.social.people import login
 from shardkit.errors import ShardKitError
 from shardkit.kit import ShardKit
 from shardkit.lua import script

@@ -1,8 +1,8 @@
-"""``shardkit social``: a social network of made-up people on embedded servers.
+"""The command: options, and the demonstration from start to end.
 
 ::
 
-    the demo's map ─► embedded servers ─► users, follows, posts in bulk ─► people at once ─► tables
+    shard map ─► embedded servers ─► users, follows, posts in bulk ─► people at once ─► tables
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.resources import files
+from pathlib import Path
 from typing import Final
 
 import click
 
 import shardkit
+from examples.social.acting import Crowd, drain, working
+from examples.social.loading import BulkFollow, create_users
+from examples.social.measuring import ServerState, agree, states, weigh
+from examples.social.people import People, message
+from examples.social.report import BuiltNetwork, DemoReport, document, show
 from shardkit.cli.options import INTERRUPTED, common_options, examples
 from shardkit.cli.output import FAINT, GOOD, Output
 from shardkit.cli.progress import Tell, progress
 from shardkit.config.shard_map import ShardMap
 from shardkit.demo.servers import started
-from shardkit.demo.social.acting import Crowd, drain, working
-from shardkit.demo.social.loading import BulkFollow, create_users
-from shardkit.demo.social.measuring import ServerState, agree, states, weigh
-from shardkit.demo.social.people import People, message
-from shardkit.demo.social.report import Built, Report, document, show
 from shardkit.kit import ENVIRONMENT, AsyncShardKit, ShardKit
 from shardkit.local import LocalServer, LocalServers, Setting
 from shardkit.operations.operation import Blocking, Face, pages
@@ -52,7 +52,7 @@ _COMPACT: Final[dict[str, Setting]] = {"zset-max-listpack-entries": _LONGEST}
 
 
 @dataclass(frozen=True)
-class Plan:
+class DemoOptions:
     """What the command line asks for.
 
     Attributes:
@@ -76,20 +76,13 @@ class Plan:
     seed: int
 
 
-@click.group(
-    epilog=examples("shardkit social demo", "shardkit social demo --users 100000 --follows 10")
-)
-def social() -> None:
-    """Social networks: a demonstration."""
-
-
-@social.command(
-    short_help="Build a network of made-up people, and use it.",
+@click.command(
+    "examples.social",
     epilog=examples(
-        "shardkit social demo",
-        "shardkit social demo --users 20000 --tasks 64 --seconds 10",
-        "shardkit social demo --users 1000000 --follows 5 --seed 7 --json",
-        "shardkit social demo --fan-out-limit 200",
+        "python -m examples.social",
+        "python -m examples.social --users 20000 --tasks 64 --seconds 10",
+        "python -m examples.social --users 1000000 --follows 5 --seed 7 --json",
+        "python -m examples.social --fan-out-limit 200",
     ),
 )
 @click.option(
@@ -164,7 +157,7 @@ def demo(
     """
     if 0 < fan_out_limit < 5:
         raise click.UsageError("--fan-out-limit is 0, or 5 or more")
-    plan = Plan(
+    options = DemoOptions(
         users,
         follows,
         min(users // 2, 5000) if posts is None else posts,
@@ -178,7 +171,7 @@ def demo(
     running = LocalServers(social_map(), ports="free", config=_COMPACT)
     with started(output, running) as url, shardkit.connect(url) as kit:
         servers = [server for server in running.servers if server is not running.config_server]
-        report = _run(output, servers, url, kit, plan)
+        report = _run(output, servers, url, kit, options)
         if as_json:
             output.document(document(report))
         else:
@@ -192,20 +185,20 @@ def demo(
 
 def social_map() -> ShardMap:
     """Return the shard map that the embedded servers are started from."""
-    text = files("shardkit.demo.social").joinpath("social.yaml").read_text("utf-8")
+    text = Path(__file__).with_name("social.yaml").read_text("utf-8")
     return ShardMap.parse(text, "the social demo's map")
 
 
 def network_of(
-    kit: ShardKit | AsyncShardKit, tasks: TaskQueues[Face], plan: Plan
+    kit: ShardKit | AsyncShardKit, tasks: TaskQueues[Face], options: DemoOptions
 ) -> SocialNetwork[Face]:
     """Return the network, of either kit."""
     network: SocialNetwork[Face] = kit.social(  # type: ignore[assignment]
         users="users",
         timelines="timelines",
         followers="followers",
-        fan_out_limit=plan.fan_out_limit,
-        pass_size=plan.pass_size,
+        fan_out_limit=options.fan_out_limit,
+        pass_size=options.pass_size,
         queues=tasks,
         queue=_QUEUE,
     )
@@ -213,25 +206,25 @@ def network_of(
 
 
 def _run(
-    output: Output, servers: Sequence[LocalServer], url: str, kit: ShardKit, plan: Plan
-) -> Report:
+    output: Output, servers: Sequence[LocalServer], url: str, kit: ShardKit, options: DemoOptions
+) -> DemoReport:
     tasks = kit.queues(component="tasks")
-    network = network_of(kit, tasks, plan)
-    people = People(plan.users, plan.follows, FOLLOWING_LIMIT, plan.seed)
+    network = network_of(kit, tasks, options)
+    people = People(options.users, options.follows, FOLLOWING_LIMIT, options.seed)
     following = list(people.following())
     with progress("") as tell:
-        built, uids, bulk = _build(kit, network, people, following, plan, tell)
-    crowd = Crowd(people, uids, following, bulk.followers, plan.fan_out_limit, plan.seed)
+        built, uids, bulk = _build(kit, network, people, following, options, tell)
+    crowd = Crowd(people, uids, following, bulk.followers, options.fan_out_limit, options.seed)
     with progress("s") as tell:
-        before = asyncio.run(_act(url, servers, crowd, plan, tell))
+        before = asyncio.run(_act(url, servers, crowd, options, tell))
     after = states(servers)
     weights = agreement = None
     if not crowd.acted.interrupted:
         with output.busy("weighing users and timelines"):
-            weights = weigh(kit, network, uids, plan.seed)
+            weights = weigh(kit, network, uids, options.seed)
         with output.busy("reconciling a sample"):
-            agreement = agree(kit, network, uids, plan.seed)
-    return Report(built, crowd.acted, before, after, weights, agreement)
+            agreement = agree(kit, network, uids, options.seed)
+    return DemoReport(built, crowd.acted, before, after, weights, agreement)
 
 
 def _build(
@@ -239,42 +232,49 @@ def _build(
     network: SocialNetwork[Blocking],
     people: People,
     following: Sequence[Sequence[int]],
-    plan: Plan,
+    options: DemoOptions,
     tell: Tell,
-) -> tuple[Built, list[int], BulkFollow]:
+) -> tuple[BuiltNetwork, list[int], BulkFollow]:
     """Build the network; return what it is, the users' ids, and who is followed by how many."""
     began = time.perf_counter()
-    uids = create_users(kit, network, plan.users, lambda done: tell("users", done, plan.users))
-    bulk, total = BulkFollow(network, uids, plan.fan_out_limit), sum(map(len, following))
+    uids = create_users(
+        kit, network, options.users, lambda done: tell("users", done, options.users)
+    )
+    bulk, total = BulkFollow(network, uids, options.fan_out_limit), sum(map(len, following))
     kit.driver.run(bulk.run(following, lambda done: tell("follows", done, total)))
-    dice = random.Random(f"posts {plan.seed}")
+    dice = random.Random(f"posts {options.seed}")
     post, posted = network.deferred.post, 0
-    for page in pages(range(plan.posts), _POSTS_AT_ONCE):
+    for page in pages(range(options.posts), _POSTS_AT_ONCE):
         authors = [uids[people.author(dice)] for _ in page]
         kit.together(*(post(uid, message(dice)) for uid in authors))
         posted += len(page)
-        tell("posts", posted, plan.posts)
+        tell("posts", posted, options.posts)
     followers = sorted(bulk.followers)
     seconds = time.perf_counter() - began
     median = followers[len(followers) // 2]
-    built = Built(plan.users, bulk.follows, followers[-1], median, posted, round(seconds, 3))
+    built = BuiltNetwork(
+        options.users, bulk.follows, followers[-1], median, posted, round(seconds, 3)
+    )
     return built, uids, bulk
 
 
 async def _act(
-    url: str, servers: Sequence[LocalServer], crowd: Crowd, plan: Plan, tell: Tell
+    url: str, servers: Sequence[LocalServer], crowd: Crowd, options: DemoOptions, tell: Tell
 ) -> list[ServerState]:
     """Have people do something; return how the servers were before."""
-    total = round(plan.seconds)
+    total = round(options.seconds)
     async with await shardkit.aconnect(url) as kit:
         tasks = kit.queues(component="tasks")
-        network = network_of(kit, tasks, plan)
+        network = network_of(kit, tasks, options)
         # What celebrities' followers fetch is marked in passes, all but the first by tasks.
         await drain(network, tasks, _QUEUE)
         before = states(servers)
         async with working(network, tasks, _QUEUE, crowd.acted):
             await crowd.act(
-                network, plan.tasks, plan.seconds, lambda done: tell("acting", round(done), total)
+                network,
+                options.tasks,
+                options.seconds,
+                lambda done: tell("acting", round(done), total),
             )
     return before
 

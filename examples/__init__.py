@@ -1,0 +1,1 @@
+"""Larger programs that use shardkit; the wheel does not have them."""
