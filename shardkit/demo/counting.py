@@ -27,7 +27,7 @@ import redis
 from shardkit.demo.access_log import LogBatch, Visitor
 from shardkit.kit import ShardKit
 from shardkit.routing.keys import text
-from shardkit.structures.unique.day import VisitorPlace
+from shardkit.structures.unique.days import VisitorPlace
 
 HITS: Final = "demo:hits"
 VISITORS: Final = "demo:unique"
@@ -132,5 +132,5 @@ class VisitCounter:
     def forget(self) -> None:
         """Remove all that was counted, also by earlier runs."""
         for day in self._read_hits():
-            self.visitors.delete(day)
+            self.visitors.remove(day)
         self._forget_hits()

@@ -15,7 +15,7 @@ from shardkit.demo.counting import DayFigures
 from shardkit.demo.load import ShardLoad
 from shardkit.demo.replay import ReplayResult
 from shardkit.demo.weighing import VisitorMemory
-from shardkit.structures.unique.day import VisitorPlace
+from shardkit.structures.unique.days import VisitorPlace
 
 _ROWS: Final = 40  # of a table for people
 _BAR: Final = 20  # columns

@@ -68,7 +68,7 @@ def test_unique_visitors_over_a_cluster(on_cluster: Face) -> None:
     assert face.run(visitors.visit(sessions(1)[0], day)) is False
     assert face.run(visitors.visit("f" * 32, day)) is True
     assert face.run(visitors.count(day)) == face.run(visitors.recount(day)) == 701
-    assert face.run(visitors.delete(day)) is True
+    assert face.run(visitors.remove(day)) is True
     assert face.run(visitors.count(day)) == 0
 
 

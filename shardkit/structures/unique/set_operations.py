@@ -1,18 +1,18 @@
 """How many visitors came on any, or on all, of several days: counted part by part.
 
-The part of an id is a number of its own (its CRC-32, or the upper bits of a hash), modulo the
-number of the day's parts. So days with the same number of parts have the same ids in the same
-parts. With other numbers they have them in parts that leave the same remainder when they are
-divided by the greatest common divisor of the numbers::
+The part of an id is a number (its CRC-32, or the upper bits of a hash) modulo the number of the
+day's parts. So days with the same number of parts have the same ids in the same parts. With other
+numbers they have them in parts that leave the same remainder when divided by the greatest common
+divisor of the numbers::
 
     yesterday, 4 parts     0   1   2   3                divisor 4:
     today, 12 parts        0   1   2   3   4 … 11       part 1 of yesterday is in 1, 5, 9 of today
 
-That is why the numbers that `shardkit.structures.unique.precision` plans have large divisors. Of
-days of ``compact`` with different plans, ids are compared in the bits that both keep.
+That is why `shardkit.structures.unique.sizing` plans numbers with large common divisors. Days of
+``compact`` with different plans are compared in the bits that both store.
 
-Parts that live together are counted by their server, otherwise their ids are fetched: some hundred
-parts at a time, so the days may be of any size.
+Parts that live together are counted by their server; otherwise their ids are fetched, some hundred
+parts at a time, so days may be of any size.
 """
 
 from __future__ import annotations
@@ -21,91 +21,107 @@ import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from shardkit.errors import ParameterMismatchError
 from shardkit.lua import script
-from shardkit.operations.commands import Columns, Command, Locate, script_call
+from shardkit.operations.commands import Command, Locate, script_call
 from shardkit.operations.operation import Operation, pages
 from shardkit.structures.base.parameters import open_all
-from shardkit.structures.unique.bitmap_day import BitmapDay
-from shardkit.structures.unique.day import Day, PartedDay, SetDay
-from shardkit.structures.unique.hyperloglog_day import HyperLogLogDay, estimate_any
+from shardkit.structures.unique import hyperloglog
+from shardkit.structures.unique.days import BitmapDay, Day, HyperLogLogDay, SetDay
+
+Which: TypeAlias = Literal["any", "all"]
 
 PARTS_AT_ONCE: Final = 256
 BITS_AT_ONCE: Final = 2**23  # a megabyte
+REGISTERS_AT_ONCE: Final = 64  # days, of 12 KB each
 MOST_IDS_A_GROUP: Final = 2**21  # in memory at the same time
-# The keys of one group, a list for each day.
-Group: TypeAlias = list[list[str]]
 
-ANY: Final = "any"
-ALL: Final = "all"
-_COMBINED: Final[Mapping[str, Callable[[Any, Any], Any]]] = {ANY: operator.or_, ALL: operator.and_}
+_COMBINE: Final[Mapping[Which, Callable[[Any, Any], Any]]] = {
+    "any": operator.or_,
+    "all": operator.and_,
+}
 
 
-def count_days(days: Sequence[Day], which: str) -> Operation[int]:
-    """Count the visitors of any, or of all, of some days of one counter.
-
-    Args:
-        days: each once.
-        which: ANY or ALL; of HyperLogLogs only ANY.
+def count_days(days: Sequence[Day], which: Which) -> Operation[int]:
+    """Count the visitors of any, or of all, of some days of one counter, each given once.
 
     Raises:
         ParameterMismatchError: the days' plans have too little in common.
     """
-    if len(days) == 1 and isinstance(days[0], PartedDay):
-        held = yield from days[0].held()
-        return held or 0
     bitmaps = [day for day in days if isinstance(day, BitmapDay)]
-    if bitmaps:
-        return (yield from count_bitmaps(bitmaps, which))
-    estimates = [day for day in days if isinstance(day, HyperLogLogDay)]
-    if estimates:
-        return (yield from estimate_any(estimates))
     sets = [day for day in days if isinstance(day, SetDay)]
-    yield from open_all([day.meta for day in sets])
-    there = [day for day in sets if day.meta.checked]
-    if not there or (which == ALL and len(there) < len(sets)):
-        return 0
-    return (yield from count_sets(there, which))
+    if len(days) == 1 and (bitmaps or sets):
+        return (yield from (*bitmaps, *sets)[0].size()) or 0
+    if bitmaps:
+        return (yield from _count_bitmaps(bitmaps, which))
+    if sets:
+        return (yield from _count_sets(sets, which))
+    return (yield from _estimate([day for day in days if isinstance(day, HyperLogLogDay)]))
 
 
-def count_sets(days: Sequence[SetDay], which: str) -> Operation[int]:
-    """Count the ids of any, or of all, of some days.
+def _count_sets(days: Sequence[SetDay], which: Which) -> Operation[int]:
+    """Count ids, an exchange for every 256 parts.
 
-    Args:
-        days: days that exist; at least one.
-        which: ANY or ALL.
-
-    Raises:
-        ParameterMismatchError: their plans have so little in common that more than two million ids
-            would have to be compared at once.
-
-    Cost: one command a part, or a script for the same part of all days where they live together;
-    an exchange for every 256 parts.
+    Cost: one command a part, or where the days live together a script for the same part of all.
     """
-    divisor = math.gcd(*(day.parts for day in days))
-    each = sum(day.parts for day in days) // divisor
+    yield from open_all([day.meta for day in days])
+    existing = [day for day in days if day.meta.checked]
+    if not existing or (which == "all" and len(existing) < len(days)):
+        return 0
+    divisor = math.gcd(*(day.parts for day in existing))
+    parts_each = sum(day.parts for day in existing) // divisor
     total = 0
-    for residues in pages(range(divisor), max(1, PARTS_AT_ONCE // each)):
+    for remainders in pages(range(divisor), max(1, PARTS_AT_ONCE // parts_each)):
         groups = [
-            [[day.part_key(part) for part in range(residue, day.parts, divisor)] for day in days]
-            for residue in residues
+            [[day.part_key(part) for part in range(first, day.parts, divisor)] for day in existing]
+            for first in remainders
         ]
-        if each <= PARTS_AT_ONCE:
-            total += yield from _count_groups(days[0].component, groups, which)
+        if parts_each <= PARTS_AT_ONCE:
+            total += yield from _count_groups(existing[0].component, groups, which)
         else:
-            total += yield from _count_large(days, groups[0], which)
+            total += yield from _count_large_group(existing, groups[0], which)
     return total
 
 
-def _count_large(days: Sequence[SetDay], group: Group, which: str) -> Operation[int]:
+def _count_groups(
+    component: str, groups: Sequence[Sequence[Sequence[str]]], which: Which
+) -> Operation[int]:
+    """Count groups of keys, a list for each day, each group by its server or here."""
+    flat = [[key for keys in group for key in keys] for group in groups]
+    places = iter((yield Locate([(component, key) for keys in flat for key in keys])))
+    name = f"structures/unique/count_{'any' if which == 'any' else 'common'}"
+    batch: list[Command] = []
+    by_server: list[bool] = []
+    for group, keys in zip(groups, flat, strict=True):
+        together = len({next(places) for _ in keys}) == 1
+        countable = which == "any" or all(len(parts) == 1 for parts in group)
+        by_server.append(together and countable and len(keys) > 1)
+        if by_server[-1]:
+            batch.append(script_call(component, script(name), keys, idempotent=True))
+        else:
+            batch += _members(component, keys)
+    replies = iter((yield batch))
+    total = 0
+    for group, counted in zip(groups, by_server, strict=True):
+        if counted:
+            total += int(next(replies))
+        else:
+            ids = [set().union(*(next(replies) for _ in keys)) for keys in group]
+            total += len(reduce(_COMBINE[which], ids))
+    return total
+
+
+def _count_large_group(
+    days: Sequence[SetDay], group: Sequence[Sequence[str]], which: Which
+) -> Operation[int]:
     """Count the ids of one group of so many parts that they take several exchanges."""
     found: list[set[bytes]] = []
     for keys in group:
         ids: set[bytes] = set()
         for page in pages(keys, PARTS_AT_ONCE):
-            ids.update(*(yield Columns(days[0].component, "SMEMBERS", page, idempotent=True)))
+            ids.update(*(yield _members(days[0].component, page)))
             if sum(map(len, found)) + len(ids) > MOST_IDS_A_GROUP:
                 plans = ", ".join(f"{day.key}: {day.parts:,}" for day in days[:5])
                 raise ParameterMismatchError(
@@ -115,56 +131,46 @@ def _count_large(days: Sequence[SetDay], group: Group, which: str) -> Operation[
                     "combine days with plans of about the same size",
                 )
         found.append(ids)
-    return len(reduce(_COMBINED[which], found))
+    return len(reduce(_COMBINE[which], found))
 
 
-def _count_groups(component: str, groups: Sequence[Group], which: str) -> Operation[int]:
-    """Count the ids of groups of parts, each by its server or here."""
-    flat = [[key for keys in group for key in keys] for group in groups]
-    places = iter((yield Locate([(component, key) for keys in flat for key in keys])))
-    batch: list[Command] = []
-    counted: list[bool] = []
-    for group, keys in zip(groups, flat, strict=True):
-        together = len({next(places) for _ in keys}) == 1
-        single = which == ANY or all(len(parts) == 1 for parts in group)
-        counted.append(together and single and len(keys) > 1)
-        if counted[-1]:
-            name = (
-                "structures/unique/count_any" if which == ANY else "structures/unique/count_common"
-            )
-            batch.append(script_call(component, script(name), keys, idempotent=True))
-        else:
-            batch += [Command(component, k, ("SMEMBERS", k), None, True) for k in keys]
-    replies = iter((yield batch))
-    total = 0
-    for group, by_server in zip(groups, counted, strict=True):
-        if by_server:
-            total += int(next(replies))
-        else:
-            days = [set().union(*(next(replies) for _ in keys)) for keys in group]
-            total += len(reduce(_COMBINED[which], days))
-    return total
+def _members(component: str, keys: Sequence[str]) -> list[Command]:
+    return [Command(component, key, ("SMEMBERS", key), idempotent=True) for key in keys]
 
 
-def count_bitmaps(days: Sequence[BitmapDay], which: str) -> Operation[int]:
-    """Count the users of any, or of all, of some days.
-
-    Args:
-        days: at least one.
-        which: ANY or ALL.
-
-    Cost: one command a part and day; an exchange for every megabyte, and one for each day.
-    """
-    there: list[set[int]] = []
+def _count_bitmaps(days: Sequence[BitmapDay], which: Which) -> Operation[int]:
+    """Count users. Cost: one command a part and day, an exchange for every megabyte."""
+    existing: list[set[int]] = []
     for day in days:
-        found = yield from day.parts_there()
-        there.append(set(found or ()))
-    parts = sorted(reduce(_COMBINED[which], there))
+        parts, _ = yield from day.existing_parts()
+        existing.append(set(parts))
     at_once = max(1, BITS_AT_ONCE // (days[0].part_size * len(days)))
     total = 0
-    for page in pages(parts, at_once):
-        replies = iter((yield [day.reading(part) for part in page for day in days]))
+    for page in pages(sorted(reduce(_COMBINE[which], existing)), at_once):
+        replies = iter((yield [day.read("GET", part) for part in page for day in days]))
         for _ in page:
             bits = [int.from_bytes(next(replies) or b"") for _ in days]
-            total += reduce(_COMBINED[which], bits).bit_count()
+            total += reduce(_COMBINE[which], bits).bit_count()
     return total
+
+
+def _estimate(days: Sequence[HyperLogLogDay]) -> Operation[int]:
+    """Estimate how many visitors came on any day.
+
+    Cost: one exchange where the days live together, otherwise one for 64 days; 12 KB a day.
+    """
+    home, keys = days[0].home, [day.key for day in days]
+    places = yield Locate([(home, key) for key in keys])
+    if len(set(places)) == 1:
+        [count] = yield [Command(home, keys[0], ("PFCOUNT", *keys), idempotent=True)]
+        return int(count)
+    merged = bytes(hyperloglog.REGISTERS)
+    for page in pages(keys, REGISTERS_AT_ONCE):
+        replies = yield [Command(home, key, ("GET", key), idempotent=True) for key in page]
+        found = [
+            hyperloglog.registers(reply, key)
+            for key, reply in zip(page, replies, strict=True)
+            if reply
+        ]
+        merged = bytes(map(max, merged, *found)) if found else merged
+    return hyperloglog.estimate(merged)

@@ -13,10 +13,10 @@
     id of a session = its first 15 hexadecimal digits as an integer (60 bits)
     "550e8400-e29b-41d4-a716-446655440000"  ──►  0x550e8400e29b41d  =  383061330139657245
 
-What is kept of a visitor is the choice of ``precision``:
+What is stored of a visitor is the choice of ``precision``:
 
 =============== ======================================== ============== =======================
-precision       kept, in parts of                        bytes each     may miss, of 1 million
+precision       stored, in parts of                       bytes each     may miss, of 1 million
 =============== ======================================== ============== =======================
 ``exact``       the whole session, 128                   20.3 | 85.8    none
 ``60-bit``      60 bits, 512                             8.5 | 9.2      4.3e-7 a day
@@ -26,20 +26,20 @@ precision       kept, in parts of                        bytes each     may miss
 =============== ======================================== ============== =======================
 
 Bytes with 1,000,000 visitors on Valkey 9.1 | Redis 7.0, all keys counted; as one SET of 60-bit ids
-they take 52.1 | 72.6. `shardkit.structures.unique.precision` has the formats, the odds and how many
-parts there are.
+they take 52.1 | 72.6. `shardkit.structures.unique.precision` has the formats and the odds,
+`shardkit.structures.unique.sizing` how many parts there are.
 
 A day's set is planned for half as many visitors again as came the day before, rounded up to a power
-of two (for the very first day: 1.5 times 1,000,000, so 2,097,152 in 5,120 parts), and every process
-agrees on it because the first to ask stores it. A HyperLogLog and a bitmap need no plan.
+of two (for the very first day: 1.5 times 1,000,000, so 2,097,152 in 5,120 parts). All processes
+agree on the plan because the first that needs it stores it. A HyperLogLog and a bitmap need none.
 
-On one server an id is added and counted in one step. With the count on another server than the set
-it is raised after the id was certainly added as new, so a crash between the two leaves it behind,
-never ahead, and `recount` mends it from the sets. A plan that was lost is found again in the day's
-own parameters, which are what decides where its ids are.
+On one server an id is added and counted in one step. With the count on another server than the set,
+the count is raised once the id is confirmed to be new; so a crash between the two leaves it too
+low, never too high, and `recount` repairs it from the sets. A lost plan is recovered from the day's
+own parameters, which decide where its ids are.
 
-A day is a date, UTC; today is what the server says. Where a ``day`` is asked for, a datetime with a
-timezone stands for its day UTC.
+A day is a date, UTC; today is what the server says. Where a ``day`` is an argument, a datetime with
+a timezone stands for its day UTC.
 """
 
 from __future__ import annotations
@@ -48,64 +48,164 @@ from collections.abc import Iterable
 from datetime import date, timedelta
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.operations.commands import Command, Pause
+from shardkit.operations.commands import Command, Home, Pause
 from shardkit.operations.operation import (
     Deferred,
+    Driver,
     Face,
     Operation,
     Stream,
+    Structure,
     operation,
     pages,
     stream,
 )
 from shardkit.structures.base.arguments import day_of, expiry, shown
+from shardkit.structures.base.server_clock import ServerClock
 from shardkit.structures.set.sharded_set import MEMBERS_AT_ONCE, ShardedSet
-from shardkit.structures.unique.counter import UNPLANNED, DailyCounter
-from shardkit.structures.unique.day import Day, SetDay, VisitorPlace
-from shardkit.structures.unique.plans import plan_key
-from shardkit.structures.unique.precision import SIXTY_BIT, Id, Session
-from shardkit.structures.unique.set_operations import ALL, ANY, count_days
+from shardkit.structures.unique.day_planner import DayPlanner, plan_key
+from shardkit.structures.unique.days import Day, HyperLogLogDay, SetDay, VisitorPlace
+from shardkit.structures.unique.precision import (
+    SIXTY_BIT,
+    CounterSettings,
+    Odds,
+    Session,
+    VisitorId,
+    visitor_id,
+)
+from shardkit.structures.unique.set_operations import Which, count_days
 
 DAYS_AT_ONCE = 1000
-LANDING = 0.1  # seconds
+# Seconds within which a visit that has added its id also counts it.
+COUNTING_DELAY = 0.1
 
 
-class UniqueVisitors(DailyCounter[Face]):
+class UniqueVisitors(Structure[Face]):
     """Counts different sessions a day, over one server or many. Made by ``kit.unique_visitors``.
 
-    Its arguments are those of `shardkit.structures.unique.counter.DailyCounter`. What the precision
-    cannot do is refused with InvalidArgumentError.
+    Args:
+        driver: what runs its operations.
+        component: its shards hold the ids; its unsharded entry, if it has one, the counts.
+        name: the prefix of its keys.
+        precision: what is stored of a visitor: ``exact``, ``60-bit``, ``compact``, ``hyperloglog``
+            or ``bitmap``; see the module's text.
+        part_size: how many ids a part may have and be compact: the servers'
+            ``set-max-intset-entries`` (512), with ``exact`` their ``set-max-listpack-entries``
+            (128). With ``bitmap`` how many bits a part has.
+        first_day: how many visitors to assume before the first day: 1,000,000. Not with
+            ``hyperloglog`` and ``bitmap``.
+        digits: with ``60-bit``: how many hexadecimal digits of a session make its id, 1 to 15.
+            Fewer digits are fewer bits, and more sessions that are taken for one another.
+        partition: with ``exact`` and ``60-bit``: how ids are spread over parts, ``crc32``; or
+            ``redis-in-action``, with that book's rule and number of parts.
+        clock: tells what day it is.
 
-    The first operation of a process costs up to two more exchanges, and so does a day's first.
+    Attributes:
+        precision, part_size, first_day, digits, partition: as given, or the default; None, or
+            for part_size 0, where the precision has no such parameter.
+
+    Raises:
+        InvalidArgumentError: an argument is out of range, or the precision has no such argument.
+
+    What the precision cannot do raises InvalidArgumentError. The first operation of a process costs
+    up to two more exchanges, and so does its first for a day.
     """
+
+    def __init__(
+        self,
+        driver: Driver,
+        component: str,
+        name: str = "unique",
+        precision: str = SIXTY_BIT,
+        part_size: int | None = None,
+        first_day: int | None = None,
+        digits: int | None = None,
+        partition: str | None = None,
+        clock: ServerClock | None = None,
+    ) -> None:
+        self._settings = CounterSettings(name, precision, part_size, first_day, digits, partition)
+        self._planner = DayPlanner(component, name, self._settings)
+        super().__init__(driver, component, name)
+        self.precision = precision
+        self.part_size = self._settings.part_size or 0
+        self.first_day = self._settings.first_day
+        self.digits = self._settings.digits
+        self.partition = self._settings.partition
+        self._clock = clock or ServerClock()
+        self._home = Home(component)
 
     @property
     def deferred(self) -> UniqueVisitors[Deferred]:
         """This counter with the face whose calls return steps."""
         return self._deferred()  # type: ignore[return-value]
 
+    # ---- without an exchange
+
+    def visitor_id(self, session: Session) -> VisitorId:
+        """Return what a session is counted as. No exchange.
+
+        With ``compact`` a number of 128 bits, of which a day stores as many as its plan has room
+        for (see `locate`); with ``exact`` and ``hyperloglog`` the session as text.
+
+        Args:
+            session: with ``60-bit`` a UUID, or hexadecimal digits in any case, with or without
+                hyphens; with ``bitmap`` a number from 0, or its digits; otherwise a UUID, however
+                it is spelled, or any text of up to 1,024 bytes.
+
+        Raises:
+            InvalidArgumentError: the session does not fit the precision.
+        """
+        return visitor_id(self._settings.encode(session))
+
+    def count_key(self, day: date) -> str:
+        """Return the key of a day's count, which is the prefix of its other keys."""
+        return self._planner.count_key(day_of(self.name, day))
+
+    def parts(self, expected: int) -> int:
+        """Return how many parts a day has that so many visitors are expected on. No exchange.
+
+        Raises:
+            InvalidArgumentError: the precision plans nothing, or the number is out of range.
+        """
+        return self._planner.parts(expected)
+
+    def odds(self, visitors: int, *, uuid4: bool = False) -> Odds:
+        """Return how often visitors are taken for one another on a day. No exchange.
+
+        Args:
+            visitors: how many come, on a day that is planned after one of as many.
+            uuid4: whether sessions are version 4 UUIDs: their 13th digit is always 4, so ``60-bit``
+                stores 56 random bits of them.
+
+        Raises:
+            InvalidArgumentError: the precision is ``hyperloglog``, or the number is out of range.
+        """
+        return self._settings.odds(visitors, uuid4=uuid4)
+
+    # ---- counting
+
     @operation
     def visit(self, session: Session, day: date | None = None) -> Operation[bool]:
         """Count a session on a day; return whether it is the first time.
 
-        With ``hyperloglog`` True says that registers have changed: then the session is new. False
-        is for those that came, and for new ones that change nothing.
+        With ``hyperloglog`` True says that registers have changed, so the session is certainly new;
+        False is for sessions that came before, and for new ones that change nothing.
 
         Args:
             session: see `visitor_id`.
             day: by default today, by the server's clock.
 
         Raises:
-            InvalidArgumentError: the session is no id, or the day none.
+            InvalidArgumentError: the session or the day is invalid.
             ParameterMismatchError: this counter was created with other parameters.
-            ShardErrors: a shard failed. If the id was added but not counted, or nobody knows,
-                `recount` mends the count.
+            ShardErrors: a shard failed. If the id was, or may have been, added but not counted,
+                `recount` repairs the count.
 
         Cost: one exchange; two for a new session whose id and count live on different servers.
         """
-        visitor = self._stored(session)
-        found = yield from self._day((yield from self._date(day)), write=True)
-        return (yield from found.add([visitor])) > 0
+        visitor = self._settings.encode(session)
+        data = yield from self._day(day, write=True)
+        return (yield from data.add([visitor])) > 0
 
     @operation
     def visit_many(self, sessions: Iterable[Session], day: date | None = None) -> Operation[int]:
@@ -114,11 +214,11 @@ class UniqueVisitors(DailyCounter[Face]):
         With ``hyperloglog`` by how many the estimate grew.
 
         Args:
-            sessions: any iterable of them, also a generator: it is read as they are sent.
+            sessions: any iterable, also a generator: it is read as sessions are sent.
             day: by default today, by the server's clock, when each 10,000 are sent.
 
         Raises:
-            InvalidArgumentError: a session is no id; earlier pages were counted by then.
+            InvalidArgumentError: a session is invalid; earlier pages were counted by then.
             ParameterMismatchError: this counter was created with other parameters.
             ShardErrors: shards failed; the sessions of the others were added and counted.
 
@@ -131,23 +231,23 @@ class UniqueVisitors(DailyCounter[Face]):
                 "give an iterable of sessions, or use visit",
             )
         added = 0
-        for page in pages(map(self._stored, sessions), MEMBERS_AT_ONCE):
-            found = yield from self._day((yield from self._date(day)), write=True)
-            added += yield from found.add(page)
+        for page in pages(map(self._settings.encode, sessions), MEMBERS_AT_ONCE):
+            data = yield from self._day(day, write=True)
+            added += yield from data.add(page)
         return added
 
     @operation
     def count(self, day: date | None = None) -> Operation[int]:
         """Return how many different sessions came on a day. Cost: one exchange."""
-        return (yield from self._count(self.count_key((yield from self._date(day)))))
+        day = yield from self._date(day)
+        return (yield from self._read_count(self._planner.count_key(day)))
 
     @operation
     def counts(self, days: Iterable[date]) -> Operation[dict[date, int]]:
         """Return the counts of many days. Cost: one exchange for every 1,000."""
-        wanted = (day_of(self.name, day) for day in days)
         counts: dict[date, int] = {}
-        for page in pages(wanted, DAYS_AT_ONCE):
-            replies = yield [self._counting(self.count_key(day)) for day in page]
+        for page in pages((day_of(self.name, day) for day in days), DAYS_AT_ONCE):
+            replies = yield [self._count_command(self._planner.count_key(day)) for day in page]
             counts |= {day: int(n or 0) for day, n in zip(page, replies, strict=True)}
         return counts
 
@@ -155,21 +255,21 @@ class UniqueVisitors(DailyCounter[Face]):
     def count_union(self, days: Iterable[date]) -> Operation[int]:
         """Return how many different sessions came on any of some days.
 
-        Days with different plans can be combined; of ``compact`` their ids are compared in the bits
-        that both keep. With ``hyperloglog`` an estimate, as exact as that of a day.
+        Days with different plans can be combined; ids of ``compact`` are compared in the bits that
+        both days store. With ``hyperloglog`` an estimate, as exact as that of a day.
 
         Args:
             days: at most 1,000; none is 0.
 
         Raises:
-            InvalidArgumentError: one is no day, or they are too many.
-            ParameterMismatchError: a day was made with parameters that have too little in common.
+            InvalidArgumentError: a day is invalid, or they are too many.
+            ParameterMismatchError: the days' plans have too little in common.
 
         Cost: with ``hyperloglog`` one exchange; otherwise reads all ids of the days: one command a
         part and day, an exchange for 256 parts. Where the days' parts live together they are
-        counted there.
+        counted by their server.
         """
-        return (yield from self._combined(days, ANY))
+        return (yield from self._count_days(days, "any"))
 
     @operation
     def count_intersection(self, days: Iterable[date]) -> Operation[int]:
@@ -178,43 +278,47 @@ class UniqueVisitors(DailyCounter[Face]):
         Raises:
             InvalidArgumentError: the precision is ``hyperloglog``, which has no intersection.
         """
-        self._refuse("hyperloglog", "has no intersection", "count with another precision")
-        return (yield from self._combined(days, ALL))
+        self._refuse_hyperloglog("has no intersection", "count with another precision")
+        return (yield from self._count_days(days, "all"))
 
     @operation
     def recount(self, day: date | None = None) -> Operation[int]:
-        """Mend a day's count from the ids that it has; return the count.
+        """Repair a day's count from its ids; return the count.
 
-        On a day that nobody visits at the moment the count is then what the ids are. Visits
-        meanwhile make the two differ rightly, so the count is changed only as far as they cannot
-        explain it: another recount finds the rest. Where an id and the count live on different
-        servers, a visit that takes longer than a tenth of a second between adding and counting may
-        be counted twice: recount such a day when it is over.
+        The count of a day without visits at the moment is then exact. Visits meanwhile make count
+        and ids differ rightly, so the count is changed only as far as they cannot explain it:
+        another recount finds the rest. Where an id and the count live on different servers, a visit
+        that takes longer than a tenth of a second between adding and counting may be counted twice:
+        recount such a day when it is over.
 
-        A day whose ids are gone (see `delete`) keeps its count, and so does a HyperLogLog, which
+        A day whose ids are gone (see `remove`) keeps its count, and so does a HyperLogLog, which
         has no other data than its count.
 
         Cost: one command a part, an exchange for every 1,000 parts, and up to five more.
         """
-        found = yield from self._day((yield from self._date(day)))
-        before = yield from self._count(found.key)
-        held = yield from found.held()
-        count = yield from self._count(found.key)
-        if held is None:
+        data = yield from self._day(day)
+        before = yield from self._read_count(data.key)
+        if isinstance(data, HyperLogLogDay):
+            return before
+        size = yield from data.size()
+        count = yield from self._read_count(data.key)
+        if size is None:
             return count
-        if held > count:
-            yield Pause(LANDING)  # for visits that have added, but not yet counted
-            count = yield from self._count(found.key)
-        if before <= held <= count:
+        if size > count:
+            yield Pause(COUNTING_DELAY)  # for visits that have added, but not yet counted
+            count = yield from self._read_count(data.key)
+        if before <= size <= count:
             return count
-        missing = held - (count if held > count else before)
-        # By a difference, so that visits counted meanwhile are kept.
-        [mended] = yield [Command(self._home, found.key, ("INCRBY", found.key, missing))]
-        return int(mended)
+        missing = size - (count if size > count else before)
+        # A difference, so that visits counted meanwhile stay counted.
+        [repaired] = yield [Command(self._home, data.key, ("INCRBY", data.key, missing))]
+        return int(repaired)
+
+    # ---- looking into a day
 
     @operation
     def expected(self, day: date | None = None) -> Operation[int]:
-        """Return how many visitors a day is planned for; decides it, if nobody has.
+        """Return how many visitors a day is planned for; stores the plan, if there is none.
 
         Raises:
             InvalidArgumentError: the precision is ``hyperloglog`` or ``bitmap``, which need no
@@ -222,10 +326,11 @@ class UniqueVisitors(DailyCounter[Face]):
 
         Cost: none when this process knows it, else one or two exchanges.
         """
-        found = yield from self._day((yield from self._date(day)), write=self._plans.needed)
-        if found.expected is None:
-            raise self._refused(*UNPLANNED)
-        return found.expected
+        day = yield from self._date(day)
+        self._planner.check_plans()
+        data = yield from self._planner.day(day, write=True)
+        assert isinstance(data, SetDay)
+        return data.expected
 
     @operation
     def locate(self, session: Session, day: date | None = None) -> Operation[VisitorPlace]:
@@ -235,24 +340,25 @@ class UniqueVisitors(DailyCounter[Face]):
 
         Cost: none when this process knows the day's plan, else one exchange.
         """
-        visitor = self._stored(session)
-        found = yield from self._day((yield from self._date(day)))
-        return (yield from found.locate(visitor))
+        visitor = self._settings.encode(session)
+        data = yield from self._day(day)
+        return (yield from data.locate(visitor))
 
     @stream
-    def ids(self, day: date | None = None) -> Stream[Id]:
-        """Iterate over a day's ids in no order; each that is there throughout comes once.
+    def ids(self, day: date | None = None) -> Stream[VisitorId]:
+        """Iterate over a day's ids in no order, each once.
 
         With ``exact`` they are sessions, UUIDs with hyphens; otherwise numbers.
 
         Raises:
-            InvalidArgumentError: the precision is ``hyperloglog``, which keeps none.
+            InvalidArgumentError: the precision is ``hyperloglog``, which stores none.
 
         Cost: one command a part, an exchange for every 256 parts, whose ids are in memory.
         """
-        self._refuse("hyperloglog", "keeps no ids", "count with another precision")
-        found = yield from self._day((yield from self._date(day)))
-        yield from found.ids()
+        self._refuse_hyperloglog("stores no ids", "count with another precision")
+        data = yield from self._day(day)
+        if not isinstance(data, HyperLogLogDay):
+            yield from data.ids()
 
     @operation
     def visitors(self, day: date | None = None) -> Operation[ShardedSet[Face, int]]:
@@ -266,19 +372,24 @@ class UniqueVisitors(DailyCounter[Face]):
         Cost: none when this process knows the day's plan, else one exchange.
         """
         if self.precision != SIXTY_BIT:
-            raise self._refused("has no set of integers", "list ids(day), or use count_union")
-        found = yield from self._day((yield from self._date(day)))
-        assert isinstance(found, SetDay)
-        return self._plans.sharded_set(self._driver, found.key, int(found.meta.parameters["total"]))
+            problem = "has no set of integers"
+            raise self._settings.refusal(problem, "list ids(day), or use count_union")
+        data = yield from self._day(day)
+        assert isinstance(data, SetDay)
+        total = int(data.meta.parameters["total"])
+        size, rule = self.part_size, str(self.partition)
+        return ShardedSet(self._driver, self.component, data.key, total, size, int, rule)
+
+    # ---- the end of a day
 
     @operation
     def expire(
         self, day: date, seconds: int | timedelta, *, keep_count: bool = False
     ) -> Operation[bool]:
-        """Have a past day's ids, count and plan expire; return whether there was anything.
+        """Let a past day's ids, count and plan expire; return whether there was anything.
 
         Args:
-            day: a day that is over: parts that come into being later do not expire.
+            day: a day that is over: parts that are created later do not expire.
             seconds: after what time, at least one second.
             keep_count: whether to keep the count, which is small. Not with ``hyperloglog``, whose
                 count is all that there is.
@@ -286,10 +397,10 @@ class UniqueVisitors(DailyCounter[Face]):
         Cost: one command a part, an exchange for every 1,000 parts.
         """
         after = expiry(self.name, seconds)
-        return (yield from self._remove(day, keep_count, "EXPIRE", after))
+        return (yield from self._send_to_day(day, keep_count, "EXPIRE", after))
 
     @operation
-    def delete(self, day: date, *, keep_count: bool = False) -> Operation[bool]:
+    def remove(self, day: date, *, keep_count: bool = False) -> Operation[bool]:
         """Remove a day's ids, count and plan; return whether there was anything.
 
         Args:
@@ -298,21 +409,30 @@ class UniqueVisitors(DailyCounter[Face]):
 
         Cost: one command a part, an exchange for every 1,000 parts.
         """
-        removed = yield from self._remove(day, keep_count, "UNLINK")
-        self._days.pop(day_of(self.name, day), None)
+        removed = yield from self._send_to_day(day, keep_count, "UNLINK")
+        self._planner.forget(day_of(self.name, day))
         return removed
 
-    def _remove(self, day: date, keep_count: bool, name: str, *args: int) -> Operation[bool]:
-        day = day_of(self.name, day)
-        if keep_count:
-            self._refuse("hyperloglog", "has nothing but its count", "leave out keep_count")
-        found = yield from self._day(day)
-        some = yield from found.remove(name, *args)
-        keys = [plan_key(found.key)] * self._plans.needed + [found.key] * (not keep_count)
-        replies = yield [Command(self._home, key, (name, key, *args)) for key in keys]
-        return some > 0 or any(replies)
+    # ---- helpers
 
-    def _combined(self, days: Iterable[date], which: str) -> Operation[int]:
+    def _date(self, day: date | None) -> Operation[date]:
+        if day is None:
+            return (yield from self._clock.today(self._home, self.name))
+        return day_of(self.name, day)
+
+    def _day(self, day: date | None, *, write: bool = False) -> Operation[Day]:
+        date_ = yield from self._date(day)
+        return (yield from self._planner.day(date_, write=write))
+
+    def _read_count(self, key: str) -> Operation[int]:
+        [count] = yield [self._count_command(key)]
+        return int(count or 0)
+
+    def _count_command(self, key: str) -> Command:
+        name = "PFCOUNT" if self.precision == "hyperloglog" else "GET"
+        return Command(self._home, key, (name, key), idempotent=True)
+
+    def _count_days(self, days: Iterable[date], which: Which) -> Operation[int]:
         wanted = list(dict.fromkeys(day_of(self.name, day) for day in days))
         if len(wanted) > DAYS_AT_ONCE:
             raise InvalidArgumentError(
@@ -320,6 +440,23 @@ class UniqueVisitors(DailyCounter[Face]):
             )
         found: list[Day] = []
         for day in wanted:
-            one = yield from self._day(day)
-            found.append(one)
+            data = yield from self._planner.day(day)
+            found.append(data)
         return (yield from count_days(found, which)) if found else 0
+
+    def _send_to_day(self, day: date, keep_count: bool, name: str, *args: int) -> Operation[bool]:
+        day = day_of(self.name, day)
+        if keep_count:
+            self._refuse_hyperloglog("has nothing but its count", "leave out keep_count")
+        data = yield from self._planner.day(day)
+        affected = 0
+        if not isinstance(data, HyperLogLogDay):
+            affected = yield from data.send_to_all(name, *args)
+        plans = [plan_key(data.key)] if self._planner.plans else []
+        counts = [] if keep_count else [data.key]
+        replies = yield [Command(self._home, k, (name, k, *args)) for k in plans + counts]
+        return affected > 0 or any(replies)
+
+    def _refuse_hyperloglog(self, problem: str, remedy: str) -> None:
+        if self.precision == "hyperloglog":
+            raise self._settings.refusal(problem, remedy)

@@ -11,7 +11,7 @@ from faces import Face, sessions
 from shardkit import ShardKit
 from shardkit.errors import StructureError
 from shardkit.local import LocalServer
-from shardkit.structures.unique.hyperloglog_day import REGISTERS, estimate, registers
+from shardkit.structures.unique.hyperloglog import REGISTERS, estimate, registers
 
 DAY = date(2015, 5, 17)
 

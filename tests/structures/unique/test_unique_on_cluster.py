@@ -46,8 +46,8 @@ def test_visitors_are_counted_over_a_cluster(on_cluster: Face, precision: str) -
     assert face.run(visitors.count_union([DAY, NEXT])) == 300
     assert face.run(visitors.count_intersection([DAY, NEXT])) == 51
     assert len(face.list(visitors.ids(NEXT))) == 151
-    assert face.run(visitors.delete(DAY)) is True
-    assert face.run(visitors.delete(NEXT)) is True
+    assert face.run(visitors.remove(DAY)) is True
+    assert face.run(visitors.remove(NEXT)) is True
 
 
 @pytest.mark.parametrize("name", ["far", "{near}"])
@@ -59,7 +59,7 @@ def test_hyperloglogs_are_merged_over_a_cluster(on_cluster: Face, name: str) -> 
     days = [DAY + timedelta(days=n) for n in range(4)]
     assert face.run(visitors.count_union(days)) == face.run(visitors.count(DAY))
     for day in days:
-        assert face.run(visitors.delete(day)) is True
+        assert face.run(visitors.remove(day)) is True
 
 
 def test_parts_that_live_together_are_counted_by_the_server(on_cluster: Face) -> None:
@@ -70,4 +70,4 @@ def test_parts_that_live_together_are_counted_by_the_server(on_cluster: Face) ->
     assert face.run(visitors.visit_many(known[300:], NEXT)) == 300
     assert face.run(visitors.count_union([DAY, NEXT])) == 600
     assert face.run(visitors.count_intersection([DAY, NEXT])) == 100
-    assert face.run(visitors.delete(DAY)) is face.run(visitors.delete(NEXT)) is True
+    assert face.run(visitors.remove(DAY)) is face.run(visitors.remove(NEXT)) is True

@@ -7,9 +7,9 @@ import math
 import re
 from pathlib import Path
 
-from shardkit.structures.unique import precision
+from shardkit.structures.unique import sizing
 from shardkit.structures.unique import visitors as unique_visitors
-from shardkit.structures.unique.precision import odds_for, settings
+from shardkit.structures.unique.precision import CounterSettings
 
 ROOT = Path(__file__).parents[3]
 TEXT = (ROOT / "docs" / "unique.md").read_text(encoding="utf-8")
@@ -40,11 +40,11 @@ def test_the_odds_are_what_they_are() -> None:
 
 
 def test_the_odds_of_compact_are_what_they_are() -> None:
-    chosen = settings("d", "compact", None, None, None, None)
+    settings = CounterSettings("d", "compact")
     rows = re.findall(r"\| ([0-9.]+) bits: ([0-9.e-]+)", TEXT)
     assert len(rows) == 4
     for visitors, (bits, missed) in zip((10**4, 10**6, 25 * 10**6, 250 * 10**6), rows, strict=True):
-        found = odds_for("d", chosen, visitors)
+        found = settings.odds(visitors)
         assert f"{found.bits:.1f}" == bits
         assert abs(found.missed / float(missed) - 1) < 0.02
 
@@ -82,5 +82,5 @@ def test_the_misses_are_those_that_were_found() -> None:
 
 def test_the_modules_say_how_many_parts_there_are() -> None:
     assert "2,097,152 in 5,120 parts" in (unique_visitors.__doc__ or "")
-    assert "410 of 512" in (precision.__doc__ or "")
-    assert round(precision.fill(512), -1) == 410
+    assert "410 of 512" in (sizing.__doc__ or "")
+    assert round(sizing.average_fill(512), -1) == 410

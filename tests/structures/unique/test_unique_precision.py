@@ -1,4 +1,4 @@
-"""What each precision keeps of a session, how days are planned, and the odds. No server."""
+"""What each precision stores of a session, how days are planned, and the odds. No server."""
 
 from __future__ import annotations
 
@@ -13,23 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.structures.unique.precision import (
-    PRECISIONS,
-    called,
+from shardkit.structures.unique.precision import PRECISIONS, CounterSettings, odds, visitor_id
+from shardkit.structures.unique.sizing import (
+    average_fill,
+    expected_after,
     expected_for,
-    fill,
-    odds,
-    odds_for,
     parts_for,
-    planned,
-    reader,
-    session_bytes,
-    settings,
 )
 
 
 def read(precision: str, session: Any) -> Any:
-    return reader("daily", settings("daily", precision, None, None, None, None))(session)
+    return CounterSettings("daily", precision).encode(session)
 
 
 # ---- sessions
@@ -56,16 +50,16 @@ def test_sixty_bits_are_the_first_fifteen_digits() -> None:
 
 def test_exact_keeps_the_sixteen_bytes_of_a_uuid() -> None:
     assert read("exact", SESSION) == bytes.fromhex("550e8400e29b41d4a716446655440000")
-    assert called(read("exact", SESSION.upper())) == SESSION
+    assert visitor_id(read("exact", SESSION.upper())) == SESSION
 
 
 @given(st.lists(st.one_of(st.uuids(), st.text(min_size=1, max_size=40)), max_size=30))
-def test_no_two_sessions_are_kept_alike(sessions: list[UUID | str]) -> None:
+def test_no_two_sessions_are_stored_alike(sessions: list[UUID | str]) -> None:
     def canonical(session: UUID | str) -> str:
-        return called(session_bytes("o", "exact", session))  # type: ignore[return-value]
+        return str(visitor_id(read("exact", session)))
 
-    kept = {session_bytes("o", "exact", session) for session in sessions}
-    assert len(kept) == len(set(map(canonical, sessions)))
+    stored = {read("exact", session) for session in sessions}
+    assert len(stored) == len(set(map(canonical, sessions)))
     for session in sessions:
         assert canonical(session) == str(session) or UUID(str(session)) == UUID(canonical(session))
 
@@ -74,8 +68,8 @@ def test_text_of_sixteen_bytes_is_no_uuid() -> None:
     text = "abcdefghijklmnop"
     same_bytes = UUID(bytes=text.encode())
     assert read("exact", text) != read("exact", same_bytes)
-    assert called(read("exact", text)) == text
-    assert called(read("exact", same_bytes)) == str(same_bytes)
+    assert visitor_id(read("exact", text)) == text
+    assert visitor_id(read("exact", same_bytes)) == str(same_bytes)
 
 
 @given(st.integers(0, 2**32 - 1))
@@ -118,7 +112,7 @@ def test_what_is_no_users_number_is_refused(session: Any) -> None:
         ("bitmap", {"part_size": 2**20 + 1}, "part_size=1048577; give an integer, 1 to"),
         ("compact", {"part_size": 0}, "part_size=0"),
         ("exact", {"first_day": -1}, "first_day=-1"),
-        ("60bit", {}, "precision='60bit'; there are exact, 60-bit, compact, hyperloglog, bitmap"),
+        ("60bit", {}, "precision='60bit'; choose exact, 60-bit, compact, hyperloglog, bitmap"),
         (60, {}, "precision=60"),
         (None, {}, "precision=None"),
         ([], {}, "precision=[]"),
@@ -127,9 +121,8 @@ def test_what_is_no_users_number_is_refused(session: Any) -> None:
 def test_parameters_that_a_precision_has_not_are_refused(
     precision: Any, given: dict[str, Any], message: str
 ) -> None:
-    everything = {"part_size": None, "first_day": None, "digits": None, "partition": None}
     with pytest.raises(InvalidArgumentError) as caught:
-        settings("daily", precision, **{**everything, **given})
+        CounterSettings("daily", precision, **given)
     assert str(caught.value).startswith("daily: ")
     assert message in str(caught.value)
 
@@ -138,9 +131,9 @@ def test_parameters_that_a_precision_has_not_are_refused(
 
 
 def test_a_million_without_a_day_before_make_5120_parts() -> None:
-    assert planned(1_000_000) == 2_097_152
+    assert expected_after(1_000_000) == 2_097_152
     assert parts_for(2_097_152, 512) == 5120
-    assert parts_for(planned(85), 512) == parts_for(1, 512) == 1
+    assert parts_for(expected_after(85), 512) == parts_for(1, 512) == 1
 
 
 @given(st.integers(0, 40), st.integers(1, 10_000))
@@ -148,10 +141,10 @@ def test_a_part_is_as_full_as_is_safe(doublings: int, part_size: int) -> None:
     expected = 2**doublings
     parts = parts_for(expected, part_size)
     average = expected / parts
-    assert average <= fill(part_size) or parts == 1
-    assert parts < 16 or parts <= expected / fill(part_size) * 9 / 8
+    assert average <= average_fill(part_size) or parts == 1
+    assert parts < 16 or parts <= expected / average_fill(part_size) * 9 / 8
     if part_size >= 128:
-        assert fill(part_size) + 5 * math.sqrt(fill(part_size)) <= part_size + 1e-9
+        assert average_fill(part_size) + 5 * math.sqrt(average_fill(part_size)) <= part_size + 1e-9
     assert parts_for(expected_for(parts, part_size), part_size) <= parts
 
 
@@ -200,7 +193,7 @@ def test_the_odds_are_those_of_birthdays(
 
 def test_the_odds_of_each_precision() -> None:
     def of(precision: str, visitors: int, **more: Any) -> Any:
-        return odds_for("d", settings("d", precision, None, None, None, None), visitors, **more)
+        return CounterSettings("d", precision).odds(visitors, **more)
 
     assert of("60-bit", 25_000_000).bits == 60
     assert of("60-bit", 25_000_000, uuid4=True).bits == 56
@@ -223,4 +216,4 @@ def test_as_many_are_missed_as_the_odds_say() -> None:
 
 
 def test_every_precision_has_its_parameters() -> None:
-    assert {settings("d", p, None, None, None, None).precision for p in PRECISIONS} == {*PRECISIONS}
+    assert {CounterSettings("d", p).precision for p in PRECISIONS} == {*PRECISIONS}

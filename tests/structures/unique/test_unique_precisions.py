@@ -74,8 +74,8 @@ def test_a_visitor_counts_once_a_day(face: Face, visitors: Any, kit: ShardKit) -
     if visitors.precision != "hyperloglog":
         assert added == 597
     assert face.run(visitors.recount(DAY)) == 3 + added
-    assert face.run(visitors.delete(DAY)) is True
-    assert face.run(visitors.delete(DAY)) is False
+    assert face.run(visitors.remove(DAY)) is True
+    assert face.run(visitors.remove(DAY)) is False
     assert face.run(visitors.counts([DAY, NEXT])) == {DAY: 0, NEXT: 1}
     assert not any("2015-05-17" in key for key in keys_of(kit, visitors.component))
 
@@ -85,7 +85,7 @@ def test_looking_creates_nothing(face: Face, visitors: Any, kit: ShardKit) -> No
     assert face.run(visitors.count_union([DAY, NEXT])) == 0
     assert face.run(visitors.count_union([])) == 0
     assert face.run(visitors.visit_many([], DAY)) == 0
-    assert face.run(visitors.delete(DAY)) is face.run(visitors.expire(DAY, 9)) is False
+    assert face.run(visitors.remove(DAY)) is face.run(visitors.expire(DAY, 9)) is False
     face.run(visitors.locate(some(visitors.precision, 1)[0], DAY))
     if visitors.precision != "hyperloglog":
         assert face.list(visitors.ids(DAY)) == []
@@ -115,7 +115,7 @@ def test_a_counter_opened_in_another_precision_is_refused(
             lambda other=other, session=session: other.visit(session, NEXT),
             lambda other=other: other.recount(DAY),
             lambda other=other: other.count_union([DAY]),
-            lambda other=other: other.delete(DAY),
+            lambda other=other: other.remove(DAY),
         ):
             with pytest.raises(ParameterMismatchError, match=r"precision is .*, not ") as caught:
                 face.run(call())
@@ -260,7 +260,7 @@ def test_what_a_precision_cannot_do_is_refused_by_its_name(face: Face, kit: Shar
         (lambda: estimate.expected(DAY), "'hyperloglog' plans nothing; count"),
         (lambda: estimate.count_intersection([DAY]), "'hyperloglog' has no intersection; count"),
         (lambda: estimate.visitors(DAY), "'hyperloglog' has no set of integers; list"),
-        (lambda: estimate.delete(DAY, keep_count=True), "has nothing but its count; leave out"),
+        (lambda: estimate.remove(DAY, keep_count=True), "has nothing but its count; leave out"),
         (lambda: estimate.expire(DAY, 9, keep_count=True), "has nothing but its count"),
         (lambda: bitmap.expected(DAY), "'bitmap' plans nothing"),
         (lambda: bitmap.visitors(DAY), "'bitmap' has no set of integers"),
@@ -270,7 +270,7 @@ def test_what_a_precision_cannot_do_is_refused_by_its_name(face: Face, kit: Shar
         with pytest.raises(InvalidArgumentError, match="unique: precision=") as caught:
             face.run(call())
         assert message in str(caught.value)
-    with pytest.raises(InvalidArgumentError, match="'hyperloglog' keeps no ids; count"):
+    with pytest.raises(InvalidArgumentError, match="'hyperloglog' stores no ids; count"):
         face.list(estimate.ids(DAY))
     for other in (estimate, bitmap):
         with pytest.raises(InvalidArgumentError, match="plans nothing"):
@@ -440,7 +440,7 @@ def machine(face: Face, precision: str, component: str) -> type[RuleBasedStateMa
 
         @rule(day=days)
         def delete(self, day: date) -> None:
-            assert face.run(self.counter.delete(day)) is bool(self.came[day])
+            assert face.run(self.counter.remove(day)) is bool(self.came[day])
             self.came[day] = set()
 
         @rule(day=days)

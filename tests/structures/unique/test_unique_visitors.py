@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from shardkit import AsyncShardKit, ShardKit, ShardMap
 from shardkit.errors import InvalidArgumentError, ParameterMismatchError
 from shardkit.structures.base.server_clock import ServerClock
-from shardkit.structures.unique.precision import planned
+from shardkit.structures.unique.sizing import expected_after
 from shardkit.structures.unique.visitors import UniqueVisitors
 
 DAY = date(2015, 5, 17)
@@ -141,7 +141,7 @@ def test_looking_creates_nothing(face: Face, visitors: Any, kit: ShardKit) -> No
     assert face.run(visitors.count()) == 0
     assert face.run(visitors.recount(DAY)) == 0
     assert face.run(face.run(visitors.visitors(DAY)).scard()) == 0
-    assert face.run(visitors.delete(DAY)) is False
+    assert face.run(visitors.remove(DAY)) is False
     assert face.run(visitors.expire(DAY, 10)) is False
     face.run(visitors.locate(SESSION, DAY))
     assert keys_of(kit, visitors.component) == set()
@@ -183,9 +183,7 @@ def test_what_is_no_session_is_refused_and_changes_nothing(face: Face, kit: Shar
             lambda session=session: visitors.visit_many([SESSION, session], DAY),
             lambda session=session: visitors.locate(session, DAY),
         ):
-            with pytest.raises(
-                InvalidArgumentError, match=r"unique: session .* has not 15"
-            ) as seen:
+            with pytest.raises(InvalidArgumentError, match=r"unique: session .* is not 15") as seen:
                 face.run(call())
             assert "give a UUID" in seen.value.remedy
             assert len(str(seen.value)) < 250
@@ -260,7 +258,7 @@ def test_what_is_no_day_is_refused(face: Face, kit: ShardKit) -> None:
             ("locate", (SESSION, day)),
             ("visitors", (day,)),
             ("expire", (day, 10)),
-            ("delete", (day,)),
+            ("remove", (day,)),
         ]:
             with pytest.raises(InvalidArgumentError, match=r"unique: day=.*; give a date"):
                 face.run(getattr(visitors, name)(*arguments))
@@ -331,12 +329,12 @@ def test_today_is_the_servers_day(face: Face, kit: ShardKit, monkeypatch: Any) -
     ],
 )
 def test_a_day_is_planned_for_half_as_many_again(before: int, plan: int) -> None:
-    assert planned(before) == plan
+    assert expected_after(before) == plan
 
 
 @given(st.integers(0, 10**12))
 def test_a_plan_is_the_least_power_of_two_that_is_enough(before: int) -> None:
-    plan = planned(before)
+    plan = expected_after(before)
     assert plan.bit_count() == 1
     assert 2 * plan >= 3 * before
     assert plan == 1 or plan < 3 * before
@@ -401,7 +399,7 @@ def test_only_so_many_days_are_remembered(face: Face) -> None:
     visitors = face.kit.unique_visitors(component="both", first_day=1)
     for n in range(100):
         assert face.run(visitors.visit(SESSION, DAY + timedelta(days=n))) is True
-    assert len(visitors._days) == 64
+    assert len(visitors._planner._days) == 64
     assert face.run(visitors.visit(SESSION, DAY)) is False
     assert (
         sum(face.run(visitors.counts(DAY + timedelta(days=n) for n in range(2500))).values()) == 100
@@ -434,7 +432,7 @@ def test_a_counter_is_refused_with_other_parameters(
         lambda: other.visitors(DAY),
         lambda: other.recount(DAY),
         lambda: other.expire(DAY, 10),
-        lambda: other.delete(DAY),
+        lambda: other.remove(DAY),
     ):
         with pytest.raises(ParameterMismatchError) as caught:
             face.run(call())
@@ -458,17 +456,17 @@ def test_a_day_is_deleted_with_or_without_its_count(
 ) -> None:
     face.run(visitors.visit_many(sessions(50), DAY))
     face.run(visitors.visit_many(sessions(70), NEXT))
-    assert face.run(visitors.delete(DAY, keep_count=keep_count)) is True
+    assert face.run(visitors.remove(DAY, keep_count=keep_count)) is True
     left = {key for key in keys_of(kit, visitors.component) if "2015-05-17" in key}
     assert left == ({"unique:2015-05-17"} if keep_count else set())
     assert face.run(visitors.count(DAY)) == face.run(visitors.recount(DAY)) == 50 * keep_count
     assert face.run(visitors.count(NEXT)) == 70
-    assert face.run(visitors.delete(DAY, keep_count=keep_count)) is False
+    assert face.run(visitors.remove(DAY, keep_count=keep_count)) is False
 
 
 def test_a_deleted_day_can_begin_again(face: Face, visitors: Any) -> None:
     face.run(visitors.visit_many(sessions(50), DAY))
-    face.run(visitors.delete(DAY))
+    face.run(visitors.remove(DAY))
     assert face.run(visitors.visit_many(sessions(60), DAY)) == 60
     assert face.run(visitors.count(DAY)) == 60
 

@@ -224,7 +224,7 @@ def test_recounting_all_the_time_leaves_a_right_count_alone(own_servers: LocalSe
         thread.join()
         assert counter.count(DAY) == counter.recount(DAY) == 600
         assert seen == sorted(seen)
-        counter.delete(DAY)
+        counter.remove(DAY)
 
 
 def test_a_visit_that_failed_may_be_made_again(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from shardkit import ShardKit
-from shardkit.structures.unique.precision import planned
+from shardkit.structures.unique.sizing import expected_after
 
 BUDGET = settings(
     max_examples=10,
@@ -59,7 +59,9 @@ def machine(face: Face, kit: ShardKit, component: str) -> type[RuleBasedStateMac
 
         def plan(self, day: date) -> int:
             before = self.known_counts.get(day - timedelta(days=1))
-            return self.plans.setdefault(day, planned(FIRST_DAY if before is None else before))
+            return self.plans.setdefault(
+                day, expected_after(FIRST_DAY if before is None else before)
+            )
 
         def visited(self, day: date, new: set[str]) -> int:
             new = new - self.came[day]
@@ -107,7 +109,7 @@ def machine(face: Face, kit: ShardKit, component: str) -> type[RuleBasedStateMac
         @rule(day=days)
         def delete(self, day: date) -> None:
             there = day in self.plans
-            assert face.run(self.counters[0].delete(day)) is there
+            assert face.run(self.counters[0].remove(day)) is there
             self.counters[1] = self.another()  # a process that has ended since
             self.came[day] = set()
             self.plans.pop(day, None)

@@ -1,0 +1,211 @@
+"""Finds a day's data, and plans days whose parts depend on how many visitors are expected.
+
+::
+
+    unique:2015-05-16             1302              how many came the day before ┐ read in one
+    unique:2015-05-17:expected    2048              the plan, if one is stored   ├ exchange
+    unique:2015-05-17:meta        total=1280 …      the parameters of the day    ┘
+
+Whoever needs a plan first stores it unless one exists, and reads it again, so all processes agree.
+The stored parameters of a day decide where its ids are, whatever a plan says: days that were
+created by other rules keep theirs.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from datetime import date
+from typing import Final
+
+from shardkit.encodings.limits import warn_if_not_compact
+from shardkit.operations.commands import Command, Home
+from shardkit.operations.operation import Operation
+from shardkit.routing.partition import part_count
+from shardkit.structures.base.arguments import check_integer, check_name
+from shardkit.structures.base.parameters import Metadata, meta_key, open_all
+from shardkit.structures.base.partition import hashed_partition
+from shardkit.structures.unique.days import BitmapDay, Day, HyperLogLogDay, SetDay
+from shardkit.structures.unique.precision import MAX_VISITORS, CounterSettings
+from shardkit.structures.unique.sizing import expected_after, expected_for, parts_for
+
+DAYS_CACHED: Final = 64
+
+
+class DayPlanner:
+    """Finds and plans the days of one counter, shared by all its faces.
+
+    Args:
+        component: its shards hold the ids; its unsharded entry, if it has one, the counts.
+        name: the counter's name, the prefix of its keys.
+        settings: the counter's parameters.
+
+    Attributes:
+        plans: whether the precision plans its days.
+
+    Raises:
+        InvalidArgumentError: the first day would be invalid.
+    """
+
+    def __init__(self, component: str, name: str, settings: CounterSettings) -> None:
+        check_name(name)
+        self.component = component
+        self.name = name
+        self.settings = settings
+        self.home = Home(component)
+        self.plans = settings.first_day is not None
+        self._part_size = settings.part_size or 0
+        self._compact = settings.precision == "compact"
+        self._days: OrderedDict[date, Day] = OrderedDict()
+        parameters = {
+            "kind": "unique-visitors",
+            "precision": settings.precision,
+            "digits": settings.digits,
+            "part_size": settings.part_size,
+            "partition": settings.partition,
+        }
+        given = {field: value for field, value in parameters.items() if value is not None}
+        self._meta = Metadata(self.home, name, given)
+        if settings.first_day is not None:  # refuse it now, not on the first visit
+            self._set_day(name, expected_after(settings.first_day))
+
+    def count_key(self, day: date) -> str:
+        """Return the key of a day's count, which is the prefix of its other keys."""
+        return f"{self.name}:{day.isoformat()}"
+
+    def parts(self, expected: int) -> int:
+        """Return how many parts a day has that so many visitors are expected on.
+
+        Raises:
+            InvalidArgumentError: the precision plans nothing, or the number is out of range.
+        """
+        check_integer(self.name, "expected", expected, 1, 2 * MAX_VISITORS)
+        self.check_plans()
+        return self._set_day(self.name, expected).parts
+
+    def check_plans(self) -> None:
+        """Check that the precision plans its days.
+
+        Raises:
+            InvalidArgumentError: it does not.
+        """
+        if not self.plans:
+            raise self.settings.refusal("plans nothing", "count(day) says how many came")
+
+    def day(self, day: date, *, write: bool = False) -> Operation[Day]:
+        """Return a day's data.
+
+        Args:
+            day: the day, UTC.
+            write: whether it is going to be written to, so that its plan must be stored.
+
+        Cost: none when this process knows the day, else one exchange, or two to store a plan; the
+        first day costs one or two more, to compare the counter's parameters.
+        """
+        if not self._meta.checked:
+            yield from open_all([self._meta], create=write)
+            if write:
+                yield from self._warn(self.count_key(day))
+        if day in self._days:
+            return self._days[day]
+        key = self.count_key(day)
+        found: Day
+        if self.plans:
+            before = self.count_key(date.fromordinal(max(day.toordinal() - 1, 1)))
+            found, decided = yield from self._find(key, before, store=write)
+            if not decided:  # another process may still plan it otherwise
+                return found
+        elif self.settings.precision == "bitmap":
+            found = BitmapDay(self.component, key, self._part_size)
+        else:
+            found = HyperLogLogDay(self.component, key)
+        self._days[day] = found
+        while len(self._days) > DAYS_CACHED:
+            self._days.popitem(last=False)
+        return found
+
+    def forget(self, day: date) -> None:
+        """Drop what is cached of a day that was removed."""
+        self._days.pop(day, None)
+
+    def _find(self, key: str, before: str, *, store: bool) -> Operation[tuple[SetDay, bool]]:
+        """Return a planned day, and whether its plan is final.
+
+        Args:
+            key: the key of its count.
+            before: the key of the count of the day before.
+            store: whether to store a plan if there is none.
+        """
+        plan, meta = plan_key(key), meta_key(key)
+        field = "parts" if self._compact else "total"
+        stored, size, came = yield [
+            self._get(plan),
+            Command(self.component, meta, ("HGET", meta, field), idempotent=True),
+            self._get(before),
+        ]
+        size = None if size is None else int(size)
+        if stored is not None:
+            expected = int(stored)
+        elif size is not None:
+            expected = self._expected(size)
+        else:
+            first = self.settings.first_day or 0
+            expected = expected_after(first if came is None else int(came))
+        if store and stored is None:
+            set_plan = ("SET", plan, expected, "NX")
+            [_, stored] = yield [
+                Command(self.home, plan, set_plan, idempotent=True),
+                self._get(plan),  # another process may have been first
+            ]
+            expected = int(stored)
+        return self._set_day(key, expected, size), stored is not None or size is not None
+
+    def _set_day(self, key: str, expected: int, size: int | None = None) -> SetDay:
+        """Return a day; its size, as stored in its parameters, follows from what is expected."""
+        settings, part_size = self.settings, self._part_size
+        if size is None:
+            size = self._size(expected)
+        if settings.partition is None:  # compact
+            partition, parts = None, size
+        else:
+            partition = hashed_partition(key, settings.partition, size, part_size)
+            parts = part_count(size, part_size)
+        parameters = {  # a day can be opened as a sharded set with these
+            "kind": "set",
+            "parts" if self._compact else "total": size,
+            "part_size": part_size,
+            "partition": settings.partition or settings.precision,
+            "members": "bytes" if settings.precision == "exact" else "int",
+        }
+        meta = Metadata(self.component, key, parameters)
+        return SetDay(self.component, key, expected, parts, meta, partition)
+
+    def _size(self, expected: int) -> int:
+        """Return what a day's parameters say of its size: the parts, or a sharded set's total."""
+        if self.settings.partition == "redis-in-action":
+            return expected
+        parts = parts_for(expected, self._part_size)
+        # A sharded set has parts for twice its total.
+        return parts if self._compact else (parts * self._part_size + 1) // 2
+
+    def _expected(self, size: int) -> int:
+        """Return how many visitors were expected on a day, from its stored size."""
+        if self.settings.partition == "redis-in-action":
+            return size
+        parts = size if self._compact else part_count(size, self._part_size)
+        return expected_for(parts, self._part_size)
+
+    def _warn(self, key: str) -> Operation[None]:
+        """Log a warning when the server has no compact form for parts larger than the default."""
+        if self.plans and not self.settings.part_size_is_default():
+            form = "set" if self.settings.precision == "exact" else "intset"
+            yield from warn_if_not_compact(
+                self.component, f"{key}:0", form, self._part_size, self.name
+            )
+
+    def _get(self, key: str) -> Command:
+        return Command(self.home, key, ("GET", key), idempotent=True)
+
+
+def plan_key(key: str) -> str:
+    """Return the key of a day's plan."""
+    return f"{key}:expected"

@@ -1,0 +1,361 @@
+"""A day's visitors as each precision stores them. Only steps; `UniqueVisitors` decides which day.
+
+::
+
+    DayInParts        ids in parts, and a count beside them
+    ├── SetDay        SETs: exact, 60-bit, compact
+    └── BitmapDay     bitmaps: bitmap
+    HyperLogLogDay    one key that is its own count: hyperloglog
+
+Where a part and the count live on one server, a script adds ids and counts the new ones in one
+step. Elsewhere the count is raised once the ids are confirmed to be new.
+
+A bitmap's parts are listed beside them::
+
+    unique:2015-05-17:parts    SET     {0, 1, 7}    which parts exist
+    unique:2015-05-17:0        STRING  16,368 bytes: users 0 to 130,943
+    unique:2015-05-17:1        STRING  users 130,944 to 261,887
+      ⋮
+    user 130,951 came:
+    ┌───────────┬─────────────────┐
+    │ part 1    │ bit 7 of 130,944│         part = user // part_size, bit = user % part_size
+    └───────────┴─────────────────┘
+
+A bitmap's part gets its full length with its first user, by setting its last bit to 0 first: a
+string that grows bit by bit is given up to twice the bytes that it needs.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
+
+from shardkit.errors import ShardFailure
+from shardkit.lua import script
+from shardkit.operations.commands import (
+    Argument,
+    Command,
+    Home,
+    Locate,
+    Partial,
+    Shard,
+    To,
+    Transaction,
+    raise_failures,
+    script_call,
+)
+from shardkit.operations.operation import Operation, Page, Stream, pages
+from shardkit.routing.partition import Partition
+from shardkit.structures.base.parameters import Metadata, open_all
+from shardkit.structures.base.part_registry import PartRegistry
+from shardkit.structures.base.partitioned import PARTS_AT_ONCE
+from shardkit.structures.unique.precision import MEMBER_BITS, Visitor, VisitorId, visitor_id
+
+# Members to send, by the key of their part.
+Members: TypeAlias = Mapping[str, Sequence[Argument]]
+
+MEMBERS_PER_SCRIPT: Final = 1000  # Lua's unpack takes some 8,000
+PARTS_LISTED: Final = 256  # parts whose ids are in memory at the same time
+
+_LOWEST_MEMBER = -(2 ** (MEMBER_BITS - 1))
+_MEMBER_MASK = 2**MEMBER_BITS - 1
+_BITS_OF = [[bit for bit in range(8) if byte >> (7 - bit) & 1] for byte in range(256)]
+
+
+class VisitorPlace(NamedTuple):
+    """Where a visitor's id lives.
+
+    Attributes:
+        id: what the visitor is counted as: a number, or with ``exact`` and ``hyperloglog`` the
+            session.
+        part: the number of the part; 0 where a day has only one key.
+        key: the part's key.
+        shard: the shard of the key.
+    """
+
+    id: VisitorId
+    part: int
+    key: str
+    shard: Shard
+
+
+class DayInParts(ABC):
+    """Ids in parts, ``unique:2015-05-17:<part>``, and a count beside them.
+
+    Args:
+        component: its shards hold the ids; its entry, if it has one, the count.
+        key: the key of the count: ``unique:2015-05-17``.
+        index_key: the key that says which parts exist. It is removed last.
+    """
+
+    size_command: ClassVar[str]
+    read_command: ClassVar[str]
+
+    def __init__(self, component: str, key: str, index_key: str) -> None:
+        self.component = component
+        self.key = key
+        self.home = Home(component)
+        self.index_key = index_key
+
+    @abstractmethod
+    def part_and_member(self, visitor: Visitor) -> tuple[int, Argument]:
+        """Return a visitor's part, and the member to send to it."""
+
+    @abstractmethod
+    def id_of(self, visitor: Visitor) -> VisitorId:
+        """Return what a visitor is counted as."""
+
+    @abstractmethod
+    def ids_in(self, part: int, reply: Any) -> Iterable[VisitorId]:
+        """Return the ids of a part from what `read_command` replied."""
+
+    @abstractmethod
+    def prepare(self, parts: Iterable[int]) -> Operation[None]:
+        """Register what must exist before these parts are written."""
+
+    @abstractmethod
+    def existing_parts(self) -> Operation[tuple[Sequence[int], bool]]:
+        """Return the parts that may exist, and whether the day is known to have had visitors."""
+
+    @abstractmethod
+    def add_commands(self, members: Members, counter: str | None) -> Iterable[Command]:
+        """Return commands that add members and reply how many were new; also to the counter."""
+
+    def part_key(self, part: int) -> str:
+        """Return the key of a part."""
+        return f"{self.key}:{part}"
+
+    def read(self, name: str, part: int) -> Command:
+        """Return a reading command for a part."""
+        key = self.part_key(part)
+        return Command(self.component, key, (name, key), idempotent=True)
+
+    def add(self, visitors: Sequence[Visitor]) -> Operation[int]:
+        """Add some thousand visitors, and raise the count by those that are new; return how many.
+
+        Cost: one exchange; two for new ones when the count lives on another server.
+        """
+        parts: dict[int, list[Argument]] = {}
+        for visitor in visitors:
+            part, member = self.part_and_member(visitor)
+            parts.setdefault(part, []).append(member)
+        yield from self.prepare(parts)
+        members = {self.part_key(part): sent for part, sent in parts.items()}
+        home, *places = yield Locate(
+            [(self.home, self.key), *((self.component, key) for key in members)]
+        )
+        if all(place == home for place in places):
+            return int(sum((yield list(self.add_commands(members, self.key)))))
+        replies = yield Partial(self.add_commands(members, None))
+        added: int = sum(reply for reply in replies if not isinstance(reply, ShardFailure))
+        if added:
+            replies += yield Partial([Command(self.home, self.key, ("INCRBY", self.key, added))])
+        raise_failures(replies)  # only now that what succeeded is counted
+        return added
+
+    def size(self) -> Operation[int | None]:
+        """Count the ids of all parts; None if the day has no data but its count.
+
+        Cost: one command a part, an exchange for every 1,000 parts.
+        """
+        parts, known = yield from self.existing_parts()
+        size = 0
+        for page in pages(parts, PARTS_AT_ONCE):
+            size += sum((yield [self.read(self.size_command, part) for part in page]))
+        return size if size or known else None
+
+    def locate(self, visitor: Visitor) -> Operation[VisitorPlace]:
+        """Return where a visitor's id lives."""
+        part, _ = self.part_and_member(visitor)
+        key = self.part_key(part)
+        [(shard, _)] = yield Locate([(self.component, key)])
+        return VisitorPlace(self.id_of(visitor), part, key, shard)
+
+    def ids(self) -> Stream[VisitorId]:
+        """Iterate over the ids, part by part. Cost: an exchange for 256 parts."""
+        parts, _ = yield from self.existing_parts()
+        for page in pages(parts, PARTS_LISTED):
+            replies = yield [self.read(self.read_command, part) for part in page]
+            for part, reply in zip(page, replies, strict=True):
+                yield Page(self.ids_in(part, reply))
+
+    def send_to_all(self, name: str, *args: Argument) -> Operation[int]:
+        """Send UNLINK or EXPIRE to everything but the count; return how many keys it affected."""
+        parts, _ = yield from self.existing_parts()
+        keys = map(self.part_key, parts)
+        affected = 0
+        for page in pages(keys, PARTS_AT_ONCE):
+            affected += sum((yield [Command(self.component, k, (name, k, *args)) for k in page]))
+        key = self.index_key
+        [index] = yield [Command(self.component, key, (name, key, *args))]
+        return int(affected + index)
+
+
+class SetDay(DayInParts):
+    """Ids in SETs, as many as were planned: ``exact``, ``60-bit`` and ``compact``.
+
+    Args:
+        component, key: see `DayInParts`.
+        expected: how many visitors it is planned for.
+        parts: how many parts that makes.
+        meta: its parameters, stored with the first id.
+        partition: the part of a member; None for ``compact``, whose ids begin with their part.
+    """
+
+    size_command = "SCARD"
+    read_command = "SMEMBERS"
+
+    def __init__(
+        self,
+        component: str,
+        key: str,
+        expected: int,
+        parts: int,
+        meta: Metadata,
+        partition: Partition | None,
+    ) -> None:
+        super().__init__(component, key, meta.key)
+        self.expected = expected
+        self.parts = parts
+        self.meta = meta
+        self._partition = partition
+
+    def part_and_member(self, visitor: Visitor) -> tuple[int, Argument]:
+        """Return a visitor's part and member."""
+        if self._partition is None:
+            number = int(visitor)
+            member = (number & _MEMBER_MASK) + _LOWEST_MEMBER
+            return (number >> MEMBER_BITS) % self.parts, b"%d" % member
+        sent = b"%d" % visitor if isinstance(visitor, int) else visitor
+        return self._partition(sent), sent
+
+    def id_of(self, visitor: Visitor) -> VisitorId:
+        """Return what a visitor is counted as: of ``compact`` as many bits as the day stores."""
+        if self._partition is None:
+            return int(visitor) % (self.parts << MEMBER_BITS)
+        return visitor_id(visitor)
+
+    def ids_in(self, part: int, reply: Any) -> Iterable[VisitorId]:
+        """Return the ids of a part from its members."""
+        if self._partition is None:
+            first = (part << MEMBER_BITS) - _LOWEST_MEMBER
+            return (first + int(member) for member in reply)
+        return map(int if self.meta.parameters["members"] == "int" else visitor_id, reply)
+
+    def prepare(self, parts: Iterable[int]) -> Operation[None]:
+        """Store the parameters, or compare them."""
+        yield from open_all([self.meta], create=True)
+
+    def existing_parts(self) -> Operation[tuple[Sequence[int], bool]]:
+        """Return all parts that were planned, and whether the parameters are stored."""
+        yield from open_all([self.meta])
+        return range(self.parts), self.meta.checked
+
+    def add_commands(self, members: Members, counter: str | None) -> Iterable[Command]:
+        """Return a SADD for each part; or scripts for many parts each, as a call costs more."""
+        if counter is None:
+            for key, sent in members.items():
+                yield Command(self.component, key, ("SADD", key, *sent))
+            return
+        add_and_count = script("structures/unique/add_and_count")
+        keys, args = [counter], list[Argument]()
+        for key, sent in members.items():
+            for page in pages(sent, MEMBERS_PER_SCRIPT):
+                if args and len(args) + len(page) >= MEMBERS_PER_SCRIPT:
+                    yield script_call(self.home, add_and_count, keys, args)
+                    keys, args = [counter], []
+                keys.append(key)
+                args += (len(page), *page)
+        yield script_call(self.home, add_and_count, keys, args)
+
+
+class BitmapDay(DayInParts):
+    """A bit for every user, in parts.
+
+    For numbers counted up from 0, as the ids of registered users are. A day takes an eighth of a
+    byte for every number up to the highest, whoever came; so where fewer than one in forty come,
+    ``compact`` is smaller. No two users are ever taken for one.
+    """
+
+    size_command = "BITCOUNT"
+    read_command = "GET"
+
+    def __init__(self, component: str, key: str, part_size: int) -> None:
+        self.part_size = part_size
+        self._registry = PartRegistry(component, key)
+        super().__init__(component, key, self._registry.key)
+
+    def part_and_member(self, visitor: Visitor) -> tuple[int, Argument]:
+        """Return a user's part, and the position of the bit in it."""
+        return divmod(int(visitor), self.part_size)
+
+    def id_of(self, visitor: Visitor) -> VisitorId:
+        """Return the user's number."""
+        return int(visitor)
+
+    def ids_in(self, part: int, reply: Any) -> Iterable[VisitorId]:
+        """Return the users whose bits are set."""
+        first = part * self.part_size
+        for at, byte in enumerate(reply or b""):
+            for bit in _BITS_OF[byte]:
+                yield first + 8 * at + bit
+
+    def prepare(self, parts: Iterable[int]) -> Operation[None]:
+        """Register the parts."""
+        return self._registry.add(parts)
+
+    def existing_parts(self) -> Operation[tuple[Sequence[int], bool]]:
+        """Return the parts in which a bit was ever set."""
+        parts = yield from self._registry.read()
+        return parts, bool(parts)
+
+    def add_commands(self, members: Members, counter: str | None) -> Iterable[Command]:
+        """Return calls of a script that sets bits of one part."""
+        counters = () if counter is None else (counter,)
+        for key, sent in members.items():
+            for page in pages(sent, MEMBERS_PER_SCRIPT):
+                yield script_call(
+                    self.component,
+                    script("structures/unique/set_and_count"),
+                    (key, *counters),
+                    (self.part_size, *page),
+                )
+
+    def send_to_all(self, name: str, *args: Argument) -> Operation[int]:
+        """See `DayInParts.send_to_all`."""
+        affected = yield from super().send_to_all(name, *args)
+        if name == "UNLINK":
+            self._registry.reset()
+        return affected
+
+
+class HyperLogLogDay:
+    """One key, which is also the count's: an estimate from registers of 12 KB at most.
+
+    Args:
+        component: see `DayInParts`; the key lives where a count would.
+        key: the key.
+    """
+
+    def __init__(self, component: str, key: str) -> None:
+        self.key = key
+        self.home: To = Home(component)
+
+    def add(self, visitors: Sequence[Visitor]) -> Operation[int]:
+        """Add visitors; return by how many the estimate grew, of one visitor 0 or 1."""
+        add = Command(self.home, self.key, ("PFADD", self.key, *visitors))
+        if len(visitors) == 1:
+            [changed] = yield [add]
+            return int(changed)
+        count = Command(self.home, self.key, ("PFCOUNT", self.key))
+        [[before, _, after]] = yield [Transaction(self.home, self.key, (count, add, count))]
+        return max(0, int(after) - int(before))
+
+    def locate(self, visitor: Visitor) -> Operation[VisitorPlace]:
+        """Return where a visitor is counted."""
+        [(shard, _)] = yield Locate([(self.home, self.key)])
+        return VisitorPlace(visitor_id(visitor), 0, self.key, shard)
+
+
+Day: TypeAlias = SetDay | BitmapDay | HyperLogLogDay
