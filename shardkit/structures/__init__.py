@@ -13,6 +13,8 @@ from shardkit.structures.packed.records import PackedRecords
 from shardkit.structures.set.sharded_set import ShardedSet
 from shardkit.structures.sorted_set.merged_ranges import ScoreRanges, part_key, range_over
 from shardkit.structures.sorted_set.sharded_sorted_set import ShardedSortedSet
+from shardkit.structures.unique.days import VisitorPlace
+from shardkit.structures.unique.precision import Odds
 from shardkit.structures.unique.visitors import UniqueVisitors
 
 __all__ = [
@@ -24,6 +26,7 @@ __all__ = [
     "Float",
     "LocationCounts",
     "Locations",
+    "Odds",
     "PackedRecords",
     "ScoreRanges",
     "ShardedHash",
@@ -35,6 +38,7 @@ __all__ = [
     "Tokens",
     "UniqueVisitors",
     "Unsigned",
+    "VisitorPlace",
     "Zstd",
     "codec",
     "part_key",
