@@ -104,7 +104,7 @@ class ClientPlane:
         topology = self.topology
         found = topology.fresh(component)
         if found is None:
-            found = topology.known(component)
+            found = topology.last_known(component)
             if topology.claim(component):
                 task = asyncio.get_running_loop().create_task(topology.acomponent(component))
                 self._refreshing.add(task)

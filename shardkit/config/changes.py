@@ -37,7 +37,7 @@ class FieldChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ComponentChange:
     """What a push does, or did, to one component.
 
     Attributes:
@@ -81,7 +81,7 @@ def diff(
     current: Mapping[str, Component],
     wanted: Mapping[str, Component],
     sample: Sample | None = None,
-) -> list[Change]:
+) -> list[ComponentChange]:
     """Return what has to change so that the wanted components are there, and only they. Pure.
 
     Args:
@@ -108,7 +108,7 @@ def diff(
     return changes
 
 
-def _change(name: str, before: Component | None, after: Component | None) -> Change:
+def _change(name: str, before: Component | None, after: Component | None) -> ComponentChange:
     kind: Kind = "changed"
     if before is None:
         kind = "added"
@@ -116,7 +116,7 @@ def _change(name: str, before: Component | None, after: Component | None) -> Cha
         kind = "removed"
     elif before.same_as(after):
         kind = "unchanged"
-    return Change(
+    return ComponentChange(
         name,
         kind,
         () if kind == "unchanged" else tuple(_field_changes(name, before, after)),

@@ -32,7 +32,7 @@ import redis
 from redis.client import NEVER_DECODE
 from redis.exceptions import RedisError, WatchError
 
-from shardkit.config.changes import Change as Change
+from shardkit.config.changes import ComponentChange as ComponentChange
 from shardkit.config.changes import FieldChange as FieldChange
 from shardkit.config.changes import Sample, entries_of
 from shardkit.config.changes import diff as diff
@@ -76,7 +76,7 @@ def read_components(client: redis.Redis) -> dict[str, Component]:
         MissingEntryError: a shard's entry, or the count of shards, is missing; names the key.
         ConfigServerError: the config server cannot be read.
     """
-    with _reaching():
+    with _translated_errors():
         for _ in range(_READS):
             before = _get(client, [EPOCH_KEY])
             values = _get(client, _scan(client))
@@ -101,12 +101,12 @@ def read_component(client: redis.Redis, name: str) -> Component | None:
     if problems:
         raise invalid(problems)
     asked = _FIRST_GUESS
-    with _reaching():
+    with _translated_errors():
         for _ in range(_READS):
             keys = [shards_key(name), entry_key(name)]
             keys += [entry_key(name, n) for n in range(asked)]
             values = dict(zip(keys, _mget(client, keys), strict=True))
-            count, _, _ = _layout(name, values)
+            count, _, _ = _read_shards(name, values)
             if count <= asked:
                 return _component(name, values)
             asked = count
@@ -121,7 +121,7 @@ def push(
     prune: bool = False,
     has_data: Callable[[Component], bool] | None = None,
     sample: Sample | None = None,
-) -> list[Change]:
+) -> list[ComponentChange]:
     """Write a shard map to the config server: all of what changed, at once, or nothing.
 
     A map that changes nothing writes nothing. Entries that cannot be read are replaced.
@@ -154,7 +154,7 @@ def push(
     ]
     if problems:
         raise invalid(problems)
-    with _reaching():
+    with _translated_errors():
         for attempt in range(_PUSHES):
             with client.pipeline(transaction=True) as pipe:
                 try:
@@ -199,7 +199,7 @@ def _push(
     prune: bool,
     has_data: Callable[[Component], bool] | None,
     sample: Sample | None,
-) -> list[Change]:
+) -> list[ComponentChange]:
     """Push once; WatchError says that somebody else wrote meanwhile, or the connection broke."""
     pipe.watch(EPOCH_KEY)  # from here on, no other push goes unnoticed
     [epoch] = _mget(pipe, [EPOCH_KEY])
@@ -226,7 +226,7 @@ def _push(
         _repair(change, stored[change.component]) if change.component in broken else change
         for change in changes
     ]
-    changes += [Change(name, "removed") for name in sorted(broken.keys() - wanted.keys())]
+    changes += [ComponentChange(name, "removed") for name in sorted(broken.keys() - wanted.keys())]
     if not force:
         _refuse(changes, current, broken, has_data)
     if all(change.kind == "unchanged" for change in changes):
@@ -254,7 +254,7 @@ def _push(
 
 
 def _refuse(
-    changes: Iterable[Change],
+    changes: Iterable[ComponentChange],
     current: Mapping[str, Component],
     broken: Mapping[str, ConfigError],
     has_data: Callable[[Component], bool] | None,
@@ -270,7 +270,7 @@ def _refuse(
                 f"component {name!r} may hold data on its shards, and what is stored of it cannot "
                 f"be read ({broken[name].message})"
             )
-        elif has_data is None or _asked(has_data, current[name]):
+        elif has_data is None or _holds_data(has_data, current[name]):
             reasons.append(f"component {name!r} holds data, and {_consequence(change)}")
     if reasons:
         raise PushRefusedError(
@@ -279,7 +279,7 @@ def _refuse(
         )
 
 
-def _asked(has_data: Callable[[Component], bool], component: Component) -> bool:
+def _holds_data(has_data: Callable[[Component], bool], component: Component) -> bool:
     try:
         return has_data(component)
     except RedisError as error:
@@ -290,7 +290,7 @@ def _asked(has_data: Callable[[Component], bool], component: Component) -> bool:
         ) from error
 
 
-def _consequence(change: Change) -> str:
+def _consequence(change: ComponentChange) -> str:
     if change.kind == "removed":
         return "the push would remove its entries"
     steps = []
@@ -305,10 +305,10 @@ def _consequence(change: Change) -> str:
     )
 
 
-def _repair(change: Change, values: _Values) -> Change:
+def _repair(change: ComponentChange, values: _Values) -> ComponentChange:
     """Return the change of a component of which what is stored cannot be read."""
     try:
-        count, rule, _ = _layout(change.component, values)
+        count, rule, _ = _read_shards(change.component, values)
     except ConfigError:
         count, rule = -1, ""
     return replace(change, kind="changed", shards_before=count, placement_before=rule)
@@ -338,7 +338,7 @@ def _check_component(name: str, component: Component, source: str) -> Iterator[P
 
 def _component(name: str, values: _Values) -> Component | None:
     """Build a component from what is stored of it; None if that is nothing."""
-    count, rule, epoch = _layout(name, values)
+    count, rule, epoch = _read_shards(name, values)
     entry = _entry(entry_key(name), values)
     shards = []
     for n in range(count):
@@ -359,7 +359,7 @@ def _component(name: str, values: _Values) -> Component | None:
     return Component(name, entry, tuple(shards), rule, epoch)
 
 
-def _layout(name: str, values: _Values) -> tuple[int, str, int]:
+def _read_shards(name: str, values: _Values) -> tuple[int, str, int]:
     """Return a component's count of shards, placement and epoch; 0 shards if it is unsharded."""
     key = shards_key(name)
     text = values.get(key)
@@ -376,7 +376,7 @@ def _layout(name: str, values: _Values) -> tuple[int, str, int]:
 
 def _epoch(name: str, values: _Values) -> int:
     try:
-        return _layout(name, values)[2]
+        return _read_shards(name, values)[2]
     except ConfigError:
         return 0
 
@@ -455,7 +455,7 @@ def _check_types(client: Any, values: _Values) -> None:
 
 
 @contextmanager
-def _reaching() -> Iterator[None]:
+def _translated_errors() -> Iterator[None]:
     """Turn redis-py's errors into ours."""
     try:
         yield

@@ -14,25 +14,25 @@ All through redis-py's documented extension points, ``connection_class`` and ``c
 """
 
 from shardkit.connections.connection import (
-    MISSING,
+    INCOMPLETE,
     READ_BYTES,
-    Answers,
-    ask,
-    is_quiet,
-    patience,
-    patient,
+    ReplyParser,
+    extended_timeout,
+    is_reusable,
     read_replies_of,
+    round_trip,
+    timeout_for,
 )
 from shardkit.connections.connector import Connector
 
 __all__ = [
-    "MISSING",
+    "INCOMPLETE",
     "READ_BYTES",
-    "Answers",
     "Connector",
-    "ask",
-    "is_quiet",
-    "patience",
-    "patient",
+    "ReplyParser",
+    "extended_timeout",
+    "is_reusable",
     "read_replies_of",
+    "round_trip",
+    "timeout_for",
 ]

@@ -40,7 +40,7 @@ _RAW = {"protocol": 2, "decode_responses": False}
 
 
 @dataclass
-class _Table:
+class _ClientTable:
     """The clients of one version of a component, by shard; None is its unsharded entry's.
 
     ``before`` is what it displaced: who looked the component up just before the change goes on with
@@ -49,14 +49,14 @@ class _Table:
 
     component: Component
     clients: dict[int | None, Any] = field(default_factory=dict)
-    before: _Table | None = None
-    building: threading.RLock = field(default_factory=threading.RLock)
+    previous: _ClientTable | None = None
+    build_lock: threading.RLock = field(default_factory=threading.RLock)
 
 
-_Tables: TypeAlias = dict[tuple[str, bool], _Table]
+_ClientTables: TypeAlias = dict[tuple[str, bool], _ClientTable]
 
 
-def _nobody() -> None:
+def _no_loop() -> None:
     """Stand for a loop that is no more."""
 
 
@@ -70,16 +70,16 @@ class Clients:
     def __init__(self, connector: Connector | None = None) -> None:
         self._connector = connector or Connector()
         self._lock = threading.RLock()
-        self._tables: _Tables = {}
-        self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Tables] = (
+        self._tables: _ClientTables = {}
+        self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _ClientTables] = (
             weakref.WeakKeyDictionary()
         )
-        self._latest: tuple[Callable[[], object], _Tables | None] = _nobody, None
+        self._last_loop: tuple[Callable[[], object], _ClientTables | None] = _no_loop, None
         # A retired client may still be in use; what is left of it is closed with the others.
-        self._retired: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, list[AsyncClient]] = (
+        self._draining: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, list[AsyncClient]] = (
             weakref.WeakKeyDictionary()
         )
-        self._farewells: weakref.WeakKeyDictionary[
+        self._loop_cleanups: weakref.WeakKeyDictionary[
             asyncio.AbstractEventLoop, AsyncGenerator[None, None]
         ] = weakref.WeakKeyDictionary()
         _all_clients.add(self)
@@ -98,16 +98,16 @@ class Clients:
         if table is not None and table.component is component and number in table.clients:
             return table.clients[number]  # type: ignore[no-any-return]
         with self._lock:
-            table, retired = _current(self._tables, component, raw)
-        for old in retired:
-            _retire(old)
-        found: Client = self._find(table, number, raw, awaiting=False)
+            table, displaced = _current(self._tables, component, raw)
+        for old in displaced:
+            _drain(old)
+        found: Client = self._get_or_build(table, number, raw, awaiting=False)
         return found
 
     def aget(self, component: Component, number: int | None, raw: bool = False) -> AsyncClient:
         """Return the awaiting client of a shard for the running event loop; see `get`."""
         loop = asyncio.get_running_loop()
-        latest, tables = self._latest  # mostly there is one loop; to look it up takes longer
+        latest, tables = self._last_loop  # mostly there is one loop; to look it up takes longer
         if latest() is not loop:
             tables = self._by_loop.get(loop)
         if tables is not None:
@@ -119,15 +119,15 @@ class Clients:
         with self._lock:
             if tables is None:
                 tables = self._by_loop[loop] = {}
-                self._say_farewell(loop)
-            self._latest = weakref.ref(loop), tables
-            table, retired = _current(tables, component, raw)
-        for old in retired:
-            self._retired.setdefault(loop, []).append(old)
-            task = loop.create_task(_aretire(old))
-            _retiring.add(task)
-            task.add_done_callback(_retiring.discard)
-        found: AsyncClient = self._find(table, number, raw, awaiting=True)
+                self._register_loop_cleanup(loop)
+            self._last_loop = weakref.ref(loop), tables
+            table, displaced = _current(tables, component, raw)
+        for old in displaced:
+            self._draining.setdefault(loop, []).append(old)
+            task = loop.create_task(_adrain(old))
+            _drain_tasks.add(task)
+            task.add_done_callback(_drain_tasks.discard)
+        found: AsyncClient = self._get_or_build(table, number, raw, awaiting=True)
         return found
 
     def close(self) -> None:
@@ -142,15 +142,17 @@ class Clients:
         loop = asyncio.get_running_loop()
         with self._lock:
             tables = self._by_loop.pop(loop, {})
-            self._latest = _nobody, None
-            self._farewells.pop(loop, None)
-            retired = self._retired.pop(loop, [])
-        for client in [*_all_of(tables), *retired]:
+            self._last_loop = _no_loop, None
+            self._loop_cleanups.pop(loop, None)
+            displaced = self._draining.pop(loop, [])
+        for client in [*_all_of(tables), *displaced]:
             await _aclose(client)
 
-    def _find(self, table: _Table, number: int | None, raw: bool, *, awaiting: bool) -> Any:
+    def _get_or_build(
+        self, table: _ClientTable, number: int | None, raw: bool, *, awaiting: bool
+    ) -> Any:
         # Not under the lock of all: a cluster's client connects, and that may take long.
-        with table.building:
+        with table.build_lock:
             client = table.clients.get(number)
             if client is None:
                 client = table.clients[number] = self._build(table.component, number, raw, awaiting)
@@ -174,12 +176,12 @@ class Clients:
                 error=error,
             ) from error
 
-    def _say_farewell(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _register_loop_cleanup(self, loop: asyncio.AbstractEventLoop) -> None:
         """Have the loop's clients closed when it shuts down its asynchronous generators."""
-        farewell = _until_shutdown(weakref.ref(self))
+        cleanup = _until_shutdown(weakref.ref(self))
         with suppress(StopIteration):
-            farewell.asend(None).send(None)  # run to its yield, where no loop is needed
-        self._farewells[loop] = farewell
+            cleanup.asend(None).send(None)  # run to its yield, where no loop is needed
+        self._loop_cleanups[loop] = cleanup
 
     def _after_fork(self) -> None:
         # A thread of the parent may have held a lock, of ours or of a pool: nobody would release
@@ -197,33 +199,35 @@ async def _until_shutdown(clients: weakref.ref[Clients]) -> AsyncGenerator[None,
             await alive.aclose()
 
 
-def _current(tables: _Tables, component: Component, raw: bool) -> tuple[_Table, list[Any]]:
+def _current(
+    tables: _ClientTables, component: Component, raw: bool
+) -> tuple[_ClientTable, list[Any]]:
     """Return the table of this version of a component, and the clients that it displaced."""
     key = (component.name, raw)
     old = tables.get(key)
     if old is not None and old.component is component:
         return old, []
-    if old is not None and old.before is not None and old.before.component is component:
-        return old.before, []
-    table = _Table(component, before=old)
+    if old is not None and old.previous is not None and old.previous.component is component:
+        return old.previous, []
+    table = _ClientTable(component, previous=old)
     if old is None:
         tables[key] = table
         return table, []
-    old.before = None
-    retired = []
+    old.previous = None
+    displaced = []
     for number, client in list(old.clients.items()):
         if _entry(old.component, number) == _entry(component, number):
             table.clients[number] = client
         else:
-            retired.append(client)
+            displaced.append(client)
     tables[key] = table
-    return table, retired
+    return table, displaced
 
 
-def _all_of(tables: _Tables) -> list[Any]:
-    kept = list(tables.values())
-    kept += [table.before for table in kept if table.before is not None]
-    return [client for table in kept for client in table.clients.values()]
+def _all_of(tables: _ClientTables) -> list[Any]:
+    current = list(tables.values())
+    current += [table.previous for table in current if table.previous is not None]
+    return [client for table in current for client in table.clients.values()]
 
 
 def _entry(component: Component, number: int | None) -> Entry | None:
@@ -236,14 +240,14 @@ def _entry(component: Component, number: int | None) -> Entry | None:
 # from it holds the pool alone.
 
 
-def _retire(client: Any) -> None:
+def _drain(client: Any) -> None:
     for pool in _pools(client):
-        pool.retire()
+        pool.drain()
 
 
-async def _aretire(client: Any) -> None:
+async def _adrain(client: Any) -> None:
     if not isinstance(client, aioredis.RedisCluster):
-        await client.connection_pool.retire()
+        await client.connection_pool.drain()
         return
     for node in client.get_nodes():
         node.update_active_connections_for_reconnect()  # closes them when they come back
@@ -274,7 +278,7 @@ def _pools(client: Any) -> list[Any]:
     return [client.get_redis_connection(node).connection_pool for node in nodes]
 
 
-_retiring: set[asyncio.Task[None]] = set()
+_drain_tasks: set[asyncio.Task[None]] = set()
 _all_clients: weakref.WeakSet[Clients] = weakref.WeakSet()
 
 

@@ -33,7 +33,7 @@ from redis.utils import SENTINEL as NOT_GIVEN
 from shardkit.errors import RoutingError
 from shardkit.routing.command_keys import blocking_seconds
 
-MISSING = object()
+INCOMPLETE = object()
 READ_BYTES = 64 * 1024
 _CLOSED = "the server closed the connection"
 
@@ -50,43 +50,43 @@ _MAY_BLOCK = frozenset(
 )
 
 
-class _Patient:
+class _BlockingTimeouts:
     """Reads the answer of a blocking command with that command's patience."""
 
     socket_timeout: float | None
     _sock: Any
-    _blocks: float | None = None
+    _blocking_for: float | None = None
 
     def send_command(self, *args: Any, **kwargs: Any) -> Any:
         sent = super().send_command(*args, **kwargs)  # type: ignore[misc]
         if args[0] in _MAY_BLOCK:  # noted only now: a health check has an answer of its own
-            self._blocks = _blocking_seconds(args)
+            self._blocking_for = _blocking_seconds(args)
         return sent
 
     def read_response(self, *args: Any, timeout: Any = NOT_GIVEN, **kwargs: Any) -> Any:
         # A Sentinel-managed connection would else stay open when its reader is interrupted.
         kwargs.setdefault("disconnect_on_error", True)
-        if self._blocks is not None:
+        if self._blocking_for is not None:
             if timeout is NOT_GIVEN:
-                timeout = patience(self._blocks, self.socket_timeout)
-            self._blocks = None
+                timeout = timeout_for(self._blocking_for, self.socket_timeout)
+            self._blocking_for = None
         return super().read_response(*args, timeout=timeout, **kwargs)  # type: ignore[misc]
 
-    def ask(self, data: bytes, raw: bool) -> tuple[Any, bool]:
+    def round_trip(self, data: bytes, raw: bool) -> tuple[Any, bool]:
         """Send one packed command; see the function."""
-        return ask(self, data, raw)
+        return round_trip(self, data, raw)
 
-    def is_quiet(self) -> bool:
+    def is_reusable(self) -> bool:
         """Whether it is connected, and the server neither says anything nor has closed it."""
-        return is_quiet(self)
+        return is_reusable(self)
 
-    def limit(self, seconds: float | None) -> None:
+    def set_timeout(self, seconds: float | None) -> None:
         """From now on wait so long for each read and write; None is for ever."""
         if self._sock is not None:
             self._sock.settimeout(seconds)
 
 
-class _Direct(_Patient):
+class _FastReplies(_BlockingTimeouts):
     """Reads the answers to many commands at once, in hiredis."""
 
     protocol: int
@@ -94,9 +94,9 @@ class _Direct(_Patient):
     next_health_check: Any
     _host_error: Any
     _should_reconnect: bool
-    _plain = True  # bytes go as they are, not through TLS
-    _answers: Answers | None = None
-    _answers_of: Any = None
+    _is_plain_tcp = True  # bytes go as they are, not through TLS
+    _reply_parser: ReplyParser | None = None
+    _parsed_socket: Any = None
 
     def read_replies(self, replies: list[Any], count: int, raw: bool, more: bool = False) -> bool:
         """Read answers into a list, until it has so many; errors are exceptions there.
@@ -118,21 +118,21 @@ class _Direct(_Patient):
         sock = self._sock
         if sock is None:
             raise ConnectionError(_CLOSED)
-        answers = self._answers_on(sock)
-        answers.refused = False
+        reply_parser = self._parser_on(sock)
+        reply_parser.refused = False
         try:
-            answers.read(sock.recv, replies, count, not raw, more)
+            reply_parser.read(sock.recv, replies, count, not raw, more)
         except BaseException as error:
-            self._give_up(error)
+            self._close_and_raise(error)
             raise
         if not more:
-            if answers.reader.has_data() or len(replies) > count:
+            if reply_parser.reader.has_data() or len(replies) > count:
                 self.disconnect()  # it says more than was asked for
             elif self.health_check_interval:
                 self.next_health_check = time.monotonic() + self.health_check_interval
-        return answers.refused
+        return reply_parser.refused
 
-    def ask(self, data: bytes, raw: bool) -> tuple[Any, bool]:
+    def round_trip(self, data: bytes, raw: bool) -> tuple[Any, bool]:
         """Send one packed command, and return the answer, and whether that is or holds an error.
 
         In one pass: what `send_packed_command` and `read_replies` do, without what is only of use
@@ -142,38 +142,43 @@ class _Direct(_Patient):
             ConnectionError, TimeoutError: redis-py's; the connection is closed then.
         """
         sock = self._sock
-        if sock is None or self.protocol != 2 or self.health_check_interval or not self._plain:
-            return ask(self, data, raw)
-        answers = self._answers
-        if answers is None or self._answers_of is not sock:
-            answers = self._answers_on(sock)
-        answers.refused = False
+        if (
+            sock is None
+            or self.protocol != 2
+            or self.health_check_interval
+            or not self._is_plain_tcp
+        ):
+            return round_trip(self, data, raw)
+        reply_parser = self._reply_parser
+        if reply_parser is None or self._parsed_socket is not sock:
+            reply_parser = self._parser_on(sock)
+        reply_parser.refused = False
         try:
             # A write by way of the socket would poll first, as it has a timeout.
             try:
-                sent = os.write(answers.descriptor, data)
+                sent = os.write(reply_parser.descriptor, data)
             except BlockingIOError:
                 sent = 0
             if sent != len(data):
                 sock.sendall(memoryview(data)[sent:])
-            gets = answers.gets(not raw)
-            reply = MISSING
-            while reply is MISSING:
-                answers.reader.feed(_some(sock.recv))
+            gets = reply_parser.gets(not raw)
+            reply = INCOMPLETE
+            while reply is INCOMPLETE:
+                reply_parser.reader.feed(_receive(sock.recv))
                 reply = gets()
         except BaseException as error:
-            self._give_up(error)
+            self._close_and_raise(error)
             raise
-        if answers.reader.has_data():
+        if reply_parser.reader.has_data():
             self.disconnect()  # it says more than was asked for
-        return reply, answers.refused
+        return reply, reply_parser.refused
 
-    def _answers_on(self, sock: Any) -> Answers:
-        if self._answers is None or self._answers_of is not sock:
-            self._answers, self._answers_of = Answers(self, sock), sock
-        return self._answers
+    def _parser_on(self, sock: Any) -> ReplyParser:
+        if self._reply_parser is None or self._parsed_socket is not sock:
+            self._reply_parser, self._parsed_socket = ReplyParser(self, sock), sock
+        return self._reply_parser
 
-    def _give_up(self, error: BaseException) -> None:
+    def _close_and_raise(self, error: BaseException) -> None:
         """Close the connection; raise redis-py's error in place of the socket's."""
         self.disconnect()
         if isinstance(error, BuiltinTimeoutError):
@@ -181,21 +186,21 @@ class _Direct(_Patient):
         if isinstance(error, OSError):
             raise ConnectionError(f"{error} while talking to {self._host_error()}") from None
 
-    def is_quiet(self) -> bool:
+    def is_reusable(self) -> bool:
         """Whether it is connected, and the server neither says anything nor has closed it."""
         sock = self._sock
         if sock is None or self._should_reconnect:
             return False
-        if not self._plain or self._answers is None or self._answers_of is not sock:
-            return is_quiet(self)
-        return not self._answers.poll(0)
+        if not self._is_plain_tcp or self._reply_parser is None or self._parsed_socket is not sock:
+            return is_reusable(self)
+        return not self._reply_parser.poll(0)
 
     def disconnect(self, *args: Any, **kwargs: Any) -> None:
-        self._answers = self._answers_of = None
+        self._reply_parser = self._parsed_socket = None
         super().disconnect(*args, **kwargs)  # type: ignore[misc]
 
 
-class Answers:
+class ReplyParser:
     """A parser of a connection's answers.
 
     Attributes:
@@ -207,8 +212,8 @@ class Answers:
     """
 
     __slots__ = (
-        *("_begun", "_decodes", "_parse_error"),
-        *("descriptor", "poll", "reader", "refused", "useless"),
+        *("_decodes", "_mid_batch", "_parse_error"),
+        *("descriptor", "poll", "reader", "refused", "unusable"),
     )
 
     def __init__(self, connection: Any, sock: Any) -> None:
@@ -216,7 +221,7 @@ class Answers:
         poll = select.poll()
         poll.register(self.descriptor, select.POLLIN)
         self.poll = poll.poll
-        self.refused = self.useless = self._begun = False
+        self.refused = self.unusable = self._mid_batch = False
         self._parse_error = connection._parser.parse_error
         encoder = connection.encoder
         self._decodes = encoder.decode_responses
@@ -224,7 +229,7 @@ class Answers:
         self.reader = hiredis.Reader(
             protocolError=InvalidResponse,
             replyError=self._error,
-            notEnoughData=MISSING,
+            notEnoughData=INCOMPLETE,
             **(decode if self._decodes else {}),
         )
 
@@ -232,7 +237,7 @@ class Answers:
         error: Exception = self._parse_error(text)
         self.refused = True
         if isinstance(error, ReadOnlyError | ConnectionError):
-            self.useless = True
+            self.unusable = True
         return error
 
     def gets(self, decode: bool) -> Callable[[], Any]:
@@ -251,41 +256,43 @@ class Answers:
         """Read answers into a list until it has so many; see `_Direct.read_replies`."""
         reader, gets = self.reader, self.gets(decode)
         missing = count - len(replies)
-        begun, self._begun = self._begun, more
+        mid_batch, self._mid_batch = self._mid_batch, more
         if missing <= 0:
             return
         # A list of them would begin in the middle of an answer, if one was read in part. The reader
         # does not say: between two elements of an array it has no data either.
-        if missing == 1 or more or begun:
-            replies.extend(iter(gets, MISSING))  # all that is there, without a step of Python each
+        if missing == 1 or more or mid_batch:
+            replies.extend(
+                iter(gets, INCOMPLETE)
+            )  # all that is there, without a step of Python each
             while len(replies) < count:
-                reader.feed(_some(recv))
-                replies.extend(iter(gets, MISSING))
+                reader.feed(_receive(recv))
+                replies.extend(iter(gets, INCOMPLETE))
             return
         reader.feed(b"*%d\r\n" % missing)  # hiredis makes the list, given its head
         found = gets()
-        while found is MISSING:
-            reader.feed(_some(recv))
+        while found is INCOMPLETE:
+            reader.feed(_receive(recv))
             found = gets()
         replies += found
 
 
-def _some(recv: Callable[[int], bytes]) -> bytes:
+def _receive(recv: Callable[[int], bytes]) -> bytes:
     data = recv(READ_BYTES)
     if not data:
         raise ConnectionError(_CLOSED)
     return data
 
 
-class _AsyncPatient:
+class _AsyncBlockingTimeouts:
     """The same for awaiting connections, whose ``timeout`` argument means something else."""
 
     socket_timeout: float | None
     _writer: asyncio.StreamWriter | None
     _packed: tuple[Any, float | None] | None = None
-    _answers: Answers | None = None
-    _answers_of: Any = None
-    _blocks: float | None = None
+    _reply_parser: ReplyParser | None = None
+    _parsed_socket: Any = None
+    _blocking_for: float | None = None
 
     def pack_command(self, *args: Any) -> Any:
         packed = super().pack_command(*args)  # type: ignore[misc]
@@ -297,14 +304,14 @@ class _AsyncPatient:
         await super().send_packed_command(command, *args, **kwargs)  # type: ignore[misc]
         # Noted only now: connecting and health checks have answers of their own.
         if self._packed is not None and self._packed[0] is command:
-            self._blocks = self._packed[1]
+            self._blocking_for = self._packed[1]
             self._packed = None
 
     async def read_response(self, *args: Any, **kwargs: Any) -> Any:
-        blocks, self._blocks = self._blocks, None
+        blocks, self._blocking_for = self._blocking_for, None
         if blocks is None or kwargs.get("timeout") is not None:
             return await super().read_response(*args, **kwargs)  # type: ignore[misc]
-        with patient(self, blocks):
+        with extended_timeout(self, blocks):
             return await super().read_response(*args, **kwargs)  # type: ignore[misc]
 
     @property
@@ -312,16 +319,16 @@ class _AsyncPatient:
         """What bytes go through, for whoever has checked the connection out."""
         return self._writer.transport if self._writer is not None else None
 
-    def answers(self) -> Answers:
+    def reply_parser(self) -> ReplyParser:
         """Return the parser of what comes through the transport."""
         transport = self.transport
-        if self._answers is None or self._answers_of is not transport:
+        if self._reply_parser is None or self._parsed_socket is not transport:
             sock = transport.get_extra_info("socket")
-            self._answers, self._answers_of = Answers(self, sock), transport
-        self._answers.refused = self._answers.useless = False
-        return self._answers
+            self._reply_parser, self._parsed_socket = ReplyParser(self, sock), transport
+        self._reply_parser.refused = self._reply_parser.unusable = False
+        return self._reply_parser
 
-    def is_quiet(self) -> bool:
+    def is_reusable(self) -> bool:
         """Whether it is connected, and the server neither says anything nor has closed it.
 
         The event loop may not have seen yet what has arrived, so the socket is asked.
@@ -329,10 +336,10 @@ class _AsyncPatient:
         transport = self.transport
         if transport is None or transport.is_closing() or self.should_reconnect():  # type: ignore[attr-defined]
             return False
-        return not self.answers().poll(0)
+        return not self.reply_parser().poll(0)
 
 
-def patience(blocks: float, socket_timeout: float | None) -> float | None:
+def timeout_for(blocks: float, socket_timeout: float | None) -> float | None:
     """Return how long to wait for a command that may block so long; None is for ever."""
     if not blocks or socket_timeout is None or math.isinf(blocks):
         return None
@@ -340,14 +347,14 @@ def patience(blocks: float, socket_timeout: float | None) -> float | None:
 
 
 @contextmanager
-def patient(connection: Any, blocks: float) -> Iterator[None]:
+def extended_timeout(connection: Any, blocks: float) -> Iterator[None]:
     """Have an awaiting connection wait for a command that may block so long.
 
     Not through the ``timeout`` of its read_response: redis-py takes that as "return None then",
     which would lose the answer.
     """
     usual = connection.socket_timeout
-    connection.socket_timeout = patience(blocks, usual)
+    connection.socket_timeout = timeout_for(blocks, usual)
     try:
         yield
     finally:
@@ -361,14 +368,14 @@ def _blocking_seconds(args: Sequence[Any]) -> float | None:
         return None  # the server will say what is wrong with it
 
 
-def is_quiet(connection: Any) -> bool:
+def is_reusable(connection: Any) -> bool:
     """Whether a connection of redis-py's kind is connected, and the server says nothing."""
     return (
         connection.is_connected and not connection.should_reconnect() and not connection.can_read()
     )
 
 
-def ask(connection: Any, data: bytes, raw: bool) -> tuple[Any, bool]:
+def round_trip(connection: Any, data: bytes, raw: bool) -> tuple[Any, bool]:
     """Send one packed command, and return the answer, and whether that may be or hold an error.
 
     Raises:
@@ -406,43 +413,43 @@ def read_replies(
     return refused
 
 
-class TcpConnection(_Direct, redis.Connection):
+class TcpConnection(_FastReplies, redis.Connection):
     """redis-py's TCP connection, patient with blocking commands."""
 
 
-class TlsConnection(_Direct, redis.SSLConnection):
+class TlsConnection(_FastReplies, redis.SSLConnection):
     """redis-py's TLS connection, patient with blocking commands."""
 
-    _plain = False
+    _is_plain_tcp = False
 
 
-class UnixConnection(_Direct, redis.UnixDomainSocketConnection):
+class UnixConnection(_FastReplies, redis.UnixDomainSocketConnection):
     """redis-py's Unix socket connection, patient with blocking commands."""
 
 
-class SentinelConnection(_Patient, sentinel.SentinelManagedConnection):
+class SentinelConnection(_BlockingTimeouts, sentinel.SentinelManagedConnection):
     """redis-py's Sentinel-managed connection, patient with blocking commands."""
 
 
-class SentinelTlsConnection(_Patient, sentinel.SentinelManagedSSLConnection):
+class SentinelTlsConnection(_BlockingTimeouts, sentinel.SentinelManagedSSLConnection):
     """redis-py's Sentinel-managed TLS connection, patient with blocking commands."""
 
 
-class AsyncTcpConnection(_AsyncPatient, aioredis.Connection):
+class AsyncTcpConnection(_AsyncBlockingTimeouts, aioredis.Connection):
     """The awaiting TCP connection, patient with blocking commands."""
 
 
-class AsyncTlsConnection(_AsyncPatient, aioredis.SSLConnection):
+class AsyncTlsConnection(_AsyncBlockingTimeouts, aioredis.SSLConnection):
     """The awaiting TLS connection, patient with blocking commands."""
 
 
-class AsyncUnixConnection(_AsyncPatient, aioredis.UnixDomainSocketConnection):
+class AsyncUnixConnection(_AsyncBlockingTimeouts, aioredis.UnixDomainSocketConnection):
     """The awaiting Unix socket connection, patient with blocking commands."""
 
 
-class AsyncSentinelConnection(_AsyncPatient, aiosentinel.SentinelManagedConnection):
+class AsyncSentinelConnection(_AsyncBlockingTimeouts, aiosentinel.SentinelManagedConnection):
     """The awaiting Sentinel-managed connection, patient with blocking commands."""
 
 
-class AsyncSentinelTlsConnection(_AsyncPatient, aiosentinel.SentinelManagedSSLConnection):
+class AsyncSentinelTlsConnection(_AsyncBlockingTimeouts, aiosentinel.SentinelManagedSSLConnection):
     """The awaiting Sentinel-managed TLS connection, patient with blocking commands."""

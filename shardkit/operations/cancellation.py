@@ -26,7 +26,7 @@ from shardkit.operations.drivers import AwaitingDriver
 from shardkit.operations.operation import Driver
 
 
-class Taking(list[Command]):
+class UndoableBatch(list[Command]):
     """A batch whose replies hold what it took away.
 
     Args:
@@ -35,25 +35,29 @@ class Taking(list[Command]):
     """
 
     def __init__(
-        self, commands: Iterable[Command], put_back: Callable[[Replies], list[Command]]
+        self, commands: Iterable[Command], undo: Callable[[Replies], list[Command]]
     ) -> None:
         super().__init__(commands)
-        self.put_back = put_back
+        self.undo = undo
 
 
-def careful(driver: Driver) -> Driver:
+def undo_on_cancel(driver: Driver) -> Driver:
     """Return a driver that puts back what is taken for a task that was cancelled meanwhile.
 
     A blocking driver stays what it is: nobody cancels its calls.
     """
-    return _CarefulDriver(driver.link) if isinstance(driver, AwaitingDriver) else driver
+    return _UndoingDriver(driver.link) if isinstance(driver, AwaitingDriver) else driver
 
 
-class _CarefulDriver(AwaitingDriver):
-    def _other(self, step: Any) -> Any:
-        return self._take(step) if isinstance(step, Taking) else super()._other(step)
+class _UndoingDriver(AwaitingDriver):
+    def _run_step(self, step: Any) -> Any:
+        return (
+            self._send_shielded(step)
+            if isinstance(step, UndoableBatch)
+            else super()._run_step(step)
+        )
 
-    async def _take(self, step: Taking) -> Any:
+    async def _send_shielded(self, step: UndoableBatch) -> Any:
         exchange = asyncio.ensure_future(self._send(step))
         try:
             return await asyncio.shield(exchange)
@@ -63,7 +67,7 @@ class _CarefulDriver(AwaitingDriver):
                 await asyncio.shield(asyncio.ensure_future(self._undo(step, exchange)))
             raise
 
-    async def _undo(self, step: Taking, exchange: asyncio.Future[Replies]) -> None:
-        commands = step.put_back(await exchange)
+    async def _undo(self, step: UndoableBatch, exchange: asyncio.Future[Replies]) -> None:
+        commands = step.undo(await exchange)
         if commands:
             await self._send(commands)

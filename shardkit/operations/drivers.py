@@ -60,7 +60,7 @@ class BlockingDriver:
                         continue
                     step = _answer(steps, step, replies)
                 else:
-                    step = _answer(steps, step, self._other(step))
+                    step = _answer(steps, step, self._run_step(step))
         except StopIteration as done:
             value: T = done.value
             return value
@@ -76,7 +76,7 @@ class BlockingDriver:
                     yield from step
                     step = next(steps)
                 else:
-                    step = _answer(steps, step, self._other(step))
+                    step = _answer(steps, step, self._run_step(step))
         except StopIteration:
             return
         finally:
@@ -91,25 +91,25 @@ class BlockingDriver:
         Raises:
             BaseExceptionGroup: the errors of those that failed; all others have run to their end.
         """
-        fleet = _Fleet(operations)
-        while (step := fleet.next_step()) is not None:
+        lock_step = _LockStep(operations)
+        while (step := lock_step.next_step()) is not None:
             try:
-                answer = self._other(step)
+                answer = self._run_step(step)
             except ShardKitError as error:
-                fleet.refuse(error)
+                lock_step.retry_alone(error)
             else:
-                fleet.answer(answer)
-        return fleet.values()
+                lock_step.answer(answer)
+        return lock_step.values()
 
-    def _other(self, step: Any) -> Any:
+    def _run_step(self, step: Any) -> Any:
         if isinstance(step, Locate):
             return self.link.locate(step)
         if isinstance(step, Pause):
             return self.link.pause(step.seconds)
         if isinstance(step, Call):
-            return _outcome(step)
+            return _call(step)
         if isinstance(step, _Calls):
-            return [_outcome(call) for call in step]
+            return [_call(call) for call in step]
         return self._send(step)
 
 
@@ -132,7 +132,7 @@ class AwaitingDriver:
                         continue
                     step = _answer(steps, step, replies)
                 else:
-                    step = _answer(steps, step, await self._other(step))
+                    step = _answer(steps, step, await self._run_step(step))
         except StopIteration as done:
             value: T = done.value
             return value
@@ -149,7 +149,7 @@ class AwaitingDriver:
                         yield value
                     step = next(steps)
                 else:
-                    step = _answer(steps, step, await self._other(step))
+                    step = _answer(steps, step, await self._run_step(step))
         except StopIteration:
             return
         finally:
@@ -157,51 +157,51 @@ class AwaitingDriver:
 
     async def together(self, *operations: Operation[T]) -> list[T]:
         """Run operations in lock step; see `BlockingDriver.together`."""
-        fleet = _Fleet(operations)
-        while (step := fleet.next_step()) is not None:
+        lock_step = _LockStep(operations)
+        while (step := lock_step.next_step()) is not None:
             try:
-                answer = await self._other(step)
+                answer = await self._run_step(step)
             except ShardKitError as error:
-                fleet.refuse(error)
+                lock_step.retry_alone(error)
             else:
-                fleet.answer(answer)
-        return fleet.values()
+                lock_step.answer(answer)
+        return lock_step.values()
 
-    def _other(self, step: Any) -> Coroutine[Any, Any, Any]:
+    def _run_step(self, step: Any) -> Coroutine[Any, Any, Any]:
         if isinstance(step, Locate):
             return self.link.locate(step)
         if isinstance(step, Pause):
             return self.link.pause(step.seconds)
         if isinstance(step, Call):
-            return asyncio.to_thread(_outcome, step)
+            return asyncio.to_thread(_call, step)
         if isinstance(step, _Calls):
             return self._call_all(step)
         return self._send(step)
 
     async def _call_all(self, calls: _Calls) -> list[Any]:
-        return await asyncio.gather(*(asyncio.to_thread(_outcome, call) for call in calls))
+        return await asyncio.gather(*(asyncio.to_thread(_call, call) for call in calls))
 
 
 class _Calls(list[Call]):
     """The calls of several operations in one turn."""
 
 
-class _Raised(NamedTuple):
+class _CallFailure(NamedTuple):
     """The answer to a call whose function raised this."""
 
     error: Exception
 
 
-def _outcome(call: Call) -> Any:
+def _call(call: Call) -> Any:
     try:
         return call.function(*call.args)
     except Exception as error:  # raised again in the steps
-        return _Raised(error)
+        return _CallFailure(error)
 
 
 def _answer(steps: Generator[Any, Any, Any], step: Any, answer: Any) -> Any:
     """Send an answer into the steps, or raise a failure there; return the next step."""
-    if isinstance(answer, _Raised):
+    if isinstance(answer, _CallFailure):
         return steps.throw(answer.error)
     if isinstance(answer, Replies) and answer.failed and not isinstance(step, Partial):
         try:
@@ -211,7 +211,7 @@ def _answer(steps: Generator[Any, Any, Any], step: Any, answer: Any) -> Any:
     return steps.send(answer)
 
 
-class _Fleet:
+class _LockStep:
     """Operations in lock step: joins the batches that they yield, deals out the replies. Pure.
 
     A turn takes every operation one step further: first what can be joined, as one exchange; then
@@ -225,7 +225,7 @@ class _Fleet:
         self._steps: dict[int, Any] = {}
         # What this turn has still to do, and what the link is doing.
         self._waiting: list[list[int]] = []
-        self._sent: list[int] = []
+        self._current: list[int] = []
         for n in range(len(operations)):
             self._advance(n, next, operations[n])
 
@@ -237,10 +237,10 @@ class _Fleet:
             kinds: dict[Any, list[int]] = {}
             for n, step in self._steps.items():
                 kinds.setdefault(_kind(step) or n, []).append(n)
-            joined = [kinds.pop(kind) for kind in _JOINED if kind in kinds]
+            joined = [kinds.pop(kind) for kind in _JOINABLE if kind in kinds]
             self._waiting = joined + list(kinds.values())
-        self._sent = self._waiting.pop(0)
-        steps = [self._steps[n] for n in self._sent]
+        self._current = self._waiting.pop(0)
+        steps = [self._steps[n] for n in self._current]
         if len(steps) == 1:
             return steps[0]
         if isinstance(steps[0], Pause):
@@ -253,8 +253,8 @@ class _Fleet:
     def answer(self, answer: Any) -> None:
         """Give what the link answered to the operations concerned."""
         start = 0
-        single = len(self._sent) == 1
-        for turn, n in enumerate(self._sent):
+        single = len(self._current) == 1
+        for turn, n in enumerate(self._current):
             step = self._steps.pop(n)
             part = answer
             if not single and isinstance(step, Call):
@@ -265,12 +265,12 @@ class _Fleet:
                 start += len(step)
             self._advance(n, _answer, self._operations[n], step, part)
 
-    def refuse(self, error: ShardKitError) -> None:
+    def retry_alone(self, error: ShardKitError) -> None:
         """The link could not send that, and sent nothing of it: whose fault it is, shows apart."""
-        if len(self._sent) > 1:
-            self._waiting = [[n] for n in self._sent] + self._waiting
+        if len(self._current) > 1:
+            self._waiting = [[n] for n in self._current] + self._waiting
             return
-        [n] = self._sent
+        [n] = self._current
         del self._steps[n]
         self._advance(n, self._operations[n].throw, error)
 
@@ -291,7 +291,7 @@ class _Fleet:
             self._errors.append(error)
 
 
-_JOINED = ("batch", "pause", "call")
+_JOINABLE = ("batch", "pause", "call")
 
 
 def _kind(step: Batch | Locate | Pause | Call) -> str:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from shardkit.errors import InvalidArgumentError
 from shardkit.lua import script
-from shardkit.operations.cancellation import careful
+from shardkit.operations.cancellation import undo_on_cancel
 from shardkit.operations.commands import Argument, Command, Transaction, script_call
 from shardkit.operations.operation import Driver, Face, Operation, Page, Structure
 from shardkit.queues.claim import ClaimedTask
@@ -60,7 +60,7 @@ class QueueSteps(Structure[Face]):
         now: Callable[[], float] | None = None,
         new_id: Callable[[], str] | None = None,
     ) -> None:
-        super().__init__(careful(driver), component, check_prefix(name))
+        super().__init__(undo_on_cancel(driver), component, check_prefix(name))
         check_integer(name, "attempts", attempts, 1, 1000)
         self.attempts = attempts
         self._retry_delay = self._seconds("retry_delay", retry_delay)

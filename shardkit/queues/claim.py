@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from shardkit.errors import ShardFailure
 from shardkit.lua import script
-from shardkit.operations.cancellation import Taking
+from shardkit.operations.cancellation import UndoableBatch
 from shardkit.operations.commands import (
     Argument,
     Command,
@@ -54,7 +54,7 @@ class ClaimedTask(NamedTuple):
     attempts: int
 
 
-class _Attempt(Taking, Partial):
+class _Attempt(UndoableBatch, Partial):
     """Takes from some servers: whoever fails leaves the others, whoever is cancelled puts back."""
 
 

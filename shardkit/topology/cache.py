@@ -24,11 +24,11 @@ logger = logging.getLogger("shardkit")
 
 INTERVAL = 1.0
 LONGEST_PAUSE = 8.0
-LONGEST_WAIT = 10.0  # for another who reads; a config server's time-outs are shorter
+MAX_WAIT = 10.0  # for another who reads; a config server's time-outs are shorter
 
 
 @dataclass(slots=True)
-class _Kept:
+class CacheEntry:
     """What is known of one component.
 
     Attributes:
@@ -43,10 +43,10 @@ class _Kept:
 
     component: Component | None = None
     error: ConfigError | None = None
-    until: float = 0.0
-    claimed: float = 0.0
-    reading: threading.Lock = field(default_factory=threading.Lock)
-    by_task: bool = False
+    fresh_until: float = 0.0
+    claimed_until: float = 0.0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    read_by_task: bool = False
     waiting: list[Callable[[], object]] = field(default_factory=list)
 
 
@@ -71,12 +71,12 @@ class Topology:
         self.source = source
         self._clock = clock
         self._interval = interval
-        self._kept: dict[str, _Kept] = {}
+        self._cache: dict[str, CacheEntry] = {}
         self._closed = False
         self._lock = threading.Lock()  # of the following, which are touched only in trouble
         self._failures = 0
         self._away_until = 0.0
-        self._troubles: dict[str, str] = {}
+        self._problems: dict[str, str] = {}
         _topologies.add(self)
 
     def component(self, name: str) -> Component:
@@ -90,9 +90,9 @@ class Topology:
             ConfigServerError: it was never seen and the config server is away.
             ClosedError: the kit is closed.
         """
-        kept = self._kept.get(name)
-        if kept is not None and self._clock() < kept.until:
-            found = kept.component
+        cached = self._cache.get(name)
+        if cached is not None and self._clock() < cached.fresh_until:
+            found = cached.component
             if found is not None:
                 return found
         return self._read(name)
@@ -103,12 +103,12 @@ class Topology:
 
     def fresh(self, name: str) -> Component | None:
         """Return a component if it need not be read again yet. No I/O."""
-        kept = self._kept.get(name)
-        if kept is not None and self._clock() < kept.until:
-            return kept.component
+        cached = self._cache.get(name)
+        if cached is not None and self._clock() < cached.fresh_until:
+            return cached.component
         return None
 
-    def known(self, name: str) -> Component:
+    def last_known(self, name: str) -> Component:
         """Return a component as it was last read. No exchange with a server.
 
         Raises:
@@ -117,20 +117,20 @@ class Topology:
         """
         if self.source.local:
             return self.component(name)
-        kept = self._slot(name)
-        if kept.component is None:
+        cached = self._entry(name)
+        if cached.component is None:
             raise MissingEntryError(
                 f"component {name!r} was not read yet from {self.source}",
                 f"await the router's load(), or kit.load({name!r}), once before the first use",
             )
-        return kept.component
+        return cached.component
 
     def claim(self, name: str) -> bool:
         """Whether a component is to be read again by the caller; then nobody else is told so."""
-        kept, now = self._slot(name), self._clock()
-        if now < max(kept.until, kept.claimed):
+        cached, now = self._entry(name), self._clock()
+        if now < max(cached.fresh_until, cached.claimed_until):
             return False
-        kept.claimed = now + self._interval
+        cached.claimed_until = now + self._interval
         return True
 
     def names(self) -> list[str]:
@@ -156,67 +156,67 @@ class Topology:
     def expire(self) -> None:
         """Forget that what is kept is fresh: the next call reads again."""
         self._away_until = 0.0
-        for kept in list(self._kept.values()):
-            kept.until = 0.0
+        for cached in list(self._cache.values()):
+            cached.fresh_until = 0.0
 
     def close(self) -> None:
         """Stop serving."""
         self._closed = True
-        for kept in list(self._kept.values()):
-            kept.component = None
+        for cached in list(self._cache.values()):
+            cached.component = None
 
     def _read(self, name: str) -> Component:
-        kept = self._slot(name)
-        known = kept.component
+        cached = self._entry(name)
+        previous = cached.component
         # He who knows nothing waits for the one who reads; but in a loop not for a task, which may
         # be of the very loop that this call holds up, and never for ever.
-        held_up = kept.by_task and _in_a_loop()
-        alone = kept.reading.acquire(timeout=0 if known or held_up else LONGEST_WAIT)
-        if not alone and known is not None:
-            return known
+        would_deadlock = cached.read_by_task and _in_a_loop()
+        locked = cached.lock.acquire(timeout=0 if previous or would_deadlock else MAX_WAIT)
+        if not locked and previous is not None:
+            return previous
         try:
-            found = self._settled(kept)
+            found = self._fresh_or_error(cached)
             if found is not None:
                 return found
-            steps = self.source.read(name, known)
+            steps = self.source.read(name, previous)
             try:
                 keys = next(steps)
                 while True:
                     keys = steps.send(self.source.fetch(keys))
             except StopIteration as done:
-                return self._good(kept, done.value)
+                return self._store(cached, done.value)
             except (ConfigError, RedisError, OSError) as error:
-                return self._bad(name, kept, error)
+                return self._keep_previous(name, cached, error)
         finally:
-            if alone:
-                self._release(kept)
+            if locked:
+                self._release(cached)
 
     async def _aread(self, name: str) -> Component:
-        kept = self._slot(name)
-        while not kept.reading.acquire(blocking=False):
-            if kept.component is not None:
-                return kept.component
-            await self._wait(kept)
-        kept.by_task = True
+        cached = self._entry(name)
+        while not cached.lock.acquire(blocking=False):
+            if cached.component is not None:
+                return cached.component
+            await self._wait(cached)
+        cached.read_by_task = True
         try:
-            found = self._settled(kept)
+            found = self._fresh_or_error(cached)
             if found is not None:
                 return found
-            steps = self.source.read(name, kept.component)
+            steps = self.source.read(name, cached.component)
             try:
                 keys = next(steps)
                 while True:
                     keys = steps.send(await self.source.afetch(keys))
             except StopIteration as done:
-                return self._good(kept, done.value)
+                return self._store(cached, done.value)
             except (ConfigError, RedisError, OSError) as error:
-                return self._bad(name, kept, error)
+                return self._keep_previous(name, cached, error)
         finally:
-            kept.by_task = False
-            self._release(kept)
+            cached.read_by_task = False
+            self._release(cached)
 
     @staticmethod
-    async def _wait(kept: _Kept) -> None:
+    async def _wait(cached: CacheEntry) -> None:
         """Wait until whoever reads is done; that may be another thread's loop."""
         loop = asyncio.get_running_loop()
         free = loop.create_future()
@@ -225,76 +225,80 @@ class Topology:
             if not free.done():
                 free.set_result(None)
 
-        kept.waiting.append(lambda: loop.call_soon_threadsafe(wake))
-        if kept.reading.locked():
+        cached.waiting.append(lambda: loop.call_soon_threadsafe(wake))
+        if cached.lock.locked():
             await free
 
     @staticmethod
-    def _release(kept: _Kept) -> None:
-        kept.reading.release()
-        while kept.waiting:
+    def _release(cached: CacheEntry) -> None:
+        cached.lock.release()
+        while cached.waiting:
             with suppress(IndexError, RuntimeError):  # woken by another; its loop has ended
-                kept.waiting.pop()()
+                cached.waiting.pop()()
 
-    def _slot(self, name: str) -> _Kept:
+    def _entry(self, name: str) -> CacheEntry:
         self._check_open()
-        return self._kept.get(name) or self._kept.setdefault(name, _Kept())
+        return self._cache.get(name) or self._cache.setdefault(name, CacheEntry())
 
-    def _settled(self, kept: _Kept) -> Component | None:
+    def _fresh_or_error(self, cached: CacheEntry) -> Component | None:
         """Return what need not be read, or raise why it cannot; None if it is time to read."""
         now = self._clock()
-        if kept.component is not None and now < self._away_until:
-            kept.until = self._away_until
-        if now >= kept.until:
+        if cached.component is not None and now < self._away_until:
+            cached.fresh_until = self._away_until
+        if now >= cached.fresh_until:
             return None
-        if kept.component is None and kept.error is not None:
-            error = copy.copy(kept.error)
-            error.__cause__ = kept.error.__cause__
+        if cached.component is None and cached.error is not None:
+            error = copy.copy(cached.error)
+            error.__cause__ = cached.error.__cause__
             raise error
-        return kept.component
+        return cached.component
 
-    def _good(self, kept: _Kept, component: Component) -> Component:
-        known = kept.component
-        if known is not None and component.same_as(known) and component.epoch == known.epoch:
-            component = known  # the old object stays, and its clients with it
-        kept.component, kept.error = component, None
-        kept.until = self._clock() + self._interval
-        if self._failures or self._troubles:
+    def _store(self, cached: CacheEntry, component: Component) -> Component:
+        previous = cached.component
+        if (
+            previous is not None
+            and component.same_as(previous)
+            and component.epoch == previous.epoch
+        ):
+            component = previous  # the old object stays, and its clients with it
+        cached.component, cached.error = component, None
+        cached.fresh_until = self._clock() + self._interval
+        if self._failures or self._problems:
             self._recovered(component.name)
         if self._closed:  # while it was read
-            kept.component = None
+            cached.component = None
             self._check_open()
         return component
 
-    def _bad(self, name: str, kept: _Kept, error: Exception) -> Component:
+    def _keep_previous(self, name: str, cached: CacheEntry, error: Exception) -> Component:
         self._check_open()
-        known, now = kept.component, self._clock()
-        kept.until = now + self._interval
-        if known is None:
+        previous, now = cached.component, self._clock()
+        cached.fresh_until = now + self._interval
+        if previous is None:
             if not isinstance(error, ConfigError):
                 cause, error = error, self._unreadable(error)
                 error.__cause__ = cause
-            kept.error = error.with_traceback(None)
+            cached.error = error.with_traceback(None)
             raise copy.copy(error) from error.__cause__
-        trouble = str(error)
+        problem = str(error)
         if not isinstance(error, ConfigError):
-            trouble = ""
-            kept.until = self._pause(now)
+            problem = ""
+            cached.fresh_until = self._pause(now)
         with self._lock:
-            said = trouble in self._troubles.values()
-            self._troubles[name] = trouble
-        if not said and trouble:
+            reported = problem in self._problems.values()
+            self._problems[name] = problem
+        if not reported and problem:
             logger.warning(
                 "component %r keeps its last good entries (epoch %d): %s",
                 name,
-                known.epoch,
-                trouble,
+                previous.epoch,
+                problem,
             )
-        elif not said:
+        elif not reported:
             logger.warning(
                 "%s cannot be read, the last good entries stay in use: %s", self.source, error
             )
-        return known
+        return previous
 
     def _pause(self, now: float) -> float:
         """Return when to try again, now that the source was found away."""
@@ -310,10 +314,10 @@ class Topology:
         """Note that the source was read, and a component with it."""
         with self._lock:
             self._failures, self._away_until = 0, 0.0
-            over = {"", self._troubles.get(name, "")} & set(self._troubles.values())
-            self._troubles = {n: t for n, t in self._troubles.items() if t not in over}
-        for trouble in over:
-            what = f"component {name!r}" if trouble else str(self.source)
+            over = {"", self._problems.get(name, "")} & set(self._problems.values())
+            self._problems = {n: t for n, t in self._problems.items() if t not in over}
+        for problem in over:
+            what = f"component {name!r}" if problem else str(self.source)
             logger.info("%s can be read again", what)
 
     def _unreadable(self, error: Exception) -> ConfigServerError:
@@ -327,8 +331,8 @@ class Topology:
 
     def _after_fork(self) -> None:
         self._lock = threading.Lock()
-        for kept in self._kept.values():
-            kept.reading, kept.by_task, kept.waiting = threading.Lock(), False, []
+        for cached in self._cache.values():
+            cached.lock, cached.read_by_task, cached.waiting = threading.Lock(), False, []
 
 
 def _in_a_loop() -> bool:

@@ -23,11 +23,22 @@ from shardkit.connections.clients import Clients
 from shardkit.errors import ShardFailure
 from shardkit.operations.commands import Batch, Command, Locate, Pause, Replies, Shard, Transaction
 from shardkit.topology import Topology
-from shardkit.transport.dispatcher import Carrier, NeedClient, NeedComponents, NeedRefresh, Trip
+from shardkit.transport.dispatcher import (
+    Attempt,
+    Dispatcher,
+    NeedClient,
+    NeedComponents,
+    NeedRefresh,
+)
 from shardkit.transport.grouping import components_of, locate, place
-from shardkit.transport.multiplexer import Line, Lost, Request, Server
+from shardkit.transport.multiplexer import (
+    ConnectionLost,
+    ConnectionSource,
+    MultiplexedConnection,
+    QueuedRequest,
+)
 from shardkit.transport.resp import Chunk, pack_command
-from shardkit.transport.server_request import Parcel
+from shardkit.transport.server_request import ServerRequest
 
 
 class AwaitingLink:
@@ -44,9 +55,11 @@ class AwaitingLink:
         self._raw = raw
         self._topology = topology
         self._clients = clients
-        self._carrier = Carrier()
+        self._dispatcher = Dispatcher()
         # By client, which belongs to one loop, and by the cluster node's name.
-        self._lines: weakref.WeakKeyDictionary[Any, dict[str, Line]] = weakref.WeakKeyDictionary()
+        self._connections: weakref.WeakKeyDictionary[Any, dict[str, MultiplexedConnection]] = (
+            weakref.WeakKeyDictionary()
+        )
 
     async def send(self, batch: Batch) -> Replies:
         """Carry a batch and return its replies in order; failures stand in their slots.
@@ -58,23 +71,28 @@ class AwaitingLink:
             ConfigError: where a component lives is not known.
             InvalidArgumentError: an argument cannot be sent; then nothing was.
         """
-        trip = None
+        attempt = None
         if len(batch) == 1:
-            begun = self._set_out(batch[0])
-            if begun is not None:
-                future, component, number, client = begun
+            started = self._send_one(batch[0])
+            if started is not None:
+                future, component, number, client = started
                 try:
                     answered = await future
                     if not answered.refused:
                         return answered.replies
                     error, sent, replies = None, True, answered.replies
-                except Lost as lost:
+                except ConnectionLost as lost:
                     error, sent, replies = lost.error, lost.sent, Replies()
                 where = Shard(component.name, number)
-                parcel = Parcel(where, component.entry_of(where).address, [0], batch)
-                trip = Trip(parcel, client)
-                trip.error, trip.sent, trip.replies, trip.refused = error, sent, replies, True
-        steps = self._carrier.carry(batch, trip)
+                server_request = ServerRequest(where, component.entry_of(where).address, [0], batch)
+                attempt = Attempt(server_request, client)
+                attempt.error, attempt.sent, attempt.replies, attempt.refused = (
+                    error,
+                    sent,
+                    replies,
+                    True,
+                )
+        steps = self._dispatcher.dispatch(batch, attempt)
         answer: Any = None
         try:
             while True:
@@ -95,9 +113,9 @@ class AwaitingLink:
             found: Replies = done.value
             return found
 
-    def _set_out(
+    def _send_one(
         self, command: Command | Transaction
-    ) -> tuple[asyncio.Future[Request], Component, int | None, Any] | None:
+    ) -> tuple[asyncio.Future[QueuedRequest], Component, int | None, Any] | None:
         """Send one command to one server, in the usual case, without the carrier's book-keeping.
 
         Returns:
@@ -119,21 +137,23 @@ class AwaitingLink:
             number = place(to, key, {component.name: component}).number
         client = self._clients.aget(component, number, self._raw)
         if type(client) is not aioredis.Redis or (
-            script is not None and script.sha not in self._carrier.loaded(client)
+            script is not None and script.sha not in self._dispatcher.loaded(client)
         ):
             return None
         try:
-            line = self._lines[client][""]
+            connection = self._connections[client][""]
         except KeyError:
-            found = self._line(client, Server(client.connection_pool, self._raw), "")
+            found = self._connection_to(
+                client, ConnectionSource(client.connection_pool, self._raw), ""
+            )
             if found is None:
                 return None
-            line = found
+            connection = found
         try:
             data = pack_command(args)
         except (TypeError, UnicodeEncodeError):
             return None
-        return line.carry([Chunk(data, 1)]), component, number, client
+        return connection.submit([Chunk(data, 1)]), component, number, client
 
     async def locate(self, request: Locate) -> list[tuple[Shard, int | None]]:
         """Return where keys live, without an exchange with their shards."""
@@ -156,57 +176,70 @@ class AwaitingLink:
             return ShardFailure("", shard=str(shard), error=error)
         return client
 
-    async def _exchange(self, trips: Sequence[Trip]) -> None:
-        packed = [trip.parcel.chunks() for trip in trips]  # all, before anything is sent
-        flying, alone = [], []
-        for trip, chunks in zip(trips, packed, strict=True):
-            holder = trip.client if trip.node is None else trip.node
-            server = Server(getattr(holder, "connection_pool", holder), self._raw)
-            name = "" if trip.node is None else trip.node.name
-            line = self._line(trip.client, server, name) if trip.parcel.block is None else None
-            if line is None:
-                alone.append(_alone(server, trip, chunks))
+    async def _exchange(self, attempts: Sequence[Attempt]) -> None:
+        packed = [
+            attempt.server_request.chunks() for attempt in attempts
+        ]  # all, before anything is sent
+        in_flight, alone = [], []
+        for attempt, chunks in zip(attempts, packed, strict=True):
+            holder = attempt.client if attempt.node is None else attempt.node
+            source = ConnectionSource(getattr(holder, "connection_pool", holder), self._raw)
+            name = "" if attempt.node is None else attempt.node.name
+            connection = (
+                self._connection_to(attempt.client, source, name)
+                if attempt.server_request.block is None
+                else None
+            )
+            if connection is None:
+                alone.append(_exchange_alone(source, attempt, chunks))
             else:  # a future: a task for each would take longer than the rest of it
-                flying.append((trip, line.carry(chunks)))
+                in_flight.append((attempt, connection.submit(chunks)))
         if not alone:
-            await _landed(flying)
-        elif len(trips) == 1:
+            await _await_replies(in_flight)
+        elif len(attempts) == 1:
             await alone[0]
         else:
-            await asyncio.gather(_landed(flying), *alone)
+            await asyncio.gather(_await_replies(in_flight), *alone)
 
-    def _line(self, client: Any, server: Server, name: str) -> Line | None:
+    def _connection_to(
+        self, client: Any, source: ConnectionSource, name: str
+    ) -> MultiplexedConnection | None:
         """Return the line to a server; None if its connections cannot be shared."""
         try:
-            lines = self._lines[client]
+            connections = self._connections[client]
         except KeyError:
-            lines = self._lines[client] = {}
-        line = lines.get(name)
-        if line is None or line.server.source is not server.source:
-            if not hasattr(server.source.connection_class, "is_quiet"):
+            connections = self._connections[client] = {}
+        connection = connections.get(name)
+        if connection is None or connection.source.source is not source.source:
+            if not hasattr(source.source.connection_class, "is_reusable"):
                 return None
-            line = lines[name] = Line(server)
-        return line
+            connection = connections[name] = MultiplexedConnection(source)
+        return connection
 
 
-async def _alone(server: Server, trip: Trip, chunks: list[Chunk]) -> None:
+async def _exchange_alone(source: ConnectionSource, attempt: Attempt, chunks: list[Chunk]) -> None:
     try:
-        trip.replies, trip.refused = await server.alone(trip.parcel.block, chunks), True
-    except Lost as lost:
-        trip.error, trip.sent = lost.error, lost.sent
+        attempt.replies, attempt.refused = (
+            await source.exchange(attempt.server_request.block, chunks),
+            True,
+        )
+    except ConnectionLost as lost:
+        attempt.error, attempt.sent = lost.error, lost.sent
 
 
-async def _landed(flying: Sequence[tuple[Trip, asyncio.Future[Request]]]) -> None:
+async def _await_replies(
+    in_flight: Sequence[tuple[Attempt, asyncio.Future[QueuedRequest]]],
+) -> None:
     """Wait for the replies of all; cancelled, none of them is waited for any more."""
     try:
-        for trip, future in flying:
+        for attempt, future in in_flight:
             try:
                 done = await future
-                trip.replies, trip.refused = done.replies, done.refused
-            except Lost as lost:
-                trip.error, trip.sent = lost.error, lost.sent
+                attempt.replies, attempt.refused = done.replies, done.refused
+            except ConnectionLost as lost:
+                attempt.error, attempt.sent = lost.error, lost.sent
     except BaseException:
-        for _, future in flying:
+        for _, future in in_flight:
             if not future.cancel() and not future.cancelled():
                 future.exception()  # nobody asks for it now
         raise

@@ -24,20 +24,26 @@ from typing import Any
 import redis
 from redis.exceptions import RedisClusterException, RedisError
 
-from shardkit.connections import patience, read_replies_of
+from shardkit.connections import read_replies_of, timeout_for
 from shardkit.connections.clients import Clients
 from shardkit.errors import ShardFailure
 from shardkit.operations.commands import Batch, Command, Locate, Pause, Replies, Shard
 from shardkit.topology import Topology
-from shardkit.transport.dispatcher import Carrier, NeedClient, NeedComponents, NeedRefresh, Trip
+from shardkit.transport.dispatcher import (
+    Attempt,
+    Dispatcher,
+    NeedClient,
+    NeedComponents,
+    NeedRefresh,
+)
 from shardkit.transport.grouping import components_of, locate, place
 from shardkit.transport.resp import Chunk, pack_command
-from shardkit.transport.server_request import Parcel
+from shardkit.transport.server_request import ServerRequest
 
 # The least time that a server is given when others have used up theirs.
-GRACE = 0.1
+MIN_TIMEOUT = 0.1
 # As many threads connect at the same time.
-CONNECTING = 32
+CONNECT_THREADS = 32
 
 
 class BlockingLink:
@@ -54,7 +60,7 @@ class BlockingLink:
         self._raw = raw
         self._topology = topology
         self._clients = clients
-        self._carrier = Carrier()
+        self._dispatcher = Dispatcher()
 
     def send(self, batch: Batch) -> Replies:
         """Carry a batch and return its replies in order; failures stand in their slots.
@@ -65,10 +71,10 @@ class BlockingLink:
             ConfigError: where a component lives is not known.
             InvalidArgumentError: an argument cannot be sent; then nothing was.
         """
-        trip = self._short_trip(batch) if len(batch) == 1 else None
-        if type(trip) is Replies:
-            return trip
-        steps = self._carrier.carry(batch, trip)  # type: ignore[arg-type]
+        attempt = self._send_one(batch) if len(batch) == 1 else None
+        if type(attempt) is Replies:
+            return attempt
+        steps = self._dispatcher.dispatch(batch, attempt)  # type: ignore[arg-type]
         answer: Any = None
         try:
             while True:
@@ -87,12 +93,12 @@ class BlockingLink:
                 elif isinstance(need, Pause):
                     time.sleep(need.seconds)
                 else:
-                    exchange(need, self._raw)
+                    exchange_all(need, self._raw)
         except StopIteration as done:
             replies: Replies = done.value
             return replies
 
-    def _short_trip(self, batch: Batch) -> Replies | Trip | None:
+    def _send_one(self, batch: Batch) -> Replies | Attempt | None:
         """Carry one command to one server, in the usual case, without the carrier's book-keeping.
 
         Returns:
@@ -115,7 +121,7 @@ class BlockingLink:
         except ShardFailure:
             return None
         if type(client) is not redis.Redis or (
-            script is not None and script.sha not in self._carrier.loaded(client)
+            script is not None and script.sha not in self._dispatcher.loaded(client)
         ):
             return None
         try:
@@ -125,28 +131,30 @@ class BlockingLink:
         pool: Any = client.connection_pool
         connection: Any = None
         error: Exception | None = None
-        sent = whole = False
+        sent = complete = False
         reply: Any = None
         try:
-            connection = pool.borrow() or pool.get_connection()
+            connection = pool.get_idle() or pool.get_connection()
             sent = True
-            reply, refused = connection.ask(data, raw)
-            whole = True
+            reply, refused = connection.round_trip(data, raw)
+            complete = True
             if not refused:
                 return Replies((reply,))
         except (RedisError, OSError) as failure:
             error = failure
         finally:
             if connection is not None:
-                if not whole:
+                if not complete:
                     connection.disconnect()
                 pool.release(connection)
         where = Shard(component.name, number)
-        trip = Trip(Parcel(where, component.entry_of(where).address, [0], batch), client)
-        trip.error, trip.sent = error, sent
-        if whole:
-            trip.replies, trip.refused = [reply], True
-        return trip
+        attempt = Attempt(
+            ServerRequest(where, component.entry_of(where).address, [0], batch), client
+        )
+        attempt.error, attempt.sent = error, sent
+        if complete:
+            attempt.replies, attempt.refused = [reply], True
+        return attempt
 
     def locate(self, request: Locate) -> list[tuple[Shard, int | None]]:
         """Return where keys live, without an exchange with their shards."""
@@ -158,46 +166,46 @@ class BlockingLink:
         time.sleep(seconds)
 
 
-def exchange(trips: Sequence[Trip], raw: bool = True) -> None:
+def exchange_all(attempts: Sequence[Attempt], raw: bool = True) -> None:
     """Write to every server, then read from every server, chunk by chunk.
 
     Raises:
         InvalidArgumentError: an argument cannot be sent; then nothing was.
     """
-    voyages = [_Voyage(trip, raw) for trip in trips]
-    whole = False
+    exchanges = [Exchange(attempt, raw) for attempt in attempts]
+    complete = False
     try:
-        cold = [voyage for voyage in voyages if not voyage.set_out()]
-        if cold:
-            _connect_all(cold)
-        late = any(voyage.trip.timed_out for voyage in cold)
-        for n in range(1, max((len(voyage.chunks) for voyage in voyages), default=0) + 1):
-            for voyage in voyages:
-                if n < len(voyage.chunks):
-                    voyage.write(n)
-            for voyage in voyages:
-                if late:
-                    voyage.hurry()
-                voyage.read(n - 1)
-                late = late or voyage.trip.timed_out
-        whole = True
+        unconnected = [exchange for exchange in exchanges if not exchange.try_start()]
+        if unconnected:
+            _connect_all(unconnected)
+        timed_out = any(exchange.attempt.timed_out for exchange in unconnected)
+        for n in range(1, max((len(exchange.chunks) for exchange in exchanges), default=0) + 1):
+            for exchange in exchanges:
+                if n < len(exchange.chunks):
+                    exchange.write(n)
+            for exchange in exchanges:
+                if timed_out:
+                    exchange.shorten_timeout()
+                exchange.read(n - 1)
+                timed_out = timed_out or exchange.attempt.timed_out
+        complete = True
     finally:
-        for voyage in voyages:
-            voyage.close(whole)
+        for exchange in exchanges:
+            exchange.close(complete)
 
 
-def _connect_all(voyages: Sequence[_Voyage]) -> None:
+def _connect_all(exchanges: Sequence[Exchange]) -> None:
     """Connect to servers, and write to each of them as soon as that is done."""
-    left = deque(voyages)
+    waiting = deque(exchanges)
 
-    def work() -> None:
+    def connect_next() -> None:
         with suppress(IndexError):
             while True:
-                left.popleft().embark()
+                waiting.popleft().connect()
 
     threads = [
-        threading.Thread(target=work, name="shardkit-connect", daemon=True)
-        for _ in range(min(len(voyages), CONNECTING) - 1)
+        threading.Thread(target=connect_next, name="shardkit-connect", daemon=True)
+        for _ in range(min(len(exchanges), CONNECT_THREADS) - 1)
     ]
     started = []
     try:
@@ -205,38 +213,45 @@ def _connect_all(voyages: Sequence[_Voyage]) -> None:
             for thread in threads:
                 thread.start()
                 started.append(thread)
-        work()
+        connect_next()
     finally:
-        left.clear()
+        waiting.clear()
         for thread in started:
             thread.join()
 
 
-class _Voyage:
+class Exchange:
     """A trip with its connection."""
 
-    __slots__ = ("awaited", "chunks", "connection", "limited", "pool", "raw", "since", "trip")
+    __slots__ = (
+        *("attempt", "chunks", "connection", "expected", "pool", "raw"),
+        *("timeout_changed", "written_at"),
+    )
 
-    def __init__(self, trip: Trip, raw: bool) -> None:
-        self.trip = trip
+    def __init__(self, attempt: Attempt, raw: bool) -> None:
+        self.attempt = attempt
         self.raw = raw
-        self.chunks: list[Chunk] = trip.parcel.chunks()
-        self.awaited = 0
+        self.chunks: list[Chunk] = attempt.server_request.chunks()
+        self.expected = 0
         self.connection: Any = None
-        self.limited = False
-        self.since = 0.0
-        holder = trip.client if trip.node is None else trip.client.get_redis_connection(trip.node)
+        self.timeout_changed = False
+        self.written_at = 0.0
+        holder = (
+            attempt.client
+            if attempt.node is None
+            else attempt.client.get_redis_connection(attempt.node)
+        )
         self.pool = holder.connection_pool
 
-    def set_out(self) -> bool:
+    def try_start(self) -> bool:
         """Write the first chunk, if there is a connection that is ready for it."""
-        self.connection = self.pool.borrow()
+        self.connection = self.pool.get_idle()
         if self.connection is None:
             return False
         self.write(0)
         return True
 
-    def embark(self) -> None:
+    def connect(self) -> None:
         """Connect, and write the first chunk."""
         try:
             self.connection = self.pool.get_connection()
@@ -245,57 +260,60 @@ class _Voyage:
             self._fail(error)
 
     def write(self, n: int) -> None:
-        trip = self.trip
-        if trip.error is not None:
+        """Write chunk ``n``, unless the attempt has failed."""
+        attempt = self.attempt
+        if attempt.error is not None:
             return
-        trip.sent = True
-        self.since = time.monotonic()
+        attempt.sent = True
+        self.written_at = time.monotonic()
         try:
-            if n == 0 and trip.parcel.block is not None:
+            if n == 0 and attempt.server_request.block is not None:
                 usual = self.connection.socket_timeout
-                self._limit(patience(trip.parcel.block, usual))
+                self._set_timeout(timeout_for(attempt.server_request.block, usual))
             # A health check is an exchange of its own, so it must not come in between.
             self.connection.send_packed_command((self.chunks[n].data,), check_health=n == 0)
         except (RedisError, OSError) as error:
             self._fail(error)
 
     def read(self, n: int) -> None:
-        trip = self.trip
-        if trip.error is None and n < len(self.chunks):
+        """Read the replies to chunk ``n``, unless the attempt has failed."""
+        attempt = self.attempt
+        if attempt.error is None and n < len(self.chunks):
             try:
-                self.awaited += self.chunks[n].replies
+                self.expected += self.chunks[n].replies
                 more = n + 1 < len(self.chunks)
                 read = read_replies_of(self.connection)
-                if read(trip.replies, self.awaited, self.raw, more):
-                    trip.refused = True
+                if read(attempt.replies, self.expected, self.raw, more):
+                    attempt.refused = True
             except (RedisError, OSError) as error:
                 self._fail(error)
 
-    def hurry(self) -> None:
+    def shorten_timeout(self) -> None:
         """Give the server until its own time is up, which it has had while others were waited for.
 
         Without that, the times of servers that do not answer would add up.
         """
-        if self.trip.error is not None or self.trip.parcel.block is not None:
+        if self.attempt.error is not None or self.attempt.server_request.block is not None:
             return
         usual = self.connection.socket_timeout
         if usual is not None:
-            self._limit(max(GRACE, self.since + usual - time.monotonic()))
+            self._set_timeout(max(MIN_TIMEOUT, self.written_at + usual - time.monotonic()))
 
-    def _limit(self, seconds: float | None) -> None:
-        if hasattr(self.connection, "limit"):  # in memory there is nothing to wait for
-            self.connection.limit(seconds)
-            self.limited = True
+    def _set_timeout(self, seconds: float | None) -> None:
+        if hasattr(self.connection, "set_timeout"):  # in memory there is nothing to wait for
+            self.connection.set_timeout(seconds)
+            self.timeout_changed = True
 
     def _fail(self, error: Exception) -> None:
-        self.trip.error = error
+        self.attempt.error = error
         if self.connection is not None:
             self.connection.disconnect()
 
-    def close(self, whole: bool) -> None:
+    def close(self, complete: bool) -> None:
+        """Release the connection; disconnect it first if replies are still to come."""
         if self.connection is not None:
-            if not whole:
+            if not complete:
                 self.connection.disconnect()
-            elif self.limited:
-                self.connection.limit(self.connection.socket_timeout)
+            elif self.timeout_changed:
+                self.connection.set_timeout(self.connection.socket_timeout)
             self.pool.release(self.connection)

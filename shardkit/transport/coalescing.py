@@ -31,7 +31,15 @@ from typing import Any, NamedTuple
 
 from shardkit.operations.commands import Reply
 from shardkit.routing.placement import slots_of
-from shardkit.transport.resp import CHUNK_BYTES, Alike, Arguments, Chunk, join, pack, pack_all
+from shardkit.transport.resp import (
+    CHUNK_BYTES,
+    Arguments,
+    Chunk,
+    UniformCommands,
+    join,
+    pack,
+    pack_all,
+)
 
 # By name and number of arguments: what they become, and how many of the arguments all share.
 _JOINED = {("GET", 2): ("MGET", 0), ("SET", 3): ("MSET", 0), ("HGET", 3): ("HMGET", 1)}
@@ -44,12 +52,12 @@ _VALUES = {
     "HMGET": itemgetter(slice(2, 3)),
 }
 # So many or more neighbours are joined; or two, if there is nothing else.
-_LEAST = 12
+_MIN_JOINED = 12
 # So many or more are packed by column.
-_FEW = 128
+_MIN_COLUMNS = 128
 
 
-class Run(NamedTuple):
+class JoinedRun(NamedTuple):
     """Replies that follow one another.
 
     Attributes:
@@ -61,7 +69,9 @@ class Run(NamedTuple):
     joined: bool = False
 
 
-def pack_joined(commands: Sequence[Arguments], in_slots: bool) -> tuple[list[Chunk], list[Run]]:
+def pack_joined(
+    commands: Sequence[Arguments], in_slots: bool
+) -> tuple[list[Chunk], list[JoinedRun]]:
     """Pack commands, joined where they can be, into chunks.
 
     Args:
@@ -71,26 +81,26 @@ def pack_joined(commands: Sequence[Arguments], in_slots: bool) -> tuple[list[Chu
     Raises:
         InvalidArgumentError: an argument is neither text, bytes nor a number.
     """
-    alike = Alike.of(commands) if len(commands) > 1 and not in_slots else None
-    joined = None if alike is None else join_all(alike)
+    uniform = UniformCommands.of(commands) if len(commands) > 1 and not in_slots else None
+    joined = None if uniform is None else join_all(uniform)
     if joined is not None:
         return joined
     packed: list[Chunk] = []
-    runs: list[Run] = []
+    runs: list[JoinedRun] = []
     done = 0
     for start, stop in _joinable(commands, in_slots):
         if done < start:
             packed += pack_all(commands[done:start])
-            runs.append(Run(start - done))
+            runs.append(JoinedRun(start - done))
         chunks, joined_runs = _join_run(commands[start:stop])
         packed += chunks
         runs += joined_runs
         done = stop
     if not done:  # nothing to join
-        return pack_all(commands), [Run(len(commands))]
+        return pack_all(commands), [JoinedRun(len(commands))]
     if done < len(commands):
         packed += pack_all(commands[done:])
-        runs.append(Run(len(commands) - done))
+        runs.append(JoinedRun(len(commands) - done))
     return join([each.data for each in packed], [each.replies for each in packed]), runs
 
 
@@ -102,32 +112,32 @@ def _joinable(commands: Sequence[Arguments], in_slots: bool) -> Iterator[tuple[i
     """
     names = list(map(_NAME, commands))
     bounds = _bounds(names)
-    if _short(bounds):
+    if _too_short(bounds):
         return
     for start, stop in pairwise(bounds):
         name = names[start]
         if type(name) is not str or name not in _NAMES:
             continue
-        if stop - start < (_LEAST if len(bounds) > 2 else 2):
+        if stop - start < (_MIN_JOINED if len(bounds) > 2 else 2):
             continue
         within = _bounds_within(name, commands[start:stop], in_slots)
-        if _short(within):
+        if _too_short(within):
             continue
         for a, b in pairwise(within):
             known = (name, len(commands[start + a])) in _JOINED
-            if known and b - a >= (_LEAST if len(within) > 2 else 2):
+            if known and b - a >= (_MIN_JOINED if len(within) > 2 else 2):
                 yield start + a, start + b
 
 
 def _bounds_within(name: str, commands: Sequence[Arguments], in_slots: bool) -> list[int]:
     """Return where, among commands of one name, those end that can become one."""
     sizes = list(map(len, commands))
-    alike = sizes.count(sizes[0]) == len(sizes)
-    if alike and name != "HGET" and not in_slots:
+    uniform = sizes.count(sizes[0]) == len(sizes)
+    if uniform and name != "HGET" and not in_slots:
         return [0, len(commands)]
     if 1 in sizes:  # nonsense, for the server to refuse
         return []
-    columns: list[Sequence[Any]] = [] if alike else [sizes]
+    columns: list[Sequence[Any]] = [] if uniform else [sizes]
     keys: list[Any] = list(map(_KEY, commands))
     kinds = set(map(type, keys))
     if name == "HGET":
@@ -150,26 +160,26 @@ def _bounds(*columns: Sequence[Any]) -> list[int]:
     return [0, *sorted(cuts), size]
 
 
-def _short(bounds: Sequence[int]) -> bool:
+def _too_short(bounds: Sequence[int]) -> bool:
     """Whether runs are short on average; not, if there is but one."""
-    return not bounds or len(bounds) - 1 > max(1, bounds[-1] // _LEAST)
+    return not bounds or len(bounds) - 1 > max(1, bounds[-1] // _MIN_JOINED)
 
 
-def _join_run(commands: Sequence[Arguments]) -> tuple[list[Chunk], list[Run]]:
+def _join_run(commands: Sequence[Arguments]) -> tuple[list[Chunk], list[JoinedRun]]:
     """Pack a run as one command; or several, where it is too large for a chunk."""
     name, shared = _JOINED[str(commands[0][0]), len(commands[0])]
-    if len(commands) < _FEW:
+    if len(commands) < _MIN_COLUMNS:
         values = chain.from_iterable(map(_VALUES[name], commands))
         data = pack((name, *commands[0][1 : 1 + shared], *values))
         if len(data) <= CHUNK_BYTES:
-            return [Chunk(data, 1)], [Run(len(commands), joined=True)]
-    alike = Alike.of(commands)
-    if alike is not None:
-        return _join(name, shared, alike)
-    return pack_all(commands), [Run(len(commands))]
+            return [Chunk(data, 1)], [JoinedRun(len(commands), joined=True)]
+    uniform = UniformCommands.of(commands)
+    if uniform is not None:
+        return _join(name, shared, uniform)
+    return pack_all(commands), [JoinedRun(len(commands))]
 
 
-def split(replies: Iterable[Reply], runs: Sequence[Run]) -> list[Reply]:
+def split(replies: Iterable[Reply], runs: Sequence[JoinedRun]) -> list[Reply]:
     """Return the replies to the commands of the batch, of the replies to what was sent."""
     found: list[Reply] = []
     left = iter(replies)
@@ -183,15 +193,15 @@ def split(replies: Iterable[Reply], runs: Sequence[Run]) -> list[Reply]:
     return found
 
 
-def join_all(alike: Alike) -> tuple[list[Chunk], list[Run]] | None:
+def join_all(uniform: UniformCommands) -> tuple[list[Chunk], list[JoinedRun]] | None:
     """Join commands that are alike; None if they cannot be."""
-    kind = _JOINED.get((alike.name, 1 + len(alike.columns)))
-    if kind is None or any(len(set(column)) > 1 for column in alike.columns[: kind[1]]):
+    kind = _JOINED.get((uniform.name, 1 + len(uniform.columns)))
+    if kind is None or any(len(set(column)) > 1 for column in uniform.columns[: kind[1]]):
         return None
-    return _join(*kind, alike)
+    return _join(*kind, uniform)
 
 
-def _join(name: str, shared: int, alike: Alike) -> tuple[list[Chunk], list[Run]]:
-    chunks = alike.chunks(joined=name, shared=shared)
-    runs = [Run(chunk.replies, joined=True) for chunk in chunks]
+def _join(name: str, shared: int, uniform: UniformCommands) -> tuple[list[Chunk], list[JoinedRun]]:
+    chunks = uniform.chunks(joined=name, shared=shared)
+    runs = [JoinedRun(chunk.replies, joined=True) for chunk in chunks]
     return [Chunk(chunk.data, 1) for chunk in chunks], runs

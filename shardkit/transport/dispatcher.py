@@ -33,12 +33,12 @@ from shardkit.operations.commands import Batch, Columns, Command, Pause, Replies
 from shardkit.routing.keys import key_bytes
 from shardkit.routing.placement import slots_of
 from shardkit.transport.coalescing import split
-from shardkit.transport.grouping import Group, components_in, plan
-from shardkit.transport.server_request import Parcel, lacks_script, may_repeat, settle
+from shardkit.transport.grouping import ServerGroup, components_in, group_by_shard
+from shardkit.transport.server_request import ServerRequest, lacks_script, may_repeat, settle
 
 # A request is sent at most so often: again after NOSCRIPT, a moved slot, or (idempotent ones only)
 # a broken connection.
-ATTEMPTS = 5
+MAX_ATTEMPTS = 5
 
 
 class NeedComponents(NamedTuple):
@@ -60,7 +60,7 @@ class NeedRefresh(NamedTuple):
     client: Any
 
 
-class Trip:
+class Attempt:
     """A parcel on its way to one server, and what came back.
 
     Attributes:
@@ -72,10 +72,10 @@ class Trip:
         sent: whether anything may have reached the server.
     """
 
-    __slots__ = ("client", "error", "node", "parcel", "refused", "replies", "sent")
+    __slots__ = ("client", "error", "node", "refused", "replies", "sent", "server_request")
 
-    def __init__(self, parcel: Parcel, client: Any, node: Any = None) -> None:
-        self.parcel = parcel
+    def __init__(self, server_request: ServerRequest, client: Any, node: Any = None) -> None:
+        self.server_request = server_request
         self.client = client
         self.node = node
         self.replies: list[Reply] = []
@@ -89,10 +89,10 @@ class Trip:
         return isinstance(self.error, TimeoutError)
 
 
-Need: TypeAlias = NeedComponents | NeedClient | NeedRefresh | Pause | list[Trip]
+Need: TypeAlias = NeedComponents | NeedClient | NeedRefresh | Pause | list[Attempt]
 
 
-class Carrier:
+class Dispatcher:
     """Carries batches; remembers which scripts each server has."""
 
     def __init__(self) -> None:
@@ -109,74 +109,83 @@ class Carrier:
         except KeyError:
             return self._loaded.setdefault(client, {}).setdefault(node, set())
 
-    def carry(self, batch: Batch, trip: Trip | None = None) -> Generator[Need, Any, Replies]:
+    def dispatch(
+        self, batch: Batch, attempt: Attempt | None = None
+    ) -> Generator[Need, Any, Replies]:
         """Carry a batch and return its replies in order; failures stand in their slots.
 
         Args:
             batch: the batch.
-            trip: the first attempt at all of it, if the link has made that already.
+            attempt: the first attempt at the whole batch, if the link has already made it.
         """
         out = Replies([None] * len(batch))
         todo: Sequence[int] = range(len(batch))
-        asked: dict[int, str] = {}
-        trips = [trip] if trip else []
-        for attempt in range(ATTEMPTS):
-            if attempt > 1:
-                yield Pause(0.02 * 2**attempt)  # a cluster is moving slots, or electing a master
-            if not trips:
+        redirected: dict[int, str] = {}
+        attempts = [attempt] if attempt else []
+        for retry in range(MAX_ATTEMPTS):
+            if retry > 1:
+                yield Pause(0.02 * 2**retry)  # a cluster is moving slots, or electing a master
+            if not attempts:
                 components = yield NeedComponents(components_in(batch, todo))
-                for group in plan(batch, todo, components):
+                for group in group_by_shard(batch, todo, components):
                     component = components[group.shard.component]
                     client = yield NeedClient(component, group.shard.number)
-                    trips += self._trips(batch, group, component, client, asked, out)
-                yield trips
+                    attempts += self._attempts(batch, group, component, client, redirected, out)
+                yield attempts
             again: list[int] = []
-            asked = {}
+            redirected = {}
             stale: dict[Any, None] = {}
-            for trip in trips:
-                again += self._take_in(trip, asked, out, stale, attempt)
+            for attempt in attempts:
+                again += self._settle(attempt, redirected, out, stale, retry)
             for client in stale:
                 yield NeedRefresh(client)
             todo = again
             if not todo:
                 break
-            trips = []
+            attempts = []
         return out
 
-    def _trips(
+    def _attempts(
         self,
         batch: Batch,
-        group: Group,
+        group: ServerGroup,
         component: Component,
         client: Any,
-        asked: dict[int, str],
+        redirected: dict[int, str],
         out: Replies,
-    ) -> list[Trip]:
+    ) -> list[Attempt]:
         """Make a group's trips: one, or on a cluster one for each node."""
-        shard, positions, block, plain, alike = group
+        shard, positions, block, plain, uniform = group
         entry = component.entry_of(shard)
         if isinstance(client, ShardFailure):
-            parcel = Parcel(shard, entry.address)
+            server_request = ServerRequest(shard, entry.address)
             for position in positions:
                 error = client.error or client
-                out[position] = parcel.failure(batch[position], error, sent=False)
+                out[position] = server_request.failure(batch[position], error, sent=False)
             out.failed = True
             return []
         if entry.is_cluster:
-            return self._to_nodes(batch, group, client, asked, out)
+            return self._attempts_on_nodes(batch, group, client, redirected, out)
         loaded, joins = self.loaded(client), coalesced(batch)
-        parcel = Parcel(shard, entry.address, positions, batch, loaded, block=block, joins=joins)
-        parcel.plain, parcel.alike = plain, alike
-        return [Trip(parcel, client)]
+        server_request = ServerRequest(
+            shard, entry.address, positions, batch, loaded, block=block, joins=joins
+        )
+        server_request.plain, server_request.uniform = plain, uniform
+        return [Attempt(server_request, client)]
 
-    def _to_nodes(
-        self, batch: Batch, group: Group, client: Any, asked: dict[int, str], out: Replies
-    ) -> list[Trip]:
-        trips: dict[str, Trip] = {}
+    def _attempts_on_nodes(
+        self,
+        batch: Batch,
+        group: ServerGroup,
+        client: Any,
+        redirected: dict[int, str],
+        out: Replies,
+    ) -> list[Attempt]:
+        attempts: dict[str, Attempt] = {}
         found: dict[str, list[int]] = {}
 
-        def trip_to(node: Any, asking: bool) -> Trip:
-            parcel = Parcel(
+        def attempt_on(node: Any, asking: bool) -> Attempt:
+            server_request = ServerRequest(
                 group.shard,
                 f"cluster node {node.name}",
                 batch=batch,
@@ -187,87 +196,96 @@ class Carrier:
                 in_slots=True,
                 plain=group.plain,
             )
-            return Trip(parcel, client, node)
+            return Attempt(server_request, client, node)
 
-        known = None if asked else _nodes_of(client, batch, group.positions)
+        known = None if redirected else _nodes_of(client, batch, group.positions)
         if known is not None:
-            made = [trip_to(node, asking=False) for node, _ in known]
-            for trip, (_, positions) in zip(made, known, strict=True):
-                trip.parcel.positions = positions
+            made = [attempt_on(node, asking=False) for node, _ in known]
+            for attempt, (_, positions) in zip(made, known, strict=True):
+                attempt.server_request.positions = positions
             return made
         for position in group.positions:
             request = batch[position]
             try:
                 node: Any = None
-                if position in asked:
-                    node = client.get_node(node_name=asked[position])
+                if position in redirected:
+                    node = client.get_node(node_name=redirected[position])
                 asking = node is not None
                 if not asking:
                     node = client.get_node_from_key(key_bytes(request.key))
                 name = f"{node.name} asking for {position}" if asking else node.name
             except (RedisError, RedisClusterException, AttributeError) as error:
-                parcel = Parcel(group.shard, "cluster")
-                out[position] = parcel.failure(request, error, sent=False)
+                server_request = ServerRequest(group.shard, "cluster")
+                out[position] = server_request.failure(request, error, sent=False)
                 out.failed = True
                 continue
-            if name not in trips:
-                trips[name] = trip_to(node, asking)
+            if name not in attempts:
+                attempts[name] = attempt_on(node, asking)
             found.setdefault(name, []).append(position)
         for name, positions in found.items():
-            trips[name].parcel.positions = positions
-        return list(trips.values())
+            attempts[name].server_request.positions = positions
+        return list(attempts.values())
 
-    def _take_in(
-        self, trip: Trip, asked: dict[int, str], out: Replies, stale: dict[Any, None], attempt: int
+    def _settle(
+        self,
+        attempt: Attempt,
+        redirected: dict[int, str],
+        out: Replies,
+        stale: dict[Any, None],
+        retry: int,
     ) -> list[int]:
         """Put a trip's replies into their slots, and return the positions to send again.
 
         ``stale`` gets its client, if that should learn its cluster's slots again.
         """
-        parcel = trip.parcel
+        server_request = attempt.server_request
         again: list[int] = []
-        if trip.error is not None:
+        if attempt.error is not None:
             # Once, as it may be the request that breaks it; and not where waiting was in vain.
-            repeats = attempt == 0 and not trip.timed_out
-            moved = not trip.sent and trip.node is not None  # maybe, to another node
-            for position, request in zip(parcel.positions, parcel.requests, strict=True):
-                if repeats and (moved or (trip.sent and may_repeat(request))):
+            repeats = retry == 0 and not attempt.timed_out
+            moved = not attempt.sent and attempt.node is not None  # maybe, to another node
+            for position, request in zip(
+                server_request.positions, server_request.requests, strict=True
+            ):
+                if repeats and (moved or (attempt.sent and may_repeat(request))):
                     again.append(position)
                 else:
-                    out[position] = parcel.failure(request, trip.error, trip.sent)
+                    out[position] = server_request.failure(request, attempt.error, attempt.sent)
                     out.failed = True
-            if trip.node is not None:
-                stale[trip.client] = None
+            if attempt.node is not None:
+                stale[attempt.client] = None
             return again
-        parcel.loaded.update(parcel.brought)
-        if parcel.runs:
-            trip.replies = split(trip.replies, parcel.runs)
-        if not trip.refused and len(trip.replies) == len(parcel.positions):  # no transactions
-            for position, reply in zip(parcel.positions, trip.replies, strict=True):
+        server_request.loaded.update(server_request.brought)
+        if server_request.runs:
+            attempt.replies = split(attempt.replies, server_request.runs)
+        if not attempt.refused and len(attempt.replies) == len(
+            server_request.positions
+        ):  # no transactions
+            for position, reply in zip(server_request.positions, attempt.replies, strict=True):
                 out[position] = reply
             return again
-        last = attempt == ATTEMPTS - 1
-        for position, request, reply in parcel.unpack(trip.replies):
+        last = retry == MAX_ATTEMPTS - 1
+        for position, request, reply in server_request.unpack(attempt.replies):
             if type(request) is Command and not isinstance(reply, Exception):
                 out[position] = reply
                 continue
             if isinstance(reply, Exception) and not last:
                 if lacks_script(request, reply):
-                    parcel.loaded.clear()
+                    server_request.loaded.clear()
                     again.append(position)
                     continue
                 if isinstance(reply, MovedError | ClusterDownError):
-                    stale[trip.client] = None
+                    stale[attempt.client] = None
                     again.append(position)
                     continue
                 if isinstance(reply, AskError):
-                    asked[position] = "{}:{}".format(*reply.node_addr)
+                    redirected[position] = "{}:{}".format(*reply.node_addr)
                     again.append(position)
                     continue
                 if isinstance(reply, TryAgainError):
                     again.append(position)
                     continue
-            out[position], failed = settle(parcel, request, reply)
+            out[position], failed = settle(server_request, request, reply)
             out.failed = out.failed or failed
         return again
 
@@ -298,10 +316,10 @@ def _nodes_of(
 
 
 __all__ = [
-    "Carrier",
+    "Attempt",
+    "Dispatcher",
     "Need",
     "NeedClient",
     "NeedComponents",
     "NeedRefresh",
-    "Trip",
 ]

@@ -66,7 +66,7 @@ from redis.exceptions import (
 )
 
 from shardkit.config.entry import DEFAULT_PORT, Entry
-from shardkit.connections import Connector, ask, is_quiet
+from shardkit.connections import Connector, is_reusable, round_trip
 from shardkit.errors import LocalServerError, RoutingError
 from shardkit.routing.command_keys import key_positions
 from shardkit.routing.placement import slot_of
@@ -294,13 +294,13 @@ class MemoryConnector(Connector):
 
     def blocking(self, fields: Mapping[str, Any]) -> redis.Redis | redis.RedisCluster:
         """Return a blocking client of a server in memory; see `Connector.blocking`."""
-        client = super().blocking(self._plain(fields))
+        client = super().blocking(self._is_plain_tcp(fields))
         pool = self._led_to_memory(client, fields, _connection_classes()[0])
         return MemoryCluster(connection_pool=pool) if fields.get("cluster") else client
 
     def awaiting(self, fields: Mapping[str, Any]) -> aioredis.Redis | aioredis.RedisCluster:
         """Return an awaiting client of a server in memory; see `Connector.awaiting`."""
-        client = super().awaiting(self._plain(fields))
+        client = super().awaiting(self._is_plain_tcp(fields))
         pool = self._led_to_memory(client, fields, _connection_classes()[1])
         return AsyncMemoryCluster(connection_pool=pool) if fields.get("cluster") else client
 
@@ -311,7 +311,7 @@ class MemoryConnector(Connector):
             return self._servers[address]
 
     @staticmethod
-    def _plain(fields: Mapping[str, Any]) -> dict[str, Any]:
+    def _is_plain_tcp(fields: Mapping[str, Any]) -> dict[str, Any]:
         """Return an entry's fields as those of a server that asks for nothing."""
         kept = {n: v for n, v in fields.items() if n not in _NOT_TAKEN and not n.startswith("ssl")}
         if fields.keys() & {"unix_socket_path", "sentinel"}:
@@ -430,11 +430,11 @@ class _BlockingFaulty(_Faulty):
         seen = self._let_through(command)
         super().send_packed_command(seen, check_health=False)  # type: ignore[misc]
 
-    def ask(self, data: bytes, raw: bool) -> tuple[Any, bool]:
-        return ask(self, data, raw)
+    def round_trip(self, data: bytes, raw: bool) -> tuple[Any, bool]:
+        return round_trip(self, data, raw)
 
-    def is_quiet(self) -> bool:
-        return is_quiet(self)
+    def is_reusable(self) -> bool:
+        return is_reusable(self)
 
     def can_read(self, timeout: float | None = 0) -> Any:
         return self._spoiled() or super().can_read(timeout)  # type: ignore[misc]

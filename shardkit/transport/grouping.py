@@ -20,7 +20,7 @@ from shardkit.operations.commands import (
     To,
 )
 from shardkit.routing.placement import slot_of
-from shardkit.transport.resp import Alike
+from shardkit.transport.resp import UniformCommands
 
 Components: TypeAlias = Mapping[str, Component]
 
@@ -33,12 +33,12 @@ _TO, _KEY, _ARGS, _SCRIPT, _BLOCK = map(
 )
 _TARGET, _TARGET_KEY = itemgetter(0), itemgetter(1)
 # A shorter batch is grouped one by one; looking whether its requests are alike would cost more.
-_ALIKE = 8
+_MIN_UNIFORM = 8
 # So many are passed over again and again while they are in the processor's cache.
 _SLICE = 2000
 
 
-class Group(NamedTuple):
+class ServerGroup(NamedTuple):
     """The positions of the requests that go to one shard.
 
     Attributes:
@@ -51,7 +51,7 @@ class Group(NamedTuple):
     positions: Sequence[int]
     block: float | None = None
     plain: bool = False
-    alike: Alike | None = None
+    uniform: UniformCommands | None = None
 
 
 def components_of(targets: Iterable[To]) -> set[str]:
@@ -68,16 +68,16 @@ def components_in(batch: Batch, todo: Sequence[int]) -> set[str]:
     return components_of(batch[position].to for position in todo)
 
 
-def plan(batch: Batch, todo: Sequence[int], components: Components) -> list[Group]:
+def group_by_shard(batch: Batch, todo: Sequence[int], components: Components) -> list[ServerGroup]:
     """Group the requests at the positions ``todo`` by shard; one that may block stays alone."""
     if type(batch) is Columns and len(todo) == len(batch):
-        return _plan_columns(batch, components)
-    if len(todo) == len(batch) >= _ALIKE:
-        found = _plan_alike(batch, components)
+        return _group_columns(batch, components)
+    if len(todo) == len(batch) >= _MIN_UNIFORM:
+        found = _group_uniform(batch, components)
         if found is not None:
             return found
     groups: dict[tuple[str, int | None], list[int]] = {}
-    alone: list[Group] = []
+    alone: list[ServerGroup] = []
     for position in todo:
         request = batch[position]
         to = request.to
@@ -87,20 +87,20 @@ def plan(batch: Batch, todo: Sequence[int], components: Components) -> list[Grou
         else:
             where = place(to, request.key, components)
         if type(request) is Command and request.block is not None:
-            alone.append(Group(Shard(*where), [position], request.block))
+            alone.append(ServerGroup(Shard(*where), [position], request.block))
             continue
         try:
             groups[where].append(position)
         except KeyError:
             groups[where] = [position]
-    return [Group(Shard(*where), positions) for where, positions in groups.items()] + alone
+    return [ServerGroup(Shard(*where), positions) for where, positions in groups.items()] + alone
 
 
-def _plan_alike(batch: Batch, components: Components) -> list[Group] | None:
+def _group_uniform(batch: Batch, components: Components) -> list[ServerGroup] | None:
     """Group commands for one component; None if the batch holds anything else."""
     to = batch[0].to
     component = _spread(to, components)
-    dealt = _Dealt(len(component.shards)) if component is not None else None
+    sharded = ShardedColumns(len(component.shards)) if component is not None else None
     plain = True
     for start in range(0, len(batch), _SLICE):
         part = batch[start : start + _SLICE]
@@ -112,31 +112,37 @@ def _plan_alike(batch: Batch, components: Components) -> list[Group] | None:
         if flat[_BLOCK::_FIELDS].count(None) < size or flat[_TO::_FIELDS].count(to) < size:
             return None
         plain = plain and flat[_SCRIPT::_FIELDS].count(None) == size
-        if dealt is not None and component is not None:
+        if sharded is not None and component is not None:
             keys = flat[_KEY::_FIELDS]
-            alike = Alike.of(flat[_ARGS::_FIELDS], keys) if plain and dealt.fits else None
-            dealt.deal(component, keys, alike)
-    if dealt is None or component is None:
-        return [Group(place(to, batch[0].key, components), range(len(batch)), None, plain)]
-    return dealt.groups(component.name, plain)
+            uniform = (
+                UniformCommands.of(flat[_ARGS::_FIELDS], keys)
+                if plain and sharded.is_uniform
+                else None
+            )
+            sharded.add(component, keys, uniform)
+    if sharded is None or component is None:
+        return [ServerGroup(place(to, batch[0].key, components), range(len(batch)), None, plain)]
+    return sharded.groups(component.name, plain)
 
 
-def _plan_columns(batch: Columns, components: Components) -> list[Group]:
+def _group_columns(batch: Columns, components: Components) -> list[ServerGroup]:
     """Group commands that are given by column."""
     if not batch.keys:
         return []
     component = _spread(batch.to, components)
     if component is None:
         shard = place(batch.to, batch.keys[0], components)
-        alike = Alike.of_columns(batch.name, [batch.keys, *batch.more])
-        return [Group(shard, range(len(batch)), None, True, alike)]
-    dealt = _Dealt(len(component.shards))
+        uniform = UniformCommands.of_columns(batch.name, [batch.keys, *batch.more])
+        return [ServerGroup(shard, range(len(batch)), None, True, uniform)]
+    sharded = ShardedColumns(len(component.shards))
     for start in range(0, len(batch), _SLICE):
         keys = batch.keys[start : start + _SLICE]
         columns = [keys, *(column[start : start + _SLICE] for column in batch.more)]
-        alike = Alike.of_columns(batch.name, columns, keys) if dealt.fits else None
-        dealt.deal(component, keys, alike)
-    return dealt.groups(component.name, plain=True)
+        uniform = (
+            UniformCommands.of_columns(batch.name, columns, keys) if sharded.is_uniform else None
+        )
+        sharded.add(component, keys, uniform)
+    return sharded.groups(component.name, plain=True)
 
 
 def _spread(to: To, components: Components) -> Component | None:
@@ -148,7 +154,7 @@ def _spread(to: To, components: Components) -> Component | None:
     return None
 
 
-class _Dealt:
+class ShardedColumns:
     """Positions, and commands that are alike by column, dealt out to shards slice by slice.
 
     Everything that a command consists of is looked at while its slice is in the processor's cache;
@@ -160,59 +166,61 @@ class _Dealt:
         self._size = 0
         self._name = ""
         self._columns: list[list[list[bytes]]] = []
-        self.fits = True
+        self.is_uniform = True
 
-    def deal(self, component: Component, keys: Sequence[Key], alike: Alike | None) -> None:
+    def add(
+        self, component: Component, keys: Sequence[Key], uniform: UniformCommands | None
+    ) -> None:
         """Deal out a slice.
 
         Args:
             component: whose shards they are.
             keys: the keys that are placed.
-            alike: the same requests by column, if they are alike.
+            uniform: the same requests by column, if they are uniform.
         """
-        if alike is not None and alike.keyed:
-            keys = alike.columns[0]  # encoded already
+        if uniform is not None and uniform.keyed:
+            keys = uniform.columns[0]  # encoded already
         numbers = component.place_all(keys)
         start, self._size = self._size, self._size + len(numbers)
         places: list[list[int]] = [[] for _ in self._positions]
         for place, number in enumerate(numbers):
             places[number].append(place)
-        self._fit(alike)
-        for number, mine in enumerate(places):
-            if not mine:
+        self._check_uniform(uniform)
+        for number, own in enumerate(places):
+            if not own:
                 continue
-            self._positions[number] += map(start.__add__, mine) if start else mine
-            if self.fits and alike is not None:
-                if len(mine) == 1:
-                    for table, column in zip(self._columns, alike.columns, strict=True):
-                        table[number].append(column[mine[0]])
+            self._positions[number] += map(start.__add__, own) if start else own
+            if self.is_uniform and uniform is not None:
+                if len(own) == 1:
+                    for table, column in zip(self._columns, uniform.columns, strict=True):
+                        table[number].append(column[own[0]])
                     continue
-                pick = itemgetter(*mine)  # all at once: a third of the time of one by one
-                for table, column in zip(self._columns, alike.columns, strict=True):
+                pick = itemgetter(*own)  # all at once: a third of the time of one by one
+                for table, column in zip(self._columns, uniform.columns, strict=True):
                     table[number] += pick(column)
 
-    def _fit(self, alike: Alike | None) -> None:
+    def _check_uniform(self, uniform: UniformCommands | None) -> None:
         """See whether a slice is alike those before."""
-        if alike is None:
-            self.fits = False
+        if uniform is None:
+            self.is_uniform = False
         elif not self._columns:
-            self._name = alike.name
-            self._columns = [[[] for _ in self._positions] for _ in alike.columns]
-        elif alike.name != self._name or len(alike.columns) != len(self._columns):
-            self.fits = False
+            self._name = uniform.name
+            self._columns = [[[] for _ in self._positions] for _ in uniform.columns]
+        elif uniform.name != self._name or len(uniform.columns) != len(self._columns):
+            self.is_uniform = False
 
-    def groups(self, component: str, plain: bool) -> list[Group]:
+    def groups(self, component: str, plain: bool) -> list[ServerGroup]:
         """Return each shard's."""
         return [
-            Group(Shard(component, number), mine, None, plain, self._of(number))
-            for number, mine in enumerate(self._positions)
-            if mine
+            ServerGroup(Shard(component, number), own, None, plain, self._of(number))
+            for number, own in enumerate(self._positions)
+            if own
         ]
 
-    def _of(self, shard: int) -> Alike | None:
-        if not self.fits:
+    def _of(self, shard: int) -> UniformCommands | None:
+        if not self.is_uniform:
             return None
-        return Alike(self._name, [table[shard] for table in self._columns])
+        return UniformCommands(self._name, [table[shard] for table in self._columns])
 
 
 def place(to: To, key: Key, components: Components) -> Shard:
@@ -233,7 +241,7 @@ def place(to: To, key: Key, components: Components) -> Shard:
 def locate(request: Locate, components: Components) -> list[tuple[Shard, int | None]]:
     """Return where each key lives."""
     targets = request.targets
-    if len(targets) >= _ALIKE:
+    if len(targets) >= _MIN_UNIFORM:
         (to, *others) = set(map(_TARGET, targets))
         if type(to) is str and not others:
             component = components[to]

@@ -33,16 +33,16 @@ from redis.exceptions import (
     TimeoutError,  # noqa: A004 - redis-py's own
 )
 
-from shardkit.connections import MISSING, READ_BYTES, patient
+from shardkit.connections import INCOMPLETE, READ_BYTES, extended_timeout
 from shardkit.operations.commands import Replies, Reply
 from shardkit.transport.resp import CHUNK_BYTES, CHUNK_REQUESTS, Chunk
 
 # Two chunks are in flight on a line, as on the blocking link: its buffers are bounded.
-MOST_BYTES = 2 * CHUNK_BYTES
-MOST_REPLIES = 2 * CHUNK_REQUESTS
+MAX_BYTES = 2 * CHUNK_BYTES
+MAX_REPLIES = 2 * CHUNK_REQUESTS
 
 
-class Lost(Exception):
+class ConnectionLost(Exception):
     """A request failed; ``sent`` if the server may have seen it."""
 
     def __init__(self, error: Exception, sent: bool) -> None:
@@ -51,7 +51,7 @@ class Lost(Exception):
         self.sent = sent
 
 
-class Server:
+class ConnectionSource:
     """Where connections come from: a client's pool, or a node of a cluster, which is one itself."""
 
     def __init__(self, source: Any, raw: bool) -> None:
@@ -59,13 +59,13 @@ class Server:
         self.source = source
         self._is_pool = hasattr(source, "get_connection")
 
-    def borrow(self) -> Any:
+    def get_idle(self) -> Any:
         """Return a connection that can be used at once, or None."""
         if self._is_pool:
-            return self.source.borrow()
+            return self.source.get_idle()
         with suppress(MaxConnectionsError):  # who then waits for one, is told
             connection = self.source.acquire_connection()
-            if connection.is_quiet():
+            if connection.is_reusable():
                 return connection
             self.source.release(connection)
         return None
@@ -77,7 +77,7 @@ class Server:
         else:
             connection = self.source.acquire_connection()
             try:
-                if connection.is_connected and not connection.is_quiet():
+                if connection.is_connected and not connection.is_reusable():
                     await connection.disconnect(nowait=True)
                 await connection.connect()
             except BaseException:
@@ -98,20 +98,20 @@ class Server:
         if self._is_pool:
             await released
 
-    def give_back(self, connection: Any) -> None:
+    def release_nowait(self, connection: Any) -> None:
         """Release a connection, without waiting."""
         if self._is_pool:
-            self.source.give_back(connection)
+            self.source.release_nowait(connection)
         else:
             self.source.release(connection)
 
-    async def alone(self, block: float | None, chunks: list[Chunk]) -> list[Reply]:
+    async def exchange(self, block: float | None, chunks: list[Chunk]) -> list[Reply]:
         """Carry one parcel on a connection of its own."""
         try:
             connection = await self.acquire()
         except (RedisError, OSError) as error:
-            raise Lost(error, sent=False) from error
-        whole = False
+            raise ConnectionLost(error, sent=False) from error
+        complete = False
         try:
             for chunk in chunks:
                 await connection.send_packed_command(chunk.data, check_health=False)
@@ -119,15 +119,15 @@ class Server:
             if block is None:
                 replies = await self._read(connection, count)
             else:
-                with patient(connection, block):
+                with extended_timeout(connection, block):
                     replies = await self._read(connection, count)
-            whole = True
+            complete = True
         except (RedisError, OSError) as error:
-            raise Lost(error, sent=True) from error
+            raise ConnectionLost(error, sent=True) from error
         else:
             return replies
         finally:
-            await self.release(connection, broken=not whole)
+            await self.release(connection, broken=not complete)
 
     async def _read(self, connection: Any, count: int) -> list[Reply]:
         replies: list[Reply] = []
@@ -139,12 +139,14 @@ class Server:
         return replies
 
 
-class Request:
+class QueuedRequest:
     """Chunks to write, the replies so far, and the future that is done when all have come."""
 
     __slots__ = ("chunks", "future", "left", "refused", "replies", "sent")
 
-    def __init__(self, chunks: list[Chunk], left: int, future: asyncio.Future[Request]) -> None:
+    def __init__(
+        self, chunks: list[Chunk], left: int, future: asyncio.Future[QueuedRequest]
+    ) -> None:
         self.chunks = chunks
         self.future = future
         self.sent = 0
@@ -155,10 +157,10 @@ class Request:
     def fail(self, error: Exception, sent: bool) -> None:
         """Say that no answer came; ``sent`` if the server may have seen it."""
         if not self.future.done():
-            self.future.set_exception(Lost(error, sent))
+            self.future.set_exception(ConnectionLost(error, sent))
 
 
-class Line(asyncio.BufferedProtocol):
+class MultiplexedConnection(asyncio.BufferedProtocol):
     """One connection to one server, shared by the tasks of a loop; takes one when there is need.
 
     ::
@@ -166,56 +168,56 @@ class Line(asyncio.BufferedProtocol):
         carry ─► queued ─► (write) ─► flying ─► (replies) ─► the request's future
     """
 
-    def __init__(self, server: Server) -> None:
-        self.server = server
-        self._decode = not server.raw
+    def __init__(self, source: ConnectionSource) -> None:
+        self.source = source
+        self._decode = not source.raw
         self._loop = asyncio.get_running_loop()
-        self._queued: deque[Request] = deque()
-        self._flying: deque[tuple[Request, Chunk]] = deque()
-        self._bytes = self._replies = self._answered = 0
+        self._queued: deque[QueuedRequest] = deque()
+        self._in_flight: deque[tuple[QueuedRequest, Chunk]] = deque()
+        self._bytes_in_flight = self._replies_in_flight = self._replies_to_first = 0
         self._connection: Any = None
         self._transport: Any = None
-        self._stream: Any = None
-        self._answers: Any = None
+        self._stream_protocol: Any = None
+        self._parser: Any = None
         self._pushes = False
         self._buffer = memoryview(bytearray(READ_BYTES))
         self._connecting: asyncio.Task[None] | None = None
-        self._is_due = False
-        self._is_spent = False
+        self._write_scheduled = False
+        self._must_close = False
         self._timer: asyncio.TimerHandle | None = None
-        self._heard = 0.0
+        self._last_read = 0.0
         self._unwritten = 0
 
-    def carry(self, chunks: list[Chunk]) -> asyncio.Future[Request]:
+    def submit(self, chunks: list[Chunk]) -> asyncio.Future[QueuedRequest]:
         """Queue a request, and return the future of it with its replies."""
         replies = chunks[0].replies if len(chunks) == 1 else sum(each.replies for each in chunks)
-        future: asyncio.Future[Request] = self._loop.create_future()
-        self._queued.append(Request(chunks, replies, future))
+        future: asyncio.Future[QueuedRequest] = self._loop.create_future()
+        self._queued.append(QueuedRequest(chunks, replies, future))
         if self._transport is None:
-            self._set_out()
-        elif not self._is_due:  # the others of this turn join in
-            self._is_due = True
+            self._acquire()
+        elif not self._write_scheduled:  # the others of this turn join in
+            self._write_scheduled = True
             self._loop.call_soon(self._write)
         return future
 
     # ---- a connection, while there is something to do
 
-    def _set_out(self) -> None:
+    def _acquire(self) -> None:
         """Take a connection and write, at once or when one is made."""
         if self._connecting is not None and not self._connecting.done():
             return
-        connection = self.server.borrow()
+        connection = self.source.get_idle()
         if connection is None or _wants_check(connection, self._loop):
             self._connecting = self._loop.create_task(self._connect(connection))
         else:
-            self._take(connection)
+            self._attach(connection)
             self._write()
 
     async def _connect(self, connection: Any) -> None:
         try:
             if connection is not None:
-                await self.server.release(connection, broken=False)
-            connection = await self.server.acquire()
+                await self.source.release(connection, broken=False)
+            connection = await self.source.acquire()
         except Exception as error:  # whatever it is, nothing was sent
             self._fail_queued(error)
             return
@@ -224,43 +226,43 @@ class Line(asyncio.BufferedProtocol):
             raise
         finally:
             self._connecting = None
-        self._take(connection)
+        self._attach(connection)
         self._write()
 
-    def _take(self, connection: Any) -> None:
+    def _attach(self, connection: Any) -> None:
         self._connection = connection
         self._transport = connection.transport
-        self._stream = self._transport.get_protocol()
+        self._stream_protocol = self._transport.get_protocol()
         self._transport.set_protocol(self)
-        self._answers = connection.answers()
+        self._parser = connection.reply_parser()
         self._pushes = int(connection.protocol) != 2
-        self._is_spent = False
+        self._must_close = False
 
-    def _rest(self) -> None:
+    def _release(self) -> None:
         """Give the connection back: everything is answered."""
         connection, self._connection = self._connection, None
         transport, self._transport = self._transport, None
-        transport.set_protocol(self._stream)
-        if self._is_spent:
+        transport.set_protocol(self._stream_protocol)
+        if self._must_close:
             transport.abort()
         elif connection.health_check_interval:
             connection.next_health_check = self._loop.time() + connection.health_check_interval
-        self.server.give_back(connection)
+        self.source.release_nowait(connection)
 
-    def _break(self, error: Exception) -> None:
+    def _break_off(self, error: Exception) -> None:
         """Close the connection: what is in flight on it is lost."""
         if self._transport is None:
             return
-        for request, _ in self._flying:
+        for request, _ in self._in_flight:
             request.fail(error, sent=True)
-        self._flying.clear()
-        self._bytes = self._replies = self._answered = 0
+        self._in_flight.clear()
+        self._bytes_in_flight = self._replies_in_flight = self._replies_to_first = 0
         if self._queued and self._queued[0].sent:  # half of it is out
             self._queued.popleft()
-        self._is_spent = True
-        self._rest()
+        self._must_close = True
+        self._release()
         if self._queued:
-            self._set_out()
+            self._acquire()
 
     def _fail_queued(self, error: Exception) -> None:
         while self._queued:
@@ -270,15 +272,19 @@ class Line(asyncio.BufferedProtocol):
 
     def _write(self) -> None:
         """Write what is queued, as far as there is room for it in flight."""
-        self._is_due = False
+        self._write_scheduled = False
         if self._transport is None:  # it broke meanwhile
             if self._queued:
-                self._set_out()
+                self._acquire()
             return
-        if not self._flying:
-            self._start_watch()
+        if not self._in_flight:
+            self._start_timeout()
         data = []
-        while self._queued and self._bytes < MOST_BYTES and self._replies < MOST_REPLIES:
+        while (
+            self._queued
+            and self._bytes_in_flight < MAX_BYTES
+            and self._replies_in_flight < MAX_REPLIES
+        ):
             request = self._queued[0]
             if request.future.done():  # cancelled
                 self._queued.popleft()
@@ -287,22 +293,22 @@ class Line(asyncio.BufferedProtocol):
             request.sent += 1
             if request.sent == len(request.chunks):
                 self._queued.popleft()
-            self._flying.append((request, chunk))
-            self._bytes += len(chunk.data)
-            self._replies += chunk.replies
+            self._in_flight.append((request, chunk))
+            self._bytes_in_flight += len(chunk.data)
+            self._replies_in_flight += chunk.replies
             data.append(chunk.data)
         if data:
             self._transport.write(data[0] if len(data) == 1 else b"".join(data))
-        elif not self._flying:
-            self._rest()
+        elif not self._in_flight:
+            self._release()
 
     def pause_writing(self) -> None:
         """Called by the transport: its buffer is full."""
-        self._stream.pause_writing()
+        self._stream_protocol.pause_writing()
 
     def resume_writing(self) -> None:
         """Called by the transport: its buffer has room."""
-        self._stream.resume_writing()
+        self._stream_protocol.resume_writing()
 
     # ---- reading
 
@@ -314,79 +320,79 @@ class Line(asyncio.BufferedProtocol):
         """Called by the transport: so much has arrived."""
         if self._transport is None:
             return  # broken meanwhile
-        self._heard = self._loop.time()
+        self._last_read = self._loop.time()
         try:
-            self._answers.reader.feed(self._buffer, 0, nbytes)
-            self._deal_out()
+            self._parser.reader.feed(self._buffer, 0, nbytes)
+            self._deliver()
         except Exception as error:  # no RESP
-            self._break(ConnectionError(f"the answer makes no sense: {error}"))
+            self._break_off(ConnectionError(f"the answer makes no sense: {error}"))
             return
         if self._queued:
-            if not self._is_due:
+            if not self._write_scheduled:
                 self._write()
-        elif not self._flying:
-            if self._answers.reader.has_data():
-                self._break(ConnectionError("the server says more than it was asked for"))
+        elif not self._in_flight:
+            if self._parser.reader.has_data():
+                self._break_off(ConnectionError("the server says more than it was asked for"))
             else:
-                self._rest()
+                self._release()
 
-    def _deal_out(self) -> None:
+    def _deliver(self) -> None:
         """Give the replies that are there to the requests in flight."""
-        answers, flying = self._answers, self._flying
-        gets = answers.gets(self._decode)
-        while flying:
-            request, chunk = flying[0]
+        parser, in_flight = self._parser, self._in_flight
+        gets = parser.gets(self._decode)
+        while in_flight:
+            request, chunk = in_flight[0]
             replies = request.replies
-            missing = chunk.replies - self._answered
+            missing = chunk.replies - self._replies_to_first
             if missing == 1 and not self._pushes:
                 reply = gets()
-                if reply is MISSING:
+                if reply is INCOMPLETE:
                     return
                 replies.append(reply)
                 missing = 0
             elif self._pushes:
-                while missing and (reply := gets()) is not MISSING:
+                while missing and (reply := gets()) is not INCOMPLETE:
                     if not isinstance(reply, PushNotification):
                         replies.append(reply)
                         missing -= 1
             else:  # as many as there are, without a step of Python each
                 before = len(replies)
-                replies.extend(islice(iter(gets, MISSING), missing))
+                replies.extend(islice(iter(gets, INCOMPLETE), missing))
                 missing -= len(replies) - before
-            if answers.refused:
-                answers.refused, request.refused = False, True
-                self._is_spent = self._is_spent or answers.useless
+            if parser.refused:
+                parser.refused, request.refused = False, True
+                self._must_close = self._must_close or parser.unusable
             if missing:
-                self._answered = chunk.replies - missing
+                self._replies_to_first = chunk.replies - missing
                 return
-            flying.popleft()
-            self._answered = 0
-            self._bytes -= len(chunk.data)
-            self._replies -= chunk.replies
+            in_flight.popleft()
+            self._replies_to_first = 0
+            self._bytes_in_flight -= len(chunk.data)
+            self._replies_in_flight -= chunk.replies
             request.left -= chunk.replies
             if not request.left and not request.future.done():
                 request.future.set_result(request)
 
     def eof_received(self) -> None:
         """Called by the transport: the server says no more."""
-        self._stream.eof_received()
-        self._break(ConnectionError("the server closed the connection"))
+        self._stream_protocol.eof_received()
+        self._break_off(ConnectionError("the server closed the connection"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the transport: it is closed."""
-        self._stream.connection_lost(exc)
-        self._break(ConnectionError(f"the connection was lost{f': {exc}' if exc else ''}"))
+        self._stream_protocol.connection_lost(exc)
+        self._break_off(ConnectionError(f"the connection was lost{f': {exc}' if exc else ''}"))
 
     # ---- silence
 
-    def _start_watch(self) -> None:
-        self._heard = self._loop.time()
+    def _start_timeout(self) -> None:
+        self._last_read = self._loop.time()
         self._unwritten = 0
         timeout = self._connection.socket_timeout
         if timeout is not None and self._timer is None:
-            self._timer = self._loop.call_later(timeout, self._watch)
+            self._timer = self._loop.call_later(timeout, self._check_timeout)
 
-    def _watch(self) -> None:
+    def _check_timeout(self) -> None:
         """Break a connection on which nothing has moved for the socket timeout."""
         self._timer = None
         if self._transport is None:
@@ -394,14 +400,14 @@ class Line(asyncio.BufferedProtocol):
         now = self._loop.time()
         unwritten = self._transport.get_write_buffer_size()
         if unwritten < self._unwritten:
-            self._heard = now
+            self._last_read = now
         self._unwritten = unwritten
         timeout = self._connection.socket_timeout
-        left = self._heard + timeout - now
+        left = self._last_read + timeout - now
         if left > 0:
-            self._timer = self._loop.call_later(left, self._watch)
+            self._timer = self._loop.call_later(left, self._check_timeout)
         else:
-            self._break(TimeoutError(f"nothing came for {timeout} seconds"))
+            self._break_off(TimeoutError(f"nothing came for {timeout} seconds"))
 
 
 def _wants_check(connection: Any, loop: asyncio.AbstractEventLoop) -> bool:

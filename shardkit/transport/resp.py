@@ -32,9 +32,9 @@ CHUNK_REQUESTS = 1000
 # So many that were joined are one request: a server works on it for 0.4 to 0.7 milliseconds.
 CHUNK_JOINED = 2000
 # Fewer commands than these are packed one by one; the columns would cost more.
-ALIKE = 4
+MIN_UNIFORM = 4
 # More arguments than these are rare in bulk, and columns then save little.
-_MOST_COLUMNS = 16
+_MAX_COLUMNS = 16
 
 pack_command: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
 Arguments: TypeAlias = tuple[Argument, ...]
@@ -81,9 +81,9 @@ def pack_all(commands: Sequence[Arguments]) -> list[Chunk]:
     Raises:
         InvalidArgumentError: an argument is neither text, bytes nor a number.
     """
-    alike = Alike.of(commands) if len(commands) >= ALIKE else None
-    if alike is not None:
-        return alike.chunks()
+    uniform = UniformCommands.of(commands) if len(commands) >= MIN_UNIFORM else None
+    if uniform is not None:
+        return uniform.chunks()
     try:
         packed = list(map(pack_command, commands))
     except (TypeError, UnicodeEncodeError):
@@ -122,7 +122,7 @@ def _cuts(sizes: Sequence[int], requests: int) -> list[tuple[int, int]]:
 
 
 @dataclass(slots=True)
-class Alike:
+class UniformCommands:
     """Commands of one name and one number of arguments.
 
     Attributes:
@@ -136,7 +136,7 @@ class Alike:
     keyed: bool = False
 
     @classmethod
-    def of(cls, commands: Sequence[Arguments], keys: Sequence[Key] = ()) -> Alike | None:
+    def of(cls, commands: Sequence[Arguments], keys: Sequence[Key] = ()) -> UniformCommands | None:
         """Return the commands by column; None if they are not alike, or cannot be sent.
 
         Args:
@@ -144,7 +144,7 @@ class Alike:
             keys: the keys by which they are placed.
         """
         width, name = len(commands[0]), commands[0][0]
-        if not 2 <= width <= _MOST_COLUMNS or type(name) is not str:
+        if not 2 <= width <= _MAX_COLUMNS or type(name) is not str:
             return None
         if list(map(len, commands)).count(width) < len(commands):
             return None
@@ -156,7 +156,7 @@ class Alike:
     @classmethod
     def of_columns(
         cls, name: str, values: Sequence[Sequence[Any]], keys: Sequence[Key] = ()
-    ) -> Alike | None:
+    ) -> UniformCommands | None:
         """Return commands that are given by column; None if they cannot be sent so."""
         columns = []
         for column in values:

@@ -35,8 +35,8 @@ from shardkit.operations.commands import (
     Transaction,
 )
 from shardkit.transport import resp
-from shardkit.transport.coalescing import Run, join_all, pack_joined
-from shardkit.transport.resp import Alike, Chunk, join, pack, pack_all, pack_command
+from shardkit.transport.coalescing import JoinedRun, join_all, pack_joined
+from shardkit.transport.resp import Chunk, UniformCommands, join, pack, pack_all, pack_command
 
 _MULTI = pack_command(("MULTI",))
 _EXEC = pack_command(("EXEC",))
@@ -45,7 +45,7 @@ _ARGS, _SCRIPT = itemgetter(2), itemgetter(3)  # of a Command; many times faster
 
 
 @dataclass(slots=True)
-class Parcel:
+class ServerRequest:
     """What goes to one server.
 
     Attributes:
@@ -73,10 +73,10 @@ class Parcel:
     asking: bool = False
     block: float | None = None
     plain: bool = False
-    alike: Alike | None = None
+    uniform: UniformCommands | None = None
     joins: bool = False
     in_slots: bool = False
-    runs: list[Run] = field(default_factory=list)
+    runs: list[JoinedRun] = field(default_factory=list)
 
     def chunks(self) -> list[Chunk]:
         """Pack the requests.
@@ -86,10 +86,10 @@ class Parcel:
         """
         chunks: list[Chunk] = []
         self.runs = []
-        if self.alike is not None:
-            joined = join_all(self.alike) if self.joins else None
+        if self.uniform is not None:
+            joined = join_all(self.uniform) if self.joins else None
             if joined is None:
-                return self.alike.chunks()
+                return self.uniform.chunks()
             chunks, self.runs = joined
             return chunks
         # Slice by slice: a hundred thousand requests, passed over again and again, would come from
@@ -114,7 +114,7 @@ class Parcel:
             return chunks
         pieces = [self._pack(request) for request in requests]
         if self.joins:
-            self.runs.append(Run(sum(count for _, count in pieces)))
+            self.runs.append(JoinedRun(sum(count for _, count in pieces)))
         return join([data for data, _ in pieces], [count for _, count in pieces])
 
     def _requests(self, positions: Sequence[int]) -> Batch:
@@ -223,15 +223,17 @@ def may_repeat(request: Command | Transaction) -> bool:
     return isinstance(request, Command) and request.idempotent
 
 
-def settle(parcel: Parcel, request: Command | Transaction, reply: Reply) -> tuple[Reply, bool]:
+def settle(
+    server_request: ServerRequest, request: Command | Transaction, reply: Reply
+) -> tuple[Reply, bool]:
     """Return what goes into the slot, and whether that is (or holds) a failure."""
     if isinstance(reply, Exception):
-        return parcel.refusal(request, reply), True
+        return server_request.refusal(request, reply), True
     if isinstance(request, Transaction) and reply is not None:
         failed = False
         for n, inner in enumerate(reply):
             if isinstance(inner, Exception):
-                reply[n] = parcel.refusal(request.commands[n], inner)
+                reply[n] = server_request.refusal(request.commands[n], inner)
                 failed = True
         return reply, failed
     return reply, False

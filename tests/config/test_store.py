@@ -22,7 +22,7 @@ from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import (
     EPOCH_KEY,
-    Change,
+    ComponentChange,
     FieldChange,
     diff,
     pull,
@@ -67,7 +67,7 @@ def no(component: Component) -> bool:
     return False
 
 
-def kinds(changes: list[Change]) -> dict[str, str]:
+def kinds(changes: list[ComponentChange]) -> dict[str, str]:
     return {change.component: change.kind for change in changes}
 
 
@@ -569,18 +569,18 @@ def test_a_diff_says_what_a_push_would_change() -> None:
     keys = [str(n) for n in range(100)]
     found = {change.component: change for change in diff(before.components, after.components, keys)}
     assert list(found) == ["gone", "grows", "moves", "new", "same"]
-    assert found["same"] == Change("same", "unchanged", sampled=100)
-    assert found["gone"] == Change(
+    assert found["same"] == ComponentChange("same", "unchanged", sampled=100)
+    assert found["gone"] == ComponentChange(
         "gone",
         "removed",
         (FieldChange("config:redis:gone:0", "", "a:6379/0", None),),
         shards_before=1,
         placement_before="crc32",
     )
-    assert found["new"] == Change(
+    assert found["new"] == ComponentChange(
         "new", "added", (FieldChange("config:redis:new", "", None, "n:6379/0"),)
     )
-    assert found["moves"] == Change(
+    assert found["moves"] == ComponentChange(
         "moves",
         "changed",
         (

@@ -406,7 +406,7 @@ def test_a_paused_config_server_delays_one_caller_by_its_short_timeout_and_no_ot
         try:
             kit.topology.expire()
             waiting = pool.submit(kit.component, "few")
-            assert eventually(kit.topology._kept["few"].reading.locked)
+            assert eventually(kit.topology._cache["few"].lock.locked)
 
             async def task() -> Any:
                 return await kit.topology.acomponent("few")

@@ -138,7 +138,7 @@ def test_another_count_of_shards_is_live_as_well(path: Path, clock: Clock) -> No
 
 
 def test_a_component_of_a_file_is_known_without_having_been_read(path: Path) -> None:
-    assert len(Topology(MapFile(path)).known("few").shards) == 4
+    assert len(Topology(MapFile(path)).last_known("few").shards) == 4
 
 
 def test_a_file_that_cannot_be_used_at_first_is_refused_at_once(tmp_path: Path) -> None:

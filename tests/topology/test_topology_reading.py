@@ -333,8 +333,8 @@ def test_a_claim_is_given_once_a_second_and_only_for_what_is_old(
 
 def test_what_was_never_read_is_not_known(topology: Topology) -> None:
     with pytest.raises(MissingEntryError, match="'c' was not read yet from the directory"):
-        topology.known("c")
-    assert topology.known("c" if topology.component("c") else "").name == "c"
+        topology.last_known("c")
+    assert topology.last_known("c" if topology.component("c") else "").name == "c"
 
 
 def test_names_are_listed_and_an_absent_source_is_an_error_of_ours(
@@ -354,7 +354,7 @@ def test_names_are_listed_and_an_absent_source_is_an_error_of_ours(
         lambda topology: topology.component("c"),
         lambda topology: topology.component("unseen"),
         lambda topology: asyncio.run(topology.acomponent("c")),
-        lambda topology: topology.known("c"),
+        lambda topology: topology.last_known("c"),
         lambda topology: topology.claim("c"),
         lambda topology: topology.names(),
         lambda topology: asyncio.run(topology.anames()),

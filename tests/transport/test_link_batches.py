@@ -23,7 +23,7 @@ from shardkit.local import LocalServers
 from shardkit.operations.commands import Command, Home, Locate, Shard, ShardOf, Transaction
 from shardkit.operations.operation import Operation
 from shardkit.transport.resp import CHUNK_BYTES, CHUNK_REQUESTS
-from shardkit.transport.server_request import Parcel
+from shardkit.transport.server_request import ServerRequest
 
 MANY_SHARDS = """
 components:
@@ -74,7 +74,7 @@ async def test_replies_come_in_the_order_of_the_batch(face: Face) -> None:
 async def test_a_key_goes_where_the_router_looks_for_it(face: Face, component: str) -> None:
     keys = [f"key:{n}" for n in range(50)]
     await face.send(*[command(component, key, "SET", key) for key in keys])
-    place = face.kit.topology.known(component).place
+    place = face.kit.topology.last_known(component).place
     number = None if component == "one" else place
     for key in keys:
         shard = Shard(component, number(key) if number else None)
@@ -134,7 +134,7 @@ async def test_one_command_takes_the_short_way_and_gives_the_same(face: Face) ->
 async def test_batches_reach_64_shards(wide: Face) -> None:
     keys = [f"k{n}" for n in range(3_000)]
     await wide.send(*[command("wide", key, "SET", key) for key in keys])
-    place = wide.kit.topology.known("wide").place
+    place = wide.kit.topology.last_known("wide").place
     assert {place(key) for key in keys} == set(range(64))
     dice = random.Random(2)
     dice.shuffle(keys)
@@ -332,7 +332,7 @@ def test_chunks_are_bounded_and_hold_everything_in_order() -> None:
     ]
     inner = tuple(Command("c", "k", ("INCR", "k")) for _ in range(3))
     requests.append(Transaction("c", "k", inner))
-    parcel = Parcel(Shard("c"), "somewhere", list(range(len(requests))), requests)
+    parcel = ServerRequest(Shard("c"), "somewhere", list(range(len(requests))), requests)
     chunks = parcel.chunks()
     assert sum(chunk.replies for chunk in chunks) == len(sizes) + 5
     whole = b"".join(chunk.data for chunk in chunks)

@@ -15,8 +15,8 @@ from shardkit.errors import CommandRefused
 from shardkit.local import LocalCluster, LocalServers
 from shardkit.operations.commands import Coalesced, Command, Replies, Transaction
 from shardkit.operations.drivers import BlockingDriver
-from shardkit.transport.coalescing import Run, pack_joined, split
-from shardkit.transport.resp import CHUNK_BYTES, Alike, pack_all, pack_command
+from shardkit.transport.coalescing import JoinedRun, pack_joined, split
+from shardkit.transport.resp import CHUNK_BYTES, UniformCommands, pack_all, pack_command
 
 
 async def send(face: Face, batch: list[Any]) -> Replies:
@@ -167,30 +167,36 @@ def test_columns_pack_as_hiredis_does(commands: list[Any]) -> None:
     expected = b"".join(map(pack_command, commands))
     assert b"".join(chunk.data for chunk in pack_all(commands)) == expected
     first = [args for args in commands if args[0] == commands[0][0] and len(args[0]) > 1]
-    alike = Alike.of(first) if first else None
-    if alike is not None:
-        packed = b"".join(chunk.data for chunk in alike.chunks())
+    uniform = UniformCommands.of(first) if first else None
+    if uniform is not None:
+        packed = b"".join(chunk.data for chunk in uniform.chunks())
         assert packed == b"".join(map(pack_command, first))
 
 
 def test_what_is_sent_for_joined_commands_is_one_command() -> None:
     [chunk], runs = pack_joined([("GET", "a"), ("GET", "b")], in_slots=False)
     assert chunk.data == pack_command(("MGET", "a", "b"))
-    assert (chunk.replies, runs) == (1, [Run(2, joined=True)])
+    assert (chunk.replies, runs) == (1, [JoinedRun(2, joined=True)])
     [chunk], runs = pack_joined([("SET", "a", 1), ("SET", "b", 2)], in_slots=False)
     assert chunk.data == pack_command(("MSET", "a", 1, "b", 2))
     [chunk], runs = pack_joined([("HGET", "h", "x"), ("HGET", "h", "y")], in_slots=False)
     assert chunk.data == pack_command(("HMGET", "h", "x", "y"))
     [chunk], runs = pack_joined([("HGET", "h", "x"), ("HGET", "i", "y")], in_slots=False)
-    assert (chunk.replies, runs) == (2, [Run(2)])
+    assert (chunk.replies, runs) == (2, [JoinedRun(2)])
     [chunk], runs = pack_joined([("GET", 1), ("GET", 1.5), ("GET", "x")], in_slots=False)
     assert chunk.data == pack_command(("MGET", 1, 1.5, "x"))
     [chunk], runs = pack_joined([("HGET", 1, "x"), ("HGET", 1.0, "y")], in_slots=False)
-    assert (chunk.replies, runs) == (2, [Run(2)])
+    assert (chunk.replies, runs) == (2, [JoinedRun(2)])
 
 
 def test_replies_are_split_again() -> None:
     error = ShardFailure("no", shard="c")
-    runs = [Run(2), Run(3, joined=True), Run(1), Run(2, joined=True), Run(2, joined=True)]
+    runs = [
+        JoinedRun(2),
+        JoinedRun(3, joined=True),
+        JoinedRun(1),
+        JoinedRun(2, joined=True),
+        JoinedRun(2, joined=True),
+    ]
     replies = [1, 2, [3, 4, 5], [6], b"OK", error]
     assert split(replies, runs) == [1, 2, 3, 4, 5, [6], b"OK", b"OK", error, error]

@@ -24,9 +24,9 @@ from shardkit.operations.commands import (
 )
 from shardkit.operations.drivers import BlockingDriver
 from shardkit.operations.operation import Operation
-from shardkit.transport.grouping import plan
+from shardkit.transport.grouping import group_by_shard
 from shardkit.transport.resp import pack_command
-from shardkit.transport.server_request import Parcel
+from shardkit.transport.server_request import ServerRequest
 
 MAP = ShardMap.parse("components: {few: {shards: {count: 4, over: [{port: 1}]}}}")
 
@@ -72,9 +72,11 @@ def test_columns_of_different_lengths_are_an_error() -> None:
 
 def packed(batch: Any) -> dict[Shard, tuple[list[int], bytes]]:
     found = {}
-    for shard, positions, _, plain, alike in plan(batch, range(len(batch)), MAP.components):
-        parcel = Parcel(shard, "", positions, batch, plain=plain, alike=alike)
-        found[shard] = list(positions), b"".join(chunk.data for chunk in parcel.chunks())
+    for shard, positions, _, plain, uniform in group_by_shard(
+        batch, range(len(batch)), MAP.components
+    ):
+        request = ServerRequest(shard, "", positions, batch, plain=plain, uniform=uniform)
+        found[shard] = list(positions), b"".join(chunk.data for chunk in request.chunks())
     return found
 
 

@@ -54,7 +54,7 @@ async def test_random_batches_get_right_replies(
     face: Face, monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
     monkeypatch.setattr(resp, "CHUNK_REQUESTS", chunk)
-    monkeypatch.setattr(multiplexer, "MOST_REPLIES", 2 * chunk)
+    monkeypatch.setattr(multiplexer, "MAX_REPLIES", 2 * chunk)
     model = Model(random.Random(chunk))
     for _ in range(25):
         wanted = [model.request() for _ in range(model.dice.choice([1, 2, 10, 150]))]

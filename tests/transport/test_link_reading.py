@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from redis.exceptions import ResponseError
 
-from shardkit.connections.connection import Answers
+from shardkit.connections.connection import ReplyParser
 
 SAID = [
     (b"$1\r\na\r\n", b"a"),
@@ -26,7 +26,7 @@ VALUES = [value for _, value in SAID]
 
 
 @pytest.fixture
-def answers() -> Iterator[Answers]:
+def answers() -> Iterator[ReplyParser]:
     """A parser of answers; what arrives is said by each test."""
     connection = SimpleNamespace(
         _parser=SimpleNamespace(parse_error=ResponseError),
@@ -34,7 +34,7 @@ def answers() -> Iterator[Answers]:
     )
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        yield Answers(connection, ours)
+        yield ReplyParser(connection, ours)
 
 
 def arriving(pieces: list[bytes]) -> Callable[[int], bytes]:
@@ -45,7 +45,7 @@ def arriving(pieces: list[bytes]) -> Callable[[int], bytes]:
 
 @pytest.mark.parametrize("first", range(1, len(SAID)))
 def test_answers_read_in_two_turns_are_whole_wherever_they_are_cut(
-    answers: Answers, first: int
+    answers: ReplyParser, first: int
 ) -> None:
     for cut in range(len(TEXT) + 1):
         replies: list[Any] = []
@@ -55,7 +55,7 @@ def test_answers_read_in_two_turns_are_whole_wherever_they_are_cut(
         assert replies == VALUES, f"cut at {cut}"
 
 
-def test_exchanges_in_many_pieces_follow_one_another(answers: Answers) -> None:
+def test_exchanges_in_many_pieces_follow_one_another(answers: ReplyParser) -> None:
     dice = random.Random(7)
     for _ in range(300):
         cuts = sorted(dice.sample(range(1, len(TEXT)), dice.randrange(1, 12)))

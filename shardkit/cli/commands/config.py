@@ -37,7 +37,7 @@ from shardkit.cli.output import (
 )
 from shardkit.cli.text import counted, server_list
 from shardkit.config import store
-from shardkit.config.changes import SAMPLE_SIZE, Change
+from shardkit.config.changes import SAMPLE_SIZE, ComponentChange
 from shardkit.config.component import Component
 from shardkit.config.entry import LOCATION, Entry
 from shardkit.config.shard_map import ShardMap
@@ -243,7 +243,7 @@ def push(
         output.line(f"pushed: {_summary(changes)}", GOOD)
 
 
-def _summary(changes: Sequence[Change]) -> str:
+def _summary(changes: Sequence[ComponentChange]) -> str:
     kinds = Counter[str](change.kind for change in changes if change.kind != "unchanged")
     return ", ".join(f"{number:,} {kind}" for kind, number in sorted(kinds.items()))
 

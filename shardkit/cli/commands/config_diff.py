@@ -22,7 +22,7 @@ from redis.exceptions import ConnectionError  # noqa: A004 - redis-py's own
 from shardkit.cli.output import BAD, DOUBTFUL, FAINT, GOOD, Cell, Output, Styled, Table, wordy
 from shardkit.cli.server_queries import ServerErrors, ask_all, client_of
 from shardkit.cli.text import percent, reason, server_of, shard_list
-from shardkit.config.changes import Change, FieldChange, diff, sample_keys
+from shardkit.config.changes import ComponentChange, FieldChange, diff, sample_keys
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap
@@ -48,7 +48,7 @@ class Difference:
         left: components that the map does not describe, and that stay as they are.
     """
 
-    changes: Sequence[Change]
+    changes: Sequence[ComponentChange]
     sample: Mapping[str, Sequence[Key]]
     real: frozenset[str]
     left: Sequence[str]
@@ -83,7 +83,9 @@ def compare(client: redis.Redis, shard_map: ShardMap, prune: bool, size: int) ->
     for n, change in enumerate(changes):
         if change.component in broken:
             after = change.shards_after, change.placement_after
-            changes[n] = Change(change.component, "changed", (), -1, after[0], "", after[1])
+            changes[n] = ComponentChange(
+                change.component, "changed", (), -1, after[0], "", after[1]
+            )
     return Difference(changes, sample, frozenset(real), [] if prune else left)
 
 
@@ -213,7 +215,7 @@ def show(output: Output, server: str, difference: Difference) -> None:
         output.table(entries.without_empty())
 
 
-def _kind(change: Change) -> str:
+def _kind(change: ComponentChange) -> str:
     return "same" if change.kind == "unchanged" else change.kind
 
 
@@ -221,13 +223,13 @@ def _count(number: int) -> str:
     return {-1: "unreadable", 0: ""}.get(number, f"{number:,}")
 
 
-def _change(change: Change, before: str, after: str) -> str:
+def _change(change: ComponentChange, before: str, after: str) -> str:
     if change.kind in ("added", "removed") or before == after:
         return before or after
     return f"{before or 'none'} → {after or 'none'}"
 
 
-def _moves(difference: Difference, change: Change) -> Cell:
+def _moves(difference: Difference, change: ComponentChange) -> Cell:
     if change.component not in difference.sample:
         return None
     kind = "" if change.component in difference.real else "synthetic "
@@ -262,7 +264,9 @@ def _shard(key: str) -> Shard:
 # ---- for programs
 
 
-def document(server: str, difference: Difference, changes: Sequence[Change]) -> dict[str, Any]:
+def document(
+    server: str, difference: Difference, changes: Sequence[ComponentChange]
+) -> dict[str, Any]:
     """Return what a push changes, or changed, as JSON has it."""
     return {
         "config_server": server,
@@ -271,7 +275,7 @@ def document(server: str, difference: Difference, changes: Sequence[Change]) -> 
     }
 
 
-def _json(difference: Difference, change: Change) -> dict[str, Any]:
+def _json(difference: Difference, change: ComponentChange) -> dict[str, Any]:
     sampled = change.component in difference.sample
     return {
         "component": change.component,

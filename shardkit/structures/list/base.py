@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Generic
 
 from shardkit.errors import CrossShardError, InvalidArgumentError, ParameterMismatchError
 from shardkit.lua import script
-from shardkit.operations.cancellation import Taking, careful
+from shardkit.operations.cancellation import UndoableBatch, undo_on_cancel
 from shardkit.operations.commands import (
     Argument,
     Command,
@@ -58,7 +58,7 @@ class ListSteps(PartitionedStructure[Face], Generic[Face, M]):
         check_integer(prefix, "part_size", part_size, 1, MOST_PIECE_SIZE)
         self._values: Values[M] = Values(values, prefix)
         parameters = {"part_size": part_size, "values": values.__name__}
-        super().__init__(careful(driver), component, prefix, parameters)
+        super().__init__(undo_on_cancel(driver), component, prefix, parameters)
         self.part_size = part_size
         self._clock = clock or ServerClock()
         self._signal = f"{prefix}:signal"
@@ -210,7 +210,7 @@ class ListSteps(PartitionedStructure[Face], Generic[Face, M]):
     ) -> Operation[Any]:
         """Run a script. It does nothing if the parameters are not (or no longer) this list's."""
         command = self._script(name, *args, idempotent=idempotent)
-        batch = [command] if put_back is None else Taking([command], put_back)
+        batch = [command] if put_back is None else UndoableBatch([command], put_back)
         for _ in range(ATTEMPTS):
             yield from self._open(create=create)
             [reply] = yield batch
