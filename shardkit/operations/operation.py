@@ -21,15 +21,23 @@ Deferred    the steps, not yet started  ``structure.deferred``; for ``yield from
 A `stream` is an operation that gives many values: between its batches it yields pages of them, and
 it is an iterator, an async iterator, or the steps.
 
-The descriptors look at the face's driver once, when the structure is made; the types follow the
-face by overloads of ``__get__``, so that mypy and pyright know each face exactly.
+The types follow the face by overloads of ``__get__``, so that mypy and pyright know each face
+exactly. At run time a method has its steps' name, text and signature, with what a call on its face
+returns: ``help(members.add)`` shows what the source says.
 """
 
 from __future__ import annotations
 
+import asyncio
 import copy
+import functools
+import inspect
+import re
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator
+from types import MethodType
 from typing import (
+    TYPE_CHECKING,
     Any,
     Concatenate,
     Generic,
@@ -38,6 +46,7 @@ from typing import (
     Self,
     TypeAlias,
     TypeVar,
+    get_args,
     overload,
 )
 
@@ -152,7 +161,88 @@ class Structure(Generic[Face]):
         return f"{type(self).__name__}({self.name!r}, component={self.component!r})"
 
 
-class operation(Generic[P, T]):  # noqa: N801 - a decorator
+class _Method:
+    """What `operation` and `stream` share: for each kind of driver a function, made at first use.
+
+    Attributes:
+        steps: the generator function itself, for an override that builds on what it overrides:
+            ``yield from Base.method.steps(self, …)``.
+    """
+
+    _entry_point: str  # the driver's method that runs the steps
+
+    def __init__(self, steps: Callable[..., Any]) -> None:
+        self.steps = steps
+        self._functions: dict[type, Any] = {}
+        functools.update_wrapper(self, steps)  # type: ignore[arg-type]  # it is called when bound
+
+    def __get__(self, obj: Any, owner: Any = None) -> Any:
+        """Bind to a structure: a method that runs the steps as the face wants.
+
+        Of the class it is a function, to be called with a structure of any face.
+        """
+        kind = _NoDriver if obj is None else type(obj._driver)
+        try:
+            function = self._functions[kind]
+        except KeyError:
+            function = self._functions[kind] = self._function_for(kind)
+        return function if obj is None else MethodType(function, obj)
+
+    def _function_for(self, driver: type) -> Any:
+        """Return a function that runs the steps, with the name, text and signature of the method.
+
+        On the awaiting face asyncio takes it for a coroutine function, as it returns a coroutine.
+        """
+        steps = self.steps
+        call: Any
+        if self._entry_point == "run":
+
+            def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+                return self._driver.run(steps(self, *args, **kwargs))
+
+        else:
+
+            def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+                return self._driver.iterate(steps(self, *args, **kwargs))
+
+        functools.update_wrapper(call, steps)
+        signature = inspect.signature(steps)
+        awaits = inspect.iscoroutinefunction(getattr(driver, "run", None))
+        if driver is not _Defer:
+            returns = self._returned(signature.return_annotation, awaits)
+            signature = signature.replace(return_annotation=returns)
+        call.__signature__ = signature
+        call.__annotations__ = {**steps.__annotations__, "return": signature.return_annotation}
+        call.steps = steps
+        if awaits and self._entry_point == "run":
+            _mark_coroutine_function(call)
+        return call
+
+    @staticmethod
+    def _returned(annotation: Any, awaits: bool) -> Any:
+        """Return what a call gives, as the steps' annotation says it."""
+        if not isinstance(annotation, str):  # without ``from __future__ import annotations``
+            return get_args(annotation)[-1] if get_args(annotation) else annotation
+        found = re.fullmatch(r"(?:\w+\.)*(Operation|Stream)\[(.*)\]", annotation, re.DOTALL)
+        if found is None:
+            return annotation
+        if found[1] == "Operation":
+            return found[2]
+        return f"{'AsyncIterator' if awaits else 'Iterator'}[{found[2]}]"
+
+
+class _NoDriver:
+    """Stands for the driver when a method is looked up in the class."""
+
+
+def _mark_coroutine_function(function: Any) -> None:
+    if sys.version_info >= (3, 12):
+        inspect.markcoroutinefunction(function)
+    else:  # what asyncio.iscoroutinefunction looks for
+        function._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]
+
+
+class operation(_Method, Generic[P, T]):  # noqa: N801 - a decorator
     """Make a method of a step generator; see the module's text.
 
     Attributes:
@@ -160,71 +250,53 @@ class operation(Generic[P, T]):  # noqa: N801 - a decorator
             ``yield from Base.method.steps(self, …)``.
     """
 
-    def __init__(self, steps: Callable[Concatenate[Any, P], Operation[T]]) -> None:
-        self.steps = steps
-        self.__doc__ = steps.__doc__
-        self.__name__ = steps.__name__
-        self.__wrapped__ = steps
+    _entry_point = "run"
 
-    @overload
-    def __get__(self, obj: None, owner: Any = ...) -> operation[P, T]: ...
-    @overload
-    def __get__(self, obj: Structure[Blocking], owner: Any = ...) -> Callable[P, T]: ...
-    @overload
-    def __get__(
-        self, obj: Structure[Awaiting], owner: Any = ...
-    ) -> Callable[P, Coroutine[Any, Any, T]]: ...
-    @overload
-    def __get__(self, obj: Structure[Deferred], owner: Any = ...) -> Callable[P, Operation[T]]: ...
-    def __get__(self, obj: Any, owner: Any = None) -> Any:
-        """Bind to a structure: a function that runs the steps as the face wants."""
-        if obj is None:
-            return self
-        steps, run = self.steps, obj._driver.run
+    if TYPE_CHECKING:
+        steps: Callable[Concatenate[Any, P], Operation[T]]
 
-        def call(*args: P.args, **kwargs: P.kwargs) -> Any:
-            return run(steps(obj, *args, **kwargs))
-
-        call.__name__ = self.__name__
-        call.__doc__ = self.__doc__
-        return call
+        def __init__(self, steps: Callable[Concatenate[Any, P], Operation[T]]) -> None: ...
+        @overload
+        def __get__(self, obj: None, owner: Any = ...) -> operation[P, T]: ...
+        @overload
+        def __get__(self, obj: Structure[Blocking], owner: Any = ...) -> Callable[P, T]: ...
+        @overload
+        def __get__(
+            self, obj: Structure[Awaiting], owner: Any = ...
+        ) -> Callable[P, Coroutine[Any, Any, T]]: ...
+        @overload
+        def __get__(
+            self, obj: Structure[Deferred], owner: Any = ...
+        ) -> Callable[P, Operation[T]]: ...
+        def __get__(self, obj: Any, owner: Any = None) -> Any: ...
 
 
-class stream(Generic[P, T]):  # noqa: N801 - a decorator
+class stream(_Method, Generic[P, T]):  # noqa: N801 - a decorator
     """Make a method of a step generator that also yields pages; see the module's text.
 
     Attributes:
         steps: the generator function itself.
     """
 
-    def __init__(self, steps: Callable[Concatenate[Any, P], Stream[T]]) -> None:
-        self.steps = steps
-        self.__doc__ = steps.__doc__
-        self.__name__ = steps.__name__
-        self.__wrapped__ = steps
+    _entry_point = "iterate"
 
-    @overload
-    def __get__(self, obj: None, owner: Any = ...) -> stream[P, T]: ...
-    @overload
-    def __get__(self, obj: Structure[Blocking], owner: Any = ...) -> Callable[P, Iterator[T]]: ...
-    @overload
-    def __get__(
-        self, obj: Structure[Awaiting], owner: Any = ...
-    ) -> Callable[P, AsyncIterator[T]]: ...
-    @overload
-    def __get__(self, obj: Structure[Deferred], owner: Any = ...) -> Callable[P, Stream[T]]: ...
-    def __get__(self, obj: Any, owner: Any = None) -> Any:
-        """Bind to a structure: a function that returns an iterator as the face wants."""
-        if obj is None:
-            return self
-        steps, iterate = self.steps, obj._driver.iterate
+    if TYPE_CHECKING:
+        steps: Callable[Concatenate[Any, P], Stream[T]]
 
-        def call(*args: P.args, **kwargs: P.kwargs) -> Any:
-            return iterate(steps(obj, *args, **kwargs))
-
-        call.__name__ = self.__name__
-        call.__doc__ = self.__doc__
-        return call
+        def __init__(self, steps: Callable[Concatenate[Any, P], Stream[T]]) -> None: ...
+        @overload
+        def __get__(self, obj: None, owner: Any = ...) -> stream[P, T]: ...
+        @overload
+        def __get__(
+            self, obj: Structure[Blocking], owner: Any = ...
+        ) -> Callable[P, Iterator[T]]: ...
+        @overload
+        def __get__(
+            self, obj: Structure[Awaiting], owner: Any = ...
+        ) -> Callable[P, AsyncIterator[T]]: ...
+        @overload
+        def __get__(self, obj: Structure[Deferred], owner: Any = ...) -> Callable[P, Stream[T]]: ...
+        def __get__(self, obj: Any, owner: Any = None) -> Any: ...
 
 
 def pages(values: Iterable[T], size: int) -> Iterator[list[T]]:

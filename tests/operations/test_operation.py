@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import pydoc
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -113,6 +115,39 @@ def test_methods_keep_their_names_documentation_and_arguments() -> None:
         things.first(1, "GET")
     with pytest.raises(ShardErrors):
         things.first("c:1", word="FAIL")
+
+
+def test_methods_show_their_signature_and_text_on_every_face() -> None:
+    for things in (blocking(), awaiting()):
+        assert str(inspect.signature(things.first)) == "(n: 'int', *, word: 'str' = 'GET') -> 'Any'"
+        assert things.first.__module__ == __name__
+        assert things.first.__qualname__ == "Things.first"
+        shown = pydoc.render_doc(things.first, renderer=pydoc.plaintext)
+        assert "first(n: 'int', *, word: 'str' = 'GET') -> 'Any'" in shown
+        assert "Return the first." in shown
+        assert inspect.getsource(things.first).lstrip().startswith("@operation")
+    deferred = blocking()._deferred()
+    assert inspect.signature(deferred.first).return_annotation == "Operation[Any]"
+    assert inspect.signature(deferred.all).return_annotation == "Stream[int]"
+    assert inspect.signature(blocking().all).return_annotation == "Iterator[int]"
+    assert str(inspect.signature(awaiting().all)) == "(count: 'int') -> 'AsyncIterator[int]'"
+
+
+def test_the_help_of_a_class_shows_its_operations_as_methods() -> None:
+    shown = pydoc.render_doc(Things, renderer=pydoc.plaintext)
+    assert (
+        "first(self, n: 'int', *, word: 'str' = 'GET') -> 'Any'\n |      Return the first." in shown
+    )
+    assert "all(self, count: 'int')" in shown
+    assert Things.first(blocking(), 7) == 7  # type: ignore[operator]
+
+
+def test_only_awaiting_operations_are_coroutine_functions() -> None:
+    assert asyncio.iscoroutinefunction(awaiting().first)
+    assert not asyncio.iscoroutinefunction(awaiting().all)
+    assert not asyncio.iscoroutinefunction(blocking().first)
+    assert not asyncio.iscoroutinefunction(awaiting()._deferred().first)
+    assert not asyncio.iscoroutinefunction(Things.first)
 
 
 def test_a_structure_shows_what_it_is() -> None:
