@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup check test bench docs demo clean
+.PHONY: setup check lua test bench docs demo clean
 
 setup: .venv/ready
 
@@ -11,10 +11,13 @@ setup: .venv/ready
 	$(BIN)/pip install -q -e '.[dev]'
 	touch $@
 
-check: setup  ## the linter, the formatter and the type checker
+check: setup lua  ## the linters, the formatter and the type checker
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+lua:  ## luacheck on every script (Debian's package lua-check)
+	$(PYTHON) tools/check_lua.py
 
 test: setup  ## the tests, on real servers that they start themselves
 	$(BIN)/python -m pytest -n 2

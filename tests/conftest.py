@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from faces import Face, faced
+from lua_keys import watch
 
 import shardkit
 from shardkit import AsyncShardKit, ShardKit, ShardMap
@@ -36,6 +37,10 @@ BINARIES = {
     for path in (find_server(), shutil.which("valkey-server"), shutil.which("redis-server"))
     if path
 }
+
+
+for _path in Path(shardkit.__file__).parent.rglob("lua/*.lua"):
+    watch((_path.relative_to(Path(shardkit.__file__).parent).parent.parent / _path.stem).as_posix())
 
 
 @pytest.fixture(scope="session")

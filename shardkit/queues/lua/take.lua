@@ -61,7 +61,7 @@ end
 
 -- Who waits has taken the token of one of these queues: as long as there is something to do, or is
 -- going to be soon, there must be one again for the next to wait. Tokens for nothing are removed.
-for n, q in ipairs(queues) do
+for _, q in ipairs(queues) do
   if redis.call('EXISTS', q.waiting) == 0 then
     local due = ARGV[5] == '1' and found and next_due(q)
     if due and due <= now + 1 then wake(q) else redis.call('DEL', q.signal) end

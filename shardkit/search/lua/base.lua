@@ -35,7 +35,7 @@ local function column_key(place, chunk)
   return PREFIX .. 'a:' .. int(place) .. ':' .. int(chunk)
 end
 
--- The state: how many documents there are, and in each chunk; the next number and word; the version.
+-- The state: how many documents there are, and in each chunk; the next number and word; version.
 local function read_state()
   local flat = call('HGETALL', KEYS[1])
   local state = {docs = 0, next = 0, words = 1, version = 0, live = {}}

@@ -21,7 +21,7 @@ local function push(list, command, values, from)
   end
   while from <= #values do
     if room <= 0 then
-      at, room, held = at + step, list.size, 0
+      at, room = at + step, list.size
     end
     local to = math.min(#values, from + math.min(room, 1000) - 1)
     held = redis.call(command, piece(list, at), unpack(values, from, to))

@@ -122,8 +122,8 @@ end
 
 -- Remove the members of a command that a rule wants removed, by their scores.
 local function remove(key, command, wanted_gone)
-  local members, before = members_of(command, {}), nil
-  before = redis.call('ZMSCORE', key, unpack(members))
+  local members = members_of(command, {})
+  local before = redis.call('ZMSCORE', key, unpack(members))
   local gone = {}
   for i, member in ipairs(members) do
     if before[i] and wanted_gone(i, before[i]) then

@@ -1,0 +1,51 @@
+"""Every script that the tests run is watched: it may touch only the keys that it is given.
+
+A server does not check that: a script that makes up a key works on one server, and fails on a
+cluster, or meets another user's data. So in this process each script gets a prologue that hides
+``redis`` behind a check. What scripts touch beyond KEYS is listed here, with the reason. Such a key
+must have the hash tag of the script's first key: then a cluster keeps both on one node.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from shardkit.lua import script
+from shardkit.operations.commands import Script
+
+# By script, or by the folder of all of them.
+UNDECLARED: dict[str, str] = {}
+
+_PROLOGUE = """\
+local redis = (function(real)
+  local given, tag = {}, nil
+  for _, key in ipairs(KEYS) do given[key] = true end
+  if #KEYS > 0 then tag = string.match(KEYS[1], '{(.-)}') end
+  local several = {DEL = 1, UNLINK = 1, EXISTS = 1, TOUCH = 1, MGET = 1, RENAME = 1, SUNION = 1,
+    SINTER = 1, SDIFF = 1, SUNIONSTORE = 1, SINTERSTORE = 1, SDIFFSTORE = 1}
+  local function checked(call)
+    return function(command, ...)
+      local keys = several[string.upper(command)] and {...} or {(...)}
+      for _, key in ipairs(string.upper(command) == 'TIME' and {} or keys) do
+        key = tostring(key)
+        if not given[key] and not (@listed and tag and string.match(key, '{(.-)}') == tag) then
+          error('@script touches ' .. key .. ', which is not among its KEYS')
+        end
+      end
+      return call(command, ...)
+    end
+  end
+  return setmetatable({call = checked(real.call), pcall = checked(real.pcall)}, {__index = real})
+end)(redis)
+"""
+
+
+def watch(name: str) -> Script:
+    """Have a script of the package check the keys that it touches."""
+    found = script(name)
+    listed = name in UNDECLARED or name.rpartition("/")[0] in UNDECLARED
+    prologue = _PROLOGUE.replace("@listed", str(listed).lower()).replace("@script", name)
+    text = prologue.replace("\n", " ") + "\n" + found.text
+    object.__setattr__(found, "text", text)
+    object.__setattr__(found, "sha", hashlib.sha1(text.encode()).hexdigest())
+    return found
