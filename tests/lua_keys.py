@@ -14,7 +14,15 @@ from shardkit.lua import script
 from shardkit.operations.commands import Script
 
 # By script, or by the folder of all of them.
-UNDECLARED: dict[str, str] = {}
+UNDECLARED: dict[str, str] = {
+    "structures/list": "Only the list's ends say which pieces it has; a piece is {name}:<number>.",
+    "search": "Words are numbered by the lexicon of the part; all of a part is {name:part}:….",
+    "ads": "An ad's words are looked up in a part of an index, as search does.",
+    "job_search": "A skill's jobs are looked up in a part of an index, as search does.",
+    "social/create_user": "The id is counted in the script; a user's record has the part's tag.",
+    "social/create_list": "The id is counted in the script; a list's record has the part's tag.",
+    "social/content/create_status": "The id is counted in the script, likewise.",
+}
 
 _PROLOGUE = """\
 local redis = (function(real)
@@ -44,8 +52,13 @@ def watch(name: str) -> Script:
     """Have a script of the package check the keys that it touches."""
     found = script(name)
     listed = name in UNDECLARED or name.rpartition("/")[0] in UNDECLARED
-    prologue = _PROLOGUE.replace("@listed", str(listed).lower()).replace("@script", name)
-    text = prologue.replace("\n", " ") + "\n" + found.text
+    text = watched(name, found.text, listed)
     object.__setattr__(found, "text", text)
     object.__setattr__(found, "sha", hashlib.sha1(text.encode()).hexdigest())
     return found
+
+
+def watched(name: str, text: str, listed: bool) -> str:
+    """Return a script that checks its keys; its lines are one further down."""
+    prologue = _PROLOGUE.replace("@listed", str(listed).lower()).replace("@script", name)
+    return prologue.replace("\n", " ") + "\n" + text

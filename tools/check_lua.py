@@ -14,9 +14,26 @@ from collections import Counter
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "shardkit"
-OPTIONS = ("--std", "lua51", "--globals", "redis", "KEYS", "ARGV", "cjson", "cmsgpack", "struct",
-           "bit", "--no-color", "--codes", "--formatter", "plain", "--max-line-length", "100",
-           "--ignore", "431")  # fmt: skip; an include may shadow what a script names as well
+OPTIONS = (
+    "--std",
+    "lua51",
+    "--globals",
+    "redis",
+    "KEYS",
+    "ARGV",
+    "cjson",
+    "cmsgpack",
+    "struct",
+    "bit",
+    "--no-color",
+    "--codes",
+    "--formatter",
+    "plain",
+    "--max-line-length",
+    "100",
+    "--ignore",
+    "431",
+)  # fmt: skip; an include may shadow what a script names as well
 INCLUDE = re.compile(r"--@include ([\w/]+)")
 WARNING = re.compile(r"stdin:(\d+):\d+: (.*)")
 

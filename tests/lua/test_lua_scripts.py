@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import redis
+from lua_keys import UNDECLARED, watched
 
 import shardkit
 from shardkit.local import LocalServer
@@ -51,11 +52,38 @@ def test_a_header_says_what_a_script_does_takes_and_gives(name: str) -> None:
     assert max(map(len, SCRIPTS[name].splitlines())) <= 100
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_no_script_makes_up_the_name_of_a_key(name: str) -> None:
-    """A key is given; or, of a list's pieces only, made of the prefix that is given."""
-    keys = re.findall(r"redis\.p?call\(\s*[^,]+,\s*([^,)]+)", code(FILES[name]))
-    assert not [key for key in keys if "'" in key or '"' in key or ".." in key]
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_keys_that_a_script_touches_are_watched_in_all_tests(name: str) -> None:
+    listed = name in UNDECLARED or name.rpartition("/")[0] in UNDECLARED
+    assert script(name).text.startswith(watched(name, "", listed))
+
+
+def test_what_may_touch_other_keys_is_listed_by_a_name_that_exists() -> None:
+    assert set(UNDECLARED) <= {*SCRIPTS, *(name.rpartition("/")[0] for name in SCRIPTS)}
+
+
+@pytest.mark.parametrize(
+    ("text", "listed", "refused"),
+    [
+        ("return redis.call('GET', KEYS[1])", False, False),
+        ("return redis.call('GET', 'made up')", False, True),
+        ("local call = redis.call return call('GET', KEYS[1] .. ':more')", False, True),
+        ("local f = redis.pcall return f('DEL', KEYS[1], KEYS[1] .. ':more')", False, True),
+        ("return redis.call('GET', '{tag}:more')", True, False),
+        ("return redis.call('GET', '{other}:more')", True, True),
+        ("return redis.call('TIME')[1]", False, False),
+    ],
+)
+def test_a_script_that_makes_up_a_key_is_refused_however_it_calls(
+    text: str, listed: bool, refused: bool, own_server: LocalServer
+) -> None:
+    with own_server.client() as client:
+        run = client.register_script(watched("some/script", text, listed))
+        if refused:
+            with pytest.raises(redis.ResponseError, match=r"some/script touches .*more|made up"):
+                run(keys=["{tag}:key"])
+        else:
+            run(keys=["{tag}:key"])
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -82,9 +110,8 @@ def test_every_script_of_the_package_is_looked_at() -> None:
 
 def test_a_script_is_read_once() -> None:
     assert script("structures/unique/add_and_count") is script("structures/unique/add_and_count")
-    assert (
-        script("structures/unique/add_and_count").text == SCRIPTS["structures/unique/add_and_count"]
-    )
+    text = SCRIPTS["structures/unique/add_and_count"]
+    assert script("structures/unique/add_and_count").text.endswith(text)
     with pytest.raises(FileNotFoundError):
         script("no_such_script")
 
