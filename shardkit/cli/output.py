@@ -69,7 +69,7 @@ def wordy(title: str) -> Column:
 
 @dataclass
 class Table:
-    """A table: its columns, its rows, and whether a rule goes before a row."""
+    """A table: its columns and its rows."""
 
     columns: list[Column]
     rows: list[list[Cell]] = field(default_factory=list)

@@ -110,6 +110,11 @@ class Component:
             return [Shard(self.name, n) for n in range(len(self.shards))]
         return [Shard(self.name)]
 
+    def entries(self) -> list[tuple[Shard, Entry]]:
+        """Return every shard with its entry, the unsharded one first."""
+        unsharded = [] if self.entry is None else [(Shard(self.name), self.entry)]
+        return unsharded + [(Shard(self.name, n), entry) for n, entry in enumerate(self.shards)]
+
     def require_shards(self, count: int | None) -> None:
         """Refuse a caller that routes by another number of shards than there are.
 

@@ -1,7 +1,7 @@
-"""What is not as compact as it could be, and what to do about it.
+"""Finds data that is not stored compactly, and fixes it.
 
 ::
 
-    components ─► places ─► sampling ─► diagnosis ─► mending
-                  servers   keys seen   findings     CONFIG SET, parts written anew
+    components ─► targets ─► scan ─► diagnosis ─► fixes
+                  servers    keys    findings     CONFIG SET, parts rewritten
 """

@@ -1,8 +1,8 @@
-"""From what was seen to what is wrong, and what to do about it: pure rules.
+"""Turns the result of a scan into findings and remedies: pure rules.
 
-A limit is worth raising as long as what it allows is still fast: a compact part is searched from
-its beginning, so beyond some length time is lost for little memory. What a structure was planned
-with counts as meant; beyond that it is smaller parts that help, not higher limits.
+Raising a limit pays off as long as the parts that it allows are fast. A compact part is searched
+from its beginning, so beyond some length it costs time and saves little memory. The part size that
+a structure was created with is taken as intended; beyond it, smaller parts help, not higher limits.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from shardkit.doctor.summary import KeyGroup, KeyStatistics, StoredStructure
 from shardkit.doctor.targets import ServerInfo
 from shardkit.encodings.limits import FORMS, Excess, beyond, recommend
 
-# So many entries are still fast: an HGET from 1,024 fields takes seven times that from 128, an
-# intset is searched by halves, and only adding to it moves what follows.
+# Up to these sizes parts are fast: an HGET from 1,024 fields takes seven times as long as from 128,
+# an intset is searched by bisection, and only adding to it moves the members that follow.
 MOST_ENTRIES: Final[Mapping[str, int]] = {"hash": 1024, "zset": 1024, "set": 1024, "intset": 4096}
-# Entries that are longer than this save little: an entry's overhead is some 60 bytes.
+# Longer entries save little: the overhead of an entry is some 60 bytes.
 MOST_BYTES: Final = 1024
 
 ENTRIES, BYTES, PLAN = "entries", "bytes", "plan"
-STALE, FORMLESS, UNTOLD = "stale", "no form", "unknown"
+STALE, NO_FORM, UNKNOWN = "stale", "no form", "unknown"
 
 _OTHERS = {"hash": "kit.hash", "zset": "kit.sorted_set", "intset": "kit.set", "set": "kit.set"}
 
@@ -35,18 +35,18 @@ class Finding:
     Attributes:
         component: where.
         structure: the structure; None for other keys.
-        type: TYPE of the keys concerned, for those that are no structure's.
-        problem: ``entries`` or ``bytes``: a limit is exceeded; ``plan``: it will be, once parts
-            are as large as planned; ``stale``: it was once; ``no form``: the server has none;
-            ``unknown``: it does not tell.
-        keys: how many keys are concerned, about; 0 for a plan.
+        type: TYPE of the keys, if they belong to no structure.
+        problem: ``entries`` or ``bytes``: a limit is exceeded; ``plan``: it will be exceeded when
+            parts reach their planned size; ``stale``: it was exceeded once; ``no form``: the server
+            has no compact form; ``unknown``: the server does not show its limits.
+        keys: about how many keys are affected; 0 for ``plan``.
         text: what is wrong.
         remedy: what to do about it.
         setting: the limit, as the server names it.
         limit: its value.
-        found: what is beyond it: a number of entries, or of bytes.
+        found: the number of entries, or bytes, that exceeds it.
         form: the name of the compact form.
-        needed: what to raise the limit to; None if that does not help.
+        needed: what to raise the limit to; None if raising it does not help.
     """
 
     component: str
@@ -65,38 +65,38 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class GroupReport:
-    """A structure, or other keys of one type and encoding.
+    """The findings about a structure, or about other keys of one type and encoding.
 
     Attributes:
-        group: which.
-        structure: the structure, if it is one.
-        tally: its keys, added up.
-        findings: what is wrong with it.
+        group: which keys.
+        structure: the structure, if they belong to one.
+        statistics: totals of its keys.
+        findings: what is wrong with them.
     """
 
     group: KeyGroup
     structure: StoredStructure | None
-    tally: KeyStatistics
+    statistics: KeyStatistics
     findings: tuple[Finding, ...] = ()
 
     @property
     def compact(self) -> float | None:
-        """The share of its keys that are compact; None if there is no such form or no key."""
-        tally = self.tally
-        return None if tally.form is None else 1 - tally.loose / tally.keys
+        """The share of its keys that are compact; None without a compact form or keys."""
+        statistics = self.statistics
+        return None if statistics.form is None else 1 - statistics.loose / statistics.keys
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What is to be said of components.
+    """The findings about components.
 
     Attributes:
-        examination: what was seen.
+        scan: what was scanned.
         structures: the structures, by component and name.
         others: all other keys, by component, type and encoding.
     """
 
-    examination: ScanResult
+    scan: ScanResult
     structures: list[GroupReport] = field(default_factory=list)
     others: list[GroupReport] = field(default_factory=list)
 
@@ -107,39 +107,41 @@ class Diagnosis:
 
     @property
     def healthy(self) -> bool:
-        """Whether all that was looked at is compact, and will be."""
-        return not self.findings and not self.examination.failures
+        """Whether all scanned keys are compact, and will stay so."""
+        return not self.findings and not self.scan.failures
 
 
-def diagnose(seen: ScanResult) -> Diagnosis:
-    """Say what is wrong with what was seen."""
+def diagnose(scan: ScanResult) -> Diagnosis:
+    """Return the findings about scanned keys."""
     structures = []
-    for key in sorted(seen.structures):
-        structure = seen.structures[key]
+    for key in sorted(scan.structures):
+        structure = scan.structures[key]
         group = KeyGroup(*key, "")
-        tally = seen.tallies.get(group, KeyStatistics())
+        statistics = scan.groups.get(group, KeyStatistics())
         found = (
-            *_beyond(group, tally, structure),
-            *_planned(seen, structure),
-            *_rest(group, tally),
+            *_beyond(group, statistics, structure),
+            *_planned(scan, structure),
+            *_rest(group, statistics),
         )
-        structures.append(GroupReport(group, structure, tally, found))
+        structures.append(GroupReport(group, structure, statistics, found))
     others = [
-        GroupReport(group, None, tally, (*_beyond(group, tally, None), *_rest(group, tally)))
-        for group, tally in sorted(
-            seen.tallies.items(), key=lambda item: item[0][::2] + item[0][3:]
+        GroupReport(
+            group, None, statistics, (*_beyond(group, statistics, None), *_rest(group, statistics))
+        )
+        for group, statistics in sorted(
+            scan.groups.items(), key=lambda item: item[0][::2] + item[0][3:]
         )
         if group.structure is None
     ]
-    return Diagnosis(seen, structures, others)
+    return Diagnosis(scan, structures, others)
 
 
 def _beyond(
-    group: KeyGroup, tally: KeyStatistics, structure: StoredStructure | None
+    group: KeyGroup, statistics: KeyStatistics, structure: StoredStructure | None
 ) -> Iterator[Finding]:
-    """Yield the limits that keys are beyond."""
-    form = tally.form or ""
-    for worst in tally.worst.values():
+    """Yield the limits that keys exceed."""
+    form = statistics.form or ""
+    for worst in statistics.worst.values():
         excess = worst.excess
         planned = structure.part_size if structure else None
         needed = _needed(form, excess, planned)
@@ -156,7 +158,7 @@ def _beyond(
 
 
 def _needed(form: str, excess: Excess, planned: int | None) -> int | None:
-    """Return what to raise a limit to; None if that would cost more than it saves."""
+    """Return what to raise a limit to; None if raising it costs more than it saves."""
     most = MOST_BYTES if excess.of_bytes else max(MOST_ENTRIES.get(form, 0), planned or 0)
     if excess.found > most:
         return None
@@ -171,22 +173,22 @@ def _remedy(
     if needed is not None:
         return f"set {excess.setting} to {needed}"
     if excess.of_bytes:
-        return "keep what is so long elsewhere, or compress it (codec=)"
+        return "store long values elsewhere, or compress them (codec=)"
     if structure is not None:
-        return "its parts outgrew their size: make it anew, for a larger total"
-    return f"keep it in parts ({_OTHERS.get(form, 'a structure')})"
+        return "its parts outgrew their size: create it again with a larger total"
+    return f"store it in parts ({_OTHERS.get(form, 'a structure')})"
 
 
-def _planned(seen: ScanResult, structure: StoredStructure) -> Iterator[Finding]:
-    """Yield the limits that parts as large as planned will be beyond, where none is yet."""
+def _planned(scan: ScanResult, structure: StoredStructure) -> Iterator[Finding]:
+    """Yield the limits that parts will exceed when they reach their planned size."""
     form, size = structure.form, structure.part_size
     group = KeyGroup(structure.component, structure.name, "")
-    tally = seen.tallies.get(group, KeyStatistics())
+    statistics = scan.groups.get(group, KeyStatistics())
     if form is None or size is None:
         return
-    for limits in seen.limits_of(structure.component):
+    for limits in scan.limits_of(structure.component):
         for excess in beyond(FORMS[form], size, None, limits):
-            if (excess.setting, excess.limit) not in tally.worst:
+            if (excess.setting, excess.limit) not in statistics.worst:
                 text = (
                     f"{excess.setting} is {excess.limit:,}: parts may have {size:,} {excess.entry}s"
                 )
@@ -194,22 +196,26 @@ def _planned(seen: ScanResult, structure: StoredStructure) -> Iterator[Finding]:
                 yield _finding(group, PLAN, 0, text, remedy, excess, form, size)
 
 
-def _rest(group: KeyGroup, tally: KeyStatistics) -> Iterator[Finding]:
-    """Yield what keeps keys from being compact beside limits."""
+def _rest(group: KeyGroup, statistics: KeyStatistics) -> Iterator[Finding]:
+    """Yield the reasons other than limits why keys are not compact."""
     what = "part" if group.structure else "key"
-    if tally.stale:
-        text = f"{what}s are within the limits now, but were converted once"
-        remedy = "write them anew: " + (
-            "--repack" if group.structure else "DUMP, RESTORE … REPLACE"
+    if statistics.stale:
+        text = f"{what}s are within the limits now, but exceeded them once"
+        remedy = "rewrite them: " + ("--repack" if group.structure else "DUMP, RESTORE … REPLACE")
+        yield _finding(group, STALE, round(statistics.stale), text, remedy)
+    if statistics.without_form:
+        text = "the server has no compact form for sets of text"
+        remedy = "use integers (members=int), Redis 7.2 or later, or Valkey"
+        yield _finding(group, NO_FORM, round(statistics.without_form), text, remedy)
+    if statistics.unknown_limits:
+        text = f"{what}s are not compact, and the server does not show its limits"
+        yield _finding(
+            group,
+            UNKNOWN,
+            round(statistics.unknown_limits),
+            text,
+            "allow CONFIG GET, or check them",
         )
-        yield _finding(group, STALE, round(tally.stale), text, remedy)
-    if tally.formless:
-        text = "the server has no compact form of text in sets"
-        remedy = "use integers (members=int), Redis from 7.2 on, or Valkey"
-        yield _finding(group, FORMLESS, round(tally.formless), text, remedy)
-    if tally.untold:
-        text = f"{what}s are not compact, and the server does not tell its limits"
-        yield _finding(group, UNTOLD, round(tally.untold), text, "allow CONFIG GET, or look there")
 
 
 def _finding(
@@ -230,12 +236,12 @@ def _finding(
 
 @dataclass(frozen=True, slots=True)
 class LimitChange:
-    """A setting of one server that is to be raised.
+    """A limit to raise on one server.
 
     Attributes:
-        server: which.
+        server: the server.
         setting: the limit, as the server names it.
-        before, after: its value now, and what it is to be.
+        before, after: its value now, and its new value.
     """
 
     server: ServerInfo
@@ -244,17 +250,17 @@ class LimitChange:
     after: int
 
 
-def prescribe(diagnosis: Diagnosis) -> list[LimitChange]:
-    """Return what to set on which servers: on all of a component, so that new parts fit as well."""
-    seen = diagnosis.examination
+def limit_changes(diagnosis: Diagnosis) -> list[LimitChange]:
+    """Return which limits to raise: on all servers of a component, so that new parts fit too."""
+    scan = diagnosis.scan
     wanted: dict[tuple[str, str], int] = {}
     for finding in diagnosis.findings:
         if finding.needed is None or finding.form is None:
             continue
-        for id_ in seen.homes[finding.component]:
-            for setting, value in _settings(seen.servers[id_], finding):
+        for id_ in scan.component_servers[finding.component]:
+            for setting, value in _settings(scan.servers[id_], finding):
                 wanted[id_, setting] = max(value, wanted.get((id_, setting), 0))
-    return list(_changes(seen.servers, wanted.items()))
+    return list(_changes(scan.servers, wanted.items()))
 
 
 def _settings(server: ServerInfo, finding: Finding) -> Iterable[tuple[str, int]]:

@@ -1,7 +1,7 @@
-"""Raising limits: CONFIG SET on each server, and CONFIG REWRITE where that is asked for.
+"""Raises limits: CONFIG SET on each server, and CONFIG REWRITE on request.
 
-A limit holds for keys that are made or changed from now on. What is a table already stays one until
-it is written anew: `shardkit.doctor.scan` does that for parts of structures.
+A new limit applies to keys that are written from now on. A key that is already a table stays one
+until it is rewritten, which `shardkit.doctor.scan` does for parts of structures.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ from shardkit.doctor.targets import ServerInfo
 
 @dataclass(frozen=True, slots=True)
 class AppliedChange:
-    """What became of a change.
+    """The outcome of a change.
 
     Attributes:
         change: the change.
-        error: why it could not be made; None if it was.
+        error: why it failed; None if it succeeded.
     """
 
     change: LimitChange
     error: Exception | None = None
 
 
-def mend(changes: Iterable[LimitChange]) -> list[AppliedChange]:
-    """Raise limits, until the servers are restarted; return what became of each."""
-    made = []
+def apply_changes(changes: Iterable[LimitChange]) -> list[AppliedChange]:
+    """Raise limits until the servers restart; return the outcome of each change."""
+    applied = []
     for change in changes:
         try:
             change.server.client.config_set(change.setting, change.after)
-            made.append(AppliedChange(change))
+            applied.append(AppliedChange(change))
         except (RedisError, OSError) as error:
-            made.append(AppliedChange(change, error))
-    return made
+            applied.append(AppliedChange(change, error))
+    return applied
 
 
-def keep(servers: Iterable[ServerInfo]) -> dict[str, Exception | None]:
-    """Have servers write their settings into their files, so that they outlive a restart.
+def rewrite_configs(servers: Iterable[ServerInfo]) -> dict[str, Exception | None]:
+    """Make servers save their settings in their configuration files, to survive a restart.
 
     Returns:
-        By address: None, or why it could not be done.
+        By address: None, or why it failed.
     """
     outcomes: dict[str, Exception | None] = {}
     for server in servers:

@@ -1,12 +1,12 @@
-"""What was seen of many keys, added up: exactly, or weighed where only some were looked at.
+"""Totals of many keys: exact, or estimated from a sample.
 
-A key of a structure belongs to it by its name: ``<name>:…``, of the structures that there are the
-one with the longest name. Its parts are those that end in ``:`` and digits, whatever is between::
+A key belongs to the structure whose name it begins with, ``<name>:…``, and of several to the one
+with the longest name. A structure's parts are the keys that end in ``:`` and digits::
 
     ids:meta          kind=set …            the structure
     ids:17            a part
     ids:{4}:2         a part
-    ids:{4}           beside the parts: its bytes count
+    ids:{4}           not a part: only its bytes count
     ids:2015:meta     another structure, to which ids:2015:3 belongs
 """
 
@@ -20,11 +20,12 @@ from typing import NamedTuple
 from shardkit.encodings.limits import Excess, KeyEncoding, Limits, check
 
 _PART = re.compile(rb":[0-9]+\Z")
+_SUMS = ("seen", "keys", "entries", "bytes", "loose", "stale", "without_form", "unknown_limits")
 
 
 @dataclass(frozen=True, slots=True)
 class StoredStructure:
-    """A structure as its ``:meta`` describes it.
+    """A structure as its ``:meta`` key describes it.
 
     Attributes:
         component: where it lives.
@@ -38,7 +39,7 @@ class StoredStructure:
 
     @property
     def kind(self) -> str:
-        """What it is: ``set``, ``hash`` and so on."""
+        """Its kind: ``set``, ``hash`` and so on."""
         return self.parameters["kind"]
 
     @property
@@ -49,7 +50,7 @@ class StoredStructure:
 
     @property
     def form(self) -> str | None:
-        """The name of its parts' compact form, as far as its parameters tell."""
+        """The name of its parts' compact form, if its parameters determine it."""
         if self.kind == "set":
             return "intset" if self.parameters.get("members") == "int" else "set"
         return _FORMS.get(self.kind)
@@ -59,13 +60,13 @@ _FORMS = {"hash": "hash", "sorted-set": "zset", "sorted_set": "zset", "zset": "z
 
 
 class KeyGroup(NamedTuple):
-    """What keys are added up by.
+    """Keys that are summed up together.
 
     Attributes:
         component: where they are.
-        structure: the name of the structure that they are parts of; None for other keys.
-        type: what TYPE says.
-        encoding: of other keys: what OBJECT ENCODING says.
+        structure: the structure that they belong to; None for other keys.
+        type: their TYPE.
+        encoding: for other keys, their OBJECT ENCODING.
     """
 
     component: str
@@ -75,11 +76,11 @@ class KeyGroup(NamedTuple):
 
 
 class WorstExcess(NamedTuple):
-    """The worst that was seen beyond one limit.
+    """The largest excess over one limit.
 
     Attributes:
-        excess: the limit, and the most that was found.
-        keys: how many keys are beyond it, about.
+        excess: the limit, and the largest value that was found.
+        keys: about how many keys exceed it.
     """
 
     excess: Excess
@@ -88,19 +89,20 @@ class WorstExcess(NamedTuple):
 
 @dataclass
 class KeyStatistics:
-    """Keys of one group, added up.
+    """Totals of one group of keys. All but `seen`, `largest` and `longest` may be estimates.
 
     Attributes:
         form: the name of their compact form; None if they have none.
-        seen: how many were looked at.
-        keys, entries, bytes: how many there are, about, with what; strings have no entries.
-        loose: how many of them are not compact, about.
-        stale: how many of those would be, if they were written anew.
-        formless: how many are on servers that have no compact form for them.
-        untold: how many are on servers that do not tell their limits.
-        largest: the most entries of one.
-        longest: the most bytes of an entry of one that is not compact.
-        worst: by setting and its value: the worst beyond that limit.
+        seen: how many keys were scanned.
+        keys, entries, bytes: how many there are, and their entries and bytes; strings have no
+            entries.
+        loose: how many keys are not compact.
+        stale: how many of those would be compact if they were rewritten.
+        without_form: how many are on servers that have no compact form for them.
+        unknown_limits: how many are on servers that do not show their limits.
+        largest: the largest number of entries of a key.
+        longest: the longest entry, in bytes, of a key that is not compact.
+        worst: the largest excess over each limit, by setting and its value.
     """
 
     form: str | None = None
@@ -110,14 +112,14 @@ class KeyStatistics:
     bytes: float = 0
     loose: float = 0
     stale: float = 0
-    formless: float = 0
-    untold: float = 0
+    without_form: float = 0
+    unknown_limits: float = 0
     largest: int = 0
     longest: int = 0
     worst: dict[tuple[str, int], WorstExcess] = field(default_factory=dict)
 
     def add(self, seen: KeyEncoding, weight: float, limits: Limits | None) -> None:
-        """Add a key that stands for so many."""
+        """Add a key that represents ``weight`` keys."""
         self.seen += 1
         self.keys += weight
         self.entries += weight * seen.length * (seen.type != "string")
@@ -134,20 +136,20 @@ class KeyStatistics:
         self.longest = max(self.longest, seen.longest or 0)
         self.stale += weight * verdict.stale
         if limits is None:
-            self.untold += weight
+            self.unknown_limits += weight
         elif limits.entries(form) is None:
-            self.formless += weight
+            self.without_form += weight
         for excess in verdict.excesses:
             self._beyond(excess, weight)
 
-    def beside(self, seen: KeyEncoding, weight: float) -> None:
-        """Add the bytes of a key that is none of the parts."""
+    def add_bytes(self, seen: KeyEncoding, weight: float) -> None:
+        """Add the bytes of a key of a structure that is not one of its parts."""
         self.bytes += weight * (seen.bytes or 0)
 
     def merge(self, other: KeyStatistics) -> None:
-        """Add what another one has added up."""
+        """Add other totals."""
         self.form = self.form if self.form == "set" else other.form or self.form
-        for name in ("seen", "keys", "entries", "bytes", "loose", "stale", "formless", "untold"):
+        for name in _SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.largest = max(self.largest, other.largest)
         self.longest = max(self.longest, other.longest)
@@ -162,7 +164,7 @@ class KeyStatistics:
 
 
 class StructureLookup:
-    """Finds the structures that keys belong to.
+    """Finds the structure that a key belongs to.
 
     Args:
         names: the names of a component's structures.
@@ -171,8 +173,8 @@ class StructureLookup:
     def __init__(self, names: Iterable[str]) -> None:
         self._names = {name.encode(): name for name in names}
 
-    def owner(self, key: bytes) -> str | None:
-        """Return the structure that a key belongs to."""
+    def structure_of(self, key: bytes) -> str | None:
+        """Return the name of the structure that a key belongs to; None if it is no structure's."""
         end = len(key)
         while self._names and (end := key.rfind(b":", 0, end)) > 0:
             if key[:end] in self._names:
@@ -181,5 +183,5 @@ class StructureLookup:
 
 
 def is_part(key: bytes) -> bool:
-    """Whether the key of a structure is one of its parts."""
+    """Whether a structure's key is one of its parts."""
     return bool(_PART.search(key))

@@ -1,4 +1,4 @@
-"""Where a component's keys are: every database, and the server processes that hold it."""
+"""The databases of a component, and the server processes that hold them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from shardkit.operations.commands import Shard
 
 @dataclass(frozen=True)
 class Database:
-    """A database of one shard; on a cluster there is one of each node.
+    """A database of one shard; a cluster has one on each node.
 
     Attributes:
-        shard: the shard, the first one where several share the database.
-        address: where it is: ``127.0.0.1:7101/1``.
-        client: redis-py's client of it, which decodes nothing.
+        shard: the shard, or the first of several that share the database.
+        address: ``127.0.0.1:7101/1``.
+        client: redis-py's client for it, without decoding.
     """
 
     shard: Shard
@@ -31,7 +31,7 @@ class Database:
 
     @property
     def server(self) -> str:
-        """Its address without a database: ``127.0.0.1:7101``."""
+        """Its server's address: ``127.0.0.1:7101``."""
         return re.sub(r"/\d+$", "", self.address)
 
 
@@ -40,12 +40,12 @@ class ServerInfo:
     """A server process.
 
     Attributes:
-        id: its run id: the same under whatever address it is reached.
-        address: where it was reached first, without a database.
+        id: its run id, which does not depend on the address that it is reached by.
+        address: the first address that it was reached by, without a database.
         software: ``valkey 9.1.2``.
-        limits: its limits to compact forms; None if it does not tell.
-        replicas: how many replicas it has: they have limits of their own.
-        client: a client of it.
+        limits: its limits for compact forms; None if it does not show them.
+        replicas: how many replicas it has; they have limits of their own.
+        client: a client for it.
     """
 
     id: str
@@ -56,23 +56,21 @@ class ServerInfo:
     client: redis.Redis = field(repr=False)
 
 
-def shards_of(component: Component) -> Iterator[Shard]:
-    """Yield a component's shards that have a database of their own, its entry first."""
+def distinct_shards(component: Component) -> Iterator[Shard]:
+    """Yield a component's shards, its entry first; of those that share a database, the first."""
     addresses = set()
-    entry = [Shard(component.name)] if component.entry is not None else []
-    for shard in [*entry, *(component.all_shards() if component.shards else [])]:
-        address = component.entry_of(shard).address
-        if address not in addresses:
-            addresses.add(address)
+    for shard, entry in component.entries():
+        if entry.address not in addresses:
+            addresses.add(entry.address)
             yield shard
 
 
-def places_of(kit: ShardKit, component: Component, shard: Shard) -> list[Database]:
-    """Return the databases of a shard: one, or on a cluster that of each node that takes writes.
+def databases_of(kit: ShardKit, component: Component, shard: Shard) -> list[Database]:
+    """Return the databases of a shard: one, or on a cluster one for each master.
 
     Raises:
         ConfigError: its entry cannot be used.
-        ShardUnavailable: it is a cluster of which no node answers.
+        ShardUnavailable: no node of the cluster answers.
     """
     client = kit.clients.get(component, shard.number, raw=True)
     if isinstance(client, redis.RedisCluster):
@@ -83,31 +81,31 @@ def places_of(kit: ShardKit, component: Component, shard: Shard) -> list[Databas
     return [Database(shard, component.entry_of(shard).address, client)]
 
 
-def server_at(place: Database) -> ServerInfo:
-    """Ask which server it is, and for its limits.
+def server_info(database: Database) -> ServerInfo:
+    """Return which server holds a database, and its limits.
 
     Raises:
-        RedisError, OSError: it cannot be reached, or answers nobody.
+        RedisError, OSError: it cannot be reached, or refuses to answer.
     """
-    info: Any = place.client.info()
+    info: Any = database.client.info()
     name = "valkey" if "valkey_version" in info else "redis"
     try:
-        limits = read_limits(place.client.config_get(LIMITS_PATTERN))
-    except redis.ResponseError:  # not everybody may ask
+        limits = read_limits(database.client.config_get(LIMITS_PATTERN))
+    except redis.ResponseError:  # CONFIG is not permitted
         limits = None
     return ServerInfo(
         str(info["run_id"]),
-        place.server,
+        database.server,
         f"{name} {info[f'{name}_version']}",
         limits,
         int(info.get("connected_slaves", 0)),
-        place.client,
+        database.client,
     )
 
 
-def by_server(places: Iterable[Database]) -> list[list[Database]]:
-    """Return places grouped by server, as far as their addresses tell."""
+def by_server(databases: Iterable[Database]) -> list[list[Database]]:
+    """Return databases grouped by the server in their addresses."""
     groups: dict[str, list[Database]] = {}
-    for place in places:
-        groups.setdefault(place.server, []).append(place)
+    for database in databases:
+        groups.setdefault(database.server, []).append(database)
     return list(groups.values())

@@ -56,7 +56,7 @@ _SCANS: Final = {
 _INTEGER: Final = re.compile(rb"0|-?[1-9][0-9]{0,18}")
 
 
-def look(to: To, keys: Iterable[Key]) -> Operation[list[KeyEncoding]]:
+def inspect_keys(to: To, keys: Iterable[Key]) -> Operation[list[KeyEncoding]]:
     """Return how keys are stored; those that are not there are left out.
 
     Args:
@@ -71,11 +71,11 @@ def look(to: To, keys: Iterable[Key]) -> Operation[list[KeyEncoding]]:
     """
     found: list[KeyEncoding] = []
     for page in pages(keys, KEYS_AT_ONCE):
-        found += yield from _look(to, page)
+        found += yield from _inspect_page(to, page)
     return found
 
 
-def _look(to: To, keys: Sequence[Key]) -> Operation[list[KeyEncoding]]:
+def _inspect_page(to: To, keys: Sequence[Key]) -> Operation[list[KeyEncoding]]:
     types = yield Columns(to, "TYPE", keys, idempotent=True)
     kinds = {key: t.decode() for key, t in zip(keys, types, strict=True) if t != b"none"}
     batch = Partial()
@@ -99,13 +99,13 @@ def _look(to: To, keys: Sequence[Key]) -> Operation[list[KeyEncoding]]:
         n for n, seen in enumerate(found) if seen.type in _SCANS and not check(seen, None).compact
     ]
     for some in pages(loose, _SCANNED_AT_ONCE):
-        measured = yield from _measured(to, [found[n] for n in some])
+        measured = yield from _with_entries(to, [found[n] for n in some])
         for n, seen in zip(some, measured, strict=True):
             found[n] = seen
     return found
 
 
-def _measured(to: To, keys: Sequence[KeyEncoding]) -> Operation[list[KeyEncoding]]:
+def _with_entries(to: To, keys: Sequence[KeyEncoding]) -> Operation[list[KeyEncoding]]:
     """Return keys with what their entries are like, as far as they are read."""
     entries: dict[bytes, list[bytes]] = {seen.key: [] for seen in keys}
     types = {seen.key: seen.type for seen in keys}

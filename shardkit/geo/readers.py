@@ -29,7 +29,7 @@ from typing import Any, Final
 from shardkit.errors import InvalidArgumentError
 from shardkit.geo.addresses import network_range, written_range
 from shardkit.geo.models import City, IpRange, Item, SkippedLine
-from shardkit.geo.text_lines import Column, File, Lines, Rows
+from shardkit.geo.text_lines import CsvColumn, File, Lines, Rows
 from shardkit.structures.base.arguments import shown
 
 NOT_A_CITY: Final = "names no city, region or country"
@@ -38,12 +38,12 @@ NOT_A_CITY: Final = "names no city, region or country"
 def csv_ranges(
     file: File,
     *,
-    first: Column = 0,
-    last: Column | None = 1,
-    id: Column | Sequence[Column] | None = None,  # noqa: A002 - what it is
-    city: Column | None = None,
-    region: Column | None = None,
-    country: Column | None = None,
+    first: CsvColumn = 0,
+    last: CsvColumn | None = 1,
+    id: CsvColumn | Sequence[CsvColumn] | None = None,  # noqa: A002 - what it is
+    city: CsvColumn | None = None,
+    region: CsvColumn | None = None,
+    country: CsvColumn | None = None,
     delimiter: str = ",",
     encoding: str = "utf-8",
 ) -> Iterator[Item]:
@@ -69,7 +69,7 @@ def csv_ranges(
         OSError: the file cannot be read.
     """
     names = (city, region, country)
-    ids: Sequence[Column] = () if id is None else (id,) if isinstance(id, int | str) else id
+    ids: Sequence[CsvColumn] = () if id is None else (id,) if isinstance(id, int | str) else id
     named = any(column is not None for column in names)
     if not ids and not named:
         raise InvalidArgumentError(
@@ -103,10 +103,10 @@ def _csv_ranges(rows: Rows, named: bool) -> Iterator[Item]:
 def csv_cities(
     file: File,
     *,
-    id: Column = 0,  # noqa: A002 - what it is
-    city: Column | None = None,
-    region: Column | None = None,
-    country: Column | None = None,
+    id: CsvColumn = 0,  # noqa: A002 - what it is
+    city: CsvColumn | None = None,
+    region: CsvColumn | None = None,
+    country: CsvColumn | None = None,
     delimiter: str = ",",
     encoding: str = "utf-8",
 ) -> Iterator[Item]:

@@ -13,7 +13,7 @@ from shardkit.errors import InvalidArgumentError
 from shardkit.structures.base.arguments import shown
 
 File: TypeAlias = "str | PathLike[str] | Iterable[str] | Iterable[bytes]"
-Column: TypeAlias = int | str
+CsvColumn: TypeAlias = int | str
 
 LONGEST_LINE: Final = 2**20  # bytes; a file without lines is not read as one
 _BLANKS: Final = " \t"
@@ -68,7 +68,7 @@ class Rows:
     """
 
     def __init__(
-        self, file: File, wanted: Sequence[Column | None], delimiter: str, encoding: str
+        self, file: File, wanted: Sequence[CsvColumn | None], delimiter: str, encoding: str
     ) -> None:
         if len(delimiter) != 1:
             raise InvalidArgumentError(f"delimiter={shown(delimiter)}", "give one character")

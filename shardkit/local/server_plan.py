@@ -25,7 +25,6 @@ from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import DEFAULT_PORT, LOCATION, Entry
 from shardkit.config.shard_map import ShardMap
 from shardkit.errors import LocalServerError
-from shardkit.operations.commands import Shard
 
 CONFIG_SERVER: Final = "config server"
 LOCAL_HOST: Final = "127.0.0.1"
@@ -289,11 +288,9 @@ def _entries(shard_map: ShardMap) -> Iterator[tuple[str, str, Entry]]:
     """Yield every entry with a label for people and the key that it is stored under."""
     if shard_map.config_server is not None:
         yield CONFIG_SERVER, CONFIG_SERVER, shard_map.config_server
-    for name, component in shard_map.components.items():
-        if component.entry is not None:
-            yield name, entry_key(name), component.entry
-        for n, entry in enumerate(component.shards):
-            yield str(Shard(name, n)), entry_key(name, n), entry
+    for component in shard_map.components.values():
+        for shard, entry in component.entries():
+            yield str(shard), entry_key(*shard), entry
 
 
 def _addresses(fields: Mapping[str, Any]) -> list[Address]:

@@ -14,7 +14,6 @@ this; see `shardkit.testing.plugin`.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,8 +49,9 @@ class MemoryServers(MemoryConnector):
     @property
     def servers(self) -> list[MemoryServer]:
         """All servers of the map, and those that were asked for with `server`."""
-        for entry in _entries(self.shard_map):
-            self.server(entry)
+        for component in self.shard_map.components.values():
+            for _, entry in component.entries():
+                self.server(entry)
         return super().servers
 
     def server_of(self, component: str, number: int | None = None) -> MemoryServer:
@@ -67,13 +67,6 @@ class MemoryServers(MemoryConnector):
                 f"there are {', '.join(sorted(self.shard_map.components))}",
             )
         return self.server(described.entry_of(Shard(component, number)))
-
-
-def _entries(shard_map: ShardMap) -> Iterator[Entry]:
-    for component in shard_map.components.values():
-        if component.entry is not None:
-            yield component.entry
-        yield from component.shards
 
 
 def as_map(shard_map: ShardMap | str | Path) -> ShardMap:

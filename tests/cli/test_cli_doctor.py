@@ -16,8 +16,8 @@ from cli_helpers import Result, in_terminal, plain
 
 import shardkit
 from shardkit import ShardKit, ShardMap
-from shardkit.doctor.diagnosis import diagnose, prescribe
-from shardkit.doctor.scan import examine
+from shardkit.doctor.diagnosis import diagnose, limit_changes
+from shardkit.doctor.scan import scan
 from shardkit.local import LocalCluster, LocalSentinel, LocalServer, find_server
 
 Cli = Callable[..., Result]
@@ -94,7 +94,12 @@ def test_data_that_is_compact_is_found_so(cli: Cli, read_json: ReadJson, ward: W
     found = read_json("doctor", "-c", ward.path)
     assert (found["ok"], found["findings"], found["estimated"]) == (True, [], False)
     ids = by_name(found)["ids"]
-    assert (ids["kind"], ids["parts"], ids["entries"], ids["compact"]) == ("set", 19, 5000, 1)
+    assert (
+        ids["kind"],
+        ids["parts"],
+        ids["entries"],
+        ids["compact"],
+    ) == ("set", 19, 5000, 1)
     assert 5000 * 8 < ids["bytes"] < 5000 * 12
     assert {(each["type"], each["encoding"], each["keys"]) for each in found["others"]} == {
         ("hash", "listpack", 1),
@@ -104,13 +109,13 @@ def test_data_that_is_compact_is_found_so(cli: Cli, read_json: ReadJson, ward: W
     assert result.code == 0
     assert result.lines[0].startswith("structure")
     assert result.lines[1].split()[:4] == ["geo/ids", "set", "19", "5,000"]
-    assert result.lines[-1] == "looked at 22 keys on 2 servers: all that can be compact is"
+    assert result.lines[-1] == "inspected 22 keys on 2 servers: all that can be compact is"
 
 
 def test_nothing_at_all_is_well(cli: Cli, ward: Ward) -> None:
     result = cli("doctor", "-c", ward.path)
     assert (result.code, result.err) == (0, "")
-    assert result.lines == ["looked at 0 keys on 2 servers: all that can be compact is"]
+    assert result.lines == ["inspected 0 keys on 2 servers: all that can be compact is"]
 
 
 def test_limits_that_are_lower_than_planned_are_named_with_the_remedy(
@@ -138,7 +143,7 @@ def test_limits_that_are_lower_than_planned_are_named_with_the_remedy(
     result = cli("doctor", "-c", ward.path)
     assert result.code == 1
     assert any("set set-max-intset-entries to 1024" in line for line in result.lines)
-    assert "--fix sets these limits." in result.lines
+    assert "--fix raises these limits." in result.lines
 
 
 def test_a_plan_that_does_not_fit_is_found_before_its_parts_are_full(
@@ -179,7 +184,7 @@ def test_fixed_limits_make_new_parts_compact_and_old_ones_when_they_are_repacked
     assert set(ids.smembers()) == before
     left = ward.client("geo", ward.kit.component("geo").shard_of(key).number).ttl(key)
     assert 900 < left <= 1000
-    assert "written anew" not in cli("doctor", "-c", ward.path, "--repack").out
+    assert "rewritten" not in cli("doctor", "-c", ward.path, "--repack").out
 
 
 def test_what_fix_does_is_shown(cli: Cli, ward: Ward) -> None:
@@ -188,11 +193,11 @@ def test_what_fix_does_is_shown(cli: Cli, ward: Ward) -> None:
     assert result.code == 1
     rows = [line.split() for line in result.lines if "set-max-intset-entries" in line]
     assert [row[1:] for row in rows] == [["set-max-intset-entries", "512", "1,024", "yes"]] * 2
-    assert any("--repack writes them anew" in line for line in result.lines)
-    assert any("--rewrite keeps them" in line for line in result.lines)
+    assert any("--repack rewrites them" in line for line in result.lines)
+    assert any("--rewrite saves them" in line for line in result.lines)
     result = cli("doctor", "-c", ward.path, "--fix", "--rewrite", "--repack")
     assert result.code == 0
-    assert sum("has written its settings into its file" in line for line in result.lines) == 2
+    assert sum("has saved its settings in its file" in line for line in result.lines) == 2
     for server in ward.servers:
         assert "set-max-intset-entries 1024" in (server.directory / "server.conf").read_text()
 
@@ -210,7 +215,7 @@ def test_values_that_are_too_long_are_found_on_the_server_that_has_them(
     assert findings["bytes"]["needed"] is None
     assert "codec=" in findings["bytes"]["remedy"]
     assert findings["entries"]["found"] == 20_000
-    assert findings["entries"]["remedy"] == "keep it in parts (kit.hash)"
+    assert findings["entries"]["remedy"] == "store it in parts (kit.hash)"
     fixed = read_json("doctor", "-c", ward.path, "plain", "--fix", code=1)
     assert fixed["changes"] == []
 
@@ -235,7 +240,7 @@ def test_parts_that_outgrew_their_size_are_no_reason_for_a_higher_limit(
     found = read_json("doctor", "-c", ward.path, code=1)
     [finding] = found["findings"]
     assert (finding["problem"], finding["needed"]) == ("entries", None)
-    assert "make it anew, for a larger total" in finding["remedy"]
+    assert "create it again with a larger total" in finding["remedy"]
 
 
 def test_text_in_sets_is_found_where_the_server_has_no_form_for_it(
@@ -355,7 +360,7 @@ def test_a_shard_that_is_away_holds_nobody_up(
 def test_rewrite_without_fix_cannot_be_read(cli: Cli, ward: Ward) -> None:
     result = cli("doctor", "-c", ward.path, "--rewrite")
     assert result.code == 2
-    assert "--rewrite is about what --fix sets" in result.error()
+    assert "--rewrite saves what --fix sets" in result.error()
 
 
 def test_a_terminal_sees_what_programs_read(ward: Ward) -> None:
@@ -368,30 +373,30 @@ def test_a_terminal_sees_what_programs_read(ward: Ward) -> None:
 # ---- other kinds of servers
 
 
-def test_a_cluster_is_examined_and_fixed_node_by_node() -> None:
+def test_a_cluster_is_inspected_and_fixed_node_by_node() -> None:
     with LocalCluster() as cluster:
         text = json.dumps({"components": {"c": {"entry": dict(cluster.entry.fields)}}})
         with shardkit.connect(ShardMap.parse(text)) as kit:
             ids = kit.set("ids", component="c", total=20_000, part_size=1024, members=int)
             ids.sadd_many(range(20_000))
             components = {"c": kit.component("c")}
-            found = diagnose(examine(kit, components, None))
+            found = diagnose(scan(kit, components, None))
             [report] = found.structures
-            assert (report.tally.keys, report.tally.entries) == (ids.parts, 20_000)
-            changes = prescribe(found)
+            assert (report.statistics.keys, report.statistics.entries) == (ids.parts, 20_000)
+            changes = limit_changes(found)
             masters = {change.server.address for change in changes}
-            assert len(masters) == len(found.examination.servers) >= 3
+            assert len(masters) == len(found.scan.servers) >= 3
             assert {(change.setting, change.after) for change in changes} == {
                 ("set-max-intset-entries", 1024)
             }
 
 
-def test_a_master_that_sentinels_name_is_examined() -> None:
+def test_a_master_that_sentinels_name_is_inspected() -> None:
     with LocalSentinel() as sentinel:
         text = json.dumps({"components": {"s": {"entry": dict(sentinel.entry.fields)}}})
         with shardkit.connect(ShardMap.parse(text)) as kit:
             ids = kit.set("ids", component="s", total=2_000, part_size=1024, members=int)
             ids.sadd_many(range(2_000))
-            found = diagnose(examine(kit, {"s": kit.component("s")}))
-            assert [report.tally.entries for report in found.structures] == [2_000]
-            assert len(prescribe(found)) == 1
+            found = diagnose(scan(kit, {"s": kit.component("s")}))
+            assert [report.statistics.entries for report in found.structures] == [2_000]
+            assert len(limit_changes(found)) == 1

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardkit import ShardMap
-from shardkit.encodings.inspection import look
+from shardkit.encodings.inspection import inspect_keys
 from shardkit.encodings.limits import (
     FORMS,
     KeyEncoding,
@@ -58,7 +58,7 @@ def run(face: Face, steps: Any) -> Any:
 
 
 def seen_by_key(face: Face, *keys: str, to: Any = "own") -> dict[str, KeyEncoding]:
-    return {seen.key.decode(): seen for seen in run(face, look(to, keys))}
+    return {seen.key.decode(): seen for seen in run(face, inspect_keys(to, keys))}
 
 
 # ---- rules
@@ -196,7 +196,7 @@ def test_what_shrank_stays_converted_and_is_said_to_be_stale(
     with own_server.client() as client:
         client.hset("h", mapping=dict.fromkeys(range(600), "v"))
         client.hdel("h", *range(500))
-    [seen] = run(own, look("own", ["h"]))
+    [seen] = run(own, inspect_keys("own", ["h"]))
     verdict = check(seen, run(own, limits_at("own", "h")))
     assert (verdict.compact, verdict.excesses, verdict.stale) == (False, (), True)
 
@@ -205,7 +205,7 @@ def test_of_a_large_key_only_some_entries_are_read(own: Face, own_server: LocalS
     with own_server.client() as client:
         client.hset("h", mapping=dict.fromkeys(range(30000), "v"))
         client.config_resetstat()
-        [seen] = run(own, look("own", ["h"]))
+        [seen] = run(own, inspect_keys("own", ["h"]))
         assert client.info("commandstats")["cmdstat_hscan"]["calls"] <= 6
     assert (seen.length, seen.longest) == (30_000, 5)
 
@@ -228,7 +228,7 @@ def test_a_server_that_may_not_be_asked_tells_no_limits(
     assert run(own, limits_at("own", "h")) is None
     run(own, warn_if_not_compact("own", "h", "hash", 9999, "h"))
     assert caplog.messages == []
-    [seen] = run(own, look("own", ["h"]))
+    [seen] = run(own, inspect_keys("own", ["h"]))
     assert seen.bytes is None
     verdict = check(seen, None)
     assert (verdict.compact, verdict.excesses) == (False, ())
@@ -237,7 +237,7 @@ def test_a_server_that_may_not_be_asked_tells_no_limits(
 def test_a_shard_that_is_away_is_an_error() -> None:
     text = json.dumps({"components": {"gone": {"entry": {"port": 1}}}})
     with faced("blocking", ShardMap.parse(text)) as face, pytest.raises(ShardErrors, match="gone"):
-        run(face, look("gone", ["h"]))
+        run(face, inspect_keys("gone", ["h"]))
 
 
 def test_the_warning_names_the_setting_and_both_numbers(

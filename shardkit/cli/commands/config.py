@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -28,13 +27,15 @@ from shardkit.cli.output import (
     DOUBTFUL,
     FAINT,
     GOOD,
+    Cell,
+    Column,
     Output,
     Styled,
-    Table,
     number,
     wordy,
     write_private,
 )
+from shardkit.cli.rows import Field, column_only, json_row, table_of
 from shardkit.cli.text import counted, server_list
 from shardkit.config import store
 from shardkit.config.changes import SAMPLE_SIZE, ComponentChange
@@ -109,7 +110,7 @@ def validate(maps: Sequence[Path], strict: bool, as_json: bool) -> int:
         )
         return int(failed)
     if findings:
-        output.table(_problems(output, findings))
+        output.table(table_of(_problem_fields(output), findings))
         output.line()
     for path, shard_map, found in examined:
         if shard_map is None:
@@ -121,19 +122,28 @@ def validate(maps: Sequence[Path], strict: bool, as_json: bool) -> int:
     return int(failed)
 
 
-def _problems(output: Output, findings: Sequence[FileProblem]) -> Table:
-    if not output.interactive or output.width >= _WIDE:
-        grid = Table.of("place", wordy("field"), wordy("value"), wordy("problem"), wordy("remedy"))
-        for finding in findings:
-            problem = Styled(_problem(finding), DOUBTFUL if finding.warning else BAD)
-            grid.row(finding.place, finding.field, finding.value, problem, finding.remedy)
-        return grid
-    grid = Table.of(wordy("place"), wordy("field and value"), wordy("problem and remedy"))
-    for finding in findings:
-        field = finding.field.removeprefix("components.")
-        field = "\n".join(filter(None, [field, finding.value]))
-        grid.row(finding.place, field, f"{_problem(finding)}\n→ {finding.remedy}")
-    return grid
+def _problem_fields(output: Output) -> tuple[Field[FileProblem], ...]:
+    if output.interactive and output.width < _WIDE:
+        return (
+            column_only(wordy("place"), lambda finding: finding.place),
+            column_only(wordy("field and value"), _field_and_value),
+            column_only(wordy("problem and remedy"), lambda f: f"{_problem(f)}\n→ {f.remedy}"),
+        )
+
+    def problem(finding: FileProblem) -> Cell:
+        return Styled(_problem(finding), DOUBTFUL if finding.warning else BAD)
+
+    return (
+        column_only("place", lambda finding: finding.place),
+        column_only(wordy("field"), lambda finding: finding.field),
+        column_only(wordy("value"), lambda finding: finding.value),
+        column_only(wordy("problem"), problem),
+        column_only(wordy("remedy"), lambda finding: finding.remedy),
+    )
+
+
+def _field_and_value(finding: FileProblem) -> str:
+    return "\n".join(filter(None, [finding.field.removeprefix("components."), finding.value]))
 
 
 def _problem(finding: FileProblem) -> str:
@@ -297,7 +307,8 @@ def pull(where: str | None, written: Path | None, show_secrets: bool, as_json: b
                 "written": None if written is None else str(written),
                 "masked": secrets and not show_secrets,
                 "components": {
-                    name: _described(component) for name, component in chosen.components.items()
+                    name: json_row(_COMPONENT_FIELDS, component)
+                    for name, component in chosen.components.items()
                 },
             }
         )
@@ -356,55 +367,55 @@ def show_command(names: Sequence[str], where: str | None, as_json: bool) -> int:
         output.document(
             {
                 "source": topology.name,
-                "components": {name: _described(each) for name, each in found.items()},
+                "components": {
+                    name: json_row(_COMPONENT_FIELDS, each) for name, each in found.items()
+                },
                 "broken": {name: str(error) for name, error in broken.items()},
             }
         )
         return int(bool(broken))
-    output.table(_entries(found) if names else _overview(found))
+    if names:
+        entries = [pair for component in found.values() for pair in component.entries()]
+        output.table(table_of(_ENTRY_FIELDS, entries).without_empty())
+    else:
+        output.table(table_of(_COMPONENT_FIELDS, found.values()).without_empty())
     for name, error in broken.items():
         output.line(f"{name} cannot be used: {error}", BAD)
     return int(bool(broken))
 
 
-def _described(component: Component) -> dict[str, Any]:
-    return {
-        "entry": None if component.entry is None else component.entry.masked(),
-        "shards": [entry.masked() for entry in component.shards],
-        "placement": component.placement if component.shards else None,
-        "epoch": component.epoch or None,
-    }
-
-
-def _overview(found: Mapping[str, Component]) -> Table:
-    grid = Table.of(
-        "component",
+_COMPONENT_FIELDS: tuple[Field[Component], ...] = (
+    column_only("component", lambda component: component.name),
+    Field(
+        "shards",
+        lambda component: [entry.masked() for entry in component.shards],
         number("shards"),
+        lambda component: len(component.shards) or None,
+    ),
+    Field(
         "placement",
-        number("epoch"),
+        lambda component: component.placement if component.shards else None,
+        Column("placement"),
+    ),
+    Field("epoch", lambda component: component.epoch or None, number("epoch")),
+    Field(
+        "entry",
+        lambda component: None if component.entry is None else component.entry.masked(),
         wordy("entry"),
+        lambda component: None if component.entry is None else component.entry.address,
+    ),
+    column_only(
         wordy("shards on"),
-    )
-    for name, component in found.items():
-        grid.row(
-            name,
-            len(component.shards) or None,
-            component.placement if component.shards else None,
-            component.epoch or None,
-            None if component.entry is None else component.entry.address,
-            server_list(entry.address for entry in component.shards),
-        )
-    return grid.without_empty()
+        lambda component: server_list(entry.address for entry in component.shards),
+    ),
+)
 
 
-def _entries(found: Mapping[str, Component]) -> Table:
-    grid = Table.of("entry", wordy("server"), wordy("settings"))
-    for name, component in found.items():
-        shards = [Shard(name)] if component.entry is not None else []
-        for shard in shards + (component.all_shards() if component.shards else []):
-            entry = component.entry_of(shard)
-            grid.row(str(shard), entry.address, _settings(entry))
-    return grid.without_empty()
+_ENTRY_FIELDS: tuple[Field[tuple[Shard, Entry]], ...] = (
+    column_only("entry", lambda each: str(each[0])),
+    column_only(wordy("server"), lambda each: each[1].address),
+    column_only(wordy("settings"), lambda each: _settings(each[1])),
+)
 
 
 def _settings(entry: Entry) -> str:

@@ -19,7 +19,19 @@ from typing import Any
 import redis
 from redis.exceptions import ConnectionError  # noqa: A004 - redis-py's own
 
-from shardkit.cli.output import BAD, DOUBTFUL, FAINT, GOOD, Cell, Output, Styled, Table, wordy
+from shardkit.cli.output import (
+    BAD,
+    DOUBTFUL,
+    FAINT,
+    GOOD,
+    Cell,
+    Column,
+    Output,
+    Styled,
+    Table,
+    wordy,
+)
+from shardkit.cli.rows import Field, json_rows, table_of
 from shardkit.cli.server_queries import ServerErrors, ask_all, client_of
 from shardkit.cli.text import percent, reason, server_of, shard_list
 from shardkit.config.changes import ComponentChange, FieldChange, diff, sample_keys
@@ -143,11 +155,9 @@ def _current(
 
 def _entries(component: Component) -> dict[Shard, Entry]:
     """Return a component's entries, one for each database."""
-    shards = [Shard(component.name)] if component.entry is not None else []
-    shards += component.all_shards() if component.shards else []
     found: dict[Entry, Shard] = {}
-    for shard in shards:
-        found.setdefault(component.entry_of(shard), shard)
+    for shard, entry in component.entries():
+        found.setdefault(entry, shard)
     return {shard: entry for entry, shard in found.items()}
 
 
@@ -194,18 +204,10 @@ def show(output: Output, server: str, difference: Difference) -> None:
     """Write what a push to a config server would change."""
     output.line(f"config server {server}")
     output.line()
-    grid = Table.of("component", "change", "shards", "placement", wordy("keys that move"))
-    for change in difference.changes:
-        grid.row(
-            change.component,
-            Styled(_kind(change), _COLOURS.get(change.kind, FAINT)),
-            _change(change, _count(change.shards_before), _count(change.shards_after)),
-            _change(change, change.placement_before, change.placement_after),
-            _moves(difference, change),
-        )
+    table = table_of(_change_fields(difference), difference.changes)
     for name in difference.left:
-        grid.row(name, Styled("not in the map: stays", FAINT), None, None, None)
-    output.table(grid.without_empty())
+        table.row(name, Styled("not in the map: stays", FAINT), None, None, None)
+    output.table(table.without_empty())
     entries = Table.of(wordy("entry"), "what", wordy("now"), wordy("then"))
     for change in difference.changes:
         for row in _entry_rows(change.fields):
@@ -215,8 +217,44 @@ def show(output: Output, server: str, difference: Difference) -> None:
         output.table(entries.without_empty())
 
 
-def _kind(change: ComponentChange) -> str:
-    return "same" if change.kind == "unchanged" else change.kind
+def _change_fields(difference: Difference) -> tuple[Field[ComponentChange], ...]:
+    def kind(change: ComponentChange) -> Cell:
+        text = "same" if change.kind == "unchanged" else change.kind
+        return Styled(text, _COLOURS.get(change.kind, FAINT))
+
+    def shards(change: ComponentChange) -> str:
+        return _change(change, _count(change.shards_before), _count(change.shards_after))
+
+    def placement(change: ComponentChange) -> str:
+        return _change(change, change.placement_before, change.placement_after)
+
+    return (
+        Field("component", lambda change: change.component, Column("component")),
+        Field("change", lambda change: change.kind, Column("change"), kind),
+        Field(
+            "shards",
+            lambda change: {"before": change.shards_before, "after": change.shards_after},
+            Column("shards"),
+            shards,
+        ),
+        Field(
+            "placement",
+            lambda change: {
+                "before": change.placement_before or None,
+                "after": change.placement_after or None,
+            },
+            Column("placement"),
+            placement,
+        ),
+        Field(
+            "sample",
+            lambda change: _sample(difference, change),
+            wordy("keys that move"),
+            lambda change: _moves(difference, change),
+        ),
+        Field("epoch", lambda change: change.epoch or None),
+        Field("fields", lambda change: json_rows(_VALUE_FIELDS, change.fields)),
+    )
 
 
 def _count(number: int) -> str:
@@ -270,40 +308,25 @@ def document(
     """Return what a push changes, or changed, as JSON has it."""
     return {
         "config_server": server,
-        "changes": [_json(difference, change) for change in changes],
+        "changes": json_rows(_change_fields(difference), changes),
         "not_in_map": list(difference.left),
     }
 
 
-def _json(difference: Difference, change: ComponentChange) -> dict[str, Any]:
-    sampled = change.component in difference.sample
-    return {
-        "component": change.component,
-        "change": change.kind,
-        "shards": {"before": change.shards_before, "after": change.shards_after},
-        "placement": {
-            "before": change.placement_before or None,
-            "after": change.placement_after or None,
-        },
-        "sample": {
-            "keys": change.sampled,
-            "moved": change.moved,
-            "real": change.component in difference.real,
-        }
-        if sampled
-        else None,
-        "epoch": change.epoch or None,
-        "fields": [
-            {
-                "key": field.key,
-                "field": field.field or None,
-                "before": _value(field, field.before),
-                "after": _value(field, field.after),
-            }
-            for field in change.fields
-        ],
-    }
+def _sample(difference: Difference, change: ComponentChange) -> dict[str, Any] | None:
+    if change.component not in difference.sample:
+        return None
+    real = change.component in difference.real
+    return {"keys": change.sampled, "moved": change.moved, "real": real}
 
 
 def _value(change: FieldChange, text: str | None) -> Any:
     return json.loads(text) if change.field and text is not None else text
+
+
+_VALUE_FIELDS: tuple[Field[FieldChange], ...] = (
+    Field("key", lambda change: change.key),
+    Field("field", lambda change: change.field or None),
+    Field("before", lambda change: _value(change, change.before)),
+    Field("after", lambda change: _value(change, change.after)),
+)

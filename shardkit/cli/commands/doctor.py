@@ -1,4 +1,4 @@
-"""``shardkit doctor``: what is not as compact as it could be, and what to set."""
+"""``shardkit doctor``: shows which data is not stored compactly, and which limits to raise."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ from shardkit.cli.output import (
     FAINT,
     GOOD,
     Cell,
+    Column,
     Output,
     Styled,
-    Table,
     number,
     wordy,
 )
 from shardkit.cli.progress import progress
+from shardkit.cli.rows import Field, column_only, json_rows, table_of
 from shardkit.cli.server_queries import ServerErrors
 from shardkit.cli.text import counted, reason, size
-from shardkit.doctor.diagnosis import Diagnosis, Finding, GroupReport, diagnose, prescribe
-from shardkit.doctor.fixes import AppliedChange, keep, mend
-from shardkit.doctor.scan import SAMPLE, examine
+from shardkit.doctor.diagnosis import Diagnosis, Finding, GroupReport, diagnose, limit_changes
+from shardkit.doctor.fixes import AppliedChange, apply_changes, rewrite_configs
+from shardkit.doctor.scan import SAMPLE, scan
+from shardkit.doctor.summary import StoredStructure
 from shardkit.errors import ConfigError, ShardKitError
 
 
@@ -46,17 +48,17 @@ from shardkit.errors import ConfigError, ShardKitError
     default=SAMPLE,
     show_default=True,
     metavar="KEYS",
-    help="How many keys of each database are looked at.",
+    help="How many keys of each database to inspect.",
 )
-@click.option("--all", "everything", is_flag=True, help="Look at every key.")
+@click.option("--all", "everything", is_flag=True, help="Inspect every key.")
 @click.option("--fix", is_flag=True, help="Raise the limits of the servers (CONFIG SET).")
 @click.option(
-    "--rewrite", is_flag=True, help="With --fix: in their files as well (CONFIG REWRITE)."
+    "--rewrite", is_flag=True, help="With --fix: save them in their files too (CONFIG REWRITE)."
 )
 @click.option(
     "--repack",
     is_flag=True,
-    help="Write those parts of structures anew that would be compact then; looks at every key.",
+    help="Rewrite the parts of structures that become compact by it; inspects every key.",
 )
 @common_options
 def doctor(
@@ -69,36 +71,36 @@ def doctor(
     repack: bool,
     as_json: bool,
 ) -> int:
-    """Check that data is stored compactly, and say which limit keeps it from that.
+    """Check that data is stored compactly, and show which limits prevent it.
 
-    Finds every structure of the components, and looks at a sample of their keys. Figures that are
-    estimated from it are marked with ~. Exits with 1 if anything is not compact, or will not be
-    once it is as large as planned.
+    Finds every structure of the components, and inspects a sample of their keys. Figures that are
+    estimated from the sample are marked with ~. Exits with 1 if anything is not compact, or
+    will not be when it reaches its planned size.
     """
     if rewrite and not fix:
-        raise click.UsageError("--rewrite is about what --fix sets")
+        raise click.UsageError("--rewrite saves what --fix sets: use them together")
     output = Output(as_json)
     with opened(where) as topology:
         found, broken = components(topology, names)
         limit = None if everything or repack else sample
 
-        def look(*, anew: bool = False) -> Diagnosis:
+        def examine(*, repack: bool = False) -> Diagnosis:
             with progress("databases") as tell:
-                return diagnose(examine(topology.kit, found, limit, repack=anew, progress=tell))
+                return diagnose(scan(topology.kit, found, limit, repack=repack, progress=tell))
 
-        before = after = look(anew=repack and not fix)
-        made: list[AppliedChange] = []
-        kept: dict[str, Exception | None] = {}
+        before = after = examine(repack=repack and not fix)
+        applied: list[AppliedChange] = []
+        rewritten: dict[str, Exception | None] = {}
         if fix:
-            made = mend(prescribe(before))
-            kept = keep(before.examination.servers.values()) if rewrite else {}
-            if made or repack:
-                after = look(anew=repack)
+            applied = apply_changes(limit_changes(before))
+            rewritten = rewrite_configs(before.scan.servers.values()) if rewrite else {}
+            if applied or repack:
+                after = examine(repack=repack)
     if as_json:
-        output.document(_document(after, broken, made, kept))
+        output.document(_document(after, broken, applied, rewritten))
     else:
-        _show(output, after, before, broken, made, kept, fix=fix)
-    failed = any(each.error for each in made) or any(kept.values())
+        _show(output, after, before, broken, applied, rewritten, fix=fix)
+    failed = any(each.error for each in applied) or any(rewritten.values())
     return int(failed or bool(broken) or not after.healthy)
 
 
@@ -110,81 +112,109 @@ def _show(
     now: Diagnosis,
     before: Diagnosis,
     broken: dict[str, ConfigError],
-    made: Sequence[AppliedChange],
-    kept: dict[str, Exception | None],
+    applied: Sequence[AppliedChange],
+    rewritten: dict[str, Exception | None],
     *,
     fix: bool,
 ) -> None:
-    seen = now.examination
-    if now.structures:
-        output.table(_structures(now))
-        output.line()
-    if now.others:
-        output.table(_others(now))
-        output.line()
-    if made:
-        output.table(_changes(made))
-        output.line()
-    if now.findings:
-        output.table(_findings(now))
-        output.line()
-    for line in _remarks(now, before, made, kept, fix=fix):
+    seen = now.scan
+    for table in (
+        table_of(_structure_fields(now), now.structures),
+        table_of(_other_fields(now), now.others),
+        table_of(_CHANGE_FIELDS, applied),
+        table_of(_finding_fields(now), now.findings),
+    ):
+        if table.rows:
+            output.table(table)
+            output.line()
+    for line in _remarks(now, before, applied, rewritten, fix=fix):
         output.line(*line)
     for shard, error in seen.failures.items():
-        output.line(f"{shard} cannot be examined: {_reason(error)}", BAD)
+        output.line(f"{shard} cannot be scanned: {_reason(error)}", BAD)
     for name, problem in broken.items():
         output.line(f"{name} cannot be used: {problem}", BAD)
     output.line(*_summary(now))
 
 
-def _structures(now: Diagnosis) -> Table:
-    grid = Table.of(
-        "structure",
-        "kind",
-        number("parts"),
-        number("entries"),
-        number("bytes"),
-        number("an entry"),
-        number("compact"),
-    )
+def _structure_fields(now: Diagnosis) -> tuple[Field[GroupReport], ...]:
     about = _about(now)
-    for report in now.structures:
+
+    def structure(report: GroupReport) -> StoredStructure:
         assert report.structure is not None
-        tally, structure = report.tally, report.structure
-        grid.row(
-            f"{structure.component}/{structure.name}",
-            structure.kind,
-            about(tally.keys),
-            about(tally.entries),
-            about(tally.bytes, size),
-            f"{tally.bytes / tally.entries:.1f}" if tally.entries else None,
-            _share(report),
-        )
-    return grid
+        return report.structure
 
+    def bytes_each(report: GroupReport) -> Cell:
+        keys = report.statistics
+        return f"{keys.bytes / keys.entries:.1f}" if keys.entries else None
 
-def _others(now: Diagnosis) -> Table:
-    grid = Table.of(
-        "other keys",
-        "type",
-        "encoding",
-        number("keys"),
-        number("entries"),
-        number("bytes"),
-        number("compact"),
+    return (
+        Field("component", lambda report: report.group.component),
+        Field("structure", lambda report: report.group.structure, Column("structure"), _name),
+        Field("kind", lambda report: structure(report).kind, Column("kind")),
+        Field("parameters", lambda report: dict(structure(report).parameters)),
+        Field(
+            "parts",
+            lambda report: round(report.statistics.keys),
+            number("parts"),
+            lambda report: about(report.statistics.keys),
+        ),
+        *_figures(now, column_only(number("bytes each"), bytes_each)),
     )
+
+
+def _name(report: GroupReport) -> str:
+    return f"{report.group.component}/{report.group.structure}"
+
+
+def _other_fields(now: Diagnosis) -> tuple[Field[GroupReport], ...]:
     about = _about(now)
-    for report in now.others:
-        group, tally = report.group, report.tally
-        entries = None if group.type == "string" else about(tally.entries)
-        cells = about(tally.keys), entries, about(tally.bytes, size), _share(report)
-        grid.row(group.component, group.type, group.encoding, *cells)
-    return grid
+    return (
+        Field("component", lambda report: report.group.component, Column("other keys")),
+        Field("type", lambda report: report.group.type, Column("type")),
+        Field("encoding", lambda report: report.group.encoding, Column("encoding")),
+        Field(
+            "keys",
+            lambda report: round(report.statistics.keys),
+            number("keys"),
+            lambda report: about(report.statistics.keys),
+        ),
+        *_figures(now),
+    )
+
+
+def _figures(now: Diagnosis, *more: Field[GroupReport]) -> tuple[Field[GroupReport], ...]:
+    """Return the fields that structures and other keys have in common."""
+    about = _about(now)
+
+    def entries(report: GroupReport) -> Cell:
+        return None if report.group.type == "string" else about(report.statistics.entries)
+
+    def compact(report: GroupReport) -> float | None:
+        return None if report.compact is None else round(report.compact, 4)
+
+    return (
+        Field("seen", lambda report: report.statistics.seen),
+        Field(
+            "entries",
+            lambda report: round(report.statistics.entries),
+            number("entries"),
+            entries,
+        ),
+        Field(
+            "bytes",
+            lambda report: round(report.statistics.bytes),
+            number("bytes"),
+            lambda report: about(report.statistics.bytes, size),
+        ),
+        *more,
+        Field("largest", lambda report: report.statistics.largest),
+        Field("compact", compact, number("compact"), _share),
+    )
 
 
 def _about(now: Diagnosis) -> Any:
-    """Return what writes a number, with ~ if it is an estimate."""
-    mark = "~" if now.examination.estimated else ""
+    """Return a function that formats a number, with ~ if it is an estimate."""
+    mark = "~" if now.scan.estimated else ""
     return lambda value, written=lambda n: f"{n:,}": f"{mark}{written(round(value))}"
 
 
@@ -196,70 +226,90 @@ def _share(report: GroupReport) -> Cell:
     return Styled(text, GOOD if share == 1 else BAD if share == 0 else DOUBTFUL)
 
 
-def _findings(now: Diagnosis) -> Table:
-    grid = Table.of("where", number("keys"), wordy("not compact because"), wordy("remedy"))
+def _finding_fields(now: Diagnosis) -> tuple[Field[Finding], ...]:
     about = _about(now)
-    for finding in now.findings:
-        grid.row(
-            _where(finding),
-            about(finding.keys) if finding.keys else None,
-            Styled(finding.text, DOUBTFUL),
-            finding.remedy,
-        )
-    return grid
 
+    def where(finding: Finding) -> str:
+        if finding.structure:
+            return f"{finding.component}/{finding.structure}"
+        return f"{finding.component} {finding.type}"
 
-def _where(finding: Finding) -> str:
     return (
-        f"{finding.component}/{finding.structure}"
-        if finding.structure
-        else (f"{finding.component} {finding.type}")
+        column_only("where", where),
+        Field("component", lambda finding: finding.component),
+        Field("structure", lambda finding: finding.structure),
+        Field("type", lambda finding: finding.type or None),
+        Field("problem", lambda finding: finding.problem),
+        Field(
+            "keys",
+            lambda finding: finding.keys,
+            number("keys"),
+            lambda finding: about(finding.keys) if finding.keys else None,
+        ),
+        Field("setting", lambda finding: finding.setting),
+        Field("limit", lambda finding: finding.limit),
+        Field("found", lambda finding: finding.found),
+        Field("needed", lambda finding: finding.needed),
+        Field(
+            "text",
+            lambda finding: finding.text,
+            wordy("not compact because"),
+            lambda finding: Styled(finding.text, DOUBTFUL),
+        ),
+        Field("remedy", lambda finding: finding.remedy, wordy("remedy")),
     )
 
 
-def _changes(made: Sequence[AppliedChange]) -> Table:
-    grid = Table.of("server", "setting", number("before"), number("after"), wordy("done"))
-    for each in made:
-        done: Cell = Styled("yes", GOOD)
-        if each.error is not None:
-            done = Styled(f"no: {_reason(each.error)}", BAD)
-        change = each.change
-        grid.row(change.server.address, change.setting, change.before, change.after, done)
-    return grid
+def _done(applied: AppliedChange) -> Cell:
+    if applied.error is not None:
+        return Styled(f"no: {_reason(applied.error)}", BAD)
+    return Styled("yes", GOOD)
+
+
+_CHANGE_FIELDS: tuple[Field[AppliedChange], ...] = (
+    Field("server", lambda applied: applied.change.server.address, Column("server")),
+    Field("setting", lambda applied: applied.change.setting, Column("setting")),
+    Field("before", lambda applied: applied.change.before, number("before")),
+    Field("after", lambda applied: applied.change.after, number("after")),
+    Field(
+        "error",
+        lambda applied: None if applied.error is None else _reason(applied.error),
+        wordy("done"),
+        _done,
+    ),
+)
 
 
 def _remarks(
     now: Diagnosis,
     before: Diagnosis,
-    made: Sequence[AppliedChange],
-    kept: dict[str, Exception | None],
+    applied: Sequence[AppliedChange],
+    rewritten: dict[str, Exception | None],
     *,
     fix: bool,
 ) -> Iterator[Styled]:
-    seen = now.examination
+    seen = now.scan
     if seen.repacked:
-        yield Styled(f"{counted(seen.repacked, 'part')} written anew", GOOD)
-    if any(each.error is None for each in made):
-        if not kept:
-            yield Styled("The limits hold until a server restarts: --rewrite keeps them.", FAINT)
-        if any(each.change.server.replicas for each in made):
-            yield Styled("Replicas have limits of their own: set them there as well.", DOUBTFUL)
-    for address, error in kept.items():
+        yield Styled(f"{counted(seen.repacked, 'part')} rewritten", GOOD)
+    if any(each.error is None for each in applied):
+        if not rewritten:
+            yield Styled("The limits hold until a server restarts: --rewrite saves them.", FAINT)
+        if any(each.change.server.replicas for each in applied):
+            yield Styled("Replicas have limits of their own: set them there too.", DOUBTFUL)
+    for address, error in rewritten.items():
         if error is None:
-            yield Styled(f"{address} has written its settings into its file", GOOD)
+            yield Styled(f"{address} has saved its settings in its file", GOOD)
         else:
             yield Styled(f"{address} could not write its file: {_reason(error)}", BAD)
-    stale = sum(report.tally.stale for report in now.structures)
+    stale = sum(report.statistics.stale for report in now.structures)
     if fix and stale:
-        yield Styled(
-            "Parts that are tables already stay so until --repack writes them anew.", FAINT
-        )
-    if not fix and prescribe(before):
-        yield Styled("--fix sets these limits.", FAINT)
+        yield Styled("Parts that are already tables stay so until --repack rewrites them.", FAINT)
+    if not fix and limit_changes(before):
+        yield Styled("--fix raises these limits.", FAINT)
 
 
 def _summary(now: Diagnosis) -> Styled:
-    seen = now.examination
+    seen = now.scan
     what = (
         f"{seen.seen:,} of {counted(seen.keys, 'key')}"
         if seen.estimated
@@ -267,9 +317,9 @@ def _summary(now: Diagnosis) -> Styled:
     )
     servers = counted(len(seen.servers), "server")
     if now.healthy:
-        return Styled(f"looked at {what} on {servers}: all that can be compact is", FAINT)
+        return Styled(f"inspected {what} on {servers}: all that can be compact is", FAINT)
     marked = "; figures with ~ are estimated from them" if seen.estimated else ""
-    return Styled(f"looked at {what} on {servers}{marked}", FAINT)
+    return Styled(f"inspected {what} on {servers}{marked}", FAINT)
 
 
 def _reason(error: Exception) -> str:
@@ -284,10 +334,10 @@ def _reason(error: Exception) -> str:
 def _document(
     now: Diagnosis,
     broken: dict[str, ConfigError],
-    made: Sequence[AppliedChange],
-    kept: dict[str, Exception | None],
+    applied: Sequence[AppliedChange],
+    rewritten: dict[str, Exception | None],
 ) -> dict[str, Any]:
-    seen = now.examination
+    seen = now.scan
     return {
         "ok": now.healthy and not broken,
         "keys": seen.keys,
@@ -301,69 +351,15 @@ def _document(
             }
             for server in seen.servers.values()
         ],
-        "structures": [
-            {
-                "component": report.group.component,
-                "structure": report.group.structure,
-                "kind": report.structure.kind if report.structure else None,
-                "parameters": dict(report.structure.parameters) if report.structure else {},
-                "parts": round(report.tally.keys),
-                **_figures(report),
-            }
-            for report in now.structures
-        ],
-        "others": [
-            {
-                "component": report.group.component,
-                "type": report.group.type,
-                "encoding": report.group.encoding,
-                "keys": round(report.tally.keys),
-                **_figures(report),
-            }
-            for report in now.others
-        ],
-        "findings": [_finding(finding) for finding in now.findings],
-        "changes": [
-            {
-                "server": each.change.server.address,
-                "setting": each.change.setting,
-                "before": each.change.before,
-                "after": each.change.after,
-                "error": None if each.error is None else _reason(each.error),
-            }
-            for each in made
-        ],
+        "structures": json_rows(_structure_fields(now), now.structures),
+        "others": json_rows(_other_fields(now), now.others),
+        "findings": json_rows(_finding_fields(now), now.findings),
+        "changes": json_rows(_CHANGE_FIELDS, applied),
         "rewritten": {
-            address: None if error is None else _reason(error) for address, error in kept.items()
+            address: None if error is None else _reason(error)
+            for address, error in rewritten.items()
         },
         "repacked": seen.repacked,
         "failures": {shard: _reason(error) for shard, error in seen.failures.items()},
         "broken": {name: str(error) for name, error in broken.items()},
-    }
-
-
-def _figures(report: GroupReport) -> dict[str, Any]:
-    tally = report.tally
-    return {
-        "seen": tally.seen,
-        "entries": round(tally.entries),
-        "bytes": round(tally.bytes),
-        "largest": tally.largest,
-        "compact": None if report.compact is None else round(report.compact, 4),
-    }
-
-
-def _finding(finding: Finding) -> dict[str, Any]:
-    return {
-        "component": finding.component,
-        "structure": finding.structure,
-        "type": finding.type or None,
-        "problem": finding.problem,
-        "keys": finding.keys,
-        "setting": finding.setting,
-        "limit": finding.limit,
-        "found": finding.found,
-        "needed": finding.needed,
-        "text": finding.text,
-        "remedy": finding.remedy,
     }

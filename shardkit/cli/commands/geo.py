@@ -14,13 +14,14 @@ from typing import Any
 import click
 
 from shardkit.cli.options import common_options, config_option, examples, opened
-from shardkit.cli.output import Output, Table, wordy
+from shardkit.cli.output import Column, Output, wordy
 from shardkit.cli.progress import Tell, progress
+from shardkit.cli.rows import Field, json_rows, table_of
 from shardkit.cli.text import counted
 from shardkit.geo.ip_to_city import GRACE, LEAST_GRACE, Imported
 from shardkit.geo.models import City, Item
 from shardkit.geo.readers import csv_cities, csv_ranges, geolite2, geolite_legacy, jsonl, mmdb
-from shardkit.geo.text_lines import LONGEST_LINE, Column
+from shardkit.geo.text_lines import LONGEST_LINE, CsvColumn
 
 FORMATS = ("geolite2", "geolite-legacy", "mmdb", "jsonl", "csv")
 _LINES_A_TELL = 10_000
@@ -48,7 +49,7 @@ def geo() -> None:
 # ---- import
 
 
-def _column(ctx: click.Context, param: click.Parameter, value: str | None) -> Column | None:
+def _column(ctx: click.Context, param: click.Parameter, value: str | None) -> CsvColumn | None:
     return int(value) if value is not None and value.isdecimal() else value
 
 
@@ -268,23 +269,24 @@ def find(
         addresses = [line.strip() for line in sys.stdin if line.strip()]
     with opened(where) as topology:
         found = topology.kit.ip_to_city(name, component=component).find_many(addresses)
+    pairs = list(zip(addresses, found, strict=True))
     if as_json:
-        nothing = dict.fromkeys(City._fields)
-        output.document(
-            [
-                {"address": address} | (city._asdict() if city else nothing)
-                for address, city in zip(addresses, found, strict=True)
-            ]
-        )
-        return
-    grid = Table.of("address", wordy("city"), wordy("region"), wordy("country"), "id")
-    for address, city in zip(addresses, found, strict=True):
-        if city is None:
-            grid.row(address, None, None, None, None)
-        else:
-            id_ = None if city.id is None else str(city.id)
-            grid.row(address, city.city, city.region, city.country, id_)
-    output.table(grid)
+        output.document(json_rows(_CITY_FIELDS, pairs))
+    else:
+        output.table(table_of(_CITY_FIELDS, pairs))
+
+
+_CITY_FIELDS: tuple[Field[tuple[str, City | None]], ...] = (
+    Field("address", lambda pair: pair[0], Column("address")),
+    Field("city", lambda pair: pair[1] and pair[1].city, wordy("city")),
+    Field("region", lambda pair: pair[1] and pair[1].region, wordy("region")),
+    Field("country", lambda pair: pair[1] and pair[1].country, wordy("country")),
+    Field("id", lambda pair: pair[1] and pair[1].id, Column("id"), lambda pair: _id(pair[1])),
+)
+
+
+def _id(city: City | None) -> str | None:
+    return None if city is None or city.id is None else str(city.id)
 
 
 @geo.command(

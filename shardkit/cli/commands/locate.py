@@ -10,7 +10,8 @@ from typing import Any
 import click
 
 from shardkit.cli.options import OpenTopology, common_options, config_option, examples, opened
-from shardkit.cli.output import BAD, GOOD, Cell, Output, Styled, Table, wordy
+from shardkit.cli.output import BAD, GOOD, Cell, Column, Output, Styled, wordy
+from shardkit.cli.rows import Field, json_rows, table_of
 from shardkit.cli.server_queries import ServerErrors, client_of
 from shardkit.cli.text import reason
 from shardkit.cli.why import Why, why
@@ -38,6 +39,11 @@ class _LocatedKey:
     member: str | None = None
     part: int | None = None
     there: bool | ShardFailure | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether its server could not tell if the member is there."""
+        return isinstance(self.there, ShardFailure)
 
 
 @click.command(
@@ -116,13 +122,12 @@ def locate(
             asked = {"total": total, "part_size": part_size, "members": members}
             opened_set = _set(topology, component, structure, asked)
             found = _members(topology, component, opened_set, keys)
+    fields = _key_fields(component) if structure is None else _member_fields(component)
     if as_json:
-        output.document([_json(component, each) for each in found])
-    elif structure is None:
-        _show_keys(output, found)
+        output.document(json_rows(fields, found))
     else:
-        _show_members(output, found)
-    return int(any(isinstance(each.there, ShardFailure) for each in found))
+        output.table(table_of(fields, found))
+    return int(any(each.failed for each in found))
 
 
 def _find(component: Component, key: bytes, **more: Any) -> _LocatedKey:
@@ -220,23 +225,33 @@ def _given(text: str) -> str | bytes:
     return text if text.isprintable() else os.fsencode(text)
 
 
-# ---- for people, and for programs
+# ---- what is shown
 
 
-def _show_keys(output: Output, found: Sequence[_LocatedKey]) -> None:
-    grid = Table.of(wordy("key"), "shard", wordy("server"), wordy("why"))
-    for each in found:
-        grid.row(_text(each.key), str(each.shard), each.server, each.why.text)
-    output.table(grid)
+def _key_fields(component: Component) -> tuple[Field[_LocatedKey], ...]:
+    placement = component.placement if component.shards else None
+    return (
+        Field("key", lambda each: _text(each.key), wordy("key")),
+        Field("shard", lambda each: str(each.shard), Column("shard")),
+        Field("component", lambda each: each.shard.component),
+        Field("number", lambda each: each.shard.number),
+        Field("server", lambda each: each.server, wordy("server")),
+        Field("placement", lambda _: placement),
+        Field("hashed", lambda each: _text(each.why.hashed) or None),
+        Field("is_tag", lambda each: each.why.is_tag),
+        Field("hash", lambda each: each.why.hash),
+        Field("why", lambda each: each.why.text, wordy("why")),
+    )
 
 
-def _show_members(output: Output, found: Sequence[_LocatedKey]) -> None:
-    grid = Table.of(wordy("member"), "there", wordy("key"), "shard", wordy("server"), wordy("why"))
-    for each in found:
-        grid.row(
-            each.member, _there(each), _text(each.key), str(each.shard), each.server, each.why.text
-        )
-    output.table(grid)
+def _member_fields(component: Component) -> tuple[Field[_LocatedKey], ...]:
+    return (
+        Field("member", lambda each: each.member, wordy("member")),
+        Field("part", lambda each: each.part),
+        Field("there", lambda each: None if each.failed else each.there, Column("there"), _there),
+        Field("reason", lambda each: str(each.there) if each.failed else None),
+        *_key_fields(component),
+    )
 
 
 def _there(found: _LocatedKey) -> Cell:
@@ -248,27 +263,3 @@ def _there(found: _LocatedKey) -> Cell:
 
 def _text(data: bytes) -> str:
     return data.decode(errors="backslashreplace")
-
-
-def _json(component: Component, found: _LocatedKey) -> dict[str, Any]:
-    described: dict[str, Any] = {}
-    if found.member is not None:
-        failed = isinstance(found.there, ShardFailure)
-        described = {
-            "member": found.member,
-            "part": found.part,
-            "there": None if failed else found.there,
-            "reason": str(found.there) if failed else None,
-        }
-    return described | {
-        "key": _text(found.key),
-        "shard": str(found.shard),
-        "component": found.shard.component,
-        "number": found.shard.number,
-        "server": found.server,
-        "placement": component.placement if component.shards else None,
-        "hashed": _text(found.why.hashed) or None,
-        "is_tag": found.why.is_tag,
-        "hash": found.why.hash,
-        "why": found.why.text,
-    }

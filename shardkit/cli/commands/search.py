@@ -22,8 +22,9 @@ from shardkit.cli.commands.search_index import (
 )
 from shardkit.cli.commands.search_query import export, query
 from shardkit.cli.options import common_options, config_option, examples, opened
-from shardkit.cli.output import Output, Table, number
+from shardkit.cli.output import Output, number
 from shardkit.cli.progress import Tell, progress
+from shardkit.cli.rows import Field, column_only, json_rows, table_of
 from shardkit.cli.text import counted
 from shardkit.errors import InvalidArgumentError
 from shardkit.search.files.adapt import AdaptedDocument, adapt
@@ -36,6 +37,7 @@ from shardkit.search.files.readers import (
     installed_documents,
     installed_packages,
 )
+from shardkit.search.index import PartInfo
 from shardkit.search.model.schema import Schema
 
 _SKIPPED_SHOWN = 10
@@ -308,7 +310,7 @@ def info(where: str | None, component: str, name: str, as_json: bool) -> None:
             "stemming": schema.analyzer.stemmer,
             "stop_words": len(schema.analyzer.stop_words),
             "phrases": schema.phrases,
-            "parts": [asdict(part) for part in parts],
+            "parts": json_rows(_PART_FIELDS, enumerate(parts)),
         }
         output.document(about)
         return
@@ -318,10 +320,16 @@ def info(where: str | None, component: str, name: str, as_json: bool) -> None:
     output.line(f"{counted(documents, 'document')} in {counted(len(parts), 'part')}")
     output.line(f"fields: {fields}; {stems}, {stop_words}{_phrases(schema)}")
     output.line("attributes: " + ", ".join(f"{k} ({v})" for k, v in schema.attributes.items()))
-    grid = Table.of(number("part"), number("documents"), number("words"), number("writes"))
-    for at, part in enumerate(parts):
-        grid.row(at, part.documents, part.words, part.version)
-    output.table(grid)
+    output.table(table_of(_PART_FIELDS, enumerate(parts)))
+
+
+_PART_FIELDS: tuple[Field[tuple[int, PartInfo]], ...] = (
+    column_only(number("part"), lambda part: part[0]),
+    Field("documents", lambda part: part[1].documents, number("documents")),
+    Field("words", lambda part: part[1].words, number("words")),
+    Field("numbers", lambda part: part[1].numbers),
+    Field("version", lambda part: part[1].version, number("writes")),
+)
 
 
 def _phrases(schema: Schema) -> str:

@@ -17,8 +17,9 @@ import click
 
 from shardkit.cli.commands.search_index import component_option, existing, name_option, query_errors
 from shardkit.cli.options import common_options, config_option, examples, opened
-from shardkit.cli.output import FAINT, Cell, Output, Table, number, wordy
+from shardkit.cli.output import FAINT, Cell, Output, number, wordy
 from shardkit.cli.progress import progress
+from shardkit.cli.rows import Field, column_only, json_rows, table_of
 from shardkit.cli.text import counted
 from shardkit.operations.operation import Blocking, pages
 from shardkit.search.files.export import bulk_lines, mappings
@@ -113,11 +114,12 @@ def query(
             attributes=True,
         )
         seconds = time.perf_counter() - began
-        texts = _texts(found, words, results)
+        previews = _previews(found, words, results)
+    fields = _hit_fields(found, results, previews, sort, start if after is None else None)
     if as_json:
-        output.document(_described(results, texts, seconds))
+        output.document(_document(results, fields, seconds))
         return
-    _show(output, found, results, texts, sort, start if after is None else None)
+    _show(output, results, fields)
     output.line(f"{_counts(results, start, after)}, in {seconds * 1000:.0f} ms")
     if results.cursor:
         output.line(f"the next page: --after {results.cursor}", FAINT)
@@ -132,7 +134,7 @@ class _Preview(NamedTuple):
     snippet: str | None = None
 
 
-def _texts(found: SearchIndex[Blocking], words: str, results: Results) -> dict[str, _Preview]:
+def _previews(found: SearchIndex[Blocking], words: str, results: Results) -> dict[str, _Preview]:
     """Return titles and snippets of hits whose text is kept.
 
     The title is shown anyway, so snippets are of the other fields.
@@ -147,22 +149,13 @@ def _texts(found: SearchIndex[Blocking], words: str, results: Results) -> dict[s
     return shown
 
 
-def _described(results: Results, texts: dict[str, _Preview], seconds: float) -> dict[str, Any]:
+def _document(results: Results, fields: Sequence[Field[Hit]], seconds: float) -> dict[str, Any]:
     return {
         "total": results.total,
-        "hits": [
-            {
-                "id": hit.id,
-                "value": _plain(hit.value),
-                **texts.get(hit.id, _Preview())._asdict(),
-                "attributes": {key: _plain(value) for key, value in hit.attributes.items()},
-            }
-            for hit in results
-        ],
+        "hits": json_rows(fields, results),
         "cursor": results.cursor,
         "facets": {
-            key: [{"value": _plain(one), "documents": count} for one, count in values]
-            for key, values in results.facets.items()
+            name: json_rows(_facet_fields(name), values) for name, values in results.facets.items()
         },
         "missing": list(results.missing),
         "seconds": round(seconds, 6),
@@ -176,31 +169,56 @@ def _plain(value: Any) -> Any:
     return str(value) if value in (math.inf, -math.inf) else value
 
 
-def _show(
-    output: Output,
+def _hit_fields(
     found: SearchIndex[Blocking],
     results: Results,
-    texts: dict[str, _Preview],
+    previews: dict[str, _Preview],
     sort: str | dict[str, float],
     start: int | None,
-) -> None:
+) -> tuple[Field[Hit], ...]:
     by = sort.removeprefix("-") if isinstance(sort, str) else "score"
     kind = found.schema.attributes.get(by)
     heading = "score" if by == "relevance" else by
-    value = wordy(heading) if kind in ("text", "date") else number(heading)
-    grid = Table.of(number("#"), value, wordy("title"), wordy("id"), wordy("text"))
-    for place, hit in enumerate(results, 1 + (start or 0)):
-        rank = place if start is not None else None
-        title, text = texts.get(hit.id, _Preview())
-        grid.row(rank, _value(hit, by, kind), title, hit.id, text)
-    if grid.rows:
-        output.table(grid.without_empty())
+    ranks = {} if start is None else {hit.id: n for n, hit in enumerate(results, 1 + start)}
+
+    def preview(hit: Hit) -> _Preview:
+        return previews.get(hit.id, _Preview())
+
+    def attributes(hit: Hit) -> dict[str, Any]:
+        return {key: _plain(value) for key, value in hit.attributes.items()}
+
+    return (
+        column_only(number("#"), lambda hit: ranks.get(hit.id)),
+        Field(
+            "value",
+            lambda hit: _plain(hit.value),
+            wordy(heading) if kind in ("text", "date") else number(heading),
+            lambda hit: _value(hit, by, kind),
+        ),
+        Field("title", lambda hit: preview(hit).title, wordy("title")),
+        Field("id", lambda hit: hit.id, wordy("id")),
+        Field("snippet", lambda hit: preview(hit).snippet, wordy("text")),
+        Field("attributes", attributes),
+    )
+
+
+def _facet_fields(name: str) -> tuple[Field[tuple[Any, int]], ...]:
+    def value(row: tuple[Any, int]) -> Cell:
+        return _number_text(row[0]) if isinstance(row[0], float) else row[0]
+
+    return (
+        Field("value", lambda row: _plain(row[0]), wordy(name), value),
+        Field("documents", lambda row: row[1], number("documents")),
+    )
+
+
+def _show(output: Output, results: Results, fields: Sequence[Field[Hit]]) -> None:
+    hits = table_of(fields, results)
+    if hits.rows:
+        output.table(hits.without_empty())
         output.line()
-    for facet, values in results.facets.items():
-        counts = Table.of(wordy(facet), number("documents"))
-        for one, documents in values:
-            counts.row(_number_text(one) if isinstance(one, float) else one, documents)
-        output.table(counts)
+    for name, values in results.facets.items():
+        output.table(table_of(_facet_fields(name), values))
         output.line()
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Protocol
 
 import click
 
@@ -26,7 +28,19 @@ from shardkit.cli.options import (
     examples,
     opened,
 )
-from shardkit.cli.output import BAD, DOUBTFUL, FAINT, Cell, Output, Styled, Table, number, wordy
+from shardkit.cli.output import (
+    BAD,
+    DOUBTFUL,
+    FAINT,
+    Cell,
+    Column,
+    Output,
+    Styled,
+    Table,
+    number,
+    wordy,
+)
+from shardkit.cli.rows import Field, column_only, json_row, json_rows, table_of
 from shardkit.cli.server_queries import TIMEOUT
 from shardkit.cli.text import counted, shard_list, size
 from shardkit.errors import ConfigError
@@ -86,9 +100,9 @@ def status(
                 rows, broken = _look(where, names, timeout)
                 code = _code(rows, broken)
                 if live is not None:
-                    output.redraw(live, _grid(output, rows, servers), *_remarks(rows, broken))
+                    output.redraw(live, _table(output, rows, servers), *_remarks(rows, broken))
                 elif as_json:
-                    output.document(_document(rows, broken), indent=None)
+                    output.document(_document(output, rows, broken), indent=None)
                 else:
                     _show(output, servers, rows, broken)
                 time.sleep(watch)
@@ -113,9 +127,9 @@ def _show(
     output: Output, servers: bool, rows: Sequence[ShardStatus], broken: dict[str, ConfigError]
 ) -> int:
     if output.as_json:
-        output.document(_document(rows, broken))
+        output.document(_document(output, rows, broken))
     else:
-        output.table(_grid(output, rows, servers))
+        output.table(_table(output, rows, servers))
         remarks = list(_remarks(rows, broken))
         if remarks:
             output.line()
@@ -127,71 +141,111 @@ def _show(
 # ---- for people
 
 
-def _grid(output: Output, rows: Sequence[ShardStatus], servers: bool) -> Table:
+class _StatusRow(Protocol):
+    """What one row shows: a shard, or with --servers a server."""
+
+    @property
+    def health(self) -> ServerHealth: ...
+    @property
+    def keys(self) -> int | None: ...
+
+
+@dataclass(frozen=True)
+class _ServerStatus:
+    """A server, and the shards that live on it."""
+
+    health: ServerHealth
+    shards: str
+    keys: int | None
+
+
+def _table(output: Output, rows: Sequence[ShardStatus], servers: bool) -> Table:
     wide = output.width >= _WIDE
-    grid = Table.of(
-        wordy("server" if servers else "shard"),
-        wordy("shards" if servers else "server"),
-        "version",
-        "role",
-        number("keys"),
-        number("memory"),
-        number("conns"),
-        number("ops/s"),
-        number("ms"),
+    if not servers:
+        return table_of(_shard_fields(output, rows, wide), rows)
+    fields: tuple[Field[_ServerStatus], ...] = (
+        column_only(wordy("server"), lambda row: row.health.server),
+        column_only(wordy("shards"), lambda row: row.shards),
+        *_health_fields(wide),
     )
-    for names, row, keys in _by_server(rows) if servers else _by_shard(output, rows):
+    return table_of(fields, _by_server(rows))
+
+
+def _shard_fields(
+    output: Output, rows: Sequence[ShardStatus], wide: bool
+) -> tuple[Field[ShardStatus], ...]:
+    # In a terminal, where nobody greps, a shard's name is shown once and not for each node.
+    repeated = {id(row) for above, row in pairwise(rows) if row.shard == above.shard}
+
+    def name(row: ShardStatus) -> Cell:
+        node = row.node if wide else row.node.removeprefix("slots ")
+        if output.interactive and id(row) in repeated:
+            return Styled(f"  {node}", FAINT)
+        return " ".join(filter(None, [_name(row), node]))
+
+    return (
+        Field("shard", lambda row: str(row.shard), wordy("shard"), name),
+        Field("component", lambda row: row.shard and row.shard.component),
+        Field("number", lambda row: row.shard and row.shard.number),
+        Field("node", lambda row: row.node or None),
+        *_PLACE_FIELDS,
+        *_health_fields(wide),
+    )
+
+
+def _health_fields(wide: bool) -> tuple[Field[_StatusRow], ...]:
+    def version(row: _StatusRow) -> str:
         health = row.health
-        version = f"{health.software} {health.version}".strip() if wide else health.version
-        grid.row(
-            *names,
-            version,
-            _role(row),
-            keys,
-            None if health.memory is None else size(health.memory),
-            health.connections,
-            health.ops,
-            health.latency,
-        )
-    return grid
+        return f"{health.software} {health.version}".strip() if wide else health.version
+
+    def memory(row: _StatusRow) -> Cell:
+        return None if row.health.memory is None else size(row.health.memory)
+
+    def latency(row: _StatusRow) -> float | None:
+        return None if row.health.latency is None else round(row.health.latency, 3)
+
+    return (
+        Field("state", lambda row: row.health.state),
+        Field("reason", lambda row: row.health.reason or None),
+        Field("software", lambda row: row.health.software or None),
+        Field("version", lambda row: row.health.version or None, Column("version"), version),
+        Field("role", lambda row: row.health.role or None, Column("role"), _role),
+        Field("keys", lambda row: row.keys, number("keys")),
+        Field("memory", lambda row: row.health.memory, number("memory"), memory),
+        Field("connections", lambda row: row.health.connections, number("conns")),
+        Field("ops_per_second", lambda row: row.health.ops, number("ops/s")),
+        Field("latency_ms", latency, number("ms")),
+    )
 
 
-def _role(row: ShardStatus) -> Cell:
+def _role(row: _StatusRow) -> Cell:
     health = row.health
     if health.state == OK:
         return Styled(health.role, FAINT) if health.role == "replica" else health.role
     return Styled(health.state, DOUBTFUL if health.state in (LOADING, STALE) else BAD)
 
 
-def _by_shard(
-    output: Output, rows: Sequence[ShardStatus]
-) -> Iterator[tuple[tuple[Cell, Cell], ShardStatus, int | None]]:
-    above: object = ()
-    for row in rows:
-        node = row.node if output.width >= _WIDE else row.node.removeprefix("slots ")
-        name: Cell = " ".join(filter(None, [_name(row), node]))
-        if output.interactive and row.shard == above:  # where nobody greps, less is clearer
-            name = Styled(f"  {node}", FAINT)
-        yield (name, _place(row)), row, row.keys
-        above = row.shard
-
-
-def _place(row: ShardStatus) -> str:
-    """Return where a shard is: its server, with the database where it is another than 0."""
+def _address(row: ShardStatus) -> str:
+    """Return where a shard is: its server, with the database unless that is 0."""
     server = row.health.server
     return f"{server}/{row.database}" if row.database else server
 
 
-def _by_server(
-    rows: Sequence[ShardStatus],
-) -> Iterator[tuple[tuple[Cell, Cell], ShardStatus, int | None]]:
+_PLACE_FIELDS: tuple[Field[ShardStatus], ...] = (
+    Field("address", lambda row: row.address),
+    Field("server", lambda row: row.health.server, wordy("server"), _address),
+    Field("database", lambda row: row.database),
+)
+
+
+def _by_server(rows: Sequence[ShardStatus]) -> Iterator[_ServerStatus]:
     groups: dict[tuple[str, str], list[ShardStatus]] = {}
     for row in rows:
         groups.setdefault((row.health.server, row.health.state), []).append(row)
-    for (server, _), group in groups.items():
+    for group in groups.values():
         databases = {row.database: row.keys for row in group}
         known = [keys for keys in databases.values() if keys is not None]
-        yield (server, _names(group)), group[0], sum(known) if known else None
+        yield _ServerStatus(group[0].health, _names(group), sum(known) if known else None)
 
 
 def _names(rows: Sequence[ShardStatus]) -> str:
@@ -233,37 +287,15 @@ def _remarks(rows: Sequence[ShardStatus], broken: dict[str, ConfigError]) -> Ite
 # ---- for programs
 
 
-def _document(rows: Sequence[ShardStatus], broken: dict[str, ConfigError]) -> dict[str, Any]:
+def _document(
+    output: Output, rows: Sequence[ShardStatus], broken: dict[str, ConfigError]
+) -> dict[str, Any]:
+    config_server = next((row for row in rows if row.shard is None), None)
+    described: tuple[Field[ShardStatus], ...] = (*_PLACE_FIELDS, *_health_fields(wide=True))
+    shards = [row for row in rows if row.shard is not None]
     return {
         "ok": not _code(rows, broken),
-        "config_server": next((_json(row) for row in rows if row.shard is None), None),
-        "shards": [_json(row) for row in rows if row.shard is not None],
+        "config_server": config_server and json_row(described, config_server),
+        "shards": json_rows(_shard_fields(output, rows, wide=True), shards),
         "broken": {name: str(error) for name, error in broken.items()},
-    }
-
-
-def _json(row: ShardStatus) -> dict[str, Any]:
-    health = row.health
-    named: dict[str, Any] = {}
-    if row.shard is not None:
-        named = {
-            "shard": str(row.shard),
-            "component": row.shard.component,
-            "number": row.shard.number,
-            "node": row.node or None,
-        }
-    return named | {
-        "address": row.address,
-        "server": health.server,
-        "database": row.database,
-        "state": health.state,
-        "reason": health.reason or None,
-        "software": health.software or None,
-        "version": health.version or None,
-        "role": health.role or None,
-        "keys": row.keys,
-        "memory": health.memory,
-        "connections": health.connections,
-        "ops_per_second": health.ops,
-        "latency_ms": None if health.latency is None else round(health.latency, 3),
     }

@@ -162,10 +162,8 @@ def _places(components: Iterable[Component], config_server: Entry | None) -> Ite
     if config_server is not None:
         yield _Target(None, "", "config server", config_server)
     for component in components:
-        shards = [Shard(component.name)] if component.entry is not None else []
-        shards += component.all_shards() if component.shards else []
-        for shard in shards:
-            where, entry = entry_key(*shard), component.entry_of(shard)
+        for shard, entry in component.entries():
+            where = entry_key(*shard)
             yield _Target(shard, "", where, entry)
             for n, replica in enumerate(entry.replicas):
                 yield _Target(shard, f"replica {n}", f"{where} replicas[{n}]", replica)

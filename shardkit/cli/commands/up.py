@@ -19,14 +19,14 @@ from shardkit.cli.output import (
     BAD,
     FAINT,
     GOOD,
+    Column,
     Output,
-    Table,
     number,
     wordy,
     write_private,
 )
+from shardkit.cli.rows import Field, json_rows, table_of
 from shardkit.cli.text import counted, shard_list
-from shardkit.config.component import Component
 from shardkit.config.entry import DEFAULT_PORT, Entry
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import push
@@ -202,29 +202,29 @@ def _show(
     output: Output, servers: LocalServers, pushed: bool, written: Path | None, way: str | None
 ) -> None:
     found = _shards(servers)
+    fields: tuple[Field[LocalServer], ...] = (
+        Field("name", lambda server: server.name, Column("server")),
+        Field("address", lambda server: server.address, Column("address")),
+        Field("port", lambda server: server.port),
+        Field(
+            "shards",
+            lambda server: list(map(str, found[server])),
+            wordy("shards"),
+            lambda server: shard_list(found[server]),
+        ),
+        Field("pid", lambda server: server.pid, number("pid"), lambda server: str(server.pid)),
+    )
     if output.as_json:
         output.document(
             {
-                "servers": [
-                    {
-                        "name": server.name,
-                        "address": server.address,
-                        "port": server.port,
-                        "pid": server.pid,
-                        "shards": list(map(str, found[server])),
-                    }
-                    for server in servers.servers
-                ],
+                "servers": json_rows(fields, servers.servers),
                 "pushed": pushed,
                 "written": None if written is None else str(written),
                 "config": way,
             }
         )
         return
-    grid = Table.of("server", "address", wordy("shards"), number("pid"))
-    for server in servers.servers:
-        grid.row(server.name, server.address, shard_list(found[server]), str(server.pid))
-    output.table(grid)
+    output.table(table_of(fields, servers.servers))
     output.line()
     if way is None:
         output.line("To connect, have the map written as it really is: --write FILE")
@@ -236,9 +236,8 @@ def _show(
 def _shards(servers: LocalServers) -> dict[LocalServer, list[Shard]]:
     """Return the shards of each server."""
     found: dict[LocalServer, list[Shard]] = {server: [] for server in servers.servers}
-    for name, component in servers.shard_map.components.items():
-        shards = [Shard(name)] if component.entry is not None else []
-        for shard in shards + (component.all_shards() if component.shards else []):
+    for component in servers.shard_map.components.values():
+        for shard, _ in component.entries():
             found[servers.server_of(*shard)].append(shard)
     return found
 
@@ -253,7 +252,8 @@ def _way(described: ShardMap, running: ShardMap, pushed: bool, written: Path | N
         if url is not None:
             return url
     same = all(
-        list(map(_place, _entries(component))) == list(map(_place, _entries(moved)))
+        [_place(entry) for _, entry in component.entries()]
+        == [_place(entry) for _, entry in moved.entries()]
         for component, moved in zip(
             described.components.values(), running.components.values(), strict=True
         )
@@ -270,10 +270,6 @@ def _url(entry: Entry) -> str | None:
     user = fields.get("username", "")
     login = f"{user}:{password}@" if user or password else ""
     return f"redis://{login}{fields['host']}:{fields['port']}/{fields.get('db', 0)}"
-
-
-def _entries(component: Component) -> list[Entry]:
-    return [*([] if component.entry is None else [component.entry]), *component.shards]
 
 
 def _place(entry: Entry) -> dict[str, Any]:

@@ -1,0 +1,64 @@
+"""The fields of a command's rows, described once and rendered twice: as a table, and as JSON.
+
+::
+
+    FIELDS = (
+        Field("key", lambda row: row.key, wordy("key")),
+        Field("memory", lambda row: row.memory, number("memory"), lambda row: size(row.memory)),
+        Field("hash", lambda row: row.hash),                          # in JSON only
+        column_only("text", lambda row: row.text),                    # in the table only
+    )
+    table_of(FIELDS, rows)            json_rows(FIELDS, rows)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from shardkit.cli.output import Cell, Column, Table
+
+Row_contra = TypeVar("Row_contra", contravariant=True)
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True)
+class Field(Generic[Row_contra]):
+    """One field of a row.
+
+    Attributes:
+        name: its name in JSON; empty for a field that only the table shows.
+        value: returns its value in JSON.
+        column: its column of the table; None for a field that only JSON has.
+        cell: returns its cell; None to show the value.
+    """
+
+    name: str
+    value: Callable[[Row_contra], Any]
+    column: Column | None = None
+    cell: Callable[[Row_contra], Cell] | None = None
+
+
+def column_only(column: str | Column, cell: Callable[[Row_contra], Cell]) -> Field[Row_contra]:
+    """Return a field that only the table shows."""
+    return Field("", cell, Column(column) if isinstance(column, str) else column)
+
+
+def table_of(fields: Sequence[Field[Row]], rows: Iterable[Row]) -> Table:
+    """Return rows as a table."""
+    shown = [field for field in fields if field.column is not None]
+    table = Table([field.column for field in shown if field.column is not None])
+    for row in rows:
+        table.row(*((field.cell or field.value)(row) for field in shown))
+    return table
+
+
+def json_row(fields: Sequence[Field[Row]], row: Row) -> dict[str, Any]:
+    """Return a row as a JSON object."""
+    return {field.name: field.value(row) for field in fields if field.name}
+
+
+def json_rows(fields: Sequence[Field[Row]], rows: Iterable[Row]) -> list[dict[str, Any]]:
+    """Return rows as a JSON array."""
+    return [json_row(fields, row) for row in rows]
