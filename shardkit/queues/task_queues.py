@@ -320,13 +320,13 @@ class TaskQueues(QueueSteps[Face]):
         Cost: two exchanges for every 100.
         """
         keys = self._keys(queue)
-        after: tuple[float, Key] | None = None
+        cursor: tuple[Key, float] | None = None
         while True:
             place = [(self.component, keys.dead)]
-            rows = yield from range_over(place, "-inf", "+inf", DEAD_A_PAGE, after)
+            rows = yield from range_over(place, "-inf", "+inf", DEAD_A_PAGE, cursor)
             if rows:
                 yield (yield from self._letters(keys, rows))
-                after = rows[-1][1], rows[-1][0]
+                cursor = rows[-1]
             if len(rows) < DEAD_A_PAGE:
                 return
 

@@ -247,8 +247,8 @@ class SocialReader(Structure[Face]):
         yield from self._open()
         check_integer(self.name, "count", count, 1, DEEPEST)
         places = self.layout.places(what, self.layout.id("uid", uid))
-        cursor = None if after is None else (after.version, after.id)
-        rows = yield from range_over(places, "-inf", "+inf", count, cursor, reverse=True)
+        cursor = None if after is None else (after.id, after.version)
+        rows = yield from range_over(places, "-inf", "+inf", count, cursor, desc=True)
         return [Relation(int(member), int(version)) for member, version in rows]
 
     def _check_page(self, page: int, count: int, before: TimelineCursor | None) -> None:

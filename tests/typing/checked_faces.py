@@ -120,24 +120,26 @@ async def awaiting(kit: AsyncShardKit) -> None:
 def sorted_sets(kit: ShardKit) -> None:
     scores = kit.sorted_set("s", component="c")
     assert_type(scores, ShardedSortedSet[Blocking, str])
-    assert_type(scores.zadd({"a": 1, "b": 2.5}), int)
-    assert_type(scores.zadd([("a", 1), (b"b", 2.5)], gt=True), int)
+    added: int = scores.zadd([("a", 1), (b"b", 2.5)], gt=True)
+    added = scores.zadd({"a": 1, "b": 2.5}) + added
+    assert_type(scores.zadd_many([("a", 1), (b"b", 2.5)]), int)
     assert_type(scores.zscore("a"), float | None)
     assert_type(scores.top(3), list[tuple[str, float]])
     assert_type(scores.zpopmin(), list[tuple[str, float]])
     ids = kit.sorted_set("i", component="c", members=int, bound=10)
     assert_type(ids.page((7, 1.5), 10), list[tuple[int, float]])
-    assert_type(ids.zrange(0, 9), Iterator[tuple[int, float]])
-    assert_type(ids.zrangebylex("[1"), Iterator[int])
-    assert_type(ids.deferred.zrank(1), Operation[int | None])
+    assert_type(ids.range_iter(0, 9), Iterator[tuple[int, float]])
+    assert_type(ids.zrangebylex("[1", "+"), list[int])
+    assert_type(ids.lex_range_iter("[1"), Iterator[int])
+    assert_type(ids.deferred.zcard(), Operation[int])
     scores.zadd({"a": "1"})  # type: ignore
-    scores.zadd("a", 1)  # type: ignore
+    scores.zadd("a", xx=1)  # type: ignore
 
 
 async def awaited_sorted_sets(kit: AsyncShardKit) -> None:
     scores = kit.sorted_set("s", component="c", members=bytes)
     assert_type(await scores.bottom(3), list[tuple[bytes, float]])
-    assert_type(scores.zscan_iter(), AsyncIterator[tuple[bytes, float]])
+    assert_type(scores.zscan_iter(), AsyncIterator[tuple[bytes, Any]])
 
 
 # ---- task queues, and ranges of scores
@@ -161,8 +163,8 @@ def task_queues(kit: ShardKit) -> None:
     AsyncWorker(tasks, "q")  # type: ignore
     scores = kit.score_ranges("s", component="c", shards=4, members=int)
     assert_type(scores, ScoreRanges[Blocking, int])
-    assert_type(scores.zrangebyscore(1, "(2", 10, (1.5, 7)), list[tuple[int, float]])
-    assert_type(scores.zrange_all(), Iterator[tuple[int, float]])
+    assert_type(scores.page((7, 1.5), 10, min=1, max="(2"), list[tuple[int, float]])
+    assert_type(scores.range_iter(), Iterator[tuple[int, float]])
 
 
 async def awaited_task_queues(kit: AsyncShardKit) -> None:

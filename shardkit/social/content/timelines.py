@@ -191,9 +191,9 @@ class Timelines:
     def _range(
         self, keys: Sequence[str], count: int, before: TimelineCursor | None, low: str = "-inf"
     ) -> Operation[list[Row]]:
-        after = None if before is None else (before.time, before.id)
+        cursor = None if before is None else (before.id, before.time)
         places = [(self._layout.timelines, key) for key in keys]
-        return range_over(places, low, "+inf", count, after, reverse=True)
+        return range_over(places, low, "+inf", count, cursor, desc=True)
 
     def _show(
         self, reading: _PageBuilder, rows: Sequence[Row], hidden: Collection[int]

@@ -1,20 +1,19 @@
-"""Groups of parts of a sorted set, each with its first and last members at hand.
+"""Groups of parts of a sorted set, each with a ZSET of its highest and one of its lowest members.
 
 ::
 
     scores:{4}           HASH   parts=7 count=170         the state of one group
     scores:{4}:0 … 6     ZSET   its members               see `shardkit.structures.layouts.growing`
-    scores:{4}:top       ZSET   its highest members       ┐ at least ``held`` of them, or all;
+    scores:{4}:top       ZSET   its highest members       ┐ at least ``bound_size`` of them, or all;
     scores:{4}:bottom    ZSET   its lowest members        ┘ at most twice as many
 
-What the highest members of all are, follows from the highest of each group. A group has its share
-of the first k as members fall to groups, at random, so of the first 1,000 a group out of 64 has 16,
-seldom more than 28 and hardly ever more than 36. So it need not hold 1,000, but 36 to 72, which
-stay compact; and a reader asks each group for 28, and then those whose last one is still among the
-first 1,000 for more. Whoever wants more than a group holds reads its parts. So what is read is
-exact, however members fall.
+The highest members of the whole set are among the highest of each group. Members fall to groups at
+random: of the first 1,000, each of 64 groups has 16, seldom more than 28 and hardly ever more than
+36. So a group caches not 1,000 but 36 to 72, which stay compact. A reader fetches 28 from each
+group, and more from those whose last one is still among the first 1,000. If it needs more than a
+group caches, it reads the parts: the result is exact however members fall.
 
-``zset_bounds.lua`` says how top and bottom follow every change, and proves it.
+``lua/bounds.lua`` updates top and bottom with every change, and proves that they stay correct.
 """
 
 from __future__ import annotations
@@ -32,52 +31,52 @@ from shardkit.structures.layouts import GrowingLayout
 from shardkit.structures.layouts.base import Build
 from shardkit.structures.layouts.growing import WritePlan
 
-# A score and a member: they are in the order of a ZSET.
+# A score and a member: rows compare in the order of a ZSET.
 Row: TypeAlias = tuple[float, bytes]
 
-KEYS_AN_EXCHANGE = 100_000
-# What a script says of the parts of its group: that it wants them all, or that it had them.
-_WANTED, _HAD = 1, 2
+KEYS_PER_EXCHANGE = 100_000
+# What a script says about the parts of its group: it needs all of them as keys, or it had them.
+_NEEDS_ALL_PARTS, _HAD_ALL_PARTS = 1, 2
 
 
-class Window(NamedTuple):
-    """A range of members, and from which end to read it.
+class OrderedRange(NamedTuple):
+    """A range of members in order, and the end from which to read it.
 
     Attributes:
         start: where reading begins, as ZRANGEBYSCORE or ZRANGEBYLEX takes it.
         stop: where it ends.
-        reverse: from the highest.
+        desc: whether to read from the highest; then ``start`` is the upper end.
         by: SCORE or LEX.
-        after: the row behind which to begin; of scores only.
+        after: the row after which to begin; for scores only.
     """
 
     start: Argument
     stop: Argument
-    reverse: bool = False
+    desc: bool = False
     by: str = "SCORE"
     after: Row | None = None
 
-    def behind(self, row: Row) -> Window:
-        """Return the window of what is behind a row."""
+    def resume_after(self, row: Row) -> OrderedRange:
+        """Return what follows a row."""
         score, member = row
         if self.by == "LEX":
             return self._replace(start=b"(" + member)
         begin = float(str(self.start).lstrip("("))
-        beyond = score < begin if self.reverse else score > begin
+        beyond = score < begin if self.desc else score > begin
         return self._replace(start=repr(score) if beyond else self.start, after=row)
 
     @property
-    def ends(self) -> bool:
-        """Whether it begins with the first or last member of all, and ends with the other."""
-        return self in _EVERYTHING
+    def is_full(self) -> bool:
+        """Whether it covers all members."""
+        return self in _FULL
 
 
-def everything(*, reverse: bool) -> Window:
-    """Return the window of all members."""
-    return _EVERYTHING[reverse]
+def full_range(*, desc: bool) -> OrderedRange:
+    """Return the range of all members."""
+    return _FULL[desc]
 
 
-_EVERYTHING = (Window("-inf", "inf"), Window("inf", "-inf", reverse=True))
+_FULL = (OrderedRange("-inf", "inf"), OrderedRange("inf", "-inf", desc=True))
 
 
 class ScoredGroups(GrowingLayout):
@@ -88,11 +87,11 @@ class ScoredGroups(GrowingLayout):
         name: the prefix of their keys.
         part_size: how many members a part may have.
         groups: how many groups; a power of two.
-        bound: how many of the first and last members shall be read without reading parts; 0: none.
-        total: about how many members to start with, so that the first ones split nothing.
+        bound: how many of the highest and lowest members can be read without reading parts.
+        total: about how many members to expect, so that the first ones split nothing.
 
     Attributes:
-        held: how many of its first and last members each group has at hand, at least.
+        bound_size: how many of its highest and lowest members each group caches, at least.
     """
 
     def __init__(
@@ -100,25 +99,25 @@ class ScoredGroups(GrowingLayout):
     ) -> None:
         super().__init__(component, name, "ZSET", part_size, groups, total)
         share = bound / groups
-        self.held = min(bound, ceil(share + 4 * sqrt(share)) + 4)
+        self.bound_size = min(bound, ceil(share + 4 * sqrt(share)) + 4)
         self._tops = [f"{key}:top" for key in self._keys]
         self._bottoms = [f"{key}:bottom" for key in self._keys]
-        self._whole: set[int] = set()
+        self._needs_all_parts: set[int] = set()
 
     # ---- writing
 
     def _write_command(self, plan: WritePlan, build: Build[Any]) -> Command:
         """Make the command of a plan; see `GrowingLayout.write`.
 
-        What ``build`` gives is what the command does, how many options it has, these, and its
-        arguments: see ``zset_write.lua``.
+        ``build`` returns a verb, its number of options, the options and the arguments: see
+        ``lua/write.lua``.
         """
         group = plan.group
-        whole = group in self._whole
+        whole = group in self._needs_all_parts
         parts = [*plan.writes, *plan.splits(), *(range(plan.wanted) if whole else ())]
         keys = [*self._bounded(group), *self._part_keys(group, parts)]
         args: list[Argument] = [
-            *(plan.parts, plan.wanted, self.groups, self.initial, self.held),
+            *(plan.parts, plan.wanted, self.groups, self.initial, self.bound_size),
             *(len(plan.writes), int(whole)),
         ]
         for stored, owned in plan.writes.values():
@@ -127,28 +126,28 @@ class ScoredGroups(GrowingLayout):
         return script_call(self.component, script("structures/sorted_set/write"), keys, args)
 
     def _update_state(self, group: int, parts: int, number: int, expiring: bool) -> None:
-        """Take in what a script says: in the last place whether it needs all parts as keys."""
+        """Note a reply's state; its last field says whether a script needs all parts as keys."""
         super()._update_state(group, parts, number, False)
-        if expiring == _WANTED:
-            self._whole.add(group)
-        elif expiring == _HAD:
-            self._whole.discard(group)
+        if expiring == _NEEDS_ALL_PARTS:
+            self._needs_all_parts.add(group)
+        elif expiring == _HAD_ALL_PARTS:
+            self._needs_all_parts.discard(group)
 
     def remove_range(self, low: str, high: str) -> Operation[int]:
-        """Remove the members with a score within a range; return how many. See `rebuild`."""
+        """Remove the members with a score within a range; return how many. Cost: as `rebuild`."""
         replies = yield from self._to_groups("structures/sorted_set/remove_range", low, high)
         return sum(removed for [removed] in replies)
 
     def rebuild(self) -> Operation[int]:
-        """Count all members, and make tops and bottoms anew; return how many members there are.
+        """Recount all members and rebuild tops and bottoms; return how many members there are.
 
-        Cost: one script a group that visits its parts, an exchange for every 100,000 parts.
+        Cost: one script per group, which visits its parts; one exchange per 100,000 parts.
         """
         yield from self._to_groups("structures/sorted_set/rebuild")
         return sum(self._counts)
 
     def _to_groups(self, name: str, *args: Argument) -> Operation[list[list[Any]]]:
-        """Run a script with all keys of each group; return the replies, less the states."""
+        """Run a script with all keys of each group; return the replies without the states."""
         yield from self.refresh()
         waiting, results = list(range(self.groups)), []
         while waiting:
@@ -157,12 +156,12 @@ class ScoredGroups(GrowingLayout):
                     self.component,
                     script(name),
                     [*self._bounded(group), *self._part_keys(group, range(self.parts[group]))],
-                    (self.initial, self.held, *args),
+                    (self.initial, self.bound_size, *args),
                 )
                 for group in waiting
             )
             again = []
-            replies = yield from _exchanged(calls)
+            replies = yield from _send_bounded(calls)
             for group, (done, *state) in zip(waiting, replies, strict=True):
                 self._update_state(group, *state[:3])
                 if done:
@@ -180,46 +179,45 @@ class ScoredGroups(GrowingLayout):
 
     # ---- reading
 
-    def first(self, window: Window, count: int) -> Operation[list[Row]]:
-        """Return the first members of a window, in order.
+    @property
+    def capacity(self) -> int:
+        """About how many members the parts have room for: no fewer than there are."""
+        return ceil(sum(self.parts) * self._load)
 
-        Args:
-            window: from where to where.
-            count: how many at most; some thousands.
+    def first(self, wanted: OrderedRange, limit: int) -> Operation[list[Row]]:
+        """Return the first members of a range, in order.
 
-        Cost: one or two exchanges, in nearly every case. Within the bound one command a group;
-        otherwise one script for every 1,000 parts, which visits them.
+        Cost: one or two exchanges, in nearly every case. Within the bound one command per group;
+        otherwise one script per 1,000 parts, which visits them.
         """
-        share = count / self.groups
-        size = min(count, ceil(share + 3 * sqrt(share)) + 1)
+        share = limit / self.groups
+        size = min(limit, ceil(share + 3 * sqrt(share)) + 1)
         found: dict[int, list[Row]] = {}
         full: dict[int, bool] = {}
         asked: Sequence[int] = range(self.groups)
         while True:
-            found.update((yield from self._first_of(asked, window, size)))
-            full.update((group, len(found[group]) == size < count) for group in asked)
-            best = sorted(chain.from_iterable(found.values()), reverse=window.reverse)[:count]
+            found.update((yield from self._first_of(asked, wanted, size)))
+            full.update((group, len(found[group]) == size < limit) for group in asked)
+            best = sorted(chain.from_iterable(found.values()), reverse=wanted.desc)[:limit]
             asked = [
                 group
                 for group, more in full.items()
-                if more
-                and (len(best) < count or _reaches(found[group][-1], best[-1], window.reverse))
+                if more and (len(best) < limit or _reaches(found[group][-1], best[-1], wanted.desc))
             ]
             if not asked:
                 return best
-            size = min(count, self.held if size < self.held < 4 * size else 4 * size)
+            size = min(limit, self.bound_size if size < self.bound_size < 4 * size else 4 * size)
 
     def _first_of(
-        self, groups: Sequence[int], window: Window, size: int
+        self, groups: Sequence[int], wanted: OrderedRange, size: int
     ) -> Operation[dict[int, list[Row]]]:
         """Return the first members of groups, in order; fewer than ``size`` only if these are all.
 
-        A group has at least ``held`` members at hand, or all that it has: so what is at hand is
-        what there is of the first ``held``.
+        A group caches at least ``bound_size`` members, or all that it has.
         """
-        if not (window.ends and size <= self.held):
-            return (yield from self._first_of_parts(groups, window, size))
-        if window.reverse:
+        if not (wanted.is_full and size <= self.bound_size):
+            return (yield from self._first_of_parts(groups, wanted, size))
+        if wanted.desc:
             name, keys = "ZREVRANGE", self._tops
         else:
             name, keys = "ZRANGE", self._bottoms
@@ -228,37 +226,60 @@ class ScoredGroups(GrowingLayout):
         return {g: _rows(flat) for g, flat in zip(groups, replies, strict=True)}
 
     def _first_of_parts(
-        self, groups: Sequence[int], window: Window, size: int
+        self, groups: Sequence[int], wanted: OrderedRange, size: int
     ) -> Operation[dict[int, list[Row]]]:
-        after = (repr(window.after[0]), window.after[1]) if window.after else ()
-        args = (size, window.by, int(window.reverse), window.start, window.stop, *after)
+        after = (repr(wanted.after[0]), wanted.after[1]) if wanted.after else ()
+        args = (size, wanted.by, int(wanted.desc), wanted.start, wanted.stop, *after)
         found = yield from self._from_parts(groups, "structures/sorted_set/range", args)
         return {
-            group: sorted((row for flat in replies for row in _rows(flat)), reverse=window.reverse)[
+            group: sorted((row for flat in replies for row in _rows(flat)), reverse=wanted.desc)[
                 :size
             ]
             for group, replies in found.items()
         }
 
-    def tally(self, command: str, *args: Argument) -> Operation[int]:
-        """Return how many members are within a range; see ``zset_count.lua``.
+    def count_between(self, command: str, *args: Argument) -> Operation[int]:
+        """Return how many members are within a range.
 
         Args:
             command: ZCOUNT or ZLEXCOUNT.
-            args: where the range begins and ends; and perhaps a score, a member, and 1 to count of
-                those with this score the ones behind the member as well, 0 the ones before it.
+            args: where the range begins and ends. Optionally a score, a member, and 1 to also count
+                the members with this score that follow the member, 0 for those that precede it.
 
-        Cost: one exchange for every 100,000 parts, one script for every 1,000, which visits them.
+        Cost: one exchange per 100,000 parts, one script per 1,000, which visits them.
         """
         found = yield from self._from_parts(
             range(self.groups), "structures/sorted_set/count", (command, *args)
         )
         return sum(count for replies in found.values() for [count] in replies)
 
+    def rank(self, row: Row, *, desc: bool = False) -> Operation[int]:
+        """Return how many members precede a row, which need not be stored. Cost: as above."""
+        score, member = repr(row[0]), row[1]
+        ends = (f"({score}", "inf") if desc else ("-inf", f"({score}")
+        return (yield from self.count_between("ZCOUNT", *ends, score, member, int(desc)))
+
+    def sample(self, size: int) -> Operation[list[Row]]:
+        """Return the members of some parts of each group, at random with regard to their scores.
+
+        Args:
+            size: about how many.
+
+        Cost: one exchange.
+        """
+        parts = ceil(size / self.groups / self._load)
+        keys = [
+            self.key(group, part)
+            for group in range(self.groups)
+            for part in range(min(parts, self.parts[group]))
+        ]
+        replies = yield [self._read(key, "ZRANGE", 0, -1, "WITHSCORES") for key in keys]
+        return [row for flat in replies for row in _rows(flat)]
+
     def _from_parts(
         self, groups: Sequence[int], name: str, args: Sequence[Argument]
     ) -> Operation[dict[int, list[Any]]]:
-        """Run a script that reads on all parts of groups; return the replies by group."""
+        """Run a script that only reads over all parts of groups; return the replies by group."""
         found: dict[int, list[Any]] = {}
         waiting: Sequence[int] = groups
         while waiting:
@@ -280,7 +301,7 @@ class ScoredGroups(GrowingLayout):
                 )
                 for group, parts, start in plans
             )
-            replies = yield from _exchanged(calls)
+            replies = yield from _send_bounded(calls)
             changed: set[int] = set()
             for (group, parts, _), (now, *rest) in zip(plans, replies, strict=True):
                 self.parts[group] = now
@@ -296,7 +317,7 @@ class ScoredGroups(GrowingLayout):
     def reset(self) -> None:
         """See `Layout.reset`."""
         super().reset()
-        self._whole.clear()
+        self._needs_all_parts.clear()
 
     def _bounded(self, group: int) -> tuple[str, str, str]:
         return self._keys[group], self._tops[group], self._bottoms[group]
@@ -307,22 +328,17 @@ class ScoredGroups(GrowingLayout):
 
 
 def adding(options: Sequence[Argument]) -> Build[str]:
-    """Return what a part is sent for ZADD; see `ScoredGroups._write_command`."""
+    """Return what builds the arguments of a ZADD; see ``lua/write.lua``."""
     return _scored("ADD", options)
 
 
-def taking() -> Build[str]:
-    """Return what a part is sent to remove members that still have a score."""
-    return _scored("TAKE", ())
-
-
-def increasing() -> Build[str]:
-    """Return what a part is sent for ZINCRBY; of one member."""
-    return _scored("INCR", ())
+def popping() -> Build[str]:
+    """Return what builds the arguments that remove members which still have a score."""
+    return _scored("POP", ())
 
 
 def removing(members: list[bytes], _: list[None]) -> tuple[Argument, ...]:
-    """Return what a part is sent for ZREM."""
+    """Build the arguments of a ZREM."""
     return ("REM", 0, *members)
 
 
@@ -338,8 +354,8 @@ def _scored(verb: str, options: Sequence[Argument]) -> Build[str]:
     return build
 
 
-def _exchanged(calls: Iterable[Command]) -> Operation[list[Any]]:
-    """Send scripts with many keys, so many at a time that an exchange is bounded."""
+def _send_bounded(calls: Iterable[Command]) -> Operation[list[Any]]:
+    """Send scripts with many keys, in exchanges of bounded size."""
     replies: list[Any] = []
     for batch in _batches(calls, lambda call: len(call.args)):
         replies += yield batch
@@ -350,7 +366,7 @@ def _batches(calls: Iterable[Command], size: Callable[[Command], int]) -> Iterat
     batch: list[Command] = []
     held = 0
     for call in calls:
-        if batch and held + size(call) > KEYS_AN_EXCHANGE:
+        if batch and held + size(call) > KEYS_PER_EXCHANGE:
             yield batch
             batch, held = [], 0
         batch.append(call)

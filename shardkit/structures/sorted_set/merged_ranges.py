@@ -1,31 +1,31 @@
-"""Ranges of scores over many ZSETs: what ZRANGEBYSCORE gives, in one order over all of them.
+"""Ranges of scores over many ZSETs: what ZRANGEBYSCORE returns, merged into one order.
 
-A sorted set in parts, one on each shard, is read as if it were one: each part gives its first
+A sorted set in parts, one on each shard, is read as if it were one: each part returns its first
 members of the range, and these are merged by score, and by member where scores are equal::
 
     part 0    1 ann   3 eve   3 ivo   7 pat ┐
     part 1    2 bob   3 dan                 ├─►  1 ann   2 bob   3 cal   3 dan   3 eve  …
     part 2    3 cal   9 zoe                 ┘    the first five of them all
 
-The next page begins behind the last row of the one before: its cursor is a score and a member.
-The cursor is exclusive, so that nothing comes twice, and total, so that nothing is left out however
-many scores are equal. A script finds its rank in each part, by halves among the members of that
-score, so a page costs the same wherever it begins, and the cursor's member need not be there any
+The next page begins after the last row of the previous one: that row, a member and its score, is
+the cursor. The cursor is exclusive, so nothing comes twice, and total, so nothing is left out
+however many scores are equal. A script finds its rank in each part, by bisecting the members with
+that score, so a page costs the same wherever it begins, and the cursor's member need not exist any
 more, nor ever have been in that part::
 
-    after (3, dan)    part 0: rank 1      part 1: rank 2, the end      part 2: rank 1
+    after (dan, 3)    part 0: rank 1      part 1: rank 2, the end      part 2: rank 1
 
-Of n parts each has about an nth of a page. So each is asked for somewhat more than its share, and
-asked again only where that was too little: a page of 1,000 over 16 parts reads some 1,400 members,
-not 16,000. After Redis in Action, section 10.3.4, where each shard gives a whole page.
+Of n parts each has about an nth of a page. So a reader fetches somewhat more than its share from
+each, and more only where that was too little: a page of 1,000 over 16 parts reads some 1,400
+members, not 16,000. After Redis in Action, section 10.3.4, where each shard returns a whole page.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import ceil, sqrt
-from typing import Generic, TypeAlias
+from math import ceil, inf, sqrt
+from typing import Any, Generic, TypeAlias
 
 from shardkit.errors import InvalidArgumentError, InvalidKeyError
 from shardkit.lua import script
@@ -44,10 +44,18 @@ from shardkit.operations.operation import (
 from shardkit.routing.keys import key_bytes
 from shardkit.structures.base.arguments import check_integer, check_name, shown
 from shardkit.structures.base.members import M, Members
-from shardkit.structures.sorted_set.scores import Limit, Score, limit, number
+from shardkit.structures.sorted_set.groups import Row
+from shardkit.structures.sorted_set.scores import (
+    CastScore,
+    Score,
+    ScoreBound,
+    check_cursor,
+    offset_and_limit,
+    score_bound,
+)
 
-# A score and a member: rows behind it are wanted.
-Cursor: TypeAlias = tuple[Score, Key]
+# The last row of a page, a member and its score: the next page begins after it.
+RangeCursor: TypeAlias = tuple[Key, Score]
 
 MOST_ROWS = 10_000
 MOST_PLACES = 10_000
@@ -56,130 +64,130 @@ FIRST_PAGE = 1000
 
 def range_over(
     places: Sequence[tuple[To, Key]],
-    low: Limit,
-    high: Limit,
-    num: int,
-    after: Cursor | None = None,
-    reverse: bool = False,
+    min: ScoreBound,
+    max: ScoreBound,
+    limit: int,
+    cursor: RangeCursor | None = None,
+    desc: bool = False,
 ) -> Operation[list[tuple[bytes, float]]]:
     """Return the first members of a range of scores, over many ZSETs: steps for ``yield from``.
 
     Args:
-        places: the ZSETs, each where it lives and its key. One that does not exist is empty. A
-            member should be in one of them only: in two, it comes twice.
-        low: the lowest score: a number; or text, ``"-inf"``, or ``"(1.5"`` for what is above 1.5.
-        high: the highest score, likewise.
-        num: how many at most, 0 to 10,000.
-        after: the score and the member of the row behind which to begin, which is not returned;
-            None for the first page. The member need not be there any more.
-        reverse: whether to go from the highest to the lowest.
+        places: the ZSETs: for each, where it lives and its key. A missing one is empty. A member
+            should be in only one of them; otherwise it comes more than once.
+        min: the lowest score: a number; or text, ``"-inf"``, or ``"(1.5"`` to exclude 1.5.
+        max: the highest score, likewise.
+        limit: how many at most, 0 to 10,000.
+        cursor: the last row of the previous page, a member and its score, which is not returned
+            again; None for the first page. The member need not exist any more.
+        desc: whether to go from the highest to the lowest.
 
     Returns:
-        Pairs (member, score), in order of score, and of their bytes where scores are equal; in
-        reverse all of it the other way round, as the servers have it.
+        Pairs (member, score), in order of score, and of their bytes where scores are equal; with
+        ``desc`` in the opposite order, as the servers have it.
 
     Raises:
-        InvalidArgumentError: an argument does not fit.
+        InvalidArgumentError: an argument is invalid.
         ShardErrors: a shard failed.
 
-    Cost: one exchange with all shards concerned, O(log n + num / places) for each ZSET of n
-    members, behind a cursor whose member is gone O(log² n); one more for those ZSETs that have much
-    more than their share of the range.
+    Cost: one exchange with all shards concerned, O(log n + limit / places) per ZSET of n members,
+    O(log² n) after a cursor whose member is gone; one more exchange for ZSETs that hold much more
+    than their share of the range.
     """
-    ends = limit("score range", "low", low), limit("score range", "high", high)
-    check_integer("score range", "num", num, 0, MOST_ROWS)
+    bounds = score_bound("score range", "min", min), score_bound("score range", "max", max)
+    check_integer("score range", "limit", limit, 0, MOST_ROWS)
     if len(places) > MOST_PLACES:
         raise InvalidArgumentError(
             f"a score range over {len(places):,} sorted sets", f"give at most {MOST_PLACES:,}"
         )
-    start = None if after is None else _cursor(after)
-    if not num or not places:
+    after = None if cursor is None else _row(cursor)
+    if not limit or not places:
         return []
-    share = num / len(places)
-    most = num if len(places) == 1 else min(num, ceil(share + 3 * sqrt(share)) + 1)
-    parts = [_Part(to, key, start) for to, key in places]
-    asking = parts
-    while asking:
-        replies = yield [part.command(ends, most, reverse) for part in asking]
-        for part, reply in zip(asking, replies, strict=True):
-            part.take_in(reply, most, reverse)
-        rows = [row for part in parts for row in part.rows]
-        rows.sort(reverse=reverse)
-        del rows[num:]
-        # A part may have more rows before the last one, or to fill the page.
-        asking = [part for part in parts if part.may_have_more(rows, num, reverse)]
-        most = num
+    share = limit / len(places)
+    size = limit
+    if len(places) > 1:
+        size = sorted((limit, ceil(share + 3 * sqrt(share)) + 1))[0]
+    readers = [_ZsetReader(to, key, after) for to, key in places]
+    reading = readers
+    while reading:
+        replies = yield [reader.command(bounds, size, desc) for reader in reading]
+        for reader, reply in zip(reading, replies, strict=True):
+            reader.add(reply, size, desc)
+        rows = [row for reader in readers for row in reader.rows]
+        rows.sort(reverse=desc)
+        del rows[limit:]
+        # A ZSET may have more rows before the last one, or to fill the page.
+        reading = [reader for reader in readers if reader.may_have_more(rows, limit, desc)]
+        size = limit
     return [(member, score) for score, member in rows]
 
 
 @dataclass(slots=True)
-class _Part:
-    """One ZSET while it is read: the rows that were found, and behind which one to go on."""
+class _ZsetReader:
+    """Reads one ZSET: the rows so far, and after which one to continue."""
 
     to: To
     key: Key
-    after: tuple[float, bytes] | None
-    rows: list[tuple[float, bytes]] = field(default_factory=list)
+    after: Row | None
+    rows: list[Row] = field(default_factory=list)
     ended: bool = False
 
-    def command(self, ends: tuple[str, str], most: int, reverse: bool) -> Command:
-        low, high = ends
+    def command(self, bounds: tuple[str, str], size: int, desc: bool) -> Command:
+        low, high = bounds
         if self.after is None:
-            by = (high, low, "BYSCORE", "REV") if reverse else (low, high, "BYSCORE")
-            args = ("ZRANGE", self.key, *by, "LIMIT", 0, most, "WITHSCORES")
+            by = (high, low, "BYSCORE", "REV") if desc else (low, high, "BYSCORE")
+            args = ("ZRANGE", self.key, *by, "LIMIT", 0, size, "WITHSCORES")
             return Command(self.to, self.key, args, None, True)
         score, member = self.after
-        sent = (low, high, most, int(reverse), repr(score), member)
+        sent = (low, high, size, int(desc), repr(score), member)
         return script_call(
             self.to, script("structures/sorted_set/score_range"), [self.key], sent, idempotent=True
         )
 
-    def take_in(self, flat: Sequence[bytes], most: int, reverse: bool) -> None:
+    def add(self, flat: Sequence[bytes], size: int, desc: bool) -> None:
         found = [
             (float(score), member) for member, score in zip(flat[::2], flat[1::2], strict=True)
         ]
-        self.ended = len(found) < most
+        self.ended = len(found) < size
         if found:
             self.rows += found
-            self.after = min(found) if reverse else max(found)
+            self.after = min(found) if desc else max(found)
 
-    def may_have_more(self, rows: Sequence[tuple[float, bytes]], num: int, reverse: bool) -> bool:
+    def may_have_more(self, rows: Sequence[Row], limit: int, desc: bool) -> bool:
         if self.ended or self.after is None:
             return False
-        if len(rows) < num:
+        if len(rows) < limit:
             return True
-        return self.after > rows[-1] if reverse else self.after < rows[-1]
+        return self.after > rows[-1] if desc else self.after < rows[-1]
 
 
-def _cursor(after: Cursor) -> tuple[float, bytes]:
-    unchecked: object = after
-    if isinstance(unchecked, tuple | list) and len(unchecked) == 2:
-        try:
-            return number("score range: after", "score", unchecked[0]), key_bytes(unchecked[1])
-        except InvalidKeyError:
-            pass
-    raise InvalidArgumentError(
-        f"score range: after={shown(after)}", "give a score and a member: those of the last row"
-    )
+def _row(cursor: RangeCursor) -> Row:
+    member, score = check_cursor("score range", cursor)
+    try:
+        return score, key_bytes(member)
+    except InvalidKeyError:
+        raise InvalidArgumentError(
+            f"score range: cursor={shown(cursor)}", "its member is an int, str or bytes"
+        ) from None
 
 
 class ScoreRanges(Structure[Face], Generic[Face, M]):
-    """Reads a sorted set in as many parts as there are shards. Made by ``kit.score_ranges``.
+    """Reads a sorted set that has one part on each shard. Made by ``kit.score_ranges``.
 
-    It does not write: who does decides which member goes to which part, by whatever it likes.
+    It only reads: which member goes to which part is up to the application that writes.
 
     Args:
-        driver: what runs its operations.
-        component: where the parts are.
-        name: what their keys are made of.
+        driver: runs its operations.
+        component: where the parts live.
+        name: the name that their keys are derived from.
         shards: how many parts there are: as many as the component has shards. Over an unsharded
             component or a cluster, any number.
-        members: int, str or bytes: what members come back as.
+        members: int, str or bytes: the type in which members are returned.
         one_key: whether part n is the key ``name`` itself, on shard n of a sharded component; by
             default it is ``{name:n}``, on shard n, or on the one server or cluster.
 
     Raises:
-        InvalidArgumentError: an argument does not fit.
+        InvalidArgumentError: an argument is invalid.
     """
 
     def __init__(
@@ -209,48 +217,116 @@ class ScoreRanges(Structure[Face], Generic[Face, M]):
         return self._deferred()  # type: ignore[return-value]
 
     @operation
-    def zrangebyscore(
-        self, low: Limit, high: Limit, num: int, after: Cursor | None = None
+    def page(
+        self,
+        cursor: RangeCursor | None = None,
+        limit: int = 100,
+        *,
+        desc: bool = False,
+        min: ScoreBound = "-inf",
+        max: ScoreBound = "+inf",
     ) -> Operation[list[tuple[M, float]]]:
-        """Return the first members with scores within a range, lowest first; see `range_over`."""
-        return self._page((yield from self._range(low, high, num, after, False)))
+        """Return the members after a cursor, in order, with their scores; see `range_over`."""
+        return self._page((yield from self._range(min, max, limit, cursor, desc)))
+
+    @operation
+    def zrangebyscore(
+        self,
+        min: ScoreBound,
+        max: ScoreBound,
+        start: int | None = None,
+        num: int | None = None,
+        withscores: bool = False,
+        score_cast_func: CastScore = float,
+    ) -> Operation[list[Any]]:
+        """Return the members with scores within a range, lowest first.
+
+        Args:
+            min: the lowest score: a number; or text, ``"-inf"``, or ``"(1.5"`` to exclude 1.5.
+            max: the highest score, likewise.
+            start: how many members to skip; `page` does without reading them.
+            num: how many to return, given with ``start``; negative for all.
+            withscores: whether to return pairs ``(member, score)``.
+            score_cast_func: converts each score.
+
+        Raises:
+            InvalidArgumentError: an argument is invalid.
+
+        Cost: as `range_over` for every 10,000 members, skipped ones included.
+        """
+        cast = score_cast_func if withscores else None
+        return (yield from self._all(min, max, start, num, cast, desc=False))
 
     @operation
     def zrevrangebyscore(
-        self, high: Limit, low: Limit, num: int, after: Cursor | None = None
-    ) -> Operation[list[tuple[M, float]]]:
-        """Return the last members with scores within a range, highest first; see `range_over`.
-
-        As with the servers' command, the highest score is given first.
-        """
-        return self._page((yield from self._range(low, high, num, after, True)))
+        self,
+        max: ScoreBound,
+        min: ScoreBound,
+        start: int | None = None,
+        num: int | None = None,
+        withscores: bool = False,
+        score_cast_func: CastScore = float,
+    ) -> Operation[list[Any]]:
+        """Return the members with scores within a range, highest first; see `zrangebyscore`."""
+        cast = score_cast_func if withscores else None
+        return (yield from self._all(min, max, start, num, cast, desc=True))
 
     @stream
-    def zrange_all(
-        self, low: Limit = "-inf", high: Limit = "+inf", *, reverse: bool = False
+    def range_iter(
+        self, min: ScoreBound = "-inf", max: ScoreBound = "+inf", *, desc: bool = False
     ) -> Stream[tuple[M, float]]:
-        """Iterate over all members with scores within a range, in order.
+        """Iterate over the members with scores within a range, in order, with their scores.
 
-        It may be written to meanwhile: a member whose score changes may come twice or not; what is
-        not touched comes once.
+        The parts may change meanwhile: a member whose score changes may come twice or not at all;
+        members that do not change come once.
 
         Cost: as `range_over` for the first 1,000, then for the next 2,000, and so on to 10,000.
         """
-        after, size = None, FIRST_PAGE
+        cursor, size = None, FIRST_PAGE
         while True:
-            rows = yield from range_over(self.places, low, high, size, after, reverse)
+            rows = yield from range_over(self.places, min, max, size, cursor, desc)
             yield self._page(rows)
             if len(rows) < size:
                 return
-            member, score = rows[-1]
-            after, size = (score, member), min(2 * size, MOST_ROWS)
+            cursor, size = rows[-1], MOST_ROWS if 2 * size > MOST_ROWS else 2 * size
+
+    def _all(
+        self,
+        low: ScoreBound,
+        high: ScoreBound,
+        start: int | None,
+        num: int | None,
+        cast: CastScore | None,
+        *,
+        desc: bool,
+    ) -> Operation[list[Any]]:
+        offset, limit = offset_and_limit(self.name, start, num)
+        left = inf if limit is None else offset + limit
+        rows: list[tuple[bytes, float]] = []
+        cursor = None
+        while left > 0:
+            size = int(min(left, MOST_ROWS))
+            some = yield from range_over(self.places, low, high, size, cursor, desc)
+            rows += some
+            if len(some) < size:
+                break
+            cursor, left = some[-1], left - size
+        page = self._page(rows[offset:])
+        if cast is None:
+            return [member for member, _ in page]
+        return [(member, cast(score)) for member, score in page]
 
     def _range(
-        self, low: Limit, high: Limit, num: int, after: Cursor | None, reverse: bool
+        self,
+        low: ScoreBound,
+        high: ScoreBound,
+        limit: int,
+        cursor: RangeCursor | None,
+        desc: bool,
     ) -> Operation[list[tuple[bytes, float]]]:
-        if isinstance(after, tuple) and len(after) == 2:
-            after = after[0], self._members.encode(after[1])
-        return range_over(self.places, low, high, num, after, reverse)
+        if isinstance(cursor, tuple) and len(cursor) == 2:
+            cursor = self._members.encode(cursor[0]), cursor[1]
+        return range_over(self.places, low, high, limit, cursor, desc)
 
     def _page(self, rows: Sequence[tuple[bytes, float]]) -> Page[tuple[M, float]]:
         decode = self._members.decode

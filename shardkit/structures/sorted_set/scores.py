@@ -1,37 +1,41 @@
-"""Scores of a sorted set, and ends of ranges, as they are sent.
+"""Scores of a sorted set, bounds of ranges and ZADD options: checked, and encoded for the server.
 
-A score is a double. It is sent as the shortest text that says it exactly, and comes back as what it
-was: ``0.1`` is ``0.1``. Infinite scores are scores, what is no number is none.
+A score is a double, sent as the shortest text that represents it exactly: ``0.1`` comes back as
+``0.1``. Infinite scores are valid, NaN is not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import isnan
 from typing import Any, TypeAlias
 
 from shardkit.errors import InvalidArgumentError, InvalidKeyError
 from shardkit.operations.commands import Argument, Key
 from shardkit.routing.keys import key_bytes
-from shardkit.structures.base.arguments import shown
+from shardkit.structures.base.arguments import check_integer, shown
+
+HIGHEST_RANK = 2**63 - 1
 
 Score: TypeAlias = int | float
 # Members with scores. (A mapping's keys are invariant: hence Any.)
 Scored: TypeAlias = Mapping[Any, Score] | Iterable[tuple[Key, Score]]
-# The end of a range: a score, or text as Redis has it.
-Limit: TypeAlias = Score | str
+# The bound of a range: a score, or text as in Redis: "(1.5", "-inf".
+ScoreBound: TypeAlias = Score | str
+# What redis-py takes as score_cast_func.
+CastScore: TypeAlias = Callable[[float], Any]
 
 
-def number(owner: str, field: str, value: object) -> float:
-    """Return a score.
+def check_score(owner: str, field: str, value: object) -> float:
+    """Return a score as a float.
 
     Args:
-        owner: whose it is, for messages.
-        field: what it is called there.
+        owner: the structure, for messages.
+        field: the argument's name, for messages.
         value: what was given.
 
     Raises:
-        InvalidArgumentError: it is no number, or more than a double can say.
+        InvalidArgumentError: it is not a number, is NaN, or is out of a double's range.
     """
     if isinstance(value, int | float) and not isinstance(value, bool):
         try:
@@ -44,20 +48,19 @@ def number(owner: str, field: str, value: object) -> float:
     raise InvalidArgumentError(f"{owner}: {field}={shown(value)}", "give a number, not NaN")
 
 
-def limit(owner: str, field: str, value: Limit) -> str:
-    """Return the end of a range of scores.
+def score_bound(owner: str, field: str, value: ScoreBound) -> str:
+    """Return the bound of a range of scores as it is sent.
 
     Args:
-        owner: whose it is, for messages.
-        field: what it is called there.
-        value: a score, which is within the range; or text: ``"1.5"``, ``"-inf"``, or ``"(1.5"``,
-            which is not within it.
+        owner: the structure, for messages.
+        field: the argument's name, for messages.
+        value: a score, or text: ``"1.5"``, ``"-inf"``, or ``"(1.5"`` to exclude the score itself.
 
     Raises:
-        InvalidArgumentError: it is none.
+        InvalidArgumentError: it is not a bound.
     """
     if not isinstance(value, str):
-        return repr(number(owner, field, value))
+        return repr(check_score(owner, field, value))
     outside = value[:1] == "("
     try:
         score = float(value[outside:])
@@ -66,22 +69,21 @@ def limit(owner: str, field: str, value: Limit) -> str:
     if isnan(score):
         raise InvalidArgumentError(
             f"{owner}: {field}={shown(value)}",
-            'give a score, "-inf", "+inf", or "(1.5" to leave out',
+            'give a score, "-inf", "+inf", or "(1.5" to exclude it',
         )
     return "(" * outside + repr(score)
 
 
-def lex_limit(owner: str, field: str, value: str | bytes) -> bytes:
-    """Return the end of a range of members.
+def lex_bound(owner: str, field: str, value: str | bytes) -> bytes:
+    """Return the bound of a range of members as it is sent.
 
     Args:
-        owner: whose it is, for messages.
-        field: what it is called there.
-        value: ``-``, ``+``, ``[member`` for a member that is within the range, or ``(member`` for
-            one that is not.
+        owner: the structure, for messages.
+        field: the argument's name, for messages.
+        value: ``-``, ``+``, ``[member``, or ``(member`` to exclude the member itself.
 
     Raises:
-        InvalidArgumentError: it is none.
+        InvalidArgumentError: it is not a bound.
     """
     try:
         sent = key_bytes(value) if isinstance(value, str | bytes) else b""
@@ -90,48 +92,78 @@ def lex_limit(owner: str, field: str, value: str | bytes) -> bytes:
     if sent in (b"-", b"+") or sent[:1] in (b"[", b"("):
         return sent
     raise InvalidArgumentError(
-        f"{owner}: {field}={shown(value)}", 'give "-", "+", "[member", or "(member" to leave it out'
+        f"{owner}: {field}={shown(value)}", 'give "-", "+", "[member", or "(member" to exclude it'
     )
 
 
-def options(owner: str, *, nx: bool, xx: bool, gt: bool, lt: bool, ch: bool) -> list[Argument]:
+def zadd_options(owner: str, *, nx: bool, xx: bool, gt: bool, lt: bool, ch: bool) -> list[Argument]:
     """Return the options of a ZADD.
 
     Raises:
-        InvalidArgumentError: they exclude one another.
+        InvalidArgumentError: they are mutually exclusive.
     """
     given = {"NX": nx, "XX": xx, "GT": gt, "LT": lt, "CH": ch}
     found: list[Argument] = [name for name, wanted in given.items() if wanted]
     if (gt and lt) or (nx and (xx or gt or lt)):
-        said = ", ".join(f"{str(name).lower()}=True" for name in found if name != "CH")
+        names = ", ".join(f"{str(name).lower()}=True" for name in found if name != "CH")
         raise InvalidArgumentError(
-            f"{owner}: {said} exclude one another",
+            f"{owner}: {names} are mutually exclusive",
             "give nx alone; or one of gt and lt, or xx, or both",
         )
     return found
+
+
+def offset_and_limit(owner: str, start: int | None, num: int | None) -> tuple[int, int | None]:
+    """Return what a LIMIT means: how many rows to skip, and how many to return, None for all.
+
+    Raises:
+        InvalidArgumentError: only one is given, or one is out of range.
+    """
+    if start is None or num is None:
+        if start is not num:
+            raise InvalidArgumentError(
+                f"{owner}: only one of start (offset) and num", "give both or neither"
+            )
+        return 0, None
+    check_integer(owner, "start", start, 0, HIGHEST_RANK)
+    check_integer(owner, "num", num, -HIGHEST_RANK, HIGHEST_RANK)
+    return start, None if num < 0 else num
+
+
+def check_cursor(owner: str, cursor: object) -> tuple[Key, float]:
+    """Return the member and score of a cursor.
+
+    Raises:
+        InvalidArgumentError: it is not a pair, or its score is not a number.
+    """
+    if not isinstance(cursor, tuple | list) or len(cursor) != 2:
+        raise InvalidArgumentError(
+            f"{owner}: cursor={shown(cursor)}", "give a member and its score: a page's last row"
+        )
+    return cursor[0], check_score(f"{owner}: cursor {shown(cursor[0])}", "score", cursor[1])
 
 
 def as_pairs(owner: str, given: Scored) -> Iterable[tuple[Key, Score]]:
     """Return members with scores, from a mapping or from pairs, which are read one by one.
 
     Raises:
-        InvalidArgumentError: something is no pair.
+        InvalidArgumentError: an item is not a pair.
     """
     unchecked: object = given
     if isinstance(unchecked, str | bytes) or not isinstance(unchecked, Iterable):
-        raise _no_pairs(owner, given)
+        raise _not_pairs(owner, given)
     return given.items() if isinstance(given, Mapping) else _checked(owner, given)
 
 
 def _checked(owner: str, pairs: Iterable[tuple[Key, Score]]) -> Iterator[tuple[Key, Score]]:
     for pair in pairs:
         if not isinstance(pair, tuple | list) or len(pair) != 2:
-            raise _no_pairs(owner, pair)
+            raise _not_pairs(owner, pair)
         yield pair
 
 
-def _no_pairs(owner: str, given: object) -> InvalidArgumentError:
+def _not_pairs(owner: str, given: object) -> InvalidArgumentError:
     return InvalidArgumentError(
-        f"{owner}: {shown(given)} does not say members with scores",
+        f"{owner}: {shown(given)} is not members with scores",
         "give a dictionary of scores by member, or pairs (member, score)",
     )

@@ -19,11 +19,11 @@ hash of the member, that split as they fill (`shardkit.structures.layouts.growin
     │ 1 byte    │ 7       │ 1    │ 1         │ 6      │ 1    │   (whole numbers take 2 to 10)
     └───────────┴─────────┴──────┴───────────┴────────┴──────┘
 
-What is asked most of a sorted set, its first or last members, would otherwise take a visit to every
-part. So every script that changes members also changes top and bottom of their group
-(`shardkit.structures.sorted_set.groups`, ``zset_bounds.lua``): they are exact at all times.
-Everything else in order, ranges of scores, pages, ranks, is found by visiting all parts, some 400 a
-script, and merging what they give.
+The most frequent reads of a sorted set, those of its first or last members, would otherwise visit
+every part. So every script that changes members also updates top and bottom of their group
+(`shardkit.structures.sorted_set.groups`, ``lua/bounds.lua``): they are exact at all times. All
+other reads in order, ranges of scores, pages and ranks, visit all parts, some 400 per script, and
+merge the results (`shardkit.structures.sorted_set.range_reader`).
 
 One million members of 7 characters with whole scores take 17.9 bytes each on Redis 7.0, and 109.9
 in one ZSET (16.5 and 79.9 on Valkey 9.1); 0.1 of them are for tops and bottoms. A change takes two
@@ -36,58 +36,80 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import ClassVar, Generic
+from math import ceil
+from typing import Any, ClassVar, Generic
 
 from shardkit.encodings.limits import FORMS, warn_if_not_compact
+from shardkit.errors import InvalidArgumentError
 from shardkit.operations.commands import Argument, Key
-from shardkit.operations.operation import Deferred, Driver, Face, Operation, operation, pages
+from shardkit.operations.operation import (
+    Deferred,
+    Driver,
+    Face,
+    Operation,
+    Page,
+    Stream,
+    operation,
+    pages,
+    stream,
+)
 from shardkit.structures.base.arguments import check_integer, check_name, shown
 from shardkit.structures.base.members import M, Members
 from shardkit.structures.base.partition import MOST_MEMBERS
 from shardkit.structures.layouts import GROUPS, check_groups
+from shardkit.structures.layouts.structure import StructureWithLayout
 from shardkit.structures.sorted_set.groups import (
+    OrderedRange,
     Row,
     ScoredGroups,
     adding,
-    everything,
-    increasing,
+    full_range,
+    popping,
     removing,
-    taking,
 )
-from shardkit.structures.sorted_set.queries import MEMBERS_AT_ONCE, OrderedReading
+from shardkit.structures.sorted_set.range_reader import RangeReader, read_range, read_ranks
 from shardkit.structures.sorted_set.scores import (
-    Limit,
+    HIGHEST_RANK,
+    CastScore,
     Score,
+    ScoreBound,
     Scored,
     as_pairs,
-    limit,
-    number,
-    options,
+    check_cursor,
+    check_score,
+    lex_bound,
+    offset_and_limit,
+    score_bound,
+    zadd_options,
 )
 
 DEFAULT_PART_SIZE = 128
 DEFAULT_BOUND = 100
 MOST_BOUND = 100_000
+MEMBERS_AT_ONCE = 10_000
+# How many parts `zscan_iter` reads at a time.
+PARTS_READ = 256
 
 
-class ShardedSortedSet(OrderedReading[Face, M], Generic[Face, M]):
+class ShardedSortedSet(StructureWithLayout[Face], Generic[Face, M]):
     """A ZSET in parts, over one server or many. Made by ``kit.sorted_set``.
 
     Members are in order of score, and of their bytes where scores are equal, as in a ZSET. Scores
-    are doubles, infinite ones too.
+    are doubles, including infinite ones. Methods with redis-py's names take its arguments and
+    return what it returns.
 
     Args:
-        driver: what runs its operations.
+        driver: runs its operations.
         component: where its keys live.
         name: the prefix of its keys.
-        total: about how many members it will have, if that is known: it starts with so many parts,
-            and need not split them. More or fewer are no error.
+        total: about how many members it will have, if known: it starts with as many parts and need
+            not split them. More or fewer are fine.
         part_size: how many members a part may have: at most the servers'
             ``zset-max-listpack-entries``. A larger one than the server's is logged as a warning.
-        bound: how many of the highest, and of the lowest, shall be at hand; 0 for none.
-        members: int, str or bytes: what its members are, and come back as.
-        groups: how many groups of parts grow by themselves: a power of two, as many as shards or
-            more. Few members want few groups.
+        bound: how many of the highest, and of the lowest, members are cached; 0 for none.
+        members: int, str or bytes: the type in which members are returned.
+        groups: how many groups of parts grow independently: a power of two, at least the number of
+            shards. Small sorted sets need few.
 
     Attributes:
         part_size, bound: as given.
@@ -95,12 +117,13 @@ class ShardedSortedSet(OrderedReading[Face, M], Generic[Face, M]):
     Raises:
         InvalidArgumentError: an argument is out of range.
 
-    Every operation costs one more exchange the first time, for comparing the parameters. A call
-    that changes members is one script a group, 500 members a script: members of one group are
-    changed at once, those of several are not.
+    The first operation costs one more exchange, which compares the parameters. A call that changes
+    members sends one script per group, with up to 500 members each: changes within a group are
+    atomic, changes of several groups are not.
     """
 
     kind: ClassVar[str] = "sorted-set"
+    layout: ScoredGroups
 
     def __init__(
         self,
@@ -133,43 +156,53 @@ class ShardedSortedSet(OrderedReading[Face, M], Generic[Face, M]):
         """This one with the face whose calls return steps, for ``yield from`` and ``together``."""
         return self._deferred()  # type: ignore[return-value]
 
+    # ---- writing
+
     @operation
     def zadd(
         self,
         mapping: Scored,
-        *,
         nx: bool = False,
         xx: bool = False,
+        ch: bool = False,
+        incr: bool = False,
         gt: bool = False,
         lt: bool = False,
-        ch: bool = False,
-    ) -> Operation[int]:
+    ) -> Operation[Any]:
         """Add members, or change their scores.
 
         Args:
             mapping: scores by member; or pairs ``(member, score)``.
             nx: only add new members.
-            xx: only change those that are there.
-            gt: change a score only to a higher one; new members are added all the same.
-            lt: change a score only to a lower one; likewise.
+            xx: only change existing members.
             ch: return how many were added or changed.
+            incr: add to the score of the one member given; return its new score, or None if the
+                other options prevented it.
+            gt: change a score only to a higher one; new members are still added.
+            lt: change a score only to a lower one; likewise.
 
         Returns:
             How many were added.
 
         Raises:
-            InvalidArgumentError: a member or score does not fit, or options exclude one another;
-                nothing was changed then.
+            InvalidArgumentError: a member or score is invalid, or options are mutually exclusive;
+                nothing was changed.
             ParameterMismatchError: the sorted set exists with other parameters.
             ShardErrors: shards failed; members of the others were changed.
 
-        Cost: one exchange for 10,000 members, one script a group.
+        Cost: one exchange per 10,000 members, one script per group.
         """
-        wanted = options(self.name, nx=nx, xx=xx, gt=gt, lt=lt, ch=ch)
+        options = zadd_options(self.name, nx=nx, xx=xx, gt=gt, lt=lt, ch=ch)
         sent = [self._scored(*pair) for pair in as_pairs(self.name, mapping)]
+        if incr:
+            if len(sent) != 1:
+                raise InvalidArgumentError(
+                    f"{self.name}: incr=True with {len(sent):,} members", "give exactly one"
+                )
+            return (yield from self._increase(sent, options))
         added = 0
         for page in pages(sent, MEMBERS_AT_ONCE):
-            added += yield from self._zadd(page, wanted)
+            added += yield from self._zadd(page, options)
         return added
 
     @operation
@@ -179,116 +212,136 @@ class ShardedSortedSet(OrderedReading[Face, M], Generic[Face, M]):
         *,
         nx: bool = False,
         xx: bool = False,
+        ch: bool = False,
         gt: bool = False,
         lt: bool = False,
-        ch: bool = False,
     ) -> Operation[int]:
-        """Add any number of members, 10,000 an exchange; see `zadd`.
+        """Add any number of members, 10,000 per exchange; see `zadd`.
 
         Args:
-            pairs: any iterable of ``(member, score)``, also a generator: it is read as they are
-                sent.
+            pairs: any iterable of ``(member, score)``, including generators: it is read as pages
+                are sent.
             nx: see `zadd`; so are the others.
             xx: likewise.
+            ch: likewise.
             gt: likewise.
             lt: likewise.
-            ch: likewise.
 
         Raises:
-            InvalidArgumentError: a member or score does not fit; earlier pages were added by then.
+            InvalidArgumentError: a member or score is invalid; earlier pages have been added.
         """
-        wanted = options(self.name, nx=nx, xx=xx, gt=gt, lt=lt, ch=ch)
+        options = zadd_options(self.name, nx=nx, xx=xx, gt=gt, lt=lt, ch=ch)
         added = 0
         for page in pages(as_pairs(self.name, pairs), MEMBERS_AT_ONCE):
-            added += yield from self._zadd([self._scored(*pair) for pair in page], wanted)
+            added += yield from self._zadd([self._scored(*pair) for pair in page], options)
         return added
 
     @operation
-    def zincrby(self, amount: Score, member: Key) -> Operation[float]:
-        """Add to the score of a member, which is 0 if it is not there; return its score then.
+    def zincrby(self, amount: Score, value: Key) -> Operation[float]:
+        """Add to the score of a member, 0 if it is new; return its new score.
 
         Raises:
-            InvalidArgumentError: the member or amount does not fit.
-            ShardErrors: the sum is no number (infinity less infinity).
+            InvalidArgumentError: the member or amount is invalid.
+            ShardErrors: the sum is not a number (infinity minus infinity).
 
         Cost: one exchange.
         """
-        added = repr(number(f"{self.name}: member {shown(member)}", "amount", amount))
-        sent = [(self._members.encode(member), added)]
-        yield from self._open(create=True)
-        [(_, score)] = yield from self.layout.write(sent, increasing())
-        return float(score)
+        added = check_score(f"{self.name}: member {shown(value)}", "amount", amount)
+        sent = [(self._members.encode(value), repr(added))]
+        score: float = yield from self._increase(sent, ())
+        return score
 
     @operation
-    def zrem(self, *members: Key) -> Operation[int]:
-        """Remove members; return how many were there. Cost: as `zadd`."""
-        sent = dict.fromkeys(map(self._members.encode, members))
+    def zrem(self, *values: Key) -> Operation[int]:
+        """Remove members; return how many existed. Cost: as `zadd`."""
+        sent = dict.fromkeys(map(self._members.encode, values))
         if not sent:
             return 0
         yield from self._open()
         removed = 0
         for page in pages(sent.items(), MEMBERS_AT_ONCE):
             replies = yield from self.layout.write(page, removing, adds=False)
-            removed += sum(there for _, there in replies)
+            removed += sum(count for _, count in replies)
         return removed
 
     @operation
-    def zpopmin(self, count: int = 1) -> Operation[list[tuple[M, float]]]:
+    def zpopmin(self, count: int | None = None) -> Operation[list[tuple[M, float]]]:
         """Remove the lowest members and return them with their scores, lowest first.
 
-        No member is returned to two callers. Those that are returned were the lowest when they were
-        looked for; a lower one that is added in that moment stays. Whoever else pops, or changes a
-        score, between the looking and the removing makes it look again.
+        No member is returned to two callers. The members returned were the lowest when they were
+        read; a lower one added just then stays. If another caller pops one of them, or changes its
+        score, before it is removed, the next lowest is read instead.
 
         Args:
-            count: how many, at most 10,000.
+            count: how many, at most 10,000; one unless given.
 
         Raises:
-            InvalidArgumentError: it is no such number.
-            ShardErrors: shards failed. Members on the others were removed, and are not returned:
+            InvalidArgumentError: the count is out of range.
+            ShardErrors: shards failed. Members on the others were removed but are not returned:
                 where that matters, pop one at a time.
 
-        Cost: two exchanges or more; see `bottom` for the first.
+        Cost: two exchanges or more; the first as `bottom`.
         """
-        return (yield from self._pop(count, reverse=False))
+        return (yield from self._pop(count, desc=False))
 
     @operation
-    def zpopmax(self, count: int = 1) -> Operation[list[tuple[M, float]]]:
+    def zpopmax(self, count: int | None = None) -> Operation[list[tuple[M, float]]]:
         """Remove the highest members and return them, highest first; see `zpopmin`."""
-        return (yield from self._pop(count, reverse=True))
+        return (yield from self._pop(count, desc=True))
 
     @operation
-    def zremrangebyscore(self, low: Limit, high: Limit) -> Operation[int]:
+    def zremrangebyscore(self, min: ScoreBound, max: ScoreBound) -> Operation[int]:
         """Remove the members with scores within a range; return how many.
 
         Args:
-            low: the lowest score, or ``"(1.5"`` for what is higher than that, or ``"-inf"``.
-            high: the highest score; likewise.
+            min: the lowest score, ``"(1.5"`` to exclude that score itself, or ``"-inf"``.
+            max: the highest score; likewise.
 
         Raises:
-            InvalidArgumentError: an end is none.
+            InvalidArgumentError: a bound is invalid.
             ShardErrors: shards failed; members on the others were removed.
 
-        Cost: one script a group, which visits its parts; two exchanges, more above 100,000 parts.
+        Cost: one script per group, which visits its parts; two exchanges, more above 100,000 parts.
         """
-        ends = limit(self.name, "low", low), limit(self.name, "high", high)
+        bounds = score_bound(self.name, "min", min), score_bound(self.name, "max", max)
         yield from self._open()
-        return (yield from self.layout.remove_range(*ends))
+        return (yield from self.layout.remove_range(*bounds))
+
+    @operation
+    def zremrangebyrank(self, min: int, max: int) -> Operation[int]:
+        """Remove the members of some ranks; return how many.
+
+        They are read first, and removed if they still have the scores that were read: what others
+        write in between is not removed.
+
+        Args:
+            min: the lowest rank, from 0; negative ones count from the highest: -1 is the last.
+            max: the highest rank.
+
+        Cost: as `zrange`, and as `zrem`.
+        """
+        self._check_ranks(min=min, max=max)
+        yield from self._open()
+        rows = yield from read_ranks(self.layout, min, max)
+        removed = 0
+        for page in pages(rows, MEMBERS_AT_ONCE):
+            removed += len((yield from self._remove_unchanged(page)))
+        return removed
 
     @operation
     def copy_from(self, key: Key) -> Operation[int]:
-        """Take over a plain ZSET of the same component; return how many members are new.
+        """Add the members of a plain ZSET of the same component; return how many are new.
 
-        The ZSET is not changed: look, then remove it. What is written to it meanwhile may be
-        missed; do it again for that.
+        The ZSET is not changed: check the result, then remove it. Changes made to it meanwhile may
+        be missed; repeat the call to pick them up.
 
         Args:
             key: the key of the ZSET.
 
         Raises:
-            InvalidArgumentError: a member does not fit; earlier ones were taken by then.
+            InvalidArgumentError: a member is invalid; earlier ones have been added.
 
-        Cost: two exchanges for every 1,000 members.
+        Cost: two exchanges per 1,000 members.
         """
         new = 0
         cursor: bytes | int = 0
@@ -296,20 +349,375 @@ class ShardedSortedSet(OrderedReading[Face, M], Generic[Face, M]):
             scan = self._at(key, "ZSCAN", key, cursor, "COUNT", 1000, idempotent=True)
             [(cursor, flat)] = yield [scan]
             some = zip(flat[::2], map(float, flat[1::2]), strict=True)
-            new += yield from self.deferred.zadd(some)
+            new += yield from self.deferred.zadd_many(some)
             if cursor == b"0":
                 return new
 
     @operation
     def rebuild(self) -> Operation[int]:
-        """Count all members, and make top and bottom of each group anew; return how many there are.
+        """Recount all members and rebuild each group's top and bottom; return the count.
 
-        Nothing needs it in normal use. It mends what was done to keys behind the structure's back.
+        Normal use never needs it. It repairs what was changed behind the structure's back.
 
         Cost: as `zremrangebyscore`.
         """
         yield from self._open()
         return (yield from self.layout.rebuild())
+
+    # ---- members
+
+    @operation
+    def zscore(self, value: Key) -> Operation[float | None]:
+        """Return a member's score; None if it does not exist. Cost: one exchange."""
+        sent = self._members.encode(value)
+        yield from self._open()
+        return _score((yield from self.layout.read_one("ZSCORE", sent)))
+
+    @operation
+    def zmscore(self, members: Iterable[Key]) -> Operation[list[float | None]]:
+        """Return the score of each member; None for those that do not exist.
+
+        Cost: one exchange per 10,000 members, one command per part.
+        """
+        if isinstance(members, str | bytes) or not isinstance(members, Iterable):
+            raise InvalidArgumentError(
+                f"{self.name}: zmscore of {shown(members)}", "give a list of members"
+            )
+        asked = [(self._members.encode(member), n) for n, member in enumerate(members)]
+        found: list[float | None] = [None] * len(asked)
+        if asked:
+            yield from self._open()
+        for page in pages(asked, MEMBERS_AT_ONCE):
+            replies = yield from self.layout.read(page, lambda some, _: ("ZMSCORE", *some))
+            for positions, scores in replies:
+                for n, score in zip(positions, scores, strict=True):
+                    found[n] = _score(score)
+        return found
+
+    @stream
+    def zscan_iter(
+        self,
+        match: Key | None = None,
+        count: int | None = None,
+        score_cast_func: CastScore = float,
+    ) -> Stream[tuple[M, Any]]:
+        """Iterate over all members with their scores, part by part, in no order.
+
+        Each that exists throughout comes once. Members added or removed meanwhile may come or not.
+
+        Args:
+            match: only members that match this pattern, as SCAN takes it.
+            count: about how many members to read per exchange; a hint, as for SCAN.
+            score_cast_func: converts each score.
+
+        Cost: one command per part, 256 parts per exchange unless ``count`` says otherwise; their
+        members are in memory. Much cheaper than `range_iter`.
+        """
+        decode = self._members.decode
+        command: tuple[Argument, ...] = ("ZRANGE", 0, -1, "WITHSCORES")
+        if match is not None:
+            command = ("ZSCAN", 0, "MATCH", match, "COUNT", MOST_MEMBERS)
+        parts = PARTS_READ
+        if count is not None:
+            check_integer(self.name, "count", count, 1, HIGHEST_RANK)
+            parts = min(PARTS_READ, ceil(count / self.part_size))
+        yield from self._open()
+        yield from self.layout.refresh()
+        for chunk in self.layout.chunks(parts):
+            name, *args = command
+            for _, reply in (yield from self.layout.read_parts(chunk, str(name), *args)):
+                flat = reply if match is None else reply[1]
+                scores = (score_cast_func(float(score)) for score in flat[1::2])
+                yield Page(zip(map(decode, flat[::2]), scores, strict=True))
+
+    # ---- counts and ranks
+
+    @operation
+    def zcard(self) -> Operation[int]:
+        """Return how many members there are. Cost: one exchange, one command per group."""
+        yield from self._open()
+        return (yield from self.layout.count()) or 0
+
+    @operation
+    def zcount(self, min: ScoreBound, max: ScoreBound) -> Operation[int]:
+        """Return how many members have a score within a range; see `zremrangebyscore`.
+
+        Cost: one exchange per 100,000 parts, one script per 1,000, which visits them.
+        """
+        bounds = score_bound(self.name, "min", min), score_bound(self.name, "max", max)
+        yield from self._open()
+        return (yield from self.layout.count_between("ZCOUNT", *bounds))
+
+    @operation
+    def zlexcount(self, min: str | bytes, max: str | bytes) -> Operation[int]:
+        """Return how many members are within a range; see `zrangebylex`. Cost: as `zcount`."""
+        bounds = lex_bound(self.name, "min", min), lex_bound(self.name, "max", max)
+        yield from self._open()
+        return (yield from self.layout.count_between("ZLEXCOUNT", *bounds))
+
+    @operation
+    def zrank(
+        self, value: Key, withscore: bool = False, score_cast_func: CastScore = float
+    ) -> Operation[Any]:
+        """Return how many members are lower than one; None if it does not exist.
+
+        Expensive: all parts are visited. Concurrent changes may or may not be counted.
+
+        Args:
+            value: the member.
+            withscore: whether to return ``[rank, score]``.
+            score_cast_func: converts the score.
+
+        Cost: one exchange, and then as `zcount`.
+        """
+        return (yield from self._rank(value, withscore, score_cast_func, desc=False))
+
+    @operation
+    def zrevrank(
+        self, value: Key, withscore: bool = False, score_cast_func: CastScore = float
+    ) -> Operation[Any]:
+        """Return how many members are higher than one; see `zrank`."""
+        return (yield from self._rank(value, withscore, score_cast_func, desc=True))
+
+    # ---- in order
+
+    @operation
+    def top(self, limit: int) -> Operation[list[tuple[M, float]]]:
+        """Return the highest members with their scores, highest first.
+
+        Args:
+            limit: how many; at most 10,000. Up to ``bound`` they are cached; more are found by
+                visiting parts.
+
+        Raises:
+            InvalidArgumentError: the limit is out of range.
+
+        Cost: one or two exchanges, one command per group; beyond ``bound`` as `page`.
+        """
+        return (yield from self._first(limit, full_range(desc=True)))
+
+    @operation
+    def bottom(self, limit: int) -> Operation[list[tuple[M, float]]]:
+        """Return the lowest members with their scores, lowest first; see `top`."""
+        return (yield from self._first(limit, full_range(desc=False)))
+
+    @operation
+    def page(
+        self,
+        cursor: tuple[Key, Score] | None = None,
+        limit: int = 100,
+        *,
+        desc: bool = False,
+        min: ScoreBound = "-inf",
+        max: ScoreBound = "+inf",
+    ) -> Operation[list[tuple[M, float]]]:
+        """Return the members after a cursor, in order, with their scores.
+
+        A page costs the same wherever it begins. The cursor's member need not exist any more.
+
+        Args:
+            cursor: the last row of the previous page, a member and its score; None for the first.
+            limit: how many; at most 10,000.
+            desc: whether to go from the highest to the lowest.
+            min: the lowest score, see `zremrangebyscore`.
+            max: the highest score.
+
+        Raises:
+            InvalidArgumentError: an argument is invalid.
+
+        Cost: one or two exchanges for up to 100,000 parts, one script per 1,000, which visits them.
+        The very first page as `top` or `bottom`.
+        """
+        wanted = self._by_score(min, max, desc=desc)
+        if cursor is not None:
+            member, score = check_cursor(self.name, cursor)
+            wanted = wanted.resume_after((score, self._members.encode(member)))
+        return (yield from self._first(limit, wanted))
+
+    @operation
+    def zrange(
+        self,
+        start: Any,
+        end: Any,
+        desc: bool = False,
+        withscores: bool = False,
+        score_cast_func: CastScore = float,
+        byscore: bool = False,
+        bylex: bool = False,
+        offset: int | None = None,
+        num: int | None = None,
+    ) -> Operation[list[Any]]:
+        """Return the members from one rank to another, both included, in order.
+
+        Args:
+            start: the first rank, from 0; negative ones count from the end: -1 is the last.
+            end: the last rank.
+            desc: whether to count, and go, from the highest.
+            withscores: whether to return pairs ``(member, score)``.
+            score_cast_func: converts each score.
+            byscore: ``start`` and ``end`` are scores, see `zrangebyscore`; with ``desc`` the
+                highest comes first.
+            bylex: ``start`` and ``end`` are members, see `zrangebylex`; likewise.
+            offset: with ``byscore`` or ``bylex``, how many members to skip.
+            num: how many to return then.
+
+        Raises:
+            InvalidArgumentError: an argument is invalid.
+
+        Cost: within ``bound`` of either end as `top`. Otherwise up to four exchanges and the
+        members returned, with some hundredths of all members besides. See `range_iter` for more
+        than fits into memory.
+        """
+        if (byscore and bylex) or (withscores and bylex):
+            raise InvalidArgumentError(
+                f"{self.name}: bylex=True excludes byscore and withscores", "give one of them"
+            )
+        if byscore or bylex:
+            low, high = (end, start) if desc else (start, end)
+            if bylex:
+                return (yield from self._lex(low, high, offset, num, desc=desc))
+            cast = score_cast_func if withscores else None
+            return (yield from self._scores(low, high, offset, num, cast, desc=desc))
+        if offset is not None or num is not None:
+            raise InvalidArgumentError(
+                f"{self.name}: offset and num without byscore or bylex", "leave them out"
+            )
+        return (yield from self._ranks(start, end, withscores, score_cast_func, desc=desc))
+
+    @operation
+    def zrevrange(
+        self,
+        start: int,
+        end: int,
+        withscores: bool = False,
+        score_cast_func: CastScore = float,
+    ) -> Operation[list[Any]]:
+        """Return the members of some ranks, counted from the highest; see `zrange`."""
+        return (yield from self._ranks(start, end, withscores, score_cast_func, desc=True))
+
+    @operation
+    def zrangebyscore(
+        self,
+        min: ScoreBound,
+        max: ScoreBound,
+        start: int | None = None,
+        num: int | None = None,
+        withscores: bool = False,
+        score_cast_func: CastScore = float,
+    ) -> Operation[list[Any]]:
+        """Return the members with scores within a range, lowest first.
+
+        Args:
+            min: the lowest score, ``"(1.5"`` to exclude that score itself, or ``"-inf"``.
+            max: the highest score; likewise.
+            start: how many members to skip; `page` does without reading them.
+            num: how many to return, given with ``start``; negative for all.
+            withscores: whether to return pairs ``(member, score)``.
+            score_cast_func: converts each score.
+
+        Raises:
+            InvalidArgumentError: an argument is invalid.
+
+        Cost: as `page` for every 10,000 members, or for an eighth of all if that is more.
+        """
+        cast = score_cast_func if withscores else None
+        return (yield from self._scores(min, max, start, num, cast, desc=False))
+
+    @operation
+    def zrevrangebyscore(
+        self,
+        max: ScoreBound,
+        min: ScoreBound,
+        start: int | None = None,
+        num: int | None = None,
+        withscores: bool = False,
+        score_cast_func: CastScore = float,
+    ) -> Operation[list[Any]]:
+        """Return the members with scores within a range, highest first; see `zrangebyscore`."""
+        cast = score_cast_func if withscores else None
+        return (yield from self._scores(min, max, start, num, cast, desc=True))
+
+    @operation
+    def zrangebylex(
+        self,
+        min: str | bytes,
+        max: str | bytes,
+        start: int | None = None,
+        num: int | None = None,
+    ) -> Operation[list[M]]:
+        """Return the members within a range, in order of their bytes.
+
+        Only meaningful if all scores are equal, as with the servers' ZRANGEBYLEX. Integers are in
+        order of their digits.
+
+        Args:
+            min: ``"[member"``, or ``"(member"`` to exclude the member itself, or ``"-"``.
+            max: likewise, or ``"+"``.
+            start: how many members to skip.
+            num: how many to return, given with ``start``; negative for all.
+
+        Raises:
+            InvalidArgumentError: an argument is invalid.
+
+        Cost: as `zrangebyscore`.
+        """
+        return (yield from self._lex(min, max, start, num, desc=False))
+
+    @operation
+    def zrevrangebylex(
+        self,
+        max: str | bytes,
+        min: str | bytes,
+        start: int | None = None,
+        num: int | None = None,
+    ) -> Operation[list[M]]:
+        """Return the members within a range, last first; see `zrangebylex`."""
+        return (yield from self._lex(min, max, start, num, desc=True))
+
+    @stream
+    def range_iter(
+        self, min: ScoreBound = "-inf", max: ScoreBound = "+inf", *, desc: bool = False
+    ) -> Stream[tuple[M, float]]:
+        """Iterate over the members with scores within a range, in order, with their scores.
+
+        The sorted set may change meanwhile: a member whose score changes may come twice or not at
+        all; members that do not change come once.
+
+        Args:
+            min: the lowest score, see `zrangebyscore`.
+            max: the highest score.
+            desc: whether to go from the highest to the lowest.
+
+        Raises:
+            InvalidArgumentError: a bound is invalid.
+
+        Cost: as `page`, for 1,000 members, then four times as many each time, until a page has
+        10,000 members, or an eighth of all if that is more. A page is in memory.
+        """
+        wanted = self._by_score(min, max, desc=desc)
+        yield from self._open()
+        reader = RangeReader(self.layout, wanted)
+        while not reader.ended:
+            yield self._page((yield from reader.next_page()))
+
+    @stream
+    def lex_range_iter(
+        self, min: str | bytes = "-", max: str | bytes = "+", *, desc: bool = False
+    ) -> Stream[M]:
+        """Iterate over the members within a range, in order of their bytes.
+
+        Args:
+            min: see `zrangebylex`.
+            max: likewise.
+            desc: whether to go from the last to the first.
+
+        Cost: as `range_iter`.
+        """
+        wanted = self._by_lex(min, max, desc=desc)
+        yield from self._open()
+        reader = RangeReader(self.layout, wanted)
+        while not reader.ended:
+            yield self._only_members((yield from reader.next_page()))
 
     def _open(self, *, create: bool = False) -> Operation[None]:
         if self.meta.checked:
@@ -321,44 +729,139 @@ class ShardedSortedSet(OrderedReading[Face, M], Generic[Face, M]):
 
     def _scored(self, member: Key, score: Score) -> tuple[bytes, str]:
         sent = self._members.encode(member)
-        if type(score) is float and score == score:  # the usual case, which costs no call
+        if type(score) is float and score == score:  # the usual case, without a call
             return sent, repr(score)
-        return sent, repr(number(f"{self.name}: member {shown(member)}", "score", score))
+        return sent, repr(check_score(f"{self.name}: member {shown(member)}", "score", score))
 
     def _zadd(
-        self, pairs: Sequence[tuple[bytes, str]], wanted: Sequence[Argument]
+        self, pairs: Sequence[tuple[bytes, str]], options: Sequence[Argument]
     ) -> Operation[int]:
         if not pairs:
             return 0
         yield from self._open(create=True)
         added = 0
-        for some in _one_each(pairs, last=not wanted):
-            replies = yield from self.layout.write(some.items(), adding(wanted))
-            added += sum(number for _, number in replies)
+        for some in _one_each(pairs, last=not options):
+            replies = yield from self.layout.write(some.items(), adding(options))
+            added += sum(count for _, count in replies)
         return added
 
-    def _pop(self, count: int, *, reverse: bool) -> Operation[list[tuple[M, float]]]:
-        check_integer(self.name, "count", count, 0, MEMBERS_AT_ONCE)
+    def _increase(
+        self, sent: Sequence[tuple[bytes, str]], options: Sequence[Argument]
+    ) -> Operation[Any]:
+        yield from self._open(create=True)
+        [(_, score)] = yield from self.layout.write(sent, adding((*options, "INCR")))
+        return _score(score)
+
+    def _pop(self, count: int | None, *, desc: bool) -> Operation[list[tuple[M, float]]]:
+        wanted = 1 if count is None else count
+        check_integer(self.name, "count", wanted, 0, MEMBERS_AT_ONCE)
         yield from self._open()
         popped: list[Row] = []
-        while len(popped) < count:
-            window = everything(reverse=reverse)
-            best = yield from self.layout.first(window, count - len(popped))
+        while len(popped) < wanted:
+            best = yield from self.layout.first(full_range(desc=desc), wanted - len(popped))
             if not best:
                 break
-            asked = [(member, repr(score)) for score, member in best]
-            replies = yield from self.layout.write(asked, taking(), adds=False)
-            taken = {member for _, (_, *members) in replies for member in members}
-            popped += (row for row in best if row[1] in taken)
+            popped += yield from self._remove_unchanged(best)
         return self._page(popped)
+
+    def _remove_unchanged(self, rows: Sequence[Row]) -> Operation[list[Row]]:
+        """Remove members that still have the scores in the rows; return the rows of those."""
+        sent = [(member, repr(score)) for score, member in rows]
+        replies = yield from self.layout.write(sent, popping(), adds=False)
+        removed = {member for _, (_, *members) in replies for member in members}
+        return [row for row in rows if row[1] in removed]
+
+    def _first(self, limit: int, wanted: OrderedRange) -> Operation[list[tuple[M, float]]]:
+        check_integer(self.name, "limit", limit, 0, MEMBERS_AT_ONCE)
+        yield from self._open()
+        if limit == 0:
+            return []
+        return self._page((yield from self.layout.first(wanted, limit)))
+
+    def _ranks(
+        self, start: int, end: int, withscores: bool, cast: CastScore, *, desc: bool
+    ) -> Operation[list[Any]]:
+        self._check_ranks(start=start, end=end)
+        yield from self._open()
+        rows = yield from read_ranks(self.layout, start, end, desc=desc)
+        return self._with_scores(rows, cast) if withscores else self._only_members(rows)
+
+    def _scores(
+        self,
+        low: ScoreBound,
+        high: ScoreBound,
+        offset: int | None,
+        num: int | None,
+        cast: CastScore | None,
+        *,
+        desc: bool,
+    ) -> Operation[list[Any]]:
+        rows = yield from self._rows(self._by_score(low, high, desc=desc), offset, num)
+        return self._only_members(rows) if cast is None else self._with_scores(rows, cast)
+
+    def _lex(
+        self,
+        low: str | bytes,
+        high: str | bytes,
+        offset: int | None,
+        num: int | None,
+        *,
+        desc: bool,
+    ) -> Operation[list[M]]:
+        rows = yield from self._rows(self._by_lex(low, high, desc=desc), offset, num)
+        return self._only_members(rows)
+
+    def _rows(
+        self, wanted: OrderedRange, offset: int | None, num: int | None
+    ) -> Operation[list[Row]]:
+        skipped, limit = offset_and_limit(self.name, offset, num)
+        yield from self._open()
+        return (yield from read_range(self.layout, wanted, skipped, limit))
+
+    def _by_score(self, low: ScoreBound, high: ScoreBound, *, desc: bool) -> OrderedRange:
+        bounds = [score_bound(self.name, "min", low), score_bound(self.name, "max", high)]
+        return OrderedRange(bounds[desc], bounds[not desc], desc)
+
+    def _by_lex(self, low: str | bytes, high: str | bytes, *, desc: bool) -> OrderedRange:
+        bounds = [lex_bound(self.name, "min", low), lex_bound(self.name, "max", high)]
+        return OrderedRange(bounds[desc], bounds[not desc], desc, "LEX")
+
+    def _rank(self, value: Key, withscore: bool, cast: CastScore, *, desc: bool) -> Operation[Any]:
+        sent = self._members.encode(value)
+        yield from self._open()
+        score = _score((yield from self.layout.read_one("ZSCORE", sent)))
+        if score is None:
+            return None
+        rank = yield from self.layout.rank((score, sent), desc=desc)
+        return [rank, cast(score)] if withscore else rank
+
+    def _check_ranks(self, **ranks: int) -> None:
+        for field, rank in ranks.items():
+            check_integer(self.name, field, rank, -HIGHEST_RANK, HIGHEST_RANK)
+
+    def _page(self, rows: Iterable[Row]) -> Page[tuple[M, float]]:
+        decode = self._members.decode
+        return Page((decode(member), score) for score, member in rows)
+
+    def _with_scores(self, rows: Iterable[Row], cast: CastScore) -> list[tuple[M, Any]]:
+        decode = self._members.decode
+        return [(decode(member), cast(score)) for score, member in rows]
+
+    def _only_members(self, rows: Iterable[Row]) -> Page[M]:
+        decode = self._members.decode
+        return Page(decode(member) for _, member in rows)
+
+
+def _score(reply: bytes | None) -> float | None:
+    return None if reply is None else float(reply)
 
 
 def _one_each(pairs: Sequence[tuple[bytes, str]], *, last: bool) -> Iterator[dict[bytes, str]]:
-    """Deal out members with scores so that none has two at a time, in the order of its scores.
+    """Distribute pairs over batches in which no member occurs twice; keep each one's order.
 
     Args:
         pairs: members with scores.
-        last: give each member its last score only.
+        last: whether only the last score of each member matters.
     """
     found = dict(pairs)
     if last or len(found) == len(pairs):

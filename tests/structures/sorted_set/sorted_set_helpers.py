@@ -43,6 +43,6 @@ def check_bounds(kit: ShardKit, component: str, sorted_set: Any) -> None:
         assert int(group["state"].get(b"count", 0)) == len(rows)
         top, bottom = group.get("top", []), group.get("bottom", [])
         for bound in (top, bottom):
-            assert min(layout.held, len(rows)) <= len(bound) <= 2 * layout.held
+            assert min(layout.bound_size, len(rows)) <= len(bound) <= 2 * layout.bound_size
         assert top == (rows[-len(top) :] if top else [])
         assert bottom == rows[: len(bottom)]

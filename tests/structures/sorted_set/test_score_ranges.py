@@ -43,13 +43,13 @@ def parts(component: str, shards: int, name: str = "f") -> list[tuple[To, Key]]:
 def paged(kit: ShardKit, places: Sequence[tuple[To, Key]], num: int, **options: Any) -> list[Row]:
     """All pages of everything."""
     found: list[Row] = []
-    after = None
+    cursor = None
     while True:
-        page = kit.driver.run(range_over(places, "-inf", "+inf", num, after, **options))
+        page = kit.driver.run(range_over(places, "-inf", "+inf", num, cursor, **options))
         found += page
         if len(page) < num:
             return found
-        after = page[-1][1], page[-1][0]
+        cursor = page[-1]
 
 
 @pytest.mark.parametrize(
@@ -60,19 +60,48 @@ def test_pages_over_all_parts_are_one_order(face: Face, component: str, shards: 
     with shardkit.connect(face.kit.topology.source.shard_map) as kit:
         fill(kit, ranges.places, [(n, n // 40) for n in range(1000)])
     order = sorted(((n, float(n // 40)) for n in range(1000)), key=lambda r: (r[1], str(r[0])))
-    assert face.list(ranges.zrange_all()) == order
-    assert face.list(ranges.zrange_all(reverse=True)) == order[::-1]
-    assert face.list(ranges.zrange_all("(3", 5)) == [r for r in order if 3 < r[1] <= 5]
+    assert face.list(ranges.range_iter()) == order
+    assert face.list(ranges.range_iter(desc=True)) == order[::-1]
+    assert face.list(ranges.range_iter("(3", 5)) == [r for r in order if 3 < r[1] <= 5]
     found: list[tuple[int, float]] = []
-    after = None
-    while page := face.run(ranges.zrangebyscore(0, "+inf", 90, after)):
+    cursor = None
+    while page := face.run(ranges.page(cursor, 90, min=0)):
         found += page
-        after = page[-1][1], page[-1][0]
+        cursor = page[-1]
     assert found == order
-    assert face.run(ranges.zrevrangebyscore("+inf", 24, 3)) == order[-1:-4:-1]
-    assert face.run(ranges.zrevrangebyscore(7, 6, 3, (7, str(order[290][0])))) == order[289:286:-1]
-    assert face.run(ranges.zrangebyscore(5, 4, 10)) == []
-    assert face.run(ranges.zrangebyscore(5, 6, 0)) == []
+    before = (str(order[290][0]), 7)
+    assert face.run(ranges.page(before, 3, desc=True, min=6, max=7)) == order[289:286:-1]
+    assert face.run(ranges.page(limit=0)) == []
+
+
+def test_it_returns_what_redis_py_returns_of_one_sorted_set(face: Face, kit: ShardKit) -> None:
+    plain: Any = kit.client("one")
+    rows = [(n, n // 40) for n in range(1000)]
+    plain.zadd("plain", dict(rows))
+    ranges = face.kit.score_ranges("f", component="many", shards=16, members=bytes)
+    fill(kit, ranges.places, rows)
+    for args, options in [
+        ((3, 5), {}),
+        (("(3", 5), {"withscores": True}),
+        ((0, "+inf", 100, 7), {"withscores": True, "score_cast_func": int}),
+        ((0, "+inf", 990, -1), {}),
+        (("-inf", 2, 50, 5), {}),
+        ((5, 4), {}),
+    ]:
+        low, high, *rest = args
+        assert face.run(ranges.zrangebyscore(*args, **options)) == plain.zrangebyscore(
+            "plain", *args, **options
+        )
+        assert face.run(ranges.zrevrangebyscore(high, low, *rest, **options)) == (
+            plain.zrevrangebyscore("plain", high, low, *rest, **options)
+        )
+
+
+def test_more_rows_than_a_call_reads_are_returned(kit: ShardKit) -> None:
+    ranges = kit.score_ranges("f", component="few", shards=4, members=int)
+    fill(kit, ranges.places, [(n, n) for n in range(10_050)])
+    assert ranges.zrangebyscore("-inf", "+inf") == [*range(10_050)]
+    assert ranges.zrangebyscore("-inf", "+inf", 10_001, 5) == [*range(10_001, 10_006)]
 
 
 def test_one_key_is_read_on_every_shard(kit: ShardKit) -> None:
@@ -85,7 +114,7 @@ def test_one_key_is_read_on_every_shard(kit: ShardKit) -> None:
         "{x:3}",
     )
     assert ranges.places[3] == (Shard("few", 3), "profile:7")
-    assert ranges.zrevrangebyscore("+inf", "-inf", 3) == [
+    assert ranges.page(limit=3, desc=True) == [
         ("post 7", 7.0),
         ("post 6", 6.0),
         ("post 5", 5.0),
@@ -116,9 +145,9 @@ def test_most_pages_take_one_exchange_and_little_more_than_they_hold(kit: ShardK
     places = parts("many", 16)
     fill(kit, places, [(n, n) for n in range(8000)])
     exchanges = rows = 0
-    after = None
+    cursor = None
     while True:
-        steps: Any = range_over(places, "-inf", "+inf", 1000, after)
+        steps: Any = range_over(places, "-inf", "+inf", 1000, cursor)
         batch = next(steps)
         try:
             while True:
@@ -130,7 +159,7 @@ def test_most_pages_take_one_exchange_and_little_more_than_they_hold(kit: ShardK
             page = done.value
         if not page:
             break
-        after = page[-1][1], page[-1][0]
+        cursor = page[-1]
     assert exchanges <= 9 + 4
     assert rows < 1.8 * 8000
 
@@ -149,7 +178,7 @@ names = st.binary(max_size=2)
     st.sampled_from([1, 3, 16]),
     st.integers(1, 6),
     st.booleans(),
-    st.one_of(st.none(), st.tuples(scores, names)),
+    st.one_of(st.none(), st.tuples(names, scores)),
     scores,
     scores,
     st.booleans(),
@@ -160,7 +189,7 @@ def test_it_gives_what_a_plain_sorted_set_gives(
     shards: int,
     num: int,
     reverse: bool,
-    after: tuple[float, bytes] | None,
+    cursor: tuple[bytes, float] | None,
     low: float,
     high: float,
     exclusive: bool,
@@ -173,7 +202,8 @@ def test_it_gives_what_a_plain_sorted_set_gives(
         client.zadd("plain", rows)
     low_end = f"({low!r}" if exclusive else low
     plain = client.zrangebyscore("plain", low_end, high, withscores=True)
-    if after is not None:
+    if cursor is not None:
+        after = cursor[::-1]
         plain = [
             row
             for row in plain
@@ -181,7 +211,7 @@ def test_it_gives_what_a_plain_sorted_set_gives(
         ]
     if reverse:
         plain.reverse()
-    found = kit.driver.run(range_over(places, low_end, high, num, after, reverse))
+    found = kit.driver.run(range_over(places, low_end, high, num, cursor, reverse))
     assert found == [tuple(row) for row in plain[:num]]
 
 
@@ -190,13 +220,13 @@ def test_members_removed_and_added_between_pages_leave_no_gap(kit: ShardKit, rev
     places = parts("few", 4)
     fill(kit, places, [(f"{n:04}", 5) for n in range(400)])  # all scores are equal
     found: list[Row] = []
-    after: Any = None
+    cursor: Any = None
     while True:
-        page = kit.driver.run(range_over(places, 5, 5, 7, after, reverse))
+        page = kit.driver.run(range_over(places, 5, 5, 7, cursor, reverse))
         found += page
         if len(page) < 7:
             break
-        after = page[-1][1], page[-1][0]
+        cursor = page[-1]
         # The cursor's member goes, and others come before it and elsewhere.
         passed = b"0000" if not reverse else b"9999"
         kit.driver.link.send(
@@ -249,13 +279,13 @@ def test_it_runs_on_a_replica_that_cannot_be_written_to(any_server: LocalServer)
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("x", 1, 1), "low='x'"),
-        ((1, math.nan, 1), "high=nan"),
-        ((1, 2, -1), "num=-1"),
-        ((1, 2, 10_001), "num=10001"),
-        ((1, 2, 1, (b"a", 1.0)), "score=b'a'"),
-        ((1, 2, 1, (1.0, None)), "after=(1.0, None)"),
-        ((1, 2, 1, "ab"), "after='ab'"),
+        (("x", 1, 1), "min='x'"),
+        ((1, math.nan, 1), "max=nan"),
+        ((1, 2, -1), "limit=-1"),
+        ((1, 2, 10_001), "limit=10001"),
+        ((1, 2, 1, (1.0, b"a")), "score=b'a'"),
+        ((1, 2, 1, (None, 1.0)), "cursor=(None, 1.0)"),
+        ((1, 2, 1, "ab"), "cursor='ab'"),
     ],
 )
 def test_what_does_not_fit_is_refused(kit: ShardKit, arguments: tuple[Any, ...], said: str) -> None:
@@ -266,4 +296,4 @@ def test_what_does_not_fit_is_refused(kit: ShardKit, arguments: tuple[Any, ...],
 
 def test_another_number_of_shards_is_refused(kit: ShardKit) -> None:
     with pytest.raises(ShardCountError):
-        kit.score_ranges("f", component="many", shards=4).zrangebyscore(0, 1, 1)
+        kit.score_ranges("f", component="many", shards=4).page()

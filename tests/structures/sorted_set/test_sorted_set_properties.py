@@ -17,7 +17,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from sorted_set_helpers import check_bounds, full_range
+from sorted_set_helpers import check_bounds
 
 from shardkit import ShardKit
 
@@ -52,7 +52,7 @@ OPTIONS = [
     ("xx", "gt"),
     ("xx", "lt", "ch"),
 ]
-limits = st.one_of(
+bounds = st.one_of(
     scores.map(float),
     scores.map(lambda score: f"({float(score)!r}"),
     st.sampled_from(["-inf", "+inf", "(inf", "(-inf"]),
@@ -65,15 +65,22 @@ PLANS: list[dict[str, Any]] = [
 ]
 
 
-def as_sent(limit: float | str) -> str:
-    return limit if isinstance(limit, str) else repr(limit)
+def str_of_float(score: Any) -> str:
+    return str(float(score))
+
+
+def decoded(reply: Any) -> Any:
+    """What redis-py returned, as a structure with members=str returns it."""
+    if isinstance(reply, bytes):
+        return reply.decode()
+    return [*map(decoded, reply)] if isinstance(reply, list | tuple) else reply
 
 
 def machine(face: Face, kit: ShardKit, plan: dict[str, Any]) -> type[RuleBasedStateMachine]:
     """A machine that does everything to a plain ZSET, to one over one server and to one over many.
 
-    Each reply must be what the server says about the plain one; after each step tops and bottoms
-    must be what they claim to be.
+    Each method is called with the same arguments as redis-py's, and must return the same; after
+    each step tops and bottoms must be correct.
     """
     plain: Any = kit.client("one")
 
@@ -88,61 +95,76 @@ def machine(face: Face, kit: ShardKit, plan: dict[str, Any]) -> type[RuleBasedSt
                 for component in ("one", "many")
             }
 
-        def same(self, expected: Any, method: str, *args: Any, **options: Any) -> None:
-            for each in self.both.values():
-                assert face.run(getattr(each, method)(*args, **options)) == expected
+        def same(self, method: str, *args: Any, **options: Any) -> Any:
+            expected = decoded(getattr(plain, method)(self.key, *args, **options))
+            self.gives(expected, method, *args, **options)
+            return expected
 
-        def same_rows(self, expected: Any, method: str, *args: Any, **options: Any) -> None:
-            rows = [(member.decode(), score) for member, score in expected]
+        def gives(self, expected: Any, method: str, *args: Any, **options: Any) -> None:
             for each in self.both.values():
-                assert face.list(getattr(each, method)(*args, **options)) == rows
+                assert decoded(face.run(getattr(each, method)(*args, **options))) == expected
+
+        def streams(self, expected: Any, method: str, *args: Any, **options: Any) -> None:
+            for each in self.both.values():
+                assert decoded(face.list(getattr(each, method)(*args, **options))) == expected
 
         @rule(pairs=mappings, chosen=st.sampled_from(OPTIONS), how=st.sampled_from("dpm"))
         def add(self, pairs: list[tuple[str, Any]], chosen: tuple[str, ...], how: str) -> None:
+            options = dict.fromkeys(chosen, True)
             if how == "d":
-                pairs = list(dict(pairs).items())
+                if pairs:
+                    self.same("zadd", dict(pairs), **options)
+                else:
+                    self.gives(0, "zadd", {}, **options)
+                return
             sent = [word.upper() for word in chosen]
             flat = [text for member, score in pairs for text in (repr(float(score)), member)]
             expected = plain.execute_command("ZADD", self.key, *sent, *flat) if pairs else 0
-            options = dict.fromkeys(chosen, True)
-            given = dict(pairs) if how == "d" else pairs
-            self.same(expected, "zadd_many" if how == "m" else "zadd", given, **options)
+            self.gives(expected, "zadd_many" if how == "m" else "zadd", pairs, **options)
 
         @rule(member=members, amount=st.one_of(st.integers(-9, 9), st.floats(-1e9, 1e9)))
         def increase(self, member: str, amount: float) -> None:
-            self.same(plain.zincrby(self.key, amount, member), "zincrby", amount, member)
+            self.same("zincrby", amount, member)
+
+        @rule(member=members, amount=st.integers(-9, 9), chosen=st.sampled_from(OPTIONS))
+        def increase_by_zadd(self, member: str, amount: int, chosen: tuple[str, ...]) -> None:
+            self.same("zadd", {member: amount}, incr=True, **dict.fromkeys(chosen, True))
 
         @rule(some=st.lists(members, max_size=15))
         def remove(self, some: list[str]) -> None:
-            self.same(plain.zrem(self.key, *some) if some else 0, "zrem", *some)
+            if some:
+                self.same("zrem", *some)
+            else:
+                self.gives(0, "zrem")
 
-        @rule(count=st.integers(0, 5), reverse=st.booleans())
-        def remove_at_the_boundary(self, count: int, reverse: bool) -> None:
-            at_end = plain.zrange(self.key, 0, count, desc=reverse)
-            expected = plain.zrem(self.key, *at_end) if at_end else 0
-            self.same(expected, "zrem", *at_end)
+        @rule(count=st.integers(0, 5), desc=st.booleans())
+        def remove_at_the_boundary(self, count: int, desc: bool) -> None:
+            at_end = plain.zrange(self.key, 0, count, desc=desc)
+            if at_end:
+                self.same("zrem", *at_end)
 
-        @rule(count=st.integers(1, 4), reverse=st.booleans())
-        def move_from_the_boundary(self, count: int, reverse: bool) -> None:
-            pairs = plain.zrange(self.key, 0, count, desc=reverse, withscores=True)
+        @rule(count=st.integers(1, 4), desc=st.booleans())
+        def move_from_the_boundary(self, count: int, desc: bool) -> None:
+            pairs = plain.zrange(self.key, 0, count, desc=desc, withscores=True)
             moved = {member: 0.25 if score != 0.25 else -1e9 for member, score in pairs}
             if moved:
-                self.same(plain.zadd(self.key, moved, ch=True), "zadd", moved, ch=True)
+                self.same("zadd", moved, ch=True)
 
-        @rule(count=st.integers(0, 8), reverse=st.booleans())
-        def pop(self, count: int, reverse: bool) -> None:
-            popped = (plain.zpopmax if reverse else plain.zpopmin)(self.key, count or None)
-            rows = [(member.decode(), score) for member, score in popped]
-            self.same(rows, "zpopmax" if reverse else "zpopmin", count or 1)
+        @rule(count=st.one_of(st.none(), st.integers(1, 8)), highest=st.booleans())
+        def pop(self, count: int | None, highest: bool) -> None:
+            self.same("zpopmax" if highest else "zpopmin", count)
 
-        @rule(low=limits, high=limits)
-        def remove_range(self, low: Any, high: Any) -> None:
-            expected = plain.zremrangebyscore(self.key, as_sent(low), as_sent(high))
-            self.same(expected, "zremrangebyscore", low, high)
+        @rule(low=bounds, high=bounds)
+        def remove_scores(self, low: Any, high: Any) -> None:
+            self.same("zremrangebyscore", low, high)
+
+        @rule(start=st.integers(-12, 12), stop=st.integers(-12, 12))
+        def remove_ranks(self, start: int, stop: int) -> None:
+            self.same("zremrangebyrank", start, stop)
 
         @rule()
         def rebuild(self) -> None:
-            self.same(plain.zcard(self.key), "rebuild")
+            self.gives(plain.zcard(self.key), "rebuild")
 
         @initialize(pairs=st.lists(st.tuples(members, scores), min_size=30, max_size=60))
         def begin(self, pairs: list[tuple[str, Any]]) -> None:
@@ -158,48 +180,59 @@ def machine(face: Face, kit: ShardKit, plan: dict[str, Any]) -> type[RuleBasedSt
             plain.delete(self.key)
 
         @rule(some=st.lists(members, max_size=10))
-        def look(self, some: list[str]) -> None:
-            self.same(plain.zmscore(self.key, some) if some else [], "zmscore", *some)
+        def read_members(self, some: list[str]) -> None:
+            if some:
+                self.same("zmscore", some)
             for member in some[:3]:
-                self.same(plain.zscore(self.key, member), "zscore", member)
-                self.same(plain.zrank(self.key, member), "zrank", member)
-                self.same(plain.zrevrank(self.key, member), "zrevrank", member)
-            self.same(plain.zcard(self.key), "zcard")
+                self.same("zscore", member)
+                self.same("zrank", member)
+                self.same("zrevrank", member)
+                self.same("zrank", member, withscore=True)
+                self.same("zrevrank", member, withscore=True, score_cast_func=str_of_float)
+            self.same("zcard")
 
-        @rule(low=limits, high=limits, reverse=st.booleans(), count=st.integers(0, 5))
-        def ranges(self, low: Any, high: Any, reverse: bool, count: int) -> None:
-            ends = as_sent(low), as_sent(high)
-            self.same(plain.zcount(self.key, *ends), "zcount", low, high)
-            if reverse:
-                expected = plain.zrevrangebyscore(self.key, *ends[::-1], withscores=True)
-            else:
-                expected = plain.zrangebyscore(self.key, *ends, withscores=True)
-            self.same_rows(expected, "zrangebyscore", low, high, reverse=reverse)
-            rows = [(member.decode(), score) for member, score in expected]
-            where = {"reverse": reverse, "low": low, "high": high}
-            self.same(rows[:count], "page", count=count, **where)
-            for start, after in list(enumerate(rows))[:6]:
-                found = rows[start + 1 : start + 1 + count]
-                self.same(found, "page", after, count, **where)
+        @rule(
+            low=bounds,
+            high=bounds,
+            limit=st.integers(0, 5),
+            part=st.one_of(st.none(), st.tuples(st.integers(0, 4), st.integers(-1, 5))),
+        )
+        def ranges(self, low: Any, high: Any, limit: int, part: tuple[int, int] | None) -> None:
+            start, num = part or (None, None)
+            self.same("zcount", low, high)
+            self.same("zrangebyscore", low, high)
+            self.same("zrevrangebyscore", high, low, start, num)
+            self.same("zrange", low, high, byscore=True, offset=start, num=num)
+            self.same("zrange", high, low, desc=True, byscore=True, withscores=True)
+            for desc in (False, True):
+                if desc:
+                    rows = self.same("zrevrangebyscore", high, low, withscores=True)
+                else:
+                    rows = self.same("zrangebyscore", low, high, start, num, withscores=True)
+                    rows = self.same("zrangebyscore", low, high, withscores=True)
+                where = {"min": low, "max": high, "desc": desc}
+                self.streams(rows, "range_iter", **where)
+                self.gives(rows[:limit], "page", limit=limit, **where)
+                for n, row in list(enumerate(rows))[:4]:
+                    self.gives(rows[n + 1 : n + 1 + limit], "page", tuple(row), limit, **where)
 
-        @rule(start=st.integers(-12, 12), stop=st.integers(-12, 12), reverse=st.booleans())
-        def ranks(self, start: int, stop: int, reverse: bool) -> None:
-            expected = plain.zrange(self.key, start, stop, desc=reverse, withscores=True)
-            self.same_rows(expected, "zrange", start, stop, reverse=reverse)
+        @rule(start=st.integers(-12, 12), stop=st.integers(-12, 12), desc=st.booleans())
+        def ranks(self, start: int, stop: int, desc: bool) -> None:
+            self.same("zrange", start, stop, desc)
+            self.same("zrange", start, stop, desc, withscores=True)
+            self.same("zrevrange", start, stop, True, str_of_float)
 
-        @rule(count=st.integers(0, 70))
-        def ends(self, count: int) -> None:
-            for method, reverse in (("top", True), ("bottom", False)):
-                rows = plain.zrange(self.key, 0, count, desc=reverse, withscores=True)[:count]
-                self.same([(m.decode(), s) for m, s in rows], method, count)
+        @rule(limit=st.integers(0, 70))
+        def ends(self, limit: int) -> None:
+            for method, desc in (("top", True), ("bottom", False)):
+                rows = plain.zrange(self.key, 0, limit, desc=desc, withscores=True)[:limit]
+                self.gives(decoded(rows), method, limit)
 
-        @rule()
-        def iterate(self) -> None:
-            expected = full_range(plain, self.key)
+        @rule(match=st.sampled_from([None, "*", "1*", "a?*", "[ab]*", "ß"]))
+        def iterate(self, match: str | None) -> None:
+            expected = sorted(map(decoded, plain.zscan_iter(self.key, match)))
             for each in self.both.values():
-                found = face.list(each.zscan_iter())
-                assert len(found) == len(expected)
-                assert {member.encode(): score for member, score in found} == dict(expected)
+                assert sorted(map(decoded, face.list(each.zscan_iter(match, 7)))) == expected
 
         @invariant()
         def the_bounds_are_what_they_claim(self) -> None:
@@ -235,11 +268,22 @@ def test_ranges_of_members_with_equal_scores_are_those_of_a_zset(
         *[("-", "+"), ("[a", "[ab"), ("(a", "(b"), ("[ab", "+"), ("-", "(w2"), ("+", "-")],
         *[("[w1", "[w3"), ("(ß".encode(), "+"), ("[", "(a")],
     ]:
-        expected = [word.decode() for word in plain.zrangebylex("plain", low, high)]
-        assert face.list(words.zrangebylex(low, high)) == expected
-        assert face.list(words.zrangebylex(low, high, reverse=True)) == expected[::-1]
-        assert face.run(words.zlexcount(low, high)) == len(expected)
+        calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
+            ("zrangebylex", (low, high), {}),
+            ("zrangebylex", (low, high, 2, 3), {}),
+            ("zrevrangebylex", (high, low), {}),
+            ("zrevrangebylex", (high, low, 1, -1), {}),
+            ("zlexcount", (low, high), {}),
+            ("zrange", (low, high), {"bylex": True, "offset": 1, "num": 9}),
+            ("zrange", (high, low), {"bylex": True, "desc": True}),
+        ]
+        for method, args, options in calls:
+            expected = decoded(getattr(plain, method)("plain", *args, **options))
+            assert face.run(getattr(words, method)(*args, **options)) == expected
+        expected = decoded(plain.zrangebylex("plain", low, high))
+        assert face.list(words.lex_range_iter(low, high)) == expected
+        assert face.list(words.lex_range_iter(low, high, desc=True)) == expected[::-1]
     rows = [(word.decode(), 7.0) for word in plain.zrange("plain", 0, -1)]
-    assert face.list(words.zrange()) == rows
-    assert face.run(words.page(rows[9], 20, reverse=True)) == rows[8::-1]
+    assert face.run(words.zrange(0, -1, withscores=True)) == rows
+    assert face.run(words.page(rows[9], 20, desc=True)) == rows[8::-1]
     check_bounds(kit, "many", words)

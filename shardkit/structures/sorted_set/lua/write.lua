@@ -14,13 +14,12 @@
 -- ARGV[8]  and on: for each command what it does, how many options it has, how many other
 --          arguments, the options, and the arguments:
 --            ADD   scores and members, as ZADD takes them with its options
---            INCR  scores and members, as ZINCRBY takes them
 --            REM   members
---            TAKE  scores and members: to be removed if they still have these scores
+--            POP   scores and members, which are removed if they still have these scores
 -- Reply    {1, parts, count, whole, reply, …}; or, with nothing done because the caller does not
 --          know how many parts there are, or (whole is 1) because all of them are needed among the
---          keys, {0, parts, count, whole}. whole is 2 if they were. The replies are those of ZADD,
---          ZINCRBY and ZREM, one after the other; of TAKE how many were removed, and then these.
+--          keys, {0, parts, count, whole}. whole is 2 if they were. The replies are those of ZADD
+--          and ZREM, in order; of POP how many were removed, and then these.
 --@include structures/layouts/grow
 --@include structures/sorted_set/order
 --@include structures/sorted_set/bounds
@@ -111,15 +110,6 @@ function VERBS.ADD(key, command)
   return reply
 end
 
-function VERBS.INCR(key, command)
-  local member = ARGV[command.last]
-  local before = redis.call('ZSCORE', key, member)
-  local reply = redis.pcall('ZINCRBY', key, ARGV[command.first], member)
-  if type(reply) == 'table' then return reply end
-  compare({member}, {before}, {reply})
-  return reply
-end
-
 -- Remove the members of a command that a rule wants removed, by their scores.
 local function remove(key, command, wanted_gone)
   local members = members_of(command, {})
@@ -139,7 +129,7 @@ function VERBS.REM(key, command)
   return #remove(key, command, function() return true end)
 end
 
-function VERBS.TAKE(key, command)
+function VERBS.POP(key, command)
   local gone = remove(key, command, function(i, score)
     return number(score) == number(ARGV[command.first + 2 * (i - 1)])
   end)
