@@ -43,7 +43,7 @@ class CityTable:
 
     def read(self, numbers: Sequence[int]) -> Operation[list[City | None]]:
         """Return cities by their numbers, 10,000 an exchange; None for those that are not there."""
-        records = yield from self._hash.hmget(*numbers)
+        records = yield from self._hash.hmget(numbers)
         return [None if record is None else City(*record) for record in records]
 
     def expire(self, seconds: int) -> Operation[None]:

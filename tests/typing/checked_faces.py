@@ -318,7 +318,9 @@ def hashes(kit: ShardKit) -> None:
     raw = kit.hash("h", component="c")
     assert_type(raw.hget(1), bytes | None)
     assert_type(raw.hmget(1, "a"), list[bytes | None])
-    assert_type(raw.hgetall(), Iterator[tuple[str, bytes]])
+    assert_type(raw.hmget([1, "a"]), list[bytes | None])
+    assert_type(raw.hgetall(), dict[str, bytes])
+    assert_type(raw.hscan_iter("a*"), Iterator[Any])
     assert_type(raw.hset(mapping={1: "a"}), int)
     assert_type(raw.hsetnx(1, "a"), bool)
     assert_type(raw.hincrbyfloat(1, 0.5), float)
@@ -326,7 +328,7 @@ def hashes(kit: ShardKit) -> None:
     assert_type(raw.delete(), bool)
     numbered = kit.hash("h", component="c", codec=TEXT, fields=int)
     assert_type(numbered.hget(1), str | None)
-    assert_type(numbered.hkeys(), Iterator[int])
+    assert_type(numbered.hkeys(), list[int])
     assert_type(kit.hash("h", component="c", codec="json").hget(1), Any | None)
     assert_type(kit.strings("s", component="c").mget(1, 2), list[bytes | None])
     assert_type(kit.strings("s", component="c", codec=TEXT).get(1), str | None)
@@ -335,7 +337,8 @@ def hashes(kit: ShardKit) -> None:
 async def ahashes(kit: AsyncShardKit) -> None:
     raw = kit.hash("h", component="c")
     assert_type(await raw.hget(1), bytes | None)
-    assert_type(raw.hgetall(), AsyncIterator[tuple[str, bytes]])
+    assert_type(await raw.hgetall(), dict[str, bytes])
+    assert_type(raw.hscan_iter(), AsyncIterator[Any])
     assert_type(await kit.strings("s", component="c").incr(1), int)
 
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
+from typing import TypeVar
 
 from shardkit.errors import InvalidArgumentError, InvalidKeyError
 from shardkit.routing.keys import key_bytes
 
-LONGEST_EXPIRY = 2**31 - 1
+LONGEST_EXPIRY = 2**31 - 1  # seconds
+LATEST_EXPIRY = 2**48 - 1  # milliseconds since 1970; the latest time of a field of a HASH
+
+T = TypeVar("T")
 
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = _short.maxlong = 60
@@ -60,6 +65,57 @@ def expiry(owner: str, seconds: int | timedelta) -> int:
         seconds = int(seconds.total_seconds())
     check_integer(owner, "seconds", seconds, 1, LONGEST_EXPIRY)
     return seconds
+
+
+def duration(owner: str, time: int | timedelta, *, milliseconds: bool = False) -> int:
+    """Return a time to live in seconds or milliseconds, as redis-py takes it.
+
+    Raises:
+        InvalidArgumentError: it is less than one, more than 68 years, or not a duration.
+    """
+    unit = 1000 if milliseconds else 1
+    if isinstance(time, timedelta):
+        time = int(time.total_seconds() * unit)
+    check_integer(owner, "time", time, 1, LONGEST_EXPIRY * unit)
+    return time
+
+
+def timestamp(owner: str, when: int | datetime, *, milliseconds: bool = False) -> int:
+    """Return a time in seconds or milliseconds since 1970, as redis-py takes it.
+
+    Raises:
+        InvalidArgumentError: it is out of range, or a datetime without a timezone.
+    """
+    unit = 1000 if milliseconds else 1
+    if isinstance(when, datetime):
+        if when.utcoffset() is None:
+            raise InvalidArgumentError(
+                f"{owner}: when={shown(when)} has no timezone", "give a datetime with one"
+            )
+        when = int(when.timestamp() * unit)
+    check_integer(owner, "when", when, 0, LATEST_EXPIRY * unit // 1000)
+    return when
+
+
+def expiry_condition(owner: str, **conditions: bool) -> tuple[str, ...]:
+    """Return the condition of an expiry, NX, XX, GT or LT, as it is sent.
+
+    Raises:
+        InvalidArgumentError: there are several.
+    """
+    given = [name for name, wanted in conditions.items() if wanted]
+    if len(given) > 1:
+        raise InvalidArgumentError(
+            f"{owner}: {' and '.join(given)} exclude one another", "give one of nx, xx, gt and lt"
+        )
+    return tuple(map(str.upper, given))
+
+
+def list_or_args(first: T | Iterable[T], rest: Iterable[T]) -> list[T]:
+    """Return one list of what was given as a list, as arguments, or as both, as redis-py does."""
+    if isinstance(first, str | bytes) or not isinstance(first, Iterable):
+        return [first, *rest]
+    return [*first, *rest]
 
 
 def day_of(owner: str, day: date) -> date:

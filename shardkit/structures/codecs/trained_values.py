@@ -34,7 +34,7 @@ from shardkit.structures.codecs.compression import (
     Compressed,
     dictionary_of,
 )
-from shardkit.structures.codecs.plain import Codec, V
+from shardkit.structures.codecs.plain import Codec, Raw, V
 
 # So many values are written without a dictionary before looking again whether there is one now.
 LOOK_AGAIN = 1000
@@ -51,6 +51,7 @@ class CodedValues(Generic[V]):
     Attributes:
         codec: the same, with the dictionaries of this structure: one object, kept for ever.
         key: the key of the dictionaries; it exists once one was trained.
+        raw: whether values are returned as the bytes that are stored.
     """
 
     def __init__(self, to: To, name: str, codec: Codec[V]) -> None:
@@ -58,6 +59,7 @@ class CodedValues(Generic[V]):
         self.codec: Codec[V] = codec
         self._to = to
         self._name = name
+        self.raw = isinstance(codec, Raw)
         self._looked = False
         self._compressed: Compressed | None = None
         if isinstance(codec, Compressed):

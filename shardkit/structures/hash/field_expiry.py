@@ -1,157 +1,111 @@
 """Fields of a sharded hash that expire one by one: the HEXPIRE family.
 
-Servers have it from Redis 7.4 and Valkey 9.0 on. On Redis a part with such fields is still compact;
-Valkey makes a table of it.
+Servers support it from Redis 7.4 and Valkey 9.0 on. On Redis a part with such fields stays compact;
+Valkey turns it into a hash table.
 
-Where parts split as they fill, a field takes its time along to the new part. Nobody tells the
-group's count of members when a field goes, so that count is only an upper bound from then on: it is
-taken anew whenever the group seems to have to grow.
+Where parts split as they fill, a field keeps its time to live in the new part. Expired fields are
+not subtracted from their group's count, which is only an upper bound from then on: it is recounted
+before the group would split.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from datetime import datetime, timedelta
-from typing import Any
 
-from shardkit.errors import InvalidArgumentError, ShardErrors, ShardFailure, StructureError
-from shardkit.operations.commands import Argument, Key
-from shardkit.operations.operation import Face, Operation, operation
-from shardkit.structures.base.arguments import check_integer, expiry, shown
-from shardkit.structures.base.members import Members
-from shardkit.structures.layouts import FixedLayout, GrowingLayout, NumberedLayout
-from shardkit.structures.layouts.structure import StructureWithLayout
+from shardkit.errors import ShardErrors, ShardFailure, StructureError
+from shardkit.operations.commands import Argument
+from shardkit.operations.operation import Operation
+from shardkit.structures.layouts import FixedLayout, GrowingLayout, Layout, NumberedLayout
 
-LATEST = 2**48 - 1  # milliseconds; what servers can say of a field
 _UNKNOWN_COMMAND = re.compile(r"unknown (redis )?command", re.IGNORECASE)
+_MISSING = -2
 
 
-class FieldExpiry(StructureWithLayout[Face]):
-    """A structure whose fields expire; the base of `shardkit.structures.ShardedHash`."""
+class FieldExpiry:
+    """Sends the commands of the HEXPIRE family for one hash.
 
-    _fields: Members[Any]
-    _hashed: FixedLayout | GrowingLayout
+    Args:
+        name: the hash's name, for error messages.
+        layout: where its fields live.
+        hashed: the layout of those that are not numbers in sequence.
+    """
 
-    @operation
-    def hexpire(
-        self, seconds: int | timedelta, *fields: Key, condition: str = ""
-    ) -> Operation[list[int]]:
-        """Have fields expire after some time.
+    def __init__(self, name: str, layout: Layout, hashed: FixedLayout | GrowingLayout) -> None:
+        self._name = name
+        self._layout = layout
+        self._hashed = hashed
 
-        Args:
-            seconds: after what time, at least one second.
-            fields: which.
-            condition: ``NX``, ``XX``, ``GT`` or ``LT``, as for HEXPIRE.
-
-        Returns:
-            For each field 1 when its time was set, 0 when the condition was not met, -2 when it is
-            not there.
+    def read(self, command: str, fields: Sequence[bytes]) -> Operation[list[int]]:
+        """Return the reply for each field; -2 if it does not exist.
 
         Raises:
-            InvalidArgumentError: the time or the condition is none.
-            StructureError: the servers cannot: Redis can from 7.4 on, Valkey from 9.0 on.
+            StructureError: the servers lack the command.
 
-        Cost: one exchange, one command a part.
+        Cost: one exchange, one command per part.
         """
-        after = expiry(self.name, seconds)
-        return (yield from self._expire_fields("HEXPIRE", after, condition, fields))
+        return (yield from self._send(command, (), fields, idempotent=True))
 
-    @operation
-    def hpexpireat(
-        self, when: int | datetime, *fields: Key, condition: str = ""
-    ) -> Operation[list[int]]:
-        """Have fields expire at some time; see `hexpire`.
+    def write(self, command: str, fields: Sequence[bytes], *args: Argument) -> Operation[list[int]]:
+        """Change when fields expire; return the reply for each field. See `read`.
 
         Args:
-            when: milliseconds since 1970, UTC; or a datetime with a timezone.
-            fields: which.
-            condition: as for `hexpire`.
-
-        Returns:
-            As `hexpire`; 2 when the time is past, and the field was removed.
+            command: such as HEXPIRE.
+            fields: the fields.
+            args: what the command takes between the key and the fields.
         """
-        if isinstance(when, datetime):
-            if when.utcoffset() is None:
-                raise InvalidArgumentError(
-                    f"{self.name}: when={shown(when)} has no timezone", "give a datetime with one"
-                )
-            when = int(when.timestamp() * 1000)
-        check_integer(self.name, "when", when, 0, LATEST)
-        return (yield from self._expire_fields("HPEXPIREAT", when, condition, fields))
+        if args:
+            yield from self._mark(fields)
+        return (yield from self._send(command, args, fields, idempotent=False))
 
-    @operation
-    def hpersist(self, *fields: Key) -> Operation[list[int]]:
-        """Have fields expire no more.
-
-        Returns:
-            For each field 1 when it will not expire any more, -1 when it would not have anyway, -2
-            when it is not there.
-
-        Raises:
-            StructureError: the servers cannot.
-
-        Cost: one exchange, one command a part.
-        """
-        return (yield from self._of_fields("HPERSIST", (), fields, write=True))
-
-    @operation
-    def hpttl(self, *fields: Key) -> Operation[list[int]]:
-        """Return in how many milliseconds fields expire: -1 never, -2 not there; see `hpersist`."""
-        return (yield from self._of_fields("HPTTL", (), fields))
-
-    @operation
-    def hpexpiretime(self, *fields: Key) -> Operation[list[int]]:
-        """Return when fields expire, in milliseconds since 1970, UTC; else as `hpttl`."""
-        return (yield from self._of_fields("HPEXPIRETIME", (), fields))
-
-    def _expire_fields(
-        self, name: str, time: int, condition: str, fields: Sequence[Key]
-    ) -> Operation[list[int]]:
-        if condition not in ("", "NX", "XX", "GT", "LT"):
-            raise InvalidArgumentError(
-                f"{self.name}: condition={shown(condition)}", "give NX, XX, GT or LT"
+    def set(self, field: bytes, value: Argument, *options: Argument) -> Operation[bool]:
+        """Set a field with options of HSETEX; return whether it was set. Cost: as `read`."""
+        yield from self._mark([field])
+        try:
+            [(_, done)] = yield from self._layout.write(
+                [(field, value)],
+                lambda some, values: ("HSETEX", *options, "FIELDS", 1, some[0], values[0]),
             )
-        if fields:
-            yield from self._open()
-            hashed = [field for field in map(self._fields.encode, fields) if self._is_hashed(field)]
-            if isinstance(self._hashed, GrowingLayout) and hashed:
-                yield from self._hashed.mark_expiring(hashed)
-        args = (time, condition) if condition else (time,)
-        return (yield from self._of_fields(name, args, fields, write=True))
+        except ShardErrors as errors:
+            self._raise_unsupported(errors, "HSETEX", "8.0")
+            raise
+        return bool(done)
 
-    def _of_fields(
-        self, name: str, args: tuple[Argument, ...], fields: Sequence[Key], *, write: bool = False
+    def _mark(self, fields: Sequence[bytes]) -> Operation[None]:
+        layout = self._layout
+        if isinstance(self._hashed, GrowingLayout):
+            if isinstance(layout, NumberedLayout):
+                fields = [field for field in fields if layout.place(field) is None]
+            yield from self._hashed.mark_expiring(fields)
+
+    def _send(
+        self, command: str, args: tuple[Argument, ...], fields: Sequence[bytes], *, idempotent: bool
     ) -> Operation[list[int]]:
-        """Send a command of the HEXPIRE family; return its reply for each field."""
-        asked = [(self._fields.encode(field), n) for n, field in enumerate(fields)]
-        found = [-2] * len(asked)
-        if not asked:
-            return found
-        yield from self._open()
+        found = [_MISSING] * len(fields)
+        numbered = [(field, n) for n, field in enumerate(fields)]
 
         def build(some: list[bytes], _: list[int]) -> tuple[Argument, ...]:
-            return (name, *args, "FIELDS", len(some), *some)
+            return (command, *args, "FIELDS", len(some), *some)
 
         try:
-            if write:
-                replies = yield from self.layout.write(asked, build, adds=False)
+            if idempotent:
+                replies = yield from self._layout.read(numbered, build)
             else:
-                replies = yield from self.layout.read(asked, build)
+                replies = yield from self._layout.write(numbered, build, adds=False)
         except ShardErrors as errors:
-            if any(map(_unknown, errors.exceptions)):
-                raise StructureError(
-                    f"{self.name}: the servers have no {name}",
-                    "Redis has it from 7.4 on, Valkey from 9.0 on",
-                ) from errors
+            self._raise_unsupported(errors, command, "7.4")
             raise
         for positions, codes in replies:
             for n, code in zip(positions, codes or (), strict=False):  # no such part: no codes
                 found[n] = code
         return found
 
-    def _is_hashed(self, field: bytes) -> bool:
-        return not isinstance(self.layout, NumberedLayout) or self.layout.place(field) is None
+    def _raise_unsupported(self, errors: ShardErrors, command: str, redis: str) -> None:
+        if any(map(_unknown, errors.exceptions)):
+            raise StructureError(
+                f"{self._name}: the servers have no {command}",
+                f"Redis has it from {redis} on, Valkey from 9.0 on",
+            ) from errors
 
 
 def _unknown(failure: object) -> bool:

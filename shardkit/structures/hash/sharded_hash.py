@@ -26,9 +26,11 @@ an HGET takes 1.0 microseconds in parts of 128 and 7.1 in parts of 1,024, for ne
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import chain
 from math import isfinite
-from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from shardkit.encodings.limits import FORMS, warn_if_not_compact
 from shardkit.errors import InvalidArgumentError
@@ -45,7 +47,16 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.routing.partition import part_count
-from shardkit.structures.base.arguments import check_integer, check_name, shown
+from shardkit.structures.base.arguments import (
+    check_integer,
+    check_name,
+    duration,
+    expiry_condition,
+    list_or_args,
+    shown,
+    timestamp,
+)
+from shardkit.structures.base.glob import glob_filter
 from shardkit.structures.base.members import Members
 from shardkit.structures.base.partition import MOST_MEMBERS, hashed_partition
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
@@ -55,27 +66,30 @@ from shardkit.structures.codecs.trained_values import CodedValues
 from shardkit.structures.hash.field_expiry import FieldExpiry
 from shardkit.structures.layouts import (
     GROUPS,
+    Chunk,
     FixedLayout,
     GrowingLayout,
     Layout,
     NumberedLayout,
     check_groups,
 )
+from shardkit.structures.layouts.sampling import random_members
+from shardkit.structures.layouts.structure import StructureWithLayout
 
 F = TypeVar("F", bound="int | str | bytes")
 V = TypeVar("V")
-Number: TypeAlias = int | float
 
 DEFAULT_PART_SIZE = 128
 # Parts that split as they fill are a third full on average.
 DEFAULT_PART_SIZE_OF_HASHED = 256
 FIELDS_AT_ONCE = 10_000
-# Fields of so many parts are in memory at a time.
+# How many parts' fields are in memory at a time.
 PARTS_READ = 64
+MOST_RANDOM = 100_000
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 
 
-class ShardedHash(FieldExpiry[Face], Generic[Face, F, V]):
+class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
     """A HASH in parts, over one server or many. Made by ``kit.hash``.
 
     Args:
@@ -147,6 +161,7 @@ class ShardedHash(FieldExpiry[Face], Generic[Face, F, V]):
             self.layout = NumberedLayout(component, name, numbered, rest)
         parameters |= {"partition": rule, "codec": self.codec.name, "fields": fields.__name__}
         super().__init__(driver, component, name, parameters)
+        self._expiry = FieldExpiry(name, self.layout, rest)
         self._largest = max(self.part_size, hashed)
 
     @property
@@ -157,30 +172,38 @@ class ShardedHash(FieldExpiry[Face], Generic[Face, F, V]):
     @operation
     def hset(
         self,
-        field: Key | None = None,
+        key: Key | None = None,
         value: Any = None,
         mapping: Mapping[Any, Any] | None = None,
+        items: Sequence[Any] | None = None,
     ) -> Operation[int]:
         """Set fields.
 
         Args:
-            field: one field, with ``value``.
-            value: what the codec takes.
+            key: one field, with ``value``.
+            value: a value that the codec takes.
             mapping: values by field.
+            items: fields and values in turn: ``[field, value, field, value]``.
 
         Returns:
             How many fields are new.
 
         Raises:
-            InvalidArgumentError: a field or value does not fit; nothing was set then.
+            InvalidArgumentError: a field or value does not fit; nothing was set.
             ParameterMismatchError: the hash exists with other parameters.
             ShardErrors: shards failed; fields of the others were set.
 
-        Cost: one exchange for 10,000 fields, one command a part.
+        Cost: one exchange for 10,000 fields, one command per part.
         """
-        given: Iterable[tuple[Any, Any]] = (mapping or {}).items()
-        if field is not None:
-            given = [(field, value), *given]
+        given: list[tuple[Any, Any]] = [] if key is None else [(key, value)]
+        given += (mapping or {}).items()
+        if items:
+            if len(items) % 2:
+                raise InvalidArgumentError(
+                    f"{self.name}: items={shown(items)} ends with a field without a value",
+                    "give fields and values in turn",
+                )
+            given += zip(items[::2], items[1::2], strict=True)
         new = 0
         yield from self._values.open()
         for page in pages([self._pair(*pair) for pair in given], FIELDS_AT_ONCE):
@@ -189,14 +212,14 @@ class ShardedHash(FieldExpiry[Face], Generic[Face, F, V]):
 
     @operation
     def hset_many(self, pairs: Iterable[tuple[Key, Any]]) -> Operation[int]:
-        """Set any number of fields, 10,000 an exchange; return how many are new.
+        """Set any number of fields, 10,000 per exchange; return how many are new.
 
         Args:
             pairs: an iterable of fields with their values, also a generator: it is read as they
                 are sent.
 
         Raises:
-            InvalidArgumentError: a field or value does not fit; earlier pages were set by then.
+            InvalidArgumentError: a field or value does not fit; earlier pages were set.
             ParameterMismatchError: the hash exists with other parameters.
             ShardErrors: shards failed; fields of the others, and earlier pages, were set.
         """
@@ -207,40 +230,44 @@ class ShardedHash(FieldExpiry[Face], Generic[Face, F, V]):
         return new
 
     @operation
-    def hsetnx(self, field: Key, value: Any) -> Operation[bool]:
-        """Set a field unless it is there; return whether it was set. Cost: one exchange."""
+    def hsetnx(self, key: Key, value: Any) -> Operation[bool]:
+        """Set a field unless it exists; return whether it was set. Cost: one exchange."""
         yield from self._values.open()
-        return bool((yield from self._write_one("HSETNX", *self._pair(field, value))))
+        return bool((yield from self._write_one("HSETNX", *self._pair(key, value))))
 
     @operation
-    def hget(self, field: Key) -> Operation[V | None]:
-        """Return a field's value; None if it is not there. Cost: one exchange.
+    def hget(self, key: Key) -> Operation[V | None]:
+        """Return a field's value; None if it does not exist. Cost: one exchange.
 
         Raises:
             InvalidArgumentError: the field does not fit.
-            StructureError: what is stored was not written through the codec.
+            StructureError: the stored value was not written through the codec.
         """
-        sent = self._fields.encode(field)
+        sent = self._fields.encode(key)
         if not self.meta.checked:
             yield from self._open()
         stored = yield from self.layout.read_one("HGET", sent)
-        if stored is None:
-            return None
+        if stored is None or self._values.raw:
+            return stored  # type: ignore[no-any-return]
         yield from self._values.ready([stored])
         return self.codec.decode(stored)
 
     @operation
-    def hmget(self, *fields: Key) -> Operation[list[V | None]]:
-        """Return the values of fields, in their order; None for those that are not there.
+    def hmget(self, keys: Key | Iterable[Key], *args: Key) -> Operation[list[V | None]]:
+        """Return the values of fields, in their order; None for those that do not exist.
 
-        Cost: one exchange for 10,000 fields, one command a part.
+        Args:
+            keys: a list of fields, or the first field.
+            args: further fields.
+
+        Cost: one exchange for 10,000 fields, one command per part.
         """
         encode, decode = self._fields.encode, self.codec.decode
-        asked = [(encode(field), n) for n, field in enumerate(fields)]
-        values: list[V | None] = [None] * len(asked)
-        if asked:
+        numbered = [(encode(field), n) for n, field in enumerate(list_or_args(keys, args))]
+        values: list[V | None] = [None] * len(numbered)
+        if numbered:
             yield from self._open()
-        for page in pages(asked, FIELDS_AT_ONCE):
+        for page in pages(numbered, FIELDS_AT_ONCE):
             replies = yield from self.layout.read(page, lambda some, _: ("HMGET", *some))
             for positions, stored in replies:
                 yield from self._values.ready(stored)
@@ -249,9 +276,9 @@ class ShardedHash(FieldExpiry[Face], Generic[Face, F, V]):
         return values
 
     @operation
-    def hdel(self, *fields: Key) -> Operation[int]:
-        """Remove fields; return how many were there. Cost: as `hmget`."""
-        sent = [(self._fields.encode(field), None) for field in fields]
+    def hdel(self, *keys: Key) -> Operation[int]:
+        """Remove fields; return how many existed. Cost: as `hmget`."""
+        sent = [(self._fields.encode(field), None) for field in keys]
         if sent:
             yield from self._open()
         removed = 0
@@ -263,116 +290,358 @@ class ShardedHash(FieldExpiry[Face], Generic[Face, F, V]):
         return removed
 
     @operation
-    def hexists(self, field: Key) -> Operation[bool]:
-        """Return whether a field is there. Cost: one exchange."""
-        sent = self._fields.encode(field)
+    def hexists(self, key: Key) -> Operation[bool]:
+        """Return whether a field exists. Cost: one exchange."""
+        sent = self._fields.encode(key)
         yield from self._open()
         return bool((yield from self.layout.read_one("HEXISTS", sent)))
 
     @operation
-    def hstrlen(self, field: Key) -> Operation[int]:
-        """Return how many bytes are stored for a field; 0 if it is not there.
+    def hstrlen(self, key: Key) -> Operation[int]:
+        """Return how many bytes are stored for a field; 0 if it does not exist.
 
         Cost: one exchange.
         """
-        sent = self._fields.encode(field)
+        sent = self._fields.encode(key)
         yield from self._open()
         length: int = yield from self.layout.read_one("HSTRLEN", sent)
         return length
 
     @operation
-    def hincrby(self, field: Key, amount: int = 1) -> Operation[int]:
-        """Add to a field that holds an integer, or is not there; return what it holds then.
+    def hincrby(self, key: Key, amount: int = 1) -> Operation[int]:
+        """Add to the integer in a field, 0 if it does not exist; return the sum.
 
         Raises:
-            InvalidArgumentError: the amount is no integer of 64 bits, or the codec stores numbers
-                in a form of its own.
-            ShardErrors: what the field holds is no integer, or the sum has more than 64 bits.
+            InvalidArgumentError: the amount is not an integer of 64 bits, or the codec stores
+                numbers in a form of its own.
+            ShardErrors: the field does not hold an integer, or the sum exceeds 64 bits.
 
         Cost: one exchange.
         """
-        check_integer(f"{self.name}: field {shown(field)}", "amount", amount, _LOWEST, _HIGHEST)
+        check_integer(f"{self.name}: field {shown(key)}", "amount", amount, _LOWEST, _HIGHEST)
         self._check_numbers("HINCRBY")
-        sent = self._fields.encode(field)
+        sent = self._fields.encode(key)
         return int((yield from self._write_one("HINCRBY", sent, amount)))
 
     @operation
-    def hincrbyfloat(self, field: Key, amount: float) -> Operation[float]:
-        """Add to a field that holds a number, or is not there; return what it holds then.
+    def hincrbyfloat(self, key: Key, amount: float = 1.0) -> Operation[float]:
+        """Add to the number in a field, 0 if it does not exist; return the sum.
 
         Raises:
-            InvalidArgumentError: the amount is no finite number, or the codec stores numbers in a
-                form of its own.
-            ShardErrors: what the field holds is no number.
+            InvalidArgumentError: the amount is not a finite number, or the codec stores numbers in
+                a form of its own.
+            ShardErrors: the field does not hold a number.
 
         Cost: one exchange.
         """
         number = isinstance(amount, int | float) and not isinstance(amount, bool)
         if not number or not isfinite(amount):
             raise InvalidArgumentError(
-                f"{self.name}: field {shown(field)}: amount={shown(amount)}",
+                f"{self.name}: field {shown(key)}: amount={shown(amount)}",
                 "give a finite number",
             )
         self._check_numbers("HINCRBYFLOAT")
-        sent = self._fields.encode(field)
+        sent = self._fields.encode(key)
         return float((yield from self._write_one("HINCRBYFLOAT", sent, repr(amount))))
 
     @operation
     def hlen(self) -> Operation[int]:
-        """Return how many fields there are.
+        """Return the number of fields.
 
-        Cost: one command a part, an exchange for every 1,000; where parts split as they fill, and
-        no field expires, one command a group.
+        Cost: one command per part, an exchange for every 1,000; where parts split as they fill and
+        no field expires, one command per group.
         """
         yield from self._open()
         count: int | None = None
         if isinstance(self.layout, GrowingLayout):
             count = yield from self.layout.count()
         if count is None:
-            yield from self.layout.refresh()
             count = 0
-            for chunk in self.layout.chunks(PARTS_AT_ONCE):
-                count += sum(held for _, held in (yield from self.layout.read_parts(chunk, "HLEN")))
+            for chunk in (yield from self._chunks(PARTS_AT_ONCE)):
+                lengths = yield from self.layout.read_parts(chunk, "HLEN")
+                count += sum(length for _, length in lengths)
         return count
 
-    @stream
-    def hgetall(self) -> Stream[tuple[F, V]]:
-        """Iterate over the fields with their values, part by part.
+    @operation
+    def hgetall(self) -> Operation[dict[F, V]]:
+        """Return all fields with their values.
 
-        Numbers come first, those of a part together, parts in order; others come in no order. Each
-        field that is there throughout comes once; the hash may be written to meanwhile, and what is
-        set or removed may come or not.
+        Numbers come first, in order of their parts. Writers may go on meanwhile: a field that
+        exists throughout is returned, one that is set or removed may be.
 
-        Cost: one command a part, an exchange for every 64, whose fields are in memory.
+        Cost: one command per part, an exchange for every 64. All fields are in memory at once; for
+        large hashes use `hscan_iter`.
         """
-        decode_field, decode = self._fields.decode, self.codec.decode
-        yield from self._open()
-        yield from self.layout.refresh()
-        for chunk in self.layout.chunks(PARTS_READ):
-            for part, flat in (yield from self.layout.read_parts(chunk, "HGETALL")):
-                yield from self._values.ready(flat[1::2])
-                fields = (self.layout.member(part, stored) for stored in flat[::2])
-                yield Page(zip(map(decode_field, fields), map(decode, flat[1::2]), strict=True))
+        found: dict[F, V] = {}
+        for chunk in (yield from self._chunks(PARTS_READ)):
+            found.update((yield from self._read_items(chunk)))
+        return found
 
-    @stream
-    def hkeys(self) -> Stream[F]:
-        """Iterate over the fields; see `hgetall`."""
-        yield from self._open()
-        yield from self.layout.refresh()
-        for chunk in self.layout.chunks(PARTS_READ):
-            for part, stored in (yield from self.layout.read_parts(chunk, "HKEYS")):
-                fields = (self.layout.member(part, field) for field in stored)
-                yield Page(map(self._fields.decode, fields))
+    @operation
+    def hkeys(self) -> Operation[list[F]]:
+        """Return all fields; see `hgetall`."""
+        found: list[F] = []
+        for chunk in (yield from self._chunks(PARTS_READ)):
+            found += yield from self._read_fields(chunk)
+        return found
 
-    @stream
-    def hvals(self) -> Stream[V]:
-        """Iterate over the values; see `hgetall`."""
-        yield from self._open()
-        yield from self.layout.refresh()
-        for chunk in self.layout.chunks(PARTS_READ):
+    @operation
+    def hvals(self) -> Operation[list[V]]:
+        """Return all values; see `hgetall`."""
+        found: list[V] = []
+        for chunk in (yield from self._chunks(PARTS_READ)):
             for _, stored in (yield from self.layout.read_parts(chunk, "HVALS")):
                 yield from self._values.ready(stored)
-                yield Page(map(self.codec.decode, stored))
+                found += map(self.codec.decode, stored)
+        return found
+
+    @stream
+    def hscan_iter(
+        self, match: Key | None = None, count: int | None = None, no_values: bool = False
+    ) -> Stream[Any]:
+        """Iterate over the fields with their values, part by part; see `hgetall`.
+
+        A field comes once at most.
+
+        Args:
+            match: only fields that match this pattern (``*``, ``?``, ``[a-z]``); they are filtered
+                here, after they were read.
+            count: about how many fields to have in memory at a time; by default those of 64 parts.
+            no_values: iterate over the fields alone.
+
+        Cost: one command per part, an exchange for every 64, or as ``count`` says.
+        """
+        matches = glob_filter(match)
+        encode = self._fields.encode
+        for chunk in (yield from self._chunks(self._parts_of(count))):
+            if no_values:
+                fields = yield from self._read_fields(chunk)
+                yield Page(f for f in fields if match is None or matches(encode(f)))
+            else:
+                items = yield from self._read_items(chunk)
+                yield Page(i for i in items if match is None or matches(encode(i[0])))
+
+    @operation
+    def hrandfield(self, count: int | None = None, withvalues: bool = False) -> Operation[Any]:
+        """Return random fields, each as likely as any other.
+
+        Args:
+            count: how many distinct ones, at most all; if negative, how many with repetition.
+            withvalues: return pairs of fields and values.
+
+        Returns:
+            A field, None if there is none; with ``count`` a list of fields, or of pairs.
+
+        Raises:
+            InvalidArgumentError: the count is not an integer, or values are wanted without one.
+
+        Cost: one command per part, an exchange for every 1,000 parts, and a few for the fields.
+        """
+        number = 1 if count is None else count
+        check_integer(self.name, "count", number, -MOST_RANDOM, MOST_RANDOM)
+        if withvalues and count is None:
+            raise InvalidArgumentError(f"{self.name}: withvalues without a count", "give a count")
+        yield from self._open()
+        args = ("WITHVALUES",) if withvalues else ()
+        drawn = yield from random_members(self.layout, "HLEN", "HRANDFIELD", number, *args)
+        found: list[Any] = []
+        for part, flat in drawn:
+            stored = flat[::2] if withvalues else flat
+            fields = [self._field(part, field) for field in stored]
+            if withvalues:
+                yield from self._values.ready(flat[1::2])
+                found += zip(fields, map(self.codec.decode, flat[1::2]), strict=True)
+            else:
+                found += fields
+        if number > 0:
+            del found[number:]
+        return found if count is not None else next(iter(found), None)
+
+    @operation
+    def hexpire(
+        self,
+        seconds: int | timedelta,
+        *fields: Key,
+        nx: bool = False,
+        xx: bool = False,
+        gt: bool = False,
+        lt: bool = False,
+    ) -> Operation[list[int]]:
+        """Set fields to expire after a time.
+
+        Args:
+            seconds: the time, at least one second.
+            fields: the fields.
+            nx: only those that do not expire.
+            xx: only those that do.
+            gt: only those that would expire earlier.
+            lt: only those that would expire later.
+
+        Returns:
+            For each field 1 if its time was set, 0 if the condition was not met, -2 if it does not
+            exist.
+
+        Raises:
+            InvalidArgumentError: the time is out of range, or two conditions were given.
+            StructureError: the servers cannot: Redis can from 7.4 on, Valkey from 9.0 on.
+
+        Cost: one exchange, one command per part.
+        """
+        condition = expiry_condition(self.name, nx=nx, xx=xx, gt=gt, lt=lt)
+        after = duration(self.name, seconds)
+        return (yield from self._expire_fields("HEXPIRE", fields, after, *condition))
+
+    @operation
+    def hpexpire(
+        self,
+        milliseconds: int | timedelta,
+        *fields: Key,
+        nx: bool = False,
+        xx: bool = False,
+        gt: bool = False,
+        lt: bool = False,
+    ) -> Operation[list[int]]:
+        """Set fields to expire after milliseconds; see `hexpire`."""
+        condition = expiry_condition(self.name, nx=nx, xx=xx, gt=gt, lt=lt)
+        after = duration(self.name, milliseconds, milliseconds=True)
+        return (yield from self._expire_fields("HPEXPIRE", fields, after, *condition))
+
+    @operation
+    def hexpireat(
+        self,
+        unix_time_seconds: int | datetime,
+        *fields: Key,
+        nx: bool = False,
+        xx: bool = False,
+        gt: bool = False,
+        lt: bool = False,
+    ) -> Operation[list[int]]:
+        """Set fields to expire at a time; see `hexpire`.
+
+        Args:
+            unix_time_seconds: seconds since 1970, or a datetime with a timezone.
+            fields: the fields.
+            nx: as `hexpire`; so are the others.
+            xx: likewise.
+            gt: likewise.
+            lt: likewise.
+
+        Returns:
+            As `hexpire`; 2 if the time is past, and the field was removed.
+        """
+        condition = expiry_condition(self.name, nx=nx, xx=xx, gt=gt, lt=lt)
+        when = timestamp(self.name, unix_time_seconds)
+        return (yield from self._expire_fields("HEXPIREAT", fields, when, *condition))
+
+    @operation
+    def hpexpireat(
+        self,
+        unix_time_milliseconds: int | datetime,
+        *fields: Key,
+        nx: bool = False,
+        xx: bool = False,
+        gt: bool = False,
+        lt: bool = False,
+    ) -> Operation[list[int]]:
+        """Set fields to expire at a time in milliseconds since 1970; see `hexpireat`."""
+        condition = expiry_condition(self.name, nx=nx, xx=xx, gt=gt, lt=lt)
+        when = timestamp(self.name, unix_time_milliseconds, milliseconds=True)
+        return (yield from self._expire_fields("HPEXPIREAT", fields, when, *condition))
+
+    @operation
+    def hpersist(self, *fields: Key) -> Operation[list[int]]:
+        """Remove the time to live of fields.
+
+        Returns:
+            For each field 1 if it had one, -1 if not, -2 if the field does not exist.
+
+        Raises:
+            StructureError: the servers cannot.
+
+        Cost: one exchange, one command per part.
+        """
+        return (yield from self._expire_fields("HPERSIST", fields))
+
+    @operation
+    def httl(self, *fields: Key) -> Operation[list[int]]:
+        """Return the seconds to live of fields: -1 if one does not expire, -2 if it is missing.
+
+        Raises:
+            StructureError: the servers cannot.
+
+        Cost: one exchange, one command per part.
+        """
+        return (yield from self._field_times("HTTL", fields))
+
+    @operation
+    def hpttl(self, *fields: Key) -> Operation[list[int]]:
+        """Return the milliseconds to live of fields; see `httl`."""
+        return (yield from self._field_times("HPTTL", fields))
+
+    @operation
+    def hexpiretime(self, *fields: Key) -> Operation[list[int]]:
+        """Return when fields expire, in seconds since 1970; else as `httl`."""
+        return (yield from self._field_times("HEXPIRETIME", fields))
+
+    @operation
+    def hpexpiretime(self, *fields: Key) -> Operation[list[int]]:
+        """Return when fields expire, in milliseconds since 1970; else as `httl`."""
+        return (yield from self._field_times("HPEXPIRETIME", fields))
+
+    @operation
+    def hsetex(
+        self,
+        key: Key,
+        value: Any,
+        *,
+        ex: int | timedelta | None = None,
+        px: int | timedelta | None = None,
+        exat: int | datetime | None = None,
+        pxat: int | datetime | None = None,
+        data_persist_option: str | None = None,
+        keepttl: bool = False,
+    ) -> Operation[int]:
+        """Set one field together with its time to live; return 1, or 0 if it was not set.
+
+        Args:
+            key: the field.
+            value: a value that the codec takes.
+            ex: expire after seconds; of all times give at most one.
+            px: after milliseconds.
+            exat: at a time in seconds since 1970, or a datetime with a timezone.
+            pxat: the same in milliseconds.
+            data_persist_option: ``FNX`` sets it only if it does not exist, ``FXX`` only if it does.
+            keepttl: keep the time to live that it has.
+
+        Raises:
+            InvalidArgumentError: an argument is out of range, or several times were given.
+            StructureError: the servers cannot: Redis can from 8.0 on, Valkey from 9.0 on.
+
+        Cost: one exchange.
+        """
+        options: list[Argument] = []
+        if data_persist_option is not None:
+            if data_persist_option not in ("FNX", "FXX"):
+                raise InvalidArgumentError(
+                    f"{self.name}: data_persist_option={shown(data_persist_option)}",
+                    "give FNX or FXX",
+                )
+            options.append(data_persist_option)
+        times: list[tuple[Argument, ...]] = [("KEEPTTL",)] if keepttl else []
+        for name, after in (("EX", ex), ("PX", px)):
+            if after is not None:
+                times.append((name, duration(self.name, after, milliseconds=name == "PX")))
+        for name, when in (("EXAT", exat), ("PXAT", pxat)):
+            if when is not None:
+                times.append((name, timestamp(self.name, when, milliseconds=name == "PXAT")))
+        if len(times) > 1:
+            raise InvalidArgumentError(
+                f"{self.name}: several times to live", "give one of ex, px, exat, pxat and keepttl"
+            )
+        yield from self._values.open()
+        pair = self._pair(key, value)
+        yield from self._open(create=True)
+        return int((yield from self._expiry.set(*pair, *options, *chain(*times))))
 
     @operation
     def train(self, samples: Iterable[Any], *, again: bool = False) -> Operation[bool]:
@@ -409,30 +678,27 @@ class ShardedHash(FieldExpiry[Face], Generic[Face, F, V]):
 
     @operation
     def copy_from(self, key: Key) -> Operation[int]:
-        """Take over a plain HASH of the same component; return how many fields are new.
+        """Copy a plain HASH of the same component; return how many fields are new.
 
         Its values are what the codec would store, uncompressed: with ``codec="json"`` JSON. The
-        HASH is not changed: look, then remove it. What is written to it meanwhile may be missed; do
-        it again for that.
+        HASH is not changed: compare, then remove it. What is written to it meanwhile may be missed;
+        copy it again for that.
 
         Args:
             key: the key of the HASH.
 
         Raises:
-            InvalidArgumentError: a field or value does not fit; earlier ones were taken by then.
+            InvalidArgumentError: a field or value does not fit; earlier ones were copied.
             StructureError: a value is not what the codec would store.
 
         Cost: two exchanges for every 1,000 fields.
         """
-        new = 0
-        cursor: bytes | int = 0
-        while True:
-            scan = self._at(key, "HSCAN", key, cursor, "COUNT", 1000, idempotent=True)
-            [(cursor, flat)] = yield [scan]
-            some = zip(flat[::2], map(self._values.inner.decode, flat[1::2]), strict=True)
-            new += yield from self.deferred.hset_many(some)
-            if cursor == b"0":
-                return new
+
+        def add(flat: list[bytes]) -> Operation[int]:
+            values = map(self._values.inner.decode, flat[1::2])
+            return self.deferred.hset_many(zip(flat[::2], values, strict=True))
+
+        return (yield from self._copy("HSCAN", key, add))
 
     def _open(self, *, create: bool = False) -> Operation[None]:
         if self.meta.checked:
@@ -441,6 +707,40 @@ class ShardedHash(FieldExpiry[Face], Generic[Face, F, V]):
         if create and self._largest > FORMS["hash"].usual[0]:
             key = self._hashed.first_key
             yield from warn_if_not_compact(self.component, key, "hash", self._largest, self.name)
+
+    def _expire_fields(
+        self, command: str, fields: Iterable[Key], *args: Argument
+    ) -> Operation[list[int]]:
+        sent = list(map(self._fields.encode, fields))
+        yield from self._open()
+        return (yield from self._expiry.write(command, sent, *args))
+
+    def _field_times(self, command: str, fields: Iterable[Key]) -> Operation[list[int]]:
+        sent = list(map(self._fields.encode, fields))
+        yield from self._open()
+        return (yield from self._expiry.read(command, sent))
+
+    def _parts_of(self, count: int | None) -> int:
+        """Return how many parts hold about so many fields."""
+        if count is None:
+            return PARTS_READ
+        check_integer(self.name, "count", count, 1, MOST_MEMBERS)
+        return min(max(1, count // self.part_size), PARTS_AT_ONCE)
+
+    def _field(self, part: int | None, stored: bytes) -> F:
+        return self._fields.decode(self.layout.member(part, stored))
+
+    def _read_fields(self, chunk: Chunk) -> Operation[list[F]]:
+        replies = yield from self.layout.read_parts(chunk, "HKEYS")
+        return [self._field(part, stored) for part, fields in replies for stored in fields]
+
+    def _read_items(self, chunk: Chunk) -> Operation[list[tuple[F, V]]]:
+        items: list[tuple[F, V]] = []
+        for part, flat in (yield from self.layout.read_parts(chunk, "HGETALL")):
+            yield from self._values.ready(flat[1::2])
+            fields = (self._field(part, stored) for stored in flat[::2])
+            items += zip(fields, map(self.codec.decode, flat[1::2]), strict=True)
+        return items
 
     def _pair(self, field: Key, value: Any) -> tuple[bytes, Argument]:
         sent = self._fields.encode(field)

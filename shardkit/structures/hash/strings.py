@@ -1,6 +1,6 @@
 """Many short STRINGs of one namespace, as fields of a sharded hash.
 
-A STRING of its own takes a key's overhead, 50 to 80 bytes, however short its value is. The strings
+A STRING of its own costs the overhead of a key, 50 to 80 bytes, however short it is. The strings
 ``user:1``, ``user:2``, … become the fields 1, 2, … of a `ShardedHash` named after the namespace::
 
     SET user:139960 abc   ──►   user:1093   HASH   {56: abc, …}        field 139960, 128 to a part
@@ -8,27 +8,32 @@ A STRING of its own takes a key's overhead, 50 to 80 bytes, however short its va
 One million of 12 bytes take 88 bytes each as keys of Redis 7.0, and 12.7 so (57.7 and 11.6 on
 Valkey 9.1).
 
-What it cannot do: the other commands of STRINGs (APPEND, GETRANGE, …), and LRU or LFU eviction of
-single ones. Expiry of single ones needs a server that expires fields (Redis 7.4, Valkey 9.0).
+Not available are the other commands of STRINGs (APPEND, GETRANGE, …), and LRU or LFU eviction of
+single strings. Those expire where servers expire fields: with EXPIRE from Redis 7.4 on, with the
+options of SET from Redis 8.0 on, with both from Valkey 9.0 on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import timedelta
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
 from typing import Any, Generic
 
+from shardkit.errors import InvalidArgumentError
 from shardkit.operations.commands import Key
 from shardkit.operations.operation import Deferred, Driver, Face, Operation, Structure, operation
+from shardkit.structures.base.arguments import list_or_args
 from shardkit.structures.hash.sharded_hash import ShardedHash, V
 
 
 class ShardedStrings(Structure[Face], Generic[Face, V]):
     """The strings of one namespace. Made by ``kit.strings``.
 
+    Its methods are those of redis-py; a ``name`` is a string's key without the namespace.
+
     Args:
         driver: what runs its operations.
-        fields: the hash that they are fields of.
+        fields: the hash that stores them.
 
     Every operation costs one exchange, and one more the first time; errors are those of
     `ShardedHash`.
@@ -39,58 +44,137 @@ class ShardedStrings(Structure[Face], Generic[Face, V]):
         self._fields: ShardedHash[Deferred, Any, V] = fields.deferred
 
     @operation
-    def set(self, id: Key, value: Any, *, nx: bool = False) -> Operation[bool]:  # noqa: A002 - Redis's word
+    def set(
+        self,
+        name: Key,
+        value: Any,
+        ex: int | timedelta | None = None,
+        px: int | timedelta | None = None,
+        nx: bool = False,
+        xx: bool = False,
+        keepttl: bool = False,
+        *,
+        exat: int | datetime | None = None,
+        pxat: int | datetime | None = None,
+    ) -> Operation[bool | None]:
         """Set a string.
 
         Args:
-            id: its key without the namespace.
-            value: what the codec takes.
-            nx: only if it is not there.
+            name: its key without the namespace.
+            value: a value that the codec takes.
+            ex: expire after seconds; of all times give at most one.
+            px: after milliseconds.
+            nx: only if it does not exist.
+            xx: only if it exists.
+            keepttl: keep the time to live that it has.
+            exat: expire at a time in seconds since 1970, or a datetime with a timezone.
+            pxat: the same in milliseconds.
 
         Returns:
-            Whether it was set.
+            True, or None if it was not set.
+
+        Raises:
+            StructureError: the servers cannot set with a time to live or ``xx``: Redis can from 8.0
+                on, Valkey from 9.0 on.
         """
-        if nx:
-            return (yield from self._fields.hsetnx(id, value))
-        yield from self._fields.hset(id, value)
+        if nx and xx:
+            raise InvalidArgumentError(f"{self.name}: nx and xx exclude one another", "give one")
+        if not (xx or keepttl) and ex is px is exat is pxat is None:
+            if nx:
+                return (yield from self._fields.hsetnx(name, value)) or None
+            yield from self._fields.hset(name, value)
+            return True
+        done = yield from self._fields.hsetex(
+            name,
+            value,
+            ex=ex,
+            px=px,
+            exat=exat,
+            pxat=pxat,
+            data_persist_option="FNX" if nx else "FXX" if xx else None,
+            keepttl=keepttl,
+        )
+        return bool(done) or None
+
+    @operation
+    def mset(self, mapping: Mapping[Any, Any]) -> Operation[bool]:
+        """Set many strings, 10,000 per exchange; return True."""
+        yield from self._fields.hset(mapping=mapping)
         return True
 
     @operation
-    def mset(self, mapping: Mapping[Any, Any]) -> Operation[int]:
-        """Set many strings, 10,000 an exchange; return how many are new."""
-        return (yield from self._fields.hset(mapping=mapping))
+    def get(self, name: Key) -> Operation[V | None]:
+        """Return a string; None if it does not exist."""
+        return (yield from self._fields.hget(name))
 
     @operation
-    def get(self, id: Key) -> Operation[V | None]:  # noqa: A002
-        """Return a string; None if it is not there."""
-        return (yield from self._fields.hget(id))
+    def mget(self, keys: Key | Iterable[Key], *args: Key) -> Operation[list[V | None]]:
+        """Return many strings, in the given order; None for those that do not exist.
+
+        Args:
+            keys: a list of names, or the first name.
+            args: further names.
+        """
+        return (yield from self._fields.hmget(list_or_args(keys, args)))
 
     @operation
-    def mget(self, *ids: Key) -> Operation[list[V | None]]:
-        """Return many strings, in the order asked for; None for those that are not there."""
-        return (yield from self._fields.hmget(*ids))
+    def remove(self, *names: Key) -> Operation[int]:
+        """Remove strings; return how many existed."""
+        return (yield from self._fields.hdel(*names))
 
     @operation
-    def delete(self, *ids: Key) -> Operation[int]:
-        """Remove strings; return how many were there."""
-        return (yield from self._fields.hdel(*ids))
+    def delete(self) -> Operation[bool]:
+        """Remove all strings and their parameters; see `ShardedHash.delete`."""
+        return (yield from self._fields.delete())
 
     @operation
-    def exists(self, id: Key) -> Operation[bool]:  # noqa: A002
-        """Return whether a string is there."""
-        return (yield from self._fields.hexists(id))
+    def exists(self, *names: Key) -> Operation[int]:
+        """Return how many of these strings exist."""
+        found = yield from self._fields.hmget(names)
+        return sum(value is not None for value in found)
 
     @operation
-    def incr(self, id: Key, amount: int = 1) -> Operation[int]:  # noqa: A002
-        """Add to a string that is an integer, or not there; return what it is then."""
-        return (yield from self._fields.hincrby(id, amount))
+    def incr(self, name: Key, amount: int = 1) -> Operation[int]:
+        """Add to an integer, 0 if the string does not exist; return the sum."""
+        return (yield from self._fields.hincrby(name, amount))
 
     @operation
-    def incrbyfloat(self, id: Key, amount: float) -> Operation[float]:  # noqa: A002
-        """Add to a string that is a number, or not there; return what it is then."""
-        return (yield from self._fields.hincrbyfloat(id, amount))
+    def decr(self, name: Key, amount: int = 1) -> Operation[int]:
+        """Subtract from an integer; see `incr`."""
+        return (yield from self._fields.hincrby(name, -amount))
 
     @operation
-    def expire(self, seconds: int | timedelta, *ids: Key) -> Operation[list[int]]:
-        """Have strings expire; see `ShardedHash.hexpire`."""
-        return (yield from self._fields.hexpire(seconds, *ids))
+    def incrbyfloat(self, name: Key, amount: float = 1.0) -> Operation[float]:
+        """Add to a number, 0 if the string does not exist; return the sum."""
+        return (yield from self._fields.hincrbyfloat(name, amount))
+
+    @operation
+    def expire(
+        self,
+        name: Key,
+        time: int | timedelta,
+        nx: bool = False,
+        xx: bool = False,
+        gt: bool = False,
+        lt: bool = False,
+    ) -> Operation[bool]:
+        """Set a string to expire; return whether that was set. See `ShardedHash.hexpire`."""
+        [done] = yield from self._fields.hexpire(time, name, nx=nx, xx=xx, gt=gt, lt=lt)
+        return done == 1
+
+    @operation
+    def persist(self, name: Key) -> Operation[bool]:
+        """Remove the time to live of a string; return whether it had one."""
+        return (yield from self._fields.hpersist(name)) == [1]
+
+    @operation
+    def ttl(self, name: Key) -> Operation[int]:
+        """Return the seconds to live: -1 if it does not expire, -2 if it does not exist."""
+        [left] = yield from self._fields.httl(name)
+        return left
+
+    @operation
+    def pttl(self, name: Key) -> Operation[int]:
+        """Return the milliseconds to live; see `ttl`."""
+        [left] = yield from self._fields.hpttl(name)
+        return left

@@ -135,7 +135,7 @@ class NumberedLayout(Layout):
     def chunks(self, size: int) -> Iterator[Chunk]:
         """See `Layout.chunks`: the parts of numbers in order, then the others."""
         for start in range(0, len(self._parts), size):
-            yield _Numbers(self._parts[start : start + size])
+            yield self._parts[start : start + size]
         if not isinstance(self._rest, FixedLayout):
             yield from self._rest.chunks(size)
 
@@ -143,7 +143,7 @@ class NumberedLayout(Layout):
         self, chunk: Chunk, name: str, *args: Argument
     ) -> Operation[list[tuple[int | None, Reply]]]:
         """See `Layout.read_parts`."""
-        if not isinstance(chunk, _Numbers):
+        if not isinstance(chunk[0], int):  # a part of the other layout
             return (yield from self._rest.read_parts(chunk, name, *args))
         keys = list(map(self._key, chunk))
         replies = yield Columns.each(self._component, name, keys, *args, idempotent=True)
@@ -172,7 +172,3 @@ class NumberedLayout(Layout):
 
     def _key(self, part: int) -> str:
         return f"{self._name}:{part}"
-
-
-class _Numbers(list[int]):
-    """A chunk of the numbered parts."""

@@ -1,17 +1,17 @@
-"""What structures with a layout have in common, HASH, SET and ZSET: how they end."""
+"""The base of the structures with a layout: HASH, SET and ZSET."""
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Callable
 
-from shardkit.operations.operation import Face, Operation, operation
-from shardkit.structures.base.arguments import expiry
-from shardkit.structures.base.partitioned import PartitionedStructure
-from shardkit.structures.layouts import Layout
+from shardkit.operations.commands import Argument, Key
+from shardkit.operations.operation import Face, Operation
+from shardkit.structures.base.lifetime import ExpirableStructure
+from shardkit.structures.layouts.base import Chunk, Layout
 
 
-class StructureWithLayout(PartitionedStructure[Face]):
-    """A structure in parts whose members a layout finds.
+class StructureWithLayout(ExpirableStructure[Face]):
+    """A structure in parts whose members are located by a layout.
 
     Attributes:
         layout: where its members live.
@@ -24,49 +24,35 @@ class StructureWithLayout(PartitionedStructure[Face]):
         """The keys that it has besides its parts and parameters."""
         return ()
 
-    @operation
-    def delete(self) -> Operation[bool]:
-        """Remove the structure with its parameters; return whether there was anything.
-
-        Afterwards it can be created with other parameters. Nobody else may be writing to it: what
-        has compared the parameters once does not look again.
-
-        The parameters go last, so that what a failure leaves can still be opened and deleted.
-
-        Cost: one command a part, an exchange for every 1,000 parts.
-        """
+    def _chunks(self, size: int) -> Operation[list[Chunk]]:
+        """Return all parts in chunks of at most ``size``."""
         yield from self._open()
-        removed = yield from self._send_to_all("UNLINK")
-        self._reset()
-        return removed > 0
+        yield from self.layout.refresh()
+        return list(self.layout.chunks(size))
 
-    @operation
-    def expire(self, seconds: int | timedelta) -> Operation[bool]:
-        """Have every part that exists now, and the parameters, expire; return whether any do.
-
-        What comes into being later does not expire, unless parts split as they fill: meant for
-        structures that are complete.
+    def _copy(
+        self, command: str, key: Key, add: Callable[[list[bytes]], Operation[int]]
+    ) -> Operation[int]:
+        """Copy a plain key, about 1,000 elements at a time; return how many were new.
 
         Args:
-            seconds: after what time, at least one second.
-
-        Raises:
-            InvalidArgumentError: it is no such time.
-            ShardErrors: shards failed; parts on the others expire.
-
-        Cost: one command a part, an exchange for every 1,000 parts.
+            command: what iterates over it, such as HSCAN.
+            key: the key.
+            add: adds a reply's elements, and returns how many were new.
         """
-        after = expiry(self.name, seconds)
-        yield from self._open()
-        return (yield from self._send_to_all("EXPIRE", after)) > 0
+        new = 0
+        cursor: bytes | int = 0
+        while cursor != b"0":
+            scan = self._at(key, command, key, cursor, "COUNT", 1000, idempotent=True)
+            [(cursor, flat)] = yield [scan]
+            new += yield from add(flat)
+        return new
 
     def _reset(self) -> None:
-        """Know nothing: the structure was deleted."""
         self.meta.checked = False
         self.layout.reset()
 
-    def _send_to_all(self, name: str, *args: int) -> Operation[int]:
-        """Send a command for every part, and last for the parameters; return the replies' sum."""
+    def _send_to_all(self, name: str, *args: Argument) -> Operation[int]:
         total = yield from self.layout.send_to_all(name, *args)
         for key in (*self._other_keys, self.meta_key):
             total += sum((yield [self._at(key, name, key, *args)]))

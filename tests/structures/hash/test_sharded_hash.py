@@ -49,7 +49,8 @@ def test_fields_of_all_kinds_are_set_read_and_removed(
     assert run(cities.hget(3)) is None
     asked = cities.hmget("zwei", 1, "none", b"1", "two", "zwei")
     assert run(asked) == [b"3.5", b"Berlin", None, b"Berlin", b"y", b"3.5"]
-    assert run(cities.hmget()) == []
+    assert run(cities.hmget([])) == []
+    assert run(cities.hmget(["two", 1], "none")) == [b"y", b"Berlin", None]
     assert run(cities.hexists("two")) is True
     assert run(cities.hexists("three")) is False
     assert run(cities.hstrlen(1)) == 6
@@ -58,15 +59,55 @@ def test_fields_of_all_kinds_are_set_read_and_removed(
     assert run(cities.hsetnx(99, "yes")) is True
     assert run(cities.hdel(99, "two", "none")) == 2
     assert run(cities.hdel()) == 0
-    assert dict(face.list(cities.hgetall())) == {
+    assert run(cities.hset(items=["zwei", "3.5", "three", "z"])) == 1
+    assert run(cities.hdel("three")) == 1
+    assert run(cities.hgetall()) == {
         "1": b"Berlin",
         "2": b"x",
         "zwei": b"3.5",
         "field": b"value",
         "other": b"7",
     }
-    assert set(face.list(cities.hkeys())) == {"1", "2", "zwei", "field", "other"}
-    assert sorted(face.list(cities.hvals())) == [b"3.5", b"7", b"Berlin", b"value", b"x"]
+    assert sorted(run(cities.hkeys())) == ["1", "2", "field", "other", "zwei"]
+    assert sorted(run(cities.hvals())) == [b"3.5", b"7", b"Berlin", b"value", b"x"]
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_fields_are_iterated_over_by_pattern_and_by_count(
+    face: Face, component: str, layout: dict[str, Any]
+) -> None:
+    cities = face.kit.hash("cities", component=component, **layout)
+    assert face.list(cities.hscan_iter()) == []
+    every = {str(n): b"x" for n in range(300)} | {f"city:{n}": b"y" for n in range(300)}
+    face.run(cities.hset(mapping=every))
+    for count in (None, 1, 100, 10**9):
+        found = face.list(cities.hscan_iter(count=count))
+        assert (len(found), dict(found)) == (600, every)
+    assert dict(face.list(cities.hscan_iter("city:1?"))) == {
+        f"city:{n}": b"y" for n in range(10, 20)
+    }
+    assert sorted(face.list(cities.hscan_iter(match="[23]?", no_values=True))) == [
+        str(n) for n in range(20, 40)
+    ]
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_random_fields_are_drawn_from_all_parts(
+    face: Face, component: str, layout: dict[str, Any]
+) -> None:
+    cities = face.kit.hash("cities", component=component, **layout)
+    assert face.run(cities.hrandfield()) is None
+    assert face.run(cities.hrandfield(3)) == []
+    every = {str(n): b"%d" % n for n in range(100)} | {f"f{n}": b"y" for n in range(100)}
+    face.run(cities.hset(mapping=every))
+    assert face.run(cities.hrandfield()) in every
+    assert sorted(face.run(cities.hrandfield(1000))) == sorted(every)
+    some = face.run(cities.hrandfield(150))
+    assert len(some) == len(set(some)) == 150
+    pairs = face.run(cities.hrandfield(-400, withvalues=True))
+    assert len(pairs) == 400
+    assert dict(pairs).items() <= every.items()
+    assert len(dict(pairs)) > 100, "drawn from all parts"
 
 
 def test_thousands_of_fields_go_out_by_the_part_and_come_back_in_order(
@@ -75,11 +116,11 @@ def test_thousands_of_fields_go_out_by_the_part_and_come_back_in_order(
     cities = face.kit.hash("cities", component="many", fields=int, **layout)
     assert face.run(cities.hset(mapping={n: f"city {n}" for n in range(3000)})) == 3000
     assert face.run(cities.hset_many((n, f"town {n}") for n in range(2900, 3100))) == 100
-    values = face.run(cities.hmget(*range(3000, 2800, -1), 5000))
+    values = face.run(cities.hmget(range(3000, 2800, -1), 5000))
     assert values[:101] == [b"town %d" % n for n in range(3000, 2899, -1)]
     assert values[101:] == [b"city %d" % n for n in range(2899, 2800, -1)] + [None]
     assert face.run(cities.hlen()) == 3100
-    every = face.list(cities.hgetall())
+    every = face.list(cities.hscan_iter())
     assert sorted(field for field, _ in every) == list(range(3100))
     if "partition" not in layout:
         starts = [field // 16 for field, _ in every]
@@ -109,8 +150,8 @@ def test_digits_that_are_not_how_a_number_is_written_are_fields_of_their_own(
     agents = kit.hash("agents", component="many", **LAYOUTS[layout])
     agents.hset(mapping={field: field for field in odd})
     assert agents.hlen() == len(odd)
-    assert agents.hmget(*odd) == [field.encode() for field in odd]
-    assert dict(agents.hgetall()) == {field: field.encode() for field in odd}
+    assert agents.hmget(odd) == [field.encode() for field in odd]
+    assert agents.hgetall() == {field: field.encode() for field in odd}
 
 
 def test_numbers_are_counted_and_floats_added(face: Face, layout: dict[str, Any]) -> None:
@@ -238,6 +279,39 @@ def test_a_hash_expires_as_a_whole(face: Face, kit: ShardKit, layout: dict[str, 
     assert face.run(cities.expire(timedelta(minutes=5))) is True
     left = {key: holder(kit, "many", key).ttl(key) for key in keys_of(kit, "many")}
     assert all(200 < ttl <= 300 for ttl in left.values()), left
+    assert 200 < face.run(cities.ttl()) <= 300
+    assert 200_000 < face.run(cities.pttl()) <= 300_000
+
+
+def test_the_time_to_live_of_a_hash_is_changed_as_that_of_a_key(
+    face: Face, kit: ShardKit, layout: dict[str, Any]
+) -> None:
+    cities = face.kit.hash("cities", component="many", **layout)
+    run = face.run
+    assert (run(cities.ttl()), run(cities.pttl()), run(cities.persist())) == (-2, -2, False)
+    run(cities.hset(mapping=dict.fromkeys([*range(100), "a", "b"], "x")))
+    assert run(cities.ttl()) == -1
+    assert run(cities.expire(100, xx=True)) is False
+    assert run(cities.pexpire(100_000, nx=True)) is True
+    assert run(cities.expire(200, nx=True)) is False
+    assert run(cities.expire(50, gt=True)) is False
+    assert run(cities.expire(500, lt=True)) is False
+    assert 50 < run(cities.ttl()) <= 100
+    later = datetime.now(UTC) + timedelta(hours=1)
+    assert run(cities.expireat(later, gt=True)) is True
+    assert 3000 < run(cities.ttl()) <= 3600
+    assert run(cities.pexpireat(int(later.timestamp() * 1000) + 3_600_000)) is True
+    assert 3600 < run(cities.ttl()) <= 7200
+    assert run(cities.persist()) is True
+    left = {holder(kit, "many", key).ttl(key) for key in keys_of(kit, "many")}
+    assert left == {-1}
+    for attempt, named in (
+        (lambda: cities.expire(0), "time=0"),
+        (lambda: cities.expire(5, nx=True, xx=True), "nx and xx exclude one another"),
+        (lambda: cities.expireat(datetime(2030, 1, 1)), "has no timezone"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=named):
+            run(attempt())
 
 
 def test_fields_expire_one_by_one(face: Face, layout: dict[str, Any]) -> None:
@@ -245,7 +319,11 @@ def test_fields_expire_one_by_one(face: Face, layout: dict[str, Any]) -> None:
     run = face.run
     run(sessions.hset(mapping=dict.fromkeys(range(50), "x") | {f"s{n}": "y" for n in range(50)}))
     assert run(sessions.hexpire(100, 1, "s1", "none", 99_999)) == [1, 1, -2, -2]
-    assert run(sessions.hexpire(50, 1, 2, condition="NX")) == [0, 1]
+    assert run(sessions.hexpire(50, 1, 2, nx=True)) == [0, 1]
+    assert run(sessions.hpexpire(90_000, 1, 2, 3, lt=True)) == [1, 0, 1]
+    assert run(sessions.hexpire(100, 1)) == [1]
+    assert run(sessions.hpersist(3)) == [1]
+    assert [80 < left <= 100 for left in run(sessions.httl(1, "s1"))] == [True, True]
     left = run(sessions.hpttl(1, "s1", 2, 3, "none"))
     assert 90_000 < left[0] <= 100_000
     assert 90_000 < left[1] <= 100_000
@@ -255,6 +333,8 @@ def test_fields_expire_one_by_one(face: Face, layout: dict[str, Any]) -> None:
     later = datetime(2100, 1, 1, tzinfo=UTC)
     assert run(sessions.hpexpireat(later, "s1")) == [1]
     assert run(sessions.hpexpiretime("s1", 1)) == [int(later.timestamp() * 1000), -1]
+    assert run(sessions.hexpireat(later, 1)) == [1]
+    assert run(sessions.hexpiretime("s1", 1)) == [int(later.timestamp())] * 2
     assert run(sessions.hpexpireat(1, "s1", 3)) == [2, 2], "that time is past"
     assert run(sessions.hmget("s1", 3, "s2")) == [None, None, b"y"]
     assert run(sessions.hlen()) == 98
@@ -288,11 +368,18 @@ def test_a_server_that_cannot_expire_fields_is_named(
     own_server: LocalServer, own_map: ShardMap
 ) -> None:
     with own_server.client() as client:
-        can = any(client.execute_command("COMMAND INFO", "HEXPIRE"))
+        can, sets = (
+            any(client.execute_command("COMMAND INFO", name)) for name in ("HEXPIRE", "HSETEX")
+        )
     with shardkit.connect(own_map) as kit:
         sessions = kit.hash("sessions", component="own_shards")
         sessions.hset(mapping={1: "x", "a": "x"})
         for field in (1, "a"):
+            if sets:
+                assert sessions.hsetex(field, "y", ex=10) == 1
+            else:
+                with pytest.raises(StructureError, match=r"no HSETEX; Redis has it from 8\.0"):
+                    sessions.hsetex(field, "y", ex=10)
             if can:
                 assert sessions.hexpire(10, field) == [1]
                 continue
@@ -305,8 +392,8 @@ def test_a_server_that_cannot_expire_fields_is_named(
 def test_times_and_conditions_that_are_none_are_named(kit: ShardKit) -> None:
     sessions = kit.hash("sessions", component="many")
     for attempt, named in (
-        (lambda: sessions.hexpire(0, 1), "seconds=0"),
-        (lambda: sessions.hexpire(5, 1, condition="nx"), "condition='nx'"),
+        (lambda: sessions.hexpire(0, 1), "time=0"),
+        (lambda: sessions.hexpire(5, 1, nx=True, gt=True), "nx and gt exclude one another"),
         (lambda: sessions.hpexpireat(datetime(2030, 1, 1), 1), "has no timezone"),
         (lambda: sessions.hpexpireat(-1, 1), "when=-1"),
     ):
@@ -351,17 +438,51 @@ class TestStrings:
         users = face.kit.strings("user", component="many")
         run = face.run
         assert run(users.set(139960, "abc")) is True
-        assert run(users.set(139960, "def", nx=True)) is False
+        assert run(users.set(139960, "def", nx=True)) is None
         assert run(users.get(139960)) == b"abc"
-        assert run(users.mset({1: "x", "y": "z"})) == 2
+        assert run(users.mset({1: "x", "y": "z"})) is True
         assert run(users.mget("y", 1, 2)) == [b"z", b"x", None]
-        assert run(users.exists(1)) is True
-        assert run(users.delete(1, 2)) == 1
+        assert run(users.mget([1, 2])) == [b"x", None]
+        assert run(users.exists(1, 2, 1)) == 2
+        assert run(users.remove(1, 2)) == 1
         assert run(users.incr("n", 5)) == 5
+        assert run(users.decr("n")) == 4
         assert run(users.incrbyfloat("f", 0.5)) == 0.5
         assert holder(kit, "many", "user:1093").hgetall("user:1093") == {b"56": b"abc"}
+        assert run(users.delete()) is True
+        assert keys_of(kit, "many") == set()
 
     def test_strings_expire_where_fields_do(self, face: Face) -> None:
         users = face.kit.strings("user", component="many")
         face.run(users.set(1, "x"))
-        assert face.run(users.expire(60, 1, 2)) == [1, -2]
+        run = face.run
+        assert (run(users.expire(1, 60)), run(users.expire(2, 60))) == (True, False)
+        assert run(users.expire(1, 90, nx=True)) is False
+        assert 30 < run(users.ttl(1)) <= 60
+        assert 30_000 < run(users.pttl(1)) <= 60_000
+        assert (run(users.persist(1)), run(users.persist(1))) == (True, False)
+        assert (run(users.ttl(1)), run(users.ttl(2))) == (-1, -2)
+
+    def test_strings_are_set_with_a_time_to_live(self, face: Face, kit: ShardKit) -> None:
+        can = any(kit.client("one").execute_command("COMMAND INFO", "HSETEX"))
+        users = face.kit.strings("user", component="many", groups=4)
+        run = face.run
+        for name in (1, "one"):
+            if not can:
+                with pytest.raises(StructureError, match=r"no HSETEX; Redis has it from 8\.0"):
+                    run(users.set(name, "x", ex=60))
+                continue
+            assert run(users.set(name, "x", ex=60)) is True
+            assert 30 < run(users.ttl(name)) <= 60
+            assert run(users.set(name, "y", px=90_000, nx=True)) is None
+            assert run(users.set(name, "y", keepttl=True)) is True
+            assert run(users.get(name)) == b"y"
+            assert 30 < run(users.ttl(name)) <= 60
+            assert run(users.set(f"{name}1", "z", xx=True)) is None
+            assert run(users.set(name, "z", xx=True)) is True
+            assert run(users.ttl(name)) == -1
+            assert run(users.set(name, "v", exat=datetime.now(UTC) + timedelta(hours=1))) is True
+            assert 3000 < run(users.ttl(name)) <= 3600
+        for options in ({"nx": True, "xx": True}, {"ex": 1, "px": 1}, {"ex": 0}):
+            with pytest.raises(InvalidArgumentError):
+                run(users.set(1, "x", **options))
