@@ -26,13 +26,17 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, Literal, NamedTuple, NoReturn, Self, TypeAlias
 
-from redis.client import EMPTY_RESPONSE, NEVER_DECODE
 from redis.commands import AsyncCoreCommands, CoreCommands
-from redis.utils import str_if_bytes
 
 from shardkit.client_plane.lookup import ClientPlane
 from shardkit.config.component import Component, entry_key
 from shardkit.connections.clients import AsyncClient, Client
+from shardkit.connections.redis_private import (
+    EMPTY_RESPONSE,
+    NEVER_DECODE,
+    reply_callbacks,
+    str_if_bytes,
+)
 from shardkit.errors import CrossShardError, RoutingError, ShardFailure
 from shardkit.operations.commands import (
     Command,
@@ -354,7 +358,7 @@ def _finish(
         elif cut:
             shard = cut[0].shard
             if shard not in callbacks:
-                callbacks[shard] = _callbacks(client(shard))
+                callbacks[shard] = reply_callbacks(client(shard))
             callback = callbacks[shard].get(args[0])
             if callback is not None:
                 for name in _NOT_OF_CALLBACKS & options.keys():
@@ -386,10 +390,3 @@ def _merged(args: Sequence[Any], cut: Sequence[_Piece]) -> Reply:
 
 
 _NOT_OF_CALLBACKS = frozenset({"keys", EMPTY_RESPONSE, NEVER_DECODE})
-
-
-def _callbacks(client: Any) -> Any:
-    if hasattr(client, "response_callbacks"):
-        return client.response_callbacks
-    node = client.get_default_node()  # a cluster's
-    return getattr(node, "redis_connection", node).response_callbacks

@@ -30,6 +30,7 @@ from redis.exceptions import RedisClusterException, RedisError
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
 from shardkit.connections import Connector
+from shardkit.connections.redis_private import close_cluster, drain_node
 from shardkit.errors import ShardUnavailable
 from shardkit.operations.commands import Shard
 
@@ -250,8 +251,7 @@ async def _adrain(client: Any) -> None:
         await client.connection_pool.drain()
         return
     for node in client.get_nodes():
-        node.update_active_connections_for_reconnect()  # closes them when they come back
-        await node.disconnect_free_connections()
+        await drain_node(node)
 
 
 def _close(client: Any) -> None:
@@ -265,10 +265,7 @@ async def _aclose(client: Any) -> None:
     if not isinstance(client, aioredis.RedisCluster):
         await client.connection_pool.disconnect()
         return
-    await client.aclose()
-    # After an error the client takes itself for closed, though its connections are not.
-    for nodes in ("nodes_cache", "startup_nodes"):
-        await client.nodes_manager.aclose(nodes)
+    await close_cluster(client)
 
 
 def _pools(client: Any) -> list[Any]:

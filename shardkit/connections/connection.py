@@ -5,7 +5,6 @@ A command that may block is waited for as long as it blocks, and the socket time
 
 from __future__ import annotations
 
-import asyncio
 import math
 import os
 import select
@@ -28,8 +27,16 @@ from redis.exceptions import (
     ResponseError,
     TimeoutError,  # noqa: A004 - redis-py's own
 )
-from redis.utils import SENTINEL as NOT_GIVEN
 
+from shardkit.connections.redis_private import (
+    NOT_GIVEN,
+    address_of,
+    error_parser_of,
+    postpone_health_check,
+    socket_of,
+    transport_of,
+    wants_reconnect,
+)
 from shardkit.errors import RoutingError
 from shardkit.routing.command_keys import blocking_seconds
 
@@ -54,7 +61,6 @@ class _BlockingTimeouts:
     """Reads the answer of a blocking command with that command's patience."""
 
     socket_timeout: float | None
-    _sock: Any
     _blocking_for: float | None = None
 
     def send_command(self, *args: Any, **kwargs: Any) -> Any:
@@ -82,8 +88,9 @@ class _BlockingTimeouts:
 
     def set_timeout(self, seconds: float | None) -> None:
         """From now on wait so long for each read and write; None is for ever."""
-        if self._sock is not None:
-            self._sock.settimeout(seconds)
+        sock = socket_of(self)
+        if sock is not None:
+            sock.settimeout(seconds)
 
 
 class _FastReplies(_BlockingTimeouts):
@@ -91,9 +98,6 @@ class _FastReplies(_BlockingTimeouts):
 
     protocol: int
     health_check_interval: Any
-    next_health_check: Any
-    _host_error: Any
-    _should_reconnect: bool
     _is_plain_tcp = True  # bytes go as they are, not through TLS
     _reply_parser: ReplyParser | None = None
     _parsed_socket: Any = None
@@ -115,7 +119,7 @@ class _FastReplies(_BlockingTimeouts):
         """
         if self.protocol != 2:  # a push message would be taken for an answer
             return read_replies(super(), replies, count, raw)
-        sock = self._sock
+        sock = socket_of(self)
         if sock is None:
             raise ConnectionError(_CLOSED)
         reply_parser = self._parser_on(sock)
@@ -128,8 +132,8 @@ class _FastReplies(_BlockingTimeouts):
         if not more:
             if reply_parser.reader.has_data() or len(replies) > count:
                 self.disconnect()  # it says more than was asked for
-            elif self.health_check_interval:
-                self.next_health_check = time.monotonic() + self.health_check_interval
+            else:
+                postpone_health_check(self, time.monotonic())
         return reply_parser.refused
 
     def round_trip(self, data: bytes, raw: bool) -> tuple[Any, bool]:
@@ -141,7 +145,7 @@ class _FastReplies(_BlockingTimeouts):
         Raises:
             ConnectionError, TimeoutError: redis-py's; the connection is closed then.
         """
-        sock = self._sock
+        sock = socket_of(self)
         if (
             sock is None
             or self.protocol != 2
@@ -182,14 +186,14 @@ class _FastReplies(_BlockingTimeouts):
         """Close the connection; raise redis-py's error in place of the socket's."""
         self.disconnect()
         if isinstance(error, BuiltinTimeoutError):
-            raise TimeoutError(f"Timeout talking to {self._host_error()}") from None
+            raise TimeoutError(f"Timeout talking to {address_of(self)}") from None
         if isinstance(error, OSError):
-            raise ConnectionError(f"{error} while talking to {self._host_error()}") from None
+            raise ConnectionError(f"{error} while talking to {address_of(self)}") from None
 
     def is_reusable(self) -> bool:
         """Whether it is connected, and the server neither says anything nor has closed it."""
-        sock = self._sock
-        if sock is None or self._should_reconnect:
+        sock = socket_of(self)
+        if sock is None or wants_reconnect(self):
             return False
         if not self._is_plain_tcp or self._reply_parser is None or self._parsed_socket is not sock:
             return is_reusable(self)
@@ -222,7 +226,7 @@ class ReplyParser:
         poll.register(self.descriptor, select.POLLIN)
         self.poll = poll.poll
         self.refused = self.unusable = self._mid_batch = False
-        self._parse_error = connection._parser.parse_error
+        self._parse_error = error_parser_of(connection)
         encoder = connection.encoder
         self._decodes = encoder.decode_responses
         decode = {"encoding": encoder.encoding, "errors": encoder.encoding_errors}
@@ -288,7 +292,6 @@ class _AsyncBlockingTimeouts:
     """The same for awaiting connections, whose ``timeout`` argument means something else."""
 
     socket_timeout: float | None
-    _writer: asyncio.StreamWriter | None
     _packed: tuple[Any, float | None] | None = None
     _reply_parser: ReplyParser | None = None
     _parsed_socket: Any = None
@@ -317,7 +320,7 @@ class _AsyncBlockingTimeouts:
     @property
     def transport(self) -> Any:
         """What bytes go through, for whoever has checked the connection out."""
-        return self._writer.transport if self._writer is not None else None
+        return transport_of(self)
 
     def reply_parser(self) -> ReplyParser:
         """Return the parser of what comes through the transport."""

@@ -31,6 +31,7 @@ from shardkit.connections.connection import (
     UnixConnection,
 )
 from shardkit.connections.pool import AsyncPool, AsyncSentinelPool, Pool, SentinelPool
+from shardkit.connections.redis_private import set_connection_class
 
 SOCKET_TIMEOUT = 5.0
 CONNECT_TIMEOUT = 5.0
@@ -106,11 +107,9 @@ class Connector:
                 **_without(common, "db"),
                 **_network(fields),
             )
-            # Its nodes take our kind of connection too, though its constructor does not ask.
-            made = AsyncTlsConnection if fields.get("ssl") else AsyncTcpConnection
-            cluster.nodes_manager.connection_kwargs["connection_class"] = made
-            for node in cluster.nodes_manager.startup_nodes.values():
-                node.connection_class = made
+            set_connection_class(
+                cluster, AsyncTlsConnection if fields.get("ssl") else AsyncTcpConnection
+            )
             return cluster
         pool: aioredis.ConnectionPool
         if "sentinel" in fields:

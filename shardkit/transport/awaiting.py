@@ -20,6 +20,7 @@ from redis.exceptions import (
 
 from shardkit.config.component import Component
 from shardkit.connections.clients import Clients
+from shardkit.connections.redis_private import learn_slots
 from shardkit.errors import ShardFailure
 from shardkit.operations.commands import Batch, Command, Locate, Pause, Replies, Shard, Transaction
 from shardkit.topology import Topology
@@ -104,7 +105,7 @@ class AwaitingLink:
                     answer = await self._client(need)
                 elif isinstance(need, NeedRefresh):
                     with suppress(RedisError, RedisClusterException, OSError):
-                        await need.client.nodes_manager.initialize()  # if not, the next try tells
+                        await learn_slots(need.client)  # if not, the next attempt tells
                 elif isinstance(need, Pause):
                     await asyncio.sleep(need.seconds)
                 else:

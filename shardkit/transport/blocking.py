@@ -26,6 +26,7 @@ from redis.exceptions import RedisClusterException, RedisError
 
 from shardkit.connections import read_replies_of, timeout_for
 from shardkit.connections.clients import Clients
+from shardkit.connections.redis_private import learn_slots
 from shardkit.errors import ShardFailure
 from shardkit.operations.commands import Batch, Command, Locate, Pause, Replies, Shard
 from shardkit.topology import Topology
@@ -89,7 +90,7 @@ class BlockingLink:
                         answer = failure
                 elif isinstance(need, NeedRefresh):
                     with suppress(RedisError, RedisClusterException, OSError):
-                        need.client.nodes_manager.initialize()  # if not, the next attempt tells
+                        learn_slots(need.client)  # if not, the next attempt tells
                 elif isinstance(need, Pause):
                     time.sleep(need.seconds)
                 else:

@@ -57,7 +57,6 @@ from typing import Any, Final, TypeAlias
 import hiredis
 import redis
 import redis.asyncio as aioredis
-from redis.connection import DefaultParser
 from redis.exceptions import (
     ConnectionError,  # noqa: A004 - redis-py's own
     RedisError,
@@ -67,6 +66,7 @@ from redis.exceptions import (
 
 from shardkit.config.entry import DEFAULT_PORT, Entry
 from shardkit.connections import Connector, is_reusable, round_trip
+from shardkit.connections.redis_private import parse_error
 from shardkit.errors import LocalServerError, RoutingError
 from shardkit.routing.command_keys import key_positions
 from shardkit.routing.placement import slot_of
@@ -184,7 +184,7 @@ class MemoryServer:
             commands: see `lose_command`.
             times: see `lose_command`.
         """
-        given = _parsed(error) if isinstance(error, str) else error
+        given = parse_error(error) if isinstance(error, str) else error
         self._add(_Fault(lambda: copy.copy(given)), commands, times)
 
     def clear(self) -> None:
@@ -237,7 +237,7 @@ class MemoryServer:
                             self._faults.remove(fault)
                         return fault
         if self.in_slots and _crosses_slots(args):
-            return _Fault(lambda: _parsed(_CROSS_SLOT))
+            return _Fault(lambda: parse_error(_CROSS_SLOT))
         return None
 
     def _add(self, fault: _Fault, commands: Iterable[str], times: int | None) -> None:
@@ -525,12 +525,6 @@ def _fakeredis() -> Any:
             f"servers in memory need {error.name}, which is not installed",
             "pip install 'shardkit[testing]'",
         ) from None
-
-
-def _parsed(line: str) -> Exception:
-    """Return what redis-py makes of a server's error."""
-    error: Exception = DefaultParser.parse_error(line)  # type: ignore[no-untyped-call]
-    return error
 
 
 def _closed() -> Exception:

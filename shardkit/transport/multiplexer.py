@@ -34,6 +34,7 @@ from redis.exceptions import (
 )
 
 from shardkit.connections import INCOMPLETE, READ_BYTES, extended_timeout
+from shardkit.connections.redis_private import health_check_is_due, postpone_health_check
 from shardkit.operations.commands import Replies, Reply
 from shardkit.transport.resp import CHUNK_BYTES, CHUNK_REQUESTS, Chunk
 
@@ -207,7 +208,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         if self._connecting is not None and not self._connecting.done():
             return
         connection = self.source.get_idle()
-        if connection is None or _wants_check(connection, self._loop):
+        if connection is None or health_check_is_due(connection, self._loop.time()):
             self._connecting = self._loop.create_task(self._connect(connection))
         else:
             self._attach(connection)
@@ -245,8 +246,8 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         transport.set_protocol(self._stream_protocol)
         if self._must_close:
             transport.abort()
-        elif connection.health_check_interval:
-            connection.next_health_check = self._loop.time() + connection.health_check_interval
+        else:
+            postpone_health_check(connection, self._loop.time())
         self.source.release_nowait(connection)
 
     def _break_off(self, error: Exception) -> None:
@@ -408,8 +409,3 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             self._timer = self._loop.call_later(left, self._check_timeout)
         else:
             self._break_off(TimeoutError(f"nothing came for {timeout} seconds"))
-
-
-def _wants_check(connection: Any, loop: asyncio.AbstractEventLoop) -> bool:
-    interval = connection.health_check_interval
-    return bool(interval) and loop.time() > connection.next_health_check

@@ -1,0 +1,150 @@
+"""redis-py's private parts: everything that shardkit uses of redis-py beyond its documentation.
+
+Each has one name here and is used nowhere else. When a new redis-py moves one, the contract test,
+tests/connections/test_redis_private.py, fails and says which; adapt it here.
+
+Two kinds of names cannot be wrapped. Mixins override `Connection._connect` (in
+`shardkit.transport.fake_servers`, for fakeredis). And pipelines declare `_is_async_client` and
+`_event_dispatcher`, which the types of redis-py's command methods ask for. The contract test covers
+these as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter, methodcaller
+from typing import Any
+
+from redis.client import EMPTY_RESPONSE, NEVER_DECODE
+from redis.connection import DefaultParser
+from redis.utils import SENTINEL as NOT_GIVEN
+from redis.utils import str_if_bytes
+
+# ---- blocking connections. Written in C, as they are used at every call.
+
+socket_of: Callable[[Any], Any] = attrgetter("_sock")
+"""The socket; None while it is not connected."""
+
+wants_reconnect: Callable[[Any], bool] = attrgetter("_should_reconnect")
+"""Whether it has been told to reconnect before the next use."""
+
+address_of: Callable[[Any], str] = methodcaller("_host_error")
+"""The server's address, for messages."""
+
+
+# ---- connections of both kinds
+
+
+def error_parser_of(connection: Any) -> Callable[[str], Exception]:
+    """Return what makes redis-py's exception of an error reply."""
+    parse: Callable[[str], Exception] = connection._parser.parse_error
+    return parse
+
+
+def parse_error(line: str) -> Exception:
+    """Return redis-py's exception for an error as a server writes it."""
+    error: Exception = DefaultParser.parse_error(line)  # type: ignore[no-untyped-call]
+    return error
+
+
+def postpone_health_check(connection: Any, now: float) -> None:
+    """Note that the server has just answered."""
+    if connection.health_check_interval:
+        connection.next_health_check = now + connection.health_check_interval
+
+
+def health_check_is_due(connection: Any, now: float) -> bool:
+    """Whether the server is to be asked whether it is there before the next use."""
+    return bool(connection.health_check_interval) and now > connection.next_health_check
+
+
+# ---- awaiting connections
+
+
+def transport_of(connection: Any) -> Any:
+    """Return the asyncio transport; None while it is not connected."""
+    writer = connection._writer
+    return None if writer is None else writer.transport
+
+
+# ---- pools
+
+
+def count_in_use(pool: Any) -> int:
+    """Return how many connections are checked out of redis-py's own pool."""
+    return len(pool._in_use_connections)
+
+
+def count_available(pool: Any) -> int:
+    """Return how many connections lie idle in redis-py's own pool."""
+    return len(pool._available_connections)
+
+
+# ---- clusters
+
+
+def slot_owners(client: Any) -> Mapping[int, Sequence[Any]]:
+    """Return the nodes of each slot, its master first."""
+    owners: Mapping[int, Sequence[Any]] = client.nodes_manager.slots_cache
+    return owners
+
+
+def learn_slots(client: Any) -> Any:
+    """Have a cluster's client learn its slots again; of an awaiting one, a coroutine."""
+    return client.nodes_manager.initialize()
+
+
+def set_connection_class(cluster: Any, connection_class: type[Any]) -> None:
+    """Have an awaiting cluster's nodes make connections of a class; its constructor has no say."""
+    cluster.nodes_manager.connection_kwargs["connection_class"] = connection_class
+    for node in cluster.nodes_manager.startup_nodes.values():
+        node.connection_class = connection_class
+
+
+async def drain_node(node: Any) -> None:
+    """Close an awaiting node's idle connections now, and the others as they come back."""
+    node.update_active_connections_for_reconnect()
+    await node.disconnect_free_connections()
+
+
+async def close_cluster(client: Any) -> None:
+    """Close an awaiting cluster's client, and every connection of its nodes.
+
+    After an error the client takes itself for closed, although its connections are not.
+    """
+    await client.aclose()
+    for nodes in ("nodes_cache", "startup_nodes"):
+        await client.nodes_manager.aclose(nodes)
+
+
+def reply_callbacks(client: Any) -> Mapping[Any, Callable[..., Any]]:
+    """Return what turns replies into the values of redis-py's methods, by command."""
+    if not hasattr(client, "response_callbacks"):  # a cluster's
+        node = client.get_default_node()
+        client = getattr(node, "redis_connection", node)
+    callbacks: Mapping[Any, Callable[..., Any]] = client.response_callbacks
+    return callbacks
+
+
+__all__ = [
+    "EMPTY_RESPONSE",
+    "NEVER_DECODE",
+    "NOT_GIVEN",
+    "address_of",
+    "close_cluster",
+    "count_available",
+    "count_in_use",
+    "drain_node",
+    "error_parser_of",
+    "health_check_is_due",
+    "learn_slots",
+    "parse_error",
+    "postpone_health_check",
+    "reply_callbacks",
+    "set_connection_class",
+    "slot_owners",
+    "socket_of",
+    "str_if_bytes",
+    "transport_of",
+    "wants_reconnect",
+]

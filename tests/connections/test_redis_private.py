@@ -1,0 +1,216 @@
+"""The contract with redis-py: what shardkit uses of it beyond its documentation is there.
+
+A failure here means that a new redis-py has changed something: adapt
+shardkit/connections/redis_private.py, where each of these has its one place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import redis
+import redis.asyncio as aioredis
+from redis.commands import AsyncCoreCommands, CoreCommands
+from redis.connection import parse_url
+
+import shardkit
+from shardkit.connections import redis_private
+from shardkit.local import LocalCluster, LocalServer
+
+PACKAGE = Path(shardkit.__file__).parent
+
+
+@contextmanager
+def contract(name: str, question: str) -> Iterator[None]:
+    """Say what to look at when redis-py does not do any more what an adapter relies on."""
+    try:
+        yield
+    except Exception as error:
+        pytest.fail(
+            f"redis-py {redis.__version__} breaks redis_private.{name} ({error!r}): {question} "
+            "Look at shardkit/connections/redis_private.py."
+        )
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalServer]:
+    with LocalServer() as server:
+        yield server
+
+
+@pytest.fixture
+def connection(server: LocalServer) -> Iterator[redis.Connection]:
+    connection = redis.Connection(host="127.0.0.1", port=server.port, health_check_interval=9)
+    connection.connect()
+    yield connection
+    connection.disconnect()
+
+
+@pytest.fixture
+async def awaiting(server: LocalServer) -> AsyncIterator[aioredis.Connection]:
+    connection = aioredis.Connection(host="127.0.0.1", port=server.port)
+    await connection.connect()
+    yield connection
+    await connection.disconnect()
+
+
+def test_a_blocking_connection_has_its_socket_and_its_address(
+    connection: redis.Connection, server: LocalServer
+) -> None:
+    with contract("socket_of", "where does a connection keep its socket?"):
+        assert redis_private.socket_of(connection).getpeername()[1] == server.port
+        connection.disconnect()
+        assert redis_private.socket_of(connection) is None
+    with contract("address_of", "what names the server in a connection's own errors?"):
+        assert str(server.port) in redis_private.address_of(connection)
+
+
+def test_a_blocking_connection_knows_that_it_is_to_reconnect(connection: redis.Connection) -> None:
+    with contract("wants_reconnect", "what does mark_for_reconnect() set?"):
+        assert redis_private.wants_reconnect(connection) is False
+        connection.mark_for_reconnect()
+        assert redis_private.wants_reconnect(connection) is True
+
+
+def test_a_health_check_can_be_postponed(connection: redis.Connection) -> None:
+    with contract("postpone_health_check", "when does check_health() send a PING?"):
+        redis_private.postpone_health_check(connection, 100.0)
+        assert not redis_private.health_check_is_due(connection, 108.0)
+        assert redis_private.health_check_is_due(connection, 110.0)
+
+
+async def test_errors_are_made_by_the_parser(
+    connection: redis.Connection, awaiting: aioredis.Connection
+) -> None:
+    with contract("error_parser_of", "what makes an exception of an error reply?"):
+        for kind in (connection, awaiting):
+            error = redis_private.error_parser_of(kind)("READONLY no")
+            assert isinstance(error, redis.exceptions.ReadOnlyError)
+    with contract("parse_error", "what makes an exception of an error reply?"):
+        assert isinstance(redis_private.parse_error("NOSCRIPT no"), redis.exceptions.NoScriptError)
+
+
+async def test_an_awaiting_connection_has_a_transport(awaiting: aioredis.Connection) -> None:
+    with contract("transport_of", "where does an awaiting connection keep its stream?"):
+        transport = redis_private.transport_of(awaiting)
+        assert transport.get_extra_info("socket") is not None
+        assert hasattr(transport.get_protocol(), "connection_lost")
+        await awaiting.disconnect()
+        assert redis_private.transport_of(awaiting) is None
+
+
+async def test_pools_count_their_connections(server: LocalServer) -> None:
+    with contract("count_in_use", "where does a pool keep its connections?"):
+        pool = redis.ConnectionPool(host="127.0.0.1", port=server.port)
+        connection = pool.get_connection()
+        assert (redis_private.count_in_use(pool), redis_private.count_available(pool)) == (1, 0)
+        pool.release(connection)
+        assert (redis_private.count_in_use(pool), redis_private.count_available(pool)) == (0, 1)
+        pool.disconnect()
+        apool = aioredis.ConnectionPool(host="127.0.0.1", port=server.port)
+        awaiting = await apool.get_connection()
+        assert (redis_private.count_in_use(apool), redis_private.count_available(apool)) == (1, 0)
+        await apool.release(awaiting)
+        await apool.disconnect()
+
+
+def test_replies_are_turned_into_values_by_callbacks() -> None:
+    with contract("reply_callbacks", "what turns a reply into a method's value?"):
+        assert redis_private.reply_callbacks(redis.Redis())["SET"](b"OK") is True
+        assert redis_private.reply_callbacks(aioredis.Redis())["SET"](b"OK") is True
+
+
+def test_what_pipelines_and_entries_import_means_the_same() -> None:
+    with contract("NEVER_DECODE", "which options does execute_command take?"):
+        assert redis_private.NEVER_DECODE == "NEVER_DECODE"
+        assert redis_private.EMPTY_RESPONSE == "EMPTY_RESPONSE"
+        assert redis_private.str_if_bytes(b"GET") == "GET"
+    with contract("NOT_GIVEN", "what is the default of read_response's timeout?"):
+        default = redis.Connection.read_response.__kwdefaults__["timeout"]
+        assert default is redis_private.NOT_GIVEN
+    with contract("parse_url", "what does redis.connection.parse_url return?"):
+        assert parse_url("redis://a:1/2") == {"host": "a", "port": 1, "db": 2}
+
+
+def test_commands_go_through_execute_command() -> None:
+    with contract("_is_async_client", "what do command methods ask of the object they are on?"):
+        sent: list[tuple[object, ...]] = []
+
+        class Blocking(CoreCommands):  # type: ignore[misc]
+            _is_async_client = False
+            _event_dispatcher = None
+
+            def execute_command(self, *args: object, **options: object) -> object:
+                sent.append(args)
+                return self
+
+        class Awaiting(AsyncCoreCommands):  # type: ignore[misc]
+            _is_async_client = True
+            _event_dispatcher = None
+            execute_command = Blocking.execute_command
+
+        Blocking().set("k", "v")
+        Awaiting().get("k")
+        assert sent == [("SET", "k", "v"), ("GET", "k")]
+
+
+def test_connecting_goes_through_one_method() -> None:
+    with contract("_connect", "which method of a connection opens the socket?"):
+        assert callable(redis.Connection._connect)
+        assert callable(aioredis.Connection._connect)
+
+
+async def test_a_clusters_client_shows_its_slots_and_nodes() -> None:
+    with LocalCluster() as cluster:
+        ports = [node.port for node in cluster.nodes]
+        port = ports[0]
+        with contract("slot_owners", "where does a cluster's client keep its slots?"):
+            client = redis.RedisCluster(host="127.0.0.1", port=port)
+            assert redis_private.slot_owners(client)[0][0].port in ports
+            redis_private.learn_slots(client)
+            assert redis_private.reply_callbacks(client)["SET"](b"OK") is True
+            client.close()
+        awaiting = aioredis.RedisCluster(host="127.0.0.1", port=port)
+
+        class Own(aioredis.Connection):
+            """A connection to be recognised."""
+
+        with contract("set_connection_class", "what makes the connections of a node?"):
+            redis_private.set_connection_class(awaiting, Own)
+            await awaiting.initialize()
+            node = redis_private.slot_owners(awaiting)[0][0]
+            connection = node.acquire_connection()
+            assert type(connection) is Own
+            node.release(connection)
+            assert redis_private.reply_callbacks(awaiting)["SET"](b"OK") is True
+            await redis_private.learn_slots(awaiting)
+        with contract("drain_node", "how does a node close its connections?"):
+            connection = node.acquire_connection()
+            await connection.connect()
+            await redis_private.drain_node(node)
+            assert connection.should_reconnect()
+            node.release(connection)
+        with contract("close_cluster", "how does a cluster's client close its nodes?"):
+            await redis_private.close_cluster(awaiting)
+            assert not connection.is_connected
+
+
+PRIVATE = re.compile(
+    r"\b(_sock|_parser\.parse_error|_host_error|_should_reconnect|_writer|slots_cache|nodes_cache|"
+    r"startup_nodes|_in_use_connections|_available_connections|response_callbacks|"
+    r"next_health_check|update_active_connections_for_reconnect|disconnect_free_connections)\b"
+)
+ALLOWED = {"connections/redis_private.py", "transport/fake_servers.py"}  # the latter: fakeredis's
+
+
+def test_no_other_file_uses_private_parts_of_redis_py() -> None:
+    found = {
+        str(path.relative_to(PACKAGE))
+        for path in PACKAGE.rglob("*.py")
+        if PRIVATE.search(path.read_text())
+    }
+    assert found == ALLOWED
