@@ -138,18 +138,19 @@ def depth(corpus: Sequence[Passage], rounds: int, deepest: int = 1_000) -> Figur
         cursors: dict[int, str | None] = {1: None}
         after = None
         for page in range(1, pages[-1]):
-            after = search("*", sort="-updated", num=10, after=after).cursor
+            after = search("*", sort="-updated", limit=10, cursor=after).cursor
             cursors[page + 1] = after
         for page in pages:
-            options: list[dict[str, Any]] = [{"start": (page - 1) * 10}, {"after": cursors[page]}]
+            options: list[dict[str, Any]] = [{"offset": (page - 1) * 10}, {"cursor": cursors[page]}]
             listed = [
-                [hit.id for hit in search("*", sort="-updated", num=10, **each)] for each in options
+                [hit.id for hit in search("*", sort="-updated", limit=10, **each)]
+                for each in options
             ]
             assert listed[0] == listed[1], page
             for each, figures in zip(options, found.values(), strict=True):
                 used = Used(ours)
                 for _ in range(2 * rounds):
-                    search("*", sort="-updated", num=10, **each)
+                    search("*", sort="-updated", limit=10, **each)
                 spent = used.each(2 * rounds)
                 figures[str(page)] = round((spent["caller, us"] + spent["servers, us"]) / 1000, 2)
     return found

@@ -1,9 +1,9 @@
-"""Ad targeting: the ad that is expected to bring most, for a place and a page, over many servers.
+"""Ad targeting: the ad that is expected to earn most, for a place and a page, over many servers.
 
 An ad is a document of the search index (`shardkit.search.index`), whole on one part: its words are
-those of its text and its locations, and a column has what it is expected to bring (its eCPM, see
-`shardkit.ads.pricing`). What was counted of it, and what its words have turned out to be
-worth more or less than itself, is beside that::
+those of its text and its locations, and a column has what it is expected to earn (its eCPM, see
+`shardkit.ads.pricing`). Beside it are its counts, and how much more or less than itself its words
+have earned::
 
     {ads:0}:d:shoes-1        STRING the document: type, value, locations, words
     {ads:0}:a:1:0            STRING the eCPM of ads 0, 1, 2 … of the part, 8 bytes each
@@ -18,8 +18,8 @@ worth more or less than itself, is beside that::
       └─► part 2
       ──► the best of these: its view is recorded on its part, under a new target id
 
-A bonus is what 1,000 views of the ad bring on pages with the word, less what they bring at all. It
-can be negative; it is 0 for a word of which no view has brought anything yet.
+A bonus is what 1,000 views of the ad earn on pages with the word, less what they earn overall. It
+can be negative; it is 0 for a word whose views have earned nothing yet.
 """
 
 from __future__ import annotations
@@ -40,46 +40,57 @@ from shardkit.ads.records import (
     location_word,
     utf8,
 )
-from shardkit.errors import InvalidArgumentError, ShardFailure
-from shardkit.lua import script
-from shardkit.operations.commands import Argument, Command, Transaction, script_call
-from shardkit.operations.operation import Deferred, Driver, Face, Operation, operation, pages
-from shardkit.search.base import InParts
-from shardkit.search.model.documents import PreparedDocument, check_id, write_arguments
+from shardkit.errors import InvalidArgumentError
+from shardkit.operations.commands import Argument, Command
+from shardkit.operations.operation import (
+    Deferred,
+    Driver,
+    Face,
+    Operation,
+    Structure,
+    operation,
+    pages,
+)
+from shardkit.search.model.documents import (
+    PreparedDocument,
+    check_id,
+    check_ids,
+    write_arguments,
+)
 from shardkit.search.model.schema import CHUNK, Schema
-from shardkit.search.shards import Part
+from shardkit.search.parts import IndexPart, IndexParts, Written, split_failures
 from shardkit.search.text.analyzer import Analyzer
 from shardkit.structures.base.arguments import shown
-from shardkit.structures.base.parameters import open_all
 
 TARGET_SECONDS: Final = 15 * 60
 AVERAGES_TTL: Final = 60.0
 MAX_TERMS: Final = 10_000
 MAX_TARGET_BYTES: Final = 256
 ADS_PER_BATCH: Final = 500
-# How often another ad is looked for because the best one was removed just then.
+IDS_PER_BATCH: Final = 1_000
+# How often to choose again because the best ad was removed just then.
 MAX_ATTEMPTS: Final = 10
 
 
-class Ads(InParts[Face]):
+class Ads(Structure[Face]):
     """Ads, chosen by place and text. Made by ``kit.ads``.
 
     Args:
         driver: what runs its operations.
-        component: where its keys live; if it is sharded, of as many shards as there are parts.
-        name: the name of the index, in its keys.
-        shards: in how many parts it is.
-        analyzer: what makes words of texts.
+        component: where its keys live; if sharded, with as many shards as there are parts.
+        name: the prefix of its keys.
+        shards: how many parts it has.
+        analyzer: turns texts into words.
         averages_ttl: for how many seconds a process uses the averages, by which new ads are
             estimated; 0 to read them for every ad.
         new_id: makes target ids, which must be unique; by default 32 random hexadecimal digits.
-        monotonic: seconds that never go back.
-        chunk: how many ads a chunk of postings is about, a power of two.
+        monotonic: a clock that never goes back, in seconds.
+        chunk: how many ads a chunk of postings covers, a power of two.
 
     Raises:
         InvalidArgumentError: an argument is out of range.
 
-    A process that has not yet compared the parameters needs one more exchange to write.
+    The first write of a process takes one more exchange, to compare the parameters.
     """
 
     def __init__(
@@ -113,7 +124,9 @@ class Ads(InParts[Face]):
             "analyzer": schema.analyzer.fingerprint,
             "chunk": chunk,
         }
-        super().__init__(driver, component, schema, parameters)
+        self._parts = IndexParts(component, schema, parameters)
+        super().__init__(driver, component, name)
+        self._schema = schema
         self._averages = CachedAverages(averages_ttl, monotonic)
         self._new_id = new_id or _random_id
 
@@ -130,27 +143,27 @@ class Ads(InParts[Face]):
         ad_id: str,
         locations: Iterable[str],
         text: str,
-        type: str,  # noqa: A002 - what everybody calls it
+        type: str,  # noqa: A002 - the field's word
         value: float,
     ) -> Operation[bool]:
-        """Index an ad, or change one; return whether it is new.
+        """Index an ad, or replace one; return whether it is new.
 
-        An ad that was shown before keeps its counts, except those of words that it has no more.
-        Once it has brought a click (an action), it is estimated by them.
+        A replaced ad keeps its counts, except those of words that it no longer has. Once it has had
+        a click (an action), it is estimated by them.
 
         Args:
             ad_id: its id, any text of at most 1,024 bytes.
             locations: where it may be shown, 1 to 1,000; any text, compared as it is.
-            text: what its words are taken from; may be empty.
+            text: what its words come from; may be empty.
             type: what is paid for: ``cpm``, 1,000 views; ``cpc``, a click; ``cpa``, an action.
             value: how much is paid, 0 or more.
 
         Raises:
-            InvalidArgumentError: something cannot be used; nothing was written then.
+            InvalidArgumentError: an argument cannot be used; nothing was written.
             ParameterMismatchError: the ads were created with other parameters.
-            ShardErrors: the part failed.
+            ShardErrors: the shard failed.
 
-        Cost: one exchange; one more if the averages are not known or too old (`averages_ttl`).
+        Cost: one exchange; one more if the averages are not cached (`averages_ttl`).
         """
         return (yield from self._index([(ad_id, locations, text, type, value)])) == 1
 
@@ -161,16 +174,17 @@ class Ads(InParts[Face]):
         """Index ads; return how many are new.
 
         Args:
-            ads: what `index` takes, a tuple each. Any iterable, also a generator: it is read as
-                they are sent.
+            ads: tuples of what `index` takes. Any iterable, also a generator: it is read while ads
+                are sent.
 
         Raises:
-            InvalidArgumentError: something cannot be used; of its 500 nothing was written then, but
-                those before.
+            InvalidArgumentError: an ad cannot be indexed; nothing of its 500 was written, but those
+                before were.
             ParameterMismatchError: the ads were created with other parameters.
-            ShardErrors: parts failed; ads of the others were indexed. All may be indexed again.
+            ShardErrors: shards failed; ads on the others were indexed. Indexing all of them again
+                is safe.
 
-        Cost: one exchange, a transaction a part, for 500 ads; at times one more for the averages.
+        Cost: one exchange, a transaction a part, for 500 ads; sometimes one more for the averages.
         """
         new = 0
         for page in pages(ads, ADS_PER_BATCH):
@@ -179,41 +193,70 @@ class Ads(InParts[Face]):
 
     @operation
     def remove(self, ad_id: str) -> Operation[bool]:
-        """Remove an ad with its counts; return whether it was there. Cost: one exchange.
+        """Remove an ad with its counts; return whether it existed. Cost: one exchange.
 
-        The averages of its type keep what it has brought.
+        The averages of its type keep what it has earned.
         """
-        return (yield from self._write([check_id(self._schema, ad_id)])) == 1
+        written = yield from self._write([check_id(self._schema, ad_id)])
+        return written.existing > 0
+
+    @operation
+    def remove_many(self, ids: Iterable[str]) -> Operation[int]:
+        """Remove ads with their counts; return how many existed. Cost: one exchange for 1,000.
+
+        Raises:
+            InvalidArgumentError: an id cannot be used; none of its 1,000 was removed.
+            ShardErrors: shards failed; ads on the others were removed.
+        """
+        removed = 0
+        for page in pages(check_ids(self._schema, ids), IDS_PER_BATCH):
+            removed += (yield from self._write(page)).existing
+        return removed
 
     @operation
     def get(self, ad_id: str) -> Operation[Ad | None]:
-        """Return an ad as it is now; None if it is not there. Cost: one exchange."""
-        part = self._part(check_id(self._schema, ad_id))
-        [found] = yield from self._ask([part.call("ads/get", [self._schema.chunk, ad_id])])
+        """Return an ad as it is now; None if there is none. Cost: one exchange."""
+        part = self._parts.of(check_id(self._schema, ad_id))
+        [found] = yield from self._parts.send([part.call("ads/get", [ad_id])])
         return None if found is None else ad_of(ad_id, *found)
+
+    @operation
+    def count(self) -> Operation[int]:
+        """Return how many ads there are. Cost: one exchange."""
+        return (yield from self._parts.count())
+
+    @operation
+    def delete(self) -> Operation[int]:
+        """Delete all ads with their counts and the parameters; return how many ads there were.
+
+        Nobody else may be using them. Targets expire on their own.
+
+        Cost: one exchange for some 2,500 ads or words of each part.
+        """
+        return (yield from self._parts.delete(before="ads/clear"))
 
     @operation
     def averages(self) -> Operation[dict[str, float]]:
         """Return how many clicks 1,000 views of ``cpc`` ads bring, and actions of ``cpa`` ads.
 
-        They are counted on each part, and summed: by what the parts have said in this exchange.
+        Each part counts its own; they are summed in this call.
 
         Returns:
             By type; 1 where no view has brought any yet.
 
         Cost: one exchange.
         """
-        replies = yield from self._ask(
+        replies = yield from self._parts.send(
             [
                 Command(part.to, part.state, ("HGETALL", f"{part.tag}types"), idempotent=True)
-                for part in self._all
+                for part in self._parts.primary
             ]
         )
         averages = averages_of(replies)
-        self._averages.learn(dict(averages))
+        self._averages.set(dict(averages))
         return averages
 
-    # ---- showing them
+    # ---- serving
 
     @operation
     def target(
@@ -221,82 +264,82 @@ class Ads(InParts[Face]):
     ) -> Operation[Served | None]:
         """Choose the ad to show, and record its view.
 
-        Of the ads for any of the locations the one that is expected to bring most: its eCPM, plus
-        half the smallest and half the largest bonus of the words that it shares with the text. Of
-        equal ones the first by id.
+        It is the ad for any of the locations that is expected to earn most: its eCPM, plus half the
+        smallest and half the largest bonus of the words that it shares with the text. Of equal ads
+        the first by id wins.
 
-        After every 100th view an ad that has brought a click (an action) is estimated anew.
+        After every 100th view, an ad that has had a click (an action) is estimated again.
 
         Args:
-            locations: where it would be shown; without any there is no ad.
+            locations: where it would be shown; without any, no ad is found.
             text: the text of the page; it may have no usable words.
-            partial: choose among the ads of those parts that answer, if others fail.
+            partial: if shards fail, choose among the ads of the others.
 
         Returns:
-            The target's id, kept for 15 minutes for clicks, and the ad's id. None if there is no ad
-            for these locations; no id is spent then.
+            The target's id, valid for 15 minutes for clicks, and the ad's id. None if there is no
+            ad for these locations; then no id is used up.
 
         Raises:
-            InvalidArgumentError: a location is no text; or the text none, or has more than 10,000
-                different words.
+            InvalidArgumentError: a location or the text is not text, or the text has more than
+                10,000 different words.
             ParameterMismatchError: the ads were created with other parameters.
-            ShardErrors: parts failed, and a partial choice was not wanted; or all failed; or the
-                view could not be recorded.
+            ShardErrors: shards failed, and a partial choice was not requested; or all failed; or
+                the view could not be recorded.
 
-        Cost: two exchanges: one with all parts, one with that of the ad. If that ad is removed in
-        between, they are repeated. A part looks at all its ads for the locations.
+        Cost: two exchanges: one with all parts, one with the ad's. They are repeated if that ad is
+        removed in between. A part looks at all its ads for the locations.
         """
         places = check_locations(f"{self.name}: target", locations)
         words = self._words(text)
-        asked = [location_word(place) for place in places]
-        arguments: list[Argument] = [self._schema.chunk, len(asked), *asked, *words]
+        wanted = [location_word(place) for place in places]
+        arguments: list[Argument] = [len(wanted), *wanted, *words]
         target = ""
-        for _ in range(MAX_ATTEMPTS if asked else 0):
-            replies = yield from self._ask(
-                [part.call("ads/target", arguments) for part in self._all],
+        for _ in range(MAX_ATTEMPTS if wanted else 0):
+            replies = yield from self._parts.send(
+                [part.call("ads/target", arguments) for part in self._parts.primary],
                 partial=partial,
             )
-            found = [one for one in replies if one and not isinstance(one, ShardFailure)]
+            found = [best for best in split_failures(replies)[0] if best]
             if not found:
                 return None
             _, ad_id = min((-float(ecpm), ad.decode()) for ad, ecpm in found)
             target = target or self._new_id()
-            recording = self._recording("ads/serve", target, ad_id, [TARGET_SECONDS, *words])
-            # The script knows a target that was recorded before.
-            [there] = yield [recording._replace(idempotent=True)]
-            if there:
+            view = self._record("ads/serve", target, ad_id, [TARGET_SECONDS, *words])
+            # The script recognises a target that was recorded before.
+            [recorded] = yield [view._replace(idempotent=True)]
+            if recorded:
                 return Served(target, ad_id)
         return None
 
     @operation
     def record_click(self, target: str, ad_id: str, *, action: bool = False) -> Operation[bool]:
-        """Record a click on an ad that was shown, or what the user did after it.
+        """Record a click on an ad that was shown, or the action that followed it.
 
-        Of each target one click and one action are counted: repeated ones change nothing. A click
+        One click and one action are counted for each target: repeated ones change nothing. A click
         on a ``cpa`` ad keeps the target for another 15 minutes, for its action.
 
         Args:
-            target: the id that `target` gave.
-            ad_id: the ad that it gave.
+            target: the target id that `target` returned.
+            ad_id: the ad that it returned.
             action: whether it is an action, not a click.
 
         Returns:
-            Whether it was counted; False if it had been before.
+            Whether it was counted; False if it had been already.
 
         Raises:
-            InvalidArgumentError: the target is not known, also when it was shown more than 15
-                minutes ago; it showed another ad; or the ad was removed.
-            ShardErrors: the part failed. If nobody knows whether it was counted, record it again.
+            InvalidArgumentError: the target does not exist or is older than 15 minutes; it showed
+                another ad; or the ad was removed.
+            ShardErrors: the shard failed. If it is unclear whether it was counted, record it again.
 
-        Cost: one exchange. The ad is estimated anew.
+        Cost: one exchange. The ad is estimated again.
         """
         check_id(self._schema, ad_id)
         what = "a" if action else "c"
         where = f"{self.name}: target {shown(target)}"
         if not isinstance(target, str) or not 0 < len(utf8(target)) <= MAX_TARGET_BYTES:
             raise InvalidArgumentError(where, "give what `target` returned")
-        recording = self._recording("ads/click", target, ad_id, [what, TARGET_SECONDS])
-        [counted] = yield from self._ask([recording])
+        click = self._record("ads/click", target, ad_id, [what, TARGET_SECONDS])
+        [counted] = yield from self._parts.send([click])
         if counted >= 0:
             return bool(counted)
         message, remedy = {
@@ -308,51 +351,34 @@ class Ads(InParts[Face]):
 
     @operation
     def update(self, ad_id: str) -> Operation[bool]:
-        """Estimate an ad anew by its counts; return whether it is there. Cost: one exchange.
+        """Estimate an ad again by its counts; return whether it exists. Cost: one exchange.
 
-        This happens by itself after every click, and after every 100th view.
+        This happens automatically after every click, and after every 100th view.
         """
-        part = self._part(check_id(self._schema, ad_id))
-        [there] = yield from self._ask([self._settling(part, [ad_id])])
-        return bool(there)
+        part = self._parts.of(check_id(self._schema, ad_id))
+        [existing] = yield from self._parts.send([_settle_command(part, [ad_id])])
+        return bool(existing)
 
     # ---- steps
 
     def _index(self, ads: Sequence[object]) -> Operation[int]:
+        """Index ads; return how many are new."""
         checked = [check_ad(self._schema, ad) for ad in ads]
-        averages = self._averages.known()
+        averages = self._averages.get()
         if averages is None:
             averages = yield from Ads.averages.steps(self)
-        prepared = [ad.prepared(self._schema, averages) for ad in checked]
-        return (yield from self._write(prepared, new=True))
+        written = yield from self._write([ad.prepared(self._schema, averages) for ad in checked])
+        return written.new
 
-    def _write(self, ads: Sequence[PreparedDocument | str], *, new: bool = False) -> Operation[int]:
-        """Write ads, remove those of which there is the id.
+    def _write(self, ads: Sequence[PreparedDocument | str]) -> Operation[Written]:
+        """Write ads, remove those given by their ids, and settle their counts."""
+        return self._parts.write(
+            ads, lambda some: write_arguments(self._schema, some), _settle_command
+        )
 
-        Returns:
-            How many were there before; (new) how many were not.
-        """
-        if not ads:
-            return 0
-        yield from open_all([self.meta], create=True)
-        batch = []
-        by_part = self._by_part(ads, _id)
-        for part, some in by_part:
-            writing = self._writing(part, write_arguments(self._schema, some))
-            settling = self._settling(part, [_id(one) for one in some])
-            batch.append(Transaction(part.to, part.state, (writing, settling)))
-        replies = yield batch
-        before = sum(sum(written[2:]) for written, _ in replies)
-        return sum(len(some) for _, some in by_part) - before if new else before
-
-    def _settling(self, part: Part, ids: Sequence[str]) -> Command:
-        arguments: list[Argument] = [self._schema.chunk, *ids]
-        return script_call(part.to, script("ads/settle"), [part.state], arguments, idempotent=True)
-
-    def _recording(self, name: str, target: str, ad_id: str, more: Sequence[Argument]) -> Command:
-        part = self._part(ad_id)
-        keys = [part.state, f"{part.tag}target:{target}"]
-        return script_call(part.to, script(name), keys, [self._schema.chunk, ad_id, *more])
+    def _record(self, name: str, target: str, ad_id: str, more: Sequence[Argument]) -> Command:
+        key = f"target:{target}"
+        return self._parts.of(ad_id).call(name, [ad_id, *more], key=key, write=True)
 
     def _words(self, text: object) -> list[str]:
         if not isinstance(text, str):
@@ -370,5 +396,5 @@ def _random_id() -> str:
     return token_hex(16)
 
 
-def _id(ad: PreparedDocument | str) -> str:
-    return ad if isinstance(ad, str) else ad.id
+def _settle_command(part: IndexPart, ids: Sequence[str]) -> Command:
+    return part.call("ads/settle", ids)

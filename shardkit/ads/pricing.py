@@ -1,4 +1,4 @@
-"""What ads are expected to bring: eCPM, the income of 1,000 views.
+"""What ads are expected to earn: eCPM, the income of 1,000 views.
 
 ========  =======================  =====================================================
 type      its value is paid for    eCPM
@@ -8,9 +8,9 @@ type      its value is paid for    eCPM
 ``cpa``   an action after a click  1,000 x value x actions / views
 ========  =======================  =====================================================
 
-A new ad has no counts of its own: it is taken to have had 1,000 views, and the clicks or actions
-that 1,000 views of its type bring on average; one, as long as nobody knows. So a new cpc ad of 0.25
-begins with 0.25.
+A new ad has no counts of its own: it is assumed to have had 1,000 views, and as many clicks or
+actions as 1,000 views of its type bring on average; one, until there are any. So a new cpc ad of
+0.25 starts with 0.25.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def check_price(owner: str, ad_id: str, kind: str, value: float) -> float:
     """Return an ad's value, per 1,000 views, click or action.
 
     Raises:
-        InvalidArgumentError: there is no such type; or the value is no number, negative or too
-            large.
+        InvalidArgumentError: there is no such type; or the value is not a number, is negative or
+            too large.
     """
     if kind not in TYPES:
         raise InvalidArgumentError(
@@ -59,7 +59,7 @@ def averages_of(replies: Iterable[Sequence[bytes]]) -> dict[str, float]:
     """Return what 1,000 views of each type bring: clicks of ``cpc``, actions of ``cpa``.
 
     Args:
-        replies: the counts of each part, names and numbers one after the other.
+        replies: the counts of each part, names and numbers in turn.
 
     Returns:
         By type; 1 where no view has brought any yet.
@@ -76,23 +76,23 @@ def averages_of(replies: Iterable[Sequence[bytes]]) -> dict[str, float]:
 
 
 class CachedAverages:
-    """Averages, kept for a while. Shared by all faces; any thread may use it.
+    """A cache of the averages. Shared by all faces; thread-safe.
 
     Args:
-        ttl: for how many seconds they are used; 0 to ask every time.
-        monotonic: seconds that never go back.
+        ttl: for how many seconds they are used; 0 to read them every time.
+        monotonic: a clock that never goes back, in seconds.
     """
 
     def __init__(self, ttl: float, monotonic: Callable[[], float]) -> None:
         self._ttl = ttl
         self._monotonic = monotonic
-        self._kept: tuple[dict[str, float], float] | None = None
+        self._cached: tuple[dict[str, float], float] | None = None
 
-    def known(self) -> dict[str, float] | None:
-        """Return them if they are known, and not too old."""
-        kept = self._kept
-        return kept[0] if kept and self._monotonic() < kept[1] else None
+    def get(self) -> dict[str, float] | None:
+        """Return the averages, if they are cached and fresh."""
+        cached = self._cached
+        return cached[0] if cached and self._monotonic() < cached[1] else None
 
-    def learn(self, averages: dict[str, float]) -> None:
-        """Take in what was just read."""
-        self._kept = averages, self._monotonic() + self._ttl
+    def set(self, averages: dict[str, float]) -> None:
+        """Cache averages that were just read."""
+        self._cached = averages, self._monotonic() + self._ttl

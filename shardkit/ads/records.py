@@ -1,4 +1,4 @@
-"""Ads: as they are given, as the index stores them, and as they come back."""
+"""Ads as users give them, as the index stores them, and as they are returned."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from shardkit.search.model.documents import PreparedDocument, check_id, prepare,
 from shardkit.search.model.schema import Schema
 from shardkit.structures.base.arguments import shown
 
-# The columns of ads. Of the eCPM the document has what was estimated when the ad was indexed; what
-# it is now is in the column alone.
+# The columns of ads. The document has the eCPM that was estimated when the ad was indexed; the
+# current one is in the column alone.
 ATTRIBUTES: Final = {"ecpm": "number", "value": "number", "type": "text", "location": "text"}
 MAX_LOCATIONS: Final = 1_000
 MAX_LOCATION_BYTES: Final = 256
 
 
 class Served(NamedTuple):
-    """What is shown.
+    """The ad to show.
 
     Attributes:
         target: the id under which clicks on it are recorded.
@@ -34,11 +34,11 @@ class Served(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WordCounts:
-    """What was counted of a word of an ad: of the times when the page had it too.
+    """The counts of a word of an ad, from pages that had the word too.
 
     Attributes:
         views, clicks, actions: how many.
-        bonus: what such views bring more than others, in eCPM.
+        bonus: how much more such views earn than others, in eCPM.
     """
 
     views: int
@@ -56,9 +56,9 @@ class Ad:
         type: ``cpm``, ``cpc`` or ``cpa``.
         value: what is paid for 1,000 views, a click, or an action.
         locations: where it is shown.
-        ecpm: what 1,000 views are expected to bring.
-        views, clicks, actions: what was counted.
-        words: the same for those of its words that were on a page with it.
+        ecpm: what 1,000 views are expected to earn.
+        views, clicks, actions: its counts.
+        words: the counts of those of its words that were on a page with it.
     """
 
     id: str
@@ -73,7 +73,7 @@ class Ad:
 
 
 class CheckedAd(NamedTuple):
-    """An ad that can be indexed, but is not estimated yet."""
+    """An ad whose arguments were checked, not yet estimated."""
 
     id: str
     locations: list[str]
@@ -82,7 +82,7 @@ class CheckedAd(NamedTuple):
     value: float
 
     def prepared(self, schema: Schema, averages: Mapping[str, float]) -> PreparedDocument:
-        """Return it as a document.
+        """Return the ad as a document.
 
         Raises:
             InvalidArgumentError: its text cannot be encoded.
@@ -97,7 +97,7 @@ class CheckedAd(NamedTuple):
 
 
 def check_ad(schema: Schema, given: object) -> CheckedAd:
-    """Return an ad that was checked.
+    """Check an ad.
 
     Args:
         schema: the index's parameters.
@@ -130,7 +130,7 @@ def check_locations(where: str, given: object) -> list[str]:
         given: any iterable of them.
 
     Raises:
-        InvalidArgumentError: they are none, or too many; one is no text, or too long.
+        InvalidArgumentError: they are no list, or too many; one is not text, or too long.
     """
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         raise InvalidArgumentError(f"{where}: locations={shown(given)}", "give a list of locations")
@@ -155,7 +155,7 @@ def location_word(place: str) -> bytes:
 
 
 def utf8(text: str) -> bytes:
-    """Return a text's UTF-8, nothing if it has none."""
+    """Return a text's UTF-8; empty if it cannot be encoded."""
     try:
         return text.encode()
     except UnicodeEncodeError:
@@ -165,7 +165,7 @@ def utf8(text: str) -> bytes:
 def ad_of(
     ad_id: str, stored: bytes, ecpm: bytes, flat: Sequence[Any], bonuses: Sequence[bytes]
 ) -> Ad:
-    """Return an ad from what the script ``ads_get`` replied."""
+    """Return an ad from what the script ``ads/get`` replied."""
     _, value, kind, locations = json.loads(stored)
     counts = {name.decode(): int(n) for name, n in zip(flat[::2], flat[1::2], strict=True)}
     worth = {w.decode(): float(b) for w, b in zip(bonuses[::2], bonuses[1::2], strict=True)}

@@ -1,16 +1,16 @@
-"""Whom a user contacted last, completed as a name is typed.
+"""A user's most recent contacts, completed as a name is typed.
 
 ::
 
-    recent:17      LIST   Grace  Éric  Alan …                    newest first; the 100 last ones
+    recent:17      LIST   Grace  Éric  Alan …                    the last 100, newest first
     contacts:17    ZSET   Grace → 1431864000512000, …            by time, for longer lists
 
-Suggestions come in the order of the contacts, newest first, and are picked out by the caller: a
-list of 100 names is a few kilobytes, less than an index of it would take, and any rule of matching
-can be had (here `shardkit.completion.names.fold`).
+Suggestions come newest first, and the client filters them: a list of 100 names is a few kilobytes,
+less than an index of it would take, and any rule of matching is possible (here
+`shardkit.completion.names.fold`).
 
-A LIST takes the least memory, and finds a contact that is touched again by looking at all: right
-for hundreds. The ZSET also knows when, and takes as long for a hundred thousand.
+A LIST takes the least memory, but touching a contact again scans all of it: right for hundreds. The
+ZSET also has the times, and is as fast for a hundred thousand.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import ClassVar, Final
 
-from shardkit.completion.names import checked, checked_id, fold
+from shardkit.completion.names import check_text, fold, key_id
 from shardkit.errors import InvalidArgumentError
 from shardkit.lua import script
 from shardkit.operations.commands import Argument, Command, Transaction, script_call
@@ -44,10 +44,10 @@ class RecentContacts(Structure[Face]):
         driver: what runs its operations.
         component: where its keys live; each user's key decides its shard.
         name: the prefix of its keys.
-        limit: how many contacts of a user are kept, the newest: 10,000 at most in a LIST, 1,000,000
+        limit: how many contacts of a user to keep, the newest: at most 10,000 in a LIST, 1,000,000
             by time.
-        order: ``list`` for a LIST, ``time`` for a ZSET by time. One name has one of them: what
-            was written with the other is refused by the server (``WRONGTYPE``).
+        order: ``list`` for a LIST, ``time`` for a ZSET by time. A name has one of them: the server
+            refuses what was written with the other (``WRONGTYPE``).
 
     Attributes:
         limit, order: as given.
@@ -56,7 +56,7 @@ class RecentContacts(Structure[Face]):
         InvalidArgumentError: an argument is out of range.
     """
 
-    MOST: ClassVar[dict[str, int]] = {"list": 10_000, "time": 1_000_000}
+    MAX_LIMIT: ClassVar[dict[str, int]] = {"list": 10_000, "time": 1_000_000}
 
     def __init__(
         self,
@@ -67,42 +67,42 @@ class RecentContacts(Structure[Face]):
         order: str = "list",
     ) -> None:
         check_name(name)
-        if order not in self.MOST:
+        if order not in self.MAX_LIMIT:
             raise InvalidArgumentError(f"{name}: order={shown(order)}", "give list or time")
-        check_integer(name, "limit", limit, 1, self.MOST[order])
+        check_integer(name, "limit", limit, 1, self.MAX_LIMIT[order])
         self.limit = limit
         self.order = order
         super().__init__(driver, component, name)
 
     @property
     def deferred(self) -> RecentContacts[Deferred]:
-        """These with the face whose calls return steps, for ``yield from`` and ``together``."""
+        """These contacts with the face whose calls return steps."""
         return self._deferred()  # type: ignore[return-value]
 
     @operation
     def touch(self, user: str | int, contact: str) -> Operation[None]:
-        """Put a contact first; forget the oldest beyond the limit.
+        """Put a contact first; drop the oldest beyond the limit.
 
         Raises:
-            InvalidArgumentError: the contact is no text, is empty or holds a NUL.
+            InvalidArgumentError: the contact is not text, is empty or contains a NUL.
 
-        Cost: one exchange, one transaction or script; with a LIST it looks at ``limit`` entries.
+        Cost: one exchange, one transaction or script; a LIST is scanned, ``limit`` entries.
         """
         yield [self._touch(self._key(user), [self._contact(contact)])]
 
     @operation
     def touch_many(self, touches: Iterable[tuple[str | int, str]]) -> Operation[int]:
-        """Put many contacts first, one after the other.
+        """Put many contacts first, one after another.
 
         Args:
             touches: pairs of a user and a contact. Those of one user are one transaction or
                 script for every 1,000 pairs.
 
         Returns:
-            how many pairs there were.
+            How many pairs there were.
 
         Raises:
-            InvalidArgumentError: a contact is none; nothing of its 1,000 was written.
+            InvalidArgumentError: a contact is invalid; nothing of its 1,000 was written.
 
         Cost: one exchange for every 1,000, with all shards at the same time.
         """
@@ -121,7 +121,7 @@ class RecentContacts(Structure[Face]):
 
     @operation
     def remove(self, user: str | int, contact: str) -> Operation[bool]:
-        """Forget a contact; return whether it was there. Cost: one exchange."""
+        """Remove a contact; return whether it existed. Cost: one exchange."""
         key, contact = self._key(user), self._contact(contact)
         args = ("LREM", key, 0, contact) if self.order == "list" else ("ZREM", key, contact)
         [removed] = yield [self._at(key, *args)]
@@ -129,83 +129,82 @@ class RecentContacts(Structure[Face]):
 
     @operation
     def complete(
-        self, user: str | int, prefix: str = "", num: int | None = None
+        self, user: str | int, prefix: str = "", limit: int | None = None
     ) -> Operation[list[str]]:
         """Return the contacts whose name begins with a prefix, newest first.
 
         Args:
-            user: whose.
-            prefix: compared without regard to case or to Unicode's forms; empty for all.
-            num: how many at most; without it all.
+            user: whose contacts.
+            prefix: compared regardless of case and Unicode form; empty for all.
+            limit: how many to return at most; by default all.
 
         Raises:
-            InvalidArgumentError: the prefix is no text, or ``num`` is out of range.
+            InvalidArgumentError: the prefix is not text, or the limit out of range.
 
-        Cost: one exchange for every 1,000 contacts; reads them all, or until it has ``num``.
+        Cost: one exchange for every 1,000 contacts; reads them all, or until it has ``limit``.
         """
-        wanted = fold(checked(self.name, "prefix", prefix, empty=True))
-        most = self.MOST[self.order]
-        if num is not None:
-            check_integer(self.name, "num", num, 1, most)
+        wanted = fold(check_text(self.name, "prefix", prefix, empty=True))
+        if limit is not None:
+            check_integer(self.name, "limit", limit, 1, self.MAX_LIMIT[self.order])
         key = self._key(user)
-        # A contact that is touched while pages are read comes again further down: it is one.
+        # A contact that is touched between two pages shows up in both.
         found: dict[str, None] = {}
         for start in range(0, self.limit, BATCH_SIZE):
             [page] = yield [self._range(key, start, BATCH_SIZE, newest=True)]
             for contact in _texts(page):
                 if fold(contact).startswith(wanted):
                     found.setdefault(contact)
-                    if len(found) == num:
+                    if len(found) == limit:
                         return list(found)
             if len(page) < BATCH_SIZE:
                 break
         return list(found)
 
     @operation
-    def oldest(self, user: str | int, num: int = 10) -> Operation[list[str]]:
-        """Return the contacts that were touched least recently, oldest first; 1,000 at most.
+    def oldest(self, user: str | int, limit: int = 10) -> Operation[list[str]]:
+        """Return the least recently touched contacts, oldest first; at most 1,000.
 
         Cost: one exchange.
         """
-        check_integer(self.name, "num", num, 1, BATCH_SIZE)
-        [page] = yield [self._range(self._key(user), 0, num, newest=False)]
+        check_integer(self.name, "limit", limit, 1, BATCH_SIZE)
+        [page] = yield [self._range(self._key(user), 0, limit, newest=False)]
         contacts = list(_texts(page))
         return contacts[::-1] if self.order == "list" else contacts
 
     @operation
     def times(
-        self, user: str | int, num: int = DEFAULT_LIMIT
+        self, user: str | int, limit: int = DEFAULT_LIMIT
     ) -> Operation[list[tuple[str, float]]]:
-        """Return the newest contacts with the times of their last touch; 1,000 at most.
+        """Return the newest contacts with the times of their last touch; at most 1,000.
 
         Returns:
-            pairs of a contact and seconds since 1970 by the server's clock, newest first.
+            Pairs of a contact and seconds since 1970 by the server's clock, newest first.
 
         Raises:
-            InvalidArgumentError: they are in a LIST, which knows no times.
+            InvalidArgumentError: they are in a LIST, which has no times.
 
         Cost: one exchange.
         """
         if self.order != "time":
             raise InvalidArgumentError(f"{self.name}: a list has no times", "open it by time")
-        check_integer(self.name, "num", num, 1, BATCH_SIZE)
+        check_integer(self.name, "limit", limit, 1, BATCH_SIZE)
         key = self._key(user)
-        args = ("ZRANGE", key, 0, num - 1, "REV", "WITHSCORES")
+        args = ("ZRANGE", key, 0, limit - 1, "REV", "WITHSCORES")
         [flat] = yield [self._at(key, *args, idempotent=True)]
         scores = (int(score) / 1e6 for score in flat[1::2])
         return list(zip(_texts(flat[::2]), scores, strict=True))
 
     @operation
     def count(self, user: str | int) -> Operation[int]:
-        """Return how many contacts of a user are kept. Cost: one exchange."""
+        """Return how many contacts a user has. Cost: one exchange."""
         key = self._key(user)
         name = "LLEN" if self.order == "list" else "ZCARD"
         [count] = yield [self._at(key, name, key, idempotent=True)]
         return int(count)
 
     @operation
-    def delete(self, user: str | int) -> Operation[bool]:
-        """Forget all contacts of a user; return whether there were any. Cost: one exchange."""
+    def remove_all(self, user: str | int) -> Operation[bool]:
+        """Remove all contacts of a user; return whether there were any. Cost: one exchange."""
         key = self._key(user)
         [removed] = yield [self._at(key, "UNLINK", key)]
         return bool(removed)
@@ -220,18 +219,18 @@ class RecentContacts(Structure[Face]):
         commands.append(self._at(key, "LTRIM", key, 0, self.limit - 1))
         return Transaction(self.component, key, tuple(commands))
 
-    def _range(self, key: str, start: int, num: int, *, newest: bool) -> Command:
+    def _range(self, key: str, start: int, size: int, *, newest: bool) -> Command:
         if self.order == "time":
-            sent: tuple[Argument, ...] = ("ZRANGE", key, start, start + num - 1)
+            sent: tuple[Argument, ...] = ("ZRANGE", key, start, start + size - 1)
             return self._at(key, *sent, *(("REV",) if newest else ()), idempotent=True)
-        first, last = (start, start + num - 1) if newest else (-num, -1)
+        first, last = (start, start + size - 1) if newest else (-size, -1)
         return self._at(key, "LRANGE", key, first, last, idempotent=True)
 
     def _key(self, user: str | int) -> str:
-        return f"{self.name}:{checked_id(self.name, 'user', user)}"
+        return f"{self.name}:{key_id(self.name, 'user', user)}"
 
     def _contact(self, contact: str) -> str:
-        return checked(self.name, "contact", contact)
+        return check_text(self.name, "contact", contact)
 
 
 def _texts(contacts: Iterable[bytes]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Names: checked, and folded so that ``é`` finds ``Éric``."""
+"""Names: checking them, and folding them so that ``é`` finds ``Éric``."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from shardkit.structures.base.arguments import shown
 
 
 def fold(text: str) -> str:
-    """Return a text without its differences of case, and in one form of Unicode's.
+    """Return a text without differences of case and Unicode form.
 
-    Two texts that differ only in case, or in whether an accent is a character of its own, become
+    Two texts that differ only in case, or in whether an accent is a separate character, become
     equal: ``Éric``, ``E\u0301ric`` and ``ÉRIC`` are ``éric``; ``Straße`` is ``strasse``. By
     Unicode's default caseless matching, composed (NFC), so that ``e`` does not find ``é``.
     """
     return normalize("NFC", normalize("NFD", text).casefold())
 
 
-def checked(owner: str, noun: str, value: str, *, empty: bool = False) -> str:
-    """Return a text that can be stored.
+def check_text(owner: str, noun: str, value: str, *, empty: bool = False) -> str:
+    """Check a text that is to be stored.
 
     Args:
-        owner: what asks, for messages.
-        noun: what the text is.
+        owner: the structure's name, for messages.
+        noun: what the text is, for messages.
         value: the text.
         empty: whether it may be empty.
 
     Raises:
-        InvalidArgumentError: it is no text, cannot be encoded, is empty, or holds a NUL.
+        InvalidArgumentError: it is not text, cannot be encoded, is empty, or contains a NUL.
     """
     if not isinstance(value, str):
         raise InvalidArgumentError(f"{owner}: {noun}={shown(value)}", "give text")
@@ -37,7 +37,7 @@ def checked(owner: str, noun: str, value: str, *, empty: bool = False) -> str:
         raise InvalidArgumentError(f"{owner}: {noun} is empty", "give some text")
     if "\0" in value:
         raise InvalidArgumentError(
-            f"{owner}: {noun}={shown(value)} holds the character NUL", "remove it"
+            f"{owner}: {noun}={shown(value)} contains the character NUL", "remove it"
         )
     try:
         value.encode()
@@ -48,8 +48,8 @@ def checked(owner: str, noun: str, value: str, *, empty: bool = False) -> str:
     return value
 
 
-def checked_id(owner: str, noun: str, value: str | int) -> str:
-    """Return what a user or group is called in a key.
+def key_id(owner: str, noun: str, value: str | int) -> str:
+    """Return the id of a user or group as it stands in a key.
 
     Raises:
         InvalidArgumentError: it is neither text nor a number, is empty, or cannot be encoded.

@@ -1,7 +1,7 @@
-"""Skills: as they are given, as they are compared, and jobs as the index stores them.
+"""Skills as users give them and as they are compared, and jobs as the index stores them.
 
-A skill is a word of the index, spelled in one way; what is asked of it is a number, the same for
-jobs and candidates, so that a candidate meets a requirement whose number is not above their own::
+A skill is a word of the index in a normalised spelling; what is required of it is a number, for
+jobs and candidates alike, so a candidate meets a requirement whose number is not above their own::
 
     measure    given                           words and numbers
     skills     ["Python", "machine  learning"] python 0     machine learning 0
@@ -36,26 +36,26 @@ _HEADER: Final = struct.Struct("<III")  # of a document: its number, bytes of wo
 
 
 class PreparedJob(NamedTuple):
-    """A job checked: its id, and the number that it requires of each skill."""
+    """A job whose arguments were checked: its id, and what it requires of each skill."""
 
     id: str
     requirements: dict[str, int]
 
 
 def read_skills(owner: str, measure: str, given: Skills, what: str) -> dict[str, int]:
-    """Return skills as they are compared, with their numbers.
+    """Normalise skills and their numbers.
 
     Args:
-        owner: what asks, for messages.
+        owner: the index's name, for messages.
         measure: one of `MEASURES`.
         given: skills; with levels, or years, by skill.
         what: whose skills they are, for messages.
 
     Returns:
-        A number for each skill, the highest one if it was given more than once.
+        A number for each skill, the highest one if the skill was given more than once.
 
     Raises:
-        InvalidArgumentError: they are too many, a skill is no text, or its number is none.
+        InvalidArgumentError: there are too many, a skill is not text, or its number is invalid.
     """
     where = f"{owner}: {what}"
     pairs: Iterable[tuple[object, object]]
@@ -82,7 +82,7 @@ def read_skills(owner: str, measure: str, given: Skills, what: str) -> dict[str,
 
 
 def _spelled(where: str, skill: object) -> str:
-    """Return a skill in the one spelling of all that differ in case, width or spaces."""
+    """Return a skill in a spelling without differences of case, width or spaces."""
     if isinstance(skill, str):
         word = " ".join(normalize("NFKC", normalize("NFKC", skill).casefold()).split())
         if 0 < len(word) <= MAX_SKILL_LENGTH and word.isprintable():
@@ -114,7 +114,7 @@ def value_of(measure: str, number: int) -> float:
 
 
 def meets(requirements: Mapping[str, int], skills: Mapping[str, int]) -> bool:
-    """Whether skills meet all requirements."""
+    """Return whether skills meet all requirements."""
     return all(skills.get(word, -1) >= number for word, number in requirements.items())
 
 
@@ -127,7 +127,7 @@ def requirements_in(stored: bytes) -> dict[str, int]:
 
 
 def write_arguments(jobs: Sequence[PreparedJob | str]) -> list[Argument]:
-    """Return what the script ``search_write`` takes, from the columns on.
+    """Return what the script ``search/write`` takes, from the columns on.
 
     A posting's last two bytes are what is required, where those of text are impact and fields. A
     document has the requirements where others have attributes.

@@ -1,8 +1,7 @@
-r"""An index of documents over shards: each document whole in one part, a query sent to all parts.
+r"""An index of documents over shards: a document is whole in one part, a query goes to all parts.
 
-Part n lives on shard n of a component, all its keys with the tag ``{name:n}``; on an unsharded
-component or a cluster the parts are there by their tags. A document is in part ``crc32(id) % n``.
-A part numbers its documents and words as they come, and has an inverted index of them::
+A document is in part ``crc32(id) % n``. A part numbers its documents and words as they come, and
+keeps an inverted index of them::
 
     {search:0}:state          HASH    docs, next number, next word, version; c0 …: documents a chunk
     {search:0}:l:red          HASH    redis → 7, redistribute → 4711 …     a word's id, by its first
@@ -11,10 +10,10 @@ A part numbers its documents and words as they come, and has an inverted index o
     {search:0}:w:0:390        STRING  postings of word 390 = 3 · 128 + 6   more than 14 documents
     {search:0}:d:guide.md     STRING  number, words in order, attributes, text
     {search:0}:n:0            HASH    0 → guide.md, 1 → …                  of 128 documents
-    {search:0}:v:0            STRING  a bit a document: whether it is there
+    {search:0}:v:0            STRING  a bit a document: whether it exists
     {search:0}:a:1:0          STRING  8 bytes a document: a number, a date; 4: a value of text
     {search:0}:y:3            HASH    values of text, by their ids
-    {search:0}:q:5f3a…        STRING  a result that is kept for its next pages; always with a TTL
+    {search:0}:q:5f3a…        STRING  a cached result for its next pages; always with a TTL
 
     a posting: four bytes                               postings of a word, by number
     ┌───────────────────────┬────────┬─────────┐        ┌─────────┬─────────┬─────────┐
@@ -48,47 +47,65 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from secrets import token_hex
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.lua import script
-from shardkit.operations.commands import Command, script_call
-from shardkit.operations.operation import Deferred, Driver, Face, Operation, operation, pages
+from shardkit.operations.operation import (
+    Deferred,
+    Driver,
+    Face,
+    Operation,
+    Page,
+    Stream,
+    Structure,
+    operation,
+    pages,
+    stream,
+)
 from shardkit.search.model.documents import (
     Attributes,
     Document,
     PreparedDocument,
     Text,
     check_id,
+    check_ids,
     prepare,
-    unpacked,
+    unpack,
     write_arguments,
 )
+from shardkit.search.model.results import Hit, Results
 from shardkit.search.model.schema import Schema
 from shardkit.search.model.term_counts import TermStatistics
-from shardkit.search.search import Searching
-from shardkit.search.searcher import Searcher
-from shardkit.search.shards import PRIMARY, Parts
-from shardkit.structures.base.arguments import check_name, shown
-from shardkit.structures.base.parameters import Metadata, open_all
+from shardkit.search.parts import IndexParts
+from shardkit.search.query.tree import Node
+from shardkit.search.request import (
+    DEFAULT_LIMIT,
+    MAX_LIMIT,
+    MAX_OFFSET,
+    ResultOptions,
+    SearchOptions,
+    search_request,
+)
+from shardkit.search.searcher import MAX_EXPANSIONS, Searcher
+from shardkit.structures.base.arguments import check_integer, shown
 from shardkit.structures.base.server_clock import ServerClock
 
 DOCUMENTS_PER_BATCH: Final = 100  # of a part
 TERMS_PER_BATCH: Final = 20_000
 IDS_PER_BATCH: Final = 1_000
-BUCKETS_PER_CALL: Final = 20
 STATISTICS_TTL: Final = 10.0
+PAGE_SIZE: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class PartInfo:
-    """What a part of an index has.
+    """What a part of an index holds.
 
     Attributes:
         documents: how many documents.
-        words: how many words and values of text, also those that no document has any more.
-        numbers: how many numbers were given to documents.
-        version: how often it was written to.
+        words: how many words and values of text, including those that no document has any more.
+        numbers: how many numbers have been given to documents.
+        version: how often it has been written to.
     """
 
     documents: int
@@ -97,18 +114,24 @@ class PartInfo:
     version: int
 
 
-class SearchIndex(Searching[Face]):
+class SearchIndex(Structure[Face]):
     """An index of documents over shards. Made by ``kit.search``.
 
     Args:
         driver: what runs its operations.
-        component: where its keys live; if it is sharded, of as many shards as the index has.
+        component: where its keys live; if sharded, with as many shards as the index has parts.
         schema: the parameters.
-        read_from: components of as many shards that are replicas of it: searches go there.
-        statistics_ttl: for how many seconds the counts of words, by which relevance is weighed, are
-            used; 0 to read them for every search.
+        read_from: components with as many shards that are its replicas: searches go there.
+        statistics_ttl: for how many seconds the counts of words, by which relevance is weighted,
+            are used; 0 to read them for every search.
         clock: tells the time.
-        new_id: makes the ids of results that servers keep.
+        new_id: makes the ids of cached results.
+
+    Attributes:
+        schema: as given.
+
+    Raises:
+        InvalidArgumentError: an argument cannot be used.
     """
 
     def __init__(
@@ -121,55 +144,49 @@ class SearchIndex(Searching[Face]):
         clock: ServerClock | None = None,
         new_id: Callable[[], str] = lambda: token_hex(8),
     ) -> None:
-        check_name(schema.name)
-        if "{" in schema.name or "}" in schema.name:
-            raise InvalidArgumentError(
-                f"name={shown(schema.name)} of an index", "leave out braces: keys have a tag"
-            )
         if isinstance(read_from, str):
             raise InvalidArgumentError(
                 f"{schema.name}: read_from={shown(read_from)}", f"give a list: [{read_from!r}]"
             )
-        seconds = isinstance(statistics_ttl, int | float) and not isinstance(statistics_ttl, bool)
-        if not seconds or not statistics_ttl >= 0:
+        is_number = isinstance(statistics_ttl, int | float) and not isinstance(statistics_ttl, bool)
+        if not is_number or not statistics_ttl >= 0:
             raise InvalidArgumentError(
                 f"{schema.name}: statistics_ttl={shown(statistics_ttl)}", "give seconds, 0 or more"
             )
-        parts = Parts(schema, component, read_from)
-        # With the first part, so that a component of another number of shards is refused before.
-        metas = [Metadata(part.to, schema.name, schema.parameters) for part in parts.first]
-        self.meta = metas[PRIMARY]
-        statistics = TermStatistics(statistics_ttl, (clock or ServerClock()).monotonic)
-        finder = Searcher(schema, parts, metas, statistics, new_id)
-        super().__init__(driver, component, schema, parts, finder)
-        self._statistics = statistics
+        self._parts = IndexParts(component, schema, schema.parameters, read_from)
+        super().__init__(driver, component, schema.name)
+        self.schema = schema
+        self._statistics = TermStatistics(statistics_ttl, (clock or ServerClock()).monotonic)
+        self._searcher = Searcher(self._parts, self._statistics, new_id)
 
     @property
     def deferred(self) -> SearchIndex[Deferred]:
         """This index with the face whose calls return steps."""
         return self._deferred()  # type: ignore[return-value]
 
+    # ---- documents
+
     @operation
     def index(
         self, doc_id: str, text: Text, attributes: Attributes | None = None
     ) -> Operation[int]:
-        """Index a document, in place of one of the same id; return how many words it has.
+        """Index a document, replacing the one with the same id; return how many words it has.
 
         Args:
             doc_id: its id, any text of at most 1,024 bytes.
-            text: its text, that of the first field; or text by field.
+            text: the text of the first field; or text by field.
             attributes: numbers (NaN is none), dates (or datetimes with tzinfo), text, or several
                 texts as a list, by name. None is no value.
 
         Returns:
-            How many different words there are in its text, without stop words.
+            How many different words its text has, without stop words.
 
         Raises:
-            InvalidArgumentError: something cannot be indexed; nothing was written then.
+            InvalidArgumentError: something cannot be indexed; nothing was written.
             ParameterMismatchError: the index was created with other parameters.
-            ShardErrors: the part failed.
+            ShardErrors: the shard failed.
 
-        Cost: one exchange; one command of some microseconds a word.
+        Cost: one exchange; one command that takes some microseconds a word.
         """
         document = prepare(self.schema, doc_id, text, attributes)
         yield from self._write([document])
@@ -180,15 +197,15 @@ class SearchIndex(Searching[Face]):
         """Index many documents; return how many.
 
         Args:
-            documents: an id, text and, if there are any, attributes each, as `index` takes them.
-                Any iterable of them, also a generator: it is read as they are sent.
+            documents: tuples of an id, text and optionally attributes, as `index` takes them. Any
+                iterable, also a generator: it is read while documents are sent.
 
         Raises:
-            InvalidArgumentError: something cannot be indexed; of its batch nothing was written
-                then, but those before.
+            InvalidArgumentError: something cannot be indexed; nothing of its batch was written, but
+                the batches before were.
             ParameterMismatchError: the index was created with other parameters.
-            ShardErrors: parts failed; documents of the others were indexed. Whatever of a batch was
-                may be indexed again.
+            ShardErrors: shards failed; documents on the others were indexed. Indexing all of them
+                again is safe.
 
         Cost: one exchange with each part for up to 100 documents, or 20,000 words, of that part.
         """
@@ -196,7 +213,7 @@ class SearchIndex(Searching[Face]):
         batch: list[PreparedDocument] = []
         sizes: dict[int, list[int]] = {}
         for given in documents:
-            document = self._prepared(given)
+            document = self._prepare(given)
             batch.append(document)
             size = sizes.setdefault(self._parts.number(document.id), [0, 0])
             size[0] += 1
@@ -210,89 +227,198 @@ class SearchIndex(Searching[Face]):
 
     @operation
     def remove(self, doc_id: str) -> Operation[bool]:
-        """Remove a document; return whether it was there. Cost: one exchange."""
+        """Remove a document; return whether it existed. Cost: one exchange."""
         return (yield from self._write([check_id(self.schema, doc_id)])) > 0
 
     @operation
     def remove_many(self, ids: Iterable[str]) -> Operation[int]:
-        """Remove documents, 1,000 an exchange; return how many were there.
+        """Remove documents; return how many existed. Cost: one exchange for 1,000.
 
         Raises:
-            InvalidArgumentError: an id is none; of its 1,000 nothing was removed then.
-            ShardErrors: parts failed; documents of the others were removed.
+            InvalidArgumentError: an id cannot be used; none of its 1,000 was removed.
+            ShardErrors: shards failed; documents on the others were removed.
         """
         removed = 0
-        for page in pages((check_id(self.schema, one) for one in _listed(ids)), IDS_PER_BATCH):
+        for page in pages(check_ids(self.schema, ids), IDS_PER_BATCH):
             removed += yield from self._write(page)
         return removed
 
     @operation
     def get(self, doc_id: str) -> Operation[Document | None]:
-        """Return a document with its attributes and, if it is kept, its text. Cost: one exchange.
+        """Return a document with its attributes and, if the index keeps it, its text.
 
         Returns:
-            None if it is not there.
+            None if there is no such document.
+
+        Cost: one exchange.
         """
         found = yield from self._read([check_id(self.schema, doc_id)])
         return found.get(doc_id)
 
     @operation
     def get_many(self, ids: Iterable[str]) -> Operation[dict[str, Document]]:
-        """Return those documents that are there, by id. Cost: one exchange for 1,000."""
+        """Return the documents that exist, by id. Cost: one exchange for 1,000."""
         found: dict[str, Document] = {}
-        for page in pages((check_id(self.schema, one) for one in _listed(ids)), IDS_PER_BATCH):
+        for page in pages(check_ids(self.schema, ids), IDS_PER_BATCH):
             found |= yield from self._read(page)
         return found
 
     @operation
-    def info(self) -> Operation[list[PartInfo]]:
-        """Return what each part has. Cost: one exchange."""
-        names = ("docs", "words", "next", "version")
-        replies = yield from self._finder.ask(
-            [
-                Command(part.to, part.state, ("HMGET", part.state, *names), idempotent=True)
-                for part in self._parts.written
-            ]
-        )
-        infos = []
-        for docs, words, numbers, version in replies:
-            infos.append(
-                PartInfo(int(docs or 0), int(words or 1) - 1, int(numbers or 0), int(version or 0))
-            )
-        return infos
-
-    @operation
     def delete(self) -> Operation[int]:
-        """Remove the index with its parameters; return how many documents it had.
+        """Delete the index with its parameters; return how many documents it had.
 
-        Nobody else may be writing to it. Results that servers keep go when their time is over.
+        Nobody else may be writing to it. Cached results expire on their own.
 
         Cost: one exchange for some 2,500 documents or words of each part.
         """
-        yield from open_all([self.meta])
-        removed = 0
-        places = dict.fromkeys(range(self.schema.shards), 0)
-        while places:
-            replies = yield [
-                script_call(
-                    self._parts.written[n].to,
-                    script("search/clear"),
-                    [self._parts.written[n].state],
-                    [self.schema.chunk, len(self.schema.columns), place, BUCKETS_PER_CALL],
-                )
-                for n, place in places.items()
-            ]
-            removed += sum(reply[1] for reply in replies)
-            following = zip(places, (reply[0] for reply in replies), strict=True)
-            places = {n: place for n, place in following if place}
-        yield [Command(self._parts.written[0].to, self.meta.key, ("UNLINK", self.meta.key))]
-        self.meta.checked = False
-        self._statistics.forget()
+        removed = yield from self._parts.delete()
+        self._statistics.clear()
         return removed
+
+    # ---- searching
+
+    @operation
+    def search(self, query: str | Node, **options: Unpack[SearchOptions]) -> Operation[Results]:
+        """Find documents.
+
+        Args:
+            query: text, see `shardkit.search.parse`, or a tree of nodes such as `AllOf`.
+            sort: ``"relevance"`` (the default), the best first; an attribute, with ``-`` before it
+                the highest first; or weights by name, of attributes that are numbers and of
+                ``relevance``: by the sum of weight x value, the highest first. Documents with equal
+                values come in the same order by id.
+            ascending: start with the lowest relevance or weighted sum.
+            combine: whether a weighted sum leaves out documents that lack one of the attributes
+                (``"intersection"``, the default) or takes ``default`` for it (``"union"``).
+            default: what stands for a missing attribute: 0.
+            limit: how many hits to return, at most 10,000; 20 by default. With 0 they are only
+                counted.
+            offset: how many hits to skip.
+            cursor: the cursor of the page before, in place of ``offset``.
+            result: the cached result of the page before. If the servers no longer have it, the
+                query runs again.
+            cache: for how many seconds servers cache the first 10,000 hits, from each use on; a
+                read-only replica caches nothing.
+            attributes: which attributes to return with each hit; True for all.
+            snippets: whether to return snippets; or options of `shardkit.search.snippet`, such as
+                ``{"length": 200}``.
+            facets: attributes whose values are counted over all matches.
+            facet_limit: how many values of each facet to return, the most frequent ones; 10.
+            partial: return what the parts that answer have, marked as such, if others fail.
+            session: sticks to one of the replicas that are read from.
+
+        Raises:
+            QuerySyntaxError: the query cannot be parsed; the error has the position.
+            InvalidArgumentError: another argument cannot be used; or more than 1,000 words begin
+                with a prefix; or a facet has more than 10,000 different values in a part.
+            ParameterMismatchError: the index was created with other parameters.
+            ShardErrors: shards failed, and partial results were not requested; or all failed.
+
+        Cost: one exchange. One more before it if relevance needs counts of words that are not
+        cached (`statistics_ttl`), or if the query has a prefix; one more after it for attributes or
+        snippets with ``offset + limit`` above 200. A part reads all postings of the rarest word
+        that documents must have, and looks those documents up in the postings of the others.
+        """
+        return (yield from self._searcher.search(search_request(self.schema, query, **options)))
+
+    @operation
+    def page(
+        self,
+        /,
+        query: str | Node,
+        number: int = 1,
+        limit: int = DEFAULT_LIMIT,
+        **options: Unpack[ResultOptions],
+    ) -> Operation[Results]:
+        """Return a page by its number, from 1 on; see `search` for everything else.
+
+        Raises:
+            InvalidArgumentError: the number or limit is below 1, or as `search`.
+        """
+        check_integer(self.name, "page", number, 1, MAX_OFFSET)
+        check_integer(self.name, "limit", limit, 1, MAX_LIMIT)
+        request = search_request(
+            self.schema, query, offset=(number - 1) * limit, limit=limit, **options
+        )
+        return (yield from self._searcher.search(request))
+
+    @stream
+    def all(
+        self,
+        /,
+        query: str | Node,
+        *,
+        page_size: int = PAGE_SIZE,
+        cursor: str | None = None,
+        **options: Unpack[ResultOptions],
+    ) -> Stream[Hit]:
+        """Iterate over all documents that match, in order, page by page; see `search`.
+
+        Args:
+            query: see `search`.
+            page_size: how many documents each exchange reads, at most 10,000.
+            cursor: where to begin: the cursor of a page.
+            options: see `search`.
+
+        Cost: one exchange for each page (two with attributes or snippets), which looks at
+        everything that matches.
+        """
+        while True:
+            request = search_request(self.schema, query, limit=page_size, cursor=cursor, **options)
+            found = yield from self._searcher.search(request)
+            yield Page(found.hits)
+            cursor = found.cursor
+            if cursor is None:
+                return
+
+    @operation
+    def count(self, query: str | Node | None = None) -> Operation[int]:
+        """Return how many documents there are, or (query) how many match. Cost: one exchange."""
+        if query is None:
+            return (yield from self._parts.count())
+        found = yield from self._searcher.search(search_request(self.schema, query, limit=0))
+        return found.total
+
+    @operation
+    def words(self, prefix: str, limit: int = 100) -> Operation[list[tuple[str, int]]]:
+        """Return the first words with a prefix, in order, and how many documents have each.
+
+        Args:
+            prefix: the beginning of one word, spelled as in a query. The words that come back are
+                as the index has them: without accents and upper case, and stemmed if it stems.
+            limit: how many to return, at most 1,000.
+
+        Raises:
+            InvalidArgumentError: the prefix is not that of one word, or the limit out of range.
+
+        Cost: one exchange.
+        """
+        if not isinstance(prefix, str):
+            raise InvalidArgumentError(f"{self.name}: words({shown(prefix)})", "give text")
+        check_integer(self.name, "limit", limit, 1, MAX_EXPANSIONS)
+        tokens = self.schema.analyzer.beginnings(prefix)
+        if len(tokens) != 1:
+            raise InvalidArgumentError(
+                f"{self.name}: words({shown(prefix)})", "give the beginning of one word"
+            )
+        term = tokens[0].term
+        _, found = yield from self._searcher.expand([], [term], limit)
+        return list(found[term].items())
+
+    @operation
+    def info(self) -> Operation[list[PartInfo]]:
+        """Return what each part holds. Cost: one exchange."""
+        replies = yield from self._parts.send(
+            [part.read_state("docs", "words", "next", "version") for part in self._parts.primary]
+        )
+        return [
+            PartInfo(int(docs or 0), int(words or 1) - 1, int(numbers or 0), int(version or 0))
+            for docs, words, numbers, version in replies
+        ]
 
     # ---- steps
 
-    def _prepared(self, given: Sequence[Any]) -> PreparedDocument:
+    def _prepare(self, given: Sequence[Any]) -> PreparedDocument:
         if not isinstance(given, list | tuple) or not 2 <= len(given) <= 3:
             raise InvalidArgumentError(
                 f"{self.name}: document {shown(given)}", "give (id, text) or (id, text, attributes)"
@@ -300,37 +426,18 @@ class SearchIndex(Searching[Face]):
         return prepare(self.schema, *given, *[None] * (3 - len(given)))
 
     def _write(self, documents: Sequence[PreparedDocument | str]) -> Operation[int]:
-        """Index documents, remove those of which there is the id; return how many were there."""
-        if not documents:
-            return 0
-        yield from open_all([self.meta], create=True)
-        last = {one if isinstance(one, str) else one.id: one for one in documents}
-        by_part: dict[int, list[PreparedDocument | str]] = {}
-        for doc_id, one in last.items():
-            by_part.setdefault(self._parts.number(doc_id), []).append(one)
-        batch = []
-        for number, some in by_part.items():
-            part = self._parts.written[number]
-            arguments = [self.schema.chunk, *write_arguments(self.schema, some)]
-            batch.append(script_call(part.to, script("search/write"), [part.state], arguments))
-        replies = yield batch
-        return sum(sum(reply[2:]) for reply in replies)
+        """Index documents, remove those given by their ids; return how many existed before."""
+        written = yield from self._parts.write(
+            documents, lambda some: write_arguments(self.schema, some)
+        )
+        return written.existing
 
     def _read(self, ids: Sequence[str]) -> Operation[dict[str, Document]]:
-        parts = self._parts.written
-        stored = yield from self._finder.ask(
-            [parts[self._parts.number(one)].document(one) for one in ids]
+        stored = yield from self._parts.send(
+            [self._parts.of(doc_id).read_document(doc_id) for doc_id in ids]
         )
         return {
-            one: unpacked(self.schema, one, value)
-            for one, value in zip(ids, stored, strict=True)
+            doc_id: unpack(self.schema, doc_id, value)
+            for doc_id, value in zip(ids, stored, strict=True)
             if value
         }
-
-
-def _listed(ids: Iterable[str]) -> Iterable[str]:
-    if isinstance(ids, str):
-        raise InvalidArgumentError(
-            f"ids={shown(ids)} would be its characters", "give a list of ids"
-        )
-    return ids

@@ -1,11 +1,11 @@
-"""What is asked of an index: a query with its order, its page, and what is wanted of each hit."""
+"""A search request: a query with its order, its page, and what is wanted of each hit."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 from shardkit.errors import InvalidArgumentError
 from shardkit.search.compiler import SortOrder, sort_order
@@ -15,165 +15,179 @@ from shardkit.search.model.results import (
     read_cached_result,
     read_cursor,
 )
-from shardkit.search.model.schema import Schema
-from shardkit.search.model.term_counts import TermCounts
+from shardkit.search.model.schema import RELEVANCE, Schema
 from shardkit.search.query.analysis import analyze
 from shardkit.search.query.parser import parse
 from shardkit.search.query.tree import Node, check_names
 from shardkit.structures.base.arguments import LONGEST_EXPIRY, check_integer, shown
 
+DEFAULT_LIMIT: Final = 20
 MAX_LIMIT: Final = 10_000
 MAX_OFFSET: Final = 1_000_000
-INLINE: Final = 200  # of so many documents attributes come with their ids; of more only the page's
-CACHE_SECONDS: Final = 300
 MAX_FACET_LIMIT: Final = 10_000
+CACHE_SECONDS: Final = 300
+INLINE: Final = 200  # documents whose attributes come with the hits; beyond, only the page's do
+
+
+class ResultOptions(TypedDict, total=False):
+    """The options of a search, but for its page; `SearchIndex.search` says what they mean."""
+
+    sort: str | Mapping[str, float]
+    ascending: bool
+    combine: str
+    default: float
+    result: str | None
+    cache: int
+    attributes: Sequence[str] | bool
+    snippets: bool | Mapping[str, Any]
+    facets: Sequence[str]
+    facet_limit: int
+    partial: bool
+    session: str | None
+
+
+class SearchOptions(ResultOptions, total=False):
+    """The options of a search."""
+
+    limit: int
+    offset: int
+    cursor: str | None
 
 
 @dataclass(frozen=True)
 class SearchRequest:
-    """A question, checked.
+    """A search request, checked.
 
     Attributes:
-        tree: the query, analyze.
-        order: what documents are put in order by.
+        tree: the query, analyzed.
+        order: how hits are ordered.
         digest: tells queries and orders apart.
-        start, num: which page is wanted.
-        after: what it begins behind, in place of ``start``.
-        kept: the result that it is a page of, if servers keep it.
-        keep: for how many seconds servers shall keep the result; 0 if not.
-        attributes: which are wanted of each hit.
-        snippets: how snippets shall be; None without.
+        limit, offset: which page is wanted.
+        page_before: the cursor of the page before, in place of ``offset``.
+        cached: the cached result that it is a page of.
+        cache: for how many seconds servers keep the result; 0 for not at all.
+        attributes: which attributes each hit has.
+        snippets: the options of snippets; None for none.
         facets: the attributes whose values are counted.
-        facet_size: how many values of each are wanted.
+        facet_limit: how many values of each facet are wanted.
         partial: whether the results of some parts are better than none.
         session: the session that asks.
+        most: how many hits each part returns; behind a cursor one more than the page, which tells
+            whether there is a next page.
+        details: whether hits have attributes or snippets.
+        inline: whether these come with the hits, not in another exchange.
     """
 
     tree: Node
     order: SortOrder
     digest: str
-    start: int
-    num: int
-    after: SearchCursor | None
-    kept: CachedResult | None
-    keep: int
+    limit: int
+    offset: int
+    page_before: SearchCursor | None
+    cached: CachedResult | None
+    cache: int
     attributes: Sequence[str]
     snippets: Mapping[str, Any] | None
     facets: Sequence[str]
-    facet_size: int
+    facet_limit: int
     partial: bool
     session: str | None
-
-    @property
-    def most(self) -> int:
-        """How many documents every part has to give: one more than the page tells of a next."""
-        return self.num + 1 if self.after and self.num else self.start + self.num
-
-    @property
-    def blobs(self) -> bool:
-        """Whether attributes or text are wanted."""
-        return bool(self.attributes) or self.snippets is not None
-
-    @property
-    def inline(self) -> bool:
-        """Whether they come with the ids."""
-        return self.blobs and self.most <= INLINE
-
-    @property
-    def counts(self) -> TermCounts | None:
-        """What the pages before were weighed by."""
-        return self.after.counts if self.after else self.kept.counts if self.kept else None
-
-    @property
-    def source(self) -> int | None:
-        """What the pages before were read from."""
-        return self.after.source if self.after else self.kept.source if self.kept else None
+    most: int
+    details: bool
+    inline: bool
 
 
-def tree_of(schema: Schema, query: str | Node) -> Node:
-    """Return a query analyze.
+def query_tree(schema: Schema, query: str | Node) -> Node:
+    """Return a query parsed and analyzed.
 
     Raises:
-        QuerySyntaxError: it cannot be read; the error has the position.
-        InvalidArgumentError: it names a field or attribute that there is not.
+        QuerySyntaxError: it cannot be parsed; the error has the position.
+        InvalidArgumentError: it names a field or attribute that the index does not have.
     """
     if isinstance(query, str):
         query = parse(query, schema.fields, schema.attributes)
     if not isinstance(query, Node):
         raise InvalidArgumentError(
-            f"{schema.name}: query={shown(query)}",
-            "give text, or a tree of shardkit.search.query.tree",
+            f"{schema.name}: query={shown(query)}", "give text, or a tree of nodes such as AllOf"
         )
     check_names(query, schema.fields, schema.attributes)
     return analyze(query, schema.analyzer)
 
 
-def request_of(
+def search_request(
     schema: Schema,
     query: str | Node,
     *,
-    sort: str | Mapping[str, float],
-    ascending: bool,
-    combine: str,
-    default: float,
-    start: int,
-    num: int,
-    after: str | None,
-    result: str | None,
-    cache: int,
-    attributes: Sequence[str] | bool,
-    snippets: bool | Mapping[str, Any],
-    facets: Sequence[str],
-    facet_size: int,
-    partial: bool,
-    session: str | None,
+    sort: str | Mapping[str, float] = RELEVANCE,
+    ascending: bool = False,
+    combine: str = "intersection",
+    default: float = 0.0,
+    limit: int = DEFAULT_LIMIT,
+    offset: int = 0,
+    cursor: str | None = None,
+    result: str | None = None,
+    cache: int = 0,
+    attributes: Sequence[str] | bool = (),
+    snippets: bool | Mapping[str, Any] = False,
+    facets: Sequence[str] = (),
+    facet_limit: int = 10,
+    partial: bool = False,
+    session: str | None = None,
 ) -> SearchRequest:
-    """Return a question that was checked; see `shardkit.search.search.Searching.search`.
+    """Check the arguments of `SearchIndex.search`, and return the request that they make.
 
     Raises:
-        QuerySyntaxError: the query cannot be read.
-        InvalidArgumentError: something else in it cannot be used.
+        QuerySyntaxError: the query cannot be parsed.
+        InvalidArgumentError: another argument cannot be used.
     """
     name = schema.name
-    tree = tree_of(schema, query)
+    tree = query_tree(schema, query)
     order = sort_order(schema, sort, combine, default, ascending)
-    check_integer(name, "num", num, 0, MAX_LIMIT)
-    check_integer(name, "start", start, 0, MAX_OFFSET)
+    check_integer(name, "limit", limit, 0, MAX_LIMIT)
+    check_integer(name, "offset", offset, 0, MAX_OFFSET)
     check_integer(name, "cache", cache, 0, LONGEST_EXPIRY)
-    check_integer(name, "facet_size", facet_size, 1, MAX_FACET_LIMIT)
+    check_integer(name, "facet_limit", facet_limit, 1, MAX_FACET_LIMIT)
     digest = blake2b(repr((tree, order.name)).encode(), digest_size=9).hexdigest()
-    cursor = None if after is None else read_cursor(name, after)
-    kept = None if result is None else read_cached_result(name, result)
-    if after is not None and (start or result is not None):
+    page_before = None if cursor is None else read_cursor(name, cursor)
+    cached = None if result is None else read_cached_result(name, result)
+    if page_before is not None and (offset or cached is not None):
         raise InvalidArgumentError(
-            f"{name}: after= with start= or result=", "a cursor says where the page begins"
+            f"{name}: cursor= with offset= or result=", "a cursor says where the page begins"
         )
-    for what, token in (("after", cursor), ("result", kept)):
+    for what, token in (("cursor", page_before), ("result", cached)):
         if token is not None and token.query != digest:
             raise InvalidArgumentError(
                 f"{name}: {what} is of another query or order", "give the same query and sort"
             )
-    if cursor is not None and isinstance(cursor.value, str) is not order.text:
-        raise InvalidArgumentError(f"{name}: after={shown(after)}", "give what search returned")
+    if page_before is not None and isinstance(page_before.value, str) is not order.text:
+        raise InvalidArgumentError(f"{name}: cursor={shown(cursor)}", "give what search returned")
+    wanted = _attributes_in(
+        schema, "attributes", schema.attributes if attributes is True else attributes or ()
+    )
+    details = bool(wanted) or snippets is not False
+    most = limit + 1 if page_before and limit else offset + limit
     return SearchRequest(
-        tree,
-        order,
-        digest,
-        start,
-        num,
-        cursor,
-        kept,
-        cache or (CACHE_SECONDS if kept else 0),
-        _known(schema, "attributes", schema.attributes if attributes is True else attributes or ()),
-        None if snippets is False else {} if snippets is True else dict(snippets),
-        _known(schema, "facets", facets),
-        facet_size,
-        partial,
-        session,
+        tree=tree,
+        order=order,
+        digest=digest,
+        limit=limit,
+        offset=offset,
+        page_before=page_before,
+        cached=cached,
+        cache=cache or (CACHE_SECONDS if cached else 0),
+        attributes=wanted,
+        snippets=None if snippets is False else {} if snippets is True else dict(snippets),
+        facets=_attributes_in(schema, "facets", facets),
+        facet_limit=facet_limit,
+        partial=partial,
+        session=session,
+        most=most,
+        details=details,
+        inline=details and most <= INLINE,
     )
 
 
-def _known(schema: Schema, what: str, names: object) -> list[str]:
+def _attributes_in(schema: Schema, what: str, names: object) -> list[str]:
     if isinstance(names, str) or not isinstance(names, Sequence | Mapping):
         raise InvalidArgumentError(f"{schema.name}: {what}={shown(names)}", "give a list of names")
     for name in names:

@@ -1,14 +1,14 @@
-"""The steps of a search: what is asked of the parts of an index, and what is made of the answers.
+"""The steps of a search: one script call for each part of an index, and their replies merged.
 
 ::
 
-    query ─► tree ─► plan ─┬─► part 0 ─┐
-                           ├─► part 1 ─┼─► merge by (value, id) ─► page
-                           └─► part 2 ─┘
+    request ─► tree ─► query plan ─┬─► part 0 ─┐
+                                   ├─► part 1 ─┼─► merge by (value, id) ─► page
+                                   └─► part 2 ─┘
 
-Each part gives its first ``start + num`` documents in order; merged, the page is cut out of them.
-So a page far behind costs every part all that comes before it. A cursor is the value and id that a
-page ended with: each part gives what is beyond, so the thousandth page costs what the second does.
+Each part returns its first ``offset + limit`` hits in order; the page is cut out of the merged
+ones. So the deeper a page is, the more it costs every part. A cursor is the value and id of the
+last hit of a page: each part returns only what follows, and page 1,000 costs what page 2 does.
 """
 
 from __future__ import annotations
@@ -18,196 +18,170 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from shardkit.errors import InvalidArgumentError, ShardFailure
-from shardkit.operations.commands import Argument, Command, Reply
+from shardkit.errors import InvalidArgumentError
+from shardkit.operations.commands import Argument, Reply
 from shardkit.operations.operation import Operation
 from shardkit.search.compiler import QueryPlan, compile_query, prefixes_of, scored_words
-from shardkit.search.merge import PartHit, facet_of, merged, part_hits
-from shardkit.search.model.documents import Document, document_of, unpacked
-from shardkit.search.model.results import (
-    CachedResult,
-    Hit,
-    OrderValue,
-    Results,
-    SearchCursor,
-    write_token,
-)
-from shardkit.search.model.schema import Schema
+from shardkit.search.merge import PartHit, merge_facet, merge_hits, read_hits
+from shardkit.search.model.documents import Document, document_of, unpack
+from shardkit.search.model.results import CachedResult, Hit, OrderValue, Results, SearchCursor
 from shardkit.search.model.term_counts import TermCounts, TermStatistics
+from shardkit.search.parts import PRIMARY, IndexParts, split_failures
 from shardkit.search.request import SearchRequest
-from shardkit.search.shards import PRIMARY, Parts, ask
 from shardkit.search.snippets import find_matches, snippet
-from shardkit.structures.base.parameters import Metadata
 
 MAX_CACHED: Final = 10_000
 MAX_EXPANSIONS: Final = 1_000
 MAX_FACET_VALUES: Final = 10_000
-_NONE: Final = TermCounts(0, {})
+_NO_COUNTS: Final = TermCounts(0, {})
 
 
 class _Answers(NamedTuple):
-    """What the parts gave: how many documents match, and the first ones of each."""
+    """What the parts returned: how many documents match, and the first hits of each part."""
 
     total: int
-    found: list[list[PartHit]]
+    hits: list[list[PartHit]]
     missing: tuple[int, ...]
     counts: TermCounts
-    kept: CachedResult | None
+    cached: CachedResult | None
     facets: dict[str, list[tuple[OrderValue, int]]]
 
 
 class Searcher:
-    """Searches one index; shared by all its faces.
+    """Runs search requests on one index. Shared by all its faces.
 
     Args:
-        schema: its parameters.
-        parts: where it is.
-        metas: the parameters as they are stored, where each of the sources has them.
-        statistics: what words are weighed by.
-        new_id: makes the ids of results that servers keep.
+        parts: the parts of the index.
+        statistics: the term counts that relevance is weighted by.
+        new_id: makes the ids of cached results.
     """
 
     def __init__(
-        self,
-        schema: Schema,
-        parts: Parts,
-        metas: Sequence[Metadata],
-        statistics: TermStatistics,
-        new_id: Callable[[], str],
+        self, parts: IndexParts, statistics: TermStatistics, new_id: Callable[[], str]
     ) -> None:
-        self._schema = schema
+        self._schema = parts.schema
         self._parts = parts
-        self._metas = metas
         self._statistics = statistics
         self._new_id = new_id
 
-    def ask(
-        self, commands: Sequence[Command], *, source: int = PRIMARY, partial: bool = False
-    ) -> Operation[list[Reply]]:
-        """Return replies; the parameters are compared on the way if nobody has.
-
-        Args:
-            commands: what is asked.
-            source: what is read from. A replica is asked for the parameters that it has.
-            partial: whether failures are replies too, as long as not all have failed.
-        """
-        return (yield from ask(self._metas[source], commands, partial))
-
-    def find(self, request: SearchRequest) -> Operation[Results]:
-        """Return a page of what is found."""
-        source = self._parts.source(request.session, request.source)
+    def search(self, request: SearchRequest) -> Operation[Results]:
+        """Return the page that a request asks for."""
+        before = request.page_before or request.cached
+        source = self._parts.choose_source(request.session, before and before.source)
         answers = None
-        if request.kept is not None and not request.facets:
-            answers = yield from self._kept(request, source, request.kept)
+        if request.cached is not None and not request.facets:
+            answers = yield from self._read_cached(request, source, request.cached)
         if answers is None:
-            answers = yield from self._queried(request, source)
-        documents = merged(answers.found, reverse=request.order.reverse)
-        if request.after is None:
-            more = answers.total > request.start + request.num
-        else:
-            more = len(documents) > request.num
-        documents = documents[request.start : request.start + request.num]
+            answers = yield from self._query(request, source, before and before.counts)
+        hits = merge_hits(answers.hits, reverse=request.order.reverse)
+        end = request.offset + request.limit
+        more = len(hits) > end if request.page_before else answers.total > end
+        hits = hits[request.offset : end]
         cursor = None
-        if more and documents:
-            last, counts = documents[-1], answers.counts if request.order.scores else None
-            cursor = write_token(SearchCursor(request.digest, source, last.value, last.id, counts))
-        found = yield from self._hits(request, source, documents)
-        result = write_token(answers.kept) if answers.kept else None
-        return Results(answers.total, found, cursor, result, answers.facets, answers.missing)
+        if more and hits:
+            last, counts = hits[-1], answers.counts if request.order.scores else None
+            cursor = SearchCursor(request.digest, source, last.value, last.id, counts).token()
+        page = yield from self._complete(request, source, hits)
+        result = answers.cached.token() if answers.cached else None
+        return Results(answers.total, page, cursor, result, answers.facets, answers.missing)
 
-    def beginnings(
+    def expand(
         self,
         words: Sequence[str],
-        beginnings: Sequence[str],
-        most: int,
+        prefixes: Sequence[str],
+        limit: int,
         *,
         source: int = PRIMARY,
         partial: bool = False,
     ) -> Operation[tuple[TermCounts, dict[str, dict[str, int]]]]:
-        """Return the counts of words, and for each beginning the first words that begin so.
+        """Return the counts of words, and for each prefix its first words with their counts.
 
-        Each part gives its first words, in order, that documents have: the first of all are among
-        them, with all their counts.
+        Each part returns its own first words in order: the first of all are among them, with all
+        their counts.
         """
-        arguments: list[Argument] = [self._schema.chunk, most, len(beginnings), *beginnings, *words]
-        replies = yield from self.ask(
-            [part.call("search/words", arguments) for part in self._parts.read(source)],
+        arguments: list[Argument] = [limit, len(prefixes), *prefixes, *words]
+        replies = yield from self._parts.send(
+            [part.call("search/words", arguments) for part in self._parts.source(source)],
             source=source,
             partial=partial,
         )
-        there = [reply for reply in replies if not isinstance(reply, ShardFailure)]
+        answered, _ = split_failures(replies)
         counts: Counter[str] = Counter()
-        for reply in there:
+        for reply in answered:
             counts.update(dict(zip(words, reply[2], strict=True)))
         found: dict[str, dict[str, int]] = {}
-        for place, beginning in enumerate(beginnings, 3):
+        for place, prefix in enumerate(prefixes, 3):
             sums: Counter[str] = Counter()
-            for reply in there:
+            for reply in answered:
                 flat = reply[place]
                 for word, count in zip(flat[::2], flat[1::2], strict=True):
                     sums[word.decode()] += count
-            found[beginning] = dict(sorted(sums.items())[:most])
-        return TermCounts(sum(reply[0] for reply in there), dict(counts)), found
+            found[prefix] = dict(sorted(sums.items())[:limit])
+        return TermCounts(sum(reply[0] for reply in answered), dict(counts)), found
 
-    # ---- what is asked
+    # ---- asking the parts
 
-    def _queried(self, request: SearchRequest, source: int) -> Operation[_Answers]:
-        expansions, counts = yield from self._counts(request, source)
+    def _query(
+        self, request: SearchRequest, source: int, counts: TermCounts | None
+    ) -> Operation[_Answers]:
+        """Run a query on all parts.
+
+        Args:
+            request: the request.
+            source: where to run it.
+            counts: what the pages before were weighted by.
+        """
+        expansions, counts = yield from self._expansions(request, source, counts)
         plan = compile_query(self._schema, request.tree, expansions)
-        key = self._new_id() if request.keep else None
-        arguments: list[Argument] = [self._schema.chunk, self._query(request, plan, counts)]
-        kept_key = f"q:{key}" if key else None
-        replies = yield from self.ask(
+        key = self._new_id() if request.cache else None
+        cache_key = f"q:{key}" if key else None
+        sent = self._encode(request, plan, counts)
+        replies = yield from self._parts.send(
             [
-                part.call("search/query", arguments, key=kept_key)
-                for part in self._parts.read(source)
+                part.call("search/query", [sent], key=cache_key)
+                for part in self._parts.source(source)
             ],
             source=source,
             partial=request.partial,
         )
-        there = [reply for reply in replies if not isinstance(reply, ShardFailure)]
-        for reply in there:
+        answered, missing = split_failures(replies)
+        for reply in answered:
             if reply[2] < 0:
                 raise InvalidArgumentError(
                     f"{self._schema.name}: attribute {request.facets[-reply[2] - 1]} has more than "
                     f"{MAX_FACET_VALUES:,} different values here",
                     "count attributes that have few, or make the query narrower",
                 )
-        if request.order.scores and len(there) == len(replies):
-            self._learn(plan, counts, there)
-        kept = None
-        if key and len(there) == len(replies) and all(reply[4] for reply in there):
-            kept = CachedResult(
-                request.digest, source, key, counts if request.order.scores else None
+        if request.order.scores and not missing:
+            self._learn(plan, counts, answered)
+        cached = None
+        if key and not missing and all(reply[4] for reply in answered):
+            scored = counts if request.order.scores else None
+            cached = CachedResult(request.digest, source, key, scored)
+        facets = {
+            name: merge_facet(
+                [reply[place] for reply in answered],
+                text=self._schema.attributes[name] == "text",
+                limit=request.facet_limit,
             )
-        return _Answers(
-            sum(reply[2] for reply in there),
-            [self._found(request, reply[5]) for reply in there],
-            tuple(n for n, reply in enumerate(replies) if isinstance(reply, ShardFailure)),
-            counts,
-            kept,
-            {
-                name: facet_of(
-                    (reply[place] for reply in there),
-                    text=self._schema.attributes[name] == "text",
-                    size=request.facet_size,
-                )
-                for place, name in enumerate(request.facets, 6)
-            },
-        )
+            for place, name in enumerate(request.facets, 6)
+        }
+        total = sum([reply[2] for reply in answered])
+        hits = [self._read_hits(request, reply[5]) for reply in answered]
+        return _Answers(total, hits, missing, counts, cached, facets)
 
-    def _counts(
-        self, request: SearchRequest, source: int
+    def _expansions(
+        self, request: SearchRequest, source: int, before: TermCounts | None
     ) -> Operation[tuple[Mapping[str, Mapping[str, int]], TermCounts]]:
-        """Return the words that beginnings stand for, and what words are weighed by."""
+        """Return the words that prefixes stand for, and the counts that words are weighted by."""
         prefixes = prefixes_of(request.tree)
         scored = scored_words(request.tree) if request.order.scores else []
-        before = request.counts
-        if before is None and not prefixes:
-            before = self._statistics.known(scored) if scored else _NONE
-        if before is not None and not prefixes:
-            return {}, before
-        counts, expansions = yield from self.beginnings(
+        if not prefixes:
+            if before is None:
+                before = self._statistics.get(scored) if scored else _NO_COUNTS
+            if before is not None:
+                return {}, before
+        counts, expansions = yield from self.expand(
             scored, prefixes, MAX_EXPANSIONS + 1, source=source, partial=request.partial
         )
         for prefix, words in expansions.items():
@@ -217,17 +191,19 @@ class Searcher:
                     "give more of the word",
                 )
         if not request.order.scores:
-            return expansions, _NONE
-        known = dict(counts.words)
+            return expansions, _NO_COUNTS
+        read = dict(counts.words)
         for words in expansions.values():
-            known |= words
+            read |= words
         if before is None:
-            before = TermCounts(counts.documents, known)
-            self._statistics.learn(before)
-        return expansions, TermCounts(before.documents, {**known, **before.words})
+            before = TermCounts(counts.documents, read)
+            self._statistics.update(before)
+        return expansions, TermCounts(before.documents, {**read, **before.words})
 
-    def _query(self, request: SearchRequest, plan: QueryPlan, counts: TermCounts) -> str:
-        schema, after = self._schema, request.after
+    def _encode(self, request: SearchRequest, plan: QueryPlan, counts: TermCounts) -> str:
+        """Return a query as the script ``search/query`` takes it."""
+        schema, before = self._schema, request.page_before
+        facets = [[schema.place(n), schema.attributes[n] == "text"] for n in request.facets]
         return json.dumps(
             {
                 "words": list(plan.words),
@@ -236,79 +212,75 @@ class Searcher:
                 "sort": request.order.spec,
                 "reverse": request.order.reverse,
                 "most": request.most,
-                "after": after is not None and [_exact(after.value), after.id],
-                "facets": [
-                    [schema.place(name), schema.attributes[name] == "text"]
-                    for name in request.facets
-                ],
+                "after": before is not None and [_exact(before.value), before.id],
+                "facets": facets,
                 "values": MAX_FACET_VALUES,
                 "attributes": request.inline and bool(request.attributes),
                 "text": request.inline and request.snippets is not None,
-                "keep": request.keep,
+                "keep": request.cache,
                 "kept": MAX_CACHED,
             },
             ensure_ascii=False,
         )
 
     def _learn(self, plan: QueryPlan, counts: TermCounts, replies: Sequence[Reply]) -> None:
-        sums = [sum(column) for column in zip(*(reply[3] for reply in replies), strict=True)]
+        sums = map(sum, zip(*[reply[3] for reply in replies], strict=True))
         words = {w: n for w, n in zip(plan.words, sums, strict=True) if w in counts.words}
-        self._statistics.learn(TermCounts(sum(reply[0] for reply in replies), words))
+        self._statistics.update(TermCounts(sum([reply[0] for reply in replies]), words))
 
-    def _kept(
-        self, request: SearchRequest, source: int, kept: CachedResult
+    def _read_cached(
+        self, request: SearchRequest, source: int, cached: CachedResult
     ) -> Operation[_Answers | None]:
-        """Return what the parts keep of a result; nothing if one of them does not any more."""
-        wanted = [int(request.inline and bool(request.attributes))]
-        wanted.append(int(request.inline and request.snippets is not None))
-        arguments = [self._schema.chunk, request.most, request.keep, *wanted]
-        replies = yield from self.ask(
+        """Return a page of a cached result; None if one of the parts no longer has it."""
+        arguments: list[Argument] = [
+            request.most,
+            request.cache,
+            int(request.inline and bool(request.attributes)),
+            int(request.inline and request.snippets is not None),
+        ]
+        replies = yield from self._parts.send(
             [
-                part.call("search/page", arguments, key=f"q:{kept.key}")
-                for part in self._parts.read(source)
+                part.call("search/page", arguments, key=f"q:{cached.key}")
+                for part in self._parts.source(source)
             ],
             source=source,
             partial=request.partial,
         )
         if any(reply is None for reply in replies):
             return None
-        there = [reply for reply in replies if not isinstance(reply, ShardFailure)]
-        return _Answers(
-            sum(reply[0] for reply in there),
-            [self._found(request, reply[1]) for reply in there],
-            tuple(n for n, reply in enumerate(replies) if isinstance(reply, ShardFailure)),
-            kept.counts or _NONE,
-            kept,
-            {},
-        )
+        answered, missing = split_failures(replies)
+        total = sum(reply[0] for reply in answered)
+        hits = [self._read_hits(request, reply[1]) for reply in answered]
+        return _Answers(total, hits, missing, cached.counts or _NO_COUNTS, cached, {})
 
-    # ---- what is made of it
+    def _read_hits(self, request: SearchRequest, reply: Sequence[bytes]) -> list[PartHit]:
+        return read_hits(reply, text_order=request.order.text, details=request.inline)
 
-    def _found(self, request: SearchRequest, reply: Sequence[bytes]) -> list[PartHit]:
-        return part_hits(reply, text_order=request.order.text, blobs=request.inline)
+    # ---- completing the page
 
-    def _hits(
-        self, request: SearchRequest, source: int, found: Sequence[PartHit]
+    def _complete(
+        self, request: SearchRequest, source: int, hits: Sequence[PartHit]
     ) -> Operation[list[Hit]]:
-        if not request.blobs or not found:
-            return [Hit(one.id, one.value) for one in found]
+        """Return hits with their attributes and snippets, which are read if they have not been."""
+        if not request.details or not hits:
+            return [Hit(one.id, one.value) for one in hits]
         if request.inline:
             documents = [
                 document_of(self._schema, one.id, one.attributes or b"", one.text or b"")
-                for one in found
+                for one in hits
             ]
         else:
-            parts = self._parts.read(source)
-            stored = yield from self.ask(
-                [parts[self._parts.number(one.id)].document(one.id) for one in found],
+            parts = self._parts.source(source)
+            stored = yield from self._parts.send(
+                [parts[self._parts.number(one.id)].read_document(one.id) for one in hits],
                 source=source,
                 partial=request.partial,
             )
             documents = [
-                unpacked(self._schema, one.id, value)
+                unpack(self._schema, one.id, value)
                 if isinstance(value, bytes)
                 else Document(one.id, {}, None)  # removed meanwhile, or its part failed
-                for one, value in zip(found, stored, strict=True)
+                for one, value in zip(hits, stored, strict=True)
             ]
         return [
             Hit(
@@ -317,17 +289,17 @@ class Searcher:
                 {name: v for name, v in document.attributes.items() if name in request.attributes},
                 self._snippet(request, document),
             )
-            for one, document in zip(found, documents, strict=True)
+            for one, document in zip(hits, documents, strict=True)
         ]
 
     def _snippet(self, request: SearchRequest, document: Document) -> str | None:
-        """Return a snippet of the field that has most of what is wanted."""
+        """Return a snippet of the field that shows most of the query."""
         if request.snippets is None or not document.text:
             return None
         tree, analyzer = request.tree, self._schema.analyzer
 
         def shown(item: tuple[str, str]) -> int:
-            return len({hit.found for hit in find_matches(item[1], tree, analyzer, item[0])})
+            return len({match.found for match in find_matches(item[1], tree, analyzer, item[0])})
 
         texts = document.text.items()
         name, text = max(texts, key=shown) if len(texts) > 1 else next(iter(texts))

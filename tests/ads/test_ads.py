@@ -229,6 +229,28 @@ def test_counts_are_kept_when_an_ad_changes_and_go_when_it_is_removed(face: Face
         face.run(ads.record_click(target, "ad", action=True))
 
 
+def test_many_ads_are_removed_with_their_counts(face: Face) -> None:
+    ads = face.kit.ads(component="few", shards=4)
+    face.run(ads.index_many([(str(n), BERLIN, "red", "cpc", 1) for n in range(20)]))
+    assert face.run(ads.remove_many([str(n) for n in range(10)] + ["none", "1"])) == 10
+    assert face.run(ads.count()) == 10
+    with pytest.raises(InvalidArgumentError, match="give a list of ids"):
+        face.run(ads.remove_many("11"))
+
+
+@pytest.mark.parametrize("component", ["one", "few"])
+def test_deleted_ads_leave_nothing_but_targets(kit: ShardKit, component: str) -> None:
+    ads = kit.ads(component=component, shards=COMPONENTS[component])
+    ads.index_many((f"ad {n}", BERLIN, f"red green word{n}", "cpc", 1) for n in range(300))
+    for _ in range(5):
+        target, ad = ads.target(BERLIN, "red green")  # type: ignore[misc]
+        ads.record_click(target, ad)
+    assert ads.delete() == 300
+    assert {key.split(":")[2] for key in keys_of(kit, component)} == {"target"}
+    assert ads.index("ad", BERLIN, "red", "cpc", 1) is True
+    assert ads.get("ad").views == 0  # type: ignore[union-attr]
+
+
 # ---- clicks
 
 

@@ -68,16 +68,16 @@ def test_the_first_of_all_parts_come_first(face: Face, book: Any) -> None:
     names = [f"name {n:05}" for n in range(25_000)]
     assert face.run(book.join_many("many", iter(names))) == 25_000
     assert face.run(book.complete("many", "name 1", limit=1000)) == names[10_000:11_000]
-    page = face.run(book.complete("many", "name 1", limit=3, after="name 10998"))
+    page = face.run(book.complete("many", "name 1", limit=3, cursor="name 10998"))
     assert page == ["name 10999", "name 11000", "name 11001"]
-    assert face.run(book.complete("many", "name 1", after="a")) == names[10_000:10_010]
-    assert face.run(book.complete("many", "name 1", after="name 2")) == []
+    assert face.run(book.complete("many", "name 1", cursor="a")) == names[10_000:10_010]
+    assert face.run(book.complete("many", "name 1", cursor="name 2")) == []
     assert face.list(book.names("many")) == names
     assert face.list(book.names("many", "name 07")) == names[7000:8000]
     assert face.run(book.leave_many("many", names[::2])) == 12_500
     assert face.run(book.count("many", "name 24")) == 500
-    assert face.run(book.delete("many")) is True
-    assert face.run(book.delete("many")) is False
+    assert face.run(book.remove_group("many")) is True
+    assert face.run(book.remove_group("many")) is False
 
 
 def test_folded_names_are_found_whatever_their_case_and_come_back_as_given(face: Face) -> None:
@@ -89,7 +89,7 @@ def test_folded_names_are_found_whatever_their_case_and_come_back_as_given(face:
         assert face.run(book.complete("rohan", "E\u0301O")) == ["ÉOMER", "E\u0301omund", "Éowyn"]
         assert face.run(book.complete("rohan", "e")) == ["eo"]
         assert face.run(book.complete("rohan", "zo")) == ["ZO", "zo", "Zoë"]
-        assert face.run(book.complete("rohan", "zo", after="ZO")) == ["zo", "Zoë"]
+        assert face.run(book.complete("rohan", "zo", cursor="ZO")) == ["zo", "Zoë"]
         assert face.run(book.complete("rohan", "STRASS")) == ["Straße"]
         assert face.run(book.contains("rohan", "Zo")) is False
         assert face.run(book.leave("rohan", "ZO")) is True
@@ -132,7 +132,7 @@ def test_any_names_are_completed_as_sorting_them_in_python_does(
         prefix = names[0][:cut]
     shape = fold if folds else None
     book = kit.address_book(f"p{parts}{folds}", component="few", parts=parts, fold=shape)
-    book.delete("g")
+    book.remove_group("g")
     assert book.join_many("g", names) == len(set(names))
     gone += names[::5]
     assert book.leave_many("g", gone) == len(set(gone) & set(names))
@@ -148,7 +148,7 @@ def test_any_names_are_completed_as_sorting_them_in_python_does(
     assert book.count("g", prefix) == len(left)
     assert list(book.names("g", prefix)) == left
     paged: list[str] = []
-    while page := book.complete("g", prefix, limit, after=paged[-1] if paged else None):
+    while page := book.complete("g", prefix, limit, cursor=paged[-1] if paged else None):
         paged += page
     assert paged == left
 
@@ -213,7 +213,7 @@ def test_many_names_of_many_parts_are_read_in_bounded_exchanges(kit: ShardKit) -
     names = [f"{n:04}" for n in range(9000)]
     book.join_many("g", names)
     assert book.complete("g", "", 1000) == names[:1000]
-    assert book.complete("g", "8", 1000, after="8100") == names[8101:9000]
+    assert book.complete("g", "8", 1000, cursor="8100") == names[8101:9000]
     assert list(book.names("g", "1")) == names[1000:2000]
     batch = next(book.deferred.complete("g", "", 1000))
     assert {command.args[-1] for command in batch} == {33}  # type: ignore[union-attr]

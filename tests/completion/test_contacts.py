@@ -44,8 +44,8 @@ def test_removing_says_whether_it_was_there(face: Face, contacts: Any) -> None:
     assert face.run(contacts.remove("ada", "Grace")) is True
     assert face.run(contacts.remove("ada", "Grace")) is False
     face.run(contacts.touch("ada", "Grace"))
-    assert face.run(contacts.delete("ada")) is True
-    assert face.run(contacts.delete("ada")) is False
+    assert face.run(contacts.remove_all("ada")) is True
+    assert face.run(contacts.remove_all("ada")) is False
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_any_case_and_form_of_a_prefix_finds_it(
 ) -> None:
     face.run(contacts.touch_many(("a", c) for c in ("Éric", "E\u0301va", "ÉRIC", "Straße")))
     assert face.run(contacts.complete("a", prefix)) == found
-    assert face.run(contacts.complete("a", prefix, num=1)) == found[:1]
+    assert face.run(contacts.complete("a", prefix, limit=1)) == found[:1]
 
 
 def test_many_touches_are_as_one_after_the_other(face: Face, contacts: Any) -> None:
@@ -98,7 +98,7 @@ def test_by_time_they_have_times_of_the_servers_clock(face: Face) -> None:
     assert abs(seconds - at) < 60
     assert before < at
     assert len(face.run(contacts.complete("ada"))) == 1500  # more than a page
-    assert face.run(contacts.complete("ada", "friend 149", num=3)) == [
+    assert face.run(contacts.complete("ada", "friend 149", limit=3)) == [
         "friend 1499",
         "friend 1498",
         "friend 1497",
@@ -145,9 +145,9 @@ def test_what_cannot_be_is_refused_before_anything_is_written(kit: ShardKit) -> 
             kit.recent_contacts(component="one", **options)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgumentError, match="no times"):
         contacts.times("ada")
-    for num in (0, 1001):
-        with pytest.raises(InvalidArgumentError, match="num"):
-            contacts.oldest("ada", num)
+    for limit in (0, 1001):
+        with pytest.raises(InvalidArgumentError, match="limit"):
+            contacts.oldest("ada", limit)
     assert kit.client("one").dbsize() == 0
 
 
@@ -171,7 +171,7 @@ def test_any_touches_give_what_a_list_in_python_gives(
     contacts = kit.recent_contacts(component="few", order=order, limit=limit)
     model: dict[int, list[str]] = {}
     for user in range(3):
-        contacts.delete(user)
+        contacts.remove_all(user)
     half = len(touches) // 2
     for user, contact in touches[:half]:
         contacts.touch(user, contact)

@@ -127,8 +127,8 @@ def test_pages_by_place_and_by_cursor_are_the_same(face: Face) -> None:
     assert [(-hit.value, hit.id) for hit in everything] == expected
     after, start = None, 0
     while True:
-        by_cursor = face.run(jobs.find(["a", "b", "c"], num=7, after=after))
-        by_place = face.run(jobs.find(["c", "b", "a"], start=start, num=7))
+        by_cursor = face.run(jobs.find(["a", "b", "c"], limit=7, cursor=after))
+        by_place = face.run(jobs.find(["c", "b", "a"], offset=start, limit=7))
         assert by_cursor == by_place
         assert by_cursor.hits == everything[start : start + 7]
         assert by_cursor.total == 100
@@ -136,28 +136,28 @@ def test_pages_by_place_and_by_cursor_are_the_same(face: Face) -> None:
         if after is None:
             break
     assert start == 105
-    assert face.run(jobs.find(["a"], num=0)).total == 50
-    assert face.run(jobs.find(["a"], num=0)).hits == []
+    assert face.run(jobs.find(["a"], limit=0)).total == 50
+    assert face.run(jobs.find(["a"], limit=0)).hits == []
 
 
 def test_a_cursor_goes_on_where_the_page_ended_although_that_job_is_gone(face: Face) -> None:
     jobs = face.kit.job_search(component="few", shards=4)
     face.run(jobs.index_many((f"{n}", ["a"]) for n in range(10)))
-    found = face.run(jobs.find(["a"], num=4))
+    found = face.run(jobs.find(["a"], limit=4))
     face.run(jobs.remove_many(["3", "4"]))
-    assert ids(face.run(jobs.find(["a"], num=4, after=found.cursor))) == ["5", "6", "7", "8"]
+    assert ids(face.run(jobs.find(["a"], limit=4, cursor=found.cursor))) == ["5", "6", "7", "8"]
 
 
 def test_cursors_of_something_else_are_refused(kit: ShardKit) -> None:
     jobs = kit.job_search(component="few", shards=4)
     jobs.index_many((f"{n}", ["a"]) for n in range(10))
-    cursor = jobs.find(["a"], num=4).cursor
-    with pytest.raises(InvalidArgumentError, match="after is of other skills"):
-        jobs.find(["a", "b"], after=cursor)
-    with pytest.raises(InvalidArgumentError, match="after= with start="):
-        jobs.find(["a"], after=cursor, start=1)
-    with pytest.raises(InvalidArgumentError, match="after='nonsense'"):
-        jobs.find(["a"], after="nonsense")
+    cursor = jobs.find(["a"], limit=4).cursor
+    with pytest.raises(InvalidArgumentError, match="cursor is of other skills"):
+        jobs.find(["a", "b"], cursor=cursor)
+    with pytest.raises(InvalidArgumentError, match="cursor= with offset="):
+        jobs.find(["a"], cursor=cursor, offset=1)
+    with pytest.raises(InvalidArgumentError, match="cursor='nonsense'"):
+        jobs.find(["a"], cursor="nonsense")
 
 
 # ---- what it refuses
@@ -243,6 +243,16 @@ def test_nothing_is_left_of_jobs_that_were_removed_but_their_words(kit: ShardKit
     assert left <= {"st", "l:"} | {"v:", "n:"}  # the state and the lexicon, at most
 
 
+@pytest.mark.parametrize("component", ["one", "few"])
+def test_deleted_jobs_leave_no_keys(kit: ShardKit, component: str) -> None:
+    jobs = kit.job_search(component=component, shards=COMPONENTS[component])
+    jobs.index_many((str(n), ["python", f"skill {n}"]) for n in range(300))
+    assert jobs.delete() == 300
+    assert keys_of(kit, component) == set()
+    assert jobs.index("1", ["sql"]) is True
+    assert jobs.count() == 1
+
+
 def test_without_a_server_its_jobs_are_missing_and_marked_so() -> None:
     from shardkit.local import LocalServer
 
@@ -255,7 +265,7 @@ def test_without_a_server_its_jobs_are_missing_and_marked_so() -> None:
             b.stop()
             with pytest.raises(ShardErrors, match="jobs:1"):
                 jobs.find(["a"])
-            found = jobs.find(["a"], partial=True, num=100)
+            found = jobs.find(["a"], partial=True, limit=100)
             assert found.missing == (1,)
             assert found.partial
             assert 0 < found.total == len(found) < 40
@@ -316,7 +326,7 @@ def test_one_part_and_many_find_what_a_model_finds_in_the_same_order(
         job = f"job {number}"
         for jobs in indexes:
             if number < 0:
-                found = jobs.find(skills, num=50)
+                found = jobs.find(skills, limit=50)
                 assert ids(found) == expected(model, skills or {})
                 assert found.total == len(found)
             elif skills is None:

@@ -18,7 +18,7 @@ from shardkit.errors import (
     ShardCountError,
     ShardErrors,
 )
-from shardkit.search.model.results import SearchCursor, write_token
+from shardkit.search.model.results import SearchCursor
 from shardkit.search.query.tree import Range, Word
 from shardkit.search.text.analyzer import Analyzer
 from shardkit.structures.base.server_clock import ServerClock
@@ -92,7 +92,7 @@ def test_many_documents_are_indexed_and_removed_in_bulk(face: Face) -> None:
     many = ((f"d{n}", f"number {n} w{n % 7}", {"votes": n}) for n in range(900))
     assert face.run(index.index_many(many)) == 900
     assert face.run(index.count("number w3")) == len(range(3, 900, 7))
-    found = face.run(index.search("number", sort="-votes", start=890, attributes=["votes"]))
+    found = face.run(index.search("number", sort="-votes", offset=890, attributes=["votes"]))
     assert ids(found) == [f"d{n}" for n in reversed(range(10))]  # attributes by another exchange
     assert found.hits[0].attributes == {"votes": 9}
     assert [hit.id for hit in face.list(index.all("w0", sort="votes"))] == [
@@ -134,14 +134,14 @@ def test_without_the_order_of_words_a_phrase_is_all_of_its_words(face: Face) -> 
 def test_pages_by_number_and_cursors_agree(face: Face) -> None:
     index = opened(face)
     face.run(index.index_many([(str(n), "x", {"votes": n % 3}) for n in range(25)]))
-    whole = ids(face.run(index.search("x", sort="-votes", num=100)))
+    whole = ids(face.run(index.search("x", sort="-votes", limit=100)))
     pages = [ids(face.run(index.page("x", n, 10, sort="-votes"))) for n in (1, 2, 3, 4)]
     assert [one for page in pages for one in page] == whole
     assert pages[3] == []
-    page = face.run(index.search("x", sort="-votes", num=7))
+    page = face.run(index.search("x", sort="-votes", limit=7))
     walked = ids(page)
     while page.cursor:
-        page = face.run(index.search("x", sort="-votes", num=7, after=page.cursor))
+        page = face.run(index.search("x", sort="-votes", limit=7, cursor=page.cursor))
         walked += ids(page)
     assert walked == whole
 
@@ -149,9 +149,9 @@ def test_pages_by_number_and_cursors_agree(face: Face) -> None:
 def test_a_cursor_goes_on_behind_a_document_that_is_gone(face: Face) -> None:
     index = opened(face)
     face.run(index.index_many([(str(n), "x", {"votes": n}) for n in range(9)]))
-    first = face.run(index.search("x", sort="votes", num=3))
+    first = face.run(index.search("x", sort="votes", limit=3))
     face.run(index.remove_many(["1", "2", "3"]))
-    second = face.run(index.search("x", sort="votes", num=3, after=first.cursor))
+    second = face.run(index.search("x", sort="votes", limit=3, cursor=first.cursor))
     assert ids(second) == ["4", "5", "6"]
 
 
@@ -159,13 +159,15 @@ def test_a_kept_result_does_not_change_with_the_documents(face: Face) -> None:
     index = opened(face)
     face.run(index.index_many([(str(n), "x", {"votes": n, "lang": "a"}) for n in range(9)]))
     for sort in ("votes", "-lang", "relevance"):
-        first = face.run(index.search("x", sort=sort, num=3, cache=30))
+        first = face.run(index.search("x", sort=sort, limit=3, cache=30))
         assert first.result
         wanted = ids(face.run(index.search("x", sort=sort)))
         face.run(index.index("new", "x", {"votes": -1, "lang": "z"}))
         face.run(index.remove(wanted[4]))
         second = face.run(
-            index.search("x", sort=sort, start=3, num=3, result=first.result, attributes=["votes"])
+            index.search(
+                "x", sort=sort, offset=3, limit=3, result=first.result, attributes=["votes"]
+            )
         )
         assert (second.total, ids(second)) == (9, [wanted[3], *wanted[5:7]])
         assert second.hits[0].attributes == {"votes": int(wanted[3])}
@@ -177,14 +179,14 @@ def test_a_kept_result_does_not_change_with_the_documents(face: Face) -> None:
 def test_a_result_that_is_gone_is_found_again(face: Face, kit: ShardKit) -> None:
     index = opened(face)
     face.run(index.index_many([(str(n), "x", {"votes": n}) for n in range(9)]))
-    first = face.run(index.search("x", sort="votes", num=3, cache=30))
+    first = face.run(index.search("x", sort="votes", limit=3, cache=30))
     for n in range(4):
         client: Any = kit.client("few", n)
         kept = list(client.scan_iter("*:q:*"))
         assert [0 < client.ttl(key) <= 30 for key in kept] == [True]
         if n == 2:
             client.delete(*kept)
-    again = face.run(index.search("x", sort="votes", start=3, num=3, result=first.result))
+    again = face.run(index.search("x", sort="votes", offset=3, limit=3, result=first.result))
     assert ids(again) == ["3", "4", "5"]
     assert again.result not in (None, first.result)
 
@@ -308,7 +310,7 @@ def test_what_cannot_be_asked_is_refused(kit: ShardKit) -> None:
     index.index_many(
         [(str(n), f"x y{n}", {"lang": str(n), "day": date(2020, 1, 1)}) for n in range(9)]
     )
-    cursor = index.search("x", num=2).cursor
+    cursor = index.search("x", limit=2).cursor
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"query": "body:x"}, "body"),
         ({"query": Word("x", "body")}, "no text field 'body'"),
@@ -320,17 +322,17 @@ def test_what_cannot_be_asked_is_refused(kit: ShardKit) -> None:
         ({"sort": {}}, "weight by name"),
         ({"sort": {"votes": 1}, "combine": "both"}, "combine='both'"),
         ({"sort": "votes", "ascending": True}, "ascending"),
-        ({"num": -1}, "num=-1"),
-        ({"start": -1}, "start=-1"),
+        ({"limit": -1}, "limit=-1"),
+        ({"offset": -1}, "offset=-1"),
         ({"attributes": ["color"]}, "no attribute 'color'"),
         ({"attributes": "votes"}, "give a list"),
         ({"facets": ["color"]}, "no attribute 'color'"),
-        ({"after": "nonsense"}, "after='nonsense'"),
+        ({"cursor": "nonsense"}, "cursor='nonsense'"),
         ({"result": cursor}, "result="),
-        ({"after": cursor, "start": 3}, "a cursor says where"),
-        ({"after": cursor, "sort": "votes"}, "another query or order"),
-        ({"query": "y1", "after": cursor}, "another query or order"),
-        ({"session": 7, "after": write_token(SearchCursor("", 3, 1.0, "", None))}, "another query"),
+        ({"cursor": cursor, "offset": 3}, "a cursor says where"),
+        ({"cursor": cursor, "sort": "votes"}, "another query or order"),
+        ({"query": "y1", "cursor": cursor}, "another query or order"),
+        ({"session": 7, "cursor": SearchCursor("", 3, 1.0, "", None).token()}, "another query"),
     ]
     for options, message in wrong:
         options = {"query": "x", **options}
@@ -358,7 +360,10 @@ def test_words_that_begin_alike_and_facets_are_bounded(
         index.search("y*")
     with pytest.raises(InvalidArgumentError, match="lang has more than 5 different values"):
         index.search("x", facets=["lang"])
-    assert index.search("y0*", facets=["lang"], facet_size=2).facets["lang"] == [("0", 1), ("1", 1)]
+    assert index.search("y0*", facets=["lang"], facet_limit=2).facets["lang"] == [
+        ("0", 1),
+        ("1", 1),
+    ]
 
 
 def test_a_part_that_is_full_refuses_new_words(kit: ShardKit) -> None:

@@ -81,23 +81,23 @@ def settled(servers: LocalServers, *components: str) -> None:
 
 def test_a_part_that_is_gone_is_named_or_left_out(own: Face, own_servers: LocalServers) -> None:
     index = filled(own, "data")
-    whole = own.run(index.search("x", sort="votes", num=100, attributes=True, facets=["lang"]))
+    whole = own.run(index.search("x", sort="votes", limit=100, attributes=True, facets=["lang"]))
     there = [hit.id for hit in whole if index._parts.number(hit.id) == 0]
-    cursor = own.run(index.search("x", sort="votes", num=2)).cursor
+    cursor = own.run(index.search("x", sort="votes", limit=2)).cursor
     own_servers.server_of("data", 1).kill()
     for query in ("x", "y*"):
         with pytest.raises(ShardErrors) as caught:
             own.run(index.search(query))
         assert {failure.shard for failure in caught.value.exceptions} == {"data:1"}
         assert all(isinstance(failure, ShardUnavailable) for failure in caught.value.exceptions)
-    some = own.run(index.search("x", sort="votes", num=100, facets=["lang"], partial=True))
+    some = own.run(index.search("x", sort="votes", limit=100, facets=["lang"], partial=True))
     assert (ids(some), some.total, some.missing) == (there, len(there), (1,))
     assert some.partial
     assert some.facets == {"lang": [("en", len(there))]}
-    scored = own.run(index.search("y*", num=100, partial=True, snippets=True, cache=30))
+    scored = own.run(index.search("y*", limit=100, partial=True, snippets=True, cache=30))
     assert sorted(ids(scored)) == sorted(there)
     assert scored.result is None
-    after = own.run(index.search("x", sort="votes", num=100, after=cursor, partial=True))
+    after = own.run(index.search("x", sort="votes", limit=100, cursor=cursor, partial=True))
     assert ids(after) == [one for one in there if one not in ("0", "1")]
     with pytest.raises(ShardErrors):
         own.run(index.index_many([(str(n), "new") for n in range(40, 60)]))
@@ -118,18 +118,18 @@ def test_indexing_that_met_a_dead_part_can_be_done_again(
     own.run(index.index_many(many))
     assert own.run(index.count("new")) == own.run(index.count()) == 60
     assert own.run(index.count("x")) == 0
-    assert ids(own.run(index.search("new", sort="votes", num=2))) == ["59", "58"]
+    assert ids(own.run(index.search("new", sort="votes", limit=2))) == ["59", "58"]
 
 
 def test_a_server_that_forgot_its_scripts_is_given_them_again(
     own: Face, own_servers: LocalServers
 ) -> None:
     index = filled(own, "data")
-    wanted = ids(own.run(index.search("x", sort="votes", num=100)))
+    wanted = ids(own.run(index.search("x", sort="votes", limit=100)))
     for server in own_servers.servers[:2]:
         with server.client() as client:
             client.script_flush()
-    assert ids(own.run(index.search("x", sort="votes", num=100))) == wanted
+    assert ids(own.run(index.search("x", sort="votes", limit=100))) == wanted
     for server in own_servers.servers[:2]:
         with server.client() as client:
             client.script_flush()
@@ -145,9 +145,9 @@ def test_a_replica_that_only_reads_answers_and_keeps_nothing(
     with own_servers.server_of("source", 0).client() as client:
         client.config_resetstat()
     for sort in ("relevance", "-votes", "lang"):
-        found = own.run(index.search("x", sort=sort, num=3, cache=30, attributes=True))
+        found = own.run(index.search("x", sort=sort, limit=3, cache=30, attributes=True))
         assert (found.total, len(found), found.result) == (40, 3, None)
-        again = own.run(index.search("x", sort=sort, num=3, after=found.cursor))
+        again = own.run(index.search("x", sort=sort, limit=3, cursor=found.cursor))
         assert not {*ids(again)} & {*ids(found)}
     with own_servers.server_of("source", 0).client() as client:
         assert not {"cmdstat_evalsha", "cmdstat_eval"} & client.info("commandstats").keys()
@@ -173,7 +173,7 @@ def test_a_replica_that_may_be_written_to_keeps_results_for_its_sessions(
     settled(own_servers, "copy", "kept_copy")
     sessions = {f"session {n}" for n in range(20)}
     results = {
-        session: own.run(index.search("x", sort="votes", num=3, cache=30, session=session))
+        session: own.run(index.search("x", sort="votes", limit=3, cache=30, session=session))
         for session in sessions
     }
     kept = {session for session, found in results.items() if found.result}
@@ -182,7 +182,7 @@ def test_a_replica_that_may_be_written_to_keeps_results_for_its_sessions(
     for session in sorted(kept)[:3]:
         result = results[session].result
         again = own.run(
-            index.search("x", sort="votes", start=3, num=3, result=result, session="another")
+            index.search("x", sort="votes", offset=3, limit=3, result=result, session="another")
         )
         assert ids(again) == ["3", "4", "5"]
         assert again.result == result
@@ -190,7 +190,7 @@ def test_a_replica_that_may_be_written_to_keeps_results_for_its_sessions(
         for key in [*client.scan_iter("*:q:*")]:
             assert client.ttl(key) > 0
             client.delete(key)
-    again = own.run(index.search("x", sort="votes", start=3, num=3, result=result))
+    again = own.run(index.search("x", sort="votes", offset=3, limit=3, result=result))
     assert ids(again) == ["3", "4", "5"]
     assert again.result not in (None, result)
     single = own.kit.search("s", component="source", shards=2, attributes=ATTRIBUTES)
@@ -213,15 +213,15 @@ def test_an_index_on_a_cluster_is_no_different(on_cluster: ShardKit) -> None:
     assert index.index_many(many) == 150
     assert index.count() == 150
     found = index.search(
-        "x -y1", sort="-votes", num=4, attributes=["votes"], facets=["lang"], cache=30
+        "x -y1", sort="-votes", limit=4, attributes=["votes"], facets=["lang"], cache=30
     )
     assert (found.total, ids(found)) == (100, ["149", "147", "146", "144"])
     assert found.hits[0].attributes == {"votes": 149}
     assert found.facets == {"lang": [("l0", 50), ("l1", 50)]}
-    kept = index.search("x -y1", sort="-votes", start=2, num=2, result=found.result)
+    kept = index.search("x -y1", sort="-votes", offset=2, limit=2, result=found.result)
     assert (ids(kept), kept.result) == (["146", "144"], found.result)
     assert index.search('"y1 z4"').hits[0].id == "4"
-    assert len([*index.all("z1*", num=10)]) == 61
+    assert len([*index.all("z1*", page_size=10)]) == 61
     assert index.remove_many(["149", "nobody"]) == 1
     assert index.search("x", sort="-votes").hits[0].id == "148"
     assert index.get("3").attributes == {"votes": 3, "lang": "l1"}  # type: ignore[union-attr]

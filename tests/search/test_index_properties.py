@@ -148,21 +148,21 @@ def test_one_part_and_many_give_what_the_model_gives(
         size = data.draw(st.integers(1, 5))
         start = data.draw(st.integers(0, 6))
         for index in indexes:
-            whole = face.run(index.search(query, sort=by, num=100, facets=["lang", "tags"]))
+            whole = face.run(index.search(query, sort=by, limit=100, facets=["lang", "tags"]))
             assert rows(whole) == wanted
             assert whole.total == len(wanted)
             assert whole.cursor is None
             for name in ("lang", "tags"):
                 assert dict(whole.facets[name]) == model.facets(query, name)
-            page = face.run(index.search(query, sort=by, start=start, num=size))
+            page = face.run(index.search(query, sort=by, offset=start, limit=size))
             assert (page.total, rows(page)) == (len(wanted), wanted[start : start + size])
             assert (page.cursor is not None) == (0 < start + size < len(wanted))
-            walked = face.list(index.all(query, sort=by, num=size))
+            walked = face.list(index.all(query, sort=by, page_size=size))
             assert [(hit.value, hit.id) for hit in walked] == wanted
-            kept = face.run(index.search(query, sort=by, num=size, cache=60))
+            kept = face.run(index.search(query, sort=by, limit=size, cache=60))
             if kept.result is not None:
                 again = face.run(
-                    index.search(query, sort=by, start=start, num=size, result=kept.result)
+                    index.search(query, sort=by, offset=start, limit=size, result=kept.result)
                 )
                 assert (again.total, rows(again)) == (page.total, rows(page))
 
@@ -197,12 +197,14 @@ def test_weighted_sums_are_the_models(
     for index in indexes:
         found = face.run(
             index.search(
-                query, sort=by, combine=combine, default=default, ascending=ascending, num=100
+                query, sort=by, combine=combine, default=default, ascending=ascending, limit=100
             )
         )
         assert rows(found) == wanted
         walked = face.list(
-            index.all(query, sort=by, combine=combine, default=default, ascending=ascending, num=3)
+            index.all(
+                query, sort=by, combine=combine, default=default, ascending=ascending, page_size=3
+            )
         )
         assert [(hit.value, hit.id) for hit in walked] == wanted
 

@@ -436,7 +436,7 @@ def searching(kit: ShardKit) -> None:
     assert_type(index.page("a", 2, sort="-votes"), Results)
     assert_type(index.all("a", attributes=True), Iterator[Hit])
     assert_type(index.deferred.count("a"), Operation[int])
-    index.page("a", start=3)  # type: ignore
+    index.page("a", offset=3)  # type: ignore
     kit.search("s", weights=3)  # type: ignore
 
 

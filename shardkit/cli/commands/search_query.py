@@ -26,7 +26,7 @@ from shardkit.search.files.export import bulk_lines, mappings
 from shardkit.search.index import SearchIndex
 from shardkit.search.model.documents import Document
 from shardkit.search.model.results import Hit, Results
-from shardkit.search.request import tree_of
+from shardkit.search.request import query_tree
 from shardkit.search.snippets import snippet
 
 _AT_ONCE = 1_000
@@ -106,9 +106,9 @@ def query(
         results = found.search(
             words,
             sort=sort,
-            start=start,
-            num=num,
-            after=after,
+            offset=start,
+            limit=num,
+            cursor=after,
             facets=facets,
             partial=partial,
             attributes=True,
@@ -139,7 +139,7 @@ def _previews(found: SearchIndex[Blocking], words: str, results: Results) -> dic
 
     The title is shown anyway, so snippets are of the other fields.
     """
-    tree, analyzer = tree_of(found.schema, words), found.schema.analyzer
+    tree, analyzer = query_tree(found.schema, words), found.schema.analyzer
     shown = {}
     for key, document in found.get_many(hit.id for hit in results).items():
         if document.text:
@@ -291,7 +291,7 @@ def export(
             return
         written = 0
         with _target(file) as out, progress("documents") as tell:
-            total = found.search(words, num=0).total
+            total = found.search(words, limit=0).total
             for document in _documents(found, words):
                 out.write(bulk_lines(document, target or name))
                 written += 1
@@ -305,7 +305,7 @@ def export(
 
 def _documents(found: SearchIndex[Blocking], words: str) -> Iterator[Document]:
     """Yield what a query finds, with text; what is removed meanwhile is left out."""
-    for page in pages((hit.id for hit in found.all(words, num=10_000)), _AT_ONCE):
+    for page in pages((hit.id for hit in found.all(words, page_size=10_000)), _AT_ONCE):
         documents = found.get_many(page)
         yield from (documents[key] for key in page if key in documents)
 

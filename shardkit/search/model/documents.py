@@ -8,7 +8,7 @@ import struct
 import zlib
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from hashlib import blake2b
@@ -76,6 +76,17 @@ def check_id(schema: Schema, doc_id: object) -> str:
     )
 
 
+def check_ids(schema: Schema, ids: Iterable[str]) -> Iterator[str]:
+    """Iterate over the ids of documents, each checked.
+
+    Raises:
+        InvalidArgumentError: they are text instead of a list of ids; or one cannot be used.
+    """
+    if isinstance(ids, str):
+        raise InvalidArgumentError(f"{schema.name}: ids={shown(ids)}", "give a list of ids")
+    return (check_id(schema, doc_id) for doc_id in ids)
+
+
 def prepare(
     schema: Schema, doc_id: str, text: Text, attributes: Attributes | None
 ) -> PreparedDocument:
@@ -92,7 +103,7 @@ def prepare(
     return PreparedDocument(
         doc_id,
         json.dumps(stored, ensure_ascii=False, separators=(",", ":")).encode(),
-        _kept(schema, given) if schema.keep_text else b"",
+        _stored_text(schema, given) if schema.keep_text else b"",
         columns,
         fields,
         sum(map(len, fields)),
@@ -218,7 +229,7 @@ def text_of(schema: Schema, kept: bytes) -> dict[str, str] | None:
     return {name: text for name, text in texts if text is not None}
 
 
-def _kept(schema: Schema, texts: Mapping[str, str]) -> bytes:
+def _stored_text(schema: Schema, texts: Mapping[str, str]) -> bytes:
     by_field = [texts.get(name) for name in schema.fields]
     plain = json.dumps(by_field, ensure_ascii=False, separators=(",", ":")).encode()
     packed = zlib.compress(plain)
@@ -234,7 +245,7 @@ def document_of(schema: Schema, doc_id: str, attributes: bytes, text: bytes) -> 
     )
 
 
-def unpacked(schema: Schema, doc_id: str, stored: bytes) -> Document:
+def unpack(schema: Schema, doc_id: str, stored: bytes) -> Document:
     """Return a document from the value of its key."""
     _, words, attributes = _HEADER.unpack_from(stored)
     start = _HEADER.size + words
@@ -249,18 +260,18 @@ def value_term(place: int, value: bytes) -> bytes:
 
     Args:
         place: the number of the attribute's column.
-        value: the value; or several, as `joined`.
+        value: the value; or several, as `join_values`.
     """
     return b"\1%c%b" % (48 + place, b64encode(blake2b(value, digest_size=12).digest()))
 
 
-def joined(values: Sequence[bytes]) -> bytes:
+def join_values(values: Sequence[bytes]) -> bytes:
     """Return a document's values of an attribute as they are stored: one by itself."""
     return values[0] if len(values) == 1 else b"".join(value + _END for value in values)
 
 
-def parted(stored: bytes) -> list[str]:
-    """Return the values that `joined` made one of."""
+def split_values(stored: bytes) -> list[str]:
+    """Return the values that `join_values` made one of."""
     if not stored.endswith(_END):
         return [stored.decode()]
     return [value.decode() for value in stored[:-1].split(_END)]
@@ -280,7 +291,7 @@ def write_arguments(schema: Schema, documents: Iterable[PreparedDocument | str])
     for doc in indexed:
         for place, given in enumerate(doc.columns, 1):
             if isinstance(given, list) and given:
-                for value in (*given, joined(given)):
+                for value in (*given, join_values(given)):
                     values[value_term(place, value)] = value
     codes = {term: place.to_bytes(3) for place, term in enumerate(terms, 1)}
     places = {term: place for place, term in enumerate(values, len(terms) + 1)}
@@ -291,7 +302,7 @@ def write_arguments(schema: Schema, documents: Iterable[PreparedDocument | str])
         if isinstance(one, str):
             rest += (one, b"", b"", b"", b"")
         else:
-            _post(schema, one, number.to_bytes(2), postings)
+            _add_postings(schema, one, number.to_bytes(2), postings)
             rest += (one.id, one.attributes, one.text, *_encoded(schema, one, codes, places))
     arguments: list[Argument] = [schema.columns, len(words), *words]
     arguments += map(bytes, postings.values())
@@ -299,7 +310,7 @@ def write_arguments(schema: Schema, documents: Iterable[PreparedDocument | str])
     return arguments + rest
 
 
-def _post(
+def _add_postings(
     schema: Schema, doc: PreparedDocument, place: bytes, postings: Mapping[str | bytes, bytearray]
 ) -> None:
     """Put a document into the postings of its words and values."""
@@ -327,7 +338,7 @@ def _encoded(
         if not isinstance(given, list):
             columns.append(struct.pack("<d", given))
         else:
-            code = places[value_term(place, joined(given))] if given else 0
+            code = places[value_term(place, join_values(given))] if given else 0
             columns.append(struct.pack("<I", code))
             tagged += [places[value_term(place, value)].to_bytes(3) for value in given]
     if schema.phrases:

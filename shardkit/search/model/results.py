@@ -1,4 +1,4 @@
-"""What a query gives: hits, how many there are, and where the next page begins."""
+"""What a search returns: hits, how many documents match, and where the next page begins."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Hit:
 
     Attributes:
         id: the document's id.
-        value: what it was put in order by: its score, a number (a date as seconds since 1970 UTC),
-            or text; 0 or empty text where the document has none.
-        attributes: those that were asked for and that it has.
-        snippet: the part of its text that shows best why it was found, if that was asked for and
-            text is kept.
+        value: what it was ordered by: its score, a number (a date as seconds since 1970 UTC), or
+            text; 0 or empty text where the document has none.
+        attributes: those that were requested and that it has.
+        snippet: the part of its text that best shows why it matches, if that was requested and the
+            index keeps text.
     """
 
     id: str
@@ -38,16 +38,15 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """A page of what was found. Iterating gives its hits.
+    """A page of hits. Iterating over it yields them.
 
     Attributes:
-        total: how many documents match, on all parts that answered.
+        total: how many documents match, in all parts that answered.
         hits: those of this page, in order.
-        cursor: where the next page begins, for ``after``; None when there is none.
-        result: what ``result`` takes, so that further pages come from what the servers keep; None
-            if nothing is kept.
+        cursor: where the next page begins, for ``cursor=``; None if there is none.
+        result: the cached result, for ``result=`` of further pages; None if nothing is cached.
         facets: by attribute, how many matches have each value, the most frequent first.
-        missing: the parts that did not answer, if partial results were wanted.
+        missing: the parts that did not answer, if partial results were requested.
     """
 
     total: int
@@ -70,13 +69,13 @@ class Results:
 
 
 class SearchCursor(NamedTuple):
-    """The end of a page.
+    """Where a page ended.
 
     Attributes:
         query: a digest of the query and its order.
-        source: which component was read from.
+        source: which component it was read from.
         value, id: those of the page's last hit.
-        counts: what it was weighed by.
+        counts: what relevance was weighted by.
     """
 
     query: str
@@ -85,15 +84,19 @@ class SearchCursor(NamedTuple):
     id: str
     counts: TermCounts | None
 
+    def token(self) -> str:
+        """Return it as opaque text."""
+        return _token(*self)
+
 
 class CachedResult(NamedTuple):
-    """A result that servers keep.
+    """A result that servers cache.
 
     Attributes:
         query: a digest of the query and its order.
-        source: which component keeps it.
+        source: which component caches it.
         key: the end of its keys.
-        counts: what it was weighed by.
+        counts: what relevance was weighted by.
     """
 
     query: str
@@ -101,39 +104,42 @@ class CachedResult(NamedTuple):
     key: str
     counts: TermCounts | None
 
+    def token(self) -> str:
+        """Return it as opaque text."""
+        return _token(*self)
 
-def write_token(token: SearchCursor | CachedResult) -> str:
-    """Return a cursor or result as opaque text."""
-    *given, counts = token
+
+def _token(*fields: Any) -> str:
+    *given, counts = fields
     plain = json.dumps([*given, counts and [counts.documents, dict(counts.words)]])
     packed = zlib.compress(plain.encode())
     return urlsafe_b64encode(packed).decode().rstrip("=")
 
 
 def read_cursor(owner: str, text: str) -> SearchCursor:
-    """Return what a cursor says.
+    """Decode a cursor.
 
     Raises:
-        InvalidArgumentError: it is none.
+        InvalidArgumentError: the text is no cursor.
     """
-    return SearchCursor(*_read(owner, "after", text, 5))
+    return SearchCursor(*_read(owner, "cursor", text, (str, int, (float, int, str), str)))
 
 
 def read_cached_result(owner: str, text: str) -> CachedResult:
-    """Return what a result's id says.
+    """Decode the token of a cached result.
 
     Raises:
-        InvalidArgumentError: it is none.
+        InvalidArgumentError: the text is no such token.
     """
-    return CachedResult(*_read(owner, "result", text, 4))
+    return CachedResult(*_read(owner, "result", text, (str, int, str)))
 
 
-def _read(owner: str, what: str, text: str, size: int) -> Any:
+def _read(owner: str, what: str, text: str, types: tuple[Any, ...]) -> Any:
     try:
         packed = urlsafe_b64decode(text + "=" * (-len(text) % 4))
         unpacker = zlib.decompressobj()
         *given, counts = json.loads(unpacker.decompress(packed, 1_000_000))
-        if len(given) + 1 == size and isinstance(given[0], str) and type(given[1]) is int:
+        if len(given) == len(types) and all(map(isinstance, given, types)):
             return [*given, counts and TermCounts(int(counts[0]), dict(counts[1]))]
     except (TypeError, ValueError, zlib.error, IndexError):
         pass

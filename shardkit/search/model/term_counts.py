@@ -1,9 +1,9 @@
-"""In how many documents words are, over all parts of an index: what relevance is weighed by.
+"""How many documents, over all parts of an index, hold each term: what relevance is weighted by.
 
-A score has to be the same on every part, so it is computed with the counts of all of them. They are
-kept for some seconds, and every reply brings new ones; a query whose words are all known needs no
-exchange before it. A count that is some seconds old moves a score by very little, and the same for
-all documents.
+A score has to be the same on every part, so it is computed with the counts of all of them. Counts
+are cached for some seconds, and every reply refreshes them; a query whose terms are all cached
+needs no exchange to read them first. A count that is some seconds old moves a score by very little,
+and by the same for all documents.
 """
 
 from __future__ import annotations
@@ -19,27 +19,28 @@ MAX_CACHED: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class TermCounts:
-    """What a query is weighed by.
+    """What a query is weighted by.
 
     Attributes:
         documents: how many documents the index has.
-        words: in how many of them each word is.
+        words: how many of them hold each term.
     """
 
     documents: int
     words: Mapping[str, int]
 
     def weights(self, words: Iterable[str]) -> list[float]:
-        """Return by what the impacts of words are multiplied; 0 for one that is not scored."""
-        return [idf(self.documents, self.words[w]) if w in self.words else 0 for w in words]
+        """Return the factors of the terms' impacts; 0 for a term that is not scored."""
+        counts = self.words
+        return [idf(self.documents, counts[word]) if word in counts else 0 for word in words]
 
 
 class TermStatistics:
-    """Cached counts of terms. Shared by all faces of an index; any thread may use it.
+    """A cache of term counts. Shared by all faces of an index; thread-safe.
 
     Args:
-        ttl: for how many seconds a count is used; 0 to ask every time.
-        monotonic: seconds that never go back.
+        ttl: for how many seconds a count is used; 0 to read them for every search.
+        monotonic: a clock that never goes back, in seconds.
     """
 
     def __init__(self, ttl: float, monotonic: Callable[[], float]) -> None:
@@ -48,8 +49,8 @@ class TermStatistics:
         self._words: dict[str, tuple[int, float]] = {}
         self._documents = (0, -1.0)
 
-    def known(self, words: Iterable[str]) -> TermCounts | None:
-        """Return the counts of words if all of them are known, and not too old."""
+    def get(self, words: Iterable[str]) -> TermCounts | None:
+        """Return the counts of terms, if all of them are cached and fresh."""
         oldest = self._monotonic() - self.ttl
         documents, since = self._documents
         if self.ttl <= 0 or since < oldest:
@@ -62,8 +63,8 @@ class TermStatistics:
             found[word] = count
         return TermCounts(documents, found)
 
-    def learn(self, counts: TermCounts) -> None:
-        """Take in counts that were just read."""
+    def update(self, counts: TermCounts) -> None:
+        """Cache counts that were just read."""
         if self.ttl <= 0:
             return
         now = self._monotonic()
@@ -72,7 +73,7 @@ class TermStatistics:
         self._words.update({word: (count, now) for word, count in counts.words.items()})
         self._documents = (counts.documents, now)
 
-    def forget(self) -> None:
-        """Know nothing, as the documents have changed."""
+    def clear(self) -> None:
+        """Drop all counts."""
         self._words = {}
         self._documents = (0, -1.0)

@@ -12,9 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from shardkit.errors import ParameterMismatchError
+from shardkit.errors import ParameterMismatchError, ShardFailure
 from shardkit.lua import script
-from shardkit.operations.commands import Command, To, script_call
+from shardkit.operations.commands import (
+    Command,
+    Partial,
+    Replies,
+    Reply,
+    To,
+    raise_failures,
+    script_call,
+)
 from shardkit.operations.operation import Operation
 
 
@@ -89,6 +97,34 @@ def open_all(metas: Iterable[Metadata], *, create: bool = False) -> Operation[No
     replies = yield [meta.opening(create=create) for meta in new]
     for meta, reply in zip(new, replies, strict=True):
         meta.compare(reply, create=create)
+
+
+def send_opened(
+    meta: Metadata, commands: Sequence[Command], *, partial: bool = False
+) -> Operation[list[Reply]]:
+    """Send commands; check the parameters in the same exchange if needed.
+
+    Args:
+        meta: the structure's metadata.
+        commands: what to send. They run even if the parameters then turn out to differ, so they
+            only read, or change what was there before.
+        partial: return failures in place of replies, unless every command failed.
+
+    Raises:
+        ParameterMismatchError: the structure exists with other parameters.
+        ShardErrors: a shard failed; with ``partial`` only if all did.
+
+    Cost: one exchange.
+    """
+    opening = [] if meta.checked else [meta.opening(create=False)]
+    batch = [*opening, *commands]
+    replies = yield Partial(batch) if partial else batch
+    read = list(replies[len(opening) :])
+    if partial and read and all(isinstance(reply, ShardFailure) for reply in read):
+        raise_failures(Replies(read))
+    if opening and not isinstance(replies[0], ShardFailure):
+        meta.compare(replies[0], create=False)
+    return read
 
 
 def differences(theirs: Mapping[str, str], ours: Mapping[str, str]) -> str:

@@ -1,0 +1,24 @@
+-- Remove some of the counts of a part's ads; runs before search/clear, with the same arguments.
+-- KEYS[1]  the part's state; its other keys, which depend on what there is, have the same tag
+-- ARGV[1]  how many documents' numbers a chunk has
+-- ARGV[2]  how many columns there are
+-- ARGV[3]  the first bucket of 128 documents and 128 words
+-- ARGV[4]  how many buckets
+-- Reply    1
+--@include search/base
+--@include ads/base
+local state = read_state()
+local from = tonumber(ARGV[3])
+local last_chunk = floor(math.max(state.next - 1, 0) / CHUNK)
+
+for bucket = from, from + tonumber(ARGV[4]) - 1 do
+  local first = 128 * bucket
+  for _, id in ipairs(call('HVALS', ids_key(first))) do call('UNLINK', counts_key(id)) end
+  for chunk = 0, last_chunk do
+    local keys = {}
+    for word = first, first + 127 do keys[#keys + 1] = bonuses_key(chunk, word) end
+    call('UNLINK', unpack(keys))
+  end
+end
+call('UNLINK', types_key())
+return 1

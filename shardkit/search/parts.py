@@ -1,0 +1,267 @@
+"""The parts of an index: which part has a document, and how parts are read and written.
+
+Search indexes, ads and jobs keep their documents in the same way; each encodes and queries them in
+its own. Part n lives on shard n of a component, all its keys with the tag ``{name:n}``. On an
+unsharded component or a cluster the tag decides where it lives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from zlib import crc32
+
+from shardkit.errors import InvalidArgumentError, ShardFailure
+from shardkit.lua import script
+from shardkit.operations.commands import (
+    Argument,
+    Command,
+    Reply,
+    ShardOf,
+    Transaction,
+    script_call,
+)
+from shardkit.operations.operation import Operation
+from shardkit.routing.placement import Place, placement
+from shardkit.search.model.schema import Schema
+from shardkit.structures.base.arguments import check_name, shown
+from shardkit.structures.base.parameters import Metadata, open_all, send_opened
+
+PRIMARY: Final = -1
+BUCKETS_PER_CALL: Final = 20  # of 128 documents and words each
+
+
+class HasId(Protocol):
+    """A document that can be written."""
+
+    @property
+    def id(self) -> str:
+        """The document's id."""
+        raise NotImplementedError
+
+
+D = TypeVar("D", bound=HasId)
+
+
+class Written(NamedTuple):
+    """What a write did: how many of its documents existed before, and how many did not."""
+
+    existing: int
+    new: int
+
+
+@dataclass(frozen=True, slots=True)
+class IndexPart:
+    """One part of an index.
+
+    Attributes:
+        to: where it lives.
+        tag: the prefix of its keys.
+        state: the key of its state.
+        chunk: how many documents a chunk of postings covers.
+    """
+
+    to: ShardOf
+    tag: str
+    state: str
+    chunk: int
+
+    def call(
+        self, name: str, args: Sequence[Argument], *, key: str | None = None, write: bool = False
+    ) -> Command:
+        """Return a command that runs a script.
+
+        Args:
+            name: the script.
+            args: its arguments after the chunk size.
+            key: its second key, without the tag.
+            write: whether it writes, so that it must not be sent twice.
+        """
+        keys = [self.state] if key is None else [self.state, self.tag + key]
+        return script_call(self.to, script(name), keys, [self.chunk, *args], idempotent=not write)
+
+    def read_state(self, *fields: str) -> Command:
+        """Return the command that reads fields of the state."""
+        return Command(self.to, self.state, ("HMGET", self.state, *fields), idempotent=True)
+
+    def read_document(self, doc_id: str) -> Command:
+        """Return the command that reads a document."""
+        key = f"{self.tag}d:{doc_id}"
+        return Command(self.to, key, ("GET", key), idempotent=True)
+
+
+class IndexParts:
+    """All parts of an index and of its replicas. Shared by all faces of an index.
+
+    Args:
+        component: where it is written; if sharded, with as many shards as the index has parts.
+        schema: what documents have.
+        parameters: what is stored with the index and compared when it is opened.
+        read_from: components with as many shards that are replicas of it and serve reads; by
+            default the index itself does.
+
+    Attributes:
+        schema: as given.
+        primary: the parts that are written to.
+
+    Raises:
+        InvalidArgumentError: the name cannot be used.
+    """
+
+    def __init__(
+        self,
+        component: str,
+        schema: Schema,
+        parameters: Mapping[str, object],
+        read_from: Sequence[str] = (),
+    ) -> None:
+        check_name(schema.name)
+        if "{" in schema.name or "}" in schema.name:
+            raise InvalidArgumentError(
+                f"name={shown(schema.name)} of an index", "leave out braces: keys have a tag"
+            )
+        self.schema = schema
+        self._sources = [_parts_in(name, schema) for name in (*read_from, component)]
+        # Stored with the first part, so that a component with another number of shards is refused.
+        self._metas = [Metadata(parts[0].to, schema.name, parameters) for parts in self._sources]
+        self.primary = self._sources[PRIMARY]
+        self._place: Place = placement("crc32", schema.shards)
+        self._turn = count()
+
+    def source(self, number: int) -> list[IndexPart]:
+        """Return the parts of a source: a replica by its number, or `PRIMARY`."""
+        return self._sources[number]
+
+    def number(self, doc_id: str) -> int:
+        """Return the number of a document's part."""
+        return self._place(doc_id)
+
+    def of(self, doc_id: str) -> IndexPart:
+        """Return the part that a document is written to."""
+        return self.primary[self._place(doc_id)]
+
+    def choose_source(self, session: str | None, pinned: int | None) -> int:
+        """Return which source to read: a session's own replica, or the replicas in turn.
+
+        Args:
+            session: the session's id, if its searches should stick to one replica.
+            pinned: the source that earlier pages came from.
+
+        Raises:
+            InvalidArgumentError: there is no such source.
+        """
+        replicas = len(self._sources) - 1
+        if pinned is not None:
+            if pinned == PRIMARY or 0 <= pinned < replicas:
+                return pinned
+            raise InvalidArgumentError(
+                f"{self.schema.name}: a page of replica {pinned}, of {replicas}",
+                "open the index with the same read_from",
+            )
+        if not replicas:
+            return PRIMARY
+        if session is None:
+            return next(self._turn) % replicas
+        if not isinstance(session, str):
+            raise InvalidArgumentError(f"{self.schema.name}: session={shown(session)}", "give text")
+        return crc32(session.encode(errors="replace")) % replicas
+
+    def send(
+        self, commands: Sequence[Command], *, source: int = PRIMARY, partial: bool = False
+    ) -> Operation[list[Reply]]:
+        """Send commands; see `send_opened`. A replica is asked for its own parameters."""
+        return send_opened(self._metas[source], commands, partial=partial)
+
+    def count(self) -> Operation[int]:
+        """Return how many documents there are. Cost: one exchange."""
+        replies = yield from self.send([part.read_state("docs") for part in self.primary])
+        return sum(int(docs or 0) for [docs] in replies)
+
+    def write(
+        self,
+        documents: Iterable[D | str],
+        encode: Callable[[list[D | str]], list[Argument]],
+        after: Callable[[IndexPart, list[str]], Command] | None = None,
+    ) -> Operation[Written]:
+        """Write documents; remove those given by their ids. Of equal ids the last one counts.
+
+        Args:
+            documents: documents, or ids of documents to remove.
+            encode: makes arguments of ``search/write`` of the documents of one part.
+            after: makes a command that runs in the same transaction, given a part and ids.
+
+        Cost: one exchange; one more if the parameters have not been compared yet.
+        """
+        by_part: dict[int, dict[str, D | str]] = {}
+        for one in documents:
+            doc_id = one if isinstance(one, str) else one.id
+            by_part.setdefault(self._place(doc_id), {})[doc_id] = one
+        if not by_part:
+            return Written(0, 0)
+        yield from open_all([self._metas[PRIMARY]], create=True)
+        batch: list[Command | Transaction] = []
+        for number, some in by_part.items():
+            part = self.primary[number]
+            command = part.call("search/write", encode(list(some.values())), write=True)
+            if after is None:
+                batch.append(command)
+            else:
+                both = (command, after(part, list(some)))
+                batch.append(Transaction(part.to, part.state, both))
+        replies = yield batch
+        written = replies if after is None else [reply for reply, _ in replies]
+        existing = sum(sum(reply[2:]) for reply in written)
+        return Written(existing, sum(map(len, by_part.values())) - existing)
+
+    def delete(self, before: str | None = None) -> Operation[int]:
+        """Delete all documents and the parameters; return how many documents there were.
+
+        Args:
+            before: a script that runs before ``search/clear``, in the same transaction, with the
+                same arguments.
+
+        Cost: one exchange for some 2,500 documents or words of each part.
+        """
+        meta = self._metas[PRIMARY]
+        yield from open_all([meta])
+        removed, columns = 0, len(self.schema.columns)
+        places = dict.fromkeys(self.primary, 0)
+        while places:
+            replies = yield [
+                Transaction(
+                    part.to,
+                    part.state,
+                    tuple(
+                        part.call(name, [columns, place, BUCKETS_PER_CALL], write=True)
+                        for name in (before, "search/clear")
+                        if name
+                    ),
+                )
+                for part, place in places.items()
+            ]
+            removed += sum(reply[-1][1] for reply in replies)
+            following = zip(places, (reply[-1][0] for reply in replies), strict=True)
+            places = {part: place for part, place in following if place}
+        yield [Command(self.primary[0].to, meta.key, ("UNLINK", meta.key))]
+        meta.checked = False
+        return removed
+
+
+def split_failures(replies: Sequence[Reply]) -> tuple[list[Any], tuple[int, ...]]:
+    """Return the replies of the parts that answered, and the numbers of those that did not."""
+    missing = tuple([n for n, reply in enumerate(replies) if isinstance(reply, ShardFailure)])
+    if not missing:
+        return list(replies), ()
+    return [reply for reply in replies if not isinstance(reply, ShardFailure)], missing
+
+
+def _parts_in(component: str, schema: Schema) -> list[IndexPart]:
+    parts = []
+    for n in range(schema.shards):
+        tag = f"{{{schema.name}:{n}}}:"
+        parts.append(
+            IndexPart(ShardOf(component, n, schema.shards), tag, f"{tag}state", schema.chunk)
+        )
+    return parts
