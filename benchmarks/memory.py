@@ -37,16 +37,16 @@ def main() -> None:
     output = Output()
     with progress("entries") as tell:
         for name in asked:
-            for stand in stands:
+            for servers in stands:
                 if name == SIZES:
-                    measure_sizes(stand, output, tell)
+                    measure_sizes(servers, output, tell)
                 elif name == LENGTHS:
-                    measure_lengths(stand, output, tell)
+                    measure_lengths(servers, output, tell)
                 else:
                     outcome = run(
-                        CASES[name], stand, None, lambda c, w, *far: tell(f"{c}: {w}", *far)
+                        CASES[name], servers, None, lambda c, w, *far: tell(f"{c}: {w}", *far)
                     )
-                    output.table(report.memory_grid(outcome))
+                    output.table(report.memory_table(outcome))
                     output.line(outcome.software)
                     keep("memory", name, outcome.software, report.memory_document(outcome))
             if name in CASES:
@@ -54,11 +54,11 @@ def main() -> None:
 
 
 def measure_sizes(
-    stand: ServerSource, output: Output, tell: Callable[[str, int, int], object]
+    servers: ServerSource, output: Output, tell: Callable[[str, int, int], object]
 ) -> None:
     for kind in part_sizes.KINDS.values():
-        curve = part_sizes.run(kind, stand, progress=tell)
-        output.table(report.sizes_grid(curve))
+        curve = part_sizes.run(kind, servers, progress=tell)
+        output.table(report.sizes_table(curve))
         keep("part_sizes", kind.name, curve.software, report.sizes_document(curve))
     kept = read("part_sizes")["figures"]
     for kind in part_sizes.KINDS:
@@ -76,16 +76,16 @@ def measure_sizes(
 
 
 def measure_lengths(
-    stand: ServerSource, output: Output, tell: Callable[[str, int, int], object]
+    servers: ServerSource, output: Output, tell: Callable[[str, int, int], object]
 ) -> None:
     speeds: dict[str, list[packed_lengths.Speed]] = {}
-    with stand.site() as site:
-        software = str(site.software)
+    with servers.empty_server() as server:
+        software = str(server.software)
         for name, kind in packed_lengths.KINDS.items():
             for n, length in enumerate(packed_lengths.LENGTHS):
                 tell(f"{name}, {length:,} entries", n, len(packed_lengths.LENGTHS))
-                speeds.setdefault(name, []).append(packed_lengths.run(kind, site, length))
-    output.table(report.lengths_grid(speeds))
+                speeds.setdefault(name, []).append(packed_lengths.run(kind, server, length))
+    output.table(report.lengths_table(speeds))
     keep("packed_lengths", "all", software, report.lengths_document(software, speeds))
     panels = {
         server: {

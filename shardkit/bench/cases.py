@@ -73,8 +73,8 @@ class Case:
     layouts: Sequence[CaseLayout]
 
 
-def _client(site: BenchServer, _: int) -> Any:
-    return site.client
+def _client(server: BenchServer, _: int) -> Any:
+    return server.client
 
 
 # ---- hash
@@ -85,7 +85,7 @@ def _json_page(page: Sequence[Any]) -> dict[str, str]:
 
 
 def _hash(**options: Any) -> Callable[[BenchServer, int], Any]:
-    return lambda site, _: site.kit.hash(KEY, component=COMPONENT, **options)
+    return lambda server, _: server.kit.hash(KEY, component=COMPONENT, **options)
 
 
 def _cities_in_parts(name: str, size: int, settings: Mapping[str, int]) -> CaseLayout:
@@ -179,8 +179,8 @@ _STRINGS = Case(
 def _set_layout(
     name: str, settings: Mapping[str, int] | None = None, *, planned: bool = False, **options: Any
 ) -> CaseLayout:
-    def make(site: BenchServer, count: int) -> Any:
-        kit: Any = site.kit
+    def make(server: BenchServer, count: int) -> Any:
+        kit: Any = server.kit
         return kit.set(KEY, component=COMPONENT, total=count if planned else None, **options)
 
     return CaseLayout(
@@ -240,9 +240,9 @@ _TEXTS = Case(
 
 
 def _scores_in_parts(name: str, *, planned: bool = False, **options: Any) -> CaseLayout:
-    def make(site: BenchServer, count: int) -> Any:
+    def make(server: BenchServer, count: int) -> Any:
         total = count if planned else None
-        return site.kit.sorted_set(KEY, component=COMPONENT, total=total, **options)
+        return server.kit.sorted_set(KEY, component=COMPONENT, total=total, **options)
 
     return CaseLayout(
         name,
@@ -280,9 +280,9 @@ _ZSET = Case(
 
 
 def _unique(precision: str) -> CaseLayout:
-    def make(site: BenchServer, count: int) -> Any:
+    def make(server: BenchServer, count: int) -> Any:
         first = None if precision == "hyperloglog" else count
-        return site.kit.unique_visitors(
+        return server.kit.unique_visitors(
             KEY, component=COMPONENT, precision=precision, first_day=first
         )
 
@@ -337,7 +337,7 @@ _LIST = Case(
         ),
         CaseLayout(
             "pieces",
-            lambda site, _: site.kit.list(KEY, component=COMPONENT),
+            lambda server, _: server.kit.list(KEY, component=COMPONENT),
             load=lambda items, page: items.rpush_many(page),
             get=lambda items, _: items.lindex(100),
             put=lambda items, element: items.rpush(element),
@@ -389,7 +389,7 @@ _LOCATIONS = Case(
         ),
         CaseLayout(
             "packed",
-            lambda site, _: site.kit.locations(KEY, component=COMPONENT),
+            lambda server, _: server.kit.locations(KEY, component=COMPONENT),
             load=lambda users, page: users.set_many(page),
             get=lambda users, entry: users.get(entry[0]),
             put=lambda users, entry: users.set(entry[0], *entry[1]),

@@ -32,14 +32,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @click.group(short_help="Measure memory and speed.")
 def bench() -> None:
-    """Measure what structures take and save, on embedded servers or on your own.
+    """Measure the memory and speed of structures, on embedded servers or on your own.
 
-    Nothing is measured on a server that holds data, and nothing of it is left afterwards.
+    A server that holds data is refused, and everything that was written is removed afterwards.
     """
 
 
 plot_option = click.option(
-    "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw it: .svg, .png …"
+    "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw a plot: .svg, .png …"
 )
 document_option = click.option(
     "--json",
@@ -47,11 +47,11 @@ document_option = click.option(
     is_flag=False,
     flag_value="-",
     metavar="[FILE]",
-    help="The figures as JSON into a file; without one, or as -, instead of the tables.",
+    help="Write the figures as JSON to a file; without FILE, or with -, instead of the tables.",
 )
 
 
-def _site_options(function: F) -> F:
+def _server_options(function: F) -> F:
     """Give a command ``--server``, ``--url``, ``--json`` and ``--plot``."""
     for option in (
         debug_option,
@@ -60,18 +60,19 @@ def _site_options(function: F) -> F:
         click.option("--url", metavar="URL", help="Measure on this server, which must be empty."),
         click.option(
             "--server",
+            "binary",
             metavar="PATH",
-            help="The server binary that is started; by default the embedded one.",
+            help="The server binary to start; by default the embedded one.",
         ),
     ):
         function = option(function)
     return function
 
 
-def _stand(server: str | None, url: str | None) -> ServerSource:
-    if server and url:
-        raise click.UsageError("--server starts servers, which --url does without")
-    return ServerSource(None if server == "embedded" else server, url)
+def _server_source(binary: str | None, url: str | None) -> ServerSource:
+    if binary and url:
+        raise click.UsageError("--server and --url exclude each other")
+    return ServerSource(None if binary == "embedded" else binary, url)
 
 
 def _check(plot: Path | None) -> None:
@@ -96,17 +97,17 @@ def _check(plot: Path | None) -> None:
     metavar="N",
     help="How many entries; by default each case's own number, a million for most.",
 )
-@_site_options
+@_server_options
 def memory(
     names: Sequence[str],
     entries: int | None,
-    server: str | None,
+    binary: str | None,
     url: str | None,
     document: str | None,
     plot: Path | None,
 ) -> int:
     """Measure cases; the help is above, with their list."""
-    stand = _stand(server, url)
+    servers = _server_source(binary, url)
     _check(plot)
     output = Output(document == "-")
     outcomes: list[CaseResult] = []
@@ -115,15 +116,15 @@ def memory(
             outcomes.append(
                 run(
                     CASES[name],
-                    stand,
+                    servers,
                     entries,
                     lambda case, layout, *far: tell(f"{case}: {layout}", *far),
                 )
             )
             if not output.as_json:
-                output.table(report.memory_grid(outcomes[-1]))
+                output.table(report.memory_table(outcomes[-1]))
                 output.line()
-    _remark(output, outcomes[-1].software, "bytes are used_memory less that of the empty server")
+    _remark(output, outcomes[-1].software, "bytes are the growth of used_memory")
     figures = [report.memory_document(outcome) for outcome in outcomes]
     _write(output, document, {"cases": figures})
     if plot is not None:
@@ -155,29 +156,29 @@ def memory(
     metavar="N",
     help="How many entries there are.",
 )
-@_site_options
+@_server_options
 def sizes_command(
     names: Sequence[str],
     sizes: Sequence[int],
     entries: int,
-    server: str | None,
+    binary: str | None,
     url: str | None,
     document: str | None,
     plot: Path | None,
 ) -> int:
-    """Measure parts of several sizes: bytes an entry, and the server's time for one.
+    """Measure parts of several sizes: bytes per entry, and the server's time for one.
 
-    Kinds are hash, zset and intset. The limits are raised for it, and restored.
+    Kinds are hash, zset and intset. Limits are raised for the run, and restored.
     """
-    stand = _stand(server, url)
+    servers = _server_source(binary, url)
     _check(plot)
     output = Output(document == "-")
     curves: list[Curve] = []
     with progress("sizes") as tell:
         for name in names or part_sizes.KINDS:
-            curves.append(part_sizes.run(part_sizes.KINDS[name], stand, sizes, entries, tell))
+            curves.append(part_sizes.run(part_sizes.KINDS[name], servers, sizes, entries, tell))
             if not output.as_json:
-                output.table(report.sizes_grid(curves[-1]))
+                output.table(report.sizes_table(curves[-1]))
                 output.line()
     _remark(output, curves[-1].software, "times are the server's own (INFO commandstats)")
     _write(output, document, {"kinds": [report.sizes_document(curve) for curve in curves]})
@@ -210,22 +211,22 @@ def sizes_command(
     type=click.IntRange(min=1),
     default=PASSES,
     show_default=True,
-    help="How many pipelines are sent, as far as five seconds reach.",
+    help="How many pipelines to send, within five seconds.",
 )
 @click.option(
     "--per-pass",
     type=click.IntRange(min=1),
     default=PER_PASS,
     show_default=True,
-    help="How many operations each has.",
+    help="How many operations a pipeline has.",
 )
-@_site_options
+@_server_options
 def lengths_command(
     names: Sequence[str],
     lengths: Sequence[int],
     passes: int,
     per_pass: int,
-    server: str | None,
+    binary: str | None,
     url: str | None,
     document: str | None,
     plot: Path | None,
@@ -240,23 +241,24 @@ def lengths_command(
       hash    HASH: write the middle field
       zset    ZSET: the highest member becomes the lowest, and again the highest
 
-    The limit that keeps the key compact is raised for the run, and restored however it ends. A LIST
-    has not been one block since Redis 3.2 but a chain of small ones: rotate stays as fast as it is.
+    The limit that keeps the key compact is raised for the run, and always restored. Since Redis 3.2
+    a LIST is not one block but a chain of small ones, so the speed of rotate does not depend on
+    length.
     """  # noqa: D301 - click's mark for text that stays as it is
-    stand = _stand(server, url)
+    servers = _server_source(binary, url)
     _check(plot)
     output = Output(document == "-")
     speeds: dict[str, list[Speed]] = {}
-    with stand.site() as site, progress("lengths") as tell:
-        software = str(site.software)
+    with servers.empty_server() as server, progress("lengths") as tell:
+        software = str(server.software)
         for name in names or packed_lengths.KINDS:
             kind = packed_lengths.KINDS[name]
             speeds[name] = []
             for n, length in enumerate(lengths):
                 tell(f"{name}, {length:,} entries", n, len(lengths))
-                speeds[name].append(packed_lengths.run(kind, site, length, passes, per_pass))
+                speeds[name].append(packed_lengths.run(kind, server, length, passes, per_pass))
     if not output.as_json:
-        output.table(report.lengths_grid(speeds))
+        output.table(report.lengths_table(speeds))
         output.line()
     _remark(output, software, "operations a second, in pipelines")
     _write(output, document, report.lengths_document(software, speeds))
@@ -288,7 +290,7 @@ def lengths_command(
     default=throughput.SERVERS,
     show_default=True,
     metavar="N",
-    help="How many shards there are, over four servers.",
+    help="How many shards, over four servers.",
 )
 @click.option(
     "--repeats",
@@ -296,12 +298,13 @@ def lengths_command(
     default=throughput.REPEATS,
     show_default=True,
     metavar="N",
-    help="How many rounds; their median counts.",
+    help="How many rounds, of which the median is shown.",
 )
 @click.option(
     "--server",
+    "binary",
     metavar="PATH",
-    help="The server binary that is started; by default the embedded one.",
+    help="The server binary to start; by default the embedded one.",
 )
 @document_option
 @plot_option
@@ -311,30 +314,31 @@ def throughput_command(
     sizes: Sequence[int],
     shards: int,
     repeats: int,
-    server: str | None,
+    binary: str | None,
     document: str | None,
     plot: Path | None,
 ) -> int:
-    """Measure how long commands take, next to a program written by hand.
+    """Measure how long commands take, compared with hand-written code.
 
-    Four servers are started here. The limit is a loop over raw sockets with hiredis alone; it is
-    1.0, and the others are so many times as long, in turn with it in the same rounds.
+    Starts four servers. The limit is a loop over raw sockets with hiredis alone. The other times
+    are given as multiples of it; all contestants take turns in the same rounds.
 
     \b
     Work:
       get    GET          hset   HSET
       set    SET          mixed  six kinds of commands
 
-    "by column" is a batch that is given as columns of keys and values, and "coalesced" one of which
-    neighbours become one MGET or MSET: what structures send where they own the keys.
+    "by column" is a batch that is given as columns of keys and values. In "coalesced" ones
+    neighbours become one MGET or MSET, which is what structures send for keys that they own.
     """  # noqa: D301 - click's mark for text that stays as it is
     _check(plot)
     output = Output(document == "-")
-    binary = None if server == "embedded" else server
+    if binary == "embedded":
+        binary = None
     with progress("works") as tell:
         software, found = throughput.run(names or list(WORKS), sizes, shards, repeats, binary, tell)
     if not output.as_json:
-        output.table(report.throughput_grid(found))
+        output.table(report.throughput_table(found))
         output.line()
     _remark(output, f"{software}, {shards} shards", "times the limit, medians of rounds in turn")
     _write(output, document, report.throughput_document(software, shards, found))
@@ -356,7 +360,7 @@ def _remark(output: Output, software: str, what: str) -> None:
 
 
 def _write(output: Output, document: str | None, figures: Mapping[str, Any]) -> None:
-    """Write the figures where they are wanted."""
+    """Write the figures to stdout or to a file, if they are wanted as JSON."""
     whole = {**figures, "conditions": report.conditions()}
     if document == "-":
         output.document(whole)

@@ -1,8 +1,8 @@
-"""Measuring the layouts of a case: bytes an entry, loading, and single calls against the plain one.
+"""Measures the layouts of a case: bytes per entry, loading time, and single calls.
 
-Every layout gets an empty server. All are loaded and weighed one after the other; then single
-calls are timed, the layouts in turn, so that a busy moment is shared. A call's time is given twice:
-as the caller sees it, exchange and Python included, and as its server counts it.
+Every layout gets an empty server. All are loaded and their memory measured one after the other.
+Then single calls are timed, the layouts in turn, so that a busy moment affects all of them. A call
+has two times: the caller's, which includes the exchange and Python, and the server's.
 """
 
 from __future__ import annotations
@@ -20,43 +20,43 @@ from shardkit.bench.servers import BenchServer, ServerSource
 from shardkit.operations.operation import pages
 
 _PAGE: Final = 10_000
-_PREPARED: Final = 20_000  # entries that a dictionary is learned from
+_TRAINING: Final = 20_000  # entries that a dictionary is trained on
 _SAMPLE: Final = 500  # entries that single calls are about
 _ROUNDS: Final = 5
 
-# Is told the case, the layout, how much of it is done, and of how much.
+# Called with the case, the layout, how many entries are done, and how many there are.
 Progress = Callable[[str, str, int, int], object]
 
 
 @dataclass(frozen=True)
 class CallTime:
-    """What one call of a kind takes, microseconds.
+    """The duration of one kind of call, in microseconds.
 
     Attributes:
-        caller: as its caller sees it, the median of some rounds.
-        server: of its server's time, the best round.
+        caller: the caller's time, the median of several rounds.
+        server: the server's time, in the best round.
     """
 
     caller: float
     server: float
 
     @property
-    def a_second(self) -> float:
-        """How many calls one caller makes a second."""
+    def per_second(self) -> float:
+        """Calls per second of one caller."""
         return 1e6 / self.caller
 
 
 @dataclass(frozen=True)
 class LayoutResult:
-    """What was measured of a layout.
+    """The figures of a layout.
 
     Attributes:
         layout: its name.
         entries: how many were loaded.
-        bytes: what they take, all together.
-        load_seconds: what loading took.
-        get, put: what reading and writing one takes; None where the case has no such call.
-        whole_seconds: what reading or aggregating everything takes.
+        bytes: their memory.
+        load_seconds: how long loading took.
+        get, put: the time to read and to write one entry; None if the case has no such call.
+        whole_seconds: how long reading or aggregating everything takes.
     """
 
     layout: str
@@ -69,17 +69,17 @@ class LayoutResult:
 
     @property
     def bytes_each(self) -> float:
-        """Bytes an entry."""
+        """Bytes per entry."""
         return self.bytes / self.entries
 
     def saving(self, plain: LayoutResult) -> float:
-        """Return the share of the plain layout's memory that it saves."""
+        """Return the share of the plain layout's memory that this one saves."""
         return 1 - self.bytes_each / plain.bytes_each
 
 
 @dataclass(frozen=True)
 class CaseResult:
-    """What was measured of a case, on one kind of server.
+    """The figures of a case on one kind of server.
 
     Attributes:
         case: the case.
@@ -93,29 +93,29 @@ class CaseResult:
 
 
 class _LoadedLayout:
-    """A layout on its server, loaded and weighed."""
+    """A layout that is loaded on its server."""
 
     def __init__(
-        self, layout: CaseLayout, site: BenchServer, bytes_: int, entries: int, seconds: float
+        self, layout: CaseLayout, server: BenchServer, bytes_: int, entries: int, seconds: float
     ) -> None:
-        self.layout, self.site = layout, site
+        self.layout, self.server = layout, server
         self.bytes, self.entries, self.seconds = bytes_, entries, seconds
         self.calls: dict[str, list[tuple[float, float]]] = {"get": [], "put": []}
         self.whole: float | None = None
         self.handle: Any = None
 
     def time(self, sample: Sequence[Any]) -> None:
-        """Time one round of single calls; the first one is preceded by one that is not counted."""
+        """Time one round of single calls, the first time after a warm-up."""
         warm = self.handle is not None
         if self.handle is None:
-            self.handle = self.layout.make(self.site, self.entries)
+            self.handle = self.layout.make(self.server, self.entries)
         for name, one in (("get", self.layout.get), ("put", self.layout.put)):
             if one is None:
                 continue
             calls = _each(one, self.handle, sample)
             if not warm:
                 calls()
-            self.calls[name].append(self.site.timed(calls, len(sample)))
+            self.calls[name].append(self.server.timed(calls, len(sample)))
 
     def time_whole(self) -> None:
         """Time reading everything."""
@@ -126,7 +126,7 @@ class _LoadedLayout:
         self.whole = time.perf_counter() - began
 
     def measured(self) -> LayoutResult:
-        """Return what was measured."""
+        """Return the figures."""
         get, put = map(_call, self.calls.values())
         return LayoutResult(
             self.layout.name, self.entries, self.bytes, self.seconds, get, put, self.whole
@@ -150,7 +150,7 @@ def _each(one: One, handle: Any, sample: Sequence[Any]) -> Callable[[], None]:
 
 def run(
     case: Case,
-    stand: ServerSource,
+    servers: ServerSource,
     entries: int | None = None,
     progress: Progress = lambda case, layout, done, total: None,
 ) -> CaseResult:
@@ -158,13 +158,13 @@ def run(
 
     Args:
         case: the case.
-        stand: where its servers come from.
-        entries: how many entries; None for as many as the case has.
-        progress: is told how far it is.
+        servers: provides its servers.
+        entries: how many entries; None for the case's own number.
+        progress: called as entries are loaded.
 
     Raises:
         NotEmptyError: the user's own server holds data.
-        ShardKitError: something cannot be used.
+        ShardKitError: a server cannot be used.
     """
     count = case.entries if entries is None else entries
     found: list[LayoutResult] = []
@@ -172,29 +172,29 @@ def run(
         loaded: list[_LoadedLayout] = []
         for layout in case.layouts:
             own = stack.enter_context(ExitStack())
-            site = own.enter_context(stand.site())
-            own.enter_context(site.limits(layout.settings))
-            one = _load(case, layout, site, max(1, count // layout.share), progress)
+            server = own.enter_context(servers.empty_server())
+            own.enter_context(server.limits(layout.settings))
+            one = _load(case, layout, server, max(1, count // layout.share), progress)
             loaded.append(one)
-            if stand.shared:  # only one at a time
+            if servers.shared:  # one layout at a time
                 _time(case, loaded, count)
                 found.append(one.measured())
                 loaded.clear()
                 own.close()
-            software = str(site.software)
+            software = str(server.software)
         _time(case, loaded, count)
         found += [one.measured() for one in loaded]
     return CaseResult(case, software, found)
 
 
 def _load(
-    case: Case, layout: CaseLayout, site: BenchServer, count: int, progress: Progress
+    case: Case, layout: CaseLayout, server: BenchServer, count: int, progress: Progress
 ) -> _LoadedLayout:
-    handle = layout.make(site, count)
+    handle = layout.make(server, count)
     seconds, done = 0.0, 0
     progress(case.name, layout.name, 0, count)
     if layout.prepare is not None:
-        some = _sample(case, count, _PREPARED)
+        some = _sample(case, count, _TRAINING)
         began = time.perf_counter()
         layout.prepare(handle, some)
         seconds += time.perf_counter() - began
@@ -204,7 +204,7 @@ def _load(
         seconds += time.perf_counter() - began
         done += len(page)
         progress(case.name, layout.name, done, count)
-    return _LoadedLayout(layout, site, site.weight(layout.probe), done, seconds)
+    return _LoadedLayout(layout, server, server.bytes_added(layout.probe), done, seconds)
 
 
 def _time(case: Case, loaded: Sequence[_LoadedLayout], count: int) -> None:
@@ -217,6 +217,6 @@ def _time(case: Case, loaded: Sequence[_LoadedLayout], count: int) -> None:
 
 
 def _sample(case: Case, count: int, wanted: int) -> list[Any]:
-    """Return so many entries from all over the case."""
+    """Return some entries, evenly spread over the case."""
     every: Iterator[Any] = islice(iter(case.data(count)), 0, None, max(1, count // wanted))
     return list(islice(every, wanted))

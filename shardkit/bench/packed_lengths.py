@@ -107,20 +107,20 @@ class Speed:
 
     Attributes:
         length: how many entries the key had.
-        a_second: operations a second.
+        per_second: operations a second.
         encoding: what OBJECT ENCODING said.
         passes: how many passes there was time for.
     """
 
     length: int
-    a_second: float
+    per_second: float
     encoding: str
     passes: int
 
 
 def run(
     kind: PackedKind,
-    site: BenchServer,
+    server: BenchServer,
     length: int,
     passes: int = PASSES,
     per_pass: int = PER_PASS,
@@ -132,19 +132,19 @@ def run(
 
     Args:
         kind: the operation.
-        site: the server.
+        server: the server.
         length: how many entries the key has.
         passes: how many pipelines to send.
         per_pass: how many operations each has.
         seconds: when to stop although not all are sent.
     """
-    client: Any = site.client
+    client: Any = server.client
     try:
         client.delete(KEY)
         # Filled as a table, which is quick, and then written anew as one block.
         for start in range(0, length, _PAGE):
             client.execute_command(*kind.fill(start, min(start + _PAGE, length)))
-        with site.limits(kind.settings):
+        with server.limits(kind.settings):
             client.restore(KEY, 0, client.dump(KEY), replace=True)
             encoding = client.object("encoding", KEY)
             work = kind.work(length)

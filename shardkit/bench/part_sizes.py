@@ -29,15 +29,15 @@ class PartKind:
         name: ``hash``, ``zset`` or ``intset``.
         settings: the limits that keep parts compact.
         load: the command that fills a part, and its arguments, from some entries.
-        look: the command that reads one entry.
-        change: the command that writes one that is there.
+        read: the command that reads one entry.
+        write: the command that writes one that is there.
     """
 
     name: str
     settings: Mapping[str, int]
     load: Callable[[str, Sequence[Any]], list[Any]]
-    look: Callable[[str, Any], list[Any]]
-    change: Callable[[str, Any], list[Any]]
+    read: Callable[[str, Any], list[Any]]
+    write: Callable[[str, Any], list[Any]]
     entries: Callable[[int], Iterator[Any]]
 
 
@@ -87,14 +87,14 @@ class Point:
     Attributes:
         size: how many entries each has.
         bytes_each: bytes an entry.
-        look, change: microseconds of the server's time for reading and writing one entry: the best
+        read, write: microseconds of the server's time for reading and writing one entry: the best
             of some rounds.
     """
 
     size: int
     bytes_each: float
-    look: float
-    change: float
+    read: float
+    write: float
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Curve:
 
 def run(
     kind: PartKind,
-    stand: ServerSource,
+    servers: ServerSource,
     sizes: Sequence[int] = SIZES,
     entries: int = ENTRIES,
     progress: Callable[[str, int, int], object] = lambda what, done, total: None,
@@ -123,7 +123,7 @@ def run(
 
     Args:
         kind: what is kept in parts.
-        stand: where servers come from.
+        servers: where servers come from.
         sizes: how many entries a part has.
         entries: how many there are, all together.
         progress: is told what is measured, how many sizes are done, and of how many.
@@ -132,9 +132,9 @@ def run(
     software = ""
     for n, size in enumerate(sizes):
         progress(f"{kind.name}, parts of {size}", n, len(sizes))
-        with stand.site() as site, site.limits(_raised(kind, sizes)):
-            points.append(_point(kind, site, size, entries))
-            software = str(site.software)
+        with servers.empty_server() as server, server.limits(_raised(kind, sizes)):
+            points.append(_point(kind, server, size, entries))
+            software = str(server.software)
     progress(kind.name, len(sizes), len(sizes))
     return Curve(kind.name, software, points)
 
@@ -143,31 +143,31 @@ def _raised(kind: PartKind, sizes: Sequence[int]) -> dict[str, int]:
     return {name: max(value, *sizes) for name, value in kind.settings.items()}
 
 
-def _point(kind: PartKind, site: BenchServer, size: int, entries: int) -> Point:
+def _point(kind: PartKind, server: BenchServer, size: int, entries: int) -> Point:
     everything = list(kind.entries(entries))
     commands = [
         kind.load(f"{PREFIX}{n}", everything[start : start + size])
         for n, start in enumerate(range(0, entries, size))
     ]
-    _send(site, commands)
-    weight = site.weight()
+    _send(server, commands)
+    weight = server.bytes_added()
     random = Random(size)
     looked = [random.randrange(entries) for _ in range(min(_LOOKS, entries))]
     times = {}
-    for name, build in (("look", kind.look), ("change", kind.change)):
+    for name, build in (("read", kind.read), ("write", kind.write)):
         commands = [build(f"{PREFIX}{n // size}", everything[n]) for n in looked]
-        calls = _sending(site, commands)
+        calls = _sending(server, commands)
         # What others take from the machine can only make it longer.
-        times[name] = min(site.timed(calls, len(commands))[1] for _ in range(_ROUNDS))
-    return Point(size, weight / entries, times["look"], times["change"])
+        times[name] = min(server.timed(calls, len(commands))[1] for _ in range(_ROUNDS))
+    return Point(size, weight / entries, times["read"], times["write"])
 
 
-def _sending(site: BenchServer, commands: Sequence[list[Any]]) -> Callable[[], None]:
-    return lambda: _send(site, commands)
+def _sending(server: BenchServer, commands: Sequence[list[Any]]) -> Callable[[], None]:
+    return lambda: _send(server, commands)
 
 
-def _send(site: BenchServer, commands: Sequence[list[Any]]) -> None:
-    client: Any = site.client
+def _send(server: BenchServer, commands: Sequence[list[Any]]) -> None:
+    client: Any = server.client
     for start in range(0, len(commands), _BATCH):
         pipe = client.pipeline(transaction=False)
         for command in commands[start : start + _BATCH]:

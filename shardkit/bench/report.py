@@ -1,23 +1,24 @@
-"""What was measured: tables for people, JSON for programs, plots."""
+"""The figures of benchmarks as tables, JSON and plots."""
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from shardkit.bench import plots
-from shardkit.bench.memory import CallTime, CaseResult
+from shardkit.bench.memory import CallTime, CaseResult, LayoutResult
 from shardkit.bench.packed_lengths import KINDS, Speed
-from shardkit.bench.part_sizes import Curve
+from shardkit.bench.part_sizes import Curve, Point
 from shardkit.bench.throughput.measuring import BatchTimes
-from shardkit.cli.output import FAINT, GOOD, Cell, Styled, Table, number
+from shardkit.cli.output import FAINT, GOOD, Cell, Column, Styled, Table, number
+from shardkit.cli.rows import Field, column_only, json_rows, table_of
 
 
 def conditions() -> dict[str, Any]:
-    """Return where this runs: what figures depend on, beside the server."""
+    """Return what the figures depend on, apart from the server."""
     return {
         "python": platform.python_version(),
         "machine": platform.machine(),
@@ -29,76 +30,84 @@ def conditions() -> dict[str, Any]:
 # ---- memory
 
 
-def memory_grid(outcome: CaseResult) -> Table:
-    """Return the table of a case. Times are microseconds; in brackets the server's."""
+def _memory_fields(outcome: CaseResult) -> tuple[Field[LayoutResult], ...]:
     plain = outcome.layouts[0]
-    grid = Table.of(
-        outcome.case.name,
-        number("entries"),
-        number("bytes each"),
-        number("saving"),
-        number("load s"),
-        number("get/s"),
-        number("server µs"),
-        number("put/s"),
-        number("server µs"),
-        number("all s"),
+
+    def saving(each: LayoutResult) -> Cell:
+        share = each.saving(plain)
+        if each is plain:
+            return Styled("plain", FAINT)
+        return Styled(f"{share:.0%}", GOOD) if share > 0.01 else f"{share:.0%}"
+
+    def whole(each: LayoutResult) -> Cell:
+        return None if each.whole_seconds is None else f"{each.whole_seconds:.2f}"
+
+    return (
+        Field("layout", lambda each: each.layout, Column(outcome.case.name)),
+        Field("entries", lambda each: each.entries, number("entries")),
+        Field("bytes", lambda each: each.bytes),
+        Field(
+            "bytes_each",
+            lambda each: round(each.bytes_each, 2),
+            number("bytes each"),
+            lambda each: f"{each.bytes_each:,.1f}",
+        ),
+        Field("saving", lambda each: round(each.saving(plain), 4), number("saving"), saving),
+        Field(
+            "load_seconds",
+            lambda each: round(each.load_seconds, 3),
+            number("load s"),
+            lambda each: f"{each.load_seconds:.1f}",
+        ),
+        *_call_fields("get", lambda each: each.get, plain),
+        *_call_fields("put", lambda each: each.put, plain),
+        Field("whole_seconds", lambda each: _rounded(each.whole_seconds), number("all s"), whole),
     )
-    for each in outcome.layouts:
-        grid.row(
-            each.layout,
-            each.entries,
-            f"{each.bytes_each:,.1f}",
-            Styled("plain", FAINT) if each is plain else _saving(each.saving(plain)),
-            f"{each.load_seconds:.1f}",
-            *_call(each.get),
-            *_call(each.put),
-            None if each.whole_seconds is None else f"{each.whole_seconds:.2f}",
-        )
-    return grid.without_empty()
 
 
-def _saving(share: float) -> Cell:
-    return Styled(f"{share:.0%}", GOOD) if share > 0.01 else f"{share:.0%}"
+def _call_fields(
+    name: str, call_of: Callable[[LayoutResult], CallTime | None], plain: LayoutResult
+) -> tuple[Field[LayoutResult], ...]:
+    """Return the fields of one kind of call: how many per second, and the server's time."""
+
+    def document(each: LayoutResult) -> dict[str, Any] | None:
+        call, plain_call = call_of(each), call_of(plain)
+        if call is None:
+            return None
+        return {
+            "a_second": round(call.per_second),
+            "microseconds": round(call.caller, 2),
+            "server_microseconds": round(call.server, 2),
+            "times_plain": round(call.caller / plain_call.caller, 2) if plain_call else None,
+        }
+
+    def per_second(each: LayoutResult) -> Cell:
+        call = call_of(each)
+        return None if call is None else round(call.per_second)
+
+    def server(each: LayoutResult) -> Cell:
+        call = call_of(each)
+        return None if call is None else f"{call.server:.1f}"
+
+    return (
+        Field(name, document, number(f"{name}/s"), per_second),
+        column_only(number("server µs"), server),
+    )
 
 
-def _call(call: CallTime | None) -> tuple[Cell, Cell]:
-    return (None, None) if call is None else (round(call.a_second), f"{call.server:.1f}")
+def memory_table(outcome: CaseResult) -> Table:
+    """Return the table of a case."""
+    return table_of(_memory_fields(outcome), outcome.layouts).without_empty()
 
 
 def memory_document(outcome: CaseResult) -> dict[str, Any]:
-    """Return a case's figures."""
-    plain = outcome.layouts[0]
+    """Return the figures of a case."""
     return {
         "case": outcome.case.name,
         "title": outcome.case.title,
         "entry": outcome.case.entry,
         "server": outcome.software,
-        "layouts": [
-            {
-                "layout": each.layout,
-                "entries": each.entries,
-                "bytes": each.bytes,
-                "bytes_each": round(each.bytes_each, 2),
-                "saving": round(each.saving(plain), 4),
-                "load_seconds": round(each.load_seconds, 3),
-                "get": _call_document(each.get, plain.get),
-                "put": _call_document(each.put, plain.put),
-                "whole_seconds": _rounded(each.whole_seconds),
-            }
-            for each in outcome.layouts
-        ],
-    }
-
-
-def _call_document(call: CallTime | None, plain: CallTime | None) -> dict[str, Any] | None:
-    if call is None:
-        return None
-    return {
-        "a_second": round(call.a_second),
-        "microseconds": round(call.caller, 2),
-        "server_microseconds": round(call.server, 2),
-        "times_plain": round(call.caller / plain.caller, 2) if plain else None,
+        "layouts": json_rows(_memory_fields(outcome), outcome.layouts),
     }
 
 
@@ -119,35 +128,39 @@ def plot_memory(path: Path, outcomes: Sequence[CaseResult]) -> None:
 # ---- part sizes
 
 
-def sizes_grid(curve: Curve) -> Table:
-    """Return the table of a curve."""
-    grid = Table.of(
-        number(f"{curve.kind}, part size"),
-        number("bytes each"),
-        number("read, server µs"),
-        number("write, server µs"),
+def _size_fields(kind: str) -> tuple[Field[Point], ...]:
+    return (
+        Field("part_size", lambda point: point.size, number(f"{kind}, part size")),
+        Field(
+            "bytes_each",
+            lambda point: round(point.bytes_each, 2),
+            number("bytes each"),
+            lambda point: f"{point.bytes_each:.2f}",
+        ),
+        Field(
+            "read_microseconds",
+            lambda point: round(point.read, 2),
+            number("read, server µs"),
+            lambda point: f"{point.read:.2f}",
+        ),
+        Field(
+            "write_microseconds",
+            lambda point: round(point.write, 2),
+            number("write, server µs"),
+            lambda point: f"{point.write:.2f}",
+        ),
     )
-    for point in curve.points:
-        bytes_each = f"{point.bytes_each:.2f}"
-        grid.row(point.size, bytes_each, f"{point.look:.2f}", f"{point.change:.2f}")
-    return grid
+
+
+def sizes_table(curve: Curve) -> Table:
+    """Return the table of a curve."""
+    return table_of(_size_fields(curve.kind), curve.points)
 
 
 def sizes_document(curve: Curve) -> dict[str, Any]:
-    """Return a curve's figures."""
-    return {
-        "kind": curve.kind,
-        "server": curve.software,
-        "points": [
-            {
-                "part_size": point.size,
-                "bytes_each": round(point.bytes_each, 2),
-                "read_microseconds": round(point.look, 2),
-                "write_microseconds": round(point.change, 2),
-            }
-            for point in curve.points
-        ],
-    }
+    """Return the figures of a curve."""
+    points = json_rows(_size_fields(curve.kind), curve.points)
+    return {"kind": curve.kind, "server": curve.software, "points": points}
 
 
 def plot_sizes(path: Path, curves: Sequence[Curve]) -> None:
@@ -157,7 +170,7 @@ def plot_sizes(path: Path, curves: Sequence[Curve]) -> None:
     pairs = list(zip(names, curves, strict=True))
     panels = {
         "bytes an entry": {n: [(p.size, p.bytes_each) for p in c.points] for n, c in pairs},
-        "server µs to read one": {n: [(p.size, p.look) for p in c.points] for n, c in pairs},
+        "server µs to read one": {n: [(p.size, p.read) for p in c.points] for n, c in pairs},
     }
     plots.curves(path, "What a part's size costs", panels, "entries of a part")
 
@@ -165,14 +178,14 @@ def plot_sizes(path: Path, curves: Sequence[Curve]) -> None:
 # ---- packed lengths
 
 
-def lengths_grid(speeds: Mapping[str, Sequence[Speed]]) -> Table:
+def lengths_table(speeds: Mapping[str, Sequence[Speed]]) -> Table:
     """Return the table of speeds, a column for each kind."""
-    grid = Table.of(number("length"), *(number(f"{name}/s") for name in speeds))
+    table = Table.of(number("length"), *(number(f"{name}/s") for name in speeds))
     by_length = {name: {each.length: each for each in found} for name, found in speeds.items()}
     for length in sorted({each.length for found in speeds.values() for each in found}):
         cells = [found.get(length) for found in by_length.values()]
-        grid.row(length, *(None if each is None else round(each.a_second) for each in cells))
-    return grid
+        table.row(length, *(None if each is None else round(each.per_second) for each in cells))
+    return table
 
 
 def lengths_document(software: str, speeds: Mapping[str, Sequence[Speed]]) -> dict[str, Any]:
@@ -186,7 +199,7 @@ def lengths_document(software: str, speeds: Mapping[str, Sequence[Speed]]) -> di
                 "speeds": [
                     {
                         "length": each.length,
-                        "a_second": round(each.a_second),
+                        "a_second": round(each.per_second),
                         "encoding": each.encoding,
                         "passes": each.passes,
                     }
@@ -201,7 +214,7 @@ def lengths_document(software: str, speeds: Mapping[str, Sequence[Speed]]) -> di
 def plot_lengths(path: Path, speeds: Mapping[str, Sequence[Speed]]) -> None:
     """Draw speeds by length."""
     lines = {
-        name: [(each.length, each.a_second) for each in found] for name, found in speeds.items()
+        name: [(each.length, each.per_second) for each in found] for name, found in speeds.items()
     }
     panels = {"operations a second": lines}
     plots.curves(path, "Long compact keys", panels, "entries", logarithmic=True)
@@ -210,32 +223,40 @@ def plot_lengths(path: Path, speeds: Mapping[str, Sequence[Speed]]) -> None:
 # ---- throughput
 
 
-def throughput_grid(found: Sequence[BatchTimes]) -> Table:
-    """Return the table of how many times the limit everybody takes."""
+def _throughput_fields(found: Sequence[BatchTimes]) -> tuple[Field[BatchTimes], ...]:
     names = list(dict.fromkeys(name for each in found for name in each.ratios))
-    grid = Table.of("work", number("commands"), number("limit µs"), *map(number, names))
-    for each in found:
-        ratios = (each.ratios.get(name) for name in names)
-        cells = (None if ratio is None else f"{ratio:.2f}" for ratio in ratios)
-        grid.row(each.work, each.size, f"{each.limit:,.0f}", *cells)
-    return grid.without_empty()
+
+    def ratio(name: str) -> Field[BatchTimes]:
+        return column_only(
+            number(name), lambda each: f"{each.ratios[name]:.2f}" if name in each.ratios else None
+        )
+
+    return (
+        Field("work", lambda each: each.work, Column("work")),
+        Field("commands", lambda each: each.size, number("commands")),
+        Field(
+            "limit_microseconds",
+            lambda each: round(each.limit, 1),
+            number("limit µs"),
+            lambda each: f"{each.limit:,.0f}",
+        ),
+        Field(
+            "times_the_limit",
+            lambda each: {name: round(value, 2) for name, value in each.ratios.items()},
+        ),
+        *map(ratio, names),
+    )
+
+
+def throughput_table(found: Sequence[BatchTimes]) -> Table:
+    """Return the table of each contestant's time as a multiple of the limit."""
+    return table_of(_throughput_fields(found), found).without_empty()
 
 
 def throughput_document(software: str, shards: int, found: Sequence[BatchTimes]) -> dict[str, Any]:
     """Return the figures."""
-    return {
-        "server": software,
-        "shards": shards,
-        "works": [
-            {
-                "work": each.work,
-                "commands": each.size,
-                "limit_microseconds": round(each.limit, 1),
-                "times_the_limit": {name: round(r, 2) for name, r in each.ratios.items()},
-            }
-            for each in found
-        ],
-    }
+    works = json_rows(_throughput_fields(found), found)
+    return {"server": software, "shards": shards, "works": works}
 
 
 def plot_throughput(path: Path, found: Sequence[BatchTimes]) -> None:

@@ -1,10 +1,10 @@
-"""The servers that benchmarks run on: fresh ones of a binary, or the user's own, if it is empty.
+"""The servers that benchmarks run on: new ones, or the user's own if it is empty.
 
-Memory is what ``used_memory`` grew by, when whoever loaded has left and tables have settled: a
-table that grows is held twice until its entries are moved, one at each look into it, so it is
-looked into until that is over::
+Memory is the growth of ``used_memory``, measured without other connections and after rehashing: a
+hash table that grows is held twice until all its entries have moved, one with each look-up, so keys
+are looked up until that is done::
 
-    used_memory ─► load ─► close ─► settle ─► used_memory
+    used_memory ─► load ─► close ─► finish rehashing ─► used_memory
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from shardkit.local import LocalServer, Setting
 from shardkit.operations.operation import pages
 
 COMPONENT: Final = "bench"
-# Of every key, in a tag or not, so that what was made can be found and removed.
+# The prefix of every key, in a tag or not, by which benchmarks find and remove their keys.
 PREFIX: Final = "bench:"
 
 T = TypeVar("T")
 
-# What a server notes down for people who watch it would be weighed as well.
+# The server's own statistics would count as memory.
 _QUIET: Final[Mapping[str, Setting]] = {"latency-tracking": False, "slowlog-max-len": 0}
-_STEP = 0.05  # seconds between two looks
+_STEP = 0.05  # seconds between two measurements
 _DATABASE: Final = re.compile(r"db\d+")
-_PATIENCE: Final = 30.0  # seconds until other connections are closed
-_LOOKS: Final = 10_000  # into a table, by one command
+_CLOSE_TIMEOUT: Final = 30.0  # seconds to wait for other connections to close
+_LOOK_UPS: Final = 10_000  # in a table, by one command
 _LENGTHS: Final = {"HMGET": "HLEN", "SMISMEMBER": "SCARD", "ZMSCORE": "ZCARD"}
-# What measuring itself sends.
+# The commands of the measurement itself.
 _OWN_COMMANDS: Final = ("cmdstat_info", "cmdstat_config", "cmdstat_ping", "cmdstat_client")
 
 
 class NotEmptyError(ShardKitError):
-    """A server that is to be measured on holds data."""
+    """The server to measure on holds data."""
 
 
 @dataclass(frozen=True)
 class Software:
-    """What a server is.
+    """A server's software.
 
     Attributes:
         name: ``valkey 9.1.2``.
@@ -64,19 +64,19 @@ class Software:
 
 
 class BenchServer:
-    """A server that holds nothing but what is being measured.
+    """A server that holds only the data being measured.
 
     Args:
         fields: an entry's fields.
 
     Attributes:
-        client: a client of it, which waits a minute.
-        kit: a kit whose component ``bench`` is the server; opened when it is first used.
-        software: what it is.
+        client: a client with a timeout of a minute.
+        kit: a kit whose component ``bench`` is the server; opened on first use.
+        software: its software.
 
     Raises:
         NotEmptyError: it holds data.
-        ShardKitError: it cannot be measured on.
+        ShardKitError: it cannot be used for measuring.
     """
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
@@ -113,15 +113,15 @@ class BenchServer:
         return client
 
     def close(self) -> None:
-        """Close all connections; what is used afterwards opens new ones."""
+        """Close all connections; later calls open new ones."""
         if self._kit is not None:
             self._kit.close()
             self._kit = None
 
     def used(self) -> int:
-        """Return the memory that is used when nobody else is connected and it no longer changes."""
+        """Return the used memory, once nobody else is connected and it no longer changes."""
         self.close()
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _CLOSE_TIMEOUT
         with shardkit.connect(ShardMap.parse(self._text)) as kit:
             client = kit.client(COMPONENT)
             before, same = -1, 0
@@ -129,8 +129,8 @@ class BenchServer:
                 info: Any = client.info()
                 if info["connected_clients"] > 1 and time.monotonic() > deadline:
                     raise ShardKitError(
-                        "the server has other clients, whose memory would be measured as well",
-                        "let nobody else use it meanwhile",
+                        "the server has other clients, whose memory would be measured too",
+                        "disconnect them during the benchmark",
                     )
                 alone = info["connected_clients"] == 1
                 same = same + 1 if alone and info["used_memory"] == before else 0
@@ -138,32 +138,32 @@ class BenchServer:
                 time.sleep(_STEP)
         return before
 
-    def weight(self, probe: tuple[str, str] | None = None) -> int:
-        """Return what was added since the server was empty, in bytes.
+    def bytes_added(self, probe: tuple[str, str] | None = None) -> int:
+        """Return how many bytes were added since the server was empty.
 
         Args:
-            probe: a command and the key of a large table that it looks into: ("HMGET", key).
+            probe: a command that looks up fields, and the key of a large table: ("HMGET", key).
         """
-        self._settle(probe)
+        self._finish_rehashing(probe)
         return self.used() - self._empty
 
-    def _settle(self, probe: tuple[str, str] | None) -> None:
-        """Look into the table of keys, and another one, until they have moved all their entries."""
+    def _finish_rehashing(self, probe: tuple[str, str] | None) -> None:
+        """Look up keys, and fields of a large key, until their tables have moved all entries."""
         client: Any = self.client
-        nothing = ["?"] * _LOOKS
-        for _ in range(0, 2 * client.dbsize(), _LOOKS):
+        nothing = ["?"] * _LOOK_UPS
+        for _ in range(0, 2 * client.dbsize(), _LOOK_UPS):
             client.execute_command("EXISTS", *nothing)
         if probe is not None:
             command, key = probe
-            for _ in range(0, 2 * client.execute_command(_LENGTHS[command], key), _LOOKS):
+            for _ in range(0, 2 * client.execute_command(_LENGTHS[command], key), _LOOK_UPS):
                 client.execute_command(command, key, *nothing)
 
     def timed(self, calls: Callable[[], T], operations: int) -> tuple[float, float]:
-        """Return how many microseconds an operation takes: here, and of the server's time.
+        """Return the microseconds per operation: for the caller, and on the server.
 
         Args:
-            calls: does the operations.
-            operations: how many these are.
+            calls: runs the operations.
+            operations: how many there are.
         """
         client = self.client
         client.config_resetstat()
@@ -177,7 +177,7 @@ class BenchServer:
         return taken / operations * 1e6, served / operations
 
     def remove(self) -> None:
-        """Remove everything that benchmarks make."""
+        """Remove all keys of benchmarks."""
         for pattern in (f"{PREFIX}*", f"{{{PREFIX}*"):
             for page in pages(self.client.scan_iter(match=pattern, count=1000), 1000):
                 self.client.unlink(*page)
@@ -185,7 +185,7 @@ class BenchServer:
 
     @contextmanager
     def limits(self, settings: Mapping[str, int]) -> Iterator[None]:
-        """Set limits as far as the server knows them, and restore them however this ends."""
+        """Set the limits that the server has, and restore them at the end in any case."""
         known: Any = {n: v for name in settings for n, v in self.client.config_get(name).items()}
         try:
             for name in known.keys() & settings.keys():
@@ -197,7 +197,7 @@ class BenchServer:
 
 
 class ServerSource:
-    """Where sites come from.
+    """Provides empty servers.
 
     Args:
         binary: the server binary; None finds the embedded one.
@@ -209,33 +209,28 @@ class ServerSource:
         self._url = url
 
     @contextmanager
-    def site(self) -> Iterator[BenchServer]:
-        """Give an empty server: a fresh one, or the user's own, from which all is removed again.
+    def empty_server(self) -> Iterator[BenchServer]:
+        """Give an empty server: a new one, or the user's own, which is emptied again afterwards.
 
         Raises:
             LocalServerError: it cannot be started.
             NotEmptyError: the user's own server holds data.
         """
         if self._url is None:
-            with LocalServer(binary=self._binary, config=_QUIET) as server:
-                site = BenchServer(dict(server.entry.fields))
+            with LocalServer(binary=self._binary, config=_QUIET) as local:
+                server = BenchServer(dict(local.entry.fields))
                 try:
-                    yield site
+                    yield server
                 finally:
-                    site.close()
+                    server.close()
             return
-        site = BenchServer({"url": self._url})
+        server = BenchServer({"url": self._url})
         try:
-            yield site
+            yield server
         finally:
-            site.remove()
+            server.remove()
 
     @property
     def shared(self) -> bool:
-        """Whether all sites are one server, so that only one may be in use."""
+        """Whether there is only one server, so that only one layout can use it at a time."""
         return self._url is not None
-
-    def software(self) -> Software:
-        """Return what the servers are."""
-        with self.site() as site:
-            return site.software

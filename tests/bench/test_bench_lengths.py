@@ -22,31 +22,33 @@ COMPACT = {"intset", "listpack", "quicklist"}
 
 
 @pytest.fixture(scope="module", params=list(BINARIES))
-def site(request: pytest.FixtureRequest) -> Iterator[BenchServer]:
-    with LocalServer(binary=BINARIES[request.param]) as server:
-        found = BenchServer(dict(server.entry.fields))
+def server(request: pytest.FixtureRequest) -> Iterator[BenchServer]:
+    with LocalServer(binary=BINARIES[request.param]) as local:
+        found = BenchServer(dict(local.entry.fields))
         yield found
         found.close()
 
 
 @pytest.mark.parametrize("name", packed_lengths.KINDS)
-def test_a_long_key_stays_compact_and_the_limits_are_restored(site: BenchServer, name: str) -> None:
+def test_a_long_key_stays_compact_and_the_limits_are_restored(
+    server: BenchServer, name: str
+) -> None:
     kind = packed_lengths.KINDS[name]
-    before = site.client.config_get("*-max-*-entries")
+    before = server.client.config_get("*-max-*-entries")
     for length in (1, 2, 2500):
-        speed = packed_lengths.run(kind, site, length, passes=2, per_pass=3)
+        speed = packed_lengths.run(kind, server, length, passes=2, per_pass=3)
         assert (speed.length, speed.passes) == (length, 2)
         assert speed.encoding in COMPACT
-        assert speed.a_second > 0
-    assert site.client.config_get("*-max-*-entries") == before
-    assert site.client.dbsize() == 0
+        assert speed.per_second > 0
+    assert server.client.config_get("*-max-*-entries") == before
+    assert server.client.dbsize() == 0
 
 
 @pytest.mark.parametrize("name", packed_lengths.KINDS)
-def test_work_leaves_a_key_as_long_as_it_was(site: BenchServer, name: str) -> None:
+def test_work_leaves_a_key_as_long_as_it_was(server: BenchServer, name: str) -> None:
     kind = packed_lengths.KINDS[name]
     count = {"rotate": "LLEN", "middle": "LLEN", "intset": "SCARD", "hash": "HLEN", "zset": "ZCARD"}
-    client: Any = site.client
+    client: Any = server.client
     client.execute_command(*kind.fill(0, 50))
     for command in [*kind.work(50), *kind.work(50)]:
         client.execute_command(*command)
@@ -54,14 +56,14 @@ def test_work_leaves_a_key_as_long_as_it_was(site: BenchServer, name: str) -> No
     client.delete(packed_lengths.KEY)
 
 
-def test_limits_are_restored_when_a_run_fails(site: BenchServer) -> None:
+def test_limits_are_restored_when_a_run_fails(server: BenchServer) -> None:
     kind = packed_lengths.KINDS["hash"]
     broken = replace(kind, work=lambda length: [["NO-SUCH-COMMAND"]])
-    before = site.client.config_get("hash-max-*")
+    before = server.client.config_get("hash-max-*")
     with pytest.raises(Exception, match="unknown command"):
-        packed_lengths.run(broken, site, 1000, passes=1, per_pass=1)
-    assert site.client.config_get("hash-max-*") == before
-    assert site.client.dbsize() == 0
+        packed_lengths.run(broken, server, 1000, passes=1, per_pass=1)
+    assert server.client.config_get("hash-max-*") == before
+    assert server.client.dbsize() == 0
 
 
 @pytest.mark.parametrize("name", part_sizes.KINDS)
@@ -70,8 +72,8 @@ def test_parts_of_every_size_are_compact(name: str) -> None:
     assert [point.size for point in curve.points] == [64, 1024]
     for point in curve.points:
         assert 5 < point.bytes_each < 45  # a table takes more
-        assert point.look > 0
-        assert point.change > 0
+        assert point.read > 0
+        assert point.write > 0
 
 
 def test_commands_write_tables_and_json(tmp_path: Path) -> None:

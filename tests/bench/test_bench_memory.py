@@ -117,7 +117,7 @@ def test_an_own_server_that_holds_data_is_refused(cli: Cli, own: LocalServer) ->
 
 
 def test_what_a_failed_case_made_is_removed(own: LocalServer) -> None:
-    stand = ServerSource(url=f"redis://{own.address}")
+    servers = ServerSource(url=f"redis://{own.address}")
     layout = CASES["ids"].layouts[3]
 
     def fail(handle: Any, page: Any) -> None:
@@ -126,19 +126,19 @@ def test_what_a_failed_case_made_is_removed(own: LocalServer) -> None:
 
     case = replace(CASES["ids"], layouts=[replace(layout, load=fail)])
     with pytest.raises(RuntimeError, match="in the middle"):
-        run(case, stand, 100)
+        run(case, servers, 100)
     with own.client() as client:
         assert client.dbsize() == 0
         assert client.config_get("set-max-intset-entries") == {"set-max-intset-entries": "512"}
 
 
 def test_limits_are_set_as_far_as_a_server_knows_them(own: LocalServer) -> None:
-    site = BenchServer(dict(own.entry.fields))
-    with site.limits({"hash-max-listpack-entries": 9999, "no-such-setting": 1}):
-        assert site.client.config_get("hash-max-*-entries")["hash-max-listpack-entries"] == "9999"
-    assert site.client.config_get("hash-max-*-entries")["hash-max-listpack-entries"] == "512"
-    site.client.set("now", "not empty")
-    site.close()
+    server = BenchServer(dict(own.entry.fields))
+    with server.limits({"hash-max-listpack-entries": 9999, "no-such-setting": 1}):
+        assert server.client.config_get("hash-max-*-entries")["hash-max-listpack-entries"] == "9999"
+    assert server.client.config_get("hash-max-*-entries")["hash-max-listpack-entries"] == "512"
+    server.client.set("now", "not empty")
+    server.close()
     with pytest.raises(NotEmptyError):
         BenchServer(dict(own.entry.fields))
 

@@ -110,11 +110,11 @@ def test_a_table_shows_what_was_found(cli: Cli, folder: Path) -> None:
     assert table[1].split()[0] == "1"
     assert table[1].endswith("Move a **shard** from one **server** to another.")
     assert table[3].startswith("1 document matches, 1 to 1 shown, in ")
-    table = cli("search", "query", "*", "--sort", "-updated", "--num", "2", *TO).lines
+    table = cli("search", "query", "*", "--sort", "-updated", "--limit", "2", *TO).lines
     assert table[0].split()[:2] == ["#", "updated"]
     assert table[4].startswith("4 documents match, 1 to 2 shown")
-    cursor = table[5].removeprefix("the next page: --after ")
-    rest = cli("search", "query", "*", "--sort", "-updated", "--after", cursor, *TO)
+    cursor = table[5].removeprefix("the next page: --cursor ")
+    rest = cli("search", "query", "*", "--sort", "-updated", "--cursor", cursor, *TO)
     assert "4 documents match, 2 shown" in rest.out
     nothing = cli("search", "query", "no-such-word", *TO)
     assert nothing.out.startswith("0 documents match, in ")
@@ -124,7 +124,7 @@ def test_a_terminal_folds_the_table(folder: Path, cli: Cli) -> None:
     cli("search", "index", folder, *TO)
     code, shown = in_terminal(60, "search", "query", "shard", "--facet", "kind", *TO)
     assert code == 0
-    assert all(len(line) <= 60 or "--after" in line for line in plain(shown).splitlines())
+    assert all(len(line) <= 60 or "--cursor" in line for line in plain(shown).splitlines())
 
 
 def test_json_lines_have_attributes_of_their_own(

@@ -1,6 +1,6 @@
-"""How long work takes over four servers on this machine, next to the limit: a small version.
+"""Measures how long batches take over four servers on this machine, compared with the limit.
 
-``benchmarks/throughput`` measures more: awaiting, clusters, large values, delays, other clients.
+``benchmarks/throughput`` measures more: async, clusters, large values, delays, other clients.
 """
 
 from __future__ import annotations
@@ -24,19 +24,18 @@ COMPONENT: Final = "bench"
 SERVERS: Final = 4
 SIZES: Final = (1, 100, 1_000, 10_000)
 REPEATS: Final = 7
-# What writes values beforehand, so that reads find some.
-_FILLED_AT_ONCE: Final = 1_000
+_FILLED_AT_ONCE: Final = 1_000  # values that are written beforehand, for reads
 
 
 @dataclass(frozen=True)
 class BatchTimes:
-    """One kind of work in batches of one size.
+    """The times of one kind of work, in batches of one size.
 
     Attributes:
         work: its name.
         size: how many commands a batch has.
-        limit: the microseconds that the limit takes for a batch.
-        ratios: how many times as long each contestant takes.
+        limit: the limit's time for a batch, in microseconds.
+        ratios: each contestant's time as a multiple of the limit.
     """
 
     work: str
@@ -47,10 +46,13 @@ class BatchTimes:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Servers, and who takes turns on them.
+    """Servers, and the contestants that take turns on them.
 
     Attributes:
-        software: what the servers are.
+        software: the servers' software.
+        kit: our contestant.
+        limit: hand-written code over raw sockets.
+        redis_py: redis-py's clients.
     """
 
     software: str
@@ -93,28 +95,28 @@ class Comparison:
 
 @contextmanager
 def comparison(shards: int = SERVERS, binary: str | None = None) -> Iterator[Comparison]:
-    """Start servers and connect everybody to them.
+    """Start servers and connect the contestants.
 
     Args:
-        shards: how many shards there are, spread over four servers.
+        shards: how many shards, spread over four servers.
         binary: the server binary; None finds one.
 
     Raises:
-        LocalServerError: there is no server that can be started.
+        LocalServerError: no server can be started.
     """
     entries = [{"port": 7001 + n} for n in range(SERVERS)]
     shard_map = ShardMap.parse(
         json.dumps({"components": {COMPONENT: {"shards": {"count": shards, "over": entries}}}})
     )
     config = {"databases": -(-shards // SERVERS)}
-    with LocalServers(shard_map, ports="free", config=config, binary=binary) as running:
-        fields = [e.resolved("") for e in running.shard_map.components[COMPONENT].shards]
+    with LocalServers(shard_map, ports="free", config=config, binary=binary) as servers:
+        fields = [e.resolved("") for e in servers.shard_map.components[COMPONENT].shards]
         addresses: list[Address] = [("127.0.0.1", f["port"], f.get("db", 0)) for f in fields]
         limit, theirs = RawSockets(addresses), RedisPyClient(addresses)
         try:
             info = theirs.clients[0].info("server")
             name = "valkey" if "valkey_version" in info else "redis"
-            with shardkit.connect(running.shard_map) as kit:
+            with shardkit.connect(servers.shard_map) as kit:
                 yield Comparison(f"{name} {info[f'{name}_version']}", kit, limit, theirs)
         finally:
             limit.close()
@@ -129,10 +131,10 @@ def run(
     binary: str | None,
     tell: Callable[[str, int, int], object],
 ) -> tuple[str, list[BatchTimes]]:
-    """Measure kinds of work in batches of several sizes; return the servers' software, and that."""
+    """Measure kinds of work in batches of several sizes; return the servers' software too."""
     found = []
-    with comparison(shards, binary) as here:
+    with comparison(shards, binary) as compared:
         for n, (work, size) in enumerate((work, size) for work in works for size in sizes):
             tell(f"{work}, {size:,} at once", n, len(works) * len(sizes))
-            found.append(here.measure(work, size, repeats))
-        return here.software, found
+            found.append(compared.measure(work, size, repeats))
+        return compared.software, found

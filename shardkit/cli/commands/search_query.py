@@ -49,7 +49,7 @@ def _sort(ctx: click.Context, param: click.Parameter, value: str) -> str | dict[
     short_help="Find documents.",
     epilog=examples(
         "shardkit search query 'redis shard*'",
-        "shardkit search query 'title:lock +mutex -\"dead lock\"' --num 5",
+        "shardkit search query 'title:lock +mutex -\"dead lock\"' --limit 5",
         "shardkit search query '* kind:=markdown updated:2024-01-01..' --sort -updated",
         "shardkit search query cache --sort relevance=1,size=0.001 --facet kind",
         "shardkit search query cache --json | jq -r '.hits[].id'",
@@ -68,12 +68,17 @@ def _sort(ctx: click.Context, param: click.Parameter, value: str) -> str | dict[
     help="relevance; an attribute, -ATTRIBUTE for descending; or weights, NAME=WEIGHT,…",
 )
 @click.option(
-    "-n", "--num", type=click.IntRange(0, 10_000), default=10, show_default=True, help="How many."
+    "-n",
+    "--limit",
+    type=click.IntRange(0, 10_000),
+    default=10,
+    show_default=True,
+    help="How many to show.",
 )
 @click.option(
-    "--start", type=click.IntRange(0), default=0, show_default=True, help="After so many others."
+    "--offset", type=click.IntRange(0), default=0, show_default=True, help="How many to skip."
 )
-@click.option("--after", metavar="CURSOR", help="The page after the one that showed this cursor.")
+@click.option("--cursor", help="The page that follows the one that showed this cursor.")
 @click.option(
     "--facet", "facets", metavar="NAME", multiple=True, help="Count an attribute's values."
 )
@@ -85,9 +90,9 @@ def query(
     component: str,
     name: str,
     sort: str | dict[str, float],
-    num: int,
-    start: int,
-    after: str | None,
+    limit: int,
+    offset: int,
+    cursor: str | None,
     facets: Sequence[str],
     partial: bool,
     as_json: bool,
@@ -106,23 +111,23 @@ def query(
         results = found.search(
             words,
             sort=sort,
-            offset=start,
-            limit=num,
-            cursor=after,
+            offset=offset,
+            limit=limit,
+            cursor=cursor,
             facets=facets,
             partial=partial,
             attributes=True,
         )
         seconds = time.perf_counter() - began
         previews = _previews(found, words, results)
-    fields = _hit_fields(found, results, previews, sort, start if after is None else None)
+    fields = _hit_fields(found, results, previews, sort, offset if cursor is None else None)
     if as_json:
         output.document(_document(results, fields, seconds))
         return
     _show(output, results, fields)
-    output.line(f"{_counts(results, start, after)}, in {seconds * 1000:.0f} ms")
+    output.line(f"{_counts(results, offset, cursor)}, in {seconds * 1000:.0f} ms")
     if results.cursor:
-        output.line(f"the next page: --after {results.cursor}", FAINT)
+        output.line(f"the next page: --cursor {results.cursor}", FAINT)
     if results.partial:
         output.warning(f"{counted(len(results.missing), 'part')} did not answer")
 
@@ -174,12 +179,12 @@ def _hit_fields(
     results: Results,
     previews: dict[str, _Preview],
     sort: str | dict[str, float],
-    start: int | None,
+    offset: int | None,
 ) -> tuple[Field[Hit], ...]:
     by = sort.removeprefix("-") if isinstance(sort, str) else "score"
     kind = found.schema.attributes.get(by)
     heading = "score" if by == "relevance" else by
-    ranks = {} if start is None else {hit.id: n for n, hit in enumerate(results, 1 + start)}
+    ranks = {} if offset is None else {hit.id: n for n, hit in enumerate(results, 1 + offset)}
 
     def preview(hit: Hit) -> _Preview:
         return previews.get(hit.id, _Preview())
@@ -239,13 +244,13 @@ def _number_text(value: float) -> str:
     return f"{value:,.0f}" if value.is_integer() else f"{value:,g}"
 
 
-def _counts(results: Results, start: int, after: str | None) -> str:
+def _counts(results: Results, offset: int, cursor: str | None) -> str:
     matches = "1 document matches" if results.total == 1 else f"{results.total:,} documents match"
     if not len(results):
         return matches
-    if after is not None:
+    if cursor is not None:
         return f"{matches}, {len(results):,} shown"
-    return f"{matches}, {start + 1:,} to {start + len(results):,} shown"
+    return f"{matches}, {offset + 1:,} to {offset + len(results):,} shown"
 
 
 # ---- export
