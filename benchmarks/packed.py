@@ -33,7 +33,7 @@ import shardkit
 from shardkit import ShardMap
 from shardkit.local import LocalServer, find_server
 from shardkit.operations.operation import pages
-from shardkit.structures.packed.locations import encode, tables
+from shardkit.structures.packed.locations import encode, location_codes
 
 USERS = 10_000_000
 SAMPLE = USERS // 10
@@ -46,7 +46,7 @@ Times = dict[str, float]
 
 def places() -> list[tuple[str, str | None]]:
     """Where users are: the same places for all layouts; of four users one is in the USA."""
-    _, countries, regions = tables()
+    _, countries, regions = location_codes()
     found: list[tuple[str, str | None]] = [(country, None) for country in countries[:180]]
     return found + [("USA", region) for region in regions["USA"]] + [("CAN", "ON")] * 14
 

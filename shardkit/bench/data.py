@@ -15,7 +15,7 @@ from string import ascii_uppercase
 from typing import TypeAlias
 from uuid import UUID
 
-from shardkit.structures.packed.locations import tables
+from shardkit.structures.packed.locations import location_codes
 
 Pair: TypeAlias = tuple[str, str]
 
@@ -107,7 +107,7 @@ def sessions(count: int) -> Iterator[str]:
 def locations(count: int) -> Iterator[tuple[int, tuple[str, str | None]]]:
     """Yield users 0 to ``count - 1`` in random order, and their country and region."""
     random = Random(43)
-    known = tables()
+    known = location_codes()
     places = [(c, r) for c in known.countries for r in known.regions.get(c, (None,))]
     order = array("q", range(count))
     random.shuffle(order)

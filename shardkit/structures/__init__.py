@@ -7,8 +7,17 @@ from shardkit.structures.codecs import Codec, Compressed, Tokens, Zstd, codec
 from shardkit.structures.hash.sharded_hash import ShardedHash
 from shardkit.structures.hash.strings import ShardedStrings
 from shardkit.structures.list.sharded_list import ShardedList
-from shardkit.structures.packed.field_types import Choice, Degrees, Fixed, Float, Signed, Unsigned
-from shardkit.structures.packed.locations import LocationCounts, Locations
+from shardkit.structures.packed.aggregates import FieldTotals, RecordGroup
+from shardkit.structures.packed.field_types import (
+    Choice,
+    Degrees,
+    FieldType,
+    FixedBytes,
+    Float,
+    Signed,
+    Unsigned,
+)
+from shardkit.structures.packed.locations import Location, LocationCounts, Locations
 from shardkit.structures.packed.records import PackedRecords
 from shardkit.structures.set.sharded_set import ShardedSet
 from shardkit.structures.sorted_set.merged_ranges import ScoreRanges, part_key, range_over
@@ -22,12 +31,16 @@ __all__ = [
     "Codec",
     "Compressed",
     "Degrees",
-    "Fixed",
+    "FieldTotals",
+    "FieldType",
+    "FixedBytes",
     "Float",
+    "Location",
     "LocationCounts",
     "Locations",
     "Odds",
     "PackedRecords",
+    "RecordGroup",
     "ScoreRanges",
     "ShardedHash",
     "ShardedList",

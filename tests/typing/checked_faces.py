@@ -54,7 +54,7 @@ from shardkit.social.base.models import TimelinePage, User
 from shardkit.social.network import SocialNetwork
 from shardkit.structures.codecs import TEXT
 from shardkit.structures.list.sharded_list import ShardedList
-from shardkit.structures.packed.aggregates import Group
+from shardkit.structures.packed.aggregates import RecordGroup
 from shardkit.structures.packed.locations import Location, LocationCounts
 from shardkit.structures.packed.records import PackedRecords
 from shardkit.structures.set.sharded_set import ShardedSet
@@ -254,12 +254,12 @@ def packed(kit: ShardKit) -> None:
     assert_type(users.set(1, {"country": 5}), None)
     assert_type(users.get(1), dict[str, Any])
     assert_type(users.get_many([1, 2]), dict[int, dict[str, Any]])
-    assert_type(users.incr(1, "score", overflow="sat"), int | None)
-    assert_type(users.scan(), Iterator[tuple[int, dict[str, Any]]])
+    assert_type(users.increment(1, "score", overflow="sat"), int | None)
+    assert_type(users.scan_iter(), Iterator[tuple[int, dict[str, Any]]])
     assert_type(users.aggregate("score").count, int)
-    assert_type(users.group_by("country", of=["score"]), dict[Any, Group])
+    assert_type(users.group_by("country", totals=["score"]), dict[Any, RecordGroup])
     assert_type(kit.together(users.deferred.count(), users.deferred.count()), list[int])
-    users.incr(1, "score", overflow="clip")  # type: ignore
+    users.increment(1, "score", overflow="clip")  # type: ignore
     kit.packed("users", component="c")  # type: ignore
 
 
@@ -269,7 +269,9 @@ async def apacked(kit: AsyncShardKit) -> None:
     assert_type(await places.get(1), Location)
     assert_type(await places.aggregate(), LocationCounts)
     assert_type(places.records, PackedRecords[Awaiting])
-    assert_type([pair async for pair in places.records.scan()], list[tuple[int, dict[str, Any]]])
+    assert_type(
+        [pair async for pair in places.records.scan_iter()], list[tuple[int, dict[str, Any]]]
+    )
 
 
 # ---- IP to city

@@ -11,24 +11,27 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from shardkit.operations.commands import Argument
 
-# Records with so many bytes between them are still read together: less than a command costs.
-GAP = 64
-# The widest unsigned integer that BITFIELD has; what is wider goes in pieces.
-WIDEST = 63
-PIECE = 32
+# Records with at most so many bytes between them are read together: that costs less than a command.
+MAX_GAP = 64
+# The widest unsigned integer of BITFIELD; anything wider is split.
+MAX_BITFIELD_BITS = 63
+SPLIT_BITS = 32
+
+# By part: the name and the arguments, without the key, of commands.
+PartCommands: TypeAlias = dict[int, list[tuple[Argument, ...]]]
 
 
-class Run(NamedTuple):
+class ReadRange(NamedTuple):
     """Bytes of a part that are read together.
 
     Attributes:
         part: the part.
-        first, last: the first and the last byte, both included, as GETRANGE has them.
-        ids: whose records are looked for in it.
+        first, last: the first and the last byte, both included, as GETRANGE takes them.
+        ids: the ids of the wanted records in it.
     """
 
     part: int
@@ -37,7 +40,7 @@ class Run(NamedTuple):
     ids: list[int]
 
 
-class Grid:
+class RecordLayout:
     """Where records are.
 
     Args:
@@ -45,6 +48,7 @@ class Grid:
         part_size: how many records a part has.
 
     Attributes:
+        size: how many bytes a record takes; 1 if it is narrower.
         part_bytes: how many bytes a part has.
     """
 
@@ -52,106 +56,102 @@ class Grid:
         self.bits = bits
         self.part_size = part_size
         self.part_bytes = bits * part_size // 8
-        self._size = max(1, bits // 8)
+        self.size = max(1, bits // 8)
         self._mask = (1 << bits) - 1
 
-    def runs(self, ids: Iterable[int]) -> list[Run]:
+    def read_ranges(self, ids: Iterable[int]) -> list[ReadRange]:
         """Return what to read for some ids, in order; ids may come twice."""
-        runs: list[Run] = []
-        size, bits, part_size = self._size, self.bits, self.part_size
+        ranges: list[ReadRange] = []
+        size, bits, part_size = self.size, self.bits, self.part_size
         part = first = last = -1
         row: list[int] = []
         for record_id in sorted(set(ids)):
-            here, index = divmod(record_id, part_size)
+            its_part, index = divmod(record_id, part_size)
             at = index * bits // 8
-            if here != part or at - last > GAP + 1:
+            if its_part != part or at - last > MAX_GAP + 1:
                 if row:
-                    runs.append(Run(part, first, last, row))
-                part, first, row = here, at, []
+                    ranges.append(ReadRange(part, first, last, row))
+                part, first, row = its_part, at, []
             row.append(record_id)
             last = at + size - 1
         if row:
-            runs.append(Run(part, first, last, row))
-        return runs
+            ranges.append(ReadRange(part, first, last, row))
+        return ranges
 
-    def found(self, run: Run, data: bytes) -> Iterator[tuple[int, int]]:
-        """Give each id of a run and its record, as an integer; what is missing is zeros."""
-        size, bits = self._size, self.bits
-        data = data.ljust(run.last + 1 - run.first, b"\0")
-        base = run.part * self.part_size
+    def extract(self, read: ReadRange, data: bytes) -> Iterator[tuple[int, int]]:
+        """Yield each id of a range and its record, as an integer; missing bytes are zeros."""
+        size, bits = self.size, self.bits
+        data = data.ljust(read.last + 1 - read.first, b"\0")
+        first_id = read.part * self.part_size
         if bits >= 8:
-            start = base * size + run.first
-            for record_id in run.ids:
+            start = first_id * size + read.first
+            for record_id in read.ids:
                 at = record_id * size - start
                 yield record_id, int.from_bytes(data[at : at + size])
             return
-        for record_id in run.ids:
-            byte, bit = divmod((record_id - base) * bits, 8)
-            yield record_id, data[byte - run.first] >> (8 - bits - bit) & self._mask
+        for record_id in read.ids:
+            byte, bit = divmod((record_id - first_id) * bits, 8)
+            yield record_id, data[byte - read.first] >> (8 - bits - bit) & self._mask
 
-    def records(self, data: bytes) -> Iterator[int]:
-        """Give every record of whole bytes, as an integer."""
+    def split(self, data: bytes) -> Iterator[int]:
+        """Yield every record of a block, as an integer."""
         if self.bits >= 8:
-            for at in range(0, len(data), self._size):
-                yield int.from_bytes(data[at : at + self._size])
+            for at in range(0, len(data), self.size):
+                yield int.from_bytes(data[at : at + self.size])
             return
         for byte in data:
             for shift in range(8 - self.bits, -1, -self.bits):
                 yield byte >> shift & self._mask
 
-    def joined(self, codes: Sequence[int]) -> bytes:
+    def join(self, codes: Sequence[int]) -> bytes:
         """Return records side by side, the last byte filled up with zeros."""
         if self.bits >= 8:
-            return b"".join([code.to_bytes(self._size) for code in codes])
-        each = 8 // self.bits
+            return b"".join([code.to_bytes(self.size) for code in codes])
+        per_byte = 8 // self.bits
         joined = bytearray()
-        for start in range(0, len(codes), each):
+        for start in range(0, len(codes), per_byte):
             byte = 0
-            for n, code in enumerate(codes[start : start + each], 1):
+            for n, code in enumerate(codes[start : start + per_byte], 1):
                 byte |= code << (8 - n * self.bits)
             joined.append(byte)
         return bytes(joined)
 
-    def padded(self, data: bytes) -> bytes:
-        """Return bytes of a part that end with a record: one that is cut short gets its zeros."""
-        short = -len(data) % self._size
-        return data + bytes(short) if short else data
+    def pad(self, data: bytes) -> bytes:
+        """Return bytes of a part, with zeros for what is missing of the last record."""
+        missing = -len(data) % self.size
+        return data + bytes(missing) if missing else data
 
-    def writes(
-        self, records: Mapping[int, int], pieces: Mapping[int, Sequence[tuple[int, int, int]]]
-    ) -> dict[int, list[tuple[Argument, ...]]]:
-        """Return the commands that write records, by part; each lacks its key.
+    def write_commands(
+        self, records: Mapping[int, int], fields: Mapping[int, Sequence[tuple[int, int, int]]]
+    ) -> PartCommands:
+        """Return the commands that write records, by part, without their keys.
 
         Args:
             records: whole records by id.
-            pieces: of other ids, some bits: the first (counted from the record's), how many, and
-                what they become.
-
-        Returns:
-            ``("SETRANGE", offset, bytes)`` and ``("BITFIELD", …)``, which gets the key second.
+            fields: of other ids, some bits: the first (counted from the record's), how many, and
+                their new value.
         """
-        commands: dict[int, list[tuple[Argument, ...]]] = {}
+        commands: PartCommands = {}
         alone: dict[int, list[Argument]] = defaultdict(list)
-        bits, single = self.bits, f"u{self.bits}"
+        bits = self.bits
         for part, start, codes in self._neighbours(records):
             if bits < 8:
                 self._write_narrow(part, start * bits, codes, commands, alone)
-            elif len(codes) > 1 or bits > WIDEST:
-                data = self.joined(codes)
+            elif len(codes) > 1 or bits > MAX_BITFIELD_BITS:
+                data = self.join(codes)
                 commands.setdefault(part, []).append(("SETRANGE", start * bits // 8, data))
             else:
-                alone[part] += ("SET", single, start * bits, codes[0])
-        for record_id, changes in pieces.items():
+                alone[part] += ("SET", f"u{bits}", start * bits, codes[0])
+        for record_id, changes in fields.items():
             part, index = divmod(record_id, self.part_size)
-            fields = alone[part]
-            for offset, bits, code in changes:
-                fields += setting(index * self.bits + offset, bits, code)
+            for offset, width, code in changes:
+                alone[part] += set_bits(index * bits + offset, width, code)
         for part, args in alone.items():
             commands.setdefault(part, []).append(("BITFIELD", *args))
         return commands
 
     def _neighbours(self, records: Mapping[int, int]) -> Iterator[tuple[int, int, list[int]]]:
-        """Give the part, the first index and the records of each row without a gap."""
+        """Yield the part, the first index and the records of each row without a gap."""
         part_size = self.part_size
         following = end = -1  # the id that would be a neighbour, and the first of the next part
         part = start = -1
@@ -173,33 +173,32 @@ class Grid:
         part: int,
         bit: int,
         codes: list[int],
-        commands: dict[int, list[tuple[Argument, ...]]],
+        commands: PartCommands,
         alone: dict[int, list[Argument]],
     ) -> None:
         """Write records of less than a byte: whole bytes by SETRANGE, the others by BITFIELD."""
-        each = 8 // self.bits
-        head = min(-(bit // self.bits) % each, len(codes))
-        tail = len(codes) - (len(codes) - head) % each
+        per_byte = 8 // self.bits
+        head = min(-(bit // self.bits) % per_byte, len(codes))
+        tail = len(codes) - (len(codes) - head) % per_byte
         for start, end in ((0, head), (tail, len(codes))):
             value = 0
             for code in codes[start:end]:
                 value = value << self.bits | code
             if end > start:
-                at, bits = bit + start * self.bits, (end - start) * self.bits
-                alone[part] += setting(at, bits, value)
+                alone[part] += set_bits(bit + start * self.bits, (end - start) * self.bits, value)
         if tail > head:
-            data = self.joined(codes[head:tail])
+            data = self.join(codes[head:tail])
             at = (bit + head * self.bits) // 8
             commands.setdefault(part, []).append(("SETRANGE", at, data))
 
 
-def setting(offset: int, bits: int, code: int) -> list[Argument]:
+def set_bits(offset: int, bits: int, code: int) -> list[Argument]:
     """Return the arguments of BITFIELD that set so many bits."""
     args: list[Argument] = []
-    while bits > WIDEST:
-        bits -= PIECE
-        args += ("SET", f"u{PIECE}", offset, code >> bits)
+    while bits > MAX_BITFIELD_BITS:
+        bits -= SPLIT_BITS
+        args += ("SET", f"u{SPLIT_BITS}", offset, code >> bits)
         code &= (1 << bits) - 1
-        offset += PIECE
+        offset += SPLIT_BITS
     args += ("SET", f"u{bits}", offset, code)
     return args

@@ -1,7 +1,7 @@
-"""The kinds of fields that a packed record has: each turns a value into so many bits and back.
+"""The types of a packed record's fields: each encodes a value as so many bits and decodes it.
 
 =========== ==================================== ========================================
-written     a value is                           zeros are
+spec        a value is                           zeros are
 =========== ==================================== ========================================
 ``u1``…     an integer, 0 to 2**n - 1            0. ``u1`` takes True and False as well
 ``u63``
@@ -16,11 +16,11 @@ written     a value is                           zeros are
 `Choice`    one of some names; or None           None
 =========== ==================================== ========================================
 
-The widths are those that the servers' BITFIELD has, and its bit order is kept: the first bit is the
-most significant of the first byte, integers are big-endian, negative ones in two's complement.
+The widths and the bit order are those of the servers' BITFIELD: the first bit is the most
+significant of the first byte, integers are big-endian, negative ones in two's complement.
 
-Degrees are kept as the number of a cell; what comes back is the middle of it. A cell of ``lat16``
-and ``lon16`` is 305 m high and 611 m wide at the equator, one of ``lat24`` and ``lon24`` 1.2 m and
+Degrees are stored as the number of a cell, and come back as its middle. A cell of ``lat16`` and
+``lon16`` is 306 m high and 612 m wide at the equator, one of ``lat24`` and ``lon24`` 1.2 m and
 2.4 m. Four bytes for both cannot give the two metres that are sometimes claimed.
 """
 
@@ -38,30 +38,32 @@ from shardkit.structures.base.arguments import shown
 
 Value: TypeAlias = int | float | bytes | str | None
 
-MOST_BYTES = 1024
-_SPELLING = re.compile(r"(u|i|f|bytes|lat|lon)([1-9][0-9]{0,3})")
+MAX_BYTES = 1024
+_SPEC = re.compile(r"(u|i|f|bytes|lat|lon)([1-9][0-9]{0,3})")
 
 
-class Kind:
+class FieldType:
     """What a field holds.
 
-    Attributes:
-        text: how it is written, as it is stored beside the data.
+    Args:
+        spec: how it is written in a declaration, and stored beside the data.
         bits: how many bits it takes.
         expects: what a value has to be, for messages.
+
+    Attributes:
         signed: whether its bits are an integer in two's complement.
-        counts: whether INCRBY makes sense.
-        adds: whether sums, minima and maxima make sense.
-        groups: whether records can be grouped by it: equal values have equal bits.
+        is_integer: whether BITFIELD can increment it.
+        summable: whether sums, minima and maxima make sense.
+        groupable: whether equal values have equal bits, so that records can be grouped by it.
     """
 
     signed = False
-    counts = False
-    adds = False
-    groups = True
+    is_integer = False
+    summable = False
+    groupable = True
 
-    def __init__(self, text: str, bits: int, expects: str) -> None:
-        self.text = text
+    def __init__(self, spec: str, bits: int, expects: str) -> None:
+        self.spec = spec
         self.bits = bits
         self.expects = expects
 
@@ -78,14 +80,14 @@ class Kind:
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.text!r})"
+        return f"{type(self).__name__}({self.spec!r})"
 
 
-class Unsigned(Kind):
+class Unsigned(FieldType):
     """An integer from 0."""
 
-    counts = True
-    adds = True
+    is_integer = True
+    summable = True
 
     def __init__(self, bits: int) -> None:
         super().__init__(f"u{bits}", bits, f"an integer, 0 to {2**bits - 1:,}")
@@ -104,12 +106,12 @@ class Unsigned(Kind):
         return code
 
 
-class Signed(Kind):
+class Signed(FieldType):
     """An integer in two's complement."""
 
     signed = True
-    counts = True
-    adds = True
+    is_integer = True
+    summable = True
 
     def __init__(self, bits: int) -> None:
         half = 1 << (bits - 1)
@@ -130,11 +132,11 @@ class Signed(Kind):
         return code - 2 * self._half if code & self._half else code
 
 
-class Float(Kind):
+class Float(FieldType):
     """A number of IEEE 754, of half, single or double precision."""
 
-    adds = True
-    groups = False  # numbers that look alike need not have the same bits
+    summable = True
+    groupable = False  # equal numbers may have different bits
 
     def __init__(self, bits: int) -> None:
         self._format = struct.Struct({16: ">e", 32: ">f", 64: ">d"}[bits])
@@ -161,8 +163,8 @@ class Float(Kind):
         return number
 
 
-class Fixed(Kind):
-    """So many bytes."""
+class FixedBytes(FieldType):
+    """A fixed number of bytes."""
 
     def __init__(self, size: int) -> None:
         super().__init__(f"bytes{size}", 8 * size, f"{size} bytes")
@@ -179,7 +181,7 @@ class Fixed(Kind):
         return code.to_bytes(self._size)
 
 
-class Degrees(Kind):
+class Degrees(FieldType):
     """A latitude or longitude as the number of its cell, from 1; None is 0.
 
     Args:
@@ -191,11 +193,11 @@ class Degrees(Kind):
     """
 
     def __init__(self, name: str, bits: int) -> None:
-        self._most = 90 if name == "lat" else 180
-        expects = f"degrees, {-self._most} to {self._most}, or None"
+        self._limit = 90 if name == "lat" else 180
+        expects = f"degrees, {-self._limit} to {self._limit}, or None"
         super().__init__(f"{name}{bits}", bits, expects)
         self._cells = (1 << bits) - 1
-        self.cell = 2 * self._most / self._cells
+        self.cell = 2 * self._limit / self._cells
 
     def encode(self, value: Any) -> int:
         """Return the number of the cell that holds it."""
@@ -203,22 +205,22 @@ class Degrees(Kind):
             return 0
         if isinstance(value, bool | str | bytes):
             raise TypeError
-        if not -self._most <= value <= self._most:
+        if not -self._limit <= value <= self._limit:
             raise ValueError
-        return min(int((value + self._most) / self.cell), self._cells - 1) + 1
+        return min(int((value + self._limit) / self.cell), self._cells - 1) + 1
 
     def decode(self, code: int) -> float | None:
         """Return the middle of the cell."""
-        return (code - 0.5) * self.cell - self._most if code else None
+        return (code - 0.5) * self.cell - self._limit if code else None
 
 
-class Choice(Kind):
-    """One of some names, kept as its place among them, from 1; None is 0.
+class Choice(FieldType):
+    """One of some names, stored as its position among them, from 1; None is 0.
 
     Args:
-        names: the names. Later versions of a program may append to them, and nothing else: only
-            ``bits`` is stored beside the data.
-        bits: how many bits it takes, which leaves room for 2**bits - 1 names.
+        names: the names. Later versions of a program may append to them, but change nothing else:
+            only ``bits`` is stored beside the data.
+        bits: how many bits it takes: there is room for 2**bits - 1 names.
 
     Example: ``fields={"size": Choice(["S", "M", "L"], bits=2)}``.
     """
@@ -231,8 +233,8 @@ class Choice(Kind):
             raise InvalidArgumentError(
                 f"Choice: names={shown(names)}", "give a sequence of names, at least one"
             )
-        self._places = {name: n for n, name in enumerate(self.names, 1)}
-        if len(self._places) < len(self.names) or len(self.names) >> bits:
+        self._positions = {name: n for n, name in enumerate(self.names, 1)}
+        if len(self._positions) < len(self.names) or len(self.names) >> bits:
             raise InvalidArgumentError(
                 f"Choice: {len(self.names):,} names in {bits} bits",
                 f"give at most {2**bits - 1:,}, each once, or more bits",
@@ -240,35 +242,35 @@ class Choice(Kind):
         super().__init__(f"choice{bits}", bits, f"one of {shown(self.names)}, or None")
 
     def encode(self, value: Any) -> int:
-        """Return the place of a name."""
+        """Return the position of a name."""
         if value is None:
             return 0
         try:
-            return self._places[value]
+            return self._positions[value]
         except KeyError:
             raise ValueError from None
 
     def decode(self, code: int) -> str | None:
-        """Return the name at a place; for one that is beyond this program's names, ``#`` and it."""
+        """Return the name at a position; ``#`` and the position where this program has no name."""
         if code > len(self.names):
             return f"#{code}"
         return self.names[code - 1] if code else None
 
 
-def kind_of(owner: str, field: str, spelling: str | Kind) -> Kind:
-    """Return the kind that a field is declared as.
+def field_type(owner: str, field: str, spec: str | FieldType) -> FieldType:
+    """Return the type that a field is declared with.
 
     Args:
         owner: the structure's name, for messages.
         field: the field's name.
-        spelling: as in the table of this module; or a kind, such as a `Choice`.
+        spec: as in the table of this module; or a type, such as a `Choice`.
 
     Raises:
-        InvalidArgumentError: there is no such kind.
+        InvalidArgumentError: there is no such type.
     """
-    if isinstance(spelling, Kind):
-        return spelling
-    match = _SPELLING.fullmatch(spelling) if isinstance(spelling, str) else None
+    if isinstance(spec, FieldType):
+        return spec
+    match = _SPEC.fullmatch(spec) if isinstance(spec, str) else None
     if match:
         letter, size = match[1], int(match[2])
         if letter == "u" and size <= 63:
@@ -277,12 +279,12 @@ def kind_of(owner: str, field: str, spelling: str | Kind) -> Kind:
             return Signed(size)
         if letter == "f" and size in (16, 32, 64):
             return Float(size)
-        if letter == "bytes" and size <= MOST_BYTES:
-            return Fixed(size)
+        if letter == "bytes" and size <= MAX_BYTES:
+            return FixedBytes(size)
         if letter in ("lat", "lon") and 2 <= size <= 32:
             return Degrees(letter, size)
     raise InvalidArgumentError(
-        f"{owner}: field {field!r} is declared as {shown(spelling)}",
+        f"{owner}: field {field!r} is declared as {shown(spec)}",
         "there are u1 to u63, i2 to i64, f16, f32, f64, bytes1 to bytes1024, lat2 to lat32, "
         "lon2 to lon32, and Choice",
     )

@@ -1,8 +1,7 @@
 """Country and region of users, in two bytes each.
 
-Byte 1 is the country's place in a table of the 249 officially assigned codes of ISO 3166-1 alpha-3,
-byte 2 the region's in its country's table, both from 1; 0 is unknown, which is also what a user
-reads as who was never set::
+Byte 1 is the country's position among the 249 officially assigned codes of ISO 3166-1 alpha-3, byte
+2 the region's in its country's table, both from 1; 0 is unknown, and what an unset user reads as::
 
     location:8546    STRING
     ┌─ … ─┬─────────────┬─────────────┬─────────────┬─ … ─┐
@@ -10,19 +9,17 @@ reads as who was never set::
     └─ … ─┴─────────────┴─────────────┴─────────────┴─ … ─┘
             USA    CA     CAN    ON      unknown
 
-There are tables of regions for the USA (the 50 states, DC, and the postal codes of territories and
-of the forces: 62) and for Canada (13).
+There are regions for the USA (the 50 states, DC, and the postal codes of territories and of the
+forces: 62) and for Canada (13).
 
-A code is a place, so places never move: ``tables/locations.json`` lists versions, each what was
-appended to the one before, and nothing is ever changed or sorted again. Codes of a newer version
-than this one come back as unknown.
+Positions never change: ``tables/locations.json`` lists versions, each what was appended to the one
+before. Codes of a newer version than this program's come back as unknown.
 
 Ten million users in random order take 2.04 bytes each, on Redis 7.0 and on Valkey 9.1; as one key
 each 103 and 58, as one hash 57 and 44.
 
-The layout is that of the book (Redis in Action, 9.3), with smaller parts unless
-``part_size=2**20`` is given, and without its ZSET of the highest id; see
-`shardkit.structures.packed.records`, of which this is a preset.
+The layout is that of Redis in Action (9.3), with smaller parts unless ``part_size=2**20`` is given,
+and without its ZSET of the highest id. This is a preset of `shardkit.structures.PackedRecords`.
 """
 
 from __future__ import annotations
@@ -30,10 +27,10 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from functools import cache
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache, lru_cache
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from shardkit.errors import InvalidArgumentError
 from shardkit.operations.operation import (
@@ -46,7 +43,10 @@ from shardkit.operations.operation import (
     pages,
 )
 from shardkit.structures.base.arguments import shown
+from shardkit.structures.packed.part_store import IDS_AT_ONCE
 from shardkit.structures.packed.records import WRITES_AT_ONCE, PackedRecords
+
+CountryAndRegion: TypeAlias = tuple[str | None, str | None]
 
 _COUNTRY = re.compile("[A-Z]{3}")
 _REGION = re.compile("[A-Z0-9]{1,3}")
@@ -60,13 +60,13 @@ class Location(NamedTuple):
 
 
 class LocationCounts(NamedTuple):
-    """How many users there are in each country, and in each region of it, as far as known."""
+    """How many users there are in each country, and in each known region of it."""
 
     countries: dict[str, int]
     regions: dict[str, dict[str, int]]
 
 
-class Tables(NamedTuple):
+class LocationCodes(NamedTuple):
     """The codes, in order.
 
     Attributes:
@@ -81,8 +81,8 @@ class Tables(NamedTuple):
 
 
 @cache
-def tables() -> Tables:
-    """Return the tables of codes."""
+def location_codes() -> LocationCodes:
+    """Return the codes of all versions."""
     path = files("shardkit.structures") / "tables" / "locations.json"
     countries: list[str] = []
     regions: dict[str, list[str]] = defaultdict(list)
@@ -91,26 +91,11 @@ def tables() -> Tables:
         countries += " ".join(version["countries"]).split()
         for country, codes in version["regions"].items():
             regions[country] += " ".join(codes).split()
-    return Tables(
-        len(versions),
-        tuple(countries),
-        {country: tuple(codes) for country, codes in regions.items()},
-    )
+    by_country = {country: tuple(codes) for country, codes in regions.items()}
+    return LocationCodes(len(versions), tuple(countries), by_country)
 
 
-@cache
-def _country_places() -> dict[str, int]:
-    return {code: n for n, code in enumerate(tables().countries, 1)}
-
-
-@cache
-def _region_places() -> dict[str, dict[str, int]]:
-    return {
-        country: {code: n for n, code in enumerate(codes, 1)}
-        for country, codes in tables().regions.items()
-    }
-
-
+@lru_cache(maxsize=4096)
 def encode(country: str | None, region: str | None = None) -> bytes:
     """Return a location as two bytes.
 
@@ -119,7 +104,7 @@ def encode(country: str | None, region: str | None = None) -> bytes:
         region: its code. One that is not in its country's table is unknown.
 
     Raises:
-        InvalidArgumentError: it is no such code, or there is a region without a country.
+        InvalidArgumentError: a code is malformed, or there is a region without a country.
     """
     if country is None and region is None:
         return bytes(2)
@@ -131,26 +116,31 @@ def encode(country: str | None, region: str | None = None) -> bytes:
         raise InvalidArgumentError(
             f"region={shown(region)}", "give a code without its country, such as 'CA'"
         )
-    place = _country_places().get(country, 0)
-    inside = _region_places().get(country, {}).get(region, 0) if region else 0
-    return bytes((place, inside))
+    _, countries, regions = location_codes()
+    codes = regions.get(country, ())
+    return bytes(
+        (
+            countries.index(country) + 1 if country in countries else 0,
+            codes.index(region) + 1 if region in codes else 0,
+        )
+    )
 
 
 def decode(code: bytes) -> Location:
-    """Return the location in two bytes; what is beyond the tables is unknown.
+    """Return the location in two bytes; positions beyond the tables are unknown.
 
     Raises:
         InvalidArgumentError: it is not two bytes.
     """
     if not isinstance(code, bytes) or len(code) != 2:
         raise InvalidArgumentError(f"location {shown(code)}", "give two bytes")
-    place, inside = code
-    _, countries, regions = tables()
-    if not 0 < place <= len(countries):
+    first, second = code
+    _, countries, regions = location_codes()
+    if not 0 < first <= len(countries):
         return Location()
-    country = countries[place - 1]
+    country = countries[first - 1]
     codes = regions.get(country, ())
-    return Location(country, codes[inside - 1] if 0 < inside <= len(codes) else None)
+    return Location(country, codes[second - 1] if 0 < second <= len(codes) else None)
 
 
 class Locations(Structure[Face]):
@@ -187,17 +177,13 @@ class Locations(Structure[Face]):
         """Write where a user is; see `encode`. Cost: one exchange; O(1).
 
         Raises:
-            InvalidArgumentError: the id or a code does not fit; nothing was written then.
+            InvalidArgumentError: the id or a code is invalid; nothing was written then.
         """
-        user_id = self.records.check_id(user_id)
-        code = self._code(user_id, (country, region))
-        yield from self.records.write_codes({user_id: code})
+        yield from self.deferred.set_many([(user_id, (country, region))])
 
     @operation
     def set_many(
-        self,
-        locations: Mapping[int, tuple[str | None, str | None]]
-        | Iterable[tuple[int, tuple[str | None, str | None]]],
+        self, locations: Mapping[int, CountryAndRegion] | Iterable[tuple[int, CountryAndRegion]]
     ) -> Operation[None]:
         """Write where users are, 10,000 an exchange.
 
@@ -205,43 +191,38 @@ class Locations(Structure[Face]):
             locations: country and region by id; or pairs of an id and both, also a generator.
 
         Raises:
-            InvalidArgumentError: an id or a code does not fit; of its 10,000 nothing was written
+            InvalidArgumentError: an id or a code is invalid; nothing of its 10,000 was written
                 then, but those before.
             ShardErrors: shards failed; users on the others were written.
         """
-        known: dict[Any, int] = {}
-        for page in pages(self.records.pairs(locations), WRITES_AT_ONCE):
-            codes = {}
-            for user_id, location in page:
-                try:
-                    codes[user_id] = known[location]
-                except (KeyError, TypeError):  # new, or a list
-                    codes[user_id] = self._code(user_id, location)
-                    known[tuple(location)] = codes[user_id]
-            yield from self.records.write_codes(codes)
+        for page in pages(self._encoded(locations), WRITES_AT_ONCE):
+            yield from self.records.store.write(dict(page))
 
     @operation
     def get(self, user_id: int) -> Operation[Location]:
         """Return where a user is. Cost: one exchange."""
-        return decode((yield from self.records.read_code(user_id)).to_bytes(2))
+        return (yield from self.deferred.get_many([user_id]))[user_id]
 
     @operation
     def get_many(self, ids: Iterable[int]) -> Operation[dict[int, Location]]:
         """Return where users are, by id. Cost: one exchange for 1,000."""
-        found = {}
-        for page in pages(ids, 1000):
-            for user_id, code in zip(page, (yield from self.records.read_codes(page)), strict=True):
-                found[user_id] = decode(code.to_bytes(2))
+        found: dict[int, Location] = {}
+        for page in pages(ids, IDS_AT_ONCE):
+            codes = yield from self.records.store.read(page)
+            found |= {user_id: decode(codes[user_id].to_bytes(2)) for user_id in page}
         return found
 
     @operation
-    def delete(self, user_id: int) -> Operation[bool]:
-        """Make a user's location unknown; return whether it was known. Cost: one exchange."""
-        return (yield from self.records.deferred.delete(user_id))
+    def remove(self, *ids: int) -> Operation[int]:
+        """Make users' locations unknown; return how many were known.
+
+        Cost: one exchange for 10,000 ids.
+        """
+        return (yield from self.records.deferred.remove(*ids))
 
     @operation
     def aggregate(self, ids: Iterable[int] | None = None) -> Operation[LocationCounts]:
-        """Count users by country and region; those that are unknown are left out.
+        """Count users by country and region, those that are known.
 
         Args:
             ids: these users only, also a generator; one that comes twice counts twice. By default
@@ -264,23 +245,27 @@ class Locations(Structure[Face]):
 
     @operation
     def highest(self) -> Operation[int | None]:
-        """Return the highest id whose location is known, None when there is none."""
+        """Return the highest id whose location is known, None if there is none."""
         return (yield from self.records.deferred.highest())
 
     @operation
-    def clear(self) -> Operation[bool]:
+    def delete(self) -> Operation[bool]:
         """Remove all locations; return whether there was anything."""
-        return (yield from self.records.deferred.clear())
+        return (yield from self.records.deferred.delete())
 
-    def _code(self, user_id: int, location: tuple[str | None, str | None]) -> int:
-        try:
-            country, region = location
-            return int.from_bytes(encode(country, region))
-        except InvalidArgumentError as error:
-            raise InvalidArgumentError(
-                f"{self.name}: user {user_id}: {error.message}", error.remedy
-            ) from None
-        except (TypeError, ValueError):
-            raise InvalidArgumentError(
-                f"{self.name}: user {user_id}: location {shown(location)}", "give (country, region)"
-            ) from None
+    def _encoded(
+        self, locations: Mapping[int, CountryAndRegion] | Iterable[tuple[int, CountryAndRegion]]
+    ) -> Iterator[tuple[int, int]]:
+        for user_id, location in self.records.store.pairs(locations):
+            try:
+                country, region = location
+                yield user_id, int.from_bytes(encode(country, region))
+            except InvalidArgumentError as error:
+                raise InvalidArgumentError(
+                    f"{self.name}: user {user_id}: {error.message}", error.remedy
+                ) from None
+            except (TypeError, ValueError):
+                raise InvalidArgumentError(
+                    f"{self.name}: user {user_id}: location {shown(location)}",
+                    "give (country, region)",
+                ) from None

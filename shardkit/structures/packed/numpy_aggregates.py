@@ -1,12 +1,11 @@
-"""Packed records added up as arrays of numpy: some nanoseconds a record.
+"""Packed records aggregated as numpy arrays: some nanoseconds a record.
 
-Fields that lie beside one another are one number, so that a location's country and region, two
-bytes, are looked at as an array of big-endian 16-bit integers, as they were read, and counted by
-one ``bincount``. Groups of up to 16 bits have a place each in arrays that last; with wider keys the
-groups of each block are found by sorting it, and go into a dictionary.
+Adjacent fields are read as one number: a location's country and region, two bytes, are counted by
+one ``bincount`` over an array of big-endian 16-bit integers. Groups of up to 16 bits have a place
+each in arrays; groups with wider keys are found by sorting each block, and go into a dictionary.
 
-Sums of integers are exact: ``bincount`` adds up doubles, so it is given at most 32 bits of a value
-at a time, and less than 2**21 of them.
+Sums of integers are exact: ``bincount`` adds doubles, so it is given at most 32 bits of a value at
+a time, and less than 2**21 of them.
 """
 
 from __future__ import annotations
@@ -17,126 +16,120 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardkit.structures.packed.addressing import Grid
-from shardkit.structures.packed.aggregates import Tally, Totals, joined
-from shardkit.structures.packed.record_format import RecordFormat, Slot
+from shardkit.structures.packed.addressing import RecordLayout
+from shardkit.structures.packed.aggregates import Aggregator, FieldTotals
+from shardkit.structures.packed.record_format import PackedField, RecordFormat
 
 DENSE_BITS = 16
-# Bytes that are looked at together: they and what is made of them should stay in the cache.
+# Bytes that are processed together: with the arrays made of them they should fit the CPU's cache.
 AT_ONCE = 2**18
 
 Array = NDArray[Any]
 
 
-class Sums:
+class FieldSums:
     """The totals of one field in many groups.
 
     Args:
-        slot: the field.
+        field: the field.
         size: how many groups there are.
     """
 
-    def __init__(self, slot: Slot, size: int) -> None:
-        self._floats = not slot.kind.counts
-        # Of wider integers the upper and the lower half are added up apart.
-        self._halves = slot.kind.bits > 32 and not self._floats
-        kind = np.float64 if self._floats else np.int64
-        lowest, highest = (-np.inf, np.inf) if self._floats else (-(2**63), 2**63 - 1)
+    def __init__(self, field: PackedField, size: int) -> None:
+        floats = not field.type.is_integer
+        # The upper and the lower half of wide integers are added up separately.
+        self._halves = field.type.bits > 32 and not floats
+        kind = np.float64 if floats else np.int64
+        lowest, highest = (-np.inf, np.inf) if floats else (-(2**63), 2**63 - 1)
         self._low = np.zeros(size, kind)
         self._high = np.zeros(size, kind)
         self._min = np.full(size, highest, kind)
         self._max = np.full(size, lowest, kind)
 
-    def add(self, places: Array, values: Array) -> None:
-        """Add values, each to the group at its place."""
-        np.minimum.at(self._min, places, values)
-        np.maximum.at(self._max, places, values)
+    def add(self, groups: Array, values: Array) -> None:
+        """Add values, each to the group with the number at its index."""
+        np.minimum.at(self._min, groups, values)
+        np.maximum.at(self._max, groups, values)
         size = len(self._low)
         low = values & 0xFFFFFFFF if self._halves else values
-        # Only integers are changed back: the sums of doubles stay what they are.
-        self._low += np.bincount(places, low, size).astype(self._low.dtype)
+        self._low += np.bincount(groups, low, size).astype(self._low.dtype)
         if self._halves:
-            self._high += np.bincount(places, values >> 32, size).astype(np.int64)
+            self._high += np.bincount(groups, values >> 32, size).astype(np.int64)
 
-    def totals(self, place: int) -> Totals:
+    def totals(self, group: int) -> FieldTotals:
         """Return the totals of one group."""
-        total = self._low[place].item() + (self._high[place].item() << 32 if self._halves else 0)
-        return Totals(total, self._min[place].item(), self._max[place].item())
+        total = self._low[group].item() + (self._high[group].item() << 32 if self._halves else 0)
+        return FieldTotals(total, self._min[group].item(), self._max[group].item())
 
 
-class ArrayTally(Tally):
-    """A tally of arrays."""
+class ArrayAggregator(Aggregator):
+    """An aggregator that works on arrays; its arguments are those of `Aggregator`."""
 
     def __init__(
-        self, record_format: RecordFormat, grid: Grid, by: Sequence[Slot], of: Sequence[Slot]
+        self,
+        record_format: RecordFormat,
+        layout: RecordLayout,
+        by: Sequence[PackedField],
+        summed: Sequence[PackedField],
     ) -> None:
-        super().__init__(record_format, grid, by, of)
-        self._keys = _beside_one_another(by)
-        # With every bit of a record in its key, the group of zeros is the records of zeros.
-        self._whole = self.key_bits == record_format.bits
-        self._dense = self.key_bits <= DENSE_BITS
-        size = 1 << self.key_bits if self._dense else 0
+        super().__init__(record_format, layout, by, summed)
+        self._key_bits = sum(field.type.bits for field in by)
+        self._key_spans = _merge_adjacent(by)
+        # When every bit of a record is in its key, the group of zeros is the records of zeros.
+        self._key_is_record = self._key_bits == record_format.bits
+        self._dense = self._key_bits <= DENSE_BITS
+        size = 1 << self._key_bits if self._dense else 0
         self._counts = np.zeros(size, np.int64)
-        self._sums = [Sums(slot, size) for slot in of]
-        self._found: dict[int, tuple[int, list[Totals]]] = {}
+        self._sums = [FieldSums(field, size) for field in summed]
 
     def add(self, data: bytes) -> None:
-        """Take in whole records."""
-        each = AT_ONCE * min(8, self.format.bits) // 8
-        step = each // self.format.size * self.format.size
-        with np.errstate(all="ignore"):  # doubles may come to infinity, as everywhere
+        """Add a block of whole records."""
+        block = AT_ONCE * min(8, self.format.bits) // 8
+        step = block // self.format.size * self.format.size
+        with np.errstate(all="ignore"):  # sums of doubles may be infinite, as everywhere
             for start in range(0, len(data), step):
                 # A view, so nothing is copied.
                 self._add(np.frombuffer(memoryview(data)[start : start + step], np.uint8))
 
     def _add(self, data: Array) -> None:
-        records = self._records(data)
-        if not self._whole:
-            records = records[_not_zero(records)]
+        records = self._rows(data)
+        if not self._key_is_record:
+            records = records[_nonzero(records)]
         keys = self._key(records)
         if self._dense:
-            places = self._folded(keys.astype(np.uint16)).astype(np.intp)
-            self._counts += np.bincount(places, minlength=len(self._counts))
-            for slot, sums in zip(self.of, self._sums, strict=True):
-                sums.add(places, _values(records, slot))
+            groups = self._fold(keys.astype(np.uint16)).astype(np.intp)
+            self._counts += np.bincount(groups, minlength=len(self._counts))
+            for field, sums in zip(self.summed, self._sums, strict=True):
+                sums.add(groups, _values(records, field))
             return
-        groups, places, counts = np.unique(keys, return_inverse=True, return_counts=True)
-        block = [Sums(slot, len(groups)) for slot in self.of]
-        for slot, sums in zip(self.of, block, strict=True):
-            sums.add(places, _values(records, slot))
-        for place, (key, count) in enumerate(zip(groups.tolist(), counts.tolist(), strict=True)):
-            totals = [sums.totals(place) for sums in block]
-            if key in self._found:
-                before, known = self._found[key]
-                count += before
-                totals = [joined(*both) for both in zip(known, totals, strict=True)]
-            self._found[key] = (count, totals)
-        if self._whole:
-            self._found.pop(0, None)
+        found, groups, counts = np.unique(keys, return_inverse=True, return_counts=True)
+        block = [FieldSums(field, len(found)) for field in self.summed]
+        for field, sums in zip(self.summed, block, strict=True):
+            sums.add(groups, _values(records, field))
+        for group, (key, count) in enumerate(zip(found.tolist(), counts.tolist(), strict=True)):
+            if key or not self._key_is_record:
+                self._merge(key, count, [sums.totals(group) for sums in block])
 
-    def found(self) -> Mapping[int, tuple[int, list[Totals]]]:
-        """Return what was found."""
+    def _found(self) -> Mapping[int, tuple[int, list[FieldTotals]]]:
         if not self._dense:
-            return self._found
-        places = np.flatnonzero(self._counts)
-        keys = self._folded(places)
+            return self._groups
+        groups = np.flatnonzero(self._counts)
         return {
-            key: (int(self._counts[place]), [sums.totals(place) for sums in self._sums])
-            for key, place in zip(keys.tolist(), places.tolist(), strict=True)
-            if key or not self._whole
+            key: (int(self._counts[group]), [sums.totals(group) for sums in self._sums])
+            for key, group in zip(self._fold(groups).tolist(), groups.tolist(), strict=True)
+            if key or not self._key_is_record
         }
 
-    def _folded(self, keys: Array) -> Array:
+    def _fold(self, keys: Array) -> Array:
         """Return keys with their upper half folded into the lower; twice gives the keys again.
 
         Keys that differ in their upper byte only, countries without regions, have counters 2 KiB
-        apart, which fall on so few lines of the processor's cache that counting takes three times
-        as long.
+        apart, which share so few lines of the CPU's cache that counting takes three times as long.
         """
-        folded: Array = keys ^ (keys >> ((self.key_bits + 1) // 2))
+        folded: Array = keys ^ (keys >> ((self._key_bits + 1) // 2))
         return folded
 
-    def _records(self, data: Array) -> Array:
+    def _rows(self, data: Array) -> Array:
         """Return a row of bytes for each record; one of less than a byte is in its first bits."""
         bits = self.format.bits
         if bits >= 8:
@@ -146,23 +139,23 @@ class ArrayTally(Tally):
         return (data[:, None] << shifts & mask).reshape(-1, 1)
 
     def _key(self, records: Array) -> Array:
-        if not self._keys:
+        if not self._key_spans:
             return np.zeros(len(records), np.intp)
-        (offset, bits), *others = self._keys
+        (offset, bits), *others = self._key_spans
         key = _column(records, offset, bits)
         for offset, bits in others:
             key = key.astype(np.uint64) << np.uint64(bits) | _column(records, offset, bits)
         return key
 
 
-def _beside_one_another(slots: Sequence[Slot]) -> list[tuple[int, int]]:
-    """Return the offset and width of fields, those without bits between them as one."""
+def _merge_adjacent(fields: Sequence[PackedField]) -> list[tuple[int, int]]:
+    """Return the offset and width of fields; fields without bits between them as one."""
     spans: list[tuple[int, int]] = []
-    for slot in slots:
-        if spans and sum(spans[-1]) == slot.offset:
-            spans[-1] = (spans[-1][0], spans[-1][1] + slot.kind.bits)
+    for field in fields:
+        if spans and sum(spans[-1]) == field.offset:
+            spans[-1] = (spans[-1][0], spans[-1][1] + field.type.bits)
         else:
-            spans.append((slot.offset, slot.kind.bits))
+            spans.append((field.offset, field.type.bits))
     return spans
 
 
@@ -172,7 +165,7 @@ def _column(records: Array, offset: int, bits: int) -> Array:
     if start == 0 and bits in (8, 16, 32, 64):
         column = np.ascontiguousarray(records[:, first : first + bits // 8])
         return column.reshape(-1).view(f">u{bits // 8}")
-    # Eight bytes at most, and of a ninth the bits that are still lacking.
+    # At most eight bytes, and the remaining bits of a ninth.
     last = (offset + bits - 1) // 8
     value = np.zeros(len(records), np.uint64)
     for byte in range(first, min(last, first + 7) + 1):
@@ -185,20 +178,20 @@ def _column(records: Array, offset: int, bits: int) -> Array:
     return value & np.uint64((1 << bits) - 1)
 
 
-def _values(records: Array, slot: Slot) -> Array:
+def _values(records: Array, field: PackedField) -> Array:
     """Return a field of every record as int64 or float64."""
-    bits = slot.kind.bits
-    column = _column(records, slot.offset, bits)
-    if not slot.kind.counts:
+    bits = field.type.bits
+    column = _column(records, field.offset, bits)
+    if not field.type.is_integer:
         width = bits // 8
         return column.astype(f"u{width}").view(f"f{width}").astype(np.float64)
-    if slot.kind.signed:
+    if field.type.signed:
         shift = np.int64(64 - bits)
         return column.astype(np.uint64).view(np.int64) << shift >> shift
     return column.astype(np.int64)
 
 
-def _not_zero(records: Array) -> Array:
+def _nonzero(records: Array) -> Array:
     width = records.shape[1]
     if width in (1, 2, 4, 8):
         return np.asarray(records.reshape(-1).view(f"u{width}") != 0)

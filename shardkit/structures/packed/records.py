@@ -3,7 +3,7 @@ r"""Fixed-width records by id, packed side by side in STRINGs: two bytes a user,
 Record ``id`` is in part ``id // part_size``, at byte ``width * (id % part_size)``::
 
     location:meta     HASH     kind=packed fields=country:u8,region:u8 part_size=16376
-    location:parts    SET      {0, 1, 8546}               the parts that there are
+    location:parts    SET      {0, 1, 8546}               the parts that exist
     location:0        STRING   32,752 bytes: ids 0 to 16,375
     location:1        STRING   ids 16,376 to 32,751
     location:8546     STRING   ids 139,949,296 to 139,965,671
@@ -13,31 +13,32 @@ Record ``id`` is in part ``id // part_size``, at byte ``width * (id % part_size)
     └────┴────┴────┴────┴────┴────┴─ … ─┘       SETRANGE location:0 2 <eb 09>
       id 0      id 1      id 2
 
-How a record is packed, see `packed.record_format`; narrow ones share a byte. What was
-never written reads as zeros, so **a record of zeros is no record**: iteration, counts and groups
-leave it out.
+`packed.record_format` tells how a record is packed; narrow ones share a byte. What was never
+written reads as zeros, so **a record of zeros is no record**: iteration, counts and groups leave it
+out.
 
-A part gets its full length with the first write into it. A STRING that grows as ids arrive is
-over-allocated by its server, one that is created with its last byte has the size it needs: ten
-million locations in random order take 3.10 bytes each when strings grow, and 2.04 this way (Redis
-7.0; Valkey 9.1: 2.82 and 2.04; in sequential order 2.03). It is one BITFIELD that adds 0 to the
-last bit: it creates the part or lengthens it, whoever comes first, and never changes what is there.
+A part gets its full length with the first write into it, by a BITFIELD that adds 0 to its last bit
+and changes nothing in a part that exists. A server over-allocates a STRING that grows as ids
+arrive: ten million locations in random order take 3.10 bytes each when strings grow, and 2.04 this
+way (Redis 7.0; Valkey 9.1: 2.82 and 2.04; in sequential order 2.03).
 
 The size of parts follows the allocator: 2**14 records of two bytes and the string's header are just
 more than 32 KiB and take 40; 16,376 fit, so that is the default (2.52 and 2.02 bytes a record).
-Larger parts save nothing more, smaller ones cost a key more often; larger ones are read a little
-faster. A part costs its length even if it holds a single record: ids should be dense.
+Larger parts save nothing more; smaller ones cost more keys. A part costs its length even if it
+holds a single record: ids should be dense.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from datetime import timedelta
+from typing import Any, ClassVar, Literal
 
 from shardkit.errors import InvalidArgumentError
 from shardkit.operations.commands import Argument, Columns
 from shardkit.operations.operation import (
     Deferred,
+    Driver,
     Face,
     Operation,
     Page,
@@ -46,20 +47,30 @@ from shardkit.operations.operation import (
     pages,
     stream,
 )
-from shardkit.structures.base.arguments import check_integer, shown
-from shardkit.structures.base.partitioned import PARTS_AT_ONCE
-from shardkit.structures.packed.addressing import setting
-from shardkit.structures.packed.aggregates import Group
-from shardkit.structures.packed.base import IDS_AT_ONCE, PackedParts, batches
-from shardkit.structures.packed.record_format import Record, Slot, joined
+from shardkit.structures.base.arguments import check_integer, check_name, expiry, shown
+from shardkit.structures.base.partitioned import PARTS_AT_ONCE, PartitionedStructure
+from shardkit.structures.packed.addressing import RecordLayout, set_bits
+from shardkit.structures.packed.aggregates import Aggregator, RecordGroup, aggregator
+from shardkit.structures.packed.part_store import IDS_AT_ONCE, PartStore
+from shardkit.structures.packed.record_format import (
+    Fields,
+    Record,
+    RecordFormat,
+    join_codes,
+)
 
+# 32 KiB less a string's header: the most that the allocator's 32 KiB have room for.
+DEFAULT_PART_BYTES = 2**15 - 16
+MAX_PART_BYTES = 2**29  # the servers' limit for a STRING, and for BITFIELD's offsets
 WRITES_AT_ONCE = 10_000
-SCANNED_AT_ONCE = 2**17
+# Bytes that one exchange reads.
+SCAN_BYTES = 2**17
+AGGREGATE_BYTES = 2**21
 
 Overflow = Literal["wrap", "sat", "fail"]
 
 
-class PackedRecords(PackedParts[Face]):
+class PackedRecords(PartitionedStructure[Face]):
     """Fixed-width records by id, over one server or many. Made by ``kit.packed``.
 
     Args:
@@ -75,99 +86,76 @@ class PackedRecords(PackedParts[Face]):
         format: encodes and decodes records.
         part_size: as given, or the default.
         part_bytes: how long a part is.
-        registry: which parts there are.
+        store: reads and writes packed records.
 
     Raises:
         InvalidArgumentError: an argument is out of range.
 
-    Ids are integers, 0 to 2**63 - 1. Every operation costs one more exchange the first time, for
-    comparing the parameters; a write into a part that this object has not written to yet costs one
-    for writing down that it exists.
+    Ids are integers, 0 to 2**63 - 1. Operations raise InvalidArgumentError when an id, a field or a
+    value is invalid, ParameterMismatchError when the records exist with other parameters, and
+    ShardErrors when shards fail; what the others hold is read or written then.
+
+    The first operation costs one more exchange, to check the parameters; the first write of this
+    object into a part one more, to register the part.
     """
+
+    kind: ClassVar[str] = "packed"
+
+    def __init__(
+        self,
+        driver: Driver,
+        component: str,
+        name: str,
+        fields: Fields,
+        part_size: int | None = None,
+    ) -> None:
+        check_name(name)
+        self.format = RecordFormat(fields, name)
+        bits = self.format.bits
+        if part_size is None:
+            part_size = DEFAULT_PART_BYTES * 8 // bits // 8 * 8
+        check_integer(name, "part_size", part_size, 1, MAX_PART_BYTES * 8 // bits)
+        if part_size * bits % 8:
+            raise InvalidArgumentError(
+                f"{name}: part_size={part_size} records of {bits} bits are not whole bytes",
+                f"give a multiple of {8 // bits}",
+            )
+        super().__init__(
+            driver, component, name, {"fields": self.format.spec, "part_size": part_size}
+        )
+        self.part_size = part_size
+        layout = RecordLayout(bits, part_size)
+        self.part_bytes = layout.part_bytes
+        self.store = PartStore(component, name, layout, self.meta)
 
     @property
     def deferred(self) -> PackedRecords[Deferred]:
         """These records with the face whose calls return steps."""
         return self._deferred()  # type: ignore[return-value]
 
-    # ---- single records
+    def place(self, record_id: int) -> tuple[str, int]:
+        """Return the key of a record's part, and its first bit there. No exchange."""
+        part, index = divmod(self.store.check_id(record_id), self.part_size)
+        return self.part_key(part), index * self.format.bits
+
+    # ---- reading and writing records
 
     @operation
     def set(
         self, record_id: int, record: Record | None = None, /, **fields: Any
     ) -> Operation[None]:
-        """Write a record, or some fields of it, in one step.
+        """Write a record, or some fields of it, in one step. Cost: one exchange; O(1).
 
         Args:
-            record_id: whose record.
-            record: values by field. Fields that are not given stay as they are.
+            record_id: the record's id.
+            record: values by field. Fields that are not given keep their values.
             fields: the same as keywords.
-
-        Raises:
-            InvalidArgumentError: the id, a field or a value does not fit; nothing was written then.
-            ParameterMismatchError: the records exist with other parameters.
-            ShardErrors: the part's shard failed, or that of the parameters.
-
-        Cost: one exchange; O(1).
         """
         if isinstance(record, Mapping):
             fields = {**record, **fields}
         elif record is not None:
             self.format.refuse(record)
-        codes = self.format.codes(fields)
-        if len(codes) == len(self.format.slots):
-            yield from self.write_codes({self.check_id(record_id): joined(codes)})
-        else:
-            yield from self.write_codes({}, {self.check_id(record_id): codes})
-
-    @operation
-    def get(self, record_id: int) -> Operation[dict[str, Any]]:
-        """Return a record by field; zeros where nothing was written. Cost: one exchange."""
-        return self.format.unpack((yield from self.read_code(record_id)))
-
-    @operation
-    def get_field(self, record_id: int, field: str) -> Operation[Any]:
-        """Return one field of a record.
-
-        Raises:
-            InvalidArgumentError: there is no such field, or the id does not fit.
-
-        Cost: one exchange.
-        """
-        slot = self.format.slot(field)
-        code = yield from self.read_code(record_id)
-        return slot.kind.decode(code >> slot.shift & slot.mask)
-
-    @operation
-    def incr(
-        self, record_id: int, field: str, by: int = 1, overflow: Overflow = "wrap"
-    ) -> Operation[int | None]:
-        """Add to an integer field, in one step.
-
-        Args:
-            record_id: whose record.
-            field: an integer field.
-            by: what to add.
-            overflow: what becomes of a sum that does not fit: ``wrap`` goes round, ``sat`` keeps
-                the greatest or the least, ``fail`` leaves the field as it was.
-
-        Returns:
-            The new value; None if it was left as it was.
-
-        Raises:
-            InvalidArgumentError: an argument does not fit; nothing was changed then.
-
-        Cost: one exchange; O(1).
-        """
-        sums = yield from self.deferred.incr_many({self.check_id(record_id): by}, field, overflow)
-        return sums[record_id]
-
-    @operation
-    def delete(self, record_id: int) -> Operation[bool]:
-        """Make a record zeros; return whether it was not. Cost: one exchange; O(1)."""
-        return (yield from self.deferred.delete_many([record_id])) > 0
-
-    # ---- many records
+        yield from self.deferred.set_many([(record_id, fields)])
 
     @operation
     def set_many(
@@ -178,172 +166,182 @@ class PackedRecords(PackedParts[Face]):
         Each record is written in one step, not all of them.
 
         Args:
-            records: values by field, by id; or pairs of both, also a generator: it is read as they
-                are sent. Of an id that comes twice the later values hold.
+            records: values by field, by id; or pairs of both, also a generator: it is read as
+                records are sent. If an id comes twice, later values replace earlier ones.
 
         Raises:
-            InvalidArgumentError: an id, a field or a value does not fit; of its 10,000 nothing was
+            InvalidArgumentError: an id, a field or a value is invalid; nothing of its 10,000 was
                 written then, but those before.
-            ParameterMismatchError: the records exist with other parameters.
-            ShardErrors: shards failed; records on the others were written.
 
         Cost: one exchange for 10,000 records; a command for each row of neighbours, and one for all
         others of a part.
         """
-        all_fields = len(self.format.slots)
-        for page in pages(self.pairs(records), WRITES_AT_ONCE):
+        for page in pages(self.store.pairs(records), WRITES_AT_ONCE):
             whole: dict[int, int] = {}
-            some: dict[int, list[tuple[Slot, int]]] = {}
+            partial: dict[int, list[tuple[int, int, int]]] = {}
             for record_id, record in page:
                 codes = self.format.codes(record)
-                if len(codes) == all_fields:
-                    whole[record_id] = joined(codes)
-                    some.pop(record_id, None)
+                if len(codes) == len(self.format.fields):
+                    whole[record_id] = join_codes(codes)
+                    partial.pop(record_id, None)
                 elif record_id in whole:
-                    for slot, code in codes:
-                        others = whole[record_id] & ~(slot.mask << slot.shift)
-                        whole[record_id] = others | code << slot.shift
+                    for field, code in codes:
+                        others = whole[record_id] & ~(field.mask << field.shift)
+                        whole[record_id] = others | code << field.shift
                 else:
-                    some.setdefault(record_id, []).extend(codes)
-            yield from self.write_codes(whole, some)
+                    partial.setdefault(record_id, []).extend(
+                        (field.offset, field.type.bits, code) for field, code in codes
+                    )
+            yield from self.store.write(whole, partial)
+
+    @operation
+    def get(self, record_id: int) -> Operation[dict[str, Any]]:
+        """Return a record by field; zeros where nothing was written. Cost: one exchange."""
+        codes = yield from self.store.read([record_id])
+        return self.format.unpack(codes[record_id])
+
+    @operation
+    def get_field(self, record_id: int, field: str) -> Operation[Any]:
+        """Return one field of a record. Cost: one exchange."""
+        wanted = self.format.field(field)
+        codes = yield from self.store.read([record_id])
+        return wanted.type.decode(wanted.code_in(codes[record_id]))
 
     @operation
     def get_many(self, ids: Iterable[int]) -> Operation[dict[int, dict[str, Any]]]:
         """Return records by id, in the order given; zeros where nothing was written.
 
-        Raises:
-            InvalidArgumentError: an id does not fit.
-            ShardErrors: shards failed.
-
         Cost: one exchange for 1,000 ids; a command for each row of near ones.
         """
         found: dict[int, dict[str, Any]] = {}
-        unpack = self.format.unpack
         for page in pages(ids, IDS_AT_ONCE):
-            codes = yield from self._read(page)
-            found |= {record_id: unpack(codes[record_id]) for record_id in map(self.check_id, page)}
+            codes = yield from self.store.read(page)
+            found |= {record_id: self.format.unpack(codes[record_id]) for record_id in page}
         return found
 
     @operation
-    def incr_many(
-        self, amounts: Mapping[int, int], field: str, overflow: Overflow = "wrap"
-    ) -> Operation[dict[int, int | None]]:
-        """Add to an integer field of many records, each in one step.
+    def increment(
+        self, record_id: int, field: str, amount: int = 1, overflow: Overflow = "wrap"
+    ) -> Operation[int | None]:
+        """Add to an integer field, in one step; return its new value. Cost: one exchange; O(1).
 
         Args:
-            amounts: what to add, by id.
+            record_id: the record's id.
             field: an integer field.
-            overflow: see `incr`.
+            amount: what to add.
+            overflow: what becomes of a sum that does not fit: ``wrap`` wraps around, ``sat`` takes
+                the greatest or the least value, ``fail`` leaves the field as it is and returns
+                None.
+        """
+        sums = yield from self.deferred.increment_many([(record_id, amount)], field, overflow)
+        return sums[record_id]
 
-        Returns:
-            The new values; None where a field was left as it was.
+    @operation
+    def increment_many(
+        self,
+        amounts: Mapping[int, int] | Iterable[tuple[int, int]],
+        field: str,
+        overflow: Overflow = "wrap",
+    ) -> Operation[dict[int, int | None]]:
+        """Add to an integer field of many records, each in one step; return new values by id.
+
+        Args:
+            amounts: what to add, by id; or pairs of both.
+            field: an integer field.
+            overflow: see `increment`.
 
         Raises:
-            InvalidArgumentError: an argument does not fit; nothing was changed then.
-            ShardErrors: shards failed; fields on the others were changed.
+            InvalidArgumentError: an argument is invalid; nothing was changed then.
 
         Cost: one exchange for 10,000 records, one command a part.
         """
-        slot = self.format.slot(field)
-        if not slot.kind.counts:
+        target = self.format.field(field)
+        if not target.type.is_integer:
             raise InvalidArgumentError(
-                f"{self.name}: {field} is {slot.kind.text} and cannot be added to",
-                "increments are of integers",
+                f"{self.name}: {field} is {target.type.spec} and cannot be added to",
+                "increment integers",
             )
         if overflow not in ("wrap", "sat", "fail"):
             raise InvalidArgumentError(
                 f"{self.name}: overflow={shown(overflow)}", "give wrap, sat or fail"
             )
-        if not isinstance(amounts, Mapping):
-            raise InvalidArgumentError(
-                f"{self.name}: amounts={shown(amounts)}", "give what to add by id"
-            )
-        for record_id, by in amounts.items():
-            self.check_id(record_id)
-            check_integer(self.name, "by", by, -(2**63), 2**63 - 1)
+        checked = list(self.store.pairs(amounts))
+        for _, amount in checked:
+            check_integer(self.name, "amount", amount, -(2**63), 2**63 - 1)
         sums: dict[int, int | None] = {}
-        for page in pages(amounts.items(), WRITES_AT_ONCE):
-            members: dict[int, list[int]] = {}
+        for page in pages(checked, WRITES_AT_ONCE):
+            ids: dict[int, list[int]] = {}
             args: dict[int, list[Argument]] = {}
-            for record_id, by in page:
+            for record_id, amount in page:
                 part, index = divmod(record_id, self.part_size)
-                members.setdefault(part, []).append(record_id)
+                offset = index * self.format.bits + target.offset
+                ids.setdefault(part, []).append(record_id)
                 args.setdefault(part, ["OVERFLOW", overflow.upper()]).extend(
-                    ("INCRBY", slot.kind.text, index * self.format.bits + slot.offset, by)
+                    ("INCRBY", target.type.spec, offset, amount)
                 )
-            replies = yield from self._write(
-                [self._command("BITFIELD", part, *its) for part, its in args.items()], args
-            )
-            for ids, values in zip(members.values(), replies, strict=True):
-                sums.update(zip(ids, values, strict=True))
+            commands = [self.store.command("BITFIELD", part, *its) for part, its in args.items()]
+            replies = yield from self.store.send(commands, args)
+            for its_ids, values in zip(ids.values(), replies, strict=True):
+                sums.update(zip(its_ids, values, strict=True))
         return sums
 
     @operation
-    def delete_many(self, ids: Iterable[int]) -> Operation[int]:
-        """Make records zeros; return how many were not.
+    def remove(self, *ids: int) -> Operation[int]:
+        """Make records zeros; return how many were not. Parts are neither created nor removed.
 
-        Cost: one exchange for 10,000 ids, one command a part. Nothing is created.
+        Cost: one exchange for 10,000 ids, one command a part.
         """
-        deleted = 0
-        yield from self._open()
-        for page in pages(map(self.check_id, ids), WRITES_AT_ONCE):
-            by_part: dict[int, dict[int, None]] = {}
+        removed = 0
+        bits = self.format.bits
+        for page in pages(dict.fromkeys(map(self.store.check_id, ids)), WRITES_AT_ONCE):
+            existing = yield from self.store.existing(i // self.part_size for i in page)
+            args: dict[int, list[Argument]] = {}
             for record_id in page:
-                by_part.setdefault(record_id // self.part_size, {})[record_id] = None
-            if not by_part.keys() <= self._whole:
-                there = set((yield from self.registry.read()))
-                by_part = {part: ids for part, ids in by_part.items() if part in there}
-            # A record that is wider than BITFIELD's integers is several of them.
-            each = len(setting(0, self.format.bits, 0)) // 4
-            batch = []
-            for part, its in by_part.items():
-                args: list[Argument] = []
-                for record_id in its:
-                    args += setting(
-                        record_id % self.part_size * self.format.bits, self.format.bits, 0
-                    )
-                batch.append(self._command("BITFIELD", part, *args))
+                part, index = divmod(record_id, self.part_size)
+                if part in existing:
+                    args.setdefault(part, []).extend(set_bits(index * bits, bits, 0))
+            # A record that is wider than BITFIELD's integers takes several of them.
+            width = len(set_bits(0, bits, 0)) // 4
+            batch = [self.store.command("BITFIELD", part, *its) for part, its in args.items()]
             for old in (yield batch) if batch else ():
-                deleted += sum(any(old[n : n + each]) for n in range(0, len(old), each))
-        return deleted
+                removed += sum(any(old[n : n + width]) for n in range(0, len(old), width))
+        return removed
 
     # ---- all records
 
     @stream
-    def scan(self) -> Stream[tuple[int, dict[str, Any]]]:
-        """Iterate over the records that are not zeros, in the order of their ids.
+    def scan_iter(self) -> Stream[tuple[int, dict[str, Any]]]:
+        """Iterate over ids and records that are not zeros, in the order of ids.
 
         Cost: an exchange for every 128 KiB.
         """
-        unpack, bits = self.format.unpack, self.format.bits
-        blocks = yield from self._blocks()
-        for batch in batches(blocks, SCANNED_AT_ONCE):
-            replies = yield [self._range(*block) for block in batch]
-            for (part, first, _), data in zip(batch, replies, strict=True):
-                start = part * self.part_size + first * 8 // bits
-                records = self._grid.records(self._grid.padded(data))
+        unpack, layout = self.format.unpack, self.store.layout
+        for blocks in (yield from self.store.blocks(SCAN_BYTES)):
+            replies = yield from self.store.read_blocks(blocks)
+            for block, data in zip(blocks, replies, strict=True):
+                first = block.part * self.part_size + block.first * 8 // layout.bits
                 yield Page(
                     (record_id, unpack(code))
-                    for record_id, code in enumerate(records, start)
+                    for record_id, code in enumerate(layout.split(data), first)
                     if code
                 )
 
     @operation
     def highest(self) -> Operation[int | None]:
-        """Return the highest id whose record is not zeros; None when there is none.
+        """Return the highest id whose record is not zeros; None if there is none.
 
-        Cost: one exchange for what parts there are, and one for each block of 256 KiB, from the
+        Cost: one exchange for the parts that exist, and one for each block of 256 KiB, from the
         last, until one is found: usually one.
         """
-        blocks = yield from self._blocks()
-        for part, first, last in reversed(blocks):
-            [data] = yield [self._range(part, first, last)]
-            filled = self._grid.padded(data).rstrip(b"\0")
-            if filled:
-                codes = list(self._grid.records(self._grid.padded(filled)[-self.format.size :]))
-                row = (len(filled) - 1) // self.format.size * self.format.size
-                inside = max(n for n, code in enumerate(codes) if code)
-                return part * self.part_size + (first + row) * 8 // self.format.bits + inside
+        layout = self.store.layout
+        for blocks in reversed((yield from self.store.blocks(1))):
+            [data] = yield from self.store.read_blocks(blocks)
+            last = (len(data.rstrip(b"\0")) - 1) // layout.size * layout.size
+            if last >= 0:
+                codes = list(layout.split(data[last : last + layout.size]))
+                index = (blocks[0].first + last) * 8 // layout.bits
+                index += max(n for n, code in enumerate(codes) if code)
+                return blocks[0].part * self.part_size + index
         return None
 
     @operation
@@ -352,23 +350,19 @@ class PackedRecords(PackedParts[Face]):
 
         Args:
             flag: a field of one bit.
-            ids: count among these only; one that comes twice counts twice.
-
-        Raises:
-            InvalidArgumentError: there is no such field, it has more bits, or an id does not fit.
+            ids: count only these; one that comes twice counts twice.
 
         Cost: as `aggregate`. Records of one bit are counted by their servers: one BITCOUNT a part,
         an exchange for every 1,000 parts.
         """
-        if flag is not None and self.format.slot(flag).kind.bits != 1:
+        if flag is not None and self.format.field(flag).type.bits != 1:
             raise InvalidArgumentError(
-                f"{self.name}: {flag} is {self.format.slots[flag].kind.text}, not a flag",
+                f"{self.name}: {flag} is {self.format.field(flag).type.spec}, not a flag",
                 "use group_by, which counts by value",
             )
         if self.format.bits == 1 and ids is None:
-            yield from self._open()
             total = 0
-            for parts in pages((yield from self.registry.read()), PARTS_AT_ONCE):
+            for parts in pages((yield from self.store.parts()), PARTS_AT_ONCE):
                 keys = [self.part_key(part) for part in parts]
                 total += sum((yield Columns(self.component, "BITCOUNT", keys, idempotent=True)))
             return total
@@ -378,48 +372,79 @@ class PackedRecords(PackedParts[Face]):
         return groups[1].count if 1 in groups else 0
 
     @operation
-    def aggregate(self, *of: str, ids: Iterable[int] | None = None) -> Operation[Group]:
+    def aggregate(self, *totals: str, ids: Iterable[int] | None = None) -> Operation[RecordGroup]:
         """Count the records that are not zeros, and add up fields of them.
 
         Args:
-            of: fields to add up: integers, exactly, or floats.
-            ids: take these only, instead of all; one that comes twice counts twice.
+            totals: fields to add up: integers, exactly, or floats.
+            ids: take only these records; one that comes twice counts twice.
 
         Returns:
-            How many they are, and sum, minimum and maximum of each field (of no records, none).
-
-        Raises:
-            InvalidArgumentError: there is no such field, it cannot be added up, or an id does not
-                fit.
-            ShardErrors: shards failed.
+            How many there are, and sum, minimum and maximum of each field (none without records).
 
         Cost: everything is read, an exchange for every 2 MiB, in blocks of at most 256 KiB; for ids
         an exchange for every 1,000. With numpy some nanoseconds a record.
         """
-        found = yield from self._tally((), of, ids)
-        return found.groups().get((), Group(0, {}))
+        groups = (yield from self._aggregate((), totals, ids)).groups()
+        return groups.get((), RecordGroup(0, {}))
 
     @operation
     def group_by(
-        self, *by: str, of: Sequence[str] = (), ids: Iterable[int] | None = None
-    ) -> Operation[dict[Any, Group]]:
+        self, *by: str, totals: Sequence[str] = (), ids: Iterable[int] | None = None
+    ) -> Operation[dict[Any, RecordGroup]]:
         """Count records by the values of fields, and add up other fields of each group.
 
         Args:
             by: one field, or several that have at most 64 bits together: no floats.
-            of: fields to add up.
-            ids: take these only, instead of all.
+            totals: fields to add up, see `aggregate`.
+            ids: take only these records.
 
         Returns:
-            The groups, in the order of their bits, by the value; by tuples of values when several
+            The groups, in the order of their bits, by the value; by tuples of values if several
             fields are given.
 
-        Raises, Cost: as `aggregate`.
+        Cost: as `aggregate`.
         """
-        if not by or isinstance(of, str):
+        if not by or isinstance(totals, str):
             raise InvalidArgumentError(
-                f"{self.name}: group_by{shown(by)}, of={shown(of)}",
-                "name at least one field to group by; of takes a list of names",
+                f"{self.name}: group_by{shown(by)}, totals={shown(totals)}",
+                "name at least one field to group by; totals takes a list of names",
             )
-        groups = (yield from self._tally(by, of, ids)).groups()
+        groups = (yield from self._aggregate(by, totals, ids)).groups()
         return {key[0]: group for key, group in groups.items()} if len(by) == 1 else groups
+
+    def _aggregate(
+        self, by: Sequence[str], totals: Sequence[str], ids: Iterable[int] | None
+    ) -> Operation[Aggregator]:
+        found = aggregator(self.name, self.format, self.store.layout, by, totals)
+        if ids is not None:
+            for page in pages(ids, IDS_AT_ONCE):
+                codes = yield from self.store.read(page)
+                found.add(self.store.layout.join([codes[record_id] for record_id in page]))
+            return found
+        for blocks in (yield from self.store.blocks(AGGREGATE_BYTES)):
+            found.add(b"".join((yield from self.store.read_blocks(blocks))))
+        return found
+
+    # ---- the whole structure
+
+    @operation
+    def delete(self) -> Operation[bool]:
+        """Remove all records with their parameters; return whether there was anything.
+
+        Nobody else may be writing. Cost: one command a part, an exchange for every 1,000 parts.
+        """
+        removed = yield from self.store.send_to_all("UNLINK")
+        self.store.reset()
+        return removed > 0
+
+    @operation
+    def expire(self, seconds: int | timedelta) -> Operation[bool]:
+        """Let all parts that exist now, and the parameters, expire; return whether any do.
+
+        Args:
+            seconds: after what time, at least one second.
+
+        Cost: one command a part, an exchange for every 1,000 parts.
+        """
+        return (yield from self.store.send_to_all("EXPIRE", expiry(self.name, seconds))) > 0

@@ -16,7 +16,13 @@ from faces import Face, holder, keys_of
 
 from shardkit import ShardKit
 from shardkit.errors import InvalidArgumentError, ParameterMismatchError
-from shardkit.structures.packed.locations import Location, LocationCounts, decode, encode, tables
+from shardkit.structures.packed.locations import (
+    Location,
+    LocationCounts,
+    decode,
+    encode,
+    location_codes,
+)
 
 VECTORS = [
     ("USA", "CA", (235, 9)),
@@ -44,14 +50,14 @@ def test_codes_are_those_of_the_specification(
 
 
 def test_every_code_comes_back() -> None:
-    for country in tables().countries:
+    for country in location_codes().countries:
         assert decode(encode(country)) == Location(country)
-        for region in tables().regions.get(country, ()):
+        for region in location_codes().regions.get(country, ()):
             assert decode(encode(country, region)) == (country, region)
 
 
 def test_tables_are_those_of_iso_and_of_the_posts() -> None:
-    _, countries, regions = tables()
+    _, countries, regions = location_codes()
     assert countries == tuple(sorted(country.alpha_3 for country in pycountry.countries))
     assert len(countries) == 249
     subdivisions: Any = pycountry.subdivisions
@@ -132,8 +138,8 @@ def test_a_location_is_written_read_and_deleted(face: Face, places: Any) -> None
     assert face.run(places.get(7)) == ("CAN", "ON")
     face.run(places.set(7, "DEU"))
     assert face.run(places.get(7)) == ("DEU", None)
-    assert face.run(places.delete(7)) is True
-    assert face.run(places.delete(7)) is False
+    assert face.run(places.remove(7)) == 1
+    assert face.run(places.remove(7)) == 0
     assert face.run(places.get(7)) == (None, None)
     assert face.run(places.highest()) is None
 
@@ -164,7 +170,7 @@ def test_users_are_counted_by_country_and_region(face: Face, places: Any) -> Non
     some = [*range(20_000, 22_500), 10**12]
     assert face.run(places.aggregate(some)) == counted(some)
     assert face.run(places.aggregate(n for n in some)) == counted(some)
-    assert face.run(places.clear()) is True
+    assert face.run(places.delete()) is True
     assert face.run(places.aggregate()) == face.run(places.aggregate(some)) == ({}, {})
 
 
@@ -172,7 +178,7 @@ def test_nothing_stored_is_no_error_and_creates_nothing(face: Face, kit: ShardKi
     users = face.kit.locations(component="many")
     assert face.run(users.aggregate()) == ({}, {})
     assert face.run(users.aggregate([])) == ({}, {})
-    assert face.run(users.delete(5)) is False
+    assert face.run(users.remove(5)) == 0
     assert keys_of(kit, "many") == set()
 
 
@@ -187,7 +193,7 @@ def test_bad_users_and_codes_are_named_and_nothing_is_written(kit: ShardKit) -> 
         (lambda: users.set_many([(1, ("USA", None)), (3, ("USA", "ca"))]), "user 3: region='ca'"),
         (lambda: users.set_many({1: "USA"}), "user 1: location 'USA'"),
         (lambda: users.set_many({1: None}), "user 1: location None"),
-        (lambda: users.set_many([5]), "5 is no pair"),
+        (lambda: users.set_many([5]), "5 is not a pair"),
     ]
     for call, said in calls:
         with pytest.raises(InvalidArgumentError, match=said):

@@ -19,8 +19,9 @@ from shardkit import AsyncShardKit, ShardKit, ShardMap
 from shardkit.errors import InvalidArgumentError, ParameterMismatchError, ShardErrors
 from shardkit.local import LocalServer
 from shardkit.operations.operation import Operation
-from shardkit.structures.packed import base
-from shardkit.structures.packed.aggregates import Group, Totals
+from shardkit.structures.packed import part_store
+from shardkit.structures.packed import records as packed_records
+from shardkit.structures.packed.aggregates import FieldTotals, RecordGroup
 from shardkit.structures.packed.records import PackedRecords
 
 COMPONENTS = ("one", "many", "few", "both")
@@ -75,7 +76,7 @@ def test_many_records_are_written_and_read(face: Face, users: Any) -> None:
     assert face.run(users.get_many(records)) == records
     assert face.run(users.get_many(range(2000))) == {n: records.get(n, ZEROS) for n in range(2000)}
     assert list(face.run(users.get_many([5, 3, 5]))) == [5, 3]
-    assert face.list(users.scan()) == sorted(records.items())
+    assert face.list(users.scan_iter()) == sorted(records.items())
     assert face.run(users.highest()) == max(records)
     assert face.run(users.count()) == len(records)
 
@@ -100,21 +101,21 @@ def test_many_records_may_be_pairs_and_the_last_of_an_id_holds(face: Face, users
 
 def test_deleted_records_are_zeros(face: Face, users: Any) -> None:
     face.run(users.set_many({n: {"country": n} for n in range(1, 100)}))
-    assert face.run(users.delete(50)) is True
-    assert face.run(users.delete(50)) is False
-    assert face.run(users.delete(10**9)) is False
-    assert face.run(users.delete_many([*range(90, 120), 90])) == 10
+    assert face.run(users.remove(50)) == 1
+    assert face.run(users.remove(50)) == 0
+    assert face.run(users.remove(10**9)) == 0
+    assert face.run(users.remove(*range(90, 120), 90)) == 10
     assert face.run(users.count()) == 88
     assert face.run(users.highest()) == 89
-    assert [n for n, _ in face.list(users.scan())] == [*range(1, 50), *range(51, 90)]
+    assert [n for n, _ in face.list(users.scan_iter())] == [*range(1, 50), *range(51, 90)]
 
 
 def test_deleting_creates_nothing(kit: ShardKit, few: Any) -> None:
-    assert few.delete_many([1, 2, 10**6]) == 0
+    assert few.remove(1, 2, 10**6) == 0
     assert keys_of(kit, "many") == set()
     few.set(1, country=1)
     other = kit.packed("users", component="many", fields=FIELDS, part_size=16)
-    assert other.delete_many([1, 10**6]) == 1
+    assert other.remove(1, 10**6) == 1
     assert keys_of(kit, "many") == {"users:meta", "users:parts", "users:0"}
 
 
@@ -124,14 +125,14 @@ def test_narrow_records_share_a_byte(face: Face, bits: int) -> None:
     random = Random(bits)
     wanted = {random.randrange(500): random.randrange(1, 2**bits) for _ in range(120)}
     face.run(records.set_many({k: {"n": v} for k, v in wanted.items()}))
-    assert face.list(records.scan()) == [(k, {"n": v}) for k, v in sorted(wanted.items())]
+    assert face.list(records.scan_iter()) == [(k, {"n": v}) for k, v in sorted(wanted.items())]
     assert {k: r["n"] for k, r in face.run(records.get_many(wanted)).items()} == wanted
     assert face.run(records.count()) == len(wanted)
     assert face.run(records.highest()) == max(wanted)
     row = {k: {"n": 1} for k in range(3, 90)}
     face.run(records.set_many(row))
     assert face.run(records.get_many(row)) == row
-    assert face.run(records.delete_many(range(10, 20))) == 10
+    assert face.run(records.remove(*range(10, 20))) == 10
     groups = face.run(records.group_by("n"))
     left = wanted | dict.fromkeys(row, 1)
     assert {value: group.count for value, group in groups.items()} == {
@@ -157,10 +158,10 @@ def test_the_servers_bitfield_works_on_the_same_data(kit: ShardKit) -> None:
 
 
 def test_integers_are_added_to(face: Face, users: Any) -> None:
-    assert face.run(users.incr(3, "score")) == 1
-    assert face.run(users.incr(3, "score", -5)) == -4
-    assert face.run(users.incr_many({3: 1, 4: 7, 40: 2}, "score")) == {3: -3, 4: 7, 40: 2}
-    assert face.run(users.incr_many({}, "score")) == {}
+    assert face.run(users.increment(3, "score")) == 1
+    assert face.run(users.increment(3, "score", -5)) == -4
+    assert face.run(users.increment_many({3: 1, 4: 7, 40: 2}, "score")) == {3: -3, 4: 7, 40: 2}
+    assert face.run(users.increment_many({}, "score")) == {}
     assert face.run(users.get(40)) == ZEROS | {"score": 2}
 
 
@@ -178,7 +179,7 @@ def test_overflow_wraps_saturates_or_fails(
 ) -> None:
     for overflow, result in (("wrap", wrap), ("sat", sat), ("fail", None)):
         few.set(1, **{field: start})
-        assert few.incr(1, field, by, overflow) == result
+        assert few.increment(1, field, by, overflow) == result
         assert few.get_field(1, field) == (start if result is None else result)
 
 
@@ -187,8 +188,8 @@ def test_no_concurrent_increment_is_lost(shard_map: ShardMap, kit: ShardKit) -> 
         with shardkit.connect(shard_map) as own:
             records = own.packed("c", component="many", fields={"a": "u12", "b": "u20"})
             for n in range(100):
-                records.incr(n % 3, "a")
-                records.incr_many({0: 1, 1: 2}, "b")
+                records.increment(n % 3, "a")
+                records.increment_many({0: 1, 1: 2}, "b")
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
@@ -216,40 +217,40 @@ def test_groups_are_those_of_the_records(face: Face, users: Any) -> None:
             if n in records:
                 groups.setdefault(tuple(records[n][name] for name in by), []).append(n)
         return {
-            key: Group(
+            key: RecordGroup(
                 len(its),
                 {
-                    "score": Totals(-sum(its), -max(its), -min(its)),
-                    "height": Totals(sum(its) / 4, min(its) / 4, max(its) / 4),
+                    "score": FieldTotals(-sum(its), -max(its), -min(its)),
+                    "height": FieldTotals(sum(its) / 4, min(its) / 4, max(its) / 4),
                 },
             )
             for key, its in groups.items()
         }
 
-    of = ["score", "height"]
+    totals = ["score", "height"]
     some = [*range(0, 900, 2), 4, 10**9]
     for ids in (None, some):
         wanted = records if ids is None else some
-        found = face.run(users.group_by("country", of=of, ids=ids))
+        found = face.run(users.group_by("country", totals=totals, ids=ids))
         assert {(key,): group for key, group in found.items()} == expected(wanted, ("country",))
-        both = face.run(users.group_by("country", "code", of=of, ids=ids))
+        both = face.run(users.group_by("country", "code", totals=totals, ids=ids))
         assert both == expected(wanted, ("country", "code"))
-        assert face.run(users.aggregate(*of, ids=ids)) == expected(wanted, ())[()]
+        assert face.run(users.aggregate(*totals, ids=ids)) == expected(wanted, ())[()]
     assert face.run(users.count(ids=iter(some))) == sum(n in records for n in some)
 
 
 def test_what_is_not_there_counts_nothing(face: Face, users: Any) -> None:
     for ids in (None, [], [1, 2]):
-        assert face.run(users.aggregate("score", ids=ids)) == Group(0, {})
+        assert face.run(users.aggregate("score", ids=ids)) == RecordGroup(0, {})
         assert face.run(users.group_by("country", ids=ids)) == {}
         assert face.run(users.count(ids=ids)) == 0
     assert face.run(users.highest()) is None
-    assert face.list(users.scan()) == []
-    assert face.run(users.clear()) is False
+    assert face.list(users.scan_iter()) == []
+    assert face.run(users.delete()) is False
 
 
 def test_readers_create_nothing(kit: ShardKit, few: Any) -> None:
-    few.get(1), few.get_many([1]), few.count(), few.highest(), list(few.scan()), few.expire(9)
+    few.get(1), few.get_many([1]), few.count(), few.highest(), list(few.scan_iter()), few.expire(9)
     assert keys_of(kit, "many") == set()
 
 
@@ -269,13 +270,13 @@ def test_flags_are_counted_by_their_servers(face: Face) -> None:
 def test_no_record_is_cut_by_the_end_of_a_block(
     monkeypatch: pytest.MonkeyPatch, face: Face, width: int
 ) -> None:
-    monkeypatch.setattr(base, "BLOCK", 16)
-    monkeypatch.setattr(base, "BLOCKS_AT_ONCE", 50)
+    monkeypatch.setattr(part_store, "BLOCK_BYTES", 16)
+    monkeypatch.setattr(packed_records, "AGGREGATE_BYTES", 50)
     fields = {"n": f"bytes{width}"}
     records = face.kit.packed("w", component="few", fields=fields, part_size=21)
     wanted = {n: {"n": b"%0*d" % (width, n)} for n in range(0, 200, 2)}
     face.run(records.set_many(wanted))
-    assert face.list(records.scan()) == list(wanted.items())
+    assert face.list(records.scan_iter()) == list(wanted.items())
     assert face.run(records.highest()) == 198
     assert face.run(records.count()) == 100
     if width <= 8:
@@ -291,9 +292,9 @@ def test_a_part_that_is_missing_or_short_is_zeros(kit: ShardKit, few: Any) -> No
     client = holder(kit, "many", "users:2")
     client.set("users:2", client.getrange("users:2", 0, 44))  # four records and a half
     assert few.count() == 16 + 5 + 16
-    assert [n for n, _ in few.scan()] == [*range(16, 37), *range(48, 64)]
+    assert [n for n, _ in few.scan_iter()] == [*range(16, 37), *range(48, 64)]
     assert few.get_field(37, "country") == few.get_field(3, "country") == 0
-    assert few.aggregate("country").of["country"] == Totals(37, 1, 1)
+    assert few.aggregate("country").totals["country"] == FieldTotals(37, 1, 1)
     client.delete("users:2")
     holder(kit, "many", "users:3").delete("users:3")
     assert few.highest() == 31
@@ -327,7 +328,7 @@ with shardkit.connect(ShardMap.parse(text)) as kit:
     sys.stdin.readline()
     for n in range(start, 1600, 2):
         records.set(n * 7919 % 1600, a=n + 1)
-        records.incr(n * 7919 % 1600, "b", 3)
+        records.increment(n * 7919 % 1600, "b", 3)
 """
 
 
@@ -347,7 +348,9 @@ def test_two_processes_create_the_same_parts_and_lose_nothing(
         records = kit.packed(
             "p", component="own_shards", fields={"a": "u16", "b": "u5"}, part_size=32
         )
-        assert dict(records.scan()) == {n * 7919 % 1600: {"a": n + 1, "b": 3} for n in range(1600)}
+        assert dict(records.scan_iter()) == {
+            n * 7919 % 1600: {"a": n + 1, "b": 3} for n in range(1600)
+        }
         assert {
             holder(kit, "own_shards", key).strlen(key) for key in map("p:{}".format, range(50))
         } == {records.part_bytes}
@@ -399,12 +402,12 @@ def test_other_parameters_are_refused(face: Face, kit: ShardKit) -> None:
         for call in (
             lambda wrong=wrong: face.run(wrong.get(1)),
             lambda wrong=wrong: face.run(wrong.set(1, country=1)),
-            lambda wrong=wrong: face.run(wrong.incr(1, "score")),
-            lambda wrong=wrong: face.run(wrong.delete(1)),
+            lambda wrong=wrong: face.run(wrong.increment(1, "score")),
+            lambda wrong=wrong: face.run(wrong.remove(1)),
             lambda wrong=wrong: face.run(wrong.aggregate()),
             lambda wrong=wrong: face.run(wrong.aggregate(ids=[1])),
-            lambda wrong=wrong: face.list(wrong.scan()),
-            lambda wrong=wrong: face.run(wrong.clear()),
+            lambda wrong=wrong: face.list(wrong.scan_iter()),
+            lambda wrong=wrong: face.run(wrong.delete()),
         ):
             with pytest.raises(ParameterMismatchError, match="users:meta"):
                 call()
@@ -418,12 +421,12 @@ def test_other_parameters_are_refused(face: Face, kit: ShardKit) -> None:
 def test_what_was_cleared_is_gone_and_can_be_made_anew(face: Face, kit: ShardKit) -> None:
     users = face.kit.packed("users", component="many", fields=FIELDS, part_size=16)
     face.run(users.set_many({n: {"country": 1} for n in range(100)}))
-    assert face.run(users.clear()) is True
+    assert face.run(users.delete()) is True
     assert keys_of(kit, "many") == set()
     assert face.run(users.count()) == 0
     face.run(users.set(3, country=1))
     assert face.run(users.count()) == 1
-    assert face.run(users.clear()) is True
+    assert face.run(users.delete()) is True
     other = face.kit.packed("users", component="many", fields="postal")
     face.run(other.set(1, postal=20095))
     assert face.run(other.get(1)) == {"postal": 20095}
@@ -450,10 +453,10 @@ def test_ids_are_integers_from_0(kit: ShardKit, few: Any, bad: Any) -> None:
         lambda: few.get(bad),
         lambda: few.get_many([1, bad]),
         lambda: few.get_field(bad, "score"),
-        lambda: few.incr(bad, "score"),
-        lambda: few.incr_many({2: 1, bad: 1}, "score"),
-        lambda: few.delete(bad),
-        lambda: few.delete_many([1, bad]),
+        lambda: few.increment(bad, "score"),
+        lambda: few.increment_many({2: 1, bad: 1}, "score"),
+        lambda: few.remove(bad),
+        lambda: few.remove(1, bad),
         lambda: few.aggregate(ids=[1, bad]),
         lambda: few.place(bad),
     ]
@@ -474,17 +477,17 @@ def test_what_does_not_fit_is_refused_and_nothing_is_written(kit: ShardKit, few:
         lambda: few.set_many([1, 2]),
         lambda: few.set_many([(1, {"country": 1}, 2)]),
         lambda: few.get_field(1, "nothing"),
-        lambda: few.incr(1, "height"),
-        lambda: few.incr(1, "nothing"),
-        lambda: few.incr(1, "score", 1.5),
-        lambda: few.incr(1, "score", 2**63),
-        lambda: few.incr(1, "score", 1, "clip"),
-        lambda: few.incr_many([1, 2], "score"),
+        lambda: few.increment(1, "height"),
+        lambda: few.increment(1, "nothing"),
+        lambda: few.increment(1, "score", 1.5),
+        lambda: few.increment(1, "score", 2**63),
+        lambda: few.increment(1, "score", 1, "clip"),
+        lambda: few.increment_many([1, 2], "score"),
         lambda: few.count("score"),
         lambda: few.count("nothing"),
         lambda: few.group_by(),
         lambda: few.group_by("height"),
-        lambda: few.group_by("country", of="score"),
+        lambda: few.group_by("country", totals="score"),
         lambda: few.aggregate("code"),
     ]
     for call in calls:
@@ -526,10 +529,10 @@ def test_entries_may_say_how_their_users_want_replies(
         records = {n: ZEROS | {"country": n % 256, "code": b"\xff\x00\xfe"} for n in range(300)}
         other.run(users.set_many(records))
         assert other.run(users.get_many(records)) == records
-        assert dict(other.list(users.scan())) == records
+        assert dict(other.list(users.scan_iter())) == records
         assert len(other.run(users.group_by("country"))) == 256
-        assert other.run(users.incr(1, "score", -7)) == -7
-        assert other.run(users.delete(1)) is True
+        assert other.run(users.increment(1, "score", -7)) == -7
+        assert other.run(users.remove(1)) == 1
 
 
 # ---- failures, and operations together
@@ -568,4 +571,4 @@ def test_deferred_operations_go_together(kit: ShardKit) -> None:
 async def test_tasks_write_at_the_same_time(akit: AsyncShardKit) -> None:
     records = akit.packed("t", component="many", fields={"n": "u16"}, part_size=8)
     await asyncio.gather(*(records.set(n, n=n + 1) for n in range(200)))
-    assert [record["n"] async for _, record in records.scan()] == list(range(1, 201))
+    assert [record["n"] async for _, record in records.scan_iter()] == list(range(1, 201))

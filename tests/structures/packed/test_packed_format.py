@@ -1,4 +1,4 @@
-"""Fields, formats, plans and tallies of packed records: pure, without a server."""
+"""Fields, formats, layouts and aggregates of packed records: pure, without a server."""
 
 from __future__ import annotations
 
@@ -13,16 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.structures.packed import plain_aggregates
-from shardkit.structures.packed.addressing import Grid
-from shardkit.structures.packed.aggregates import Group, Totals
-from shardkit.structures.packed.field_types import Choice, Kind, kind_of
-from shardkit.structures.packed.plain_aggregates import PlainTally, tally
+from shardkit.structures.packed.addressing import RecordLayout
+from shardkit.structures.packed.aggregates import Aggregator, FieldTotals, RecordGroup, aggregator
+from shardkit.structures.packed.field_types import Choice, FieldType, field_type
 from shardkit.structures.packed.record_format import RecordFormat
 
 SIZES = Choice(["S", "M", "L"], bits=2)
 
-KINDS: st.SearchStrategy[str | Kind] = st.one_of(
+KINDS: st.SearchStrategy[str | FieldType] = st.one_of(
     st.integers(1, 63).map("u{}".format),
     st.integers(2, 64).map("i{}".format),
     st.sampled_from(["f16", "f32", "f64", "lat16", "lon24", SIZES]),
@@ -30,16 +28,16 @@ KINDS: st.SearchStrategy[str | Kind] = st.one_of(
 )
 
 
-def values_of(kind: Kind) -> st.SearchStrategy[Any]:
+def values_of(kind: FieldType) -> st.SearchStrategy[Any]:
     """Values of a kind that come back as they were given."""
-    if kind.counts:
+    if kind.is_integer:
         low = -(2 ** (kind.bits - 1)) if kind.signed else 0
         return st.integers(low, low + 2**kind.bits - 1)
-    if kind.text.startswith("f"):
+    if kind.spec.startswith("f"):
         return st.floats(width=kind.bits, allow_nan=False).map(  # type: ignore[arg-type]
             lambda number: number + 0.0
         )
-    if kind.text.startswith("bytes"):
+    if kind.spec.startswith("bytes"):
         return st.binary(min_size=kind.bits // 8, max_size=kind.bits // 8)
     if isinstance(kind, Choice):
         return st.sampled_from([None, *kind.names])
@@ -53,7 +51,9 @@ def formats(draw: st.DrawFn, most: int = 5) -> RecordFormat:
 
 
 def records_of(form: RecordFormat) -> st.SearchStrategy[dict[str, Any]]:
-    return st.fixed_dictionaries({name: values_of(slot.kind) for name, slot in form.slots.items()})
+    return st.fixed_dictionaries(
+        {name: values_of(field.type) for name, field in form.fields.items()}
+    )
 
 
 @given(st.data())
@@ -100,7 +100,7 @@ def test_records_take_1_2_or_4_bits_or_whole_bytes(fields: Any, bits: int) -> No
 def test_bits_are_numbered_as_bitfield_numbers_them() -> None:
     form = RecordFormat({"country": "u8", "score": "i12", "flag": "u1"})
     assert form.encode({"country": 5, "score": -3, "flag": True}).hex() == "05ffd8"
-    assert form.text == "country:u8,score:i12,flag:u1"
+    assert form.spec == "country:u8,score:i12,flag:u1"
 
 
 def test_degrees_come_back_within_half_a_cell_and_the_precision_is_stated() -> None:
@@ -118,7 +118,7 @@ def test_degrees_come_back_within_half_a_cell_and_the_precision_is_stated() -> N
 def test_names_can_be_appended_to_a_choice() -> None:
     old = RecordFormat({"size": SIZES, "more": "u6"})
     with_more = Choice(["S", "M", "L"][:2], bits=2)
-    assert old.text == RecordFormat({"size": with_more, "more": "u6"}).text
+    assert old.spec == RecordFormat({"size": with_more, "more": "u6"}).spec
     assert with_more.decode(3) == "#3"
 
 
@@ -202,7 +202,7 @@ def test_records_that_are_none_are_refused() -> None:
             form.decode(data)  # type: ignore[arg-type]
 
 
-# ---- plans
+# ---- layouts
 
 
 @given(
@@ -211,11 +211,11 @@ def test_records_that_are_none_are_refused() -> None:
     st.sampled_from([8, 16, 64]),
 )
 def test_what_is_written_is_what_is_read(bits: int, ids: list[int], part_size: int) -> None:
-    grid = Grid(bits, part_size)
+    layout = RecordLayout(bits, part_size)
     records = {n: (n * 2654435761 + 1) % (1 << bits) for n in ids}
     parts: dict[int, int] = {}
-    whole = 8 * grid.part_bytes
-    for part, commands in grid.writes(records, {}).items():
+    whole = 8 * layout.part_bytes
+    for part, commands in layout.write_commands(records, {}).items():
         assert len(commands) <= len(records)
         for name, *args in commands:
             if name == "SETRANGE":
@@ -227,25 +227,25 @@ def test_what_is_written_is_what_is_read(bits: int, ids: list[int], part_size: i
                 assert before >> shift & ((1 << size) - 1) == 0
                 parts[part] = before | int(value) << shift
     found: dict[int, int] = {}
-    for run in grid.runs(ids):
-        data = parts.get(run.part, 0).to_bytes(grid.part_bytes)[run.first : run.last + 1]
-        found |= dict(grid.found(run, data.rstrip(b"\0")))
+    for read in layout.read_ranges(ids):
+        data = parts.get(read.part, 0).to_bytes(layout.part_bytes)[read.first : read.last + 1]
+        found |= dict(layout.extract(read, data.rstrip(b"\0")))
     assert found == records
 
 
 def test_neighbours_are_joined() -> None:
-    grid = Grid(16, 1000)
+    layout = RecordLayout(16, 1000)
     row = {n: n for n in (4, 5, 6, 9)}
-    assert grid.writes(row, {}) == {
+    assert layout.write_commands(row, {}) == {
         0: [
             ("SETRANGE", 8, bytes([0, 4, 0, 5, 0, 6])),
             ("BITFIELD", "SET", "u16", 144, 9),
         ]
     }
-    [run, other] = grid.runs([4, 5, 9, 9, 500])
-    assert run == (0, 8, 19, [4, 5, 9])
+    [read, other] = layout.read_ranges([4, 5, 9, 9, 500])
+    assert read == (0, 8, 19, [4, 5, 9])
     assert other.ids == [500]
-    flags = Grid(1, 1000).writes(dict.fromkeys(range(5, 30), 1), {})
+    flags = RecordLayout(1, 1000).write_commands(dict.fromkeys(range(5, 30), 1), {})
     assert flags == {
         0: [
             ("SETRANGE", 1, b"\xff\xff"),
@@ -254,19 +254,19 @@ def test_neighbours_are_joined() -> None:
     }
 
 
-# ---- tallies: with arrays and without, against what a loop finds
+# ---- aggregates: with arrays and without, against what a loop finds
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_both_tallies_find_what_a_loop_finds(data: st.DataObject) -> None:
+def test_both_aggregators_find_what_a_loop_finds(data: st.DataObject) -> None:
     form = data.draw(formats())
-    names = list(form.slots)
-    keys = [name for name in names if form.slots[name].kind.groups]
+    names = list(form.fields)
+    keys = [name for name in names if form.fields[name].type.groupable]
     by = data.draw(st.lists(st.sampled_from(keys), unique=True, max_size=3)) if keys else []
-    while sum(form.slots[name].kind.bits for name in by) > 64:
+    while sum(form.fields[name].type.bits for name in by) > 64:
         by.pop()
-    adds = [name for name in names if form.slots[name].kind.adds]
+    adds = [name for name in names if form.fields[name].type.summable]
     of = data.draw(st.lists(st.sampled_from(adds), unique=True, max_size=2)) if adds else []
     some = data.draw(st.lists(records_of(form), max_size=6))
     blocks = data.draw(st.lists(st.lists(st.sampled_from([None, *some]), max_size=20), max_size=3))
@@ -275,12 +275,12 @@ def test_both_tallies_find_what_a_loop_finds(data: st.DataObject) -> None:
     for record in (record for block in blocks for record in block):
         if record is not None and form.pack(record):
             expected.setdefault(tuple(record[name] for name in by), []).append(record)
-    grid = Grid(form.bits, 8)
-    found = tally("users", form, grid, by, of)
-    plain = PlainTally(form, grid, found.by, found.of)
-    assert type(found) is not PlainTally
+    layout = RecordLayout(form.bits, 8)
+    found = aggregator("users", form, layout, by, of)
+    plain = Aggregator(form, layout, found.by, found.summed)
+    assert type(found) is not Aggregator
     for block in blocks:
-        packed = grid.joined([form.pack(record) if record else 0 for record in block])
+        packed = layout.join([form.pack(record) if record else 0 for record in block])
         found.add(packed)
         plain.add(packed)
     for groups in (found.groups(), plain.groups()):
@@ -288,10 +288,10 @@ def test_both_tallies_find_what_a_loop_finds(data: st.DataObject) -> None:
             key: len(group) for key, group in expected.items()
         }
         for key, group in groups.items():
-            for name, totals in group.of.items():
+            for name, totals in group.totals.items():
                 values = [record[name] for record in expected[key]]
                 assert (totals.min, totals.max) == (min(values), max(values))
-                if form.slots[name].kind.counts:
+                if form.fields[name].type.is_integer:
                     assert totals.sum == sum(values)
                     assert type(totals.sum) is int
                 else:
@@ -301,16 +301,16 @@ def test_both_tallies_find_what_a_loop_finds(data: st.DataObject) -> None:
 
 def test_sums_of_many_large_integers_are_exact() -> None:
     form = RecordFormat({"a": "i64", "b": "u32"})
-    found = tally("users", form, Grid(form.bits, 8), (), ("a", "b"))
+    found = aggregator("users", form, RecordLayout(form.bits, 8), (), ("a", "b"))
     least, most = -(2**63), 2**32 - 1
     found.add(form.encode({"a": least, "b": most}) * 300_000)
     found.add(form.encode({"a": 2**63 - 1, "b": 1}))
     assert found.groups() == {
-        (): Group(
+        (): RecordGroup(
             300_001,
             {
-                "a": Totals(300_000 * least + 2**63 - 1, least, 2**63 - 1),
-                "b": Totals(300_000 * most + 1, 1, most),
+                "a": FieldTotals(300_000 * least + 2**63 - 1, least, 2**63 - 1),
+                "b": FieldTotals(300_000 * most + 1, 1, most),
             },
         )
     }
@@ -320,12 +320,12 @@ def test_without_numpy_it_is_counted_in_python(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "numpy", None)
     monkeypatch.delitem(sys.modules, "shardkit.structures.packed.numpy_aggregates", raising=False)
     form = RecordFormat({"a": "u8"})
-    found = plain_aggregates.tally("users", form, Grid(8, 8), ["a"], [])
-    assert type(found) is PlainTally
+    found = aggregator("users", form, RecordLayout(8, 8), ["a"], [])
+    assert type(found) is Aggregator
     text = b"abracadabra\0\0"
     found.add(text)
     counts = Counter(text.rstrip(b"\0"))
-    assert found.groups() == {(byte,): Group(n, {}) for byte, n in counts.items()}
+    assert found.groups() == {(byte,): RecordGroup(n, {}) for byte, n in counts.items()}
 
 
 @pytest.mark.parametrize(
@@ -343,11 +343,11 @@ def test_without_numpy_it_is_counted_in_python(monkeypatch: pytest.MonkeyPatch) 
 def test_what_cannot_be_added_up_is_refused(by: list[str], of: list[str], said: str) -> None:
     form = RecordFormat({"a": "u8", "f": "f32", "b": "bytes9", "lat": "lat16"}, "users")
     with pytest.raises(InvalidArgumentError, match=said):
-        tally("users", form, Grid(form.bits, 8), by, of)
+        aggregator("users", form, RecordLayout(form.bits, 8), by, of)
 
 
 def test_kinds_say_how_they_are_written() -> None:
-    assert repr(kind_of("users", "a", "u8")) == "Unsigned('u8')"
+    assert repr(field_type("users", "a", "u8")) == "Unsigned('u8')"
 
 
 def test_the_bytes_of_the_page_are_those_that_were_measured() -> None:

@@ -23,7 +23,7 @@ def test_locations_over_a_cluster() -> None:
             assert users.aggregate(range(0, 3000, 3)).countries == {"USA": 1000}
             assert users.get(2999) == ("DEU", None)
             assert users.highest() == 2999
-            assert users.records.incr(2999, "region", 3) == 3
-            assert users.delete(2999) is True
-            assert users.clear() is True
+            assert users.records.increment(2999, "region", 3) == 3
+            assert users.remove(2999) == 1
+            assert users.delete() is True
             assert users.aggregate() == ({}, {})

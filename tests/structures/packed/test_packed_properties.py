@@ -38,7 +38,7 @@ def machine(face: Face, component: str) -> type[RuleBasedStateMachine]:
         def create(self, form: RecordFormat, part_size: int) -> None:
             self.form = form
             self.name = f"r{next(FRESH)}"
-            self.fields = {name: slot.kind for name, slot in form.slots.items()}
+            self.fields = {name: field.type for name, field in form.fields.items()}
             self.zeros = form.unpack(0)
             self.model: dict[int, dict[str, Any]] = {}
             self.part_size = part_size
@@ -77,7 +77,7 @@ def machine(face: Face, component: str) -> type[RuleBasedStateMachine]:
 
         @rule(data=st.data(), record_id=IDS, by=st.integers(-(2**63), 2**63 - 1))
         def incr(self, data: st.DataObject, record_id: int, by: int) -> None:
-            names = [name for name, kind in self.fields.items() if kind.counts]
+            names = [name for name, kind in self.fields.items() if kind.is_integer]
             if not names:
                 return
             name = data.draw(st.sampled_from(names))
@@ -92,14 +92,14 @@ def machine(face: Face, component: str) -> type[RuleBasedStateMachine]:
                 wanted = {"wrap": wrapped, "sat": low if total < low else high, "fail": None}[
                     overflow
                 ]
-            assert face.run(self.records.incr(record_id, name, by, overflow)) == wanted
+            assert face.run(self.records.increment(record_id, name, by, overflow)) == wanted
             if wanted is not None:
                 self.put(record_id, {name: wanted})
 
         @rule(ids=st.lists(IDS, max_size=8))
-        def delete(self, ids: list[int]) -> None:
+        def remove(self, ids: list[int]) -> None:
             there = {record_id for record_id in ids if record_id in self.model}
-            assert face.run(self.records.delete_many(ids)) == len(there)
+            assert face.run(self.records.remove(*ids)) == len(there)
             for record_id in there:
                 del self.model[record_id]
 
@@ -117,7 +117,7 @@ def machine(face: Face, component: str) -> type[RuleBasedStateMachine]:
         def all_is_there(self) -> None:
             if not hasattr(self, "records"):
                 return
-            assert face.list(self.records.scan()) == sorted(self.model.items())
+            assert face.list(self.records.scan_iter()) == sorted(self.model.items())
             assert face.run(self.records.highest()) == max(self.model, default=None)
             assert face.run(self.records.count()) == len(self.model)
 
