@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardkit.structures.packed.addressing import RecordLayout
-from shardkit.structures.packed.aggregates import Aggregator, FieldTotals
+from shardkit.structures.packed.plain_aggregates import Aggregator, FieldTotals
 from shardkit.structures.packed.record_format import PackedField, RecordFormat
 
 DENSE_BITS = 16

@@ -50,8 +50,9 @@ from shardkit.operations.operation import (
 from shardkit.structures.base.arguments import check_integer, check_name, expiry, shown
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE, PartitionedStructure
 from shardkit.structures.packed.addressing import RecordLayout, set_bits
-from shardkit.structures.packed.aggregates import Aggregator, RecordGroup, aggregator
+from shardkit.structures.packed.aggregates import aggregator
 from shardkit.structures.packed.part_store import IDS_AT_ONCE, PartStore
+from shardkit.structures.packed.plain_aggregates import Aggregator, RecordGroup
 from shardkit.structures.packed.record_format import (
     Fields,
     Record,

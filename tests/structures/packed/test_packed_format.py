@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from shardkit.errors import InvalidArgumentError
 from shardkit.structures.packed.addressing import RecordLayout
-from shardkit.structures.packed.aggregates import Aggregator, FieldTotals, RecordGroup, aggregator
+from shardkit.structures.packed.aggregates import aggregator
 from shardkit.structures.packed.field_types import Choice, FieldType, field_type
+from shardkit.structures.packed.plain_aggregates import Aggregator, FieldTotals, RecordGroup
 from shardkit.structures.packed.record_format import RecordFormat
 
 SIZES = Choice(["S", "M", "L"], bits=2)
