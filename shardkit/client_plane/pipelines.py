@@ -26,9 +26,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, Literal, NamedTuple, NoReturn, Self, TypeAlias
 
-from redis.commands import AsyncCoreCommands, CoreCommands
-
 from shardkit.client_plane.lookup import ClientPlane
+from shardkit.client_plane.pipeline_commands import AsyncPipelineCommands, PipelineCommands
 from shardkit.config.component import Component, entry_key
 from shardkit.connections.clients import AsyncClient, Client
 from shardkit.connections.redis_private import (
@@ -150,7 +149,7 @@ class _Collecting:
         return f"{type(self).__name__}({self._component!r}, {len(self)} commands)"
 
 
-class ShardedPipeline(_Collecting, CoreCommands):  # type: ignore[misc]  # no watch, no multi
+class ShardedPipeline(_Collecting, PipelineCommands):
     """Commands for the keys of one component, executed together.
 
     Has every command method of redis-py's pipeline; each collects and returns the pipeline. Made
@@ -199,7 +198,7 @@ class ShardedPipeline(_Collecting, CoreCommands):  # type: ignore[misc]  # no wa
         self.reset()
 
 
-class AsyncShardedPipeline(_Collecting, AsyncCoreCommands):  # type: ignore[misc]  # redis-py's
+class AsyncShardedPipeline(_Collecting, AsyncPipelineCommands):
     """The awaiting `ShardedPipeline`: command methods collect, ``execute`` is awaited."""
 
     _is_async_client: Literal[True] = True

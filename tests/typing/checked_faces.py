@@ -410,6 +410,10 @@ def routers(kit: ShardKit) -> None:
     assert_type(len(router), int)
     assert_type(router.pipeline(), ShardedPipeline)
     assert_type(router.pipeline().execute(), list[Any])
+    assert_type(router.pipeline().set("a", 1, ex=9).get("b"), ShardedPipeline)
+    assert_type(router.pipeline().zadd("a", {"m": 1.0}).mget("b", "c").execute(), list[Any])
+    router.pipeline().set("a", 1).nonsense("b")  # type: ignore[attr-defined]
+    router.pipeline().incr("a").set("b")  # type: ignore[call-arg]
     pairs = kit.id_pair_sharded("c")
     assert_type(pairs, IdPairShardedConnection)
     assert_type(pairs[1, "2"], Client)
@@ -424,6 +428,8 @@ async def arouters(kit: AsyncShardKit) -> None:
     assert_type(router["k"], AsyncClient)
     assert_type(router.pipeline(), AsyncShardedPipeline)
     assert_type(await router.pipeline().execute(), list[Any])
+    assert_type(router.pipeline().hset("a", "f", 1).expire("a", 9), AsyncShardedPipeline)
+    assert_type(await router.pipeline().incr("a").get("b").execute(), list[Any])
 
 
 # ---- search
