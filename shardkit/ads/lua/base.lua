@@ -1,16 +1,16 @@
--- Included by the scripts of ads: their counts, and what is expected of them; after search_base.
+-- Included by the scripts of ads: counts and estimates; after search/base.
 
 local function counts_key(id) return PREFIX .. 'ad:' .. id end
 local function types_key() return PREFIX .. 'types' end
--- The bonuses of a word: by the place of an ad in its chunk.
+-- The bonuses of a word, by the place of the ad in its chunk.
 local function bonuses_key(chunk, word)
   return PREFIX .. 'bonus:' .. int(chunk) .. ':' .. int(word)
 end
 
--- What is paid for, as counts have it: v views, c clicks, a actions. Views are paid as agreed.
+-- Which count is paid for: v views, c clicks, a actions. Views are paid at a fixed price.
 local PAID = {cpc = 'c', cpa = 'a'}
 
--- An ad as it is indexed; nothing if it is not.
+-- An ad as it was indexed; nil if there is none.
 local function read_ad(id)
   local key = document_key(id)
   local head = call('GETRANGE', key, '0', '11')
@@ -28,7 +28,7 @@ local function read_ad(id)
   }
 end
 
--- Whether a word is one of an ad's.
+-- Whether an ad has a word.
 local function has_word(ad, word)
   local id = id_of(word)
   return id and ad.words[id]
@@ -41,7 +41,7 @@ local function read_counts(id)
   return counts
 end
 
--- Count something for an ad, some of its words, and its type; return how many it has of it.
+-- Count an event for an ad, some of its words, and its type; return the ad's new count.
 local function count(ad, what, words)
   local key = counts_key(ad.id)
   for _, word in ipairs(words) do call('HINCRBY', key, what .. ':' .. word, '1') end
@@ -54,8 +54,8 @@ local function ecpm_of(ad, views, paid)
   return 1000 * ad.value * paid / math.max(views or 0, 1)
 end
 
--- Expect of an ad, and of its words, what they have brought. Without a click (an action, where
--- actions are paid) nothing changes.
+-- Estimate an ad and its words by their counts. Until the first click (an action, where actions are
+-- paid) nothing changes.
 local function estimate(ad)
   local paid = PAID[ad.type]
   local counts = paid and read_counts(ad.id)

@@ -1,11 +1,11 @@
--- Record a click on an ad that was shown, or an action after it; each once.
--- KEYS[1]  the part's state; its other keys, which depend on what there is, have the same tag
--- KEYS[2]  the target, a HASH: ad, number, words; and c, a for what was recorded of it
--- ARGV[1]  how many documents' numbers a chunk has
+-- Record a click on an ad that was shown, or the action that followed; each once.
+-- KEYS[1]  the part's state; its other keys, which depend on the data, have its tag
+-- KEYS[2]  the target, a HASH: ad, number, words; c and a once they were recorded
+-- ARGV[1]  how many document numbers a chunk covers
 -- ARGV[2]  the ad's id
 -- ARGV[3]  c for a click, a for an action
--- ARGV[4]  for how many seconds from now actions may come, after a click where they are paid
--- Reply    1; 0 if it was recorded before; -1 if the target is not known (any more), -2 if it
+-- ARGV[4]  for how many seconds after a click actions may follow, where they are paid
+-- Reply    1; 0 if it was recorded before; -1 if the target does not exist (any more), -2 if it
 --          showed another ad, -3 if the ad was removed
 --@include search/base
 --@include ads/base

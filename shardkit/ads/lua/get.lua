@@ -1,8 +1,8 @@
--- Look at an ad: what it is, what was counted, and what is expected of it.
--- KEYS[1]  the part's state; its other keys, which depend on what there is, have the same tag
--- ARGV[1]  how many documents' numbers a chunk has
+-- Read an ad with its counts and estimates.
+-- KEYS[1]  the part's state; its other keys, which depend on the data, have its tag
+-- ARGV[1]  how many document numbers a chunk covers
 -- ARGV[2]  the ad's id
--- Reply    {attributes, eCPM, {field, count, …}, {word, bonus, …}}; nothing if it is not there
+-- Reply    {attributes, eCPM, {field, count, …}, {word, bonus, …}}; nil if there is none
 --@include search/base
 --@include ads/base
 local ad = read_ad(ARGV[2])

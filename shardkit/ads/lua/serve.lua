@@ -1,14 +1,14 @@
--- Record that an ad is shown: a view of it, and of those of its words that the text has.
--- KEYS[1]  the part's state; its other keys, which depend on what there is, have the same tag
--- KEYS[2]  the target, a HASH: ad, number, words; and c, a for what was recorded of it
--- ARGV[1]  how many documents' numbers a chunk has
+-- Record a view of an ad, and of those of its words that the text has.
+-- KEYS[1]  the part's state; its other keys, which depend on the data, have its tag
+-- KEYS[2]  the target, a HASH: ad, number, words; c and a once they were recorded
+-- ARGV[1]  how many document numbers a chunk covers
 -- ARGV[2]  the ad's id
 -- ARGV[3]  for how many seconds the target is kept
 -- ARGV[4]  and on: the words of the text
--- Reply    1, also if the target was recorded before; 0 if the ad is not there any more
+-- Reply    1, also if the target was recorded before; 0 if the ad was removed
 --@include search/base
 --@include ads/base
-local VIEWS = 100 -- after so many an ad is estimated anew
+local VIEWS = 100 -- between two estimates of an ad
 if call('EXISTS', KEYS[2]) == 1 then return 1 end
 local ad = read_ad(ARGV[2])
 if not ad then return 0 end

@@ -1,15 +1,15 @@
--- Make what was counted of ads fit what they are now, after they were indexed anew or removed.
--- KEYS[1]  the part's state; its other keys, which depend on what there is, have the same tag
--- ARGV[1]  how many documents' numbers a chunk has
+-- Drop counts that ads no longer have words for, after they were replaced or removed.
+-- KEYS[1]  the part's state; its other keys, which depend on the data, have its tag
+-- ARGV[1]  how many document numbers a chunk covers
 -- ARGV[2]  and on: the ads' ids
--- Reply    how many of them there are
+-- Reply    how many of them exist
 --@include search/base
 --@include ads/base
-local there = 0
+local existing = 0
 for i = 2, #ARGV do
   local id = ARGV[i]
   local ad, counts = read_ad(id), read_counts(id)
-  if ad then there = there + 1 end
+  if ad then existing = existing + 1 end
   if counts.number then
     local chunk, place = floor(counts.number / CHUNK), counts.number % CHUNK
     for field in pairs(counts) do
@@ -22,4 +22,4 @@ for i = 2, #ARGV do
     if ad then estimate(ad) else call('UNLINK', counts_key(id)) end
   end
 end
-return there
+return existing

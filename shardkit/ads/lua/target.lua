@@ -1,9 +1,9 @@
--- Find the ad of a part that is expected to bring most, among those for some locations.
--- KEYS[1]  the part's state; its other keys, which depend on what there is, have the same tag
--- ARGV[1]  how many documents' numbers a chunk has
+-- Find the ad of a part that is expected to earn most, among those for some locations.
+-- KEYS[1]  the part's state; its other keys, which depend on the data, have its tag
+-- ARGV[1]  how many document numbers a chunk covers
 -- ARGV[2]  how many locations follow
 -- ARGV[3]  and on: the words of the locations, and those of the text
--- Reply    {id, eCPM}, of equal ones the first by its id's bytes; nothing if there is no ad
+-- Reply    {id, eCPM}, of equal ads the first by its id's bytes; nil if there is none
 --@include text_order
 --@include search/base
 --@include search/hits
@@ -13,20 +13,20 @@ local locations = tonumber(ARGV[2])
 words = {}
 for i = 3, #ARGV do words[i - 2] = id_of(ARGV[i]) or false end
 
--- The smallest and largest bonus of the text's words that ads have, by place. A word of an ad that
--- has no bonus, as none of its views brought anything, has one of 0.
+-- The smallest and largest bonus of the words that ads share with the text, by place. A word whose
+-- views earned nothing has no stored bonus: it counts as 0.
 local function bonuses()
-  local low, high, known, places = {}, {}, {}, {}
+  local low, high, stored, places = {}, {}, {}, {}
   for n = locations + 1, #words do
     local flat = words[n] and call('HGETALL', bonuses_key(here.chunk, words[n])) or {}
     for i = 1, #flat, 2 do
       local place, bonus = tonumber(flat[i]), tonumber(flat[i + 1])
-      if not known[place] then
+      if not stored[place] then
         places[#places + 1] = place
-        low[place], high[place], known[place] = bonus, bonus, 1
+        low[place], high[place], stored[place] = bonus, bonus, 1
       else
         low[place], high[place] = math.min(low[place], bonus), math.max(high[place], bonus)
-        known[place] = known[place] + 1
+        stored[place] = stored[place] + 1
       end
     end
   end
@@ -34,10 +34,10 @@ local function bonuses()
   table.sort(places)
   local matched = {}
   for n = locations + 1, #words do
-    meet(n, places, function(i) matched[places[i]] = (matched[places[i]] or 0) + 1 end)
+    intersect(n, places, function(i) matched[places[i]] = (matched[places[i]] or 0) + 1 end)
   end
   for _, place in ipairs(places) do
-    if (matched[place] or 0) > known[place] then
+    if (matched[place] or 0) > stored[place] then
       low[place], high[place] = math.min(low[place], 0), math.max(high[place], 0)
     end
   end
@@ -48,8 +48,8 @@ local best, winners = nil, {}
 for _, chunk in ipairs(chunks_of(read_state())) do
   open_chunk(chunk)
   local lists = {}
-  for n = 1, locations do lists[n] = with_word(n, 0) end
-  local places = in_any(lists)
+  for n = 1, locations do lists[n] = matching_word(n, 0) end
+  local places = union_all(lists)
   if #places > 0 then
     local values, low, high = column(1), bonuses()
     for i = 1, #places do

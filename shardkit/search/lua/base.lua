@@ -1,6 +1,6 @@
 -- Included by the scripts of search: the keys of a part of an index, and its words.
--- All keys of a part begin as its state's does, {name:n}: and live with it; see
--- shardkit.search.index. ARGV[1] is how many documents' numbers a chunk has.
+-- All keys of a part have the tag of its state, {name:n}, and live beside it; see
+-- shardkit.search.index. ARGV[1] is how many document numbers a chunk covers.
 
 local call = redis.call
 local byte, char, sub, format = string.byte, string.char, string.sub, string.format
@@ -8,9 +8,9 @@ local floor, concat = math.floor, table.concat
 
 local PREFIX = sub(KEYS[1], 1, -6)
 local CHUNK = tonumber(ARGV[1])
-local LONG = '*' -- in place of postings that are too long for a listpack
+local LONG = '*' -- stands for postings that are too long for a listpack, stored apart
 
--- The text of a number in a key or field: Lua's own is no integer from 10^14 on.
+-- The text of a number in a key or field: from 10^14 on, Lua's own is not an integer.
 local TEXTS = {}
 local function int(number)
   local text = TEXTS[number]
@@ -35,7 +35,7 @@ local function column_key(place, chunk)
   return PREFIX .. 'a:' .. int(place) .. ':' .. int(chunk)
 end
 
--- The state: how many documents there are, and in each chunk; the next number and word; version.
+-- The state: documents in all and by chunk, the next number and word id, the version.
 local function read_state()
   local flat = call('HGETALL', KEYS[1])
   local state = {docs = 0, next = 0, words = 1, version = 0, live = {}}
@@ -58,7 +58,7 @@ local function chunks_of(state)
   return chunks
 end
 
--- The id of a word, nothing if no document ever had it.
+-- The id of a word; nil if no document ever had it.
 local function id_of(word)
   return tonumber(call('HGET', lexicon_key(word), word) or nil)
 end
@@ -70,7 +70,7 @@ local function postings(chunk, id)
   return short or ''
 end
 
--- In how many documents of some chunks a word is.
+-- How many documents of some chunks have a word.
 local function frequency(chunks, id)
   local size = 0
   for _, chunk in ipairs(chunks) do

@@ -1,18 +1,18 @@
--- Remove some of what a part of an index has; the last time, its state.
--- KEYS[1]  the part's state; its other keys, which depend on what there is, have the same tag
--- ARGV[1]  how many documents' numbers a chunk has
+-- Delete a slice of a part of an index; with the last one, its state.
+-- KEYS[1]  the part's state; its other keys, which depend on the data, have its tag
+-- ARGV[1]  how many document numbers a chunk covers
 -- ARGV[2]  how many columns there are
--- ARGV[3]  where to go on: 0, or what the last reply said
--- ARGV[4]  how many hundreds of documents and words are looked at
--- Reply    {next, removed}: where to go on, 0 if nothing is left; how many documents were removed
+-- ARGV[3]  where to continue: 0, or what the last reply said
+-- ARGV[4]  how many buckets of 128 documents and words to delete
+-- Reply    {next, removed}: where to continue, 0 if nothing is left; how many documents it removed
 --@include search/base
 local state = read_state()
-local from, many = tonumber(ARGV[3]), tonumber(ARGV[4])
+local from, size = tonumber(ARGV[3]), tonumber(ARGV[4])
 local last_chunk = floor(math.max(state.next - 1, 0) / CHUNK)
 local buckets = floor(math.max(state.next - 1, state.words - 1, 0) / 128)
 local removed = 0
 
-for bucket = from, math.min(from + many - 1, buckets) do
+for bucket = from, math.min(from + size - 1, buckets) do
   local first = 128 * bucket
   local ids = call('HVALS', ids_key(first))
   for _, id in ipairs(ids) do call('UNLINK', document_key(id)) end
@@ -24,7 +24,7 @@ for bucket = from, math.min(from + many - 1, buckets) do
     call('UNLINK', unpack(keys))
   end
 end
-if from + many <= buckets then return {from + many, removed} end
+if from + size <= buckets then return {from + size, removed} end
 
 for chunk = 0, last_chunk do
   call('UNLINK', live_key(chunk))

@@ -1,6 +1,6 @@
--- Included by scripts that give out documents that were found; after search_base.
+-- Included by scripts that return hits; after search/base.
 
--- The ids of documents whose numbers are in order; false for those that are gone.
+-- The ids of documents, whose numbers are in order; false for those that were removed.
 local function ids_of(numbers)
   local ids, i = {}, 1
   while i <= #numbers do
@@ -10,7 +10,7 @@ local function ids_of(numbers)
       local fields = {}
       for k = i, j do fields[k - i + 1] = int(numbers[k] % 128) end
       for k, id in ipairs(call('HMGET', key, unpack(fields))) do ids[i + k - 1] = id end
-    else -- all of them take less than looking so many up
+    else -- reading all is cheaper than looking up so many
       local flat, by_place = call('HGETALL', key), {}
       for k = 1, #flat, 2 do by_place[tonumber(flat[k])] = flat[k + 1] end
       for k = i, j do ids[k] = by_place[numbers[k] % 128] or false end
@@ -20,7 +20,7 @@ local function ids_of(numbers)
   return ids
 end
 
--- The texts that codes in a column stand for, by code. 0 stands for none.
+-- The texts that the codes in a column stand for, by code. 0 is no text.
 local function texts_of(codes)
   local texts, wanted = {[0] = ''}, {}
   for _, code in ipairs(codes) do
@@ -41,15 +41,15 @@ local function texts_of(codes)
   return texts
 end
 
--- Several values are stored one after the other, each with an end that is in no UTF-8. Documents
--- are put in order by the first.
+-- Several values are stored in a row, each ended by a byte that UTF-8 never has. Documents are
+-- ordered by the first.
 local function first_value(text)
   local ends = string.find(text, '\255', 1, true)
   return ends and sub(text, 1, ends - 1) or text
 end
 
--- Put hits into the reply: id, value, and what is wanted of the document.
-local function give_out(ids, values, first, last, attributes, text)
+-- The hits for the reply: id, value, and what was requested of the document.
+local function reply_hits(ids, values, first, last, attributes, text)
   local hits = {}
   for i = first, last do
     hits[#hits + 1] = ids[i]

@@ -1,19 +1,19 @@
--- Included by scripts that find documents; after search_base and search_hits.
--- A query is a tree of tables. Within a chunk its documents are lists of their places, in order.
+-- Included by scripts that find documents; after search/base and search/hits.
+-- A query is a tree of tables. Within a chunk, documents are sorted lists of their places.
 --   {'word', n, fields}        the postings of the query's nth word; of some fields (a mask), or 0
 --   {'phrase', {n, …}, fields} words one after another; fields: in the nth text field only, or 0
---   {'range', column, low, high, open_low, open_high}  bounds are text, or false
+--   {'range', column, low, high, open_low, open_high}  bounds are text or false
 --   {'and', {node, …}, {filter, …}, {unwanted, …}}
 --   {'or', {node, …}}   {'all'}   {'none'}
 
--- What is known within the chunk that is looked at: the postings of words, and their places.
+-- A cache for the current chunk: the postings of words, their places, columns.
 local here
 
 local function open_chunk(chunk)
   here = {chunk = chunk, postings = {}, places = {}, columns = {}}
 end
 
-local words -- their ids; false for those that no document ever had
+local words -- the ids of the query's words; false for words that no document ever had
 
 local function postings_of(n)
   local found = here.postings[n]
@@ -24,7 +24,7 @@ local function postings_of(n)
   return found
 end
 
--- The places of all postings. Eight at a time: a call of string.byte costs as much as two bytes.
+-- The places of all postings. Eight at a time, as a call of string.byte costs as much as two bytes.
 local function places_of(n)
   local places = here.places[n]
   if places then return places end
@@ -49,7 +49,7 @@ local function places_of(n)
   return places
 end
 
--- The index of the first posting of a place or beyond, from an index on.
+-- The index of the first posting at or after a place, from an index on.
 local function seek(of, place, low)
   local high = #of / 4 + 1
   while low < high do
@@ -60,9 +60,9 @@ local function seek(of, place, low)
   return low
 end
 
--- Call a function with the index among candidates, and among a word's postings, of what is in both.
--- Few candidates are looked up in the postings, of many both lists are gone through.
-local function meet(n, candidates, found)
+-- Call a function with the indexes, in candidates and in a word's postings, of what is in both. Few
+-- candidates are looked up in the postings; of many, both lists are merged.
+local function intersect(n, candidates, found)
   local of = postings_of(n)
   local size = #of / 4
   if size == 0 then return end
@@ -98,9 +98,9 @@ local function shares(fields, mask)
   return false
 end
 
-local function in_both(n, fields, candidates)
+local function intersect_word(n, fields, candidates)
   local both, size, of = {}, 0, postings_of(n)
-  meet(n, candidates, function(i, j)
+  intersect(n, candidates, function(i, j)
     if fields == 0 or shares(fields, byte(of, 4 * j)) then
       size = size + 1
       both[size] = candidates[i]
@@ -109,7 +109,7 @@ local function in_both(n, fields, candidates)
   return both
 end
 
-local function with_word(n, fields)
+local function matching_word(n, fields)
   local places = places_of(n)
   if fields == 0 then return places end
   local found, size, of = {}, 0, postings_of(n)
@@ -122,8 +122,8 @@ local function with_word(n, fields)
   return found
 end
 
--- All documents of the chunk: the bits that are set.
-local function everything()
+-- All documents of the chunk.
+local function all_places()
   if here.all then return here.all end
   local found, size = {}, 0
   local bits = call('GET', live_key(here.chunk)) or ''
@@ -164,7 +164,7 @@ local function number(text)
   return INFINITE[text] or tonumber(text)
 end
 
-local function within(k, low, high, open_low, open_high, candidates)
+local function filter_range(k, low, high, open_low, open_high, candidates)
   local values, unpack_one = column(k), struct.unpack
   low, high = low and number(low), high and number(high)
   local found, size = {}, 0
@@ -181,7 +181,7 @@ local function within(k, low, high, open_low, open_high, candidates)
   return found
 end
 
-local function without(candidates, unwanted)
+local function subtract(candidates, unwanted)
   local left, size, j = {}, 0, 1
   for i = 1, #candidates do
     local place = candidates[i]
@@ -194,7 +194,7 @@ local function without(candidates, unwanted)
   return left
 end
 
-local function in_either(a, b)
+local function union(a, b)
   if #a == 0 then return b end
   if #b == 0 then return a end
   local both, size, i, j = {}, 0, 1, 1
@@ -217,18 +217,18 @@ local function in_either(a, b)
   return both
 end
 
-local function in_any(lists)
+local function union_all(lists)
   while #lists > 1 do
     local fewer = {}
     for i = 1, #lists, 2 do
-      fewer[#fewer + 1] = lists[i + 1] and in_either(lists[i], lists[i + 1]) or lists[i]
+      fewer[#fewer + 1] = lists[i + 1] and union(lists[i], lists[i + 1]) or lists[i]
     end
     lists = fewer
   end
   return lists[1] or {}
 end
 
--- The words of a document, in order, as its index has them: three bytes each, 0 after each field.
+-- The words of a document in order: ids of three bytes, 0 after each field.
 local function words_of(id)
   local key = document_key(id)
   local beginning = call('GETRANGE', key, '0', '1023')
@@ -237,7 +237,7 @@ local function words_of(id)
   return sub(beginning, 13, 12 + size)
 end
 
--- Where a sequence of words is, or nothing.
+-- Where a sequence of words is; nil if it is not there.
 local function find_words(text, sequence, from)
   while true do
     local at = string.find(text, sequence, from, true)
@@ -246,7 +246,7 @@ local function find_words(text, sequence, from)
   end
 end
 
-local function one_after_another(text, sequence, field)
+local function has_phrase(text, sequence, field)
   if field == 0 then return find_words(text, sequence, 1) end
   local from = 1
   for _ = 2, field do from = find_words(text, '\0\0\0', from) + 3 end
@@ -254,7 +254,7 @@ local function one_after_another(text, sequence, field)
   return at and at < find_words(text, '\0\0\0', from)
 end
 
-local function with_phrase(numbers, field, candidates)
+local function matching_phrase(numbers, field, candidates)
   local ids = {}
   for i, n in ipairs(numbers) do
     if not words[n] then return {} end
@@ -264,14 +264,14 @@ local function with_phrase(numbers, field, candidates)
   table.sort(order, function(a, b) return #postings_of(a) < #postings_of(b) end)
   local mask = field == 0 and 0 or 2 ^ (field - 1)
   for _, n in ipairs(order) do
-    candidates = candidates and in_both(n, mask, candidates) or with_word(n, mask)
+    candidates = candidates and intersect_word(n, mask, candidates) or matching_word(n, mask)
   end
   local sequence = concat(ids)
   local full = {}
   for i, place in ipairs(candidates) do full[i] = here.chunk * CHUNK + place end
   local found, size = {}, 0
   for i, id in ipairs(ids_of(full)) do
-    if one_after_another(words_of(id), sequence, field) then
+    if has_phrase(words_of(id), sequence, field) then
       size = size + 1
       found[size] = candidates[i]
     end
@@ -279,7 +279,7 @@ local function with_phrase(numbers, field, candidates)
   return found
 end
 
--- About how many documents a node has.
+-- Roughly how many documents match a node.
 local SIZES, MATCHES = {}, {}
 local function size_of(node) return SIZES[node[1]](node) end
 
@@ -309,19 +309,19 @@ local function match(node, candidates)
 end
 
 function MATCHES.none() return {} end
-function MATCHES.all(_, candidates) return candidates or everything() end
+function MATCHES.all(_, candidates) return candidates or all_places() end
 function MATCHES.word(node, candidates)
-  if candidates then return in_both(node[2], node[3], candidates) end
-  return with_word(node[2], node[3])
+  if candidates then return intersect_word(node[2], node[3], candidates) end
+  return matching_word(node[2], node[3])
 end
-function MATCHES.phrase(node, candidates) return with_phrase(node[2], node[3], candidates) end
+function MATCHES.phrase(node, candidates) return matching_phrase(node[2], node[3], candidates) end
 function MATCHES.range(node, candidates)
-  return within(node[2], node[3], node[4], node[5], node[6], candidates or everything())
+  return filter_range(node[2], node[3], node[4], node[5], node[6], candidates or all_places())
 end
 MATCHES['or'] = function(node, candidates)
   local lists = {}
   for i, part in ipairs(node[2]) do lists[i] = match(part, candidates) end
-  return in_any(lists)
+  return union_all(lists)
 end
 MATCHES['and'] = function(node, candidates)
   local parts = {}
@@ -330,7 +330,7 @@ MATCHES['and'] = function(node, candidates)
   for _, one in ipairs(parts) do candidates = match(one.part, candidates) end
   for _, filter in ipairs(node[3]) do candidates = match(filter, candidates) end
   for _, unwanted in ipairs(node[4]) do
-    candidates = without(candidates, match(unwanted, candidates))
+    candidates = subtract(candidates, match(unwanted, candidates))
   end
   return candidates
 end

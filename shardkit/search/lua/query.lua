@@ -1,26 +1,26 @@
 -- Find the documents of a part of an index that match a query: how many, and the first in order.
--- KEYS[1]  the part's state; its other keys, which depend on what there is, have the same tag
--- KEYS[2]  where the result is kept for further pages, if it shall be
--- ARGV[1]  how many documents' numbers a chunk has
+-- KEYS[1]  the part's state; its other keys, which depend on the data, have its tag
+-- KEYS[2]  where to cache the result for further pages, if requested
+-- ARGV[1]  how many document numbers a chunk covers
 -- ARGV[2]  the query, JSON:
---            words    what it looks for
---            tree     how they are combined; see search_match.lua
---            weights  by what the impact of each word is multiplied; empty without scores
---            sort     what documents are put in order by: {'score'}, {'number', column},
---                     {'text', column}, or {'sum', {{column, weight, default}, …}}, where column 0
---                     is the score, and without a default documents without the value are left out
---            reverse  whether the last in order come first
---            most     how many are wanted
---            after    {value, id}: those beyond are wanted; or false
---            facets   the columns whose values are counted, {column, text or not}
---            values   how many different values of each there may be
---            attributes, text  whether they are wanted of each document
---            keep     for how many seconds the result is kept
---            kept     how many documents of it, at most
--- Reply    {documents, version, found, {documents with the word, …}, kept, {id, value, …},
---          {value, count, …}, …}: of each document its attributes and text too if one of them is
---          wanted; kept is 1 if the result is kept. Or {documents, version, -n}: the nth facet has
---          too many different values
+--            words    the words that it looks for
+--            tree     how they are combined; see search/match.lua
+--            weights  the factor of each word's impact; empty without scores
+--            sort     what hits are ordered by: {'score'}, {'number', column}, {'text', column}, or
+--                     {'sum', {{column, weight, default}, …}}, where column 0 is the score, and
+--                     without a default documents that lack the value are left out
+--            reverse  whether the order is descending
+--            limit    how many hits to return
+--            after    {value, id}: return only hits after this one; or false
+--            facets   the columns whose values are counted, {column, whether it is text}
+--            max_values   how many different values a facet may have
+--            attributes, text  whether to return them with each hit
+--            cache    for how many seconds to cache the result; 0 for not at all
+--            max_cached   how many hits of it, at most
+-- Reply    {documents, version, total, {documents with the word, …}, cached, {id, value, …},
+--          {value, count, …}, …}: for each hit its attributes and text too if either was requested;
+--          cached is 1 if the result is cached. Or {documents, version, -n}: the nth facet has too
+--          many different values
 --@include text_order
 --@include search/base
 --@include search/hits
@@ -33,13 +33,13 @@ local by, reverse = query.sort[1], query.reverse
 words = {}
 for n, word in ipairs(query.words) do words[n] = id_of(word) or false end
 
--- Add to the scores of documents at places what a node gives them. They match the node, so the
--- scores of each are at the same index as its place.
+-- Add a node's share to the scores of documents, all of which match the node; a document's score is
+-- at the same index as its place.
 local add_scores
 
 local function add_word(n, places, scores)
   local of, weight = postings_of(n), query.weights[n]
-  meet(n, places, function(i, j) scores[i] = scores[i] + weight * byte(of, 4 * j - 1) end)
+  intersect(n, places, function(i, j) scores[i] = scores[i] + weight * byte(of, 4 * j - 1) end)
 end
 
 local ADDS = {}
@@ -73,7 +73,7 @@ end
 local function scores_of(places)
   local scores, tree = {}, query.tree
   local of = tree[1] == 'word' and postings_of(tree[2])
-  if of and #of == 4 * #places then -- all postings of the one word, in order
+  if of and #of == 4 * #places then -- all postings of the only word
     local weight = query.weights[tree[2]]
     for i = 1, #places do scores[i] = weight * byte(of, 4 * i - 1) end
     return scores
@@ -83,7 +83,7 @@ local function scores_of(places)
   return scores
 end
 
--- The numbers in a column, or what stands for those that are missing.
+-- The numbers in a column, with a default for missing ones.
 local function numbers_in(k, places, missing)
   local found, of, unpack_one = {}, column(k), struct.unpack
   for i = 1, #places do
@@ -100,7 +100,7 @@ local function codes_in(k, places)
   return found
 end
 
--- Leave out the documents that lack something that has no default.
+-- Leave out documents that lack a value without a default.
 local function complete(places)
   for _, source in ipairs(query.sort[2]) do
     if source[1] > 0 and source[3] == cjson.null then
@@ -133,7 +133,7 @@ local function sums_of(places)
   return sums
 end
 
--- Keys are what is put in order, the least first: numbers with the sign that does that, or texts.
+-- Sort keys, the least first: numbers, negated for a descending order, or codes of texts.
 local function keys_of(places)
   local values
   if by == 'score' then
@@ -162,7 +162,7 @@ else
   less = precedes
 end
 
--- The last of the first n keys.
+-- The nth key in order, found with a heap.
 local function bound_of(keys, n, less)
   local heap = {}
   for i = 1, n do heap[i] = keys[i] end
@@ -179,7 +179,7 @@ local function bound_of(keys, n, less)
     heap[at] = key
   end
   for at = floor(n / 2), 1, -1 do sink(at) end
-  if less == number_less then -- most of the time: without a call for each
+  if less == number_less then -- the usual case, without a call for each key
     local highest = heap[1]
     for i = n + 1, #keys do
       if keys[i] < highest then
@@ -199,7 +199,7 @@ local function bound_of(keys, n, less)
   return heap[1]
 end
 
--- Those that may be among the first n: of those with the last one's key, maybe more than that.
+-- The candidates for the first n hits: more than n if several have the nth key.
 local function narrowed(numbers, keys, n)
   if #keys <= n then return numbers, keys end
   if n == 0 then return {}, {} end
@@ -220,7 +220,7 @@ local function id_less(a, b)
   return precedes(a, b)
 end
 
--- Of documents that were narrowed, with their ids: those with the last key that come first by id.
+-- Exactly n of these candidates: of those with the nth key, the first by id.
 local function cut(numbers, keys, ids, bound, n)
   if #keys <= n then return numbers, keys, ids end
   local equal = {}
@@ -244,7 +244,7 @@ local function is_before(key, id, other_key, other_id)
   return id_less(id, other_id)
 end
 
--- Those beyond what a page ended with.
+-- The hits after the last one of the page before.
 local function beyond(numbers, keys, key, id)
   local left, left_keys, equal = {}, {}, {}
   for i = 1, #keys do
@@ -267,8 +267,8 @@ if query.after then
   if by ~= 'text' then after_key = (reverse and -1 or 1) * number(after_key) end
 end
 
-local most = query.most
-if query.keep > 0 then most = math.max(most, query.kept) end
+local size = query.limit
+if query.cache > 0 then size = math.max(size, query.max_cached) end
 
 local counts = {}
 for f in ipairs(query.facets) do counts[f] = {size = 0, of = {}} end
@@ -284,7 +284,7 @@ local function count_values(places)
         found.of[value] = (found.of[value] or 0) + 1
       end
     end
-    if found.size > query.values then return f end
+    if found.size > query.max_values then return f end
   end
 end
 
@@ -296,14 +296,14 @@ for _, chunk in ipairs(chunks) do
   total = total + #places
   local too_many = count_values(places)
   if too_many then return {state.docs, state.version, -too_many} end
-  if most > 0 then
-    local size = #numbers
+  if size > 0 then
+    local first = #numbers
     for i, key in ipairs(keys_of(places)) do
-      numbers[size + i], keys[size + i] = chunk * CHUNK + places[i], key
+      numbers[first + i], keys[first + i] = chunk * CHUNK + places[i], key
     end
     if by ~= 'text' then
       if after_key then numbers, keys = beyond(numbers, keys, after_key, query.after[2]) end
-      numbers, keys, bound = narrowed(numbers, keys, most)
+      numbers, keys, bound = narrowed(numbers, keys, size)
     end
   end
 end
@@ -316,33 +316,33 @@ if by == 'text' then
     keys[i] = first_value(texts[code])
   end
   if after_key then numbers, keys = beyond(numbers, keys, after_key, query.after[2]) end
-  numbers, keys, bound = narrowed(numbers, keys, most)
+  numbers, keys, bound = narrowed(numbers, keys, size)
 end
 
--- Put what is left in order.
+-- Order the remaining candidates.
 local found_ids, order = ids_of(numbers), {}
-if bound ~= nil then numbers, keys, found_ids = cut(numbers, keys, found_ids, bound, most) end
+if bound ~= nil then numbers, keys, found_ids = cut(numbers, keys, found_ids, bound, size) end
 for i = 1, #numbers do order[i] = i end
 table.sort(order, function(a, b) return is_before(keys[a], found_ids[a], keys[b], found_ids[b]) end)
 
 local ids, values = {}, {}
-for i = 1, math.min(#order, query.most) do
+for i = 1, math.min(#order, query.limit) do
   local at = order[i]
   ids[i] = found_ids[at]
   values[i] = by == 'text' and keys[at] or exact(reverse and -keys[at] + 0 or keys[at] + 0)
 end
 
-local function keep_result()
-  if query.keep == 0 then return 0 end
-  local size = math.min(#order, most)
-  local pieces = {struct.pack('<BI4I4', by == 'text' and 1 or 0, total, size)}
-  for i = 1, size do
+local function cache_result()
+  if query.cache == 0 then return 0 end
+  local count = math.min(#order, size)
+  local pieces = {struct.pack('<BI4I4', by == 'text' and 1 or 0, total, count)}
+  for i = 1, count do
     local at = order[i]
     pieces[i + 1] = by == 'text' and struct.pack('<I4I4', numbers[at], codes[numbers[at]])
       or struct.pack('<I4d', numbers[at], reverse and -keys[at] or keys[at])
   end
-  -- A replica that only reads keeps nothing.
-  local answer = redis.pcall('SET', KEYS[2], concat(pieces), 'EX', int(query.keep))
+  -- A read-only replica caches nothing.
+  local answer = redis.pcall('SET', KEYS[2], concat(pieces), 'EX', int(query.cache))
   return answer.ok and 1 or 0
 end
 
@@ -354,8 +354,8 @@ if #query.weights > 0 then
 end
 
 local reply = {
-  state.docs, state.version, total, frequencies, keep_result(),
-  give_out(ids, values, 1, #ids, query.attributes, query.text),
+  state.docs, state.version, total, frequencies, cache_result(),
+  reply_hits(ids, values, 1, #ids, query.attributes, query.text),
 }
 for f, facet in ipairs(query.facets) do
   local flat, given = {}, {}

@@ -1,18 +1,17 @@
--- Index documents in a part of an index, index them anew, or remove them.
--- No document is there twice.
--- KEYS[1]  the part's state; its other keys, which depend on what there is, have the same tag
--- ARGV[1]  how many documents' numbers a chunk has
+-- Index, replace or remove documents in a part of an index; each is given once.
+-- KEYS[1]  the part's state; its other keys, which depend on the data, have its tag
+-- ARGV[1]  how many document numbers a chunk covers
 -- ARGV[2]  what columns hold, a letter each: n numbers, t values of text
--- ARGV[3]  how many words there are
+-- ARGV[3]  how many words follow
 -- ARGV[4]  and on: the words; the postings of each: for a document two bytes of its place below,
---          from 0 on, one of the impact, one of the fields; how many words, the last, stand for
---          values; these values; and for each document
+--          from 0 on, one of the impact, one of the fields; how many of the words, the last ones,
+--          stand for values; these values; and for each document
 --            its id
---            its attributes, as they are returned; empty for a document that shall be removed
+--            its attributes, as they are returned; empty to remove the document
 --            its text, as it is returned
 --            its columns: 8 bytes of a number (NaN for none), 4 of the place of a value's word
 --            its words in order, 3 bytes of the place of each; 0 ends a field
--- Reply    {version, documents, was, …}: was is 1 for a document that was there before, else 0
+-- Reply    {version, documents, existed, …}: existed is 1 for a document that existed, else 0
 --@include search/base
 local MOST_WORDS = 16777215
 local SHORT = 56 -- bytes of postings that a listpack takes
@@ -20,19 +19,19 @@ local SHORT = 56 -- bytes of postings that a listpack takes
 local state = read_state()
 local many = tonumber(ARGV[3])
 
--- What the words' ids are; which are new. Those that begin alike are looked up together.
+-- The words' ids, and which words are new. Words in the same lexicon key are looked up together.
 local ids, new, next_word = {}, {}, state.words
 do
-  local alike, starts = {}, {}
+  local by_start, starts = {}, {}
   for i = 1, many do
     local start = sub(ARGV[3 + i], 1, 3)
-    if not alike[start] then
-      alike[start], starts[#starts + 1] = {}, start
+    if not by_start[start] then
+      by_start[start], starts[#starts + 1] = {}, start
     end
-    table.insert(alike[start], i)
+    table.insert(by_start[start], i)
   end
   for _, start in ipairs(starts) do
-    local places = alike[start]
+    local places = by_start[start]
     for from = 1, #places, 1000 do
       local to, some = math.min(from + 999, #places), {}
       for k = from, to do some[#some + 1] = ARGV[3 + places[k]] end
@@ -66,7 +65,7 @@ at = at + 1 + values
 local packed = {[0] = '\0\0\0'}
 for i = 1, many do packed[i] = struct.pack('>I3', ids[i]) end
 
--- What becomes of postings: by word the numbers concerned, and by number the new posting or false.
+-- Changes of postings: by word the document numbers, and by number the new posting or false.
 local changes, changed = {}, {}
 local function change(id, number, posting)
   local of = changes[id]
@@ -78,7 +77,7 @@ local function change(id, number, posting)
   of.postings[number] = posting
 end
 
--- The words' ids in place of their places.
+-- Words as ids instead of places in ARGV.
 local function translated(places)
   local words, size = {}, 0
   for from = 1, #places, 3000 do
@@ -91,7 +90,7 @@ local function translated(places)
   return concat(words)
 end
 
--- By how much the documents of chunks become more.
+-- By how many documents chunks grow.
 local more = {}
 local function count_live(chunk, by)
   more[chunk] = (more[chunk] or 0) + by
@@ -111,8 +110,8 @@ local function write_live()
   end
 end
 
--- Take the words that a document had out of their postings.
-local function forget_words(key, number, size)
+-- Remove a document from the postings of its words.
+local function remove_postings(key, number, size)
   if size == 0 then return end
   local words = call('GETRANGE', key, '12', int(11 + size))
   for start = 1, size, 3000 do
@@ -124,8 +123,8 @@ local function forget_words(key, number, size)
   end
 end
 
--- Columns of documents whose numbers follow one another are written together.
-local row -- where they begin, how many they are, and the pieces of each column
+-- Columns of documents with consecutive numbers are written together.
+local row -- the first number, how many, and the pieces of each column
 local function write_row()
   if not row then return end
   local chunk, place = floor(row.number / CHUNK), row.number % CHUNK
@@ -156,9 +155,9 @@ local function put_columns(number, columns)
   end
 end
 
--- Which documents were there; their numbers, by place; whether all are new, so that their postings
--- come behind all others.
-local was, numbers_of, fresh = {}, {}, true
+-- Which documents existed; their numbers, by place; whether all are new, so that their postings can
+-- be appended.
+local existed, numbers_of, fresh = {}, {}, true
 for doc = at, #ARGV, 5 do
   local id, attributes, text = ARGV[doc], ARGV[doc + 1], ARGV[doc + 2]
   local key = document_key(id)
@@ -167,9 +166,9 @@ for doc = at, #ARGV, 5 do
   if head ~= '' then
     local size
     number, size = struct.unpack('<I4I4', head)
-    forget_words(key, number, size)
+    remove_postings(key, number, size)
   end
-  was[#was + 1] = number and 1 or 0
+  existed[#existed + 1] = number and 1 or 0
   fresh = fresh and not number and attributes ~= ''
   if attributes ~= '' then
     if not number then
@@ -180,7 +179,7 @@ for doc = at, #ARGV, 5 do
       call('SETBIT', live_key(chunk), int(number % CHUNK), '1')
       call('HSET', ids_key(number), int(number % 128), id)
     end
-    numbers_of[#was] = number
+    numbers_of[#existed] = number
     local words = translated(ARGV[doc + 4])
     head = struct.pack('<I4I4I4', number, #words, #attributes)
     call('SET', key, head .. words .. attributes .. text)
@@ -195,7 +194,7 @@ for doc = at, #ARGV, 5 do
 end
 write_row()
 
--- The first place, from one on, of a posting that is not before a number's.
+-- Where in postings, from a position on, the first one is that is not before a place.
 local function find(of, place, from)
   local low, high = (from - 1) / 4, #of / 4
   while low < high do
@@ -225,7 +224,7 @@ local function merged(of, one)
   return concat(pieces)
 end
 
--- Change what is too long for a listpack; tell whether anything is left.
+-- Change long postings; return whether any are left.
 local function apply_long(key, one)
   if one.behind then
     call('APPEND', key, one.behind)
@@ -240,7 +239,7 @@ local function apply_long(key, one)
   return true
 end
 
--- Change the postings of words in a chunk whose short ones are in one HASH.
+-- Change the postings of words in a chunk that share a HASH.
 local function apply(chunk, some)
   local key, fields, set, gone = short_key(chunk, some[1].id), {}, {}, {}
   for i, one in ipairs(some) do fields[i] = int(one.id % 128) end
@@ -268,7 +267,7 @@ local function apply(chunk, some)
   if #gone > 0 then call('HDEL', key, unpack(gone)) end
 end
 
--- By chunk and HASH, which words change.
+-- Which words change, by chunk and HASH.
 local together, keys = {}, {}
 local function put_together(chunk, one)
   local key = chunk * 131072 + floor(one.id / 128) -- of 17 bits
@@ -280,7 +279,7 @@ local function put_together(chunk, one)
   some[#some + 1] = one
 end
 
--- Postings of new documents, whose numbers follow one another, with these in place of their places.
+-- Postings of new documents, with consecutive numbers, as numbers in the chunk instead of places.
 local function numbered(given, base)
   if #given == 4 then
     local a, b, c, d = byte(given, 1, 4)
@@ -330,7 +329,7 @@ local function put_changes()
   end
 end
 
-if fresh and floor(numbers_of[1] / CHUNK) == floor(numbers_of[#was] / CHUNK) then
+if fresh and floor(numbers_of[1] / CHUNK) == floor(numbers_of[#existed] / CHUNK) then
   local chunk, base = floor(numbers_of[1] / CHUNK), numbers_of[1] % CHUNK
   for i = 1, many do
     local given = ARGV[3 + many + i]
@@ -345,4 +344,4 @@ write_live()
 state.version = state.version + 1
 call('HSET', KEYS[1], 'docs', int(state.docs), 'next', int(state.next), 'words', int(next_word),
   'version', int(state.version))
-return {state.version, state.docs, unpack(was)}
+return {state.version, state.docs, unpack(existed)}
