@@ -107,14 +107,11 @@ class RecordLayout:
         """Return records side by side, the last byte filled up with zeros."""
         if self.bits >= 8:
             return b"".join([code.to_bytes(self.size) for code in codes])
-        per_byte = 8 // self.bits
-        joined = bytearray()
-        for start in range(0, len(codes), per_byte):
-            byte = 0
-            for n, code in enumerate(codes[start : start + per_byte], 1):
-                byte |= code << (8 - n * self.bits)
-            joined.append(byte)
-        return bytes(joined)
+        joined = 0
+        for code in codes:
+            joined = joined << self.bits | code
+        bits = len(codes) * self.bits
+        return (joined << -bits % 8).to_bytes(-(-bits // 8))
 
     def pad(self, data: bytes) -> bytes:
         """Return bytes of a part, with zeros for what is missing of the last record."""
@@ -133,15 +130,22 @@ class RecordLayout:
         """
         commands: PartCommands = {}
         alone: dict[int, list[Argument]] = defaultdict(list)
-        bits = self.bits
+        bits, per_byte = self.bits, max(1, 8 // self.bits)
         for part, start, codes in self._neighbours(records):
-            if bits < 8:
-                self._write_narrow(part, start * bits, codes, commands, alone)
-            elif len(codes) > 1 or bits > MAX_BITFIELD_BITS:
-                data = self.join(codes)
-                commands.setdefault(part, []).append(("SETRANGE", start * bits // 8, data))
-            else:
-                alone[part] += ("SET", f"u{bits}", start * bits, codes[0])
+            # Whole bytes by SETRANGE, unless they are a single record; the others by BITFIELD.
+            head = min(-start % per_byte, len(codes))
+            tail = len(codes) - (len(codes) - head) % per_byte
+            if tail - head == 1 and bits <= MAX_BITFIELD_BITS:
+                head = tail
+            for first, end in ((0, head), (tail, len(codes))):
+                if end > first:
+                    code = 0
+                    for one in codes[first:end]:
+                        code = code << bits | one
+                    alone[part] += set_bits((start + first) * bits, (end - first) * bits, code)
+            if tail > head:
+                at = (start + head) * bits // 8
+                commands.setdefault(part, []).append(("SETRANGE", at, self.join(codes[head:tail])))
         for record_id, changes in fields.items():
             part, index = divmod(record_id, self.part_size)
             for offset, width, code in changes:
@@ -167,29 +171,6 @@ class RecordLayout:
             following = record_id + 1
         if codes:
             yield part, start, codes
-
-    def _write_narrow(
-        self,
-        part: int,
-        bit: int,
-        codes: list[int],
-        commands: PartCommands,
-        alone: dict[int, list[Argument]],
-    ) -> None:
-        """Write records of less than a byte: whole bytes by SETRANGE, the others by BITFIELD."""
-        per_byte = 8 // self.bits
-        head = min(-(bit // self.bits) % per_byte, len(codes))
-        tail = len(codes) - (len(codes) - head) % per_byte
-        for start, end in ((0, head), (tail, len(codes))):
-            value = 0
-            for code in codes[start:end]:
-                value = value << self.bits | code
-            if end > start:
-                alone[part] += set_bits(bit + start * self.bits, (end - start) * self.bits, value)
-        if tail > head:
-            data = self.join(codes[head:tail])
-            at = (bit + head * self.bits) // 8
-            commands.setdefault(part, []).append(("SETRANGE", at, data))
 
 
 def set_bits(offset: int, bits: int, code: int) -> list[Argument]:

@@ -31,7 +31,6 @@ holds a single record: ids should be dense.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import timedelta
 from typing import Any, ClassVar, Literal
 
 from shardkit.errors import InvalidArgumentError
@@ -47,8 +46,9 @@ from shardkit.operations.operation import (
     pages,
     stream,
 )
-from shardkit.structures.base.arguments import check_integer, check_name, expiry, shown
-from shardkit.structures.base.partitioned import PARTS_AT_ONCE, PartitionedStructure
+from shardkit.structures.base.arguments import check_integer, check_name, shown
+from shardkit.structures.base.lifetime import ExpirableStructure
+from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.packed.addressing import RecordLayout, set_bits
 from shardkit.structures.packed.aggregates import aggregator
 from shardkit.structures.packed.part_store import IDS_AT_ONCE, PartStore
@@ -71,7 +71,7 @@ AGGREGATE_BYTES = 2**21
 Overflow = Literal["wrap", "sat", "fail"]
 
 
-class PackedRecords(PartitionedStructure[Face]):
+class PackedRecords(ExpirableStructure[Face]):
     """Fixed-width records by id, over one server or many. Made by ``kit.packed``.
 
     Args:
@@ -427,25 +427,8 @@ class PackedRecords(PartitionedStructure[Face]):
             found.add(b"".join((yield from self.store.read_blocks(blocks))))
         return found
 
-    # ---- the whole structure
+    def _send_to_all(self, name: str, *args: Argument) -> Operation[int]:
+        return self.store.send_to_all(name, *args)
 
-    @operation
-    def delete(self) -> Operation[bool]:
-        """Remove all records with their parameters; return whether there was anything.
-
-        Nobody else may be writing. Cost: one command a part, an exchange for every 1,000 parts.
-        """
-        removed = yield from self.store.send_to_all("UNLINK")
+    def _reset(self) -> None:
         self.store.reset()
-        return removed > 0
-
-    @operation
-    def expire(self, seconds: int | timedelta) -> Operation[bool]:
-        """Let all parts that exist now, and the parameters, expire; return whether any do.
-
-        Args:
-            seconds: after what time, at least one second.
-
-        Cost: one command a part, an exchange for every 1,000 parts.
-        """
-        return (yield from self.store.send_to_all("EXPIRE", expiry(self.name, seconds))) > 0

@@ -102,9 +102,9 @@ class DayInParts(ABC):
     def part_and_member(self, visitor: Visitor) -> tuple[int, Argument]:
         """Return a visitor's part, and the member to send to it."""
 
-    @abstractmethod
     def id_of(self, visitor: Visitor) -> VisitorId:
         """Return what a visitor is counted as."""
+        return visitor_id(visitor)
 
     @abstractmethod
     def ids_in(self, part: int, reply: Any) -> Iterable[VisitorId]:
@@ -234,7 +234,7 @@ class SetDay(DayInParts):
         """Return what a visitor is counted as: of ``compact`` as many bits as the day stores."""
         if self._partition is None:
             return int(visitor) % (self.parts << MEMBER_BITS)
-        return visitor_id(visitor)
+        return super().id_of(visitor)
 
     def ids_in(self, part: int, reply: Any) -> Iterable[VisitorId]:
         """Return the ids of a part from its members."""
@@ -289,10 +289,6 @@ class BitmapDay(DayInParts):
     def part_and_member(self, visitor: Visitor) -> tuple[int, Argument]:
         """Return a user's part, and the position of the bit in it."""
         return divmod(int(visitor), self.part_size)
-
-    def id_of(self, visitor: Visitor) -> VisitorId:
-        """Return the user's number."""
-        return int(visitor)
 
     def ids_in(self, part: int, reply: Any) -> Iterable[VisitorId]:
         """Return the users whose bits are set."""

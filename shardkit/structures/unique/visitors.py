@@ -60,7 +60,7 @@ from shardkit.operations.operation import (
     pages,
     stream,
 )
-from shardkit.structures.base.arguments import day_of, expiry, shown
+from shardkit.structures.base.arguments import day_of, duration, shown
 from shardkit.structures.base.server_clock import ServerClock
 from shardkit.structures.set.sharded_set import MEMBERS_AT_ONCE, ShardedSet
 from shardkit.structures.unique.day_planner import DayPlanner, plan_key
@@ -384,20 +384,20 @@ class UniqueVisitors(Structure[Face]):
 
     @operation
     def expire(
-        self, day: date, seconds: int | timedelta, *, keep_count: bool = False
+        self, day: date, time: int | timedelta, *, keep_count: bool = False
     ) -> Operation[bool]:
         """Let a past day's ids, count and plan expire; return whether there was anything.
 
         Args:
             day: a day that is over: parts that are created later do not expire.
-            seconds: after what time, at least one second.
+            time: seconds, at least one.
             keep_count: whether to keep the count, which is small. Not with ``hyperloglog``, whose
                 count is all that there is.
 
         Cost: one command a part, an exchange for every 1,000 parts.
         """
-        after = expiry(self.name, seconds)
-        return (yield from self._send_to_day(day, keep_count, "EXPIRE", after))
+        seconds = duration(self.name, time)
+        return (yield from self._send_to_day(day, keep_count, "EXPIRE", seconds))
 
     @operation
     def remove(self, day: date, *, keep_count: bool = False) -> Operation[bool]:

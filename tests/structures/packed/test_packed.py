@@ -437,7 +437,7 @@ def test_everything_expires(kit: ShardKit, few: Any) -> None:
     assert few.expire(100) is True
     for key in keys_of(kit, "many"):
         assert 0 < holder(kit, "many", key).ttl(key) <= 100
-    with pytest.raises(InvalidArgumentError, match="seconds=0"):
+    with pytest.raises(InvalidArgumentError, match="time=0"):
         few.expire(0)
 
 

@@ -487,7 +487,7 @@ def test_a_day_expires_with_or_without_its_count(
 
 def test_a_time_to_expire_is_at_least_a_second(face: Face, visitors: Any) -> None:
     for seconds in (0, -1, 1.5, None, "9", timedelta(0)):
-        with pytest.raises(InvalidArgumentError, match="unique: seconds="):
+        with pytest.raises(InvalidArgumentError, match="unique: time="):
             face.run(visitors.expire(DAY, seconds))
 
 
