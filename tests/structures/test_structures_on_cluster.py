@@ -51,9 +51,9 @@ def test_a_set_over_a_cluster(on_cluster: Face) -> None:
     ]:
         assert face.run(members.sadd_many(numbers)) == len(numbers)
         assert face.run(members.scard()) == len(numbers)
-    assert sorted(face.list(a.sinter(b))) == list(range(200, 400))
-    assert sorted(face.list(near.sdiff(nearer))) == list(range(100))
-    assert sorted(face.list(single.sinter(a, b, near))) == list(range(200, 250))
+    assert sorted(face.run(a.sinter(b))) == list(range(200, 400))
+    assert sorted(face.run(near.sdiff(nearer))) == list(range(100))
+    assert sorted(face.run(single.sinter(a, b, near))) == list(range(200, 250))
     assert face.run(b.sdiffstore(a, b)) == 200
     assert face.run(nearer.sunionstore(near, nearer)) == 300
     assert face.run(single.sinterstore(a, near)) == 300
@@ -80,9 +80,9 @@ def test_a_set_that_sizes_itself_over_a_cluster(on_cluster: Face) -> None:
     assert face.run(b.sadd_many(range(2000, 2500))) == 500
     assert face.run(a.scard()) == 3000
     assert face.run(a.smismember(*range(2990, 3010))) == [True] * 10 + [False] * 10
-    assert sorted(face.list(a.sinter(b))) == list(range(2000, 2500))
+    assert sorted(face.run(a.sinter(b))) == list(range(2000, 2500))
     assert face.run(b.sdiffstore(a, b)) == 2500
-    assert sorted(face.list(b.smembers())) == [*range(2000), *range(2500, 3000)]
+    assert sorted(face.run(b.smembers())) == [*range(2000), *range(2500, 3000)]
     assert face.run(a.delete()) is True
 
 

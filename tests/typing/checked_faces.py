@@ -71,10 +71,14 @@ def blocking(kit: ShardKit) -> None:
     assert_type(ids.sadd(1, 2), int)
     assert_type(ids.sismember(1), bool)
     assert_type(ids.smismember(1, 2), list[bool])
-    assert_type(ids.smembers(), Iterator[int])
+    assert_type(ids.smismember([1, 2]), list[bool])
+    assert_type(ids.smembers(), set[int])
+    assert_type(ids.sscan_iter("1*"), Iterator[int])
+    assert_type(ids.sinter(ids, ids), set[int])
+    assert_type(ids.sunion_iter(ids), Iterator[int])
     assert_type(kit.set("s", component="c", total=10), ShardedSet[Blocking, str])
-    assert_type(kit.set("s", component="c", total=10).smembers(), Iterator[str])
-    assert_type(kit.set("b", component="c", total=9, members=bytes).smembers(), Iterator[bytes])
+    assert_type(kit.set("s", component="c", total=10).smembers(), set[str])
+    assert_type(kit.set("b", component="c", total=9, members=bytes).smembers(), set[bytes])
     visitors = kit.unique_visitors()
     assert_type(visitors, UniqueVisitors[Blocking])
     assert_type(visitors.visit("550e8400"), bool)
@@ -95,7 +99,9 @@ def blocking(kit: ShardKit) -> None:
     jobs.rpush(None)  # type: ignore
     ids.sadd(None)  # type: ignore
     ids.sadd(wrong=1)  # type: ignore
-    ids.smismember()
+    ids.sadd("text")  # type: ignore
+    ids.sismember("text")  # type: ignore
+    ids.smismember()  # type: ignore
     kit.set("ids")  # type: ignore
 
 
@@ -106,14 +112,14 @@ async def awaiting(kit: AsyncShardKit) -> None:
     assert_type(await ids.sadd(1), int)
     assert_type(await ids.smismember(1), list[bool])
     assert_type(ids.smembers(), AsyncIterator[int])
-    assert_type([member async for member in ids.smembers()], list[int])
+    assert_type([member async for member in ids.sscan_iter()], list[int])
     jobs = kit.list("jobs", component="c", values=bytes)
     assert_type(jobs, ShardedList[Awaiting, bytes])
     assert_type(await jobs.brpop(), bytes | None)
     assert_type(jobs.items(), AsyncIterator[bytes])
     assert_type(await kit.unique_visitors().visit("550e8400"), bool)
     assert_type(await kit.client("c"), AsyncClient)
-    for _ in ids.smembers():  # type: ignore
+    for _ in ids.sscan_iter():  # type: ignore
         pass
 
 
@@ -189,7 +195,7 @@ def deferred(kit: ShardKit) -> None:
     ids = kit.set("ids", component="c", total=10, members=int)
     assert_type(ids.deferred, ShardedSet[Deferred, int])
     assert_type(ids.deferred.scard(), Operation[int])
-    assert_type(ids.deferred.smembers(), Stream[int])
+    assert_type(ids.deferred.sscan_iter(), Stream[int])
     assert_type(kit.together(ids.deferred.scard(), ids.deferred.scard()), list[int])
     visitors = kit.unique_visitors()
     assert_type(

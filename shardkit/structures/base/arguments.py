@@ -5,7 +5,7 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from shardkit.errors import InvalidArgumentError, InvalidKeyError
 from shardkit.routing.keys import key_bytes
@@ -14,6 +14,9 @@ LONGEST_EXPIRY = 2**31 - 1  # seconds
 LATEST_EXPIRY = 2**48 - 1  # milliseconds since 1970; the latest time of a field of a HASH
 
 T = TypeVar("T")
+
+# Iterable, but one member.
+_SINGLE = (str, bytes, bytearray, memoryview)
 
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = _short.maxlong = 60
@@ -113,9 +116,9 @@ def expiry_condition(owner: str, **conditions: bool) -> tuple[str, ...]:
 
 def list_or_args(first: T | Iterable[T], rest: Iterable[T]) -> list[T]:
     """Return one list of what was given as a list, as arguments, or as both, as redis-py does."""
-    if isinstance(first, str | bytes) or not isinstance(first, Iterable):
-        return [first, *rest]
-    return [*first, *rest]
+    if isinstance(first, Iterable) and not isinstance(first, _SINGLE):
+        return [*first, *rest]
+    return [cast("T", first), *rest]
 
 
 def day_of(owner: str, day: date) -> date:

@@ -1,13 +1,13 @@
 """Intersections, unions and differences of sharded sets, part by part.
 
-Sets that were made with the same parameters have the same members in corresponding parts, so parts
-are combined with parts, some hundred at a time, never whole sets:
+Sets with the same parameters have the same members in corresponding parts, so they are combined
+part by part, some hundred at a time:
 
-- Where the number of parts is fixed, part 7 of one set corresponds to part 7 of another. Where
-  these live together, the server combines them; elsewhere their members are fetched.
-- Where parts split as they fill, a group of one set corresponds to that of another, and a part of
-  the set that was split least to what came of the same part in the others. Their members are
-  fetched. A stored result is built up beside the set and takes its place group by group.
+- With a fixed number of parts, part 7 of one set corresponds to part 7 of another. Where these live
+  on one server, it combines them; elsewhere their members are fetched.
+- Where parts split as they fill, groups correspond, and a part of the set that was split least
+  corresponds to the parts that the same part was split into in the others. Their members are
+  fetched. A stored result is built beside the set and replaces it group by group.
 """
 
 from __future__ import annotations
@@ -18,13 +18,19 @@ from functools import reduce
 from typing import Any
 
 from shardkit.operations.commands import Command, Locate, Transaction
-from shardkit.operations.operation import Operation, Page, Stream, pages
-from shardkit.structures.layouts import FixedLayout, GrowingLayout, chunks_of, read_parts_together
+from shardkit.operations.operation import Operation, pages
+from shardkit.structures.layouts import (
+    Chunk,
+    FixedLayout,
+    GrowingLayout,
+    chunks_of,
+    read_parts_together,
+)
 
-# The members of so many parts of every operand are in memory.
+# How many parts of every operand are in memory at a time.
 PARTS_COMBINED = 256
 MEMBERS_AT_ONCE = 10_000
-# What was stored by halves, because whoever did it died, goes away after so many seconds.
+# Seconds after which the incomplete result of a process that died expires.
 _UNFINISHED = 24 * 3600
 
 _ALGEBRA: dict[str, Callable[[set[bytes], set[bytes]], set[bytes]]] = {
@@ -34,45 +40,59 @@ _ALGEBRA: dict[str, Callable[[set[bytes], set[bytes]], set[bytes]]] = {
 }
 
 
-def combined(
-    verb: str, layouts: Sequence[FixedLayout | GrowingLayout], decode: Callable[[bytes], Any]
-) -> Stream[Any]:
-    """Iterate over what combining sets gives; see `ShardedSet.sinter`.
+def chunks(layouts: Sequence[FixedLayout | GrowingLayout]) -> Operation[list[Chunk]]:
+    """Return the corresponding parts of sets in chunks. Cost: at most one exchange per set.
+
+    Args:
+        layouts: the sets' layouts, all of one kind.
+    """
+    growing = _growing(layouts)
+    for layout in growing:
+        yield from layout.refresh()
+    return list(_corresponding(growing) if growing else layouts[0].chunks(PARTS_COMBINED))
+
+
+def combine(
+    verb: str, layouts: Sequence[FixedLayout | GrowingLayout], chunk: Chunk
+) -> Operation[list[bytes]]:
+    """Return the members that combining a chunk of sets gives.
 
     Args:
         verb: SINTER, SUNION or SDIFF.
-        layouts: theirs, all of one kind.
-        decode: makes a member of a reply's bytes.
+        layouts: the sets' layouts, all of one kind.
+        chunk: one of `chunks`.
     """
-    fixed = [layout for layout in layouts if isinstance(layout, FixedLayout)]
-    growing = [layout for layout in layouts if isinstance(layout, GrowingLayout)]
-    if fixed:
-        for parts in fixed[0].chunks(PARTS_COMBINED):
-            together = yield from _live_together(fixed, parts)
-            replies = iter((yield _fetch(verb, fixed, parts, together)))
-            for there in together:
-                found = next(replies) if there else _combine(verb, _next(replies, len(fixed)))
-                yield Page(map(decode, found))
-        return
-    for layout in growing:
-        yield from layout.refresh()
-    for chunk in _corresponding(growing):
-        found = yield from _combined_growing(verb, growing, chunk)
-        yield Page(map(decode, found))
+    fixed = _fixed(layouts)
+    if not fixed:
+        return list((yield from _combined_growing(verb, _growing(layouts), chunk)))
+    together = yield from _live_together(fixed, chunk)
+    replies = iter((yield _fetch(verb, fixed, chunk, together)))
+    found: list[bytes] = []
+    for there in together:
+        found += next(replies) if there else _combine(verb, _next(replies, len(fixed)))
+    return found
 
 
 def store(
-    verb: str, target: FixedLayout | GrowingLayout, sources: Sequence[FixedLayout | GrowingLayout]
+    verb: str,
+    target: FixedLayout | GrowingLayout,
+    sources: Sequence[FixedLayout | GrowingLayout],
 ) -> Operation[int]:
-    """Make a set what combining others gives; return how many members it has then.
+    """Replace a set by the combination of others; return how many members it has then.
 
-    See `ShardedSet.sinterstore`. All are of one kind.
+    See `ShardedSet.sinterstore`. All layouts are of one kind.
     """
     if isinstance(target, FixedLayout):
-        fixed = [layout for layout in sources if isinstance(layout, FixedLayout)]
-        return (yield from _store_fixed(verb, target, fixed))
-    growing = [layout for layout in sources if isinstance(layout, GrowingLayout)]
-    return (yield from _store_growing(verb, target, growing))
+        return (yield from _store_fixed(verb, target, _fixed(sources)))
+    return (yield from _store_growing(verb, target, _growing(sources)))
+
+
+def _fixed(layouts: Iterable[FixedLayout | GrowingLayout]) -> list[FixedLayout]:
+    return [layout for layout in layouts if isinstance(layout, FixedLayout)]
+
+
+def _growing(layouts: Iterable[FixedLayout | GrowingLayout]) -> list[GrowingLayout]:
+    return [layout for layout in layouts if isinstance(layout, GrowingLayout)]
 
 
 # ---- where the number of parts is fixed
@@ -104,7 +124,7 @@ def _replace(target: FixedLayout, part: int, members: Iterable[bytes]) -> Transa
 
 
 def _live_together(layouts: Sequence[FixedLayout], parts: Sequence[int]) -> Operation[list[bool]]:
-    """Ask for each part whether all sets' keys of it can be used in one command."""
+    """Return for each part whether all sets' keys of it can be used in one command."""
     commands = [layout.command(part, "") for part in parts for layout in layouts]
     places = yield Locate([(command.to, command.key) for command in commands])
     width = len(layouts)
@@ -114,7 +134,7 @@ def _live_together(layouts: Sequence[FixedLayout], parts: Sequence[int]) -> Oper
 def _fetch(
     verb: str, layouts: Sequence[FixedLayout], parts: Sequence[int], together: Sequence[bool]
 ) -> list[Command]:
-    """Have parts that live together combined where they are, and the members of the others sent."""
+    """Return the commands that combine parts on their server, or fetch those that are apart."""
     batch = []
     for part, there in zip(parts, together, strict=True):
         if there:
@@ -130,7 +150,7 @@ def _fetch(
 
 
 def _corresponding(layouts: Sequence[GrowingLayout]) -> Iterator[Any]:
-    """Return chunks of the parts of whichever set has fewest, group by group."""
+    """Return chunks of the parts of the set that has fewest, group by group."""
     numbers = [min(parts) for parts in zip(*(layout.parts for layout in layouts), strict=True)]
     return chunks_of(numbers, PARTS_COMBINED)
 
@@ -159,7 +179,7 @@ def _store_growing(
         for page in pages(found, MEMBERS_AT_ONCE):
             sent = [(member, None) for member in page]
             yield from result.write(sent, lambda some, _: ("SADD", *some))
-            if first:  # parts that are split from these expire as they do
+            if first:  # parts that are split off these inherit their time to live
                 yield from result.send_to_all("EXPIRE", _UNFINISHED)
                 first = False
     return (yield from target.replace_by(result))

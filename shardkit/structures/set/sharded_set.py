@@ -2,7 +2,7 @@ r"""A large SET as many small ones, each compact on its server.
 
 A server keeps a SET of integers as an *intset*, a sorted array, as long as it has at most
 ``set-max-intset-entries`` members (512 by default); a larger one becomes a hash table. So a set is
-kept in parts, which split as they fill (`shardkit.structures.layouts.growing`)::
+stored in parts, which split as they fill (`shardkit.structures.layouts.growing`)::
 
     visitors:meta    HASH  kind=set groups=64 part_size=512 members=int
     visitors:{37}    HASH  parts=9 count=2702          the state of one group of parts
@@ -10,7 +10,7 @@ kept in parts, which split as they fill (`shardkit.structures.layouts.growing`):
       ⋮
     visitors:{37}:8
 
-or, when it is told how many members there will be, in parts whose number never changes::
+or, given the number of members to expect, in a fixed number of parts::
 
     visitors:meta    HASH  kind=set total=1000000 part_size=512 partition=crc32 members=int
     visitors:0       SET   {17, 90210, …}              each about half full: 2 * total // part_size
@@ -24,8 +24,8 @@ or, when it is told how many members there will be, in parts whose number never 
     └──────────┴──────────┴────────┴────────┴───┴────────┘
 
 One million ids of 60 bits take 72.4 bytes each in one SET of Redis 7.0, and 9.4 in parts of 512
-(52.0 and 8.4 on Valkey 9.1); larger parts save little more. Sets of text are kept in parts as well,
-of 128: Redis from 7.2 on, and Valkey, have a compact form for text too, with a limit of its own,
+(52.0 and 8.4 on Valkey 9.1); larger parts save little more. Sets of text have parts of 128: Redis
+from 7.2 on, and Valkey, have a compact form for text too, with a limit of its own,
 ``set-max-listpack-entries``.
 
 Members are always hashed, numbers too, because the integers of a set are rarely in sequence.
@@ -34,7 +34,7 @@ Members are always hashed, numbers too, because the integers of a set are rarely
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar, Generic
+from typing import Any, ClassVar, Generic, TypeAlias
 
 from shardkit.encodings.limits import FORMS, warn_if_not_compact
 from shardkit.errors import InvalidArgumentError, ParameterMismatchError
@@ -51,23 +51,28 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.routing.partition import part_count
-from shardkit.structures.base.arguments import check_integer, check_name, shown
+from shardkit.structures.base.arguments import check_integer, check_name, list_or_args, shown
+from shardkit.structures.base.glob import glob_filter
 from shardkit.structures.base.members import M, Members
 from shardkit.structures.base.parameters import differences, open_all
 from shardkit.structures.base.partition import MOST_MEMBERS, hashed_partition
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.layouts import GROUPS, FixedLayout, GrowingLayout, check_groups
+from shardkit.structures.layouts.sampling import random_members
 from shardkit.structures.layouts.structure import StructureWithLayout
 from shardkit.structures.set import algebra
 
 DEFAULT_PART_SIZE = 512
-DEFAULT_PART_SIZE_OF_TEXT = 128
 MEMBERS_AT_ONCE = 10_000
-# Members of so many parts are in memory at a time.
+# How many parts' members are in memory at a time.
 PARTS_READ = 256
+MOST_RANDOM = 100_000
 
-# By what its members are: the servers' compact form.
+# The servers' compact form by the type of members.
 _FORMS: dict[type, str] = {int: "intset", str: "set", bytes: "set"}
+
+# Other sets, as redis-py takes keys: one, or a list of them.
+Operands: TypeAlias = "ShardedSet[Any, M] | Iterable[ShardedSet[Any, M]]"
 
 
 class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
@@ -77,16 +82,16 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         driver: what runs its operations.
         component: where its keys live.
         name: the prefix of its keys.
-        total: about how many members it will have, when its parts shall be so many for ever; more
-            is not an error: parts then outgrow their compact form, and take more memory. None:
-            parts split as they fill.
+        total: about how many members it will have, for a fixed number of parts. More are not an
+            error: parts then outgrow their compact form, and take more memory. None: parts split as
+            they fill.
         part_size: how many members a part may have to be compact: the servers'
-            ``set-max-intset-entries``, or for text ``set-max-listpack-entries``. By default theirs:
-            512, or 128. A larger one than the server's is logged as a warning.
-        members: int, str or bytes: what its members are, and come back as.
-        rule: the partition's name, if ``total`` is given; see `shardkit.routing.partition`.
-        groups: how many groups of parts grow by themselves, if ``total`` is not given: a power of
-            two, as many as shards or more. A set of few members wants few groups.
+            ``set-max-intset-entries``, 512, or for text ``set-max-listpack-entries``, 128, which
+            are the defaults. A part size above the server's limit is logged as a warning.
+        members: int, str or bytes: the type of its members.
+        rule: the partition's name, with a ``total``; see `shardkit.routing.partition`.
+        groups: how many groups of parts grow independently, without a ``total``: a power of two, at
+            least the number of shards. Small sets need few groups.
 
     Attributes:
         total, part_size: as given, or the default.
@@ -94,7 +99,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
     Raises:
         InvalidArgumentError: an argument is out of range.
 
-    Every operation costs one more exchange the first time, for comparing the parameters.
+    The first operation costs one more exchange, to check the parameters.
     """
 
     kind: ClassVar[str] = "set"
@@ -130,12 +135,12 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
 
     @property
     def deferred(self) -> ShardedSet[Deferred, M]:
-        """This set with the face whose calls return steps, for ``yield from`` and ``together``."""
+        """This set with the face that returns steps, for ``yield from`` and ``together``."""
         return self._deferred()  # type: ignore[return-value]
 
     @property
     def parts(self) -> int:
-        """How many parts it has.
+        """The number of parts.
 
         Raises:
             InvalidArgumentError: its parts split as they fill.
@@ -155,7 +160,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         return self.part_key(self.part_of(member))
 
     def by_key(self, members: Iterable[Key]) -> dict[str, list[bytes]]:
-        """Return members, as they are sent, by the key that holds them. No exchange.
+        """Return members, encoded as they are sent, by the key that holds them. No exchange.
 
         Raises:
             InvalidArgumentError: a member does not fit, or the parts split as they fill.
@@ -168,24 +173,24 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         return {self.part_key(part): group for part, group in groups.items()}
 
     @operation
-    def sadd(self, *members: Key) -> Operation[int]:
+    def sadd(self, *values: M) -> Operation[int]:
         """Add members.
 
         Args:
-            members: integers, text or bytes, as the set's ``members`` says. Of none, nothing is
-                added, and nothing created.
+            values: integers, text or bytes, as the set's ``members`` says. Without any, nothing is
+                added or created.
 
         Returns:
             How many were new.
 
         Raises:
-            InvalidArgumentError: a member does not fit; nothing was added then.
+            InvalidArgumentError: a member does not fit; nothing was added.
             ParameterMismatchError: the set exists with other parameters.
             ShardErrors: shards failed; members of the others were added.
 
-        Cost: one exchange, one command a part. O(1) a member.
+        Cost: one exchange, one command per part. O(1) for a member.
         """
-        sent = self._encoded(members)
+        sent = self._encoded(values)
         if not sent:
             return 0
         yield from self._open(create=True)
@@ -193,14 +198,14 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         return sum(added for _, added in replies)
 
     @operation
-    def sadd_many(self, members: Iterable[Key]) -> Operation[int]:
-        """Add any number of members, 10,000 an exchange; return how many were new.
+    def sadd_many(self, members: Iterable[M]) -> Operation[int]:
+        """Add any number of members, 10,000 per exchange; return how many were new.
 
         Args:
             members: any iterable of them, also a generator: it is read as they are sent.
 
         Raises:
-            InvalidArgumentError: a member does not fit; earlier pages were added by then.
+            InvalidArgumentError: a member does not fit; earlier pages were added.
             ParameterMismatchError: the set exists with other parameters.
             ShardErrors: shards failed; members of the others, and earlier pages, were added.
         """
@@ -215,9 +220,9 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         return added
 
     @operation
-    def srem(self, *members: Key) -> Operation[int]:
-        """Remove members; return how many were there. Cost: as `sadd`."""
-        sent = self._encoded(members)
+    def srem(self, *values: M) -> Operation[int]:
+        """Remove members; return how many existed. Cost: as `sadd`."""
+        sent = self._encoded(values)
         if not sent:
             return 0
         yield from self._open()
@@ -225,32 +230,91 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         return sum(removed for _, removed in replies)
 
     @operation
-    def sismember(self, member: Key) -> Operation[bool]:
+    def spop(self, count: int | None = None) -> Operation[Any]:
+        """Remove and return random members, each as likely as any other.
+
+        No member is returned to two callers.
+
+        Args:
+            count: how many; fewer are returned only if the set has fewer.
+
+        Returns:
+            A member, None if there is none; with ``count`` a set of members.
+
+        Raises:
+            InvalidArgumentError: the count is out of range.
+            ShardErrors: shards failed. Members on the others were removed, and are not returned:
+                where that matters, pop one at a time.
+
+        Cost: as `srandmember`, and an exchange.
+        """
+        wanted = 1 if count is None else count
+        check_integer(self.name, "count", wanted, 0, MOST_RANDOM)
+        popped: set[M] = set()
+        while len(popped) < wanted:
+            drawn = yield from self._random(wanted - len(popped))
+            if not drawn:
+                break
+            replies = yield from self.layout.write(
+                [(member, None) for member in drawn],
+                lambda some, _: ("SPOP", len(some)),
+                adds=False,
+            )
+            popped.update(self._members.decode(member) for _, some in replies for member in some)
+        return popped if count is not None else next(iter(popped), None)
+
+    @operation
+    def srandmember(self, number: int | None = None) -> Operation[Any]:
+        """Return random members, each as likely as any other.
+
+        Args:
+            number: how many distinct ones, at most all; if negative, how many with repetition.
+
+        Returns:
+            A member, None if there is none; with ``number`` a list of members.
+
+        Raises:
+            InvalidArgumentError: the number is out of range.
+
+        Cost: one command per part, an exchange for every 1,000 parts, and a few for the members.
+        """
+        wanted = 1 if number is None else number
+        check_integer(self.name, "number", wanted, -MOST_RANDOM, MOST_RANDOM)
+        found = list(map(self._members.decode, (yield from self._random(wanted))))
+        return found if number is not None else next(iter(found), None)
+
+    @operation
+    def sismember(self, value: M) -> Operation[bool]:
         """Return whether a member is in the set. Cost: one exchange."""
-        sent = self._members.encode(member)
+        sent = self._members.encode(value)
         yield from self._open()
         return bool((yield from self.layout.read_one("SISMEMBER", sent)))
 
     @operation
-    def smismember(self, *members: Key) -> Operation[list[bool]]:
-        """Return for each member whether it is in the set. Cost: one exchange."""
+    def smismember(self, values: M | Iterable[M], *args: M) -> Operation[list[bool]]:
+        """Return for each member whether it is in the set. Cost: one exchange.
+
+        Args:
+            values: a list of members, or the first member.
+            args: further members.
+        """
         encode = self._members.encode
-        asked = [(encode(member), n) for n, member in enumerate(members)]
-        if not asked:
+        numbered = [(encode(member), n) for n, member in enumerate(list_or_args(values, args))]
+        if not numbered:
             return []
         yield from self._open()
-        replies = yield from self.layout.read(asked, lambda some, _: ("SMISMEMBER", *some))
-        there = [False] * len(asked)
+        replies = yield from self.layout.read(numbered, lambda some, _: ("SMISMEMBER", *some))
+        found = [False] * len(numbered)
         for positions, flags in replies:
             for n, flag in zip(positions, flags, strict=True):
-                there[n] = bool(flag)
-        return there
+                found[n] = bool(flag)
+        return found
 
     @operation
     def scard(self) -> Operation[int]:
-        """Return how many members there are.
+        """Return the number of members.
 
-        Cost: one exchange, one command a group; if ``total`` was given one command a part, an
+        Cost: one exchange, one command per group; with a ``total`` one command per part, an
         exchange for every 1,000 parts.
         """
         yield from self._open()
@@ -261,88 +325,138 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
             count += sum(held for _, held in (yield from self.layout.read_parts(chunk, "SCARD")))
         return count
 
-    @stream
-    def smembers(self) -> Stream[M]:
-        """Iterate over the members, part by part; each that is there throughout comes once.
+    @operation
+    def smembers(self) -> Operation[set[M]]:
+        """Return all members.
 
-        The set may be written to meanwhile: what is added or removed may come or not.
+        Writers may go on meanwhile: a member that exists throughout is returned, one that is added
+        or removed may be.
 
-        Cost: one command a part, an exchange for every 256 parts, whose members are in memory.
+        Cost: one command per part, an exchange for every 256. All members are in memory at once;
+        for large sets use `sscan_iter`.
         """
-        yield from self._open()
-        yield from self.layout.refresh()
-        for chunk in self.layout.chunks(PARTS_READ):
+        found: set[M] = set()
+        for chunk in (yield from self._chunks(PARTS_READ)):
             for _, members in (yield from self.layout.read_parts(chunk, "SMEMBERS")):
-                yield self._page(members)
+                found.update(map(self._members.decode, members))
+        return found
 
     @stream
-    def sinter(self, *others: ShardedSet[Any, M]) -> Stream[M]:
-        """Iterate over the members that are in this set and in all others.
+    def sscan_iter(self, match: Key | None = None, count: int | None = None) -> Stream[M]:
+        """Iterate over the members, part by part, each once; see `smembers`.
 
         Args:
-            others: sets with the same parameters, of any component of this kit. None: the members
-                of this set.
+            match: only members that match this pattern (``*``, ``?``, ``[a-z]``); they are filtered
+                here, after they were read.
+            count: about how many members to have in memory at a time; by default those of 256
+                parts.
 
-        Raises:
-            InvalidArgumentError: one is no sharded set.
-            ParameterMismatchError: a set has other parameters.
-
-        Cost: one command a part (one a part and set, where parts do not live together, or split as
-        they fill), an exchange for every 256 parts.
+        Cost: one command per part, an exchange for every 256, or as ``count`` says.
         """
-        layouts = yield from self._alike([self, *others])
-        yield from algebra.combined("SINTER", layouts, self._members.decode)
-
-    @stream
-    def sunion(self, *others: ShardedSet[Any, M]) -> Stream[M]:
-        """Iterate over the members that are in any of the sets; see `sinter`."""
-        layouts = yield from self._alike([self, *others])
-        yield from algebra.combined("SUNION", layouts, self._members.decode)
-
-    @stream
-    def sdiff(self, *others: ShardedSet[Any, M]) -> Stream[M]:
-        """Iterate over the members that are in none of the others; see `sinter`."""
-        layouts = yield from self._alike([self, *others])
-        yield from algebra.combined("SDIFF", layouts, self._members.decode)
+        matches = glob_filter(match)
+        at_once = PARTS_READ
+        if count is not None:
+            check_integer(self.name, "count", count, 1, MOST_MEMBERS)
+            at_once = min(max(1, count // self.part_size), PARTS_AT_ONCE)
+        for chunk in (yield from self._chunks(at_once)):
+            for _, members in (yield from self.layout.read_parts(chunk, "SMEMBERS")):
+                yield self._page(members if match is None else filter(matches, members))
 
     @operation
-    def sinterstore(self, *sources: ShardedSet[Any, M]) -> Operation[int]:
-        """Make this set the intersection of others; it may be one of them.
+    def sinter(
+        self,
+        keys: Operands[M] = (),
+        *args: ShardedSet[Any, M],
+    ) -> Operation[set[M]]:
+        """Return the members that are in this set and in all others.
 
-        Each part is replaced in one step (each group of parts, where they split as they fill), none
-        is left over; a reader may see old parts beside new ones meanwhile. What is added meanwhile
+        Args:
+            keys: a list of sets, or the first other set. They have the same parameters, and belong
+                to any component of this kit. Without any, this set's members are returned.
+            args: further sets.
+
+        Raises:
+            InvalidArgumentError: one is not a sharded set.
+            ParameterMismatchError: a set has other parameters.
+
+        Cost: one command per part (one per part and set, where parts do not live together, or split
+        as they fill), an exchange for every 256 parts. The result is in memory at once; for large
+        results use `sinter_iter`.
+        """
+        return (yield from self._combined("SINTER", list_or_args(keys, args)))
+
+    @operation
+    def sunion(
+        self,
+        keys: Operands[M] = (),
+        *args: ShardedSet[Any, M],
+    ) -> Operation[set[M]]:
+        """Return the members that are in any of the sets; see `sinter`."""
+        return (yield from self._combined("SUNION", list_or_args(keys, args)))
+
+    @operation
+    def sdiff(
+        self,
+        keys: Operands[M] = (),
+        *args: ShardedSet[Any, M],
+    ) -> Operation[set[M]]:
+        """Return the members of this set that are in none of the others; see `sinter`."""
+        return (yield from self._combined("SDIFF", list_or_args(keys, args)))
+
+    @stream
+    def sinter_iter(self, *others: ShardedSet[Any, M]) -> Stream[M]:
+        """Iterate over the members that are in this set and in all others; see `sinter`."""
+        yield from self._iterate("SINTER", others)
+
+    @stream
+    def sunion_iter(self, *others: ShardedSet[Any, M]) -> Stream[M]:
+        """Iterate over the members that are in any of the sets; see `sinter`."""
+        yield from self._iterate("SUNION", others)
+
+    @stream
+    def sdiff_iter(self, *others: ShardedSet[Any, M]) -> Stream[M]:
+        """Iterate over the members of this set that are in none of the others; see `sinter`."""
+        yield from self._iterate("SDIFF", others)
+
+    @operation
+    def sinterstore(self, keys: Operands[M], *args: ShardedSet[Any, M]) -> Operation[int]:
+        """Replace this set by the intersection of others, of which it may be one.
+
+        Each part is replaced atomically (each group of parts, where they split as they fill), and
+        none is left over. Meanwhile a reader may see old parts beside new ones, and what is added
         to this set may be lost.
 
         Args:
-            sources: at least one set with this set's parameters.
+            keys: a list of sets with this set's parameters, or the first set.
+            args: further sets.
 
         Returns:
-            How many members this set has now.
+            How many members this set has then.
 
         Raises:
-            InvalidArgumentError: no source was given, or one is no sharded set.
+            InvalidArgumentError: no set was given, or one is not a sharded set.
             ParameterMismatchError: a set has other parameters.
-            ShardErrors: shards failed; some parts are replaced by then. Do it again: it gives what
-                it would have given.
+            ShardErrors: shards failed; some parts were replaced. Store it again: the result is the
+                same.
 
-        Cost: one command a part, or where parts do not live together two exchanges for every 256
+        Cost: one command per part, or where parts do not live together two exchanges for every 256
         parts; where they split as they fill, that of reading and adding all members.
         """
-        return (yield from self._store("SINTER", sources))
+        return (yield from self._store("SINTER", list_or_args(keys, args)))
 
     @operation
-    def sunionstore(self, *sources: ShardedSet[Any, M]) -> Operation[int]:
-        """Make this set the union of others; see `sinterstore`."""
-        return (yield from self._store("SUNION", sources))
+    def sunionstore(self, keys: Operands[M], *args: ShardedSet[Any, M]) -> Operation[int]:
+        """Replace this set by the union of others; see `sinterstore`."""
+        return (yield from self._store("SUNION", list_or_args(keys, args)))
 
     @operation
-    def sdiffstore(self, *sources: ShardedSet[Any, M]) -> Operation[int]:
-        """Make this set the first of others less all following ones; see `sinterstore`.
+    def sdiffstore(self, keys: Operands[M], *args: ShardedSet[Any, M]) -> Operation[int]:
+        """Replace this set by the first of others less all following ones; see `sinterstore`.
 
-        When it failed half-way and this set is one of those taken away, do not do it again: parts
-        that were replaced would be taken away in place of what they were.
+        If it failed and this set is among those subtracted, do not store it again: parts that were
+        replaced would be subtracted instead of the original ones.
         """
-        return (yield from self._store("SDIFF", sources))
+        return (yield from self._store("SDIFF", list_or_args(keys, args)))
 
     def _open(self, *, create: bool = False) -> Operation[None]:
         if self.meta.checked:
@@ -354,14 +468,33 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
             size = self.part_size
             yield from warn_if_not_compact(self.component, first, form, size, self.name)
 
-    def _alike(
+    def _random(self, number: int) -> Operation[list[bytes]]:
+        """Return random members as they are stored; see `srandmember`."""
+        yield from self._open()
+        drawn = yield from random_members(self.layout, "SCARD", "SRANDMEMBER", number)
+        members = [member for _, some in drawn for member in some]
+        return members[: abs(number)]  # more, if a part was split meanwhile
+
+    def _combined(self, verb: str, others: Sequence[ShardedSet[Any, M]]) -> Operation[set[M]]:
+        layouts = yield from self._compatible([self, *others])
+        found: set[M] = set()
+        for chunk in (yield from algebra.chunks(layouts)):
+            found.update(self._page((yield from algebra.combine(verb, layouts, chunk))))
+        return found
+
+    def _iterate(self, verb: str, others: Sequence[ShardedSet[Any, M]]) -> Stream[M]:
+        layouts = yield from self._compatible([self, *others])
+        for chunk in (yield from algebra.chunks(layouts)):
+            yield self._page((yield from algebra.combine(verb, layouts, chunk)))
+
+    def _compatible(
         self, sets: Sequence[ShardedSet[Any, M]]
     ) -> Operation[list[FixedLayout | GrowingLayout]]:
-        """Return the layouts of sets that can be combined with this one; checks that they can."""
+        """Return the layouts of sets; checks that they can be combined with this one."""
         for other in sets:
             if not isinstance(other, ShardedSet):
                 raise InvalidArgumentError(
-                    f"{self.name}: {shown(other)} is no sharded set",
+                    f"{self.name}: {shown(other)} is not a sharded set",
                     "give sets as kit.set makes them, each as an argument",
                 )
             if other.parameters != self.parameters:
@@ -376,9 +509,9 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
     def _store(self, verb: str, sources: Sequence[ShardedSet[Any, M]]) -> Operation[int]:
         if not sources:
             raise InvalidArgumentError(
-                f"{self.name}: {verb.lower()}store of no sets", "give at least one"
+                f"{self.name}: {verb.lower()}store without sets", "give at least one"
             )
-        layouts = yield from self._alike(sources)
+        layouts = yield from self._compatible(sources)
         yield from self._open(create=True)
         return (yield from algebra.store(verb, self.layout, layouts))
 

@@ -64,7 +64,7 @@ def test_no_part_ever_outgrows_its_size(face: Face, kit: ShardKit, component: st
         largest = max(largest, *(size for size, _ in parts_of(kit, component, "ids")))
     assert largest <= 64
     assert {encoding for _, encoding in parts_of(kit, component, "ids")} == {b"intset"}
-    assert face.run(ids.scard()) == 12 * 700 == len(set(face.list(ids.smembers())))
+    assert face.run(ids.scard()) == 12 * 700 == len(set(face.run(ids.smembers())))
 
 
 def parts_of(kit: ShardKit, component: str, name: str) -> list[tuple[int, bytes]]:
@@ -107,7 +107,7 @@ def test_a_reader_that_has_not_seen_the_splits_finds_everything(face: Face, kit:
     writer.sadd(*range(3000, 6000))
     assert face.run(reader.smismember(*range(0, 7000, 7))) == [n < 6000 for n in range(0, 7000, 7)]
     writer.sadd(*range(6000, 9000))
-    assert sorted(face.list(reader.smembers())) == list(range(9000))
+    assert sorted(face.run(reader.smembers())) == list(range(9000))
     assert face.run(reader.srem(8999, 9000)) == 1
 
 
@@ -116,7 +116,7 @@ def test_members_come_once_while_parts_split(kit: ShardKit) -> None:
     ids.sadd(*range(2000))
     seen = []
     other = kit.set("ids", component="few", members=int, part_size=16, groups=1)
-    for n, member in enumerate(ids.smembers()):
+    for n, member in enumerate(ids.sscan_iter()):
         seen.append(member)
         if n % 400 == 0:
             other.sadd(*range(10_000 + n * 10, 10_000 + n * 10 + 1500))
@@ -167,15 +167,15 @@ def test_sets_that_grew_differently_are_combined(face: Face, kit: ShardKit) -> N
         return new
 
     small, large, target = made("a", range(90, 120)), made("b", range(4000)), made("c", range(7))
-    assert sorted(face.list(small.sinter(large))) == list(range(90, 120))
-    assert sorted(face.list(large.sdiff(small))) == [*range(90), *range(120, 4000)]
-    assert sorted(face.list(small.sunion(large))) == list(range(4000))
+    assert sorted(face.run(small.sinter(large))) == list(range(90, 120))
+    assert sorted(face.run(large.sdiff(small))) == [*range(90), *range(120, 4000)]
+    assert sorted(face.run(small.sunion(large))) == list(range(4000))
     assert face.run(target.sdiffstore(large, small)) == 3970
-    assert sorted(face.list(target.smembers())) == [*range(90), *range(120, 4000)]
+    assert sorted(face.run(target.smembers())) == [*range(90), *range(120, 4000)]
     assert face.run(large.sinterstore(large, small)) == 30
-    assert sorted(face.list(large.smembers())) == list(range(90, 120))
+    assert sorted(face.run(large.smembers())) == list(range(90, 120))
     assert face.run(large.sadd(*range(4000))) == 3970
     assert face.run(small.sdiffstore(small, large)) == 0
-    assert face.list(small.smembers()) == []
+    assert face.run(small.smembers()) == set()
     left = {key for key in keys_of(kit, "many") if ":storing:" in key}
     assert left == set()

@@ -86,7 +86,7 @@ def machine(face: Face, kit: ShardKit, kind: type) -> type[RuleBasedStateMachine
 
         def same_members(self, expected: set[bytes], call: Callable[[dict[str, Any]], Any]) -> None:
             for sets in self.sharded:
-                found = face.list(call(sets))
+                found = face.run(call(sets))
                 assert len(found) == len(expected)
                 assert {sent(member) for member in found} == expected
                 assert all(type(member) is kind for member in found)
@@ -107,7 +107,7 @@ def machine(face: Face, kit: ShardKit, kind: type) -> type[RuleBasedStateMachine
         @rule(name=names, members=one_or_more)
         def look(self, name: str, members: list[Any]) -> None:
             there = plain.smismember(self.key(name), [*map(sent, members)]) if members else []
-            self.same([bool(flag) for flag in there], lambda sets: sets[name].smismember(*members))
+            self.same([bool(flag) for flag in there], lambda sets: sets[name].smismember(members))
             for member, flag in zip(members[:2], there, strict=False):
                 self.same(bool(flag), lambda sets, m=member: sets[name].sismember(m))
 

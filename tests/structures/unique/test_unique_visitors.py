@@ -124,8 +124,8 @@ def test_a_days_visitors_can_be_looked_into_and_combined(face: Face, visitors: A
     )
     face.run(later.visit_many(both[:30] + sessions(5, 2), NEXT))
     one, other = face.run(visitors.visitors(DAY)), face.run(later.visitors(NEXT))
-    assert sorted(face.list(one.sinter(other))) == sorted(map(visitors.visitor_id, both[:30]))
-    assert len(face.list(one.sunion(other))) == 55
+    assert sorted(face.run(one.sinter(other))) == sorted(map(visitors.visitor_id, both[:30]))
+    assert len(face.run(one.sunion(other))) == 55
     kept = face.kit.set(
         "both-days", component=visitors.component, total=one.total, part_size=50, members=int
     )
@@ -133,7 +133,7 @@ def test_a_days_visitors_can_be_looked_into_and_combined(face: Face, visitors: A
     small = face.run(visitors.visitors(NEXT))
     assert small.parts < one.parts
     with pytest.raises(ParameterMismatchError, match=rf"total is '\d+', not '{one.total}'"):
-        face.list(one.sinter(small))
+        face.run(one.sinter(small))
 
 
 def test_looking_creates_nothing(face: Face, visitors: Any, kit: ShardKit) -> None:

@@ -93,7 +93,7 @@ def machine(face: Face, kit: ShardKit, component: str) -> type[RuleBasedStateMac
 
         @rule(day=days)
         def look_into(self, day: date) -> None:
-            found = face.list(face.run(self.counters[0].visitors(day)).smembers())
+            found = face.run(face.run(self.counters[0].visitors(day)).smembers())
             assert sorted(found) == sorted(int(digits, 16) for digits in self.came[day])
 
         @rule(day=days, wrong=st.integers(0, 50))
