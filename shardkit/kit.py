@@ -120,7 +120,8 @@ class _Kit(Catalogue[Face]):
         return [self.clients, *([self._config_clients] if self._config_clients else [])]
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.topology.source})"
+        shown = "".join(f"\n  {line}" for line in self.clients.shown())
+        return f"<{type(self).__name__} of {self.topology.source}{':' if shown else ''}{shown}>"
 
 
 class ShardKit(_Kit[Blocking]):

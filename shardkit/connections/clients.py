@@ -149,6 +149,20 @@ class Clients:
         for client in [*_all_of(tables), *displaced]:
             await _aclose(client)
 
+    def shown(self) -> list[str]:
+        """Return a line for each client that has been built: its shard and its connections."""
+        tables = list(self._tables.values())
+        for of_loop in list(self._by_loop.values()):
+            tables += of_loop.values()
+        return [
+            f"{Shard(table.component.name, number)} {_shown(client)}"
+            for table in tables
+            for number, client in list(table.clients.items())
+        ]
+
+    def __repr__(self) -> str:
+        return f"<Clients: {'; '.join(self.shown()) or 'none yet'}>"
+
     def _get_or_build(
         self, table: _ClientTable, number: int | None, raw: bool, *, awaiting: bool
     ) -> Any:
@@ -266,6 +280,13 @@ async def _aclose(client: Any) -> None:
         await client.connection_pool.disconnect()
         return
     await close_cluster(client)
+
+
+def _shown(client: Any) -> str:
+    if isinstance(client, redis.RedisCluster | aioredis.RedisCluster):
+        nodes = sorted(node.name for node in client.get_nodes())
+        return f"<cluster of {', '.join(nodes)}>"
+    return repr(client.connection_pool)
 
 
 def _pools(client: Any) -> list[Any]:

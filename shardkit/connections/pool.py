@@ -1,8 +1,8 @@
-"""redis-py's pools, made quick, and able to retire.
+"""redis-py's pools, made quicker, and able to drain.
 
-A pool lends its connections: they remain checked out of redis-py's own pool while they rest here.
-That saves redis-py's book-keeping at every call, a third of what a short call costs. A pool that
-retires goes on serving those who hold it, and closes each connection as it comes back.
+Idle connections wait here and stay checked out of redis-py's own pool, which saves its bookkeeping
+on every call: a third of the cost of a short one. A pool that drains goes on serving whoever holds
+it, and closes each connection as it comes back.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from redis import sentinel
 from redis.asyncio import sentinel as aiosentinel
 from redis.exceptions import RedisError
 
+from shardkit.connections.redis_private import count_available, count_in_use
+
 
 class _Process:
-    """This process's number. Asking the system costs a quarter of what a short command does."""
+    """This process's id: to ask the system for it costs a quarter of a short command."""
 
     pid = os.getpid()
 
@@ -32,12 +34,29 @@ _process = _Process()
 os.register_at_fork(after_in_child=_process.after_fork)
 
 
-class _ReusingPool:
-    """A pool of connections, which remain checked out of redis-py's own while they rest here.
+class _Shown:
+    """A pool's repr: the server, and how many connections are idle and in use. No secrets."""
 
-    That saves redis-py's book-keeping at every call, most of what a short call costs. It can be
-    told to retire: connections are closed as they come back.
-    """
+    _idle: list[Any]
+    draining: bool
+    connection_kwargs: dict[str, Any]
+
+    def __repr__(self) -> str:
+        where = self.connection_kwargs
+        server = where.get("path") or f"{where.get('host')}:{where.get('port')}"
+        if hasattr(self, "service_name"):
+            server = f"sentinel:{self.service_name}"
+        in_use = count_in_use(self) - len(self._idle)
+        idle = count_available(self) + len(self._idle)
+        state = ", draining" if self.draining else ""
+        return (
+            f"<{type(self).__name__} {server}/{where.get('db', 0)}: "
+            f"{in_use} in use, {idle} idle{state}>"
+        )
+
+
+class _ReusingPool(_Shown):
+    """A blocking pool that keeps its idle connections itself; see the module's text."""
 
     draining = False
 
@@ -52,7 +71,7 @@ class _ReusingPool:
         except IndexError:
             return None
         try:
-            # That of a parent is of no use to its child.
+            # A child process cannot use its parent's.
             if connection.pid == _process.pid and connection.is_reusable():
                 connection.checked_out = True
                 return connection
@@ -90,8 +109,8 @@ class _ReusingPool:
         self.disconnect(inuse_connections=False)
 
 
-class _AsyncReusingPool:
-    """The same for awaiting connections, which can be lent and given back without waiting."""
+class _AsyncReusingPool(_Shown):
+    """The same for awaiting connections, which are taken and released without waiting."""
 
     draining = False
     connection_class: type[Any]
@@ -110,7 +129,7 @@ class _AsyncReusingPool:
         return connection
 
     def release_nowait(self, connection: Any) -> None:
-        """Take back a connection that was borrowed, or got; does not wait."""
+        """Release a connection without waiting."""
         connection.checked_out = False
         self._idle.append(connection)
         if self.draining:
@@ -153,11 +172,11 @@ class _AsyncReusingPool:
 
 
 class Pool(_ReusingPool, redis.ConnectionPool):
-    """redis-py's pool, quick and able to retire."""
+    """redis-py's pool, quicker and able to drain."""
 
 
 class SentinelPool(_ReusingPool, sentinel.SentinelConnectionPool):
-    """redis-py's Sentinel pool, quick and able to retire."""
+    """redis-py's Sentinel pool, quicker and able to drain."""
 
     def disconnect(self, inuse_connections: bool = True) -> None:
         """Close idle connections; all of them, and those to the Sentinels, if wanted."""
@@ -168,11 +187,11 @@ class SentinelPool(_ReusingPool, sentinel.SentinelConnectionPool):
 
 
 class AsyncPool(_AsyncReusingPool, aioredis.ConnectionPool):
-    """The awaiting pool, quick and able to retire."""
+    """The awaiting pool, quicker and able to drain."""
 
 
 class AsyncSentinelPool(_AsyncReusingPool, aiosentinel.SentinelConnectionPool):
-    """The awaiting Sentinel pool, quick and able to retire."""
+    """The awaiting Sentinel pool, quicker and able to drain."""
 
     async def disconnect(self, inuse_connections: bool = True) -> None:
         """Close idle connections; all of them, and those to the Sentinels, if wanted."""

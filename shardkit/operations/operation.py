@@ -223,7 +223,11 @@ class _Method:
         """Return what a call gives, as the steps' annotation says it."""
         if not isinstance(annotation, str):  # without ``from __future__ import annotations``
             return get_args(annotation)[-1] if get_args(annotation) else annotation
-        found = re.fullmatch(r"(?:\w+\.)*(Operation|Stream)\[(.*)\]", annotation, re.DOTALL)
+        found = re.fullmatch(
+            r"(?:\w+\.)*(Operation|Stream|Generator)\[(.*?)(?:, Any, None)?\]",
+            annotation,
+            re.DOTALL,
+        )
         if found is None:
             return annotation
         if found[1] == "Operation":

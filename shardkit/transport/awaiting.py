@@ -217,6 +217,11 @@ class AwaitingLink:
             connection = connections[name] = MultiplexedConnection(source)
         return connection
 
+    def __repr__(self) -> str:
+        shared = [c for by_node in list(self._connections.values()) for c in by_node.values()]
+        shown = "; ".join(map(repr, shared)) or "no connection yet"
+        return f"<AwaitingLink{'' if self._raw else ' decoding'}: {shown}>"
+
 
 async def _exchange_alone(source: ConnectionSource, attempt: Attempt, chunks: list[Chunk]) -> None:
     try:

@@ -166,6 +166,9 @@ class BlockingLink:
         """Wait."""
         time.sleep(seconds)
 
+    def __repr__(self) -> str:
+        return f"<BlockingLink{'' if self._raw else ' decoding'}: {self._clients!r}>"
+
 
 def exchange_all(attempts: Sequence[Attempt], raw: bool = True) -> None:
     """Write to every server, then read from every server, chunk by chunk.

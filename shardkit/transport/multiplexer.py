@@ -60,6 +60,9 @@ class ConnectionSource:
         self.source = source
         self._is_pool = hasattr(source, "get_connection")
 
+    def __repr__(self) -> str:
+        return repr(self.source) if self._is_pool else f"<node {self.source.name}>"
+
     def get_idle(self) -> Any:
         """Return a connection that can be used at once, or None."""
         if self._is_pool:
@@ -200,6 +203,16 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             self._write_scheduled = True
             self._loop.call_soon(self._write)
         return future
+
+    def __repr__(self) -> str:
+        if self._connecting is not None:
+            state = "connecting"
+        else:
+            state = "idle" if self._transport is None else "connected"
+        return (
+            f"<MultiplexedConnection {self.source!r}: {state}, {len(self._queued)} waiting, "
+            f"{self._replies_in_flight - self._replies_to_first} replies outstanding>"
+        )
 
     # ---- a connection, while there is something to do
 

@@ -26,7 +26,7 @@ an HGET takes 1.0 microseconds in parts of 128 and 7.1 in parts of 1,024, for ne
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import chain
 from math import isfinite
@@ -41,7 +41,6 @@ from shardkit.operations.operation import (
     Face,
     Operation,
     Page,
-    Stream,
     operation,
     pages,
     stream,
@@ -398,7 +397,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
     @stream
     def hscan_iter(
         self, match: Key | None = None, count: int | None = None, no_values: bool = False
-    ) -> Stream[Any]:
+    ) -> Generator[Any, Any, None]:  # of a Stream[Any] mypy would infer Never
         """Iterate over the fields with their values, part by part; see `hgetall`.
 
         A field comes once at most.
