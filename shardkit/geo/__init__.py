@@ -1,4 +1,4 @@
-"""IP to city over shards: ranges in blocks, switched atomically, with a copy in the process."""
+"""IP to city over shards: ranges in blocks, atomic imports, and local copies."""
 
 from shardkit.geo.city_totals import CityTotals
 from shardkit.geo.ip_to_city import Imported, IpToCity

@@ -1,15 +1,15 @@
-"""IP addresses as numbers on one line, and ranges of them as they are written.
+"""IP addresses as numbers, and parsing of addresses and ranges.
 
 ::
 
     0 ……………… 2**32 - 1                              IPv4
                             2**128 …… 2**129 - 1     IPv6: 2**128 and the address
 
-So ranges of both kinds are sorted and cut in one way, and none reaches from one kind into the
-other. An IPv4 address that is written as IPv6 (``::ffff:192.0.2.7``) is the IPv4 address.
+Both families share one number line, so their ranges are sorted and cut by the same code, and no
+range can span both. An IPv4 address written as IPv6 (``::ffff:192.0.2.7``) is the IPv4 address.
 
-Addresses are read strictly: four decimal numbers up to 255 without leading zeros, or what RFC 4291
-allows; no blanks, no zone. ``1.2.3`` and ``999.2.3.4`` are none.
+Parsing is strict: four decimal numbers up to 255 without leading zeros, or RFC 4291; no blanks, no
+zone. ``1.2.3`` and ``999.2.3.4`` are invalid.
 """
 
 from __future__ import annotations
@@ -29,44 +29,44 @@ IPV6: Final = 2**128
 _FIRST_MAPPED: Final = 0xFFFF << 32
 
 
-def point(address: Address) -> int:
-    """Return where an address is on the line.
+def address_number(address: Address) -> int:
+    """Return an address as a number.
 
     Args:
-        address: text, also as bytes; or an address of Python's ``ipaddress``.
+        address: text, bytes, or an address object of Python's ``ipaddress``.
 
     Raises:
-        InvalidArgumentError: it is none.
+        InvalidArgumentError: it is not an address.
     """
-    try:  # what nearly all addresses are
+    try:  # nearly all addresses are IPv4 text
         return int.from_bytes(inet_pton(AF_INET, address), "big")  # type: ignore[arg-type]
     except (OSError, ValueError, TypeError):
         pass
     try:
-        return _point(address)
+        return _parse_other(address)
     except (OSError, ValueError, TypeError):
         raise InvalidArgumentError(
             f"{shown(address)} is not an IP address", "give text such as 192.0.2.7 or 2001:db8::7"
         ) from None
 
 
-def written(point: int) -> str:
-    """Return the address at a place of the line, as text."""
-    if point < IPV4:
-        return inet_ntop(AF_INET, point.to_bytes(4, "big"))
-    return inet_ntop(AF_INET6, (point - IPV6).to_bytes(16, "big"))
+def address_text(address_number: int) -> str:
+    """Return the text of an address number."""
+    if address_number < IPV4:
+        return inet_ntop(AF_INET, address_number.to_bytes(4, "big"))
+    return inet_ntop(AF_INET6, (address_number - IPV6).to_bytes(16, "big"))
 
 
-def written_range(first: str, last: str | None = None) -> tuple[int, int]:
-    """Return the first and the last place of a range, as files write them.
+def parse_range(first: str, last: str | None = None) -> tuple[int, int]:
+    """Return the first and the last address number of a range, as files write it.
 
     Args:
-        first: its first address: four numbers, or IPv6, or one decimal number; or a network such as
-            ``192.0.2.0/24``, of any prefix length, whose host bits do not matter.
-        last: its last address, written in the same way, of a range that is not a network.
+        first: its first address, as IPv4, IPv6 or one decimal number; or a network such as
+            ``192.0.2.0/24``, of any prefix length, whose host bits are ignored.
+        last: its last address, in the same notation; None or empty for a network.
 
     Raises:
-        ValueError: it is no range; says why.
+        ValueError: it is not a range; says why.
     """
     address, slash, prefix = first.partition("/")
     if slash:
@@ -80,9 +80,9 @@ def written_range(first: str, last: str | None = None) -> tuple[int, int]:
         if max(start, end) >= IPV6:
             raise ValueError(f"{shown(first)} to {shown(last)} is beyond all addresses")
         if max(start, end) >= IPV4:
-            start, end = _from_ipv6(start), _from_ipv6(end)
+            start, end = _ipv6_number(start), _ipv6_number(end)
     else:
-        start, end = _strictly(first), _strictly(last)
+        start, end = _parse_address(first), _parse_address(last)
     if (start < IPV4) != (end < IPV4):
         raise ValueError("one end is an IPv4 address, and the other is not")
     if end < start:
@@ -91,12 +91,12 @@ def written_range(first: str, last: str | None = None) -> tuple[int, int]:
 
 
 def network_range(network: Network) -> tuple[int, int]:
-    """Return the first and the last place of a network of Python's ``ipaddress``.
+    """Return the first and the last address number of a network of Python's ``ipaddress``.
 
     Raises:
-        ValueError: its one end is an IPv4 address, and the other is not.
+        ValueError: only one end is an IPv4 address.
     """
-    return written_range(str(network))
+    return parse_range(str(network))
 
 
 def _network(address: str, prefix: str) -> tuple[int, int]:
@@ -111,21 +111,21 @@ def _network(address: str, prefix: str) -> tuple[int, int]:
     start = int.from_bytes(packed, "big") & ~hosts
     if bits == 32:
         return start, start + hosts
-    return _from_ipv6(start), _from_ipv6(start + hosts)
+    return _ipv6_number(start), _ipv6_number(start + hosts)
 
 
-def _strictly(address: str) -> int:
+def _parse_address(address: str) -> int:
     try:
-        return point(address)
+        return address_number(address)
     except InvalidArgumentError as error:
         raise ValueError(error.message) from None
 
 
-def _point(address: object) -> int:
-    """Return where an address is that is not text with four numbers.
+def _parse_other(address: object) -> int:
+    """Return the number of an address that is not IPv4 text.
 
     Raises:
-        OSError, ValueError, TypeError: it is none.
+        OSError, ValueError, TypeError: it is not an address.
     """
     if isinstance(address, IPv4Address | IPv6Address):
         packed = address.packed
@@ -135,11 +135,11 @@ def _point(address: object) -> int:
             raise TypeError
         packed = inet_pton(AF_INET6 if ":" in spelled else AF_INET, spelled)
     number = int.from_bytes(packed, "big")
-    return number if len(packed) == 4 else _from_ipv6(number)
+    return number if len(packed) == 4 else _ipv6_number(number)
 
 
-def _from_ipv6(number: int) -> int:
-    """Return where the address is that IPv6 writes as this number."""
+def _ipv6_number(number: int) -> int:
+    """Return the number on the shared line of an address that has this number in IPv6."""
     mapped = number - _FIRST_MAPPED
     return mapped if 0 <= mapped < IPV4 else IPV6 + number
 

@@ -1,13 +1,13 @@
-"""What a generation consists of: blocks, cities, and lists of its blocks.
+"""The keys of a generation: blocks, cities, and lists of its blocks.
 
 ::
 
     ip2city:3512345:4:c0a8      STRING  a block                  (`shardkit.geo.blocks`)
     ip2city:3512345:cities:7    HASH    cities                   (`shardkit.geo.city_table`)
-    ip2city:3512345:keys:0      STRING  which 1,000 blocks there are, 13 bytes each
-    ip2city:3512345:keys:1      …       written before those are: so none is ever forgotten
+    ip2city:3512345:keys:0      STRING  lists 1,000 blocks, 13 bytes each
+    ip2city:3512345:keys:1      …       written before its blocks, so that none is ever orphaned
 
-    a block there:  level (1 byte), page (4 bytes; 2**32 - 1: none), bucket (8 bytes)
+    a listed block: level (1 byte), page (4 bytes; 2**32 - 1: none), bucket (8 bytes)
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class BlockStore:
     """Reads and writes whole generations.
 
     Args:
-        driver: of the deferred face.
+        driver: the deferred face's driver.
         component: where they live.
         name: the prefix of their keys.
-        generations: which there are.
+        generations: the record of generations.
     """
 
     def __init__(self, driver: Driver, component: str, name: str, generations: Generations) -> None:
@@ -56,41 +56,41 @@ class BlockStore:
         return f"{self._name}:{generation}:{LEVELS[level].suffix(bucket, page)}"
 
     def table(self, generation: int) -> CityTable:
-        """Return the cities of a generation."""
+        """Return the city table of a generation."""
         return CityTable(self._driver, self._component, f"{self._name}:{generation}:cities")
 
     def write(
-        self, number: int, intake: ImportInput, progress: Progress, now: float
+        self, number: int, source: ImportInput, progress: Progress, now: float
     ) -> Operation[Generation]:
-        """Write all that an import reads; return what to switch to.
+        """Write everything that an import reads; return the new generation.
 
         Raises:
             StructureError: no range could be read, or another import has begun.
         """
         table = self.table(number)
-        for some in pages(intake.cities(), CITIES_AT_ONCE):
+        for some in pages(source.cities(), CITIES_AT_ONCE):
             yield from table.write(some)
-            progress("cities", intake.numbered)
-        if not intake.read:
-            first = "".join(f" ({skipped})" for skipped in intake.first_skipped[:1])
+            progress("cities", source.numbered)
+        if not source.read:
+            first = "".join(f" ({skipped})" for skipped in source.first_skipped[:1])
             raise StructureError(
-                f"{self._name}: no range could be read, {intake.skipped:,} lines were skipped"
+                f"{self._name}: no range could be read, {source.skipped:,} lines were skipped"
                 f"{first}",
-                "say how the file is laid out; nothing was changed",
+                "specify the format of the file; nothing was changed",
             )
         levels: set[int] = set()
         count = 0
-        for turn, portion in enumerate(portions(blocks(intake.ranges()))):
+        for turn, portion in enumerate(portions(blocks(source.ranges()))):
             yield from self._write_blocks(number, turn, portion)
             levels |= {block.level for block in portion}
             count += len(portion)
             progress("blocks", count)
         return Generation(
-            number, intake.read, intake.numbered, count, tuple(sorted(levels)), int(now)
+            number, source.read, source.numbered, count, tuple(sorted(levels)), int(now)
         )
 
     def _write_blocks(self, number: int, turn: int, portion: Sequence[Block]) -> Operation[None]:
-        """Write blocks, after the list of them."""
+        """Write a list of blocks, then the blocks."""
         listed = b"".join(
             _LISTED.pack(level, _NO_PAGE if page == WHOLE else page, bucket)
             for level, bucket, page, _ in portion
@@ -107,17 +107,17 @@ class BlockStore:
         yield Columns(self._component, "SET", keys, contents, idempotent=True, coalesced=True)
 
     def expire(self, number: int, seconds: int) -> Operation[None]:
-        """Have a generation expire."""
+        """Make a generation expire."""
         yield from self._to_all_blocks(number, "EXPIRE", seconds)
         yield from self.table(number).expire(seconds)
 
     def remove(self, number: int) -> Operation[None]:
-        """Remove a generation, also one that is not complete."""
+        """Remove a generation, even if it is incomplete."""
         yield from self.table(number).delete()
         yield from self._to_all_blocks(number, "UNLINK")
 
     def load(self, generation: Generation) -> Operation[LocalCities | None]:
-        """Load a generation into this process; None if some of it is missing."""
+        """Load a generation into this process; None if part of it is missing."""
         tables = RangeTables()
         number, count, turn = generation.number, 0, 0
         while (listed := (yield from self._listed(number, turn))) is not None:
@@ -152,9 +152,9 @@ class BlockStore:
         ]
 
     def _to_all_blocks(self, number: int, name: str, *args: Argument) -> Operation[None]:
-        """Send a command for every block, and then for the lists.
+        """Send a command for every block, then for the lists.
 
-        The first list comes last: so whatever fails, it can be done again.
+        The first list comes last, so that a failed call can be repeated.
         """
         turn = 0
         while (listed := (yield from self._listed(number, turn))) is not None:
@@ -169,11 +169,11 @@ class BlockStore:
         return f"{self._name}:{number}:keys:{turn}"
 
 
-def portions(made: Iterable[Block]) -> Iterator[list[Block]]:
-    """Cut blocks into lists of at most 1,000 blocks, and of not much more than 4 MB."""
+def portions(packed: Iterable[Block]) -> Iterator[list[Block]]:
+    """Split blocks into lists of at most 1,000 blocks and about 4 MB."""
     portion: list[Block] = []
     size = 0
-    for block in made:
+    for block in packed:
         portion.append(block)
         size += len(block.content)
         if len(portion) >= BLOCKS_AT_ONCE or size >= BYTES_AT_ONCE:

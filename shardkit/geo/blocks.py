@@ -1,9 +1,9 @@
-"""Ranges packed in blocks: where each piece of a range belongs, and how a block is searched.
+"""Packs ranges in blocks, and searches blocks.
 
-The addresses are cut into buckets by their leading bits, and a bucket's ranges are one STRING, its
-block. A range is cut at the borders of buckets. Of IPv6, whose ranges may be as large as a
-continent's and as small as one host, there are three levels, and a piece is in the highest level of
-whose units it is made::
+Addresses are divided into buckets by their leading bits. The ranges of a bucket are one STRING, its
+block; a range that spans buckets is split at their borders. IPv6 ranges may be as large as a
+continent's or as small as one host, so IPv6 has three levels: each piece of a range goes to the
+highest level whose units it fills::
 
     level   bucket                one for each     units      key
     0       IPv4 /16              65,536           /32        <name>:<generation>:4:c0a8
@@ -14,11 +14,11 @@ whose units it is made::
     2001:db8:: to 2001:db9:0:ffff:…     level 1, bucket 2001: unit db8
                                         level 2, bucket 20010db9: units 0 to ffff
 
-So a look-up reads one block of IPv4, and of IPv6 as many as the data has levels, all at the same
-time; no address is in two.
+So a look-up reads one block for IPv4, and for IPv6 one for each level that the data has, all at the
+same time. No address is in two levels.
 
-An entry of a block is where a city begins, counted in units; the city goes on to the next entry.
-The number 4,294,967,295 is no city: it stands where a gap begins. Numbers are little-endian::
+An entry of a block is the offset, in units, at which a city begins; it reaches to the next entry.
+The city number 4,294,967,295 marks the beginning of a gap. Numbers are little-endian::
 
     ┌───┬─────────────────────────────┬───────────────────────────┐
     │ 0 │ n offsets, 2, 2, 4, 8 bytes │ n city numbers of 4 bytes │     1 + 6 n bytes of IPv4
@@ -30,8 +30,8 @@ The number 4,294,967,295 is no city: it stands where a gap begins. Numbers are l
     192.168.0.0/24 is 7, 192.168.1.0/25 is 9, nothing else:
     00   0000 0001 8001   00000007 00000009 ffffffff           19 bytes
 
-Offsets and numbers are apart, so that the offsets can be searched as they are, without unpacking.
-With its share of the keys a range of IPv4 takes 14.7 bytes on Valkey 9.1 and 20.0 on Redis 7.0 if
+Offsets and numbers are separate, so that the offsets can be searched without unpacking. Including
+its share of the keys an IPv4 range takes 14.7 bytes on Valkey 9.1 and 20.0 on Redis 7.0 if
 there are 500,000 of them (benchmarks/ip_to_city.py).
 """
 
@@ -48,20 +48,20 @@ from shardkit.geo.addresses import IPV4, IPV6
 
 NO_CITY: Final = 2**32 - 1
 ENTRIES_A_PAGE: Final = 4096
-WHOLE: Final = -1  # in the place of a page's number: the block itself
+WHOLE: Final = -1  # instead of a page's number: the block itself
 _ENTRIES, _PAGES = b"\0", b"\1"
 _BYTES_OF_A_NUMBER: Final = 4
 
 
 class Level(NamedTuple):
-    """One way of cutting the line into buckets.
+    """One way to divide addresses into buckets.
 
     Attributes:
         number: its position in LEVELS.
-        unit: how many bits of an address are below a unit.
-        bits: how many bits an offset has: a bucket has 2**bits units.
+        unit: how many low bits of an address a unit spans.
+        bits: the bits of an offset: a bucket has 2**bits units.
         code: the array type of an offset.
-        digits: how many hexadecimal digits a bucket's number has.
+        digits: the hexadecimal digits of a bucket's number.
         family: 4 or 6.
     """
 
@@ -72,13 +72,13 @@ class Level(NamedTuple):
     digits: int
     family: int
 
-    def place(self, point: int) -> tuple[int, int]:
-        """Return the bucket and the offset of a place on the line."""
-        units = (point if self.family == 4 else point - IPV6) >> self.unit
+    def place(self, address_number: int) -> tuple[int, int]:
+        """Return the bucket and the offset of an address number."""
+        units = (address_number if self.family == 4 else address_number - IPV6) >> self.unit
         return units >> self.bits, units & ((1 << self.bits) - 1)
 
     def suffix(self, bucket: int, page: int = WHOLE) -> str:
-        """Return what the key of a block ends in."""
+        """Return the suffix of a block's key."""
         key = f"{self.family}:{bucket:0{self.digits}x}"
         return key if page == WHOLE else f"{key}:{page}"
 
@@ -99,7 +99,7 @@ class Block(NamedTuple):
     Attributes:
         level: its level's number.
         bucket: its bucket's number.
-        page: which page it is; WHOLE for a bucket's only block, or its list of pages.
+        page: the number of the page; WHOLE for a bucket's only block, or its list of pages.
         content: the STRING.
     """
 
@@ -113,10 +113,10 @@ def blocks(ranges: Iterable[tuple[int, int, int]]) -> Iterator[Block]:
     """Pack ranges.
 
     Args:
-        ranges: first and last place, and the city's number: in order and disjoint.
+        ranges: first and last address number, and the city's number; sorted and disjoint.
 
     Returns:
-        The blocks; those of a level in order, and the pages of a bucket before their list.
+        The blocks: those of a level in order, and the pages of a bucket before their list.
     """
     packers = [_BlockPacker(level) for level in LEVELS]
     for first, last, number in ranges:
@@ -130,14 +130,14 @@ def blocks(ranges: Iterable[tuple[int, int, int]]) -> Iterator[Block]:
 
 
 def _pieces(first: int, last: int) -> Iterator[tuple[int, int, int]]:
-    """Cut a range of IPv6 into pieces of whole units: (level, first unit, last unit)."""
+    """Split an IPv6 range into pieces of whole units: (level, first unit, last unit)."""
     end = last + 1
     for level in reversed(IPV6_LEVELS):
-        # At this level is what does not make whole units of the level above.
+        # This level gets what does not fill whole units of the level above.
         bits = level.bits if level.number > 1 else 128
         start = -(-first >> bits)
         stop = end >> bits
-        if start >= stop:  # none of those
+        if start >= stop:  # fills none of them
             yield level.number, first, end - 1
             return
         if first != start << bits:
@@ -148,7 +148,7 @@ def _pieces(first: int, last: int) -> Iterator[tuple[int, int, int]]:
 
 
 class _BlockPacker:
-    """Makes the blocks of one level; only a page of one bucket is in memory."""
+    """Packs the blocks of one level; keeps only a page of one bucket in memory."""
 
     def __init__(self, level: Level) -> None:
         self._level = level
@@ -157,14 +157,14 @@ class _BlockPacker:
 
     def _begin(self, bucket: int) -> None:
         self._bucket = bucket
-        self._covered = 0  # the first offset that nothing was said of yet
+        self._covered = 0  # the first offset after the last range
         self._last = NO_CITY
         self._pages = array(self._level.code)
         self._offsets = array(self._level.code)
         self._numbers = array("I")
 
     def add(self, first: int, last: int, number: int) -> Iterator[Block]:
-        """Take in a piece, in units; give out what is complete."""
+        """Add a piece, in units; yield the blocks that are complete."""
         bits, most = self._level.bits, self._most
         for bucket in range(first >> bits, (last >> bits) + 1):
             if bucket != self._bucket:
@@ -178,7 +178,7 @@ class _BlockPacker:
             self._covered = end + 1
 
     def _entry(self, offset: int, number: int) -> Iterator[Block]:
-        if number == self._last:  # it goes on; and before the first entry there is no city anyway
+        if number == self._last:  # the city continues; initially there is no city
             return
         self._last = number
         if len(self._offsets) == ENTRIES_A_PAGE:
@@ -187,7 +187,7 @@ class _BlockPacker:
         self._numbers.append(number)
 
     def close(self) -> Iterator[Block]:
-        """Give out what is left of the bucket."""
+        """Yield the remaining blocks of the bucket."""
         if self._bucket < 0:
             return
         if self._covered <= self._most:
@@ -213,13 +213,13 @@ class _BlockPacker:
 
 
 def search(level: Level, content: bytes, offset: int) -> tuple[int | None, int]:
-    """Look an offset up in a block.
+    """Look up an offset in a block.
 
     Returns:
-        The page to look into, and NO_CITY; or None, and the city's number or NO_CITY.
+        The page to search, and NO_CITY; or None, and the city's number or NO_CITY.
 
     Raises:
-        StructureError: the bytes are no block.
+        StructureError: the bytes are not a block.
     """
     if content[:1] == _PAGES:
         page = bisect_right(_readable(level.code, content, 1, len(content)), offset) - 1
@@ -233,10 +233,10 @@ def search(level: Level, content: bytes, offset: int) -> tuple[int | None, int]:
 
 
 def entries(level: Level, content: bytes) -> tuple[Sequence[int], Sequence[int]] | None:
-    """Return the offsets and the city numbers of a block; None of one that lists pages.
+    """Return the offsets and the city numbers of a block; None for a list of pages.
 
     Raises:
-        StructureError: the bytes are no block.
+        StructureError: the bytes are not a block.
     """
     if content[:1] == _PAGES:
         return None
@@ -246,7 +246,7 @@ def entries(level: Level, content: bytes) -> tuple[Sequence[int], Sequence[int]]
 
 
 def _border(level: Level, content: bytes) -> int:
-    """Return where the numbers of a block begin."""
+    """Return the position of the city numbers in a block."""
     width = level.bits // 8
     count, left = divmod(len(content) - 1, width + _BYTES_OF_A_NUMBER)
     if content[:1] != _ENTRIES or left:

@@ -4,7 +4,7 @@
 
     ip2city:3512345:cities:7    HASH   {0: ["Bonn","North Rhine-Westphalia","Germany",2946447], …}
 
-Cities are numbered in the order in which the import met them, so the parts are full whatever ids
+Cities are numbered in the order in which the import reads them, so the parts are full whatever ids
 the source has.
 """
 
@@ -24,32 +24,32 @@ class CityTable:
     """The cities of one generation.
 
     Args:
-        driver: of the deferred face.
+        driver: the deferred face's driver.
         component: where they live.
         name: the hash's name.
     """
 
     def __init__(self, driver: Driver, component: str, name: str) -> None:
-        # All fields are numbers, so there is one part for what is none, which stays empty.
+        # All fields are numbers: the one part for other fields stays empty.
         self._hash: Any = ShardedHash(
             driver, component, name, 1, CITIES_A_PART, codec="json", fields=int
         )
 
     def write(self, cities: Iterable[tuple[int, City]]) -> Operation[None]:
-        """Write cities by their numbers, 10,000 an exchange."""
+        """Write cities by their numbers, 10,000 per exchange."""
         yield from self._hash.hset_many(
             (number, list(city if city.id is not None else city[:3])) for number, city in cities
         )
 
     def read(self, numbers: Sequence[int]) -> Operation[list[City | None]]:
-        """Return cities by their numbers, 10,000 an exchange; None for those that are not there."""
+        """Return cities by their numbers, 10,000 per exchange; None for missing ones."""
         records = yield from self._hash.hmget(numbers)
         return [None if record is None else City(*record) for record in records]
 
     def expire(self, seconds: int) -> Operation[None]:
-        """Have all of them expire."""
+        """Make all cities expire."""
         yield from self._hash.expire(seconds)
 
     def delete(self) -> Operation[None]:
-        """Remove them."""
+        """Remove all cities."""
         yield from self._hash.delete()

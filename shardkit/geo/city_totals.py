@@ -44,7 +44,7 @@ from shardkit.structures.base.arguments import check_integer, check_name, day_of
 KINDS: Final = ("country", "region", "city")
 MOST_SHOWN: Final = 10_000
 _AT_ONCE: Final = 1000
-_LANDING: Final = 3600  # seconds; what is written beside is gone then if nobody added it
+_TEMPORARY: Final = 3600  # seconds until temporary totals expire if they were not added
 
 
 class CityTotals(Structure[Face]):
@@ -67,20 +67,20 @@ class CityTotals(Structure[Face]):
 
     @operation
     def add(self, file: str, tally: LogTally) -> Operation[bool]:
-        """Add the counts of a file, unless that was done.
+        """Add the counts of a file, unless they were added before.
 
         Args:
-            file: what tells this file from others, such as its name.
-            tally: its counts: all of them, as each day of a file is added once.
+            file: identifies the file, such as its name.
+            tally: all its counts: each day of a file is added only once.
 
         Returns:
             Whether anything was added.
 
         Raises:
             InvalidArgumentError: the file has no name.
-            ShardErrors: a shard failed; days on others were added. Do it again.
+            ShardErrors: a shard failed; days on other shards were added. Call it again.
 
-        Cost: four exchanges at most, and one more for every 1,000 totals; one command for 1,000
+        Cost: at most four exchanges, and one more for every 1,000 totals; one command for 1,000
         totals of each kind and day.
         """
         if not isinstance(file, str) or not file:
@@ -108,16 +108,16 @@ class CityTotals(Structure[Face]):
         return added > 0
 
     @operation
-    def top(self, kind: str, day: date | str, count: int = 10) -> Operation[list[tuple[City, int]]]:
-        """Return the places with the most lines of a day, and how many.
+    def top(self, kind: str, day: date | str, limit: int = 10) -> Operation[list[tuple[City, int]]]:
+        """Return the places with the most lines on a day, and the number of their lines.
 
         Args:
-            kind: country, region or city; what a place does not say is empty.
+            kind: country, region or city; a place's other names are empty.
             day: a date, or its ISO form.
-            count: how many, 10,000 at most.
+            limit: how many places to return, at most 10,000.
 
         Raises:
-            InvalidArgumentError: an argument is none of these.
+            InvalidArgumentError: an argument is invalid.
 
         Cost: one exchange.
         """
@@ -125,9 +125,9 @@ class CityTotals(Structure[Face]):
             raise InvalidArgumentError(
                 f"{self.name}: kind={shown(kind)}", f"give {', '.join(KINDS)}"
             )
-        check_integer(self.name, "count", count, 1, MOST_SHOWN)
+        check_integer(self.name, "limit", limit, 1, MOST_SHOWN)
         key = self._key(kind, self._day(day))
-        command = ("ZRANGE", key, 0, count - 1, "REV", "WITHSCORES")
+        command = ("ZRANGE", key, 0, limit - 1, "REV", "WITHSCORES")
         [flat] = yield [self._at(key, *command, idempotent=True)]
         return [
             (_place(kind, member), int(float(score)))
@@ -136,9 +136,10 @@ class CityTotals(Structure[Face]):
 
     @operation
     def expire(self, day: date | str, seconds: int | timedelta) -> Operation[bool]:
-        """Have a day's totals expire; return whether there were any.
+        """Make a day's totals expire; return whether there were any.
 
-        A file that is added after that is counted anew: meant for days of which all files are done.
+        Use it when all files of the day are done: a file that is added again later is counted
+        again.
 
         Cost: one exchange.
         """
@@ -150,7 +151,7 @@ class CityTotals(Structure[Face]):
     def _write(self, key: str, totals: Mapping[str, int]) -> Operation[None]:
         for page in pages(totals.items(), _AT_ONCE):
             flat = [part for member, total in page for part in (total, member)]
-            commands = (self._at(key, "ZADD", key, *flat), self._at(key, "EXPIRE", key, _LANDING))
+            commands = (self._at(key, "ZADD", key, *flat), self._at(key, "EXPIRE", key, _TEMPORARY))
             yield [Transaction(self.component, key, commands)]
 
     def _key(self, what: str, day: str) -> str:
@@ -164,7 +165,7 @@ class CityTotals(Structure[Face]):
 
 
 def _by(kind: str, counts: Mapping[City, int]) -> Counter[str]:
-    """Return the totals of one kind, by what is stored for a place."""
+    """Return the totals of one kind, by the stored form of a place."""
     totals: Counter[str] = Counter()
     for city, count in counts.items():
         totals[_member(kind, city)] += count

@@ -1,21 +1,21 @@
-"""The generations of the data: which one readers use, and which others have keys.
+"""The generations of the data: the one that readers use, and others that still have keys.
 
 ::
 
     ip2city:generations      HASH    last         3512350       the newest number
                                      number       3512345       what readers use,
                                      current      {"number": 3512345, "ranges": …}
-                                     importing:3512350          an import that is under way
-                                     retired:3511111  175…      used until lately, kept until then
+                                     importing:3512350          an import in progress
+                                     retired:3511111  175…      the previous one, kept until then
                                      left:3510000               an import that failed
 
-An import writes a generation of its own, which nobody sees, and then one script changes ``number``
-and ``current``: all readers go from complete old data to complete new data. The old generation is
-kept for some time for those that are still reading it, and expires; it stands here until the next
-import. What an import that failed has left is removed by the next.
+An import writes a new generation, which no reader sees. Then one script sets ``number`` and
+``current``: all readers switch from the complete old data to the complete new data. The old
+generation expires after a grace period for those that are still reading it; it stays recorded here
+until the next import. The next import also removes what a failed import left.
 
-Only one import can be under way: when a second one begins, the first is refused when it goes on,
-and removes what it has written. So after a crash there is nothing to wait for.
+Only one import can be in progress: when a second one begins, the first fails at its next step and
+removes what it wrote. So a crashed import never blocks the next one.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ class Generation(NamedTuple):
     imported: int
 
     def to_json(self) -> str:
-        """Return it as it is stored."""
+        """Return its stored form."""
         return json.dumps(self._asdict(), separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: bytes) -> Generation:
-        """Return what is stored.
+        """Return a generation from its stored form.
 
         Raises:
-            StructureError: that is none.
+            StructureError: the text is not a generation.
         """
         try:
             fields = json.loads(text)
@@ -70,7 +70,7 @@ class Generation(NamedTuple):
 
 
 class Generations:
-    """The generations of one IP to city; shared by its faces.
+    """The record of generations of one `IpToCity`, shared by its faces.
 
     Args:
         component: where it lives.
@@ -78,36 +78,36 @@ class Generations:
 
     Attributes:
         key: the key of the HASH.
-        home: where that lives.
+        home: where the HASH lives.
     """
 
     def __init__(self, component: str, name: str) -> None:
         self.home = Home(component)
         self.key = f"{name}:generations"
 
-    def reading(self) -> Command:
-        """Return the command that reads which generation is used, as `Generation` stores it."""
+    def read_current(self) -> Command:
+        """Return the command that reads the stored form of the current generation."""
         return Command(self.home, self.key, ("HGET", self.key, "current"), None, True)
 
     def begin(self) -> Operation[tuple[int, list[int], list[int]]]:
         """Begin an import.
 
         Returns:
-            Its generation; those that have to be removed; and those that have to be removed and may
-            still be written to for a moment.
+            The number of its generation; the generations to remove; and those of interrupted
+            imports, to remove although they may still be written to for a moment.
         """
         [reply] = yield [script_call(self.home, script("geo/begin"), [self.key])]
-        number, unused, told_off = reply
-        return number, unused, told_off
+        number, unused, interrupted = reply
+        return number, unused, interrupted
 
     def alive(self, generation: int) -> Command:
-        """Return the command that asks whether an import may go on; the reply is 1 or 0."""
+        """Return the command that checks whether an import may continue; the reply is 1 or 0."""
         return Command(
             self.home, self.key, ("HEXISTS", self.key, f"importing:{generation}"), None, True
         )
 
     def switch(self, generation: Generation, grace: int) -> Operation[int]:
-        """Have readers use a generation; return which they used before, 0 for none.
+        """Make readers use a generation; return the previous one, 0 for none.
 
         Raises:
             StructureError: another import has begun.
@@ -120,7 +120,7 @@ class Generations:
         return int(old)
 
     def abandon(self, generation: int) -> Operation[bool]:
-        """Give an import up; return whether what it wrote has to be removed."""
+        """Abandon an import; return whether its generation has to be removed."""
         call = script_call(
             self.home, script("geo/abandon"), [self.key], [generation], idempotent=True
         )
@@ -128,7 +128,7 @@ class Generations:
         return bool(unused)
 
     def forget(self, generation: int) -> Operation[None]:
-        """Note that a generation's keys are gone."""
+        """Record that a generation's keys are removed."""
         fields = [f"{state}:{generation}" for state in ("left", "retired")]
         yield [Command(self.home, self.key, ("HDEL", self.key, *fields), None, True)]
 
@@ -145,8 +145,8 @@ class Generations:
 
 
 def superseded(key: str) -> StructureError:
-    """Return the error of an import while which another one began."""
+    """Return the error of an import that another one interrupted."""
     return StructureError(
-        f"{key}: another import has begun meanwhile: this one has changed nothing",
-        "leave it, or import again when the other one has ended",
+        f"{key}: another import has begun: this one has changed nothing",
+        "import again when the other one has ended, if still needed",
     )

@@ -1,20 +1,19 @@
-"""From what a reader gives, in any order, to ranges in order that do not overlap.
+"""Turns the items of a reader, in any order, into sorted ranges that do not overlap.
 
 ::
 
-    City, Range, City, Skipped, Range, …        as it is read
-      │  cities numbered 0, 1, 2, … as they come and passed on; lines that were skipped counted
+    City, Range, City, Skipped, Range, …        the items of the reader
+      │  cities are numbered 0, 1, 2, … and passed on; skipped lines are counted
       ▼
     (first, last, number), …                    sorted; more than 200,000 through a temporary file
       │  the narrowest wins where ranges overlap; of equal ones the last
       ▼
-    (first, last, number), …                    disjoint, and merged where they adjoin
+    (first, last, number), …                    disjoint, adjacent ranges of one city merged
 
     in    10.0.0.0/8 is 0     10.1.0.0/16 is 1
     out   10.0.0.0 to 10.0.255.255 is 0, 10.1.0.0/16 is 1, 10.2.0.0 to 10.255.255.255 is 0
 
-In memory are 200,000 ranges at a time, and the ids of the cities; so it does not matter how many
-ranges there are.
+Memory holds 200,000 ranges at a time and the ids of the cities, however many ranges there are.
 """
 
 from __future__ import annotations
@@ -33,23 +32,23 @@ from shardkit.structures.base.arguments import shown
 
 RANGES_IN_MEMORY: Final = 200_000
 SKIPPED_KEPT: Final = 10
-MOST_CITIES: Final = 2**32 - 1  # the number after the last one says that there is no city
+MOST_CITIES: Final = 2**32 - 1  # the largest number means that there is no city
 _RANGES_A_BLOCK: Final = 2_000
 
 Numbered: TypeAlias = tuple[int, int, int]
 
 
 class ImportInput:
-    """One import's input, read once: first all of `cities`, then `ranges`.
+    """The input of an import, read once: first all of `cities`, then `ranges`.
 
     Args:
-        items: what a reader gives.
-        in_memory: how many ranges may be in memory.
+        items: a reader's items.
+        in_memory: how many ranges to hold in memory.
 
     Attributes:
-        read: how many ranges were read and are used.
+        read: how many ranges were read and used.
         numbered: how many cities there are.
-        skipped: how many lines could not be used.
+        skipped: how many lines were skipped.
         first_skipped: the first few of them.
     """
 
@@ -73,10 +72,10 @@ class ImportInput:
         self._numbers.clear()
 
     def cities(self) -> Iterator[tuple[int, City]]:
-        """Read everything; give out each city with its number when it comes first.
+        """Read everything; yield each city with its number when it first occurs.
 
         Raises:
-            InvalidArgumentError: an item is none, or there are more cities than numbers.
+            InvalidArgumentError: an item is invalid, or there are too many cities.
         """
         for item in self._items:
             if type(item) is IpRange:
@@ -102,11 +101,11 @@ class ImportInput:
                 )
 
     def ranges(self) -> Iterator[Numbered]:
-        """Give out the ranges in order, disjoint, and merged where they adjoin."""
+        """Give out the ranges in order, disjoint, adjacent ranges of one city merged."""
         return merged(disjoint(self._sorted()))
 
     def _declare(self, city: City) -> Iterator[tuple[int, City]]:
-        """Number a city that ranges name by its id. Given twice, the first holds."""
+        """Number a city that ranges refer to by id; the first city with an id counts."""
         if city.id is None:
             self._skip(SkippedLine(0, f"{city.city!r} has no id that a range could name"))
         elif city.id not in self._numbers:
@@ -135,7 +134,7 @@ class ImportInput:
         self._ranges = []
 
     def _sorted(self) -> Iterator[Numbered]:
-        """Give out the ranges by where they begin; of equal ones, as they came."""
+        """Yield the ranges by their beginning, and otherwise in input order."""
         self._ranges.sort(key=itemgetter(0))
         return heapq.merge(*self._runs, self._ranges, key=itemgetter(0))
 
@@ -144,7 +143,7 @@ class _SortedRun:
     """Sorted ranges in a file, read in blocks.
 
     Args:
-        file: where to; it is at its end.
+        file: the file to append to.
         ranges: the ranges.
     """
 
@@ -162,12 +161,12 @@ class _SortedRun:
 
 
 def disjoint(ranges: Iterable[Numbered]) -> Iterator[Numbered]:
-    """Cut ranges so that none overlap: the narrowest wins, of equally narrow ones the last.
+    """Cut ranges so that none overlap: the narrowest wins, and of equally narrow ones the last.
 
     Args:
-        ranges: by where they begin.
+        ranges: sorted by their beginning.
     """
-    # Those that reach to where we are, or had: the narrowest first.
+    # The ranges that reach the current address, and some that ended: the narrowest first.
     open_: list[tuple[int, int, int, int]] = []
     at = 0
     for turn, (first, last, number) in enumerate(ranges):
@@ -189,7 +188,7 @@ def disjoint(ranges: Iterable[Numbered]) -> Iterator[Numbered]:
 
 
 def merged(ranges: Iterable[Numbered]) -> Iterator[Numbered]:
-    """Join ranges that adjoin and are in one city."""
+    """Merge adjacent ranges of one city."""
     held: Any = None
     for first, last, number in ranges:
         if held is not None and held[2] == number and held[1] + 1 == first:

@@ -9,12 +9,12 @@
     ip2city:3512345:keys:0          STRING  which blocks there are            ┘
 
     192.168.1.7 ─► generation 3512345 ─► ip2city:3512345:4:c0a8 ─► 41 ─► ["Bonn", …]
-                   known, and asked for         one GET             kept by this process,
-                   again once a second                              or one HGET
+                   cached, checked              one GET             cached, or one HGET
+                   once a second
 
-Ranges are kept in blocks (`shardkit.geo.blocks`), so that an address costs one GET and not a search
-among all ranges. Ranges have ends: of an address in a gap nothing is known. An import writes a new
-generation and then switches to it (`shardkit.geo.generations`): a reader sees all of the old data,
+Ranges are packed in blocks (`shardkit.geo.blocks`), so that an address costs one GET and not a
+search among all ranges. Ranges have ends: an address in a gap has no city. An import writes a new
+generation and then switches to it (`shardkit.geo.generations`): a reader sees all of the old data
 or all of the new.
 """
 
@@ -25,7 +25,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from shardkit.errors import ShardKitError, StructureError
-from shardkit.geo.addresses import IPV4, Address, point
+from shardkit.geo.addresses import IPV4, Address, address_number
 from shardkit.geo.block_store import BLOCKS_AT_ONCE, BlockStore, Progress
 from shardkit.geo.blocks import (
     NO_CITY,
@@ -60,14 +60,14 @@ _TRIES = 5
 
 
 class Imported(NamedTuple):
-    """What an import did.
+    """The result of an import.
 
     Attributes:
         generation: the number of the new generation.
         ranges: how many ranges were read.
-        cities: how many cities.
+        cities: how many cities they are in.
         blocks: how many blocks were written.
-        skipped: how many lines could not be used.
+        skipped: how many lines were skipped.
         first_skipped: the first of them.
     """
 
@@ -83,14 +83,14 @@ class IpToCity(Structure[Face]):
     """Finds the cities of addresses, over one server or many. Made by ``kit.ip_to_city``.
 
     Args:
-        driver: what runs its operations.
-        component: its shards hold blocks and cities; its unsharded entry, if it has one, which
-            generation is used.
+        driver: runs its operations.
+        component: its shards hold the blocks and cities; its unsharded entry, if it has one, the
+            number of the current generation.
         name: the prefix of its keys.
-        clock: tells when to ask again which generation is used.
+        clock: the time by which the current generation is checked.
 
-    The first operation of a process costs up to three more exchanges, and so does the first after
-    an import.
+    The first operation of a process, and the first after an import, costs up to three more
+    exchanges.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class IpToCity(Structure[Face]):
         self._generations = Generations(component, name)
         self._store = BlockStore(self._deferred()._driver, component, name, self._generations)
         self._clock = clock or ServerClock()
-        self._known = ViewCache()
+        self._cache = ViewCache()
 
     @property
     def deferred(self) -> IpToCity[Deferred]:
@@ -117,17 +117,17 @@ class IpToCity(Structure[Face]):
         """Return the city of an address; None if it is in no range.
 
         Args:
-            address: text, also as bytes, or an address of Python's ``ipaddress``.
+            address: text, bytes, or an address object of Python's ``ipaddress``.
 
         Raises:
-            InvalidArgumentError: it is no address.
+            InvalidArgumentError: it is not an address.
             StructureError: nothing was imported yet.
             ShardErrors: a shard failed.
 
-        Cost: one exchange, one GET (of IPv6 up to three); one more if this process has not met the
-        city lately, or if its /16 has more than 4,096 ranges.
+        Cost: one exchange with one GET (for IPv6 up to three); one more if the city is not cached
+        in this process, or if its /16 has more than 4,096 ranges.
         """
-        [city] = yield from self._find([point(address)])
+        [city] = yield from self._find([address_number(address)])
         return city
 
     @operation
@@ -135,17 +135,17 @@ class IpToCity(Structure[Face]):
         """Return the cities of addresses, in their order; None for each that is in no range.
 
         Args:
-            addresses: any iterable of them.
+            addresses: any iterable of addresses.
 
         Raises:
-            InvalidArgumentError: one is no address; nothing was asked then.
+            InvalidArgumentError: one is not an address; nothing was sent.
             StructureError: nothing was imported yet.
             ShardErrors: a shard failed.
 
-        Cost: for every 10,000 addresses an exchange for each 1,000 blocks that they are in, and
-        one for the cities that this process has not met lately.
+        Cost: for every 10,000 addresses one exchange per 1,000 blocks that they are in, and one for
+        the cities that are not cached in this process.
         """
-        points = [point(address) for address in addresses]
+        points = [address_number(address) for address in addresses]
         found: list[City | None] = []
         for page in pages(points, ADDRESSES_AT_ONCE):
             found += yield from self._find(page)
@@ -153,9 +153,9 @@ class IpToCity(Structure[Face]):
 
     @operation
     def info(self) -> Operation[Generation | None]:
-        """Return the generation that is used; None if nothing was imported. Cost: one exchange."""
-        [written] = yield [self._generations.reading()]
-        return None if written is None else Generation.from_json(written)
+        """Return the current generation; None if nothing was imported. Cost: one exchange."""
+        [stored] = yield [self._generations.read_current()]
+        return None if stored is None else Generation.from_json(stored)
 
     @operation
     def import_from(
@@ -165,72 +165,71 @@ class IpToCity(Structure[Face]):
         grace: int = GRACE,
         progress: Progress | None = None,
     ) -> Operation[Imported]:
-        """Replace all data: by what a reader of `shardkit.geo.readers` gives.
+        """Replace all data by the items of a reader (`shardkit.geo.readers`).
 
-        Nothing changes for those who look up until everything is written; then all of it does. If
-        anything fails before, the data is as it was, and it can be done again.
+        Look-ups find the old data until everything is written, and then the new data. If anything
+        fails before that, the old data stays, and the import can be repeated.
 
-        Where ranges overlap, the narrowest holds, and of equal ones the last. Lines that cannot be
-        read are skipped and counted.
+        Where ranges overlap, the narrowest wins, and of equal ones the last. Invalid lines are
+        skipped and counted.
 
         Args:
-            items: cities, ranges, and lines that were skipped: a reader, or an iterable of your
-                own. It is read as needed; reading blocks the event loop of an async kit.
-            grace: for how many seconds the old data is kept for those who are reading it, at least
-                10. Keep it longer than anybody takes to load a local copy.
+            items: cities, ranges and skipped lines: a reader, or any iterable of them. It is read
+                as needed; reading blocks the event loop of an async kit.
+            grace: for how many seconds the old data stays for look-ups in progress, at least 10.
+                It must be longer than loading a local copy takes.
             progress: called with "cities" or "blocks" and how many are written.
 
         Raises:
-            InvalidArgumentError: an item is none, or the grace out of range.
-            StructureError: no range could be read; or another import has begun meanwhile.
+            InvalidArgumentError: an item is invalid, or the grace is out of range.
+            StructureError: no range could be read, or another import has begun.
             ShardErrors: a shard failed.
 
-        Cost: one exchange for 10,000 cities, two for 1,000 blocks, and as many for the old data.
+        Cost: one exchange per 10,000 cities, two per 1,000 blocks, and the same for the old data.
         Memory: 200,000 ranges, and the ids of all cities.
         """
         check_integer(self.name, "grace", grace, LEAST_GRACE, LONGEST_EXPIRY)
-        number, unused, told_off = yield from self._generations.begin()
-        intake = ImportInput(items)
+        number, unused, interrupted = yield from self._generations.begin()
+        source = ImportInput(items)
         try:
             for generation in unused:
                 yield from self._store.remove(generation)
                 yield from self._generations.forget(generation)
-            for generation in told_off:
+            for generation in interrupted:
                 yield from self._store.remove(generation)
             now = yield from self._now()
-            new = yield from self._store.write(number, intake, progress or _no_progress, now)
+            new = yield from self._store.write(number, source, progress or _no_progress, now)
             old = yield from self._generations.switch(new, grace)
         except Exception:
             yield from self._abandon(number)
             raise
         finally:
-            intake.close()
-        self._known.asked = float("-inf")
+            source.close()
+        self._cache.expire()
         if old:
             yield from self._retire(old, grace)
-        skipped = tuple(intake.first_skipped)
-        return Imported(number, new.ranges, new.cities, new.blocks, intake.skipped, skipped)
+        skipped = tuple(source.first_skipped)
+        return Imported(number, new.ranges, new.cities, new.blocks, source.skipped, skipped)
 
     @operation
-    def local(self, known: LocalCities | None = None) -> Operation[LocalCities]:
+    def local(self, copy: LocalCities | None = None) -> Operation[LocalCities]:
         """Load everything into this process, for millions of look-ups.
 
         Args:
-            known: a copy that was loaded before: it is returned if it is still that of the
-                generation that is used.
+            copy: a copy that was loaded before; it is returned if it is still current.
 
         Raises:
             StructureError: nothing was imported yet.
             ShardErrors: a shard failed.
 
-        Cost: two exchanges for 1,000 blocks, and one for 10,000 cities.
+        Cost: two exchanges per 1,000 blocks, and one per 10,000 cities.
         """
         tried: Generation | None = None
         while True:
-            yield from self._ask()
+            yield from self._refresh()
             generation = (yield from self._view()).generation
-            if known is not None and known.generation == generation:
-                return known
+            if copy is not None and copy.generation == generation:
+                return copy
             if tried == generation:
                 raise StructureError(
                     f"{self.name}: blocks or cities of generation {generation.number} are missing",
@@ -239,37 +238,36 @@ class IpToCity(Structure[Face]):
             loaded = yield from self._store.load(generation)
             if loaded is not None:
                 return loaded
-            tried = generation  # it expired meanwhile
+            tried = generation  # it expired while it was loading
 
     @operation
     def delete(self) -> Operation[bool]:
-        """Remove everything; return whether there was anything. Nobody may be importing.
+        """Remove all data; return whether there was any. Do not call it during an import.
 
-        Cost: two exchanges for 1,000 blocks.
+        Cost: two exchanges per 1,000 blocks.
         """
         generations = yield from self._generations.all()
         for generation in generations:
             yield from self._store.remove(generation)
         yield from self._generations.delete()
-        self._known.view = self._known.written = None
-        self._known.asked = float("-inf")
+        self._cache.clear()
         return bool(generations)
 
-    # ---- looking up
+    # ---- look-ups
 
     def _find(self, points: Sequence[int]) -> Operation[list[City | None]]:
-        """Return the cities at places on the line."""
+        """Return the cities of address numbers."""
         found: list[City | None] | None = None
         for _ in range(_TRIES):
-            view, asked = (yield from self._view()), self._known.asked
+            view, checked = (yield from self._view()), self._cache.checked
             numbers = yield from self._numbers(view, points)
             if numbers is None:
-                continue  # another generation is used by now
+                continue  # the generation has changed
             cities = yield from self._cities(view, {n for n in numbers if n != NO_CITY})
             found = [cities.get(number) for number in numbers]
-            # What is missing has expired, if this process stood still since it last asked.
-            sure = None not in found or self._known.asked != asked
-            if sure or not (yield from self._stale()):
+            # If this process was suspended since its last check, a missing city may have expired.
+            certain = None not in found or self._cache.checked != checked
+            if certain or not (yield from self._stale()):
                 break
         if found is None:
             raise StructureError(
@@ -279,7 +277,7 @@ class IpToCity(Structure[Face]):
         return found
 
     def _numbers(self, view: GenerationView, points: Sequence[int]) -> Operation[list[int] | None]:
-        """Return the numbers of the cities at places; None if another generation is used by now."""
+        """Return the city numbers of address numbers; None if the generation has changed."""
         numbers = [NO_CITY] * len(points)
         number = view.generation.number
         wanted: dict[tuple[Level, int, int], list[tuple[int, int]]] = {}
@@ -287,9 +285,9 @@ class IpToCity(Structure[Face]):
             for level in view.levels[4 if at < IPV4 else 6]:
                 bucket, offset = level.place(at)
                 wanted.setdefault((level, bucket, WHOLE), []).append((n, offset))
-        if not wanted and (yield from self._stale()):  # nothing of this kind; is there by now?
+        if not wanted and (yield from self._stale()):  # no data of this family, unless it is new
             yield from self._get(view, [])
-            if self._known.view is not view:
+            if self._cache.view is not view:
                 return None
         while wanted:
             paged: dict[tuple[Level, int, int], list[tuple[int, int]]] = {}
@@ -315,7 +313,7 @@ class IpToCity(Structure[Face]):
     def _get(
         self, view: GenerationView, keys: Sequence[str]
     ) -> Operation[list[bytes | None] | None]:
-        """Return blocks, and see in the same exchange whether their generation is still used.
+        """Return blocks, and when due check in the same exchange that their generation is current.
 
         Returns:
             None if it is not.
@@ -325,73 +323,73 @@ class IpToCity(Structure[Face]):
             found: list[bytes | None] = yield gets
             return found
         now = yield from self._now()
-        written, *contents = yield [self._generations.reading(), *gets]
-        self._take(written, now)
-        return contents if self._known.view is view else None
+        stored, *contents = yield [self._generations.read_current(), *gets]
+        self._update_cache(stored, now)
+        return contents if self._cache.view is view else None
 
     def _cities(self, view: GenerationView, numbers: set[int]) -> Operation[dict[int, City]]:
-        """Return cities by their numbers, without those that are not there."""
-        kept = view.cities
-        found = {number: kept[number] for number in numbers if number in kept}
+        """Return cities by their numbers, without missing ones."""
+        cached = view.cities
+        found = {number: cached[number] for number in numbers if number in cached}
         if len(found) < len(numbers):
             missing = sorted(numbers - found.keys())
             read = yield from view.table.read(missing)
             new = {n: city for n, city in zip(missing, read, strict=True) if city is not None}
             found |= new
-            view.keep(new)
+            view.cache(new)
         return found
 
-    # ---- which generation
+    # ---- the current generation
 
     def _view(self) -> Operation[GenerationView]:
-        """Return the generation as it is known; asks for it only if none is."""
-        if self._known.view is None:
-            yield from self._ask()
-        view = self._known.view
+        """Return the cached generation; ask the server if none is cached."""
+        if self._cache.view is None:
+            yield from self._refresh()
+        view = self._cache.view
         if view is None:
             raise StructureError(
                 f"{self.name}: no ranges were imported yet", "import some: shardkit geo import"
             )
         return view
 
-    def _ask(self) -> Operation[None]:
+    def _refresh(self) -> Operation[None]:
         now = yield from self._now()
-        [written] = yield [self._generations.reading()]
-        self._take(written, now)
+        [stored] = yield [self._generations.read_current()]
+        self._update_cache(stored, now)
 
-    def _take(self, written: bytes | None, now: float) -> None:
-        """Take in what the server says that is used."""
-        known = self._known
-        if written != known.written:
-            known.view = None if written is None else self._viewed(Generation.from_json(written))
-            known.written = written
-        known.asked = now
-
-    def _viewed(self, generation: Generation) -> GenerationView:
-        return GenerationView(generation, self._store.table(generation.number))
+    def _update_cache(self, stored: bytes | None, now: float) -> None:
+        """Cache the server's current generation."""
+        cache = self._cache
+        if stored != cache.stored:
+            cache.view = None
+            if stored is not None:
+                generation = Generation.from_json(stored)
+                cache.view = GenerationView(generation, self._store.table(generation.number))
+            cache.stored = stored
+        cache.checked = now
 
     def _now(self) -> Operation[float]:
         return self._clock.seconds(self._generations.home, self._generations.key)
 
     def _stale(self) -> Operation[bool]:
-        """Return whether it is a second since it was asked which generation is used."""
-        return not 0 <= (yield from self._now()) - self._known.asked < FRESH
+        """Return whether the current generation was last checked more than a second ago."""
+        return not 0 <= (yield from self._now()) - self._cache.checked < FRESH
 
     # ---- importing
 
     def _abandon(self, number: int) -> Operation[None]:
-        """Remove what a failed import wrote; leave it to the next import if that fails too."""
+        """Remove what a failed import wrote; if that fails too, the next import will."""
         try:
             if (yield from self._generations.abandon(number)):
                 yield from self._store.remove(number)
                 yield from self._generations.forget(number)
         except ShardKitError as error:
             logger.warning(
-                "%s: what a failed import wrote remains until the next one: %s", self.name, error
+                "%s: data of a failed import remains until the next one: %s", self.name, error
             )
 
     def _retire(self, old: int, grace: int) -> Operation[None]:
-        """Have what readers used until now expire; leave it to the next import if that fails."""
+        """Make the previous generation expire; if that fails, the next import removes it."""
         try:
             yield from self._store.expire(old, grace)
         except ShardKitError as error:

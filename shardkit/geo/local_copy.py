@@ -1,16 +1,17 @@
-"""A copy of all ranges in this process, for log files: no exchange, a microsecond an address.
+"""A copy of all ranges in this process, for log files: no exchange, a microsecond per address.
 
 ::
 
-    starts    0   16777216   16777472   …     where a city begins: sorted, searched by bisection
-    numbers   0   1          42         …     which city it is, from 1; 0 is none
+    starts    0   16777216   16777472   …     where cities begin: sorted, searched by bisection
+    numbers   0   1          42         …     the cities' numbers, from 1; 0 is none
     cities    None  City("Brisbane", …)  …
 
-There is such a table for IPv4, whose starts are of 32 bits, and one for each level of IPv6 (see
-`shardkit.geo.blocks`). A range takes 8 bytes of IPv4, and 12 of most IPv6.
+There is one such table for IPv4, with starts of 32 bits, and one for each level of IPv6 (see
+`shardkit.geo.blocks`). An IPv4 range takes 8 bytes, most IPv6 ranges 12.
 
-A copy is what was imported when it was loaded; ``ip.local(copy)`` gives a new one when there is new
-data. It can be shared by threads, and pickled for other processes; a forked child has it already.
+A copy holds the data that was current when it was loaded; ``ip.local(copy)`` returns a new copy if
+there is new data. Threads can share it, other processes can unpickle it, and forked children have
+it.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from socket import AF_INET, inet_pton
 
-from shardkit.geo.addresses import IPV4, IPV6, Address, point
+from shardkit.geo.addresses import IPV4, IPV6, Address, address_number
 from shardkit.geo.blocks import LEVELS, NO_CITY, entries
 from shardkit.geo.generations import Generation
 from shardkit.geo.models import City
 
-_OF_64_BITS = 3  # the level whose buckets and offsets have 64 bits each, too many for one number
+_HOST_LEVEL = 3  # its buckets and offsets have 64 bits each, too many for one number
 
 
 class _RangeTable:
-    """Where cities begin, and which."""
+    """Where cities begin, and their numbers."""
 
     def __init__(self, code: str) -> None:
         self.starts = array(code, [0])
         self.numbers = array("I", [0])
-        self.next = 0  # the bucket after the last one
+        self.next = 0  # the bucket after the last added one
 
     def memory(self) -> int:
         return sys.getsizeof(self.starts) + sys.getsizeof(self.numbers)
@@ -51,16 +52,16 @@ class RangeTables:
         self.hosts: dict[int, _RangeTable] = {}
 
     def add(self, level: int, bucket: int, content: bytes) -> None:
-        """Add a block; those of a level come in order, and a list of pages adds nothing.
+        """Add a block; those of a level must come in order. A list of pages adds nothing.
 
         Raises:
-            StructureError: the bytes are no block.
+            StructureError: the bytes are not a block.
         """
         found = entries(LEVELS[level], content)
         if found is None:
             return
         offsets, numbers = found
-        if level == _OF_64_BITS:
+        if level == _HOST_LEVEL:
             table, base = self.hosts.setdefault(bucket, _RangeTable("Q")), 0
         else:
             table, bits = self.flat[level], LEVELS[level].bits
@@ -71,14 +72,14 @@ class RangeTables:
         table.numbers.extend([0 if n == NO_CITY else n + 1 for n in numbers])
 
     def finish(self) -> None:
-        """Say that there is nothing after the last bucket."""
+        """End the last city of each table at the end of its bucket."""
         for number, table in self.flat.items():
             bits = LEVELS[number].bits
             if table.next << bits < 2 ** (8 * table.starts.itemsize):
                 self._end(table, bits)
 
     def _end(self, table: _RangeTable, bits: int) -> None:
-        """Have a city that reaches to the end of a bucket not go on into the next."""
+        """End a city at the end of its bucket, so that it does not reach into the next one."""
         if table.numbers[-1]:
             table.starts.append(table.next << bits)
             table.numbers.append(0)
@@ -88,12 +89,12 @@ class LocalCities:
     """Finds cities in this process. Made by ``ip.local()``.
 
     Args:
-        generation: what was loaded.
+        generation: the generation that was loaded.
         tables: its ranges.
         cities: its cities, by number.
 
     Attributes:
-        generation: what was loaded.
+        generation: the generation that was loaded.
     """
 
     def __init__(self, generation: Generation, tables: RangeTables, cities: list[City]) -> None:
@@ -103,7 +104,8 @@ class LocalCities:
         self._tables = tables
         self._starts = tables.flat[0].starts
         self._numbers = tables.flat[0].numbers
-        # Where each /16 begins in them: so few steps find an address, and near to one another.
+        # Where each /16 begins: bisecting within one takes few steps, near to one another in
+        # memory.
         self._sixteenths = array(
             "L", [bisect_left(self._starts, bucket << 16) for bucket in range(2**16 + 1)]
         )
@@ -112,15 +114,15 @@ class LocalCities:
         """Return the city of an address; None if it is in no range.
 
         Args:
-            address: text, also as bytes, or an address of Python's ``ipaddress``.
+            address: text, bytes, or an address object of Python's ``ipaddress``.
 
         Raises:
-            InvalidArgumentError: it is no address.
+            InvalidArgumentError: it is not an address.
         """
         try:
             at = int.from_bytes(inet_pton(AF_INET, address), "big")  # type: ignore[arg-type]
         except (OSError, ValueError, TypeError):
-            at = point(address)
+            at = address_number(address)
             if at >= IPV4:
                 return self._cities[self._number(at - IPV6)]
         begins, bucket = self._sixteenths, at >> 16
@@ -132,7 +134,7 @@ class LocalCities:
         return list(map(self.find, addresses))
 
     def memory(self) -> int:
-        """Return how many bytes it takes, about."""
+        """Return its approximate memory in bytes."""
         tables = [*self._tables.flat.values(), *self._tables.hosts.values()]
         cities = sum(
             sys.getsizeof(city) + sum(map(sys.getsizeof, city)) for city in self._cities if city
@@ -141,7 +143,7 @@ class LocalCities:
         return sum(table.memory() for table in tables) + own + cities
 
     def __len__(self) -> int:
-        """How many cities there are."""
+        """The number of cities."""
         return len(self._cities) - 1
 
     def __repr__(self) -> str:

@@ -1,12 +1,12 @@
-"""Counts log lines by day and city in this process: the cheap half of `shardkit.geo.city_totals`.
+"""Counts log lines by day and city in this process, for `shardkit.geo.city_totals`.
 
 ::
 
     192.0.2.7 2015-05-17 10:05:03 7
-    └ address └ day, ISO └ time   └ action (whatever else a line has does not matter)
+    └ address └ day, ISO └ time   └ action (and the rest of the line are ignored)
 
-A million lines of a day become as many counts as there are cities among them. A tally belongs to
-who made it: make one for each file.
+A million lines of a day become one count for each city. A tally is not thread-safe: create one for
+each file.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from shardkit.geo.models import City
 
 
 class LogTally:
-    """How many lines there were of each day and city.
+    """The number of lines of each day and city.
 
     Args:
         cities: finds the cities: ``ip.local()``.
 
     Attributes:
-        counts: for each day, ``2015-05-17``, how many lines each city has.
-        unknown: how many lines have an address that is in no city.
-        skipped: how many lines have no address or no day.
+        counts: for each day, such as ``2015-05-17``, the number of lines of each city.
+        unknown: how many lines have an address without a city.
+        skipped: how many lines have no valid address or day.
     """
 
     def __init__(self, cities: LocalCities) -> None:
@@ -38,7 +38,7 @@ class LogTally:
         self._find = cities.find
 
     def line(self, line: str | bytes) -> None:
-        """Count a line; one that is empty counts for nothing."""
+        """Count a line; empty lines are ignored."""
         words = line.split(None, 2)
         if len(words) < 2:
             self.skipped += bool(words)

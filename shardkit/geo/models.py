@@ -1,18 +1,18 @@
-"""What an import reads: cities, ranges of addresses, and what could not be read."""
+"""The items of an import: cities, address ranges, and skipped lines."""
 
 from __future__ import annotations
 
 from typing import NamedTuple, TypeAlias
 
-from shardkit.geo.addresses import written_range
+from shardkit.geo.addresses import parse_range
 
 
 class City(NamedTuple):
     """A place.
 
     Attributes:
-        city, region, country: names or codes, as the source has them; empty if it has none.
-        id: the source's own id of it, if it has one.
+        city, region, country: names or codes, as in the source; empty if it has none.
+        id: the source's own id of the city, if it has one.
     """
 
     city: str
@@ -22,11 +22,11 @@ class City(NamedTuple):
 
 
 class IpRange(NamedTuple):
-    """A range of addresses that are in one city.
+    """A range of addresses in one city.
 
     Attributes:
-        first, last: places on the line of `shardkit.geo.addresses`, both inclusive.
-        city: the city; or the id of one that came before it.
+        first, last: address numbers (see `shardkit.geo.addresses`), both inclusive.
+        city: the city, or the id of a city that came before.
         line, source: where it was read, for messages.
     """
 
@@ -38,12 +38,12 @@ class IpRange(NamedTuple):
 
     @classmethod
     def of(cls, first: str, last: str | None = None, *, city: City | int | str) -> IpRange:
-        """Return a range that is given as text; see `shardkit.geo.addresses.written_range`.
+        """Return a range from text; see `shardkit.geo.addresses.parse_range`.
 
         Raises:
-            ValueError: it is no range.
+            ValueError: it is not a range.
         """
-        return cls(*written_range(first, last), city)
+        return cls(*parse_range(first, last), city)
 
 
 class SkippedLine(NamedTuple):
@@ -52,7 +52,7 @@ class SkippedLine(NamedTuple):
     Attributes:
         line: its number, from 1.
         reason: what is wrong with it.
-        source: the file's name, or what else it is from.
+        source: the name of the file, or of another source.
     """
 
     line: int

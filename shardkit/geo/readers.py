@@ -1,20 +1,20 @@
-"""Readers: from files, as they are published, to what an import takes.
+"""Readers: turn published files into the items of an import.
 
 ====================================== ===========================================================
 ``csv_ranges(file, …)``                ranges with a city's id, or with its names in the same line
 ``csv_cities(file, …)``                cities with their ids
 ``geolite2(blocks…, locations=…)``     MaxMind's GeoLite2 or GeoIP2 City, as CSV
 ``geolite_legacy(blocks, locations)``  GeoLiteCity-Blocks.csv and GeoLiteCity-Location.csv
-``jsonl(file, …)``                     an object a line
+``jsonl(file, …)``                     one object per line
 ``mmdb(path, language=…)``             a MaxMind database file; needs the extra ``geo``
 ====================================== ===========================================================
 
-Each is an iterator of City, Range and Skipped (`shardkit.geo.models`): it reads as it is asked,
-and several can be chained (``itertools.chain``), cities before the ranges that name them. A line
-that cannot be used, such as a heading, is not an error but a Skipped.
+Each is a lazy iterator of `City`, `IpRange` and `SkippedLine`. Several can be chained
+(``itertools.chain``), cities before the ranges that refer to them. A line that cannot be used, such
+as a heading, is not an error but a `SkippedLine`.
 
-A file is a path (read as gzip if it ends in ``.gz``), an open file, or an iterable of lines, as
-text or bytes. A byte-order mark is not part of the first line.
+A file is a path (read as gzip if it ends in ``.gz``), an open file, or an iterable of lines, text
+or bytes. A byte-order mark is ignored.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from os import PathLike, fspath
 from typing import Any, Final
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.geo.addresses import network_range, written_range
+from shardkit.geo.addresses import network_range, parse_range
 from shardkit.geo.models import City, IpRange, Item, SkippedLine
 from shardkit.geo.text_lines import CsvColumn, File, Lines, Rows
 from shardkit.structures.base.arguments import shown
@@ -51,18 +51,18 @@ def csv_ranges(
 
     Args:
         file: see the module.
-        first: the column of the first address: its number from 0, or its name in the heading, the
-            first line that has all the names. An address may be written with four numbers, as IPv6
-            or as one decimal number; or it is a network such as ``192.0.2.0/24``.
+        first: the column of the first address: its number from 0, or its name in the heading (the
+            first line that has all the names). An address is written as IPv4, as IPv6 or as one
+            decimal number; or it is a network such as ``192.0.2.0/24``.
         last: the column of the last address; None if all ranges are networks.
         id: the column of the id of a city that was read before; of several columns, the first that
             is not empty.
-        city: the column of the city's name, where names are in the same line. An ``id`` is then
-            that city's.
+        city: the column of the city's name, if names are in the same line; ``id`` is then the id of
+            that city.
         region: the column of the region's name.
         country: the column of the country's name.
-        delimiter: what is between columns.
-        encoding: of bytes.
+        delimiter: the character between columns.
+        encoding: the encoding of bytes.
 
     Raises:
         InvalidArgumentError: no column says which city it is.
@@ -95,7 +95,7 @@ def _csv_ranges(rows: Rows, named: bool) -> Iterator[Item]:
                 raise ValueError("has no id of a city")
             else:
                 place = id_
-            yield IpRange(*written_range(start, end), place, line, rows.source)
+            yield IpRange(*parse_range(start, end), place, line, rows.source)
         except ValueError as error:
             yield SkippedLine(line, str(error), rows.source)
 
@@ -110,7 +110,7 @@ def csv_cities(
     delimiter: str = ",",
     encoding: str = "utf-8",
 ) -> Iterator[Item]:
-    """Read cities, which ranges then name by their ids, from lines with columns.
+    """Read cities, which ranges then refer to by their ids, from lines with columns.
 
     Args:
         file: see the module.
@@ -118,8 +118,8 @@ def csv_cities(
         city: the column of the city's name.
         region: the column of the region's name.
         country: the column of the country's name.
-        delimiter: what is between columns.
-        encoding: of bytes.
+        delimiter: the character between columns.
+        encoding: the encoding of bytes.
 
     Raises:
         OSError: the file cannot be read.
@@ -137,7 +137,7 @@ def csv_cities(
 def geolite2(*blocks: File, locations: File) -> Iterator[Item]:
     """Read MaxMind's GeoLite2 City or GeoIP2 City as CSV.
 
-    A network without a city is where it is registered: then often only the country is known.
+    A network without a city is located where it is registered: often only the country is known.
 
     Args:
         blocks: ``GeoLite2-City-Blocks-IPv4.csv`` and ``…-IPv6.csv``, or one of them.
@@ -175,7 +175,7 @@ def geolite_legacy(blocks: File, locations: File) -> Iterator[Item]:
 
 
 def jsonl(file: File, *, names: Mapping[str, str] | None = None) -> Iterator[Item]:
-    """Read an object a line.
+    """Read one object per line.
 
     ``{"network": "192.0.2.0/24", "city": "Bonn", "region": "NW", "country": "DE"}`` and
     ``{"first": "192.0.2.0", "last": "192.0.2.63", "id": 7}`` are ranges,
@@ -183,10 +183,10 @@ def jsonl(file: File, *, names: Mapping[str, str] | None = None) -> Iterator[Ite
 
     Args:
         file: see the module.
-        names: what the file has instead of these names: ``{"country": "country_code"}``.
+        names: the file's names for these: ``{"country": "country_code"}``.
 
     Raises:
-        InvalidArgumentError: ``names`` has another name than these.
+        InvalidArgumentError: ``names`` has an unknown name.
         OSError: the file cannot be read.
     """
     usual = ("first", "last", "network", "id", "city", "region", "country")
@@ -235,8 +235,8 @@ def _from_object(values: Sequence[Any], line: int, source: str) -> Item:
     if network is not None and (first is not None or last is not None):
         raise ValueError("has a network, and first or last too")
     if network is not None:
-        return IpRange(*written_range(_address(network)), city, line, source)
-    return IpRange(*written_range(_address(first), _address(last)), city, line, source)
+        return IpRange(*parse_range(_address(network)), city, line, source)
+    return IpRange(*parse_range(_address(first), _address(last)), city, line, source)
 
 
 def _address(value: object) -> str:
@@ -250,11 +250,11 @@ def mmdb(path: str | PathLike[str], *, language: str = "en") -> Iterator[Item]:
 
     Args:
         path: the file.
-        language: of the names; where a place has none in it, its English one is taken.
+        language: of the names; a place without a name in it has its English one.
 
     Raises:
-        InvalidArgumentError: the file is no such database, or the extra ``geo`` is not installed.
-        OSError: the file cannot be read.
+        InvalidArgumentError: the file is not such a database, or the extra ``geo`` is not
+        installed. OSError: the file cannot be read.
     """
     try:
         import maxminddb
@@ -294,14 +294,14 @@ def _from_record(record: Any, language: str) -> City:
 
 
 def _place_name(place: Any, language: str) -> str:
-    """Return the name of a place; some databases have just that."""
+    """Return the name of a place; in some databases a place is only a name."""
     names = place.get("names") if isinstance(place, dict) else {"en": place}
     name = (names.get(language) or names.get("en")) if isinstance(names, dict) else None
     return name if isinstance(name, str) else ""
 
 
 def source_id(text: str) -> int | str:
-    """Return an id as it is compared and stored: digits as the number that they write."""
+    """Return an id as it is compared and stored: digits as a number."""
     if text.isascii() and text.isdigit() and len(text) < 19 and (text[0] != "0" or text == "0"):
         return int(text)
     return text

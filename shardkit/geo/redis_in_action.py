@@ -1,12 +1,12 @@
-"""Data in the layout of "Redis in Action", read from where it is, for an import of ours.
+"""Reads data in the layout of "Redis in Action" from its server, for an import.
 
 ::
 
     ip2cityid:      ZSET    <city id>_<running number>: first address of a range, as an integer
     cityid2city:    HASH    <city id>: ["Bonn", "07", "DE"]
 
-That layout has no ends, so each range reaches to where the next one begins, and the last one to
-255.255.255.255. Where the source had gaps, import from the source.
+That layout does not store where ranges end: each range reaches to the next one, and the last one to
+255.255.255.255. If the original data had gaps, import the original data.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ _AT_ONCE = 1000
 def redis_in_action(
     client: redis.Redis, ranges: str = "ip2cityid:", cities: Sequence[str] = ("cityid2city:",)
 ) -> Iterator[Item]:
-    """Read the ranges and cities of that layout; nobody should be writing to it.
+    """Read the ranges and cities of that layout, which must not change meanwhile.
 
     Args:
-        client: of the server that has them, with any ``decode_responses``.
+        client: a client of their server, with any ``decode_responses``.
         ranges: the key of the ZSET.
-        cities: the key of the HASH; or of all its parts, ``cityid2city::0`` and so on.
+        cities: the key of the HASH, or the keys of all its parts, ``cityid2city::0`` and so on.
 
     Raises:
-        redis.RedisError: they cannot be read.
+        redis.RedisError: the server failed.
     """
     for key in cities:
         for field, value in client.hscan_iter(key, count=_AT_ONCE):
             yield _city(key, _text(field), value)
     held: tuple[int, int | str] | None = None
     start = 0
-    # By rank: the order is that of the scores, which say where ranges begin.
+    # Ranks follow the scores, which are the first addresses.
     while page := _page(client, ranges, start):
         for turn, (member, score) in enumerate(page, start + 1):
             if not 0 <= score < IPV4 or score != int(score):

@@ -15,19 +15,19 @@ from shardkit.structures.base.arguments import shown
 File: TypeAlias = "str | PathLike[str] | Iterable[str] | Iterable[bytes]"
 CsvColumn: TypeAlias = int | str
 
-LONGEST_LINE: Final = 2**20  # bytes; a file without lines is not read as one
+LONGEST_LINE: Final = 2**20  # bytes; limits the memory for a file without line breaks
 _BLANKS: Final = " \t"
 
 
 class Lines:
-    """The lines of a file with their numbers, without a byte-order mark and line ends.
+    """The numbered lines of a file, without a byte-order mark and line ends.
 
-    Bytes that are not of the encoding become lone surrogates: such a line is refused later, by who
-    knows what to say.
+    Bytes that are invalid in the encoding become lone surrogates; the reader of such a line skips
+    it with a reason.
 
     Args:
-        file: see the module.
-        encoding: of bytes.
+        file: see `shardkit.geo.readers`.
+        encoding: the encoding of bytes.
 
     Attributes:
         source: the file's name, for messages.
@@ -58,13 +58,13 @@ class Lines:
 
 
 class Rows:
-    """The wanted cells of a file's lines; or what is wrong with a line.
+    """The wanted cells of a file's lines, or the reason why a line is skipped.
 
     Args:
-        file: see the module.
-        wanted: columns, by number or by name; None gives an empty cell.
-        delimiter: what is between columns.
-        encoding: of bytes.
+        file: see `shardkit.geo.readers`.
+        wanted: columns, by number or by name; None yields an empty cell.
+        delimiter: the character between columns.
+        encoding: the encoding of bytes.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Rows:
                 yield line, ["" if n is None else cells[n].strip(_BLANKS) for n in positions]
 
     def _split(self, text: str) -> list[str]:
-        # Line by line, so that one quotation mark too many does not swallow what follows.
+        # Line by line, so that a stray quotation mark does not swallow the following lines.
         if '"' not in text:
             return text.split(self._delimiter)
         return next(csv.reader([text], delimiter=self._delimiter))

@@ -1,4 +1,4 @@
-"""What a process knows of the data that is in use."""
+"""The per-process cache of the current generation."""
 
 from __future__ import annotations
 
@@ -7,20 +7,29 @@ from shardkit.geo.city_table import CityTable
 from shardkit.geo.generations import Generation
 from shardkit.geo.models import City
 
-CITIES_KEPT = 10_000
+CACHED_CITIES = 10_000
 
 
 class ViewCache:
-    """What a process knows of the current generation; shared by all faces."""
+    """The cached current generation; shared by all faces."""
 
     def __init__(self) -> None:
-        self.written: bytes | None = None
-        self.asked = float("-inf")
+        self.stored: bytes | None = None  # the stored form of the generation
+        self.checked = float("-inf")  # when the server was last asked for it
         self.view: GenerationView | None = None
+
+    def expire(self) -> None:
+        """Ask the server again at the next look-up."""
+        self.checked = float("-inf")
+
+    def clear(self) -> None:
+        """Drop everything after the data is deleted."""
+        self.view = self.stored = None
+        self.expire()
 
 
 class GenerationView:
-    """One generation as a process sees it."""
+    """A generation, and its cities that this process looked up."""
 
     def __init__(self, generation: Generation, table: CityTable) -> None:
         self.generation = generation
@@ -31,8 +40,8 @@ class GenerationView:
         }
         self.cities: dict[int, City] = {}
 
-    def keep(self, cities: dict[int, City]) -> None:
-        """Keep cities for the next look-ups, 10,000 at most."""
-        if len(self.cities) + len(cities) > CITIES_KEPT:
+    def cache(self, cities: dict[int, City]) -> None:
+        """Cache cities for the next look-ups, at most 10,000."""
+        if len(self.cities) + len(cities) > CACHED_CITIES:
             self.cities = {}
-        self.cities |= cities if len(cities) <= CITIES_KEPT else {}
+        self.cities |= cities if len(cities) <= CACHED_CITIES else {}

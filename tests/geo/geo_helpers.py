@@ -36,13 +36,13 @@ def local_copy(items: Iterable[Item]) -> LocalCities:
     return LocalCities(Generation(1, intake.read, intake.numbered, 0, (), 0), tables, numbered)
 
 
-def expected(items: Iterable[Item], point: int) -> City | int | str | None:
+def expected(items: Iterable[Item], address_number: int) -> City | int | str | None:
     """The city of the narrowest range around a point; of equal ones the last."""
     best: tuple[int, City | int | str] | None = None
     found = [item for item in items if isinstance(item, IpRange)]
     for item in sorted(found, key=lambda item: item.first):
         width = item.last - item.first
-        if item.first <= point <= item.last and (best is None or width <= best[0]):
+        if item.first <= address_number <= item.last and (best is None or width <= best[0]):
             best = width, item.city
     return None if best is None else best[1]
 
@@ -77,6 +77,6 @@ def telling_points(items: Sequence[IpRange], random: Random) -> Iterator[int]:
     """Points at and around the ends of ranges, and within them."""
     for item in items:
         around = (item.first, item.last, random.randint(item.first, item.last))
-        for point in (*around, item.first - 1, item.last + 1):
-            if 0 <= point < IPV4 or IPV6 <= point < 2 * IPV6:
-                yield point
+        for address_number in (*around, item.first - 1, item.last + 1):
+            if 0 <= address_number < IPV4 or IPV6 <= address_number < 2 * IPV6:
+                yield address_number

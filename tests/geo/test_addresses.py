@@ -8,7 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.geo.addresses import IPV4, IPV6, network_range, point, written, written_range
+from shardkit.geo.addresses import (
+    IPV4,
+    IPV6,
+    address_number,
+    address_text,
+    network_range,
+    parse_range,
+)
 
 
 @settings(deadline=None)
@@ -16,15 +23,24 @@ from shardkit.geo.addresses import IPV4, IPV6, network_range, point, written, wr
 def test_an_address_is_where_its_number_says(address: Any) -> None:
     mapped = getattr(address, "ipv4_mapped", None)
     number = int(mapped or address) + (IPV6 if address.version == 6 and not mapped else 0)
-    assert point(address) == point(str(address)) == point(str(address).encode()) == number
-    assert point(address.exploded) == number
-    assert ipaddress.ip_address(written(number)) == (mapped or address)
+    assert (
+        address_number(address)
+        == address_number(str(address))
+        == address_number(str(address).encode())
+        == number
+    )
+    assert address_number(address.exploded) == number
+    assert ipaddress.ip_address(address_text(number)) == (mapped or address)
 
 
 def test_ipv4_addresses_are_the_same_when_written_as_ipv6() -> None:
-    assert point("::ffff:192.0.2.7") == point("::ffff:c000:207") == point("192.0.2.7")
-    assert point("::192.0.2.7") >= IPV6
-    assert point("255.255.255.255") == 2**32 - 1
+    assert (
+        address_number("::ffff:192.0.2.7")
+        == address_number("::ffff:c000:207")
+        == address_number("192.0.2.7")
+    )
+    assert address_number("::192.0.2.7") >= IPV6
+    assert address_number("255.255.255.255") == 2**32 - 1
 
 
 NO_ADDRESSES: list[Any] = [
@@ -38,7 +54,7 @@ NO_ADDRESSES: list[Any] = [
 @pytest.mark.parametrize("wrong", NO_ADDRESSES)
 def test_what_is_no_address_is_refused(wrong: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="is not an IP address"):
-        point(wrong)
+        address_number(wrong)
 
 
 @settings(deadline=None)
@@ -47,11 +63,17 @@ def test_networks_of_any_prefix_length_are_cut_where_they_end(address: Any, data
     prefix = data.draw(st.integers(0, address.max_prefixlen))
     network = ipaddress.ip_network(f"{address}/{prefix}", strict=False)
     ends = [network.network_address, network.broadcast_address]
-    if (point(ends[0]) < IPV4) != (point(ends[1]) < IPV4):  # of IPv6, and holds all of IPv4
+    if (address_number(ends[0]) < IPV4) != (
+        address_number(ends[1]) < IPV4
+    ):  # of IPv6, and holds all of IPv4
         with pytest.raises(ValueError, match="one end is an IPv4 address, and the other is not"):
             network_range(network)
         return
-    assert written_range(f"{address}/{prefix}") == tuple(map(point, ends)) == network_range(network)
+    assert (
+        parse_range(f"{address}/{prefix}")
+        == tuple(map(address_number, ends))
+        == network_range(network)
+    )
 
 
 @pytest.mark.parametrize(
@@ -73,7 +95,7 @@ def test_networks_of_any_prefix_length_are_cut_where_they_end(address: Any, data
     ],
 )
 def test_ranges_are_read_as_files_write_them(first: str, last: str | None, ends: Any) -> None:
-    assert tuple(map(written, written_range(first, last))) == ends
+    assert tuple(map(address_text, parse_range(first, last))) == ends
 
 
 @pytest.mark.parametrize(
@@ -101,4 +123,4 @@ def test_what_is_no_range_is_refused_with_the_reason(
     first: str, last: str | None, why: str
 ) -> None:
     with pytest.raises(ValueError, match=why):
-        written_range(first, last)
+        parse_range(first, last)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardkit.errors import StructureError
-from shardkit.geo.addresses import IPV4, IPV6, point
+from shardkit.geo.addresses import IPV4, IPV6, address_number
 from shardkit.geo.blocks import (
     ENTRIES_A_PAGE,
     IPV4_LEVELS,
@@ -92,7 +92,9 @@ def test_a_block_is_as_the_module_shows_it() -> None:
 
 
 def test_the_pieces_of_an_ipv6_range_are_in_the_highest_levels() -> None:
-    made = stored([(point("2001:db8::"), point("2001:db9:0:ffff:ffff:ffff:ffff:ffff"), 5)])
+    made = stored(
+        [(address_number("2001:db8::"), address_number("2001:db9:0:ffff:ffff:ffff:ffff:ffff"), 5)]
+    )
     assert [LEVELS[level].suffix(bucket) for level, bucket, _ in made] == ["6:2001", "6:20010db9"]
     everything = stored([(IPV6, 2 * IPV6 - 1, 5)])
     assert len(everything) == 65_536

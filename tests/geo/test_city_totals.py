@@ -11,7 +11,7 @@ from geo_helpers import BONN, LIMA, OSLO, local_copy, ranges
 
 from shardkit import ShardKit
 from shardkit.errors import InvalidArgumentError
-from shardkit.geo.addresses import written
+from shardkit.geo.addresses import address_text
 from shardkit.geo.local_copy import LocalCities
 from shardkit.geo.log_tally import LogTally
 from shardkit.geo.models import City, IpRange
@@ -112,7 +112,9 @@ def test_many_totals_are_added_in_portions(face: Face, kit: ShardKit, totals: An
         IpRange(n << 8, (n << 8) + 9, City(f"City {n}", f"R{n % 50}", "X")) for n in range(count)
     ]
     face.run(ip.import_from(items))
-    tally = counted(face.run(ip.local()), *(f"{written(n << 8)} {DAY} 1 1" for n in range(count)))
+    tally = counted(
+        face.run(ip.local()), *(f"{address_text(n << 8)} {DAY} 1 1" for n in range(count))
+    )
     for name in ("a", "b"):
         assert face.run(totals.add(name, tally)) is True
     found = face.run(totals.top("city", DAY, 10_000))
@@ -138,7 +140,7 @@ def test_a_day_can_be_left_to_expire(
         (lambda totals, tally: totals.add(None, tally), "file=None"),
         (lambda totals, tally: totals.top("town", DAY), "kind='town'"),
         (lambda totals, tally: totals.top("city", "17.5.2015"), "day='17.5.2015'"),
-        (lambda totals, tally: totals.top("city", DAY, 0), "count=0"),
+        (lambda totals, tally: totals.top("city", DAY, 0), "limit=0"),
         (lambda totals, tally: totals.expire(DAY, 0), "seconds=0"),
     ],
 )

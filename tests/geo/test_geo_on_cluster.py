@@ -11,7 +11,7 @@ from geo_helpers import BONN, OSLO, expected, local_copy, ranges, some_ranges, t
 
 import shardkit
 from shardkit import ShardKit, ShardMap
-from shardkit.geo.addresses import written
+from shardkit.geo.addresses import address_text
 from shardkit.geo.log_tally import LogTally
 from shardkit.geo.models import City
 from shardkit.local import LocalCluster
@@ -32,9 +32,9 @@ def test_data_is_imported_switched_found_and_deleted(on_cluster: ShardKit) -> No
     items = some_ranges(Random(5), 40)
     ip.import_from(items)
     points = list(telling_points(items, Random(6)))
-    wanted = [expected(items, point) for point in points]
-    assert ip.find_many(map(written, points)) == wanted
-    assert ip.local().find_many(map(written, points)) == wanted
+    wanted = [expected(items, address_number) for address_number in points]
+    assert ip.find_many(map(address_text, points)) == wanted
+    assert ip.local().find_many(map(address_text, points)) == wanted
     assert ip.delete() is True
 
 

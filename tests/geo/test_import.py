@@ -113,7 +113,7 @@ def test_bad_arguments_change_nothing(face: Face, kit: ShardKit, grace: Any) -> 
     assert generations(kit, "few") == set()
 
 
-def test_a_second_import_tells_the_first_off(kit: ShardKit) -> None:
+def test_a_second_import_interrupts_the_first(kit: ShardKit) -> None:
     first, second = (kit.ip_to_city(component="many") for _ in range(2))
 
     def overtaken() -> Iterator[Item]:

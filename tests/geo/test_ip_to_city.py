@@ -14,10 +14,10 @@ from geo_helpers import BONN, LIMA, OSLO, expected, ranges, some_ranges, telling
 
 from shardkit import ShardKit
 from shardkit.errors import InvalidArgumentError, StructureError
-from shardkit.geo.addresses import written
+from shardkit.geo.addresses import address_text
 from shardkit.geo.blocks import ENTRIES_A_PAGE
 from shardkit.geo.models import City, IpRange, Item, SkippedLine
-from shardkit.geo.view_cache import CITIES_KEPT
+from shardkit.geo.view_cache import CACHED_CITIES
 
 COMPONENTS = ["one", "many", "both"]
 
@@ -74,11 +74,11 @@ def test_random_ranges_are_as_brute_force_finds_them(face: Face, ip: Any, seed: 
     items = some_ranges(random, 40)
     face.run(ip.import_from(items))
     points = list(telling_points(items, random))
-    wanted = [expected(items, point) for point in points]
-    assert face.run(ip.find_many(map(written, points))) == wanted
-    assert face.run(ip.local()).find_many(map(written, points)) == wanted
-    for point, place in list(zip(points, wanted, strict=True))[:20]:
-        assert face.run(ip.find(written(point))) == place
+    wanted = [expected(items, address_number) for address_number in points]
+    assert face.run(ip.find_many(map(address_text, points))) == wanted
+    assert face.run(ip.local()).find_many(map(address_text, points)) == wanted
+    for address_number, place in list(zip(points, wanted, strict=True))[:20]:
+        assert face.run(ip.find(address_text(address_number))) == place
 
 
 @pytest.mark.parametrize("wrong", ["1.2.3", "999.2.3.4", "", None, 16909060])
@@ -120,19 +120,19 @@ def test_a_crowded_bucket_is_found_in_pages(face: Face, kit: ShardKit) -> None:
     )
     asked = [0, 1, ENTRIES_A_PAGE - 1, ENTRIES_A_PAGE, 2 * ENTRIES_A_PAGE + 8, 65_000]
     wanted = [*((BONN, OSLO, LIMA)[n % 3] for n in asked[:-1]), None]
-    assert [face.run(ip.find(written(n))) for n in asked] == wanted
-    assert face.run(ip.find_many(map(written, asked))) == wanted
-    assert face.run(ip.local()).find_many(map(written, asked)) == wanted
+    assert [face.run(ip.find(address_text(n))) for n in asked] == wanted
+    assert face.run(ip.find_many(map(address_text, asked))) == wanted
+    assert face.run(ip.local()).find_many(map(address_text, asked)) == wanted
     assert face.run(ip.delete()) is True
     assert keys_of(kit, "few") == set()
 
 
 def test_more_cities_than_a_process_keeps_are_found(face: Face) -> None:
-    count = CITIES_KEPT + 500
+    count = CACHED_CITIES + 500
     items = [IpRange(n << 8, (n << 8) + 9, City(f"C{n}", "", "")) for n in range(count)]
     ip = face.kit.ip_to_city(component="many")
     face.run(ip.import_from(items))
-    asked = [written(n << 8) for n in range(count)]
+    asked = [address_text(n << 8) for n in range(count)]
     for _ in range(2):
         found = face.run(ip.find_many(asked))
         assert [place.city for place in found] == [f"C{n}" for n in range(count)]

@@ -1,7 +1,7 @@
--- Give an import up, unless its generation is what readers use.
+-- Abandon an import, unless readers use its generation.
 -- KEYS[1]  the generations, a HASH: see shardkit/geo/generations.py
 -- ARGV     the generation's number
--- Reply    1 if what it wrote has to be removed, 0 if readers use it
+-- Reply    1 if its generation has to be removed, 0 if readers use it
 local key, number = KEYS[1], ARGV[1]
 if redis.call('HGET', key, 'number') == number then
   return 0

@@ -1,7 +1,7 @@
 -- Add a file's totals of one day, once.
 -- KEYS[1]  the files whose totals were added, a SET
--- KEYS[2]  and every second one: totals, a ZSET each
--- KEYS[3]  and every second one: what to add to the one before, a ZSET; removed
+-- KEYS[2]  and every second key after it: totals, a ZSET each
+-- KEYS[3]  and every second key after it: what to add to the key before, a ZSET; removed
 -- ARGV[1]  the file
 -- Reply    1, or 0 if they were added before
 local new = redis.call('SADD', KEYS[1], ARGV[1])

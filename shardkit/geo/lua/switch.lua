@@ -1,11 +1,11 @@
--- Have readers use a new generation from now on.
+-- Make readers use a new generation.
 -- KEYS[1]  the generations, a HASH: see shardkit/geo/generations.py
--- ARGV     the generation's number, its description, for how many seconds the old one is kept
--- Reply    the number of the old one, 0 if there was none; nothing if another import has begun
+-- ARGV     the generation's number, its description, the seconds until the old one expires
+-- Reply    the number of the old one, 0 if there was none; nil if another import has begun
 local key = KEYS[1]
 local number, description, grace = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local old = redis.call('HGET', key, 'number') or '0'
-if old == number then  -- asked again, as the first answer was lost
+if old == number then  -- repeated because the first reply was lost
   return 0
 end
 if redis.call('HEXISTS', key, 'importing:' .. number) == 0 then
