@@ -71,7 +71,7 @@ def _readers(at: Site) -> list[int]:
 
 def _threads(at: Site, uids: Sequence[int], count: int) -> Rate:
     """Have so many threads read."""
-    return _read_by(count, lambda uid: at.network.home(uid, count=COUNT), uids)
+    return _read_by(count, lambda uid: at.network.home(uid, limit=COUNT), uids)
 
 
 def _read_by(count: int, read: Callable[[int], Any], uids: Sequence[int]) -> Rate:
@@ -110,7 +110,7 @@ def _awaiting(at: Site, uids: Sequence[int], count: int) -> Rate:
                 nonlocal done
                 dice = random.Random(n)
                 while time.perf_counter() < until:
-                    assert len(await network.home(dice.choice(uids), count=COUNT)) == COUNT
+                    assert len(await network.home(dice.choice(uids), limit=COUNT)) == COUNT
                     done += 1
 
             await asyncio.gather(*map(work, range(count)))

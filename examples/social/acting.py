@@ -156,9 +156,9 @@ class Crowd:
         if page.cursor is not None and dice.random() < _GOES_ON:
             await self._page(network, uid, page.cursor)
 
-    async def _page(self, network: SocialNetwork[Awaiting], uid: int, before: Any) -> Any:
+    async def _page(self, network: SocialNetwork[Awaiting], uid: int, cursor: Any) -> Any:
         began = time.perf_counter()
-        page: Any = await network.home(uid, count=PAGE, before=before)
+        page: Any = await network.home(uid, limit=PAGE, cursor=cursor)
         self.acted.pages.append(time.perf_counter() - began)
         self.acted.statuses += len(page)
         return page

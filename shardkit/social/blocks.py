@@ -1,8 +1,8 @@
 """Blocking and muting.
 
-A block lives where the relations of the pair do, so one script notes it and ends both relations,
-and nobody follows who is blocked. Muting concerns reading only: the posts of a muted account stay
-in the home timeline, and pages leave them out, so that unmuting brings them back.
+A block lives with the relations of the pair, so one script records it and ends both relations, and
+nobody who is blocked can follow. Muting affects reading only: the posts of a muted account stay in
+the home timeline and pages leave them out, so that unmuting brings them back.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from shardkit.lua import script
 from shardkit.operations.commands import Command, script_call
 from shardkit.operations.operation import Operation
 from shardkit.social.base.keys import FOLLOWING, USER, KeyLayout
+from shardkit.social.base.models import BlockResult, MuteResult
 from shardkit.social.follows import Follows
 from shardkit.social.relations.relations import relation_note
 
 
 class BlocksAndMutes:
-    """The steps of blocks and mutes.
+    """A network's blocks and mutes.
 
     Args:
-        layout: where the keys are.
-        following: what follows from a block.
-        limit: how many a user may mute.
+        layout: the network's keys.
+        follows: applies the end of relations.
+        limit: the most users that one may mute.
     """
 
     def __init__(self, layout: KeyLayout, follows: Follows, limit: int) -> None:
@@ -30,11 +31,11 @@ class BlocksAndMutes:
         self._follows = follows
         self._limit = limit
 
-    def block(self, uid: int, other: int) -> Operation[bool | None]:
+    def block(self, uid: int, other: int) -> Operation[BlockResult]:
         """Block a user; see `SocialNetwork.block`."""
         layout = self._layout
-        if not (yield from self._both(uid, other)):
-            return False
+        if not (yield from self._exist(uid, other)):
+            return BlockResult.NO_SUCH_USER
         part = layout.part(uid, other)
         keys = [
             layout.of_relations("clock", part),
@@ -46,56 +47,55 @@ class BlocksAndMutes:
             layout.relation(USER.incoming, part, other),
         ]
         notes = relation_note(USER, uid, other), relation_note(USER, other, uid)
-        call = script_call(
-            layout.relations(part), script("social/block"), keys, (uid, other, *notes)
-        )
-        [[new, followed, was_followed]] = yield [call]
+        call = script("social/block")
+        to = layout.relations(part)
+        [[new, followed, was_followed]] = yield [script_call(to, call, keys, (uid, other, *notes))]
         if followed:
             yield from self._follows.check(USER, uid, other)
         if was_followed:
             yield from self._follows.check(USER, other, uid)
-        return True if new else None
+        return BlockResult.BLOCKED if new else BlockResult.ALREADY_BLOCKED
 
-    def unblock(self, uid: int, other: int) -> Operation[bool | None]:
-        """Take a block back; see `SocialNetwork.unblock`."""
+    def unblock(self, uid: int, other: int) -> Operation[bool]:
+        """Remove a block; see `SocialNetwork.unblock`."""
         [removed] = yield [self._at_pair(uid, other, "ZREM", other)]
-        return True if removed else None
+        return bool(removed)
 
     def blocks(self, uid: int, other: int) -> Operation[bool]:
-        """Say whether a user has blocked another."""
+        """Return whether a user has blocked another."""
         [version] = yield [self._at_pair(uid, other, "ZSCORE", other)]
         return version is not None
 
-    def mute(self, uid: int, other: int) -> Operation[bool | None]:
+    def mute(self, uid: int, other: int) -> Operation[MuteResult]:
         """Mute a user; see `SocialNetwork.mute`."""
-        if not (yield from self._both(uid, other)):
-            return False
+        if not (yield from self._exist(uid, other)):
+            return MuteResult.NO_SUCH_USER
         layout, key = self._layout, self._layout.owned("muted", uid)
         [size] = yield [layout.at_user(key, "SCARD", key)]
         if size >= self._limit:
-            return False
+            return MuteResult.LIMIT_REACHED
         [added] = yield [Command(layout.users, key, ("SADD", key, other))]
-        return True if added else None
+        return MuteResult.MUTED if added else MuteResult.ALREADY_MUTED
 
-    def unmute(self, uid: int, other: int) -> Operation[bool | None]:
-        """Take that back; see `SocialNetwork.unmute`."""
+    def unmute(self, uid: int, other: int) -> Operation[bool]:
+        """Remove a mute; see `SocialNetwork.unmute`."""
         key = self._layout.owned("muted", uid)
         [removed] = yield [Command(self._layout.users, key, ("SREM", key, other))]
-        return True if removed else None
+        return bool(removed)
 
     def muted(self, uid: int) -> Command:
         """Return the command that reads whom a user has muted."""
         key = self._layout.owned("muted", uid)
         return self._layout.at_user(key, "SMEMBERS", key)
 
-    def _both(self, uid: int, other: int) -> Operation[bool]:
+    def _exist(self, uid: int, other: int) -> Operation[bool]:
         if uid == other:
             raise InvalidArgumentError(
                 f"{self._layout.name}: {uid} would block or mute itself", "give two users"
             )
         keys = [self._layout.owned("user", each) for each in (uid, other)]
-        there = yield [self._layout.at_user(key, "EXISTS", key) for key in keys]
-        return all(there)
+        exist = yield [self._layout.at_user(key, "EXISTS", key) for key in keys]
+        return all(exist)
 
     def _at_pair(self, uid: int, other: int, name: str, *args: int) -> Command:
         part = self._layout.part(uid, other)

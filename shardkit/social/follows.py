@@ -1,8 +1,8 @@
-"""Following and no longer following, by users and by lists.
+"""Following and unfollowing, by users and by lists.
 
-What is asked first (are both there, is there room) is asked before anything is written; the answer
-can be out of date by then, which for users is harmless, as they stay. The limit on how many an
-account follows can be passed by as many calls as run at the same time.
+The preconditions (do both exist, is there room) are checked before anything is written. They may be
+outdated by then: users are never deleted, so only the limit on how many an account follows can be
+exceeded, by as many calls as run at the same time.
 """
 
 from __future__ import annotations
@@ -10,18 +10,19 @@ from __future__ import annotations
 from shardkit.errors import InvalidArgumentError
 from shardkit.operations.operation import Operation
 from shardkit.social.base.keys import KeyLayout, RelationKind
+from shardkit.social.base.models import FollowResult
 from shardkit.social.delivery.background import BackgroundJobs
-from shardkit.social.relations.relations import RelationChange, Relations
+from shardkit.social.relations.relations import NO_CHANGE, RelationChange, Relations
 
 
 class Follows:
-    """The steps of following.
+    """The rules of following.
 
     Args:
-        layout: where the keys are.
+        layout: the network's keys.
         relations: who follows whom.
-        work: what goes on afterwards.
-        limit: how many an account may follow.
+        background: mode changes and backfills.
+        limit: the most accounts that one may follow.
     """
 
     def __init__(
@@ -32,7 +33,7 @@ class Follows:
         self._background = background
         self._limit = limit
 
-    def follow(self, kind: RelationKind, first: int, second: int) -> Operation[bool | None]:
+    def follow(self, kind: RelationKind, first: int, second: int) -> Operation[FollowResult]:
         """Have an account follow another; see `SocialNetwork.follow`."""
         if first == second:
             raise InvalidArgumentError(
@@ -40,37 +41,37 @@ class Follows:
             )
         layout = self._layout
         follower, followed = layout.owned(kind.account, first), layout.owned("user", second)
-        replies = yield [
+        following, exists = yield [
             layout.at_user(follower, "HGET", follower, "following"),
             layout.at_user(followed, "EXISTS", followed),
         ]
-        if replies[0] is None or not replies[1] or int(replies[0]) >= self._limit:
-            return False
+        if following is None or not exists:
+            return FollowResult.NO_SUCH_USER
+        if int(following) >= self._limit:
+            return FollowResult.LIMIT_REACHED
         change = yield from self._relations.change("follow", kind, first, second)
         if not isinstance(change, RelationChange):
-            return None if change == 0 else False
-        yield from self._finish(kind, first, second, change)
-        return True
+            return FollowResult.ALREADY_FOLLOWING if change == NO_CHANGE else FollowResult.BLOCKED
+        counter = yield from self._relations.propagate(kind, first, second, change)
+        if counter is not None and counter.changed:
+            yield from self._background.change_mode(second)
+        return FollowResult.FOLLOWED
 
-    def unfollow(self, kind: RelationKind, first: int, second: int) -> Operation[bool | None]:
+    def unfollow(self, kind: RelationKind, first: int, second: int) -> Operation[bool]:
         """Have an account no longer follow another; see `SocialNetwork.unfollow`."""
         if first == second:
-            return None
+            return False
         change = yield from self._relations.change("unfollow", kind, first, second)
         if not isinstance(change, RelationChange):
-            return None
-        yield from self._finish(kind, first, second, change)
+            return False
+        counter = yield from self._relations.propagate(kind, first, second, change)
+        if counter is not None and counter.changed:
+            yield from self._background.change_mode(second)
         yield from self._background.backfill(kind, first, ())
         return True
 
     def check(self, kind: RelationKind, first: int, second: int) -> Operation[None]:
-        """Have everything agree with what holds between two accounts."""
-        change = yield from self._relations.look(kind, first, second)
-        yield from self._finish(kind, first, second, change)
-
-    def _finish(
-        self, kind: RelationKind, first: int, second: int, change: RelationChange
-    ) -> Operation[None]:
-        counted = yield from self._relations.finish(kind, first, second, change)
-        if counted is not None and counted.changed:
-            yield from self._background.start_mode_change(second)
+        """Make everything agree with the relation between two accounts."""
+        counter = yield from self._relations.check(kind, first, second)
+        if counter is not None and counter.changed:
+            yield from self._background.change_mode(second)

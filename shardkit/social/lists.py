@@ -1,7 +1,7 @@
-"""Lists: accounts that a user has put together, with a timeline of what they post.
+"""Lists: a user's selections of accounts, each with a timeline of their posts.
 
-A list is much like a user: it has an id of the same numbers, follows accounts, and has a timeline
-that their posts are written to. It lives in the part of its owner.
+A list resembles a user: its id comes from the same sequence, it follows accounts, and their posts
+are written to its timeline. It lives in the part of its owner.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ LONGEST_NAME = 200
 
 
 class Lists:
-    """The steps of a network's lists.
+    """A network's lists.
 
     Args:
-        layout: where the keys are.
-        limit: how many lists a user may have.
+        layout: the network's keys.
+        limit: the most lists that a user may have.
     """
 
     def __init__(self, layout: KeyLayout, limit: int) -> None:
@@ -31,7 +31,7 @@ class Lists:
         self._limit = limit
 
     def create(self, uid: int, name: str) -> Operation[int | None]:
-        """Create a list; None if there is no such user, or it has as many as it may have."""
+        """Create a list; None if there is no such user, or the limit is reached."""
         layout = self._layout
         if not check_text(layout.name, "name", name) or len(name) > LONGEST_NAME:
             raise InvalidArgumentError(

@@ -9,22 +9,25 @@
     network.post(alan, "Hello")
     network.home(ada)                   # [Status(message='Hello', login='alan', …)]
 
-What each file is for:
+This class checks arguments and calls the services, one for each topic:
 
-================ ================================================================================
-`reading`        what it shows: the first half of this class
-`layout`         where keys live, and what ids say
-`records`        what is handed out, and how it is stored
-`users`          logins and users: one script
-`statuses`       statuses: one script to create, one to delete
-`relations`      who follows whom: one script, and what follows from it
-`counters`       counters that are exact whatever happens
-`timelines`      writing to many timelines, reading pages
-`fan_out`    jobs for all followers, in passes
-`modes`          pushing to few, fetching from accounts with very many followers
-`background`           tasks on a queue
-`reconcile`      mending what a crash left
-================ ================================================================================
+=========================== =====================================================================
+`base.keys`                 where keys live, and what ids encode
+`base.models`               what is returned, and how it is stored
+`users`, `lists`            created with one script each
+`content.statuses`          created and deleted with one script each
+`content.timelines`         writing to many timelines, reading pages
+`content.cache`             recent statuses in Redis, all of them on disk
+`relations.relations`       who follows whom: one script, and its consequences
+`relations.counters`        counters that stay exact through crashes and races
+`relations.delivery_mode`   pushing to few followers, reading from authors who have very many
+`follows`, `blocks`         rules for following, blocking, muting
+`delivery.posts`            from a new status to its readers
+`delivery.fan_out`          jobs for all followers of an account, in passes
+`delivery.background`       the rest of a job as a task on a queue
+`delivery.backfill`         filling a timeline that lost many entries
+`repair`                    finishing what a crash interrupted
+=========================== =====================================================================
 
 After Redis in Action, chapter 8 and section 10.3.
 """
@@ -34,17 +37,42 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from shardkit.operations.operation import Deferred, Driver, Face, Operation, operation
+from shardkit.errors import InvalidArgumentError
+from shardkit.operations.operation import Deferred, Driver, Face, Operation, Structure, operation
 from shardkit.queues.task_queues import TaskQueues
-from shardkit.social.base.keys import LIST, USER, KeyLayout
-from shardkit.social.base.models import Extra
+from shardkit.social.base.keys import FOLLOWING, KINDS, LIST, USER, KeyLayout
+from shardkit.social.base.models import (
+    BlockResult,
+    Extra,
+    FollowResult,
+    MuteResult,
+    ReconcileResult,
+    Relation,
+    RelationPage,
+    Status,
+    TimelineCursor,
+    TimelinePage,
+    User,
+    UserList,
+)
+from shardkit.social.blocks import BlocksAndMutes
 from shardkit.social.content.cache import WEEK, CachedStatuses
-from shardkit.social.content.sqlite_store import StatusStore
-from shardkit.social.queries import DEEPEST, OLDER_THAN, SocialReader
-from shardkit.social.relations.counters import check_limits
-from shardkit.social.repair import ReconcileResult
-from shardkit.social.services import Services
-from shardkit.structures.base.arguments import check_integer
+from shardkit.social.content.status_store import StatusStore
+from shardkit.social.content.statuses import Statuses
+from shardkit.social.content.timelines import Timelines
+from shardkit.social.delivery.backfill import Backfill
+from shardkit.social.delivery.background import BackgroundJobs
+from shardkit.social.delivery.fan_out import FanOut
+from shardkit.social.delivery.posts import Posts
+from shardkit.social.follows import Follows
+from shardkit.social.lists import Lists
+from shardkit.social.relations.counters import Counters, check_fan_out_limit
+from shardkit.social.relations.relations import Relations
+from shardkit.social.repair import PendingRepair, Reconciler
+from shardkit.social.users import Users
+from shardkit.structures.base.arguments import check_integer, shown
+from shardkit.structures.base.parameters import Metadata, open_all
+from shardkit.structures.sorted_set.merged_ranges import range_over
 
 PARTS = 1024
 RELATION_SHARDS = 16
@@ -53,35 +81,41 @@ PROFILE_LIMIT = 20_000
 FOLLOWING_LIMIT = 1000
 PASS_SIZE = 1000
 FAN_OUT_LIMIT = 10_000
+MOST_STATUSES = 1000  # of one page
+DEEPEST = 10_000  # entries that a page by number may skip, or a page of relations may have
+OLDER_THAN = 60.0
 
 
-class SocialNetwork(SocialReader[Face]):
+class SocialNetwork(Structure[Face]):
     """A social network. Made by ``kit.social``.
 
     Args:
-        driver: what runs its operations.
-        name: its name, part of every key.
-        users: the component of users and their statuses.
-        timelines: the component of timelines, by key.
-        followers: the component of relations, by pair of ids.
-        parts: in how many parts users live; far more than they will ever have servers.
-        relation_shards: how many shards the component of relations has; over one server, or a
-            cluster, into how many parts relations are divided.
-        home_limit: how many entries a home or list timeline keeps.
-        profile_limit: how many a profile timeline keeps.
-        following_limit: how many an account may follow, a user may mute, and lists a user may have.
-        pass_size: how many followers a pass of syndication reads.
-        fan_out_limit: with more followers than this, an account's posts are fetched by readers,
-            not pushed to them; 0 to push always.
-        queues: where passes after the first go as tasks; without, calls do all passes themselves.
+        driver: runs its operations.
+        name: the network's name, part of every key.
+        users: the component for users and their statuses.
+        timelines: the component for timelines, by key.
+        followers: the component for relations, by pair of ids.
+        parts: the number of parts that users are divided into; far more than there will ever be
+            servers.
+        relation_shards: the number of shards of the component for relations; over one server or a
+            cluster, the number of parts that relations are divided into.
+        home_limit: entries that a home or list timeline keeps.
+        profile_limit: entries that a profile timeline keeps.
+        following_limit: the most accounts that one may follow, users that one may mute, and lists
+            that a user may have.
+        pass_size: followers that one pass of a fan-out reads.
+        fan_out_limit: above this many followers, readers fetch an account's posts instead of
+            having them pushed; 0 to push always.
+        queues: where passes after the first go as tasks; without it, calls do all passes
+            themselves.
         queue: the queue's name; by default the network's.
-        store: where all statuses are kept on disk, so that Redis has the recent ones only; see
-            `shardkit.social.content.sqlite_store`. Without, Redis has them all.
-        status_ttl: with a store, after how many seconds Redis forgets a status.
-        status_limit: with a store, how many statuses Redis has at most; without, any number.
+        store: keeps all statuses on disk, so that Redis holds the recent ones only; see
+            `shardkit.social.StatusStore`. Without it, Redis holds them all.
+        status_ttl: with a store, the seconds after which Redis drops a status.
+        status_limit: with a store, the most statuses that Redis holds; by default any number.
 
     Raises:
-        InvalidArgumentError: an argument does not fit.
+        InvalidArgumentError: an argument is out of range.
     """
 
     def __init__(
@@ -110,8 +144,11 @@ class SocialNetwork(SocialReader[Face]):
         check_integer(name, "profile_limit", profile_limit, home_limit, 10**6)
         check_integer(name, "following_limit", following_limit, 1, 10**5)
         check_integer(name, "pass_size", pass_size, 1, DEEPEST)
-        check_integer(name, "fan_out_limit", fan_out_limit, 0, 2**53)
-        check_limits(name, fan_out_limit)
+        check_fan_out_limit(name, fan_out_limit)
+        super().__init__(driver, users, name)
+        self.layout = layout
+        parameters = {"kind": "social", "parts": parts, "relation_shards": relation_shards}
+        self.meta = Metadata(layout.home, name, parameters)
         cache = None
         if store is not None:
             cache = CachedStatuses(
@@ -122,34 +159,60 @@ class SocialNetwork(SocialReader[Face]):
                 limit=status_limit,
                 index=f"recent:{{{name}}}",
             )
-        steps = Services(
+        # The services keep no state, so all faces share them.
+        self._users = Users(layout)
+        self._lists = Lists(layout, following_limit)
+        self._statuses = Statuses(layout, cache)
+        self._timelines = Timelines(layout, self._statuses, home_limit, profile_limit)
+        counters = Counters(layout, fan_out_limit)
+        self._relations = Relations(layout, counters, self._timelines)
+        fan_out = FanOut(layout, self._statuses, self._timelines, self._relations, pass_size)
+        backfill = Backfill(layout, self._timelines, self._relations)
+        self._background = BackgroundJobs(layout, fan_out, backfill, queues, queue or name)
+        self._posts = Posts(layout, self._statuses, self._timelines, fan_out, self._background)
+        self._follows = Follows(layout, self._relations, self._background, following_limit)
+        self._blocks = BlocksAndMutes(layout, self._follows, following_limit)
+        self._repair = PendingRepair(layout, self._posts, self._follows, self._background)
+        self._reconciler = Reconciler(
             layout,
-            home_limit=home_limit,
-            profile_limit=profile_limit,
-            following_limit=following_limit,
-            pass_size=pass_size,
-            fan_out_limit=fan_out_limit,
-            queues=queues,
-            queue=queue or name,
-            cache=cache,
+            counters,
+            self._statuses,
+            self._timelines,
+            self._relations,
+            self._follows,
+            backfill,
+            self._background,
         )
-        super().__init__(driver, layout, steps)
 
     @property
     def deferred(self) -> SocialNetwork[Deferred]:
-        """This with the face whose calls return steps, for ``yield from`` and ``together``."""
+        """The face whose calls return steps, for ``yield from`` and ``together``."""
         return self._deferred()  # type: ignore[return-value]
 
     @property
     def callbacks(self) -> dict[str, Callable[..., Any]]:
-        """What a worker of its queue has to call, by name."""
-        faced: Any = self  # whose methods are functions or coroutine functions, as its face has it
-        background = self._services.background
+        """The functions that a worker of this network's queue needs, by task name."""
+        # Bound to this face: functions on a blocking kit, coroutine functions on an async one.
+        face: Any = self
         return {
-            background.resume_name: faced.resume_fan_out,
-            background.backfill_name: faced.backfill,
-            f"{self.name}.repair": faced.repair,
+            self._background.resume_name: face.resume_fan_out,
+            self._background.backfill_name: face.backfill,
+            f"{self.name}.repair": face.repair,
         }
+
+    @operation
+    def open(self, *, create: bool = False) -> Operation[None]:
+        """Compare the parameters with those stored. Every other method does so on its first call.
+
+        Args:
+            create: store them if none are stored.
+
+        Raises:
+            ParameterMismatchError: the network exists with other parameters.
+
+        Cost: one exchange; none once they have been compared.
+        """
+        yield from self._open(create=create)
 
     # ---- users
 
@@ -158,27 +221,53 @@ class SocialNetwork(SocialReader[Face]):
         """Create a user.
 
         Args:
-            login: compared without regard to case, in any script.
+            login: unique; compared without regard to case, in any script.
             name: the name to show.
             extras: further fields, text or numbers.
 
         Returns:
-            The id; None if the login is taken.
+            The user's id; None if the login is taken.
 
         Raises:
-            InvalidArgumentError: an argument does not fit, or an extra would override a field of
-                the network's own.
+            InvalidArgumentError: an argument is out of range, or an extra has the name of a field
+                that the network sets.
 
         Cost: one exchange, one script.
         """
         yield from self._open(create=True)
-        return (yield from self._services.users.create(login, name, extras))
+        return (yield from self._users.create(login, name, extras))
+
+    @operation
+    def get_user(self, uid: int | str) -> Operation[User | None]:
+        """Return a user; None if there is none. Cost: one exchange."""
+        yield from self._open()
+        [user] = yield from self._users.get([self.layout.id("uid", uid)])
+        return user
+
+    @operation
+    def get_users(self, uids: Sequence[int | str]) -> Operation[list[User | None]]:
+        """Return users in the order of their ids, None for unknown ids.
+
+        Cost: one exchange for each 1,000.
+        """
+        yield from self._open()
+        return (yield from self._users.get([self.layout.id("uid", uid) for uid in uids]))
+
+    @operation
+    def get_user_by_login(self, login: str) -> Operation[User | None]:
+        """Return the user with a login; None if there is none. Cost: two exchanges."""
+        yield from self._open()
+        uid = yield from self._users.id_of(login)
+        if uid is None:
+            return None
+        [user] = yield from self._users.get([uid])
+        return user
 
     # ---- statuses
 
     @operation
     def post(self, /, uid: int | str, message: str, **extras: Extra) -> Operation[int | None]:
-        """Post a status: write it, count it, and bring it to the followers' timelines.
+        """Post a status: store it, count it, and write it to the followers' timelines.
 
         Args:
             uid: the author.
@@ -189,108 +278,221 @@ class SocialNetwork(SocialReader[Face]):
             The status's id; None if there is no such user.
 
         Raises:
-            InvalidArgumentError: an argument does not fit, or an extra would override a field of
-                the network's own. Nothing was written.
-            ShardErrors: a shard failed; if the status was written by then, `repair` brings it to
-                its readers.
+            InvalidArgumentError: an argument is out of range, or an extra has the name of a field
+                that the network sets. Nothing was written.
+            ShardErrors: a shard failed. If the status was stored by then, `repair` delivers it.
 
-        Cost: five exchanges for up to ``pass_size`` followers; more passes are tasks. Three for an
-        account whose posts are fetched.
+        Cost: five exchanges for up to ``pass_size`` followers, further passes are tasks; three for
+        an account whose posts are fetched.
         """
         yield from self._open(create=True)
-        return (yield from self._services.posts.post(self.layout.id("uid", uid), message, extras))
+        return (yield from self._posts.post(self.layout.id("uid", uid), message, extras))
 
     @operation
-    def delete_status(self, uid: int | str, status: int | str) -> Operation[bool | None]:
-        """Delete a status.
+    def delete_status(self, uid: int | str, status: int | str) -> Operation[bool]:
+        """Delete a status of a user.
 
         Returns:
-            True; None if it does not exist, is another user's, or was deleted already.
+            False if it does not exist, is another user's, or was deleted already.
 
-        Cost: five exchanges for up to ``pass_size`` followers; more passes are tasks.
+        Cost: five exchanges for up to ``pass_size`` followers; further passes are tasks.
         """
         yield from self._open(create=True)
-        ids = self.layout.id("uid", uid), self.layout.id("status", status)
-        return (yield from self._services.posts.delete(*ids))
-
-    # ---- relations
+        return (yield from self._posts.delete(*self._ids(uid=uid, status=status)))
 
     @operation
-    def follow(self, uid: int | str, other: int | str) -> Operation[bool | None]:
-        """Have a user follow another, whose newest posts come into the home timeline.
+    def get_status(self, status: int | str) -> Operation[Status | None]:
+        """Return a status; None if there is none. Cost: one exchange."""
+        yield from self._open()
+        [found] = yield from self._statuses.get(self._ids(status=status))
+        return found
+
+    @operation
+    def get_statuses(self, statuses: Sequence[int | str]) -> Operation[list[Status | None]]:
+        """Return statuses in the order of their ids, None for unknown ids.
+
+        Cost: one exchange for each 1,000.
+        """
+        yield from self._open()
+        return (yield from self._statuses.get([self.layout.id("status", id_) for id_ in statuses]))
+
+    # ---- timelines
+
+    @operation
+    def home(
+        self,
+        uid: int | str,
+        page: int = 1,
+        limit: int = 30,
+        *,
+        cursor: TimelineCursor | None = None,
+    ) -> Operation[TimelinePage]:
+        """Return a page of a home timeline: the posts of those whom the user follows.
+
+        Args:
+            uid: the user.
+            page: the page's number, from 1. Later pages cost more: they read all entries before.
+            limit: the most statuses to return, up to 1,000.
+            cursor: the ``cursor`` of the page before, instead of a number: costs the same however
+                far back, and new posts do not shift the pages.
 
         Returns:
-            True; None if that was so already; False if it is refused: one of the users does not
-            exist, one has blocked the other, or ``following_limit`` is reached (which calls that
-            run at the same time may exceed by their number).
+            Statuses, newest first, ``limit`` of them unless the timeline ends. Deleted statuses and
+            those of muted users are left out.
 
         Raises:
-            InvalidArgumentError: they are the same user.
-            ShardErrors: a shard failed; what was half done by then, `repair` ends.
+            InvalidArgumentError: an argument is out of range.
+
+        Cost: two exchanges; three if the user follows accounts whose posts are fetched, and one
+        more if statuses were left out.
+        """
+        yield from self._open()
+        uid = self.layout.id("uid", uid)
+        self._check_page(page, limit, cursor)
+        muted = self._blocks.muted(uid)
+        return (yield from self._timelines.home(USER, uid, page, limit, cursor, muted))
+
+    @operation
+    def profile(
+        self,
+        uid: int | str,
+        page: int = 1,
+        limit: int = 30,
+        *,
+        cursor: TimelineCursor | None = None,
+    ) -> Operation[TimelinePage]:
+        """Return a page of a user's own posts; see `home`. Cost: two exchanges."""
+        yield from self._open()
+        self._check_page(page, limit, cursor)
+        return (yield from self._timelines.profile(self.layout.id("uid", uid), page, limit, cursor))
+
+    @operation
+    def list_timeline(
+        self,
+        list_id: int | str,
+        page: int = 1,
+        limit: int = 30,
+        *,
+        cursor: TimelineCursor | None = None,
+    ) -> Operation[TimelinePage]:
+        """Return a page of a list's timeline; see `home`. Cost: as `home`."""
+        yield from self._open()
+        self._check_page(page, limit, cursor)
+        owner = self.layout.id("list_id", list_id)
+        return (yield from self._timelines.home(LIST, owner, page, limit, cursor, None))
+
+    # ---- following
+
+    @operation
+    def follow(self, uid: int | str, other: int | str) -> Operation[FollowResult]:
+        """Have a user follow another, whose newest posts enter the home timeline.
+
+        Returns:
+            What happened; true if it began now. Concurrent calls may exceed ``following_limit`` by
+            their number.
+
+        Raises:
+            InvalidArgumentError: both are the same user.
+            ShardErrors: a shard failed; `repair` finishes what was half done by then.
 
         Cost: five exchanges.
         """
         yield from self._open(create=True)
-        ids = self.layout.id("uid", uid), self.layout.id("other", other)
-        return (yield from self._services.follows.follow(USER, *ids))
+        return (yield from self._follows.follow(USER, *self._ids(uid=uid, other=other)))
 
     @operation
-    def unfollow(self, uid: int | str, other: int | str) -> Operation[bool | None]:
+    def unfollow(self, uid: int | str, other: int | str) -> Operation[bool]:
         """Have a user no longer follow another, whose posts leave the home timeline.
 
         Returns:
-            True; None if the user did not follow.
+            False if the user did not follow.
 
-        Cost: seven exchanges. If the home timeline has less than three quarters of what it may
-        have, four more for each 50 followed users, who refill it; after the first 50 as tasks.
+        Cost: seven exchanges. If the home timeline then holds less than three quarters of its
+        limit, it is filled from the profiles of those still followed: four more for each 50; after
+        the first 50 as tasks.
         """
         yield from self._open(create=True)
-        ids = self.layout.id("uid", uid), self.layout.id("other", other)
-        return (yield from self._services.follows.unfollow(USER, *ids))
+        return (yield from self._follows.unfollow(USER, *self._ids(uid=uid, other=other)))
 
     @operation
-    def block(self, uid: int | str, other: int | str) -> Operation[bool | None]:
+    def follows(self, uid: int | str, other: int | str) -> Operation[bool]:
+        """Return whether a user follows another. Cost: one exchange."""
+        yield from self._open()
+        first, second = self._ids(uid=uid, other=other)
+        [follows] = yield from self._relations.exist(USER, [(first, second)])
+        return follows
+
+    @operation
+    def followers(
+        self, uid: int | str, limit: int = 100, *, cursor: Relation | None = None
+    ) -> Operation[RelationPage]:
+        """Return a page of those who follow a user, latest first.
+
+        Args:
+            uid: the user.
+            limit: the most to return, up to 10,000.
+            cursor: the ``cursor`` of the page before.
+
+        Cost: one exchange with all shards of the relations, sometimes two.
+        """
+        return (yield from self._related(USER.incoming, uid, limit, cursor))
+
+    @operation
+    def following(
+        self, uid: int | str, limit: int = 100, *, cursor: Relation | None = None
+    ) -> Operation[RelationPage]:
+        """Return a page of those whom a user or a list follows, latest first; see `followers`."""
+        return (yield from self._related(FOLLOWING, uid, limit, cursor))
+
+    # ---- blocks and mutes
+
+    @operation
+    def block(self, uid: int | str, other: int | str) -> Operation[BlockResult]:
         """Block a user: neither follows the other any more, nor can.
 
         Returns:
-            True; None if that was so already; False if one of them does not exist.
+            What happened; true if the block is new.
 
         Raises:
-            InvalidArgumentError: they are the same user.
+            InvalidArgumentError: both are the same user.
 
-        Cost: two exchanges, and for each of the two who followed the other five.
+        Cost: two exchanges, and five for each of the two who followed the other.
         """
         yield from self._open(create=True)
-        ids = self.layout.id("uid", uid), self.layout.id("other", other)
-        return (yield from self._services.blocks.block(*ids))
+        return (yield from self._blocks.block(*self._ids(uid=uid, other=other)))
 
     @operation
-    def unblock(self, uid: int | str, other: int | str) -> Operation[bool | None]:
-        """Take a block back; True, or None if there was none. Cost: one exchange."""
+    def unblock(self, uid: int | str, other: int | str) -> Operation[bool]:
+        """Remove a block; return whether there was one. Cost: one exchange."""
         yield from self._open(create=True)
-        ids = self.layout.id("uid", uid), self.layout.id("other", other)
-        return (yield from self._services.blocks.unblock(*ids))
+        return (yield from self._blocks.unblock(*self._ids(uid=uid, other=other)))
 
     @operation
-    def mute(self, uid: int | str, other: int | str) -> Operation[bool | None]:
-        """Leave a user's posts out of pages of one's home timeline.
+    def blocks(self, uid: int | str, other: int | str) -> Operation[bool]:
+        """Return whether a user has blocked another. Cost: one exchange."""
+        yield from self._open()
+        return (yield from self._blocks.blocks(*self._ids(uid=uid, other=other)))
+
+    @operation
+    def mute(self, uid: int | str, other: int | str) -> Operation[MuteResult]:
+        """Leave a user's posts out of the pages of one's home timeline.
 
         Returns:
-            True; None if that was so already; False if one of them does not exist, or
-            ``following_limit`` are muted already.
+            What happened; true if the mute is new.
+
+        Raises:
+            InvalidArgumentError: both are the same user.
 
         Cost: three exchanges.
         """
         yield from self._open(create=True)
-        ids = self.layout.id("uid", uid), self.layout.id("other", other)
-        return (yield from self._services.blocks.mute(*ids))
+        return (yield from self._blocks.mute(*self._ids(uid=uid, other=other)))
 
     @operation
-    def unmute(self, uid: int | str, other: int | str) -> Operation[bool | None]:
-        """Take that back; True, or None if there was nothing. Cost: one exchange."""
+    def unmute(self, uid: int | str, other: int | str) -> Operation[bool]:
+        """Show a user's posts again; return whether they were muted. Cost: one exchange."""
         yield from self._open(create=True)
-        ids = self.layout.id("uid", uid), self.layout.id("other", other)
-        return (yield from self._services.blocks.unmute(*ids))
+        return (yield from self._blocks.unmute(*self._ids(uid=uid, other=other)))
 
     # ---- lists
 
@@ -304,85 +506,135 @@ class SocialNetwork(SocialReader[Face]):
         Cost: one exchange.
         """
         yield from self._open(create=True)
-        return (yield from self._services.lists.create(self.layout.id("uid", uid), name))
+        return (yield from self._lists.create(self.layout.id("uid", uid), name))
 
     @operation
-    def follow_into_list(self, list_id: int | str, uid: int | str) -> Operation[bool | None]:
-        """Put a user on a list, whose newest posts come into its timeline; see `follow`."""
+    def get_list(self, list_id: int | str) -> Operation[UserList | None]:
+        """Return a list; None if there is none. Cost: one exchange."""
+        yield from self._open()
+        [found] = yield from self._lists.get(self._ids(list_id=list_id))
+        return found
+
+    @operation
+    def lists(self, uid: int | str) -> Operation[list[UserList]]:
+        """Return a user's lists, oldest first. Cost: two exchanges."""
+        yield from self._open()
+        return (yield from self._lists.of(self.layout.id("uid", uid)))
+
+    @operation
+    def follow_into_list(self, list_id: int | str, uid: int | str) -> Operation[FollowResult]:
+        """Put a user on a list, whose timeline gets the newest posts; see `follow`."""
         yield from self._open(create=True)
-        ids = self.layout.id("list_id", list_id), self.layout.id("uid", uid)
-        return (yield from self._services.follows.follow(LIST, *ids))
+        return (yield from self._follows.follow(LIST, *self._ids(list_id=list_id, uid=uid)))
 
     @operation
-    def unfollow_from_list(self, list_id: int | str, uid: int | str) -> Operation[bool | None]:
+    def unfollow_from_list(self, list_id: int | str, uid: int | str) -> Operation[bool]:
         """Take a user off a list; see `unfollow`."""
         yield from self._open(create=True)
-        ids = self.layout.id("list_id", list_id), self.layout.id("uid", uid)
-        return (yield from self._services.follows.unfollow(LIST, *ids))
+        return (yield from self._follows.unfollow(LIST, *self._ids(list_id=list_id, uid=uid)))
 
-    # ---- what goes on, and what mends
+    # ---- tasks and repair
 
     @operation
     def resume_fan_out(self, *job: Any) -> Operation[None]:
-        """Do the next passes of a job: what its tasks call. Cost: three exchanges a pass."""
+        """Do the next passes of a job; tasks on the queue call this. Cost: three exchanges a pass.
+
+        Args:
+            job: the job's fields, as the task has them.
+        """
         yield from self._open(create=True)
-        yield from self._services.background.resume_fan_out(job)
+        yield from self._background.resume(job)
 
     @operation
     def backfill(self, kind: str, owner: int, places: Sequence[Any] = ()) -> Operation[None]:
-        """Go on with refilling a timeline: what its tasks call.
+        """Fill a timeline from further profiles; tasks on the queue call this.
 
         Args:
             kind: ``user`` or ``list``.
-            owner: whose timeline.
-            places: how far it has come; begins without.
+            owner: the user or list.
+            places: the progress so far; empty to begin.
 
         Cost: four exchanges.
         """
         yield from self._open(create=True)
-        yield from self._services.background.backfill_task(
-            kind, self.layout.id("owner", owner), places
-        )
+        yield from self._background.backfill(KINDS[kind], self.layout.id("owner", owner), places)
+
+    @operation
+    def pending(self, older_than: float = OLDER_THAN) -> Operation[list[str]]:
+        """Return the notes of changes that began at least so many seconds ago and have not ended.
+
+        Cost: two exchanges, with a script for each part: 1,040 by default.
+        """
+        yield from self._open()
+        return (yield from self._repair.notes(older_than, claim=False))
 
     @operation
     def repair(self, older_than: float = OLDER_THAN) -> Operation[int]:
-        """End what was begun some time ago and has not ended: a process died, or a shard failed.
+        """Finish changes that a process that died or a shard that failed has left half done.
 
-        To be called from time to time, by one process or several.
+        Call it from time to time, from one process or several.
 
         Args:
-            older_than: what began less than so many seconds ago is left alone.
+            older_than: leave alone what began less than so many seconds ago.
 
         Returns:
-            How many posts, deletions, relations and changes were dealt with.
+            The number of posts, deletions, relations and changes of delivery that were finished.
 
-        Cost: as `pending`, and what each of them costs.
+        Cost: as `pending`, and the cost of each change.
         """
         yield from self._open(create=True)
-        notes = yield from self._services.repair.all(older_than, take=True)
+        notes = yield from self._repair.notes(older_than, claim=True)
         for note in notes:
-            yield from self._services.repair.one(note)
+            yield from self._repair.finish(note)
         return len(notes)
 
     @operation
     def reconcile(self, uid: int | str) -> Operation[ReconcileResult | None]:
-        """Have what is kept of a user agree with its relations: counters and home timeline.
+        """Make a user's counters and home timeline agree with the relations.
 
-        For what no note tells of, such as data that a server has lost. Others may go on meanwhile.
+        For damage that `repair` cannot know of, such as data that a server lost. The network may
+        be in use meanwhile.
 
         Returns:
-            What was changed; None if there is no such user.
+            What was corrected; None if there is no such user.
 
-        Cost: some sixteen exchanges, four more for each 50 followed users, and six for each account
-        whose posts were missing or too many.
+        Cost: about sixteen exchanges, four more for each 50 followed users, and six for each
+        account whose posts were missing or superfluous.
         """
         yield from self._open(create=True)
-        return (yield from self._services.reconcile.account(USER, self.layout.id("uid", uid)))
+        return (yield from self._reconciler.account(USER, self.layout.id("uid", uid)))
 
     @operation
     def reconcile_list(self, list_id: int | str) -> Operation[ReconcileResult | None]:
-        """The same of a list; see `reconcile`."""
+        """Do the same for a list; see `reconcile`."""
         yield from self._open(create=True)
-        return (
-            yield from self._services.reconcile.account(LIST, self.layout.id("list_id", list_id))
-        )
+        return (yield from self._reconciler.account(LIST, self.layout.id("list_id", list_id)))
+
+    # ---- what several operations share
+
+    def _open(self, *, create: bool = False) -> Operation[None]:
+        if not self.meta.checked:
+            yield from open_all([self.meta], create=create)
+
+    def _ids(self, **ids: int | str) -> list[int]:
+        return [self.layout.id(field, value) for field, value in ids.items()]
+
+    def _related(
+        self, relation: str, uid: int | str, limit: int, cursor: Relation | None
+    ) -> Operation[RelationPage]:
+        yield from self._open()
+        check_integer(self.name, "limit", limit, 1, DEEPEST)
+        places = self.layout.places(relation, self.layout.id("uid", uid))
+        rows = yield from range_over(places, "-inf", "+inf", limit, cursor, desc=True)
+        page = RelationPage(Relation(int(member), int(version)) for member, version in rows)
+        page.cursor = page[-1] if len(page) == limit else None
+        return page
+
+    def _check_page(self, page: int, limit: int, cursor: TimelineCursor | None) -> None:
+        check_integer(self.name, "limit", limit, 1, MOST_STATUSES)
+        check_integer(self.name, "page", page, 1, max(1, DEEPEST // limit))
+        if cursor is not None and (page != 1 or not isinstance(cursor, TimelineCursor)):
+            raise InvalidArgumentError(
+                f"{self.name}: page={page}, cursor={shown(cursor)}",
+                "give a page's number, or the cursor of the page before",
+            )

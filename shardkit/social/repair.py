@@ -12,47 +12,47 @@ follows. It is for damage without a note: data that a server lost, or that was c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from shardkit.lua import script
 from shardkit.operations.commands import Command, To, script_call
 from shardkit.operations.operation import Operation, pages
 from shardkit.social.base.keys import FOLLOWING, KINDS, LIST, USER, KeyLayout, RelationKind
+from shardkit.social.base.models import MICRO, ReconcileResult
 from shardkit.social.content.statuses import Statuses
 from shardkit.social.content.timelines import Timelines
 from shardkit.social.delivery.backfill import Backfill
 from shardkit.social.delivery.background import BackgroundJobs
+from shardkit.social.delivery.fan_out_job import DONE
 from shardkit.social.delivery.posts import Posts
 from shardkit.social.follows import Follows
 from shardkit.social.relations.counters import Counters
-from shardkit.social.relations.delivery_mode import READ
+from shardkit.social.relations.delivery_mode import READERS_FETCH
 from shardkit.social.relations.relations import Relations
 
 AT_ONCE = 1000
-FOLLOWED_AT_ONCE = 1000
-MICRO = 1_000_000
 
 
 class PendingRepair:
-    """Does again what was noted and not ended.
+    """Finishes changes that left a note.
 
     Args:
-        layout: where the keys are.
-        posting: posts and deletions.
-        following: relations.
-        work: changes between pushing and fetching.
+        layout: the network's keys.
+        posts: finishes posts and deletions.
+        follows: finishes changes of relations.
+        background: finishes changes between pushing and fetching.
     """
 
     def __init__(
-        self, layout: KeyLayout, posts: Posts, following: Follows, background: BackgroundJobs
+        self, layout: KeyLayout, posts: Posts, follows: Follows, background: BackgroundJobs
     ) -> None:
         self._layout = layout
         self._posts = posts
-        self._follows = following
+        self._follows = follows
         self._background = background
 
-    def all(self, older_than: float, *, take: bool) -> Operation[list[str]]:
-        """Return what has been pending for so many seconds; ``take`` keeps others from it."""
+    def notes(self, older_than: float, *, claim: bool) -> Operation[list[str]]:
+        """Return the notes older than so many seconds; ``claim`` makes them new for others."""
         layout = self._layout
         places: list[tuple[To, str]] = [
             (layout.users, layout.of_part("pending", part)) for part in range(layout.parts)
@@ -61,54 +61,37 @@ class PendingRepair:
             (layout.relations(part), layout.of_relations("pending", part))
             for part in range(layout.relation_shards)
         ]
-        arguments = (int(older_than * MICRO), AT_ONCE, int(take))
-        found: list[str] = []
+        arguments = (int(older_than * MICRO), AT_ONCE, int(claim))
+        stale, found = script("social/stale"), []
         for page in pages(places, AT_ONCE):
-            call = script("social/stale")
-            replies = yield [script_call(to, call, [key], arguments) for to, key in page]
-            found += [member.decode() for members in replies for member in members]
+            replies = yield [script_call(to, stale, [key], arguments) for to, key in page]
+            found += [note.decode() for notes in replies for note in notes]
         return found
 
-    def one(self, note: str) -> Operation[None]:
-        """Do again what a note stands for."""
-        what, *numbers = note.split(":")
+    def finish(self, note: str) -> Operation[None]:
+        """Repeat what a note stands for."""
+        action, *numbers = note.split(":")
         ids = [int(number) for number in numbers]
-        if what in KINDS:
-            yield from self._follows.check(KINDS[what], ids[0], ids[1])
-        elif what == "cross":
-            yield from self._background.start_mode_change(ids[0])
+        if action in KINDS:
+            yield from self._follows.check(KINDS[action], ids[0], ids[1])
+        elif action == "cross":
+            yield from self._background.change_mode(ids[0])
         else:
-            yield from self._posts.resume(what, ids[0], ids[1], note)
-
-
-class ReconcileResult(NamedTuple):
-    """What did not agree, and was mended.
-
-    Attributes:
-        followers: by how much the counter was changed.
-        following: likewise.
-        entries: how many entries of the timeline were no statuses any more.
-        accounts: of how many accounts posts were missing or too many in the timeline.
-    """
-
-    followers: int
-    following: int
-    entries: int
-    accounts: int
+            yield from self._posts.resume(action, ids[0], ids[1], note)
 
 
 class Reconciler:
-    """Has what is kept of one account agree with its relations.
+    """Makes the counters and the timeline of an account agree with its relations.
 
     Args:
-        layout: where the keys are.
+        layout: the network's keys.
         counters: its counters.
-        statuses: what its timeline holds.
+        statuses: the statuses in its timeline.
         timelines: its timeline.
         relations: whom it follows.
-        following: mends what does not agree.
-        refill: brings back what is missing.
-        work: changes between pushing and fetching.
+        follows: corrects what disagrees.
+        backfill: adds missing posts.
+        background: changes between pushing and fetching.
     """
 
     def __init__(
@@ -118,7 +101,7 @@ class Reconciler:
         statuses: Statuses,
         timelines: Timelines,
         relations: Relations,
-        following: Follows,
+        follows: Follows,
         backfill: Backfill,
         background: BackgroundJobs,
     ) -> None:
@@ -127,7 +110,7 @@ class Reconciler:
         self._statuses = statuses
         self._timelines = timelines
         self._relations = relations
-        self._follows = following
+        self._follows = follows
         self._backfill = backfill
         self._background = background
 
@@ -140,13 +123,15 @@ class Reconciler:
             return None
         fields = dict(zip(flat[::2], flat[1::2], strict=True))
         yield from self._recount(kind, id_, fields)
-        entries, strangers = yield from self._strangers(kind, id_)
+        entries, strangers = yield from self._find_strangers(kind, id_)
         for uid in strangers:
             yield from self._follows.check(kind, id_, uid)
-        unmarked = yield from self._marks(kind, id_)
+        unmarked = yield from self._correct_marks(kind, id_)
         for uid in unmarked:
             yield from self._follows.check(kind, id_, uid)
-        yield from self._fill(kind, id_)
+        positions: Sequence[Any] = ()
+        while positions := (yield from self._backfill.step(kind, id_, positions, always=True)):
+            pass
         [now] = yield [layout.at_user(key, "HMGET", key, "followers", "following")]
         followers, following = (
             int(total or 0) - int(fields.get(name, 0))
@@ -155,9 +140,9 @@ class Reconciler:
         return ReconcileResult(followers, following, entries, len({*strangers, *unmarked}))
 
     def _recount(self, kind: RelationKind, id_: int, fields: dict[bytes, bytes]) -> Operation[None]:
-        """Count the relations of all parts anew."""
+        """Record the counts of all parts."""
         layout, counters = self._layout, self._counters
-        whats = [FOLLOWING] if kind is LIST else [USER.incoming, FOLLOWING, LIST.incoming]
+        names = [FOLLOWING] if kind is LIST else [USER.incoming, FOLLOWING, LIST.incoming]
         cards = script("social/cards")
         replies = yield [
             script_call(
@@ -165,56 +150,56 @@ class Reconciler:
                 cards,
                 [
                     layout.of_relations("clock", part),
-                    *(layout.relation(what, part, id_) for what in whats),
+                    *(layout.relation(name, part, id_) for name in names),
                 ],
             )
             for part in range(layout.relation_shards)
         ]
-        known = {what: counters.known_parts(fields, what) for what in whats}
+        recorded = {name: counters.recorded_parts(fields, name) for name in names}
         batch = [
-            counters.take_in(kind, what, id_, part, version, count)
+            counters.record(kind, name, id_, part, version, count)
             for part, (version, *counts) in enumerate(replies)
-            for what, count in zip(whats, counts, strict=True)
-            if count or part in known[what]
+            for name, count in zip(names, counts, strict=True)
+            if count or part in recorded[name]
         ]
         changed = False
         for page in pages(batch, AT_ONCE):
             for reply in (yield page):
-                counted = counters.counted(reply)
-                changed = changed or (counted is not None and counted.changed)
+                counter = counters.state_of(reply)
+                changed = changed or (counter is not None and counter.changed)
         if changed:
-            yield from self._background.start_mode_change(id_)
+            yield from self._background.change_mode(id_)
 
-    def _strangers(self, kind: RelationKind, id_: int) -> Operation[tuple[int, list[int]]]:
-        """Remove entries that are no statuses, and return the authors who are not followed."""
+    def _find_strangers(self, kind: RelationKind, id_: int) -> Operation[tuple[int, list[int]]]:
+        """Remove entries without a status; return their number, and authors not followed."""
         layout, timelines = self._layout, self._timelines
         key, pulled = layout.timeline(kind, id_), layout.pulled(id_)
         ids, marked = yield [
             layout.at_timeline(key, "ZRANGE", key, 0, -1),
             layout.at_timeline(pulled, "ZRANGE", pulled, 0, -1),
         ]
-        statuses = [int(each) for each in ids]
+        statuses = [int(status) for status in ids]
         authors = yield from self._statuses.authors(statuses)
         gone = [status for status, uid in zip(statuses, authors, strict=True) if uid is None]
         yield from timelines.remove([key], gone)
         found = {uid for uid in authors if uid is not None} | set(map(int, marked))
         strangers: list[int] = []
         for page in pages(sorted(found - {id_}), AT_ONCE):
-            held = yield from self._relations.holds(kind, [(id_, uid) for uid in page])
-            strangers += [uid for uid, holds in zip(page, held, strict=True) if not holds]
+            followed = yield from self._relations.exist(kind, [(id_, uid) for uid in page])
+            strangers += [uid for uid, follows in zip(page, followed, strict=True) if not follows]
         return len(gone), strangers
 
-    def _marks(self, kind: RelationKind, id_: int) -> Operation[list[int]]:
-        """Return followed accounts whose posts are to be fetched, and are not.
+    def _correct_marks(self, kind: RelationKind, id_: int) -> Operation[list[int]]:
+        """Return followed accounts whose posts should be fetched and are not.
 
-        Those whose posts are pushed, and are fetched all the same, are no longer: a mark that came
-        late was left.
+        Accounts whose posts are pushed and fetched as well, because a mark arrived late, are
+        unmarked.
         """
         layout = self._layout
         missing: list[int] = []
-        places: Sequence[Any] = ()
+        positions: Sequence[Any] = ()
         while True:
-            followed, places = yield from self._backfill.followed(id_, places, FOLLOWED_AT_ONCE)
+            followed, positions = yield from self._backfill.followed(id_, positions, AT_ONCE)
             batch: list[Command] = []
             pulled = layout.pulled(id_)
             for uid in followed:
@@ -224,17 +209,10 @@ class Reconciler:
                 batch.append(layout.at_timeline(pulled, "ZMSCORE", pulled, *followed))
                 *modes, scores = yield batch
                 for uid, (mode, version), score in zip(followed, modes, scores, strict=True):
-                    fetched = mode is not None and mode.decode() in READ
+                    fetched = mode is not None and mode.decode() in READERS_FETCH
                     if fetched and score is None:
                         missing.append(uid)
                     elif score is not None and not fetched and version is not None:
                         yield from self._timelines.unmark([pulled], uid, version)
-            if all(place == 0 for place in places):
+            if all(position == DONE for position in positions):
                 return missing
-
-    def _fill(self, kind: RelationKind, id_: int) -> Operation[None]:
-        places: Sequence[Any] = ()
-        while True:
-            places = yield from self._backfill.step(kind, id_, places, always=True)
-            if not places:
-                return

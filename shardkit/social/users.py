@@ -1,7 +1,7 @@
 """Users: created with their login in one script, found by id or by login.
 
-A login decides the part of its user, so the login and the user live together and one script
-reserves the one and writes the other. No login is ever left without its user.
+A login determines the part of its user, so one script reserves the login and writes the user. No
+login is ever left without its user.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ AT_ONCE = 1000
 
 
 class Users:
-    """The steps of a network's users.
+    """A network's users.
 
     Args:
-        layout: where the keys are.
+        layout: the network's keys.
     """
 
     def __init__(self, layout: KeyLayout) -> None:
@@ -59,7 +59,7 @@ class Users:
         return found
 
     def id_of(self, login: str) -> Operation[int | None]:
-        """Return the id of a login; None if nobody has it."""
+        """Return the id of the user with a login; None if there is none."""
         compared, part = self._login(login)
         key = self._layout.of_part("logins", part)
         [uid] = yield [self._layout.at_user(key, "HGET", key, compared)]

@@ -78,7 +78,7 @@ async def test_pages_follow_one_another_by_their_links(web: AsyncClient) -> None
     await web.put(f"/users/{ada}/following/{alan}")
     for n in range(7):
         await web.post(f"/users/{alan}/statuses", json={"message": str(n)})
-    for start in (f"/users/{ada}/home?count=3", "/users/ALAN?count=3"):
+    for start in (f"/users/{ada}/home?limit=3", "/users/ALAN?limit=3"):
         found, link = [], start
         while link:
             answer = await web.get(link)
@@ -128,8 +128,8 @@ async def test_what_cannot_be_is_answered_with_what_is_wrong(web: AsyncClient) -
     assert (await web.put(f"/users/{ada}/following/999999")).status_code == 409
     assert (await web.post("/users/999999/statuses", json={"message": "x"})).status_code == 404
     assert (await web.get("/users/nobody")).status_code == 404
-    assert (await web.get(f"/users/{ada}/home?before=elsewhere")).status_code == 422
-    assert (await web.get(f"/users/{ada}/home?count=0")).status_code == 422
+    assert (await web.get(f"/users/{ada}/home?cursor=elsewhere")).status_code == 422
+    assert (await web.get(f"/users/{ada}/home?limit=0")).status_code == 422
     assert (await web.post("/users", json={"login": "", "name": "x"})).status_code == 422
 
 

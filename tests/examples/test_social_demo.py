@@ -28,6 +28,7 @@ from examples.social.people import People, login
 from shardkit import ShardKit
 from shardkit.errors import ShardKitError
 from shardkit.local import LocalServers
+from shardkit.social import FollowResult
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "examples.social"]
@@ -158,7 +159,7 @@ def test_a_network_that_was_built_in_bulk_can_be_used(kit: ShardKit) -> None:
     n, other = next((n, others[0]) for n, others in enumerate(people) if others)
     status = network.post(uids[other], "hello")
     assert [each.id for each in network.home(uids[n])] == [status]
-    assert network.follow(uids[n], uids[other]) is None
+    assert network.follow(uids[n], uids[other]) is FollowResult.ALREADY_FOLLOWING
     assert network.unfollow(uids[n], uids[other]) is True
     assert network.home(uids[n]) == []
     user = network.get_user(uids[n])

@@ -12,6 +12,7 @@ from faces import Face
 
 from shardkit.operations.commands import Batch, Replies
 from shardkit.operations.drivers import BlockingDriver
+from shardkit.social import BlockResult, FollowResult, MuteResult
 
 PLACES = {"many": 16, "few": 4, "one": 3}
 LIMITS: dict[str, Any] = {"parts": 4, "fan_out_limit": 5, "pass_size": 3}
@@ -45,36 +46,36 @@ class Model:
     mutes: set[tuple[int, int]] = field(default_factory=set)
     posts: dict[int, int] = field(default_factory=dict)
 
-    def follow(self, first: int, second: int) -> bool | None:
+    def follow(self, first: int, second: int) -> FollowResult:
         if {(first, second), (second, first)} & self.blocks:
-            return False
+            return FollowResult.BLOCKED
         if (first, second) in self.follows:
-            return None
+            return FollowResult.ALREADY_FOLLOWING
         self.follows.add((first, second))
-        return True
+        return FollowResult.FOLLOWED
 
-    def unfollow(self, first: int, second: int) -> bool | None:
+    def unfollow(self, first: int, second: int) -> bool:
         if (first, second) not in self.follows:
-            return None
+            return False
         self.follows.remove((first, second))
         return True
 
-    def block(self, first: int, second: int) -> bool | None:
+    def block(self, first: int, second: int) -> BlockResult:
         self.follows -= {(first, second), (second, first)}
         if (first, second) in self.blocks:
-            return None
+            return BlockResult.ALREADY_BLOCKED
         self.blocks.add((first, second))
-        return True
+        return BlockResult.BLOCKED
 
-    def mute(self, first: int, second: int) -> bool | None:
+    def mute(self, first: int, second: int) -> MuteResult:
         if (first, second) in self.mutes:
-            return None
+            return MuteResult.ALREADY_MUTED
         self.mutes.add((first, second))
-        return True
+        return MuteResult.MUTED
 
-    def delete(self, uid: int, status: int) -> bool | None:
+    def delete(self, uid: int, status: int) -> bool:
         if self.posts.get(status) != uid:
-            return None
+            return False
         del self.posts[status]
         return True
 
@@ -113,13 +114,13 @@ def act(face: Face, network: Any, model: Model, dice: random.Random) -> None:
     elif what == "block":
         assert run(network.block(first, second)) is model.block(first, second)
     elif what == "unblock":
-        expected = True if (first, second) in model.blocks else None
+        expected = (first, second) in model.blocks
         model.blocks.discard((first, second))
         assert run(network.unblock(first, second)) is expected
     elif what == "mute":
         assert run(network.mute(first, second)) is model.mute(first, second)
     elif what == "unmute":
-        expected = True if (first, second) in model.mutes else None
+        expected = (first, second) in model.mutes
         model.mutes.discard((first, second))
         assert run(network.unmute(first, second)) is expected
     elif what == "list":
@@ -136,7 +137,7 @@ def seen(face: Face, network: Any, users: Sequence[int], lists: Sequence[int]) -
     owners = [*users, *lists]
     for owner, relations in zip(owners, _all(face, new.following, owners), strict=True):
         model.follows |= {(owner, relation.id) for relation in relations}
-    for uid, page in zip(users, _all(face, new.profile, users, count=1000), strict=True):
+    for uid, page in zip(users, _all(face, new.profile, users, limit=1000), strict=True):
         model.posts |= {status.id: uid for status in page}
     return model
 
@@ -161,8 +162,8 @@ def compare(face: Face, network: Any, model: Model, *, pages: bool = True) -> No
         face.run(network.get_users(users)),
         _all(face, new.followers, users),
         _all(face, new.following, users),
-        _all(face, new.profile, users, count=1000),
-        _all(face, new.home, users, count=1000),
+        _all(face, new.profile, users, limit=1000),
+        _all(face, new.home, users, limit=1000),
         strict=True,
     ):
         follows = {b for a, b in model.follows if a == uid}
@@ -178,7 +179,7 @@ def compare(face: Face, network: Any, model: Model, *, pages: bool = True) -> No
         assert [status.id for status in home] == visible
         if pages:
             paged(face, network, uid, visible)
-    timelines = _all(face, new.list_timeline, model.lists, count=1000)
+    timelines = _all(face, new.list_timeline, model.lists, limit=1000)
     for each, timeline in zip(model.lists, timelines, strict=True):
         follows = {b for a, b in model.follows if a == each}
         assert face.run(network.get_list(each)).following == len(follows)
@@ -193,7 +194,7 @@ def paged(face: Face, network: Any, uid: int, visible: Sequence[int]) -> None:
         assert [status.id for status in page] == visible[(number - 1) * 7 : number * 7]
     cursor, found = None, []
     while True:
-        page = face.run(network.home(uid, count=7, before=cursor))
+        page = face.run(network.home(uid, limit=7, cursor=cursor))
         found += [status.id for status in page]
         if page.cursor is None:
             break

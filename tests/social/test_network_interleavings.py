@@ -25,7 +25,7 @@ def newcomer(model: Model) -> int:
 
 
 def delete_newest(network: Any, model: Model) -> None:
-    for status in network.profile(author(model), count=1):
+    for status in network.profile(author(model), limit=1):
         network.delete_status(author(model), status.id)
 
 

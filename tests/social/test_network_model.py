@@ -72,7 +72,7 @@ def roam(network: Any, model: Model, dice: random.Random) -> None:
     if what == 0:
         network.post(second, "")
     elif what == 1:
-        for status in network.profile(second, count=1):
+        for status in network.profile(second, limit=1):
             network.delete_status(second, status.id)
     elif what == 2:
         network.unfollow(first, second)

@@ -10,8 +10,8 @@ from social_helpers import compare, drain, opened, populate, seen
 
 from shardkit import ShardMap
 from shardkit.errors import InvalidArgumentError, ParameterMismatchError, ShardCountError
+from shardkit.social import BlockResult, FollowResult, MuteResult, TimelineCursor
 from shardkit.social.base.keys import USER
-from shardkit.social.base.models import TimelineCursor
 
 
 @pytest.fixture
@@ -62,13 +62,13 @@ def test_an_unknown_user_does_nothing_and_takes_no_id(
     before = keys_of_many(shard_map)
     unknown = uid + 4 * 1000
     assert run(network.post(unknown, "x")) is None
-    assert run(network.follow(uid, unknown)) is False
-    assert run(network.follow(unknown, uid)) is False
-    assert run(network.unfollow(unknown, uid)) is None
-    assert run(network.block(uid, unknown)) is False
-    assert run(network.mute(uid, unknown)) is False
+    assert run(network.follow(uid, unknown)) is FollowResult.NO_SUCH_USER
+    assert run(network.follow(unknown, uid)) is FollowResult.NO_SUCH_USER
+    assert run(network.unfollow(unknown, uid)) is False
+    assert run(network.block(uid, unknown)) is BlockResult.NO_SUCH_USER
+    assert run(network.mute(uid, unknown)) is MuteResult.NO_SUCH_USER
     assert run(network.create_list(unknown, "l")) is None
-    assert run(network.delete_status(unknown, 7)) is None
+    assert run(network.delete_status(unknown, 7)) is False
     assert run(network.get_user(unknown)) is None
     assert run(network.home(unknown)) == []
     assert run(network.reconcile(unknown)) is None
@@ -90,21 +90,23 @@ def test_nobody_follows_himself_and_ids_are_ids(face: Face, network: Any) -> Non
     for wrong in (0, -1, 2**53, "ada", "", True, None, 1.5):
         with pytest.raises(InvalidArgumentError, match="uid="):
             run(network.post(wrong, "x"))
-    for page, count in ((0, 30), (-1, 30), (1, 0), (1, 1001), (1000, 30), (True, 1)):
+    for page, limit in ((0, 30), (-1, 30), (1, 0), (1, 1001), (1000, 30), (True, 1)):
         with pytest.raises(InvalidArgumentError):
-            run(network.home(uid, page, count))
+            run(network.home(uid, page, limit))
     with pytest.raises(InvalidArgumentError, match="cursor"):
-        run(network.home(uid, 2, before=TimelineCursor(1, 1)))
+        run(network.home(uid, 2, cursor=TimelineCursor(1, 1)))
 
 
 def test_an_account_follows_no_more_than_its_limit(face: Face) -> None:
     network = opened(face, following_limit=3)
     model = populate(face, network, users=6, lists=1)
     run, users = face.run, model.users
-    assert [run(network.follow(users[0], uid)) for uid in users[1:5]] == [True] * 3 + [False]
+    followed = [run(network.follow(users[0], uid)) for uid in users[1:5]]
+    assert followed == [FollowResult.FOLLOWED] * 3 + [FollowResult.LIMIT_REACHED]
     assert run(network.unfollow(users[0], users[1])) is True
-    assert run(network.follow(users[0], users[4])) is True
-    assert [run(network.mute(users[0], uid)) for uid in users[1:5]] == [True] * 3 + [False]
+    assert run(network.follow(users[0], users[4])) is FollowResult.FOLLOWED
+    muted = [run(network.mute(users[0], uid)) for uid in users[1:5]]
+    assert muted == [MuteResult.MUTED] * 3 + [MuteResult.LIMIT_REACHED]
     assert [run(network.create_list(users[0], "l")) is None for _ in range(3)] == [False] * 2 + [
         True
     ]
@@ -143,11 +145,11 @@ def test_timelines_keep_their_newest_and_are_refilled(face: Face) -> None:
         run(network.follow(users[0], uid))
     posts = [run(network.post(users[n % 3 + 1], f"{n}")) for n in range(66)]
     newest = posts[::-1]
-    assert [status.id for status in run(network.home(users[0], count=100))] == newest[:20]
-    assert len(run(network.profile(users[1], count=100))) == 22
+    assert [status.id for status in run(network.home(users[0], limit=100))] == newest[:20]
+    assert len(run(network.profile(users[1], limit=100))) == 22
     assert run(network.unfollow(users[0], users[3])) is True
     left = [status for n, status in enumerate(posts) if n % 3 != 2][::-1]
-    assert [status.id for status in run(network.home(users[0], count=100))] == left[:20]
+    assert [status.id for status in run(network.home(users[0], limit=100))] == left[:20]
 
 
 def test_a_refill_from_more_profiles_than_one_step_reads_goes_on_as_a_task(face: Face) -> None:
@@ -161,7 +163,7 @@ def test_a_refill_from_more_profiles_than_one_step_reads_goes_on_as_a_task(face:
     assert run(network.unfollow(users[0], users[1])) is True
     assert run(queues.length("social")) == 1
     drain(face, queues, network)
-    home = run(network.home(users[0], count=100))
+    home = run(network.home(users[0], limit=100))
     assert [status.id for status in home] == posts[:0:-1]
 
 
@@ -171,15 +173,15 @@ def test_pages_are_full_and_complete_while_posts_come_and_go(face: Face, network
         run(network.follow(uid, users[0]))
     run(network.follow(users[1], users[2]))
     posts = [run(network.post(users[n % 2 * 2], f"{n}")) for n in range(40)][::-1]
-    first = run(network.home(users[1], count=10))
+    first = run(network.home(users[1], limit=10))
     assert [status.id for status in first] == posts[:10]
     run(network.post(users[0], "new"))
     for status in posts[3:30:3]:
         run(network.delete_status(users[0] if posts.index(status) % 2 else users[2], status))
     left = [n for n in posts[10:] if n not in posts[3:30:3]]
-    second = run(network.home(users[1], count=10, before=first.cursor))
+    second = run(network.home(users[1], limit=10, cursor=first.cursor))
     assert [status.id for status in second] == left[:10]
-    third = run(network.home(users[1], count=100, before=second.cursor))
+    third = run(network.home(users[1], limit=100, cursor=second.cursor))
     assert [status.id for status in third] == left[10:]
     assert third.cursor is None
 
@@ -200,10 +202,14 @@ def test_passes_reach_all_when_followers_came_at_the_same_moment(
     status = run(network.post(users[0], "to all"))
     homes = [run(network.home(uid)) for uid in users[1:]]
     assert [[each.id for each in home] for home in homes] == [[status]] * 39
-    found, last = [], None
-    while page := run(network.followers(users[0], 7, after=last)):
+    found, cursor = [], None
+    while True:
+        page = run(network.followers(users[0], 7, cursor=cursor))
         found += [relation.id for relation in page]
-        last = page[-1]
+        cursor = page.cursor
+        if cursor is None:
+            break
+        assert len(page) == 7
     assert sorted(found) == sorted(users[1:])
     assert run(network.reconcile(users[0])).followers == 39
     assert [run(network.reconcile(uid)).following for uid in users[1:]] == [1] * 39
@@ -232,7 +238,10 @@ def test_many_operations_go_together(shard_map: ShardMap) -> None:
         network = opened(face)
         users = populate(face, network, users=30, lists=0).users
         new, together = network.deferred, face.kit.together
-        assert together(*(new.follow(uid, users[0]) for uid in users[1:])) == [True] * 29
+        assert (
+            together(*(new.follow(uid, users[0]) for uid in users[1:]))
+            == [FollowResult.FOLLOWED] * 29
+        )
         together(*(new.follow(users[n], users[n + 1]) for n in range(29)))
         together(*(new.post(uid, "Hello") for uid in users))
         assert network.repair(0) >= 0
@@ -250,7 +259,7 @@ def test_pages_far_back_look_at_all_before_them(shard_map: ShardMap) -> None:
             posts += face.kit.together(*new)
         network.delete_status(alan, posts[500])
         network.follow(ada, alan)
-        newest = [status.id for status in network.profile(alan, count=1000)]
+        newest = [status.id for status in network.profile(alan, limit=1000)]
         newest += [status.id for status in network.profile(alan, 11, 100)]
         assert set(newest) == set(posts) - {posts[500]}
         for page in (1, 4):
@@ -289,3 +298,9 @@ def test_reconciling_leaves_an_account_s_own_posts_in_its_home(face: Face) -> No
 def _put(network: Any, owner: int, status: int) -> Any:
     key = network.layout.timeline(USER, owner)
     yield [network.layout.at_timeline(key, "ZADD", key, 10**15, status)]
+
+
+def test_a_result_is_true_if_the_call_changed_something() -> None:
+    assert [result for result in FollowResult if result] == [FollowResult.FOLLOWED]
+    assert [result for result in BlockResult if result] == [BlockResult.BLOCKED]
+    assert [result for result in MuteResult if result] == [MuteResult.MUTED]

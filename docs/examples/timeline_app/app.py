@@ -24,9 +24,8 @@ import shardkit
 from shardkit import AsyncShardKit
 from shardkit.errors import InvalidArgumentError, ShardErrors
 from shardkit.operations.operation import Awaiting
-from shardkit.queues.async_worker import AsyncWorker
-from shardkit.social.base.models import TimelineCursor, TimelinePage
-from shardkit.social.network import SocialNetwork
+from shardkit.queues import AsyncWorker
+from shardkit.social import FollowResult, SocialNetwork, TimelineCursor, TimelinePage
 
 PASS_SIZE = 1000
 
@@ -66,8 +65,8 @@ def _network(request: Request) -> SocialNetwork[Awaiting]:
 
 
 Network = Annotated[SocialNetwork[Awaiting], Depends(_network)]
-Count = Annotated[int, Query(ge=1, le=100)]
-Before = Annotated[str | None, Query(pattern=r"^\d{1,16}-\d{1,16}$")]
+Limit = Annotated[int, Query(ge=1, le=100)]
+Cursor = Annotated[str | None, Query(pattern=r"^\d{1,16}-\d{1,16}$")]
 
 
 @app.exception_handler(InvalidArgumentError)
@@ -109,13 +108,13 @@ async def create_user(new: NewUser, network: Network) -> dict[str, Any]:
 
 @app.get("/users/{login}")
 async def profile(
-    login: str, request: Request, network: Network, count: Count = 30, before: Before = None
+    login: str, request: Request, network: Network, limit: Limit = 30, cursor: Cursor = None
 ) -> dict[str, Any]:
     """Show a user and what the user has posted."""
     user = await network.get_user_by_login(login)
     if user is None:
         raise HTTPException(404, "no such user")
-    page = await network.profile(user.id, count=count, before=_cursor(before))
+    page = await network.profile(user.id, limit=limit, cursor=_cursor(cursor))
     return {"user": asdict(user), **_page(page, request)}
 
 
@@ -125,8 +124,9 @@ async def profile(
 @app.put("/users/{uid}/following/{other}", status_code=204)
 async def follow(uid: int, other: int, network: Network) -> None:
     """Follow a user; nothing happens if that is so already."""
-    if await network.follow(uid, other) is False:
-        raise HTTPException(409, "there is no such user, or following is not allowed")
+    result = await network.follow(uid, other)
+    if result not in (FollowResult.FOLLOWED, FollowResult.ALREADY_FOLLOWING):
+        raise HTTPException(409, result.value)
 
 
 @app.delete("/users/{uid}/following/{other}", status_code=204)
@@ -150,17 +150,17 @@ async def post(uid: int, new: NewStatus, network: Network) -> dict[str, Any]:
 @app.delete("/users/{uid}/statuses/{status}", status_code=204)
 async def delete(uid: int, status: int, network: Network) -> Response:
     """Delete a status of one's own."""
-    if await network.delete_status(uid, status) is None:
+    if not await network.delete_status(uid, status):
         raise HTTPException(404, "no such status")
     return Response(status_code=204)
 
 
 @app.get("/users/{uid}/home")
 async def home(
-    uid: int, request: Request, network: Network, count: Count = 30, before: Before = None
+    uid: int, request: Request, network: Network, limit: Limit = 30, cursor: Cursor = None
 ) -> dict[str, Any]:
     """Show what those have posted whom a user follows."""
-    return _page(await network.home(uid, count=count, before=_cursor(before)), request)
+    return _page(await network.home(uid, limit=limit, cursor=_cursor(cursor)), request)
 
 
 def _cursor(text: str | None) -> TimelineCursor | None:
@@ -172,6 +172,6 @@ def _page(page: TimelinePage, request: Request) -> dict[str, Any]:
     """Return a page of statuses, and the link to the next one."""
     following = None
     if page.cursor is not None:
-        before = f"{page.cursor.time}-{page.cursor.id}"
-        following = str(request.url.include_query_params(before=before))
+        cursor = f"{page.cursor.time}-{page.cursor.id}"
+        following = str(request.url.include_query_params(cursor=cursor))
     return {"statuses": [asdict(status) for status in page], "next": following}

@@ -1,1 +1,1 @@
-"""Base."""
+"""The keys of a network, and the values it returns."""

@@ -1,4 +1,4 @@
-"""Where a social network's keys are: three components, and a tag for all that changes together.
+"""The keys of a social network: three components, and one hash tag for what changes together.
 
 ::
 
@@ -7,10 +7,9 @@
     timelines   {social:4113}  home: (of a list: list:), profile:, pull:   of the account 4113
     followers   {social:3}     followers:, following:, listed:, blocked:, clock:, pending:
 
-An id says its part: ``id % parts``. A user's statuses and lists get ids of the user's own part, so
-what one script changes lives together, on one server, over many and on a cluster; and whoever has
-an id, of a status too, knows where to look. Relations live by the pair of ids, in as many parts as
-the component has shards.
+An id encodes its part: ``id % parts``. A user's statuses and lists get ids of the user's part, so
+what one script changes lives on one server, also on a cluster, and any id, of a status too, leads
+to its key. Relations are placed by the pair of ids, in as many parts as the component has shards.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ class RelationKind(NamedTuple):
     """What follows accounts: users, or lists of accounts.
 
     Attributes:
-        name: the first word of what is pending about a relation.
-        account: what the key of the account's HASH begins with.
-        incoming: what the keys of those who follow an account begin with, and the counter's name.
-        timeline: what the keys of timelines begin with.
+        name: the first word of the notes about its relations.
+        account: the prefix of the keys of accounts.
+        incoming: the prefix of the keys of an account's followers, and their counter's name.
+        timeline: the prefix of the keys of timelines.
     """
 
     name: str
@@ -55,14 +54,14 @@ class KeyLayout:
 
     Args:
         name: the network's name.
-        users: the component of users and statuses.
-        timelines: the component of timelines.
-        followers: the component of relations.
-        parts: in how many parts users and statuses live.
-        relation_shards: in how many parts relations live: the shards of their component.
+        users: the component for users and statuses.
+        timelines: the component for timelines.
+        followers: the component for relations.
+        parts: the number of parts of users and statuses.
+        relation_shards: the number of parts of relations: the shards of their component.
 
     Raises:
-        InvalidArgumentError: an argument does not fit.
+        InvalidArgumentError: an argument is out of range.
     """
 
     def __init__(
@@ -91,20 +90,20 @@ class KeyLayout:
 
     # ---- users and what belongs to them
 
-    def of_part(self, what: str, part: int) -> str:
-        """Return the key of something of a part of the users: ``ids:{social:u17}``."""
-        return f"{what}:{{{self.name}:u{part}}}"
+    def of_part(self, prefix: str, part: int) -> str:
+        """Return a key of a part of the users: ``ids:{social:u17}``."""
+        return f"{prefix}:{{{self.name}:u{part}}}"
 
-    def owned(self, what: str, id_: int) -> str:
-        """Return the key of a user, status, list, or something of a user, by its id."""
-        return f"{what}:{{{self.name}:u{id_ % self.parts}}}:{id_}"
+    def owned(self, prefix: str, id_: int) -> str:
+        """Return the key of a user, status or list, or of something of a user, by id."""
+        return f"{prefix}:{{{self.name}:u{id_ % self.parts}}}:{id_}"
 
-    def near(self, what: str, id_: int) -> str:
-        """Return the key of something of the part in which an id is."""
-        return self.of_part(what, id_ % self.parts)
+    def near(self, prefix: str, id_: int) -> str:
+        """Return a key of the part that an id belongs to."""
+        return self.of_part(prefix, id_ % self.parts)
 
     def at_user(self, key: str, *args: str | bytes | int | float) -> Command:
-        """Return a command that only reads, or says the same again, for a key of the users."""
+        """Return an idempotent command for a key of the users."""
         return Command(self.users, key, args, None, True)
 
     # ---- timelines
@@ -118,46 +117,49 @@ class KeyLayout:
         return f"profile:{{{self.name}:{uid}}}"
 
     def pulled(self, owner: int) -> str:
-        """Return the key of the accounts whose profiles are merged into a timeline when read."""
+        """Return the key of the accounts whose profiles are merged into a timeline on reading."""
         return f"pull:{{{self.name}:{owner}}}"
 
     def at_timeline(self, key: str, *args: str | bytes | int | float) -> Command:
-        """Return a command that only reads, or says the same again, for a key of the timelines."""
+        """Return an idempotent command for a key of the timelines."""
         return Command(self.timelines, key, args, None, True)
 
-    def tagged(self, what: str) -> tuple[bytes, bytes]:
-        """Return what stands before and behind an owner in the key of a timeline."""
-        return f"{what}:{{{self.name}:".encode(), b"}"
+    def around_owner(self, prefix: str) -> tuple[bytes, bytes]:
+        """Return the bytes before and after the owner's id in the key of a timeline."""
+        return f"{prefix}:{{{self.name}:".encode(), b"}"
 
     # ---- relations
 
     def part(self, first: int, second: int) -> int:
-        """Return the part in which what holds between two ids lives."""
+        """Return the part that holds the relations between two ids."""
         return self._place(pair_key(first, second))
 
     def relations(self, part: int) -> ShardOf:
-        """Return where a part of the relations lives."""
+        """Return the shard of a part of the relations."""
         return self._relations[part]
 
-    def relation(self, what: str, part: int, id_: int) -> str:
+    def relation(self, prefix: str, part: int, id_: int) -> str:
         """Return the key of an id's relations in a part: ``followers:{social:3}:4113``."""
-        return f"{what}:{{{self.name}:{part}}}:{id_}"
+        return f"{prefix}:{{{self.name}:{part}}}:{id_}"
 
-    def of_relations(self, what: str, part: int) -> str:
-        """Return the key of something of a part of the relations: ``clock:{social:3}``."""
-        return f"{what}:{{{self.name}:{part}}}"
+    def of_relations(self, prefix: str, part: int) -> str:
+        """Return a key of a part of the relations: ``clock:{social:3}``."""
+        return f"{prefix}:{{{self.name}:{part}}}"
 
-    def places(self, what: str, id_: int) -> list[tuple[To, str]]:
-        """Return where all of an id's relations of a kind live, part by part."""
-        return [(to, self.relation(what, part, id_)) for part, to in enumerate(self._relations)]
+    def places(self, prefix: str, id_: int) -> list[tuple[To, str]]:
+        """Return the shard and key of an id's relations, part by part."""
+        return [
+            (to, f"{prefix}:{{{self.name}:{part}}}:{id_}")
+            for part, to in enumerate(self._relations)
+        ]
 
     # ---- arguments
 
     def id(self, field: str, value: object) -> int:
-        """Return an id that was given as a number or as its digits.
+        """Return an id given as a number or as digits.
 
         Raises:
-            InvalidArgumentError: it is none.
+            InvalidArgumentError: it is not an id.
         """
         if type(value) is int and 0 < value <= LARGEST_ID:
             return value

@@ -1,7 +1,7 @@
-"""What the network hands out: users, statuses, lists, pages; and how they are stored in a HASH.
+"""What the network returns: users, statuses, lists, pages, results; and their form in a HASH.
 
 Times are stored as whole microseconds since 1970: exact in a double, and 9 bytes in a listpack
-where seconds with a fraction would take 18. What is handed out is in seconds.
+where seconds with a fraction would take 18. Returned times are in seconds.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import NamedTuple, TypeAlias
 
 from shardkit.errors import InvalidArgumentError, InvalidKeyError
@@ -25,7 +26,7 @@ USER_FIELDS = frozenset({"id", "login", "name", "followers", "following", "liste
     "signup"
 }
 STATUS_FIELDS = frozenset({"id", "uid", "login", "message", "posted"})
-# In the order in which social_create_status writes them, and a listpack keeps them.
+# The order in which create_status.lua writes them; a listpack keeps it.
 _STATUS_ORDER = [b"id", b"uid", b"login", b"posted", b"message"]
 
 Extra: TypeAlias = str | int | float
@@ -37,13 +38,13 @@ class User:
 
     Attributes:
         id: the user's id.
-        login: the name to log in with, as it was given.
+        login: the login, as it was given.
         name: the name to show.
-        followers: how many follow the user.
-        following: how many the user follows.
-        posts: how many statuses there are of the user.
+        followers: the number of users who follow this one.
+        following: the number of users whom this one follows.
+        posts: the number of the user's statuses.
         signup: when the user was created, in seconds since 1970.
-        extras: what else was given, as text.
+        extras: further fields, as text.
     """
 
     id: int
@@ -66,7 +67,7 @@ class Status:
         login: its author's login.
         message: the text.
         posted: when it was posted, in seconds since 1970.
-        extras: what else was given, as text.
+        extras: further fields, as text.
     """
 
     id: int
@@ -79,13 +80,13 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class UserList:
-    """A list of accounts, kept by a user.
+    """A user's list of accounts.
 
     Attributes:
         id: the list's id.
-        owner: the id of the user whose it is.
+        owner: the id of the user who owns it.
         name: its name.
-        following: how many accounts are on it.
+        following: the number of accounts on it.
         created: when it was created, in seconds since 1970.
     """
 
@@ -97,7 +98,7 @@ class UserList:
 
 
 class TimelineCursor(NamedTuple):
-    """A place in a timeline: what comes behind it is older.
+    """A position in a timeline; older entries follow it.
 
     Attributes:
         time: in microseconds since 1970.
@@ -112,29 +113,91 @@ class TimelinePage(list[Status]):
     """Statuses, newest first.
 
     Attributes:
-        cursor: where the next page begins; None if there is none.
+        cursor: where the next page begins; None at the end of the timeline.
     """
 
     cursor: TimelineCursor | None = None
 
 
 class Relation(NamedTuple):
-    """One of those who follow an account, or are followed by it.
+    """One that follows an account, or is followed by it.
 
     Attributes:
-        id: the other one.
-        version: when that began, in microseconds since 1970; also what pages go on behind.
+        id: the other account.
+        version: when the relation began, in microseconds since 1970.
     """
 
     id: int
     version: int
 
 
+class RelationPage(list[Relation]):
+    """Relations, latest first.
+
+    Attributes:
+        cursor: where the next page begins; None at the end.
+    """
+
+    cursor: Relation | None = None
+
+
+class FollowResult(Enum):
+    """What came of a call of ``follow``. True if the relation began now."""
+
+    FOLLOWED = "followed"
+    ALREADY_FOLLOWING = "already following"
+    NO_SUCH_USER = "no such user"
+    BLOCKED = "one has blocked the other"
+    LIMIT_REACHED = "following_limit is reached"
+
+    def __bool__(self) -> bool:
+        return self is FollowResult.FOLLOWED
+
+
+class BlockResult(Enum):
+    """What came of a call of ``block``. True if the block is new."""
+
+    BLOCKED = "blocked"
+    ALREADY_BLOCKED = "already blocked"
+    NO_SUCH_USER = "no such user"
+
+    def __bool__(self) -> bool:
+        return self is BlockResult.BLOCKED
+
+
+class MuteResult(Enum):
+    """What came of a call of ``mute``. True if the mute is new."""
+
+    MUTED = "muted"
+    ALREADY_MUTED = "already muted"
+    NO_SUCH_USER = "no such user"
+    LIMIT_REACHED = "following_limit is reached"
+
+    def __bool__(self) -> bool:
+        return self is MuteResult.MUTED
+
+
+class ReconcileResult(NamedTuple):
+    """What did not agree, and was corrected.
+
+    Attributes:
+        followers: the change of the counter.
+        following: likewise.
+        entries: entries of the timeline whose statuses no longer exist.
+        accounts: accounts whose posts were missing from the timeline, or superfluous.
+    """
+
+    followers: int
+    following: int
+    entries: int
+    accounts: int
+
+
 def login_key(owner: str, login: str) -> str:
-    """Return a login as logins are compared: without regard to case, in any script.
+    """Return the form in which a login is compared: without regard to case, in any script.
 
     Raises:
-        InvalidArgumentError: it cannot be a login.
+        InvalidArgumentError: it is not a valid login.
     """
     if not isinstance(login, str) or not 1 <= len(login) <= LONGEST_LOGIN or login != login.strip():
         raise InvalidArgumentError(
@@ -148,10 +211,10 @@ def login_key(owner: str, login: str) -> str:
 
 
 def check_text(owner: str, name: str, value: str) -> str:
-    """Return a text that was given.
+    """Return a text argument.
 
     Raises:
-        InvalidArgumentError: it is no text, or too long.
+        InvalidArgumentError: it is not text, or too long.
     """
     if not isinstance(value, str) or len(value) > LONGEST_VALUE:
         raise InvalidArgumentError(
@@ -174,7 +237,8 @@ def flat_extras(owner: str, extras: Mapping[str, Extra], core: Iterable[str]) ->
     """Return extras as field, value, ….
 
     Raises:
-        InvalidArgumentError: one would override a field of the network's own, or does not fit.
+        InvalidArgumentError: one has the name of a field that the network sets, or is not text or
+            a number.
     """
     if len(extras) > MOST_EXTRAS:
         raise InvalidArgumentError(
@@ -196,7 +260,7 @@ def flat_extras(owner: str, extras: Mapping[str, Extra], core: Iterable[str]) ->
 
 
 def fields_of(flat: Sequence[bytes]) -> dict[str, str]:
-    """Return the fields of a HASH, those that the network keeps for itself left out."""
+    """Return the fields of a HASH without the internal ones, which begin with a colon."""
     words = [word.decode() for word in flat]
     return {
         name: value for name, value in zip(words[::2], words[1::2], strict=True) if name[:1] != ":"
@@ -204,7 +268,7 @@ def fields_of(flat: Sequence[bytes]) -> dict[str, str]:
 
 
 def user_of(flat: Sequence[bytes]) -> User | None:
-    """Return the user that HGETALL gave; None if there is none."""
+    """Return the user in a reply of HGETALL; None if it is empty."""
     if not flat:
         return None
     fields = fields_of(flat)
@@ -237,7 +301,7 @@ def status_of(fields: Mapping[str, str] | None) -> Status | None:
 
 
 def status_of_reply(flat: Sequence[bytes]) -> Status | None:
-    """Return the status that HGETALL gave; None if there is none."""
+    """Return the status in a reply of HGETALL; None if it is empty."""
     if flat[:10:2] != _STATUS_ORDER:
         return status_of(fields_of(flat))
     return Status(
@@ -251,7 +315,7 @@ def status_of_reply(flat: Sequence[bytes]) -> Status | None:
 
 
 def list_of(flat: Sequence[bytes]) -> UserList | None:
-    """Return the list that HGETALL gave; None if there is none."""
+    """Return the list in a reply of HGETALL; None if it is empty."""
     if not flat:
         return None
     fields = fields_of(flat)

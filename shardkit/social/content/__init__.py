@@ -1,1 +1,1 @@
-"""Content."""
+"""Statuses, in Redis and on disk, and timelines."""

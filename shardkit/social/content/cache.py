@@ -1,36 +1,37 @@
-r"""Recent statuses in Redis before a store on disk that has them all.
+r"""Recent statuses in Redis, as copies of a store on disk that has them all.
 
 ::
 
     status:17           HASH  {"uid": "4", "posted": "1431864000.5", …}, expires    a copy
-    {status:17}:gone    STRING  for a minute after 17 was changed or deleted        a mark
-    status:recent       ZSET  {"17": 1431864000512, …}, if the copies are limited in number
+    {status:17}:gone    STRING  for a minute after 17 was changed or deleted        a tombstone
+    status:recent       ZSET  {"17": 1431864000512, …}, if the number of copies is limited
 
-The disk is right; a copy is one that nobody misses. A page is read in one exchange when its
-statuses are recent. Others come from the disk by one `Call`, and are put back::
+The disk is authoritative; a copy may be lost at any time. A page of recent statuses takes one
+exchange. Others are read from disk with one `Call`, and copied::
 
     read      HGETALL …  ──► hits
                  │ misses
                  ▼
-              TIME t  ──►  disk  ──►  put back, unless the mark is there or t is 10 s old
-    write     TIME t  ──►  disk  ──►  put, by the same rule
-    delete    unlink, mark  ──►  disk  ──►  unlink, mark again
+              TIME t  ──►  disk  ──►  copy, unless there is a tombstone or t is 10 s old
+    write     TIME t  ──►  disk  ──►  copy, by the same rule
+    remove    unlink, tombstone  ──►  disk  ──►  unlink, tombstone again
 
-**A deleted status never comes back.** A reader may have read a status from the disk just before it
-was deleted there, and put it back afterwards. It says the time t, by the shard's own clock, at
-which it set out: if the put is executed within a minute of the deletion's second mark, the mark
-refuses it; if later, t is older than 10 seconds, and that refuses it, however long the reader
-slept. The same holds for a status that was replaced, and for a writer that a deletion overtook.
+**A deleted status never comes back.** A reader may read a status from disk just before it is
+deleted there, and copy it afterwards. It passes the time t at which it started, by the shard's own
+clock: within a minute of the deletion's second tombstone, the tombstone refuses the copy; later, t
+is older than 10 seconds and is refused, however long the reader slept. The same holds for a status
+that was replaced, and for a writer that a deletion overtook.
 
-**A crash between disk and Redis is harmless.** After `write` wrote to the disk only, the next
-reader finds the status there. `delete` unlinks the copy first: then either the status is still on
-disk, and not deleted, or it is gone from both. A task that writes a status, and is repeated after
-the status was deleted, writes nothing: the store remembers what was deleted.
+**A crash between disk and Redis is harmless.** If `write` reached only the disk, the next reader
+finds the status there. `remove` unlinks the copy first: then either the status is still on disk,
+and not deleted, or it is gone from both. A task that writes a status, and is repeated after the
+status was deleted, writes nothing: the store remembers what was deleted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 
 from shardkit.errors import InvalidArgumentError, ShardFailure
 from shardkit.lua import script
@@ -47,7 +48,7 @@ from shardkit.operations.commands import (
 )
 from shardkit.operations.operation import Operation, pages
 from shardkit.routing.keys import hash_tag, key_bytes
-from shardkit.social.content.sqlite_store import (
+from shardkit.social.content.status_store import (
     AT_ONCE,
     LARGEST,
     Fields,
@@ -59,9 +60,9 @@ from shardkit.structures.base.arguments import check_integer
 
 WEEK = 7 * 24 * 3600
 SHORTEST = 60
-# A copy is made of what was read at most so long ago; the mark stays longer than that.
+# A copy is made only of what was read within the window; a tombstone outlives it. Milliseconds.
 WINDOW = 10_000
-MARKED = 60_000
+TOMBSTONE_TTL = 60_000
 
 
 class CachedStatuses:
@@ -70,12 +71,12 @@ class CachedStatuses:
     Its methods return steps, for ``yield from`` in an operation, on either face.
 
     Args:
-        store: where all statuses are.
+        store: has all statuses.
         to: the component of the copies.
-        key: gives the key of a copy by the status's id.
-        ttl: after how many seconds a copy expires: what bounds the copies by age. 60 or more.
-        limit: how many copies there are at most, the newest made; without it any number.
-        index: the key of the ZSET that counts them, some 76 bytes a copy; see ``limit``.
+        key: returns the key of a copy for a status's id.
+        ttl: the seconds after which a copy expires, 60 or more.
+        limit: the most copies, of which the newest are kept; by default any number.
+        index: with a ``limit``, the key of the ZSET that counts copies, about 76 bytes each.
 
     Raises:
         InvalidArgumentError: a number is out of range.
@@ -102,16 +103,16 @@ class CachedStatuses:
         self._index = index
 
     def read(self, ids: Iterable[int]) -> Operation[dict[int, dict[str, str]]]:
-        """Return the fields of those statuses that there are, by id, in the order asked for.
+        """Return the fields of existing statuses by id, in the order of the ids.
 
         Args:
-            ids: at most some thousands; those asked for twice are read once.
+            ids: some thousands at most; duplicates are read once.
 
         Raises:
-            ShardErrors: a shard that would have a copy is away. One that refuses to take a copy
-                is no error: the status was read.
+            ShardErrors: a shard with copies is down. A shard that refuses a new copy is no error:
+                the status was read.
 
-        Cost: one exchange for every 500; with misses two more, and one query of the store.
+        Cost: one exchange for each 500; with misses two more, and one query of the store.
         """
         found: dict[int, dict[str, str]] = {}
         for batch in _batches(ids):
@@ -128,15 +129,15 @@ class CachedStatuses:
     def write(self, statuses: Mapping[int, Fields]) -> Operation[None]:
         """Write new statuses, to disk and then to Redis. May be repeated.
 
-        One that was deleted meanwhile is not written.
+        A status that was removed meanwhile is not written.
 
         Args:
-            statuses: fields by id; see `StatusStore.put_many`. To change statuses, `replace`.
+            statuses: fields by id; see `StatusStore.put_many`. To change statuses, use `replace`.
 
         Raises:
-            InvalidArgumentError: a status is none; nothing was written.
+            InvalidArgumentError: a status is malformed; nothing was written.
 
-        Cost: two exchanges and one transaction of the store for every 500.
+        Cost: two exchanges and one transaction of the store for each 500.
         """
         table_rows(statuses)
         for batch in _batches(statuses):
@@ -147,24 +148,24 @@ class CachedStatuses:
                 del some[status]
             yield from self._put(some, times, keep=False)
 
-    def keep(self, ids: Iterable[int]) -> Operation[int]:
-        """Write statuses that were created in Redis to disk; then their copies may expire.
+    def persist(self, ids: Iterable[int]) -> Operation[int]:
+        """Write statuses that a script created in Redis to disk; then their copies may expire.
 
-        For networks whose statuses are created by a script: until this has run they are in Redis
-        only, and do not expire. May be repeated, and is, after an error or a crash.
+        Until this has run, they are in Redis only and do not expire. Repeat it after an error or a
+        crash.
 
         Returns:
-            how many there were in Redis, and are on disk.
+            The number of statuses that were in Redis and are on disk now.
 
-        Cost: two exchanges (three with a ``limit``) and one transaction of the store for every 500.
+        Cost: two exchanges (three with a ``limit``) and one transaction of the store for each 500.
         """
-        kept = 0
+        persisted = 0
         for batch in _batches(ids):
             copies = yield from self._copies(batch)
             if not copies:
                 continue
-            dropped: set[int] = yield Call(self.store.add_many, (copies,))  # were deleted
-            kept += len(copies.keys() - dropped)
+            dropped: set[int] = yield Call(self.store.add_many, (copies,))  # deleted before
+            persisted += len(copies.keys() - dropped)
             if self._limit is not None:
                 dropped |= yield from self._admit(copies)
             expiring = copies.keys() - dropped
@@ -172,56 +173,55 @@ class CachedStatuses:
                 *(self._at(status, "PEXPIRE", self._ttl, idempotent=True) for status in expiring),
                 *(self._at(status, "UNLINK") for status in dropped),
             ]
-        return kept
+        return persisted
 
     def replace(self, statuses: Mapping[int, Fields]) -> Operation[None]:
-        """Change statuses: whoever reads them afterwards reads what is on disk. May be repeated.
+        """Change statuses on disk and drop their copies. May be repeated.
 
-        For a minute they are read from disk, and no copy is made.
+        For a minute they are read from disk, without a copy.
 
         Raises:
-            InvalidArgumentError: a status is none; nothing was written.
-            ShardErrors: a shard is away. If it was there before the disk was written, copies are
-                gone; write again.
+            InvalidArgumentError: a status is malformed; nothing was written.
+            ShardErrors: a shard is down; repeat the call. The disk may have been written, and then
+                copies are gone.
 
-        Cost: two exchanges and one transaction of the store for every 500.
+        Cost: two exchanges and one transaction of the store for each 500.
         """
         table_rows(statuses)
         for batch in _batches(statuses):
             some = {status: statuses[status] for status in batch}
-            yield self._marks(batch)
+            yield self._removals(batch)
             yield Call(self.store.put_many, (some,))
-            yield self._marks(batch)
+            yield self._removals(batch)
 
-    def delete(self, ids: Iterable[int]) -> Operation[int]:
-        """Delete statuses; return how many were on disk. May be repeated, and is, after an error.
+    def remove(self, ids: Iterable[int]) -> Operation[int]:
+        """Remove statuses; return how many were on disk. Repeat it after an error.
 
-        Cost: two exchanges and one transaction of the store for every 500.
+        Cost: two exchanges and one transaction of the store for each 500.
         """
         removed = 0
         for batch in _batches(ids):
-            yield self._marks(batch)
-            removed += yield Call(self.store.delete_many, (batch,))
-            yield self._marks(batch)
+            yield self._removals(batch)
+            removed += yield Call(self.store.remove_many, (batch,))
+            yield self._removals(batch)
         return removed
 
-    def of_owner(
+    def by_author(
         self,
         uid: int,
         *,
-        before: StatusCursor | None = None,
-        after: StatusCursor | None = None,
-        num: int = 30,
+        limit: int = 30,
+        cursor: StatusCursor | None = None,
+        oldest_first: bool = False,
     ) -> Operation[list[tuple[int, dict[str, str]]]]:
         """Return a page of an author's statuses from disk, however old; see `StatusStore`.
 
         Cost: one query of the store, no exchange.
         """
-
-        def page() -> list[tuple[int, dict[str, str]]]:
-            return self.store.of_owner(uid, before=before, after=after, num=num)
-
-        found: list[tuple[int, dict[str, str]]] = yield Call(page)
+        query = partial(
+            self.store.by_author, uid, limit=limit, cursor=cursor, oldest_first=oldest_first
+        )
+        found: list[tuple[int, dict[str, str]]] = yield Call(query)
         return found
 
     def _copies(self, batch: list[int]) -> Operation[dict[int, dict[str, str]]]:
@@ -233,23 +233,23 @@ class CachedStatuses:
         }
 
     def _times(self, batch: list[int]) -> Operation[dict[int, int]]:
-        """Return the time of each status's server, in milliseconds; one command a server."""
+        """Return the time of each status's server in milliseconds. Cost: one command a server."""
         keys = [self._key(status) for status in batch]
         places: list[tuple[Shard, int | None]] = yield Locate([(self._to, key) for key in keys])
-        asked = dict(zip(places, keys, strict=True))
+        key_on = dict(zip(places, keys, strict=True))
         replies = yield [
-            Command(self._to, key, ("TIME",), idempotent=True) for key in asked.values()
+            Command(self._to, key, ("TIME",), idempotent=True) for key in key_on.values()
         ]
         times = {
             place: int(reply[0]) * 1000 + int(reply[1]) // 1000
-            for place, reply in zip(asked, replies, strict=True)
+            for place, reply in zip(key_on, replies, strict=True)
         }
         return {status: times[place] for status, place in zip(batch, places, strict=True)}
 
     def _put(
         self, statuses: Mapping[int, Fields], times: Mapping[int, int], *, keep: bool
     ) -> Operation[None]:
-        """Make copies. A failure is none of the caller's: the disk has the statuses."""
+        """Make copies. Errors are ignored: the disk is authoritative."""
         if not statuses:
             return
         batch: list[Command | Transaction] = []
@@ -264,33 +264,36 @@ class CachedStatuses:
                 sent: list[Argument] = [times[status], WINDOW, self._ttl, int(keep), *flat]
                 batch.append(
                     script_call(
-                        self._to, script("social/content/status_put"), [key, _mark_key(key)], sent
+                        self._to,
+                        script("social/content/status_put"),
+                        [key, _tombstone_key(key)],
+                        sent,
                     )
                 )
         yield Partial(batch)
 
     def _admit(self, statuses: Iterable[int]) -> Operation[set[int]]:
-        """Note that copies are made; return the ids of those that there shall not be."""
+        """Register new copies; return the ids of those that exceed the limit."""
         sent = (self._limit or 0, self._ttl, *statuses)
         [reply] = yield Partial(
             [script_call(self._to, script("social/content/status_admit"), [self._index], sent)]
         )
         if isinstance(reply, ShardFailure):
-            return set(statuses)  # what cannot be counted is not kept
+            return set(statuses)  # copies that cannot be counted are not made
         return {int(status) for status in reply}
 
-    def _marks(self, batch: list[int]) -> list[Command | Transaction]:
+    def _removals(self, batch: list[int]) -> list[Command | Transaction]:
         commands: list[Command | Transaction] = []
         for status in batch:
             key = self._key(status)
-            mark = _mark_key(key)
+            tombstone = _tombstone_key(key)
             commands.append(
                 Transaction(
                     self._to,
                     key,
                     (
                         Command(self._to, key, ("UNLINK", key)),
-                        Command(self._to, key, ("SET", mark, 1, "PX", MARKED)),
+                        Command(self._to, key, ("SET", tombstone, 1, "PX", TOMBSTONE_TTL)),
                     ),
                 )
             )
@@ -301,8 +304,8 @@ class CachedStatuses:
         return Command(self._to, key, (name, key, *args), idempotent=idempotent)
 
 
-def _mark_key(key: str) -> str:
-    """Return the key of the mark beside a copy: it has the same tag."""
+def _tombstone_key(key: str) -> str:
+    """Return the key of a copy's tombstone, which has the same hash tag."""
     whole = key_bytes(key)
     if hash_tag(whole) != whole:
         return f"{key}:gone"
@@ -312,7 +315,7 @@ def _mark_key(key: str) -> str:
 
 
 def _batches(ids: Iterable[int]) -> Iterator[list[int]]:
-    every = dict.fromkeys(ids)
-    for status in every:
+    unique = dict.fromkeys(ids)
+    for status in unique:
         check_integer("statuses", "id", status, 1, LARGEST)
-    return pages(every, AT_ONCE)
+    return pages(unique, AT_ONCE)

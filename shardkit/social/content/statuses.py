@@ -1,11 +1,11 @@
 """Statuses: created in one script with the count of their user's posts, and deleted in one.
 
-Both scripts also note what has still to be done, in the part's ``pending``: a ZSET of what and
-since when. So however a process ends, what it left half done is known (`SocialNetwork.repair`).
+Both scripts also note what remains to be done, in the part's ``pending``: a ZSET of notes by time.
+So whatever a process leaves half done is known to `SocialNetwork.repair`.
 
-With a store on disk (`content.sqlite_store`), Redis has the recent statuses only: a status is
-created in Redis, kept on disk before its post is crossed off, and expires; what is missing is read
-from disk (`shardkit.social.content.cache`).
+With a store on disk, Redis has the recent statuses only: a status is created in Redis, written to
+disk before its post's note is removed, and expires; missing ones are read from disk
+(`shardkit.social.content.cache`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from shardkit.social.base.models import (
     status_of,
     status_of_reply,
 )
-from shardkit.social.content.cache import MARKED, WINDOW, CachedStatuses
+from shardkit.social.content.cache import TOMBSTONE_TTL, WINDOW, CachedStatuses
 
 AT_ONCE = 1000
 
@@ -48,11 +48,11 @@ class CreatedStatus(NamedTuple):
 
 
 class Statuses:
-    """The steps of a network's statuses.
+    """A network's statuses.
 
     Args:
-        layout: where the keys are.
-        cache: reads and writes those that are on disk; None if all are in Redis.
+        layout: the network's keys.
+        cache: reads and writes the store on disk; None if all statuses are in Redis.
     """
 
     def __init__(self, layout: KeyLayout, cache: CachedStatuses | None = None) -> None:
@@ -75,21 +75,21 @@ class Statuses:
             return None
         return CreatedStatus(reply[0], reply[1], reply[2].decode(), reply[3].decode())
 
-    def keep(self, status: int) -> Operation[None]:
-        """Write a status that was created to disk, if there is one."""
+    def persist(self, status: int) -> Operation[None]:
+        """Write a new status to disk, if there is a store."""
         if self._cache is not None:
-            yield from self._cache.keep([status])
+            yield from self._cache.persist([status])
 
-    def forget(self, status: int) -> Operation[None]:
-        """Remove a status that was deleted from disk, if there is one."""
+    def remove_from_disk(self, status: int) -> Operation[None]:
+        """Remove a deleted status from disk, if there is a store."""
         if self._cache is not None:
-            yield from self._cache.delete([status])
+            yield from self._cache.remove([status])
 
     def delete(self, uid: int, status: int) -> Operation[bool]:
-        """Remove a status of a user and count; whether there was one."""
+        """Delete a user's status and count; return whether it existed."""
         layout = self._layout
         if status % layout.parts != uid % layout.parts:
-            return False  # a status is of the part of its author
+            return False  # a status belongs to the part of its author
         key = layout.owned("status", status)
         keys = [key, layout.owned("user", uid), layout.near("pending", status), f"{key}:gone"]
         while True:
@@ -101,68 +101,64 @@ class Statuses:
                 if status not in found:
                     return False
                 author = found[status]["uid"]
-            arguments = (uid, deletion_note(status, uid), author, since, WINDOW, MARKED)
-            call = script_call(
-                layout.users, script("social/content/delete_status"), keys, arguments
-            )
-            [deleted] = yield [call]
-            if deleted != -1:
+            arguments = (uid, deletion_note(status, uid), author, since, WINDOW, TOMBSTONE_TTL)
+            delete = script("social/content/delete_status")
+            [deleted] = yield [script_call(layout.users, delete, keys, arguments)]
+            if deleted != -1:  # the disk was read recently enough
                 return deleted is not None
 
     def get(self, statuses: Sequence[int]) -> Operation[list[Status | None]]:
-        """Return statuses by id, None for those that are not there."""
+        """Return statuses by id, None for unknown ids."""
         found: list[Status | None] = []
         for page in pages(statuses, AT_ONCE):
-            _, some = yield from self.look((), page)
+            _, some = yield from self.read((), page)
             found += some
         return found
 
-    def look(
-        self, passed: Sequence[int], wanted: Sequence[int]
-    ) -> Operation[tuple[list[int | None], list[Status | None]]]:
-        """Return the authors of some statuses, and others in full.
+    def authors(self, statuses: Sequence[int]) -> Operation[list[int | None]]:
+        """Return the authors of statuses, None for unknown ids."""
+        found: list[int | None] = []
+        for page in pages(statuses, AT_ONCE):
+            authors, _ = yield from self.read(page, ())  # one page, so this does not recurse
+            found += authors
+        return found
 
-        None stands for those that are not there.
+    def read(
+        self, skipped: Sequence[int], wanted: Sequence[int]
+    ) -> Operation[tuple[list[int | None], list[Status | None]]]:
+        """Return the authors of some statuses, and others in full, None for unknown ids.
 
         Cost: one exchange, if they are 1,000 or fewer together.
         """
         layout = self._layout
-        if passed and len(passed) + len(wanted) > AT_ONCE:
-            known = yield from self.authors(passed)
-            _, shown = yield from self.look((), wanted)
-            return known, shown
+        if skipped and len(skipped) + len(wanted) > AT_ONCE:
+            authors = yield from self.authors(skipped)
+            _, statuses = yield from self.read((), wanted)
+            return authors, statuses
         if self._cache is not None:
-            found = yield from self._cache.read([*passed, *wanted])
+            found = yield from self._cache.read([*skipped, *wanted])
             return (
-                [int(found[status]["uid"]) if status in found else None for status in passed],
+                [int(found[status]["uid"]) if status in found else None for status in skipped],
                 [status_of(found.get(status)) for status in wanted],
             )
-        keys = [layout.owned("status", status) for status in passed]
+        keys = [layout.owned("status", status) for status in skipped]
         batch = [layout.at_user(key, "HGET", key, "uid") for key in keys]
         keys = [layout.owned("status", status) for status in wanted]
         batch += [layout.at_user(key, "HGETALL", key) for key in keys]
         replies = (yield batch) if batch else []
-        authors = [None if uid is None else int(uid) for uid in replies[: len(passed)]]
-        return authors, list(map(status_of_reply, replies[len(passed) :]))
+        authors = [None if uid is None else int(uid) for uid in replies[: len(skipped)]]
+        return authors, list(map(status_of_reply, replies[len(skipped) :]))
 
-    def is_there(self, status: int) -> Operation[bool]:
-        """Say whether a status that Redis has not is on disk."""
+    def is_on_disk(self, status: int) -> Operation[bool]:
+        """Return whether a status that Redis does not have is on disk."""
         return self._cache is not None and bool((yield from self._cache.read([status])))
-
-    def authors(self, statuses: Sequence[int]) -> Operation[list[int | None]]:
-        """Return the authors of statuses, None for those that are not there."""
-        found: list[int | None] = []
-        for page in pages(statuses, AT_ONCE):
-            authors, _ = yield from self.look(page, ())  # a page, so it does not come back here
-            found += authors
-        return found
 
 
 def post_note(status: int, uid: int) -> str:
-    """Return what is pending while a post is on its way to its readers."""
+    """Return the note of a post on its way to its readers."""
     return f"post:{status}:{uid}"
 
 
 def deletion_note(status: int, uid: int) -> str:
-    """Return what is pending while a deleted status is taken off timelines."""
+    """Return the note of a deleted status that is being taken off timelines."""
     return f"delete:{status}:{uid}"

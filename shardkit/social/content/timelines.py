@@ -2,54 +2,54 @@
 
 ::
 
-    profile:{social:4113}   ZSET  status -> time     what 4113 has posted
-    home:{social:4113}      ZSET  status -> time     what those have posted whom 4113 follows
-    list:{social:8210}      ZSET  status -> time     likewise for a list
-    pull:{social:4113}      ZSET  account -> version accounts that are followed by so many that
-                                                     their posts are not written to each home
+    profile:{social:4113}   ZSET  status -> time     4113's own posts
+    home:{social:4113}      ZSET  status -> time     posts of those whom 4113 follows
+    list:{social:8210}      ZSET  status -> time     the same for a list
+    pull:{social:4113}      ZSET  account -> version followed accounts that have so many followers
+                                                     that their posts are not written to each home
 
-A page of a home is merged when it is read: of the home itself and the profiles of those accounts
-that are in ``pull``. These are read before the home, and on its server, so that a page misses
-nothing while an account changes from the one way to the other (`shardkit.social.delivery.fan_out`).
+A page of a home timeline merges, on reading, the home itself and the profiles of the accounts in
+``pull``. Those are read before the home and from its server, so that a page misses nothing while an
+account changes from pushing to fetching (`shardkit.social.delivery.fan_out`).
 
-Writing to many timelines takes one script for all that live on one server: of 1,000 timelines over
-four servers that is four commands in one exchange.
+Writing to many timelines takes one script for all that live on one server: 1,000 timelines over
+four servers are four commands in one exchange.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from shardkit.lua import script
-from shardkit.operations.alongside import alongside
-from shardkit.operations.commands import Argument, Command, Key, Locate, script_call
+from shardkit.operations.commands import Argument, Batch, Command, Key, Locate, script_call
 from shardkit.operations.operation import Operation, pages
 from shardkit.social.base.keys import KeyLayout, RelationKind
 from shardkit.social.base.models import Status, TimelineCursor, TimelinePage
 from shardkit.social.content.statuses import Statuses
 from shardkit.structures.sorted_set.merged_ranges import range_over
 
-# Scripts of an exchange, timelines that one changes, entries that it takes, and both together. On a
-# cluster a script changes the timelines of one slot: often one.
+T = TypeVar("T")
+Row = tuple[bytes, float]
+
+# The most scripts of an exchange, timelines that one changes, entries that it takes, and timelines
+# times entries. On a cluster a script changes the timelines of one slot: often one.
 CALLS_AT_ONCE = 1000
 KEYS_AT_ONCE = 1000
 ENTRIES_AT_ONCE = 500
 CHANGES_AT_ONCE = 10_000
-# How far a timeline may grow before it is cut to its limit again.
+# How far a timeline may exceed its limit before it is trimmed.
 SLACK = 10  # a tenth
-
-Row = tuple[bytes, float]
 
 
 class Timelines:
-    """The steps of a network's timelines.
+    """A network's timelines.
 
     Args:
-        layout: where the keys are.
-        statuses: what is in them.
-        home_limit: how many entries a home or list timeline keeps.
-        profile_limit: how many a profile keeps.
+        layout: the network's keys.
+        statuses: the statuses in them.
+        home_limit: entries that a home or list timeline keeps.
+        profile_limit: entries that a profile keeps.
     """
 
     def __init__(
@@ -65,31 +65,31 @@ class Timelines:
     def add(self, keys: Sequence[Key], rows: Sequence[Row], limit: int) -> Operation[int]:
         """Add entries to timelines, which keep their newest; return how many were new.
 
-        Cost: one exchange for 10,000 entries in all; a script a server for 1,000 timelines.
+        Cost: one exchange for 10,000 entries in all; a script for each server and 1,000 timelines.
         """
         added = 0
         most = limit + limit // SLACK
         for page in pages(rows, ENTRIES_AT_ONCE):
             flat = [part for member, score in page for part in (int(score), member)]
-            added += yield from self._each(keys, len(page), "add", limit, most, *flat)
+            added += yield from self._change(keys, len(page), "add", limit, most, *flat)
         return added
 
     def remove(self, keys: Sequence[Key], members: Iterable[Key]) -> Operation[int]:
-        """Remove entries from timelines; return how many were there. Cost: as `add`."""
+        """Remove entries from timelines; return how many existed. Cost: as `add`."""
         removed = 0
         for page in pages(members, ENTRIES_AT_ONCE):
-            removed += yield from self._each(keys, len(page), "remove", "", "", *page)
+            removed += yield from self._change(keys, len(page), "remove", "", "", *page)
         return removed
 
     def mark(self, keys: Sequence[Key], uid: int, version: Argument) -> Operation[int]:
-        """Have the readers with these keys fetch an account's posts. Cost: as `add`."""
-        return (yield from self._each(keys, 1, "mark", "", "", version, uid))
+        """Have readers, by the keys of their ``pull``, fetch an account's posts. Cost: as `add`."""
+        return (yield from self._change(keys, 1, "mark", "", "", version, uid))
 
     def unmark(self, keys: Sequence[Key], uid: int, version: Argument) -> Operation[int]:
-        """Have them not do so any more, unless that was said later. Cost: as `add`."""
-        return (yield from self._each(keys, 1, "unmark", "", "", version, uid))
+        """Have readers no longer fetch them, unless marked later than that. Cost: as `add`."""
+        return (yield from self._change(keys, 1, "unmark", "", "", version, uid))
 
-    def _each(self, keys: Sequence[Key], entries: int, *args: Argument) -> Operation[int]:
+    def _change(self, keys: Sequence[Key], entries: int, *args: Argument) -> Operation[int]:
         to, fan_out = self._layout.timelines, script("social/content/fan_out")
         if len(keys) == 1:
             [done] = yield [script_call(to, fan_out, keys, args, idempotent=True)]
@@ -102,32 +102,26 @@ class Timelines:
                 groups.setdefault(place, []).append(key)
             size = max(1, min(KEYS_AT_ONCE, CHANGES_AT_ONCE // entries))
             calls = [
-                script_call(to, fan_out, together, args, idempotent=True)
+                script_call(to, fan_out, some, args, idempotent=True)
                 for group in groups.values()
-                for together in pages(group, size)
+                for some in pages(group, size)
             ]
             for batch in pages(calls, min(CALLS_AT_ONCE, CHANGES_AT_ONCE // entries)):
                 done += sum((yield batch))
         return done
 
-    # ---- what follows from a relation
-
-    def newest(self, key: str, count: int) -> Command:
-        """Return the command that reads a timeline's newest entries."""
-        return self._layout.at_timeline(key, "ZRANGE", key, 0, count - 1, "REV", "WITHSCORES")
-
-    def drop(
+    def remove_author(
         self, kind: RelationKind, owner: int, uid: int, entries: Sequence[bytes]
     ) -> Operation[int]:
-        """Remove what an account has posted from a timeline, and what is no status any more.
+        """Remove an account's posts, and statuses that no longer exist, from a timeline.
 
         Args:
-            kind: whose timeline it is.
+            kind: the kind of its owner.
             owner: the user or list.
             uid: the account.
-            entries: what is in the timeline.
+            entries: the timeline's entries.
 
-        Cost: two exchanges, if any of the entries can be the account's: its id says so.
+        Cost: two exchanges, if any entry's id says that it can be the account's.
         """
         parts = self._layout.parts
         own = [int(entry) for entry in entries if int(entry) % parts == uid % parts]
@@ -141,98 +135,110 @@ class Timelines:
 
     # ---- reading
 
+    def newest(self, key: str, limit: int) -> Command:
+        """Return the command that reads a timeline's newest entries with their times."""
+        return self._layout.at_timeline(key, "ZRANGE", key, 0, limit - 1, "REV", "WITHSCORES")
+
     def profile(
-        self, uid: int, number: int, count: int, before: TimelineCursor | None
+        self, uid: int, number: int, limit: int, cursor: TimelineCursor | None
     ) -> Operation[TimelinePage]:
         """Return a page of a profile."""
         key = self._layout.profile(uid)
-        reading = _PageBuilder(number, count, before)
-        while reading.wants:
-            steps = self._range([key], reading.wants, reading.cursor)
-            rows = yield from steps
-            yield from self._show(reading, rows, ())
-        yield from self.remove([key], reading.gone)
-        return reading.page()
+        builder = _PageBuilder(number, limit, cursor)
+        while builder.wants:
+            rows = yield from self._range([key], builder.wants, builder.cursor)
+            yield from self._extend(builder, rows, ())
+        yield from self.remove([key], builder.gone)
+        return builder.page()
 
     def home(
         self,
         kind: RelationKind,
         owner: int,
         number: int,
-        count: int,
-        before: TimelineCursor | None,
+        limit: int,
+        cursor: TimelineCursor | None,
         muted: Command | None,
     ) -> Operation[TimelinePage]:
-        """Return a page of a home or list timeline; ``muted`` reads whose posts are left out."""
+        """Return a page of a home or list timeline; ``muted`` reads whose posts to leave out."""
         key, pulled = self._layout.timeline(kind, owner), self._layout.pulled(owner)
-        limit = self.home_limit
-        others = [
+        last = self.home_limit - 1
+        first_reads = [
             self._layout.at_timeline(pulled, "ZRANGE", pulled, 0, -1),
-            self._layout.at_timeline(key, "ZRANGE", key, limit - 1, limit - 1, "REV", "WITHSCORES"),
+            self._layout.at_timeline(key, "ZRANGE", key, last, last, "REV", "WITHSCORES"),
             *([muted] if muted else []),
         ]
-        reading = _PageBuilder(number, count, before)
-        while reading.wants:
-            wants, cursor = reading.wants, reading.cursor
-            replies, rows = yield from alongside(others, self._range([key], wants, cursor))
+        builder = _PageBuilder(number, limit, cursor)
+        while builder.wants:
+            wants, after = builder.wants, builder.cursor
+            replies, rows = yield from _prepend(first_reads, self._range([key], wants, after))
             accounts, floor, hidden = replies[0], replies[1], replies[2] if muted else ()
-            if floor:  # what lies below is cut off, of all that are merged
+            if floor:  # what is older is cut off, also of the profiles that are merged
                 lowest = (float(floor[1]), floor[0])
                 rows = [row for row in rows if (row[1], row[0]) >= lowest]
             if accounts:
                 profiles = [self._layout.profile(int(account)) for account in accounts]
                 low = floor[1].decode() if floor else "-inf"
-                fetched = yield from self._range(profiles, wants, cursor, low)
-                rows = sorted({*rows, *fetched}, key=_newest, reverse=True)[:wants]
-            yield from self._show(reading, rows, set(map(int, hidden)))
-        yield from self.remove([key], reading.gone)
-        return reading.page()
+                fetched = yield from self._range(profiles, wants, after, low)
+                merged = sorted({*rows, *fetched}, key=lambda row: (row[1], row[0]), reverse=True)
+                rows = merged[:wants]
+            yield from self._extend(builder, rows, set(map(int, hidden)))
+        yield from self.remove([key], builder.gone)
+        return builder.page()
 
     def _range(
-        self, keys: Sequence[str], count: int, before: TimelineCursor | None, low: str = "-inf"
+        self, keys: Sequence[str], limit: int, cursor: TimelineCursor | None, low: str = "-inf"
     ) -> Operation[list[Row]]:
-        cursor = None if before is None else (before.id, before.time)
+        position = None if cursor is None else (cursor.id, cursor.time)
         places = [(self._layout.timelines, key) for key in keys]
-        return range_over(places, low, "+inf", count, cursor, desc=True)
+        return range_over(places, low, "+inf", limit, position, desc=True)
 
-    def _show(
-        self, reading: _PageBuilder, rows: Sequence[Row], hidden: Collection[int]
+    def _extend(
+        self, builder: _PageBuilder, rows: Sequence[Row], hidden: Collection[int]
     ) -> Operation[None]:
         ids = [int(member) for member, _ in rows]
-        passed, wanted = ids[: reading.skip], ids[reading.skip :]
-        authors, statuses = yield from self._statuses.look(passed, wanted)
-        reading.take_in(rows, authors, statuses, hidden)
+        skipped, wanted = ids[: builder.skip], ids[builder.skip :]
+        authors, statuses = yield from self._statuses.read(skipped, wanted)
+        builder.add(rows, authors, statuses, hidden)
 
 
-def _newest(row: Row) -> tuple[float, bytes]:
-    return row[1], row[0]
+def _prepend(batch: Batch, steps: Operation[T]) -> Operation[tuple[list[Any], T]]:
+    """Run steps, with a batch before their first one; return its replies, and their result."""
+    replies = yield [*batch, *next(steps)]
+    own, answer = replies[: len(batch)], replies[len(batch) :]
+    while True:
+        try:
+            step = steps.send(answer)
+        except StopIteration as done:
+            return own, done.value
+        answer = yield step
 
 
 class _PageBuilder:
-    """A page while it is read: what it has, what it still wants, and from where on. Pure."""
+    """A page in the making: what it has, how much it wants, and from where on."""
 
-    def __init__(self, number: int, count: int, before: TimelineCursor | None) -> None:
-        self.skip = (number - 1) * count
-        self.cursor = before
+    def __init__(self, number: int, limit: int, cursor: TimelineCursor | None) -> None:
+        self.skip = (number - 1) * limit
+        self.cursor = cursor
         self.gone: list[int] = []
-        self._count = count
+        self._limit = limit
         self._found: list[Status] = []
         self._ended = False
 
     @property
     def wants(self) -> int:
-        """How many entries have still to be looked at; none once the page is full."""
-        missing = self._count - len(self._found)
+        """The number of entries still to be read; 0 once the page is full."""
+        missing = self._limit - len(self._found)
         return 0 if self._ended or not missing else self.skip + missing
 
-    def take_in(
+    def add(
         self,
         rows: Sequence[Row],
         authors: Sequence[int | None],
         statuses: Sequence[Status | None],
         hidden: Collection[int],
     ) -> None:
-        """Take in the next entries: the authors of those to pass over, the others in full."""
+        """Add the next entries: authors of those to skip, the others in full."""
         self._ended = len(rows) < self.wants
         shown = sum(author is not None and author not in hidden for author in authors)
         visible = [status for status in statuses if status and status.uid not in hidden]
@@ -252,3 +258,8 @@ class _PageBuilder:
         page = TimelinePage(self._found)
         page.cursor = None if self._ended else self.cursor
         return page
+
+
+def scored_members(flat: Sequence[Any]) -> list[Row]:
+    """Return a flat reply of members and scores as pairs."""
+    return [(member, float(score)) for member, score in zip(flat[::2], flat[1::2], strict=True)]

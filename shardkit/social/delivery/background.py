@@ -1,8 +1,8 @@
-"""What goes on after a call has returned: jobs as tasks on a queue, or, without one, at once.
+"""What continues after a call has returned: jobs as tasks on a queue, or, without one, at once.
 
-A post reaches the first followers in the call itself. What is left is a task with an id that says
-which job it is and which of its tasks, so that it is queued once, whoever asks for it; a task that
-is done twice writes what is there already.
+A post reaches the first followers in the call itself. The rest is a task whose id names the job and
+its turn, so that it is queued once, whichever process queues it; a task that runs twice writes the
+same again.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from typing import Any
 
 from shardkit.operations.operation import Operation
 from shardkit.queues.task_queues import TaskQueues
-from shardkit.social.base.keys import KINDS, KeyLayout, RelationKind
+from shardkit.social.base.keys import KeyLayout, RelationKind
 from shardkit.social.delivery.backfill import Backfill
 from shardkit.social.delivery.fan_out import FanOut
 from shardkit.social.delivery.fan_out_job import FILL, MARK, FanOutJob
 from shardkit.social.relations.counters import mode_change_note
 from shardkit.social.relations.delivery_mode import FILLING, MARKING
 
-# Passes of one task: so long a worker is kept from others.
+# The most passes of one task, which keeps a worker from other tasks.
 PASSES_A_TASK = 10
 
 
 class BackgroundJobs:
-    """Begins jobs, and goes on with them.
+    """Begins jobs, and continues them.
 
     Args:
-        layout: where the keys are.
-        syndication: does jobs.
-        refill: refills timelines.
-        queues: where tasks go; None to do everything in the call.
+        layout: the network's keys.
+        fan_out: runs jobs for all followers.
+        backfill: fills timelines.
+        queues: takes the tasks; None to finish everything in the call.
         queue: the queue's name.
     """
 
@@ -49,59 +49,49 @@ class BackgroundJobs:
         self._backfill = backfill
         self._queues = queues
         self._queue = queue
-        self.resume_name = f"{layout.name}.go_on"
-        self.backfill_name = f"{layout.name}.refill"
+        self.resume_name = f"{layout.name}.resume_fan_out"
+        self.backfill_name = f"{layout.name}.backfill"
 
     def begin(self, job: FanOutJob) -> Operation[None]:
-        """Do the first pass of a job, and queue what is left; without a queue, do all of it."""
+        """Run the first pass of a job and queue the rest; without a queue, run all of it."""
         yield from self._run(job, 1)
 
-    def resume_fan_out(self, fields: Sequence[Any]) -> Operation[None]:
-        """Do some passes of a job that was queued."""
+    def resume(self, fields: Sequence[Any]) -> Operation[None]:
+        """Run some passes of a job that was queued, given its fields."""
         job = FanOutJob._make(fields)
-        yield from self._run(job._replace(places=tuple(job.places)), PASSES_A_TASK)
+        yield from self._run(job._replace(positions=tuple(job.positions)), PASSES_A_TASK)
 
-    def start_mode_change(self, uid: int) -> Operation[None]:
-        """Go on with an account's change between pushing and fetching; see `modes`."""
-        layout = self._layout
+    def change_mode(self, uid: int) -> Operation[None]:
+        """Begin or repeat the job of a mode change; see `relations.delivery_mode`."""
+        layout, note = self._layout, mode_change_note(uid)
         key, pending = layout.owned("user", uid), layout.near("pending", uid)
         [[mode, version]] = yield [layout.at_user(key, "HMGET", key, ":mode", ":version")]
         if mode is None or mode.decode() not in (MARKING, FILLING):
-            yield [layout.at_user(pending, "ZREM", pending, mode_change_note(uid))]
+            yield [layout.at_user(pending, "ZREM", pending, note)]
             return
-        what = MARK if mode.decode() == MARKING else FILL
-        shards = layout.relation_shards
-        job = FanOutJob.begin(what, uid, shards, mode_change_note(uid), version=version.decode())
+        action = MARK if mode.decode() == MARKING else FILL
+        job = FanOutJob.begin(action, uid, layout.relation_shards, note, version=version.decode())
         if self._queues is None:
             yield from self._run(job, None)
         else:
-            yield from self._later(self.resume_name, job, job.task)
+            yield from self._enqueue(self.resume_name, job, job.task)
 
-    def backfill(self, kind: RelationKind, owner: int, places: Sequence[Any]) -> Operation[None]:
-        """Refill a timeline, some profiles now and the others as tasks."""
-        while True:
-            places = yield from self._backfill.step(kind, owner, places)
-            if not places:
-                return
+    def backfill(self, kind: RelationKind, owner: int, positions: Sequence[Any]) -> Operation[None]:
+        """Fill a timeline, from some profiles now and from the others as tasks."""
+        while positions := (yield from self._backfill.step(kind, owner, positions)):
             if self._queues is not None:
-                # A task's id has at most 200 characters, and there is a place for each part.
-                begun = blake2b(json.dumps(places).encode(), digest_size=16).hexdigest()
-                task = f"refill:{kind.name}:{owner}:{begun}"
-                yield from self._later(self.backfill_name, (kind.name, owner, places), task)
+                # A task's id has at most 200 characters, and there is a position for each part.
+                progress = blake2b(json.dumps(positions).encode(), digest_size=16).hexdigest()
+                task = f"backfill:{kind.name}:{owner}:{progress}"
+                yield from self._enqueue(self.backfill_name, (kind.name, owner, positions), task)
                 return
-
-    def backfill_task(self, kind: str, owner: int, places: Sequence[Any]) -> Operation[None]:
-        """Go on with a refill that was queued."""
-        yield from self.backfill(KINDS[kind], owner, places)
 
     def _run(self, job: FanOutJob, passes: int | None) -> Operation[None]:
-        if self._queues is None:
-            passes = None
-        left = yield from self._fan_out.run(job, passes)
-        if left is not None:
-            following = left.next_task()
-            yield from self._later(self.resume_name, following, following.task)
+        rest = yield from self._fan_out.run(job, None if self._queues is None else passes)
+        if rest is not None:
+            following = rest.next_task()
+            yield from self._enqueue(self.resume_name, following, following.task)
 
-    def _later(self, name: str, args: Sequence[Any], task: str) -> Operation[None]:
+    def _enqueue(self, name: str, args: Sequence[Any], task: str) -> Operation[None]:
         assert self._queues is not None
         yield from self._queues.deferred.enqueue(self._queue, name, list(args), id=task)

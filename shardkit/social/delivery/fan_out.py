@@ -1,30 +1,28 @@
-"""Syndication: what has to be done at all followers of an account, in passes.
+"""Fan-out: what has to be done for all followers of an account, in passes.
 
 A pass is three exchanges: it reads the next followers from all parts of the relations, writes to
-their timelines, one script a server, and looks whether what it did still holds. The last of these
-also reads the followers of the next pass.
+their timelines, one script for each server, and verifies that its reads still hold. The
+verification shares its exchange with the next pass's reads::
 
-::
+    read     16 parts      ~60 followers each
+    write    4 servers     one script each, ~250 timelines      ─┐  together with
+    verify   16 parts      still as many followers as read?      │  the next pass's
+             1             does the status still exist?         ─┘  read
 
-    read   16 parts      ~60 followers each
-    write  4 servers     one script each, ~250 timelines        ─┐  together with
-    check  16 parts      are they as many as were read?          │  the next pass's
-           1             is the status still there?             ─┘  read
-
-**Who follows meanwhile** is missed by no pass and no copy. A post is in its author's profile before
+**New followers** are missed by neither a pass nor a copy. A post is in its author's profile before
 followers are read, and a follower is in the relations before the profile is copied. So whoever is
-not among those read came after that, and copies the post.
+not among the followers read came later, and copies the post.
 
-**Who leaves meanwhile** may have been read before, and got a post after the timeline was cleaned.
-In one part versions only grow, so newcomers are behind what was read: if there are fewer between
-the first and the last one now, somebody has left, and is dealt with as `Relations.check` does.
+**Followers who leave** may have been read before, and get a post after their timeline was cleaned.
+Versions in a part only grow, so new followers come behind those read: if there are fewer between
+the first and the last one now, somebody has left, and `Relations.check` cleans up.
 
 **A status that is deleted meanwhile** is removed from the timelines that the pass has just written;
-the deletion's own passes see to all others.
+the deletion's own passes handle all others.
 
-A process that ends in between has left a note (`content.statuses`), so that `repair` begins
-the job anew. All that a pass writes may be written again. What it cannot know any more is who has
-left just then: an entry stays in that timeline, until `reconcile` looks at it.
+An interrupted job has left a note (`content.statuses`), so that `repair` starts it again; all that
+a pass writes may be written again. Only who left just before the interruption is unknown then: an
+entry can stay in that timeline until `reconcile` checks it.
 """
 
 from __future__ import annotations
@@ -33,28 +31,36 @@ from collections.abc import Sequence
 from typing import Any
 
 from shardkit.lua import script
-from shardkit.operations.commands import Command, Key, script_call
+from shardkit.operations.commands import Command, Key, To, script_call
 from shardkit.operations.operation import Operation, pages
-from shardkit.social.base.keys import KeyLayout
+from shardkit.social.base.keys import KINDS, KeyLayout
 from shardkit.social.content.statuses import Statuses
-from shardkit.social.content.timelines import Timelines
-from shardkit.social.delivery.fan_out_job import DELETE, FILL, MARK, POST, FanOutJob, FollowerPage
+from shardkit.social.content.timelines import Timelines, scored_members
+from shardkit.social.delivery.fan_out_job import (
+    DELETE,
+    DONE,
+    FILL,
+    MARK,
+    POST,
+    FanOutJob,
+    FollowerPage,
+)
 from shardkit.social.relations.delivery_mode import FETCHED, PUSHED
-from shardkit.social.relations.relations import Relations, scored_members
+from shardkit.social.relations.relations import Relations, read_members
 
-# Members whose relation one exchange looks at.
+# The most followers whose relation one exchange checks.
 AT_ONCE = 1000
 
 
 class FanOut:
-    """The steps of a network's passes.
+    """Runs jobs for all followers of an account.
 
     Args:
-        layout: where the keys are.
-        statuses: what is posted.
-        timelines: what is written to.
-        relations: who follows.
-        pass_size: how many followers a pass reads, of all parts together.
+        layout: the network's keys.
+        statuses: the posts.
+        timelines: written to.
+        relations: have the followers.
+        pass_size: followers that a pass reads, of all parts together.
     """
 
     def __init__(
@@ -72,154 +78,147 @@ class FanOut:
         self._pass_size = pass_size
 
     def run(self, job: FanOutJob, passes: int | None) -> Operation[FanOutJob | None]:
-        """Go on with a job.
+        """Continue a job.
 
         Args:
-            job: how far it has come.
-            passes: after how many passes to stop; None for its end.
+            job: the job with its progress.
+            passes: stop after so many passes; None to finish it.
 
         Returns:
-            What is left of it; None once it has ended, or is no longer needed.
+            The rest of the job; None once it has ended, or is no longer needed.
         """
         written: list[FollowerPage] = []
         left = -1 if passes is None else passes
         while True:
-            if not job.open:
+            open_ = job.open
+            if not open_:
                 yield from self._end(job, written)
                 return None
-            reads = self._reads(job) if left else []
-            checks = [*self._still(job), *self._held(job, written)]
-            rows = self._rows(job) if reads else []
-            replies = yield [*checks, *rows, *reads]
-            counted = replies[: len(checks)]
-            if not (yield from self._look(job, written, counted)):
+            limit = max(1, self._pass_size // len(open_))
+            places = self._places(job)
+            reads = [
+                read_members(places[n][0], places[n][1], job.positions[n], limit)
+                for n in (open_ if left else ())
+            ]
+            checks = [*self._validity_check(job), *self._count_written(job, written)]
+            fill = self._read_profile(job) if reads else []
+            replies = yield [*checks, *fill, *reads]
+            if not (yield from self._verify(job, written, replies[: len(checks)])):
                 return None
             if not reads:
                 return job
-            newest = replies[len(checks)] if rows else ()
-            job, written = self._take_in(job, replies[len(checks) + len(rows) :])
+            newest = replies[len(checks)] if fill else ()
+            pages_read = dict(zip(open_, replies[len(checks) + len(fill) :], strict=True))
+            job, written = self._advance(job, pages_read, limit)
             if written:
                 yield from self._write(job, written, newest)
                 left -= 1
 
+    def finish(self, status: int, uid: int, note: str, version: str) -> Operation[bool]:
+        """Remove the note of a post that readers fetch, if the status exists and they do."""
+        [done] = yield [self._finish_command(status, uid, note, version)]
+        if done == 0 and (yield from self._statuses.is_on_disk(status)):
+            [done] = yield [self._finish_command(status, uid, note, version, on_disk=True)]
+        return bool(done == 1)
+
     # ---- reading
 
-    def _reads(self, job: FanOutJob) -> list[Command]:
-        most = self._most(job)
-        batch = []
-        for n in job.open:
-            kind, part = job.kind_and_part(n)
-            to = self._layout.relations(part)
-            key = self._layout.relation(kind.incoming, part, job.author)
-            place = job.places[n]
-            if place is None:
-                command = ("ZRANGE", key, 0, most - 1, "WITHSCORES")
-                batch.append(Command(to, key, command, None, True))
-            else:
-                arguments = ("-inf", "+inf", most, 0, place[0], place[1])
-                call = script("structures/sorted_set/score_range")
-                batch.append(script_call(to, call, [key], arguments, idempotent=True))
-        return batch
+    def _places(self, job: FanOutJob) -> list[tuple[To, str]]:
+        """Return the shard and key of the followers that each position tracks."""
+        layout = self._layout
+        return [
+            place for kind in KINDS.values() for place in layout.places(kind.incoming, job.author)
+        ]
 
-    def _most(self, job: FanOutJob) -> int:
-        return max(1, self._pass_size // max(1, len(job.open)))
-
-    def _take_in(
-        self, job: FanOutJob, replies: Sequence[Any]
-    ) -> tuple[FanOutJob, list[FollowerPage]]:
-        most = self._most(job)
-        places, found = list(job.places), []
-        for n, flat in zip(job.open, replies, strict=True):
-            rows = [(member, int(version)) for member, version in scored_members(flat)]
-            if rows:
-                found.append(FollowerPage(*job.kind_and_part(n), rows))
-                places[n] = (rows[-1][1], rows[-1][0].decode())
-            if len(rows) < most:
-                places[n] = 0
-        return job._replace(places=tuple(places)), found
-
-    def _rows(self, job: FanOutJob) -> list[Command]:
+    def _read_profile(self, job: FanOutJob) -> list[Command]:
         """Return the command that reads what a fill writes."""
-        if job.what != FILL:
+        if job.action != FILL:
             return []
         timelines = self._timelines
         return [timelines.newest(self._layout.profile(job.author), timelines.home_limit)]
 
+    def _advance(
+        self, job: FanOutJob, replies: dict[int, Any], limit: int
+    ) -> tuple[FanOutJob, list[FollowerPage]]:
+        """Return the job after a pass's reads, and what they found."""
+        places, positions, found = self._places(job), list(job.positions), []
+        for n, flat in replies.items():
+            positions[n] = DONE
+            if flat:
+                rows = [(member, int(version)) for member, version in scored_members(flat)]
+                found.append(FollowerPage(job.kind(n), places[n][0], places[n][1], rows))
+                if len(rows) == limit:
+                    positions[n] = (rows[-1][1], rows[-1][0].decode())
+        return job._replace(positions=tuple(positions)), found
+
     # ---- writing
 
     def _write(
-        self, job: FanOutJob, readers: Sequence[FollowerPage], newest: Sequence[Any]
+        self, job: FanOutJob, followers: Sequence[FollowerPage], newest: Sequence[Any]
     ) -> Operation[None]:
         timelines, limit = self._timelines, self._timelines.home_limit
-        if job.what in (POST, DELETE, FILL):
-            homes = self._keys(readers)
-        if job.what in (MARK, FILL):
-            pulled = self._keys(readers, "pull")
-        if job.what == POST:
-            yield from timelines.add(homes, [(b"%d" % job.subject, job.time)], limit)
-        elif job.what == DELETE:
-            yield from timelines.remove(homes, [job.subject])
-        elif job.what == MARK:
-            yield from timelines.mark(pulled, job.author, job.version)
+        if job.action == POST:
+            entry = (b"%d" % job.subject, job.time)
+            yield from timelines.add(self._keys(followers), [entry], limit)
+        elif job.action == DELETE:
+            yield from timelines.remove(self._keys(followers), [job.subject])
+        elif job.action == MARK:
+            yield from timelines.mark(self._keys(followers, "pull"), job.author, job.version)
         else:
-            yield from timelines.add(homes, scored_members(newest), limit)
-            yield from timelines.unmark(pulled, job.author, job.version)
+            yield from timelines.add(self._keys(followers), scored_members(newest), limit)
+            yield from timelines.unmark(self._keys(followers, "pull"), job.author, job.version)
 
-    def _keys(self, readers: Sequence[FollowerPage], what: str = "") -> list[bytes]:
-        """Return the keys of readers' timelines, or of something else of theirs."""
+    def _keys(self, followers: Sequence[FollowerPage], prefix: str = "") -> list[bytes]:
+        """Return the keys of the followers' timelines, or with another prefix."""
         keys = []
-        for kind, _, rows in readers:
-            before, behind = self._layout.tagged(what or kind.timeline)
-            keys += [before + member + behind for member, _ in rows]
+        for page in followers:
+            before, after = self._layout.around_owner(prefix or page.kind.timeline)
+            keys += [before + member + after for member, _ in page.rows]
         return keys
 
-    # ---- looking whether it still holds
+    # ---- verifying
 
-    def _still(self, job: FanOutJob) -> list[Command]:
-        """Return the command that says whether the job is still needed."""
+    def _validity_check(self, job: FanOutJob) -> list[Command]:
+        """Return the command whose reply says whether the job is still needed."""
         layout = self._layout
-        if job.what == POST:
+        if job.action == POST:
             key = layout.owned("status", job.subject)
             return [layout.at_user(key, "EXISTS", key)]
-        if job.what == DELETE:
+        if job.action == DELETE:
             return []
         key = layout.owned("user", job.author)
         return [layout.at_user(key, "HGET", key, ":version")]
 
-    def _held(self, job: FanOutJob, written: Sequence[FollowerPage]) -> list[Command]:
-        """Return the commands that count those between the first and the last one of each part."""
-        if job.what == DELETE:
+    def _count_written(self, job: FanOutJob, written: Sequence[FollowerPage]) -> list[Command]:
+        """Return the commands that count the followers between the first and last one written."""
+        if job.action == DELETE:
             return []
-        layout, batch = self._layout, []
-        for kind, part, rows in written:
-            to, key = layout.relations(part), layout.relation(kind.incoming, part, job.author)
-            command = ("ZCOUNT", key, rows[0][1], rows[-1][1])
-            batch.append(Command(to, key, command, None, True))
-        return batch
+        return [
+            Command(to, key, ("ZCOUNT", key, rows[0][1], rows[-1][1]), None, True)
+            for _, to, key, rows in written
+        ]
 
-    def _look(
+    def _verify(
         self, job: FanOutJob, written: Sequence[FollowerPage], replies: Sequence[Any]
     ) -> Operation[bool]:
-        """Undo what no longer holds; whether the job is still needed."""
-        if job.what == DELETE:
+        """Undo what no longer holds; return whether the job is still needed."""
+        if job.action == DELETE:
             return True
-        yield from self._see_off(job, written, replies[1:])
-        if job.what != POST:
+        yield from self._clean_up_after_leavers(job, written, replies[1:])
+        if job.action != POST:
             return bool(replies[0] == job.version.encode())
-        there = bool(replies[0]) or (yield from self._statuses.is_there(job.subject))
-        if not there:
-            yield from self._take_back(job, written)
-        return there
+        exists = bool(replies[0]) or (yield from self._statuses.is_on_disk(job.subject))
+        if not exists:
+            yield from self._withdraw(job, written)
+        return exists
 
-    def _see_off(
+    def _clean_up_after_leavers(
         self, job: FanOutJob, written: Sequence[FollowerPage], counts: Sequence[int]
     ) -> Operation[None]:
-        """Deal with those that have left meanwhile."""
-        for (kind, part, rows), count in zip(written, counts, strict=True):
+        """Check the relations of followers who are no longer there."""
+        for (kind, to, key, rows), count in zip(written, counts, strict=True):
             if count == len(rows):
                 continue
-            to = self._layout.relations(part)
-            key = self._layout.relation(kind.incoming, part, job.author)
             for page in pages(rows, AT_ONCE):
                 members = [member for member, _ in page]
                 [scores] = yield [Command(to, key, ("ZMSCORE", key, *members), None, True)]
@@ -227,55 +226,49 @@ class FanOut:
                     if score is None:
                         yield from self._relations.check(kind, int(member), job.author)
 
-    def _take_back(self, job: FanOutJob, written: Sequence[FollowerPage]) -> Operation[None]:
-        """Remove a deleted status from where it was just written, and cross its post off."""
+    def _withdraw(self, job: FanOutJob, written: Sequence[FollowerPage]) -> Operation[None]:
+        """Remove a deleted status from where it was just written, and remove its post's note."""
         keys: list[Key] = [self._layout.profile(job.author), *self._keys(written)]
         yield from self._timelines.remove(keys, [job.subject])
-        yield [self._crossing_off(job)]
+        yield [self._remove_note(job)]
 
     # ---- the end
 
     def _end(self, job: FanOutJob, written: Sequence[FollowerPage]) -> Operation[None]:
+        if job.action == DELETE:
+            yield [self._remove_note(job)]
+            return
+        counts = self._count_written(job, written)
+        if job.action != POST:
+            # Followers who came or left have their marks before the mode changes.
+            replies = (yield counts) if counts else []
+            yield from self._clean_up_after_leavers(job, written, replies)
+            yield [self._end_mode_change(job)]
+            return
+        finish = self._finish_command(job.subject, job.author, job.note)
+        [finished, *replies] = yield [finish, *counts]
+        yield from self._clean_up_after_leavers(job, written, replies)
+        if finished == 1:
+            return
+        # Passes of a deletion that begins from now on see all that was written.
+        if (yield from self._statuses.is_on_disk(job.subject)):
+            yield [self._remove_note(job)]
+        else:
+            yield from self._withdraw(job, written)
+
+    def _end_mode_change(self, job: FanOutJob) -> Command:
         layout = self._layout
-        pending = layout.near("pending", job.author)
-        held = self._held(job, written)
-        if job.what == DELETE:
-            yield [self._crossing_off(job)]
-            return
-        if job.what == POST:
-            finish = self._finishing(job.subject, job.author, job.pending)
-        else:
-            mode = FETCHED if job.what == MARK else PUSHED
-            keys = [layout.owned("user", job.author), pending]
-            # Who reads marks has to have them all before posts are no longer pushed.
-            replies = (yield held) if held else []
-            yield from self._see_off(job, written, replies)
-            call, arguments = script("social/delivery/cross"), (job.version, mode, job.pending)
-            yield [script_call(layout.users, call, keys, arguments, idempotent=True)]
-            return
-        replies = yield [finish, *held]
-        yield from self._see_off(job, written, replies[1:])
-        if replies[0] == 1:
-            return
-        # Whoever deletes it from now on begins behind what was written.
-        if (yield from self._statuses.is_there(job.subject)):
-            yield [self._crossing_off(job)]
-        else:
-            yield from self._take_back(job, written)
+        keys = [layout.owned("user", job.author), layout.near("pending", job.author)]
+        arguments = (job.version, FETCHED if job.action == MARK else PUSHED, job.note)
+        call = script("social/delivery/cross")
+        return script_call(layout.users, call, keys, arguments, idempotent=True)
 
-    def _crossing_off(self, job: FanOutJob) -> Command:
+    def _remove_note(self, job: FanOutJob) -> Command:
         pending = self._layout.near("pending", job.author)
-        return self._layout.at_user(pending, "ZREM", pending, job.pending)
+        return self._layout.at_user(pending, "ZREM", pending, job.note)
 
-    def finish(self, status: int, uid: int, pending: str, version: str) -> Operation[bool]:
-        """Cross a post off that was not pushed, if it is there and its readers find it."""
-        [done] = yield [self._finishing(status, uid, pending, version)]
-        if done == 0 and (yield from self._statuses.is_there(status)):
-            [done] = yield [self._finishing(status, uid, pending, version, on_disk=True)]
-        return bool(done == 1)
-
-    def _finishing(
-        self, status: int, uid: int, pending: str, version: str = "", *, on_disk: bool = False
+    def _finish_command(
+        self, status: int, uid: int, note: str, version: str = "", *, on_disk: bool = False
     ) -> Command:
         layout = self._layout
         keys = [
@@ -283,6 +276,5 @@ class FanOut:
             layout.owned("status", status),
             layout.owned("user", uid),
         ]
-        call = script("social/delivery/finish_post")
-        arguments = (pending, version, int(on_disk))
+        call, arguments = script("social/delivery/finish_post"), (note, version, int(on_disk))
         return script_call(layout.users, call, keys, arguments, idempotent=True)

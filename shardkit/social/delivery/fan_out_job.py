@@ -1,93 +1,96 @@
 """Jobs: what has to be done for all followers of an account, one pass after another.
 
-A job is what a task of a queue carries, and a value: each pass makes the next job of it. It says
-how far it has come in each part of the relations, by the last follower's version and id, so that
-nothing is passed over and nothing comes twice, whoever follows or leaves meanwhile.
+A job is a value that a task of a queue carries; each pass makes the next job of it. It stores its
+progress in each part of the relations, as the last follower's version and id, so that nobody is
+skipped or visited twice, whoever follows or leaves meanwhile.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
-from shardkit.social.base.keys import KINDS, LIST, USER, RelationKind
+from shardkit.operations.commands import To
+from shardkit.social.base.keys import KINDS, RelationKind
 
 POST: Final = "post"
 DELETE: Final = "delete"
 MARK: Final = "mark"
 FILL: Final = "fill"
 
-# Of a part: None before it has begun, the last (version, member), or 0 at its end.
-Place: TypeAlias = "tuple[int, str] | list[Any] | int | None"
+# The position in a part: None before it has begun, the last (version, member), or DONE.
+DONE: Final = 0
+_KINDS: Final = tuple(KINDS.values())
 
 
 class FanOutJob(NamedTuple):
-    """Something for all who follow an account; JSON can hold it.
+    """Something to do for all followers of an account; JSON can represent it.
 
     Attributes:
-        what: post, delete, mark or fill.
+        action: post, delete, mark or fill.
         author: the account.
         subject: the status, of a post or delete.
         time: when the status was posted.
-        version: of a mark or fill, the version of the change.
-        pending: what is crossed off in the end.
-        turn: how many tasks it has had.
-        places: how far each part has come: of the users' relations, then of the lists'.
+        version: of a mark or fill, the version of the mode change.
+        note: the note to remove at the end.
+        turn: the number of tasks so far.
+        positions: the progress in each part: of users' relations, then of lists'.
     """
 
-    what: str
+    action: str
     author: int
     subject: int
     time: int
     version: str
-    pending: str
+    note: str
     turn: int
-    places: tuple[Any, ...]
+    positions: tuple[Any, ...]
 
     @classmethod
     def begin(
         cls,
-        what: str,
+        action: str,
         author: int,
         parts: int,
-        pending: str,
+        note: str,
         *,
         subject: int = 0,
         time: int = 0,
         version: str = "",
     ) -> FanOutJob:
         """Return a job that has not begun, for followers in so many parts."""
-        places = (None,) * (len(KINDS) * parts)
-        return cls(what, author, subject, time, version, pending, 0, places)
+        positions = (None,) * (len(_KINDS) * parts)
+        return cls(action, author, subject, time, version, note, 0, positions)
 
     @property
     def task(self) -> str:
-        """The id of the task that goes on with it: the same whoever asks for it."""
-        return f"{self.pending}:{self.what}:{self.version}:{self.turn}"
+        """The id of the task that continues it: the same, whichever process queues it."""
+        return f"{self.note}:{self.action}:{self.version}:{self.turn}"
 
     @property
     def open(self) -> list[int]:
-        """The places that have not come to their end."""
-        return [n for n, place in enumerate(self.places) if place != 0]
+        """The indexes of positions that are not done."""
+        return [n for n, position in enumerate(self.positions) if position != DONE]
 
-    def kind_and_part(self, n: int) -> tuple[RelationKind, int]:
-        """Return what a place is of."""
-        parts = len(self.places) // len(KINDS)
-        return (USER if n < parts else LIST), n % parts
+    def kind(self, n: int) -> RelationKind:
+        """Return the kind of the followers whose progress position ``n`` tracks."""
+        return _KINDS[n * len(_KINDS) // len(self.positions)]
 
     def next_task(self) -> FanOutJob:
-        """Return the job as its next task has it."""
+        """Return the job as its next task carries it."""
         return self._replace(turn=self.turn + 1)
 
 
 class FollowerPage(NamedTuple):
-    """Those who follow, of one kind, of one part, as a pass has read them.
+    """Followers of one kind in one part, as a pass has read them.
 
     Attributes:
-        kind: what they are.
-        part: the part of their relations.
-        rows: they, as (member, version).
+        kind: their kind.
+        to: the shard of the part.
+        key: the key of the account's followers there.
+        rows: their ids and versions.
     """
 
     kind: RelationKind
-    part: int
+    to: To
+    key: str
     rows: list[tuple[bytes, int]]

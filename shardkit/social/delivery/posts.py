@@ -1,15 +1,15 @@
-"""Posts: written, put into the author's profile, and on their way to the readers; and deleted.
+"""Posts: stored, put into the author's profile, and delivered to the readers; and deleted.
 
 ::
 
     post     1  the status, its id, the count, a note that it is on its way      one script
              2  the author's profile
              3  followers' timelines, pass by pass, or nothing if readers fetch
-             4  the note is crossed off
+             4  the note is removed
     delete   1  the status goes, the count, a note                               one script
              2  the profile
              3  followers' timelines, pass by pass
-             4  the note is crossed off
+             4  the note is removed
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from shardkit.social.relations.delivery_mode import FETCHED
 
 
 class Posts:
-    """The steps of posts.
+    """A network's posts.
 
     Args:
-        layout: where the keys are.
-        statuses: what is posted.
-        timelines: where it is read.
-        syndication: crosses posts off.
-        work: brings them to readers.
+        layout: the network's keys.
+        statuses: stores them.
+        timelines: has the authors' profiles.
+        fan_out: finishes posts that readers fetch.
+        background: delivers all others.
     """
 
     def __init__(
@@ -58,10 +58,25 @@ class Posts:
         if created is None:
             return None
         fetched = created.version if created.mode == FETCHED else None
-        yield from self._publish(created.id, uid, created.time, fetched)
+        yield from self._deliver(created.id, uid, created.time, fetched)
         return created.id
 
-    def _publish(self, status: int, uid: int, time: int, fetched: str | None) -> Operation[None]:
+    def delete(self, uid: int, status: int) -> Operation[bool]:
+        """Delete a status; see `SocialNetwork.delete_status`."""
+        deleted = yield from self._statuses.delete(uid, status)
+        if deleted:
+            yield from self._withdraw(status, uid, deletion_note(status, uid))
+        return deleted
+
+    def resume(self, action: str, status: int, uid: int, note: str) -> Operation[None]:
+        """Finish the post or deletion that a note stands for."""
+        [found] = yield from self._statuses.get([status])
+        if action == POST and found is not None:
+            yield from self._deliver(status, uid, round(found.posted * MICRO), None)
+        else:
+            yield from self._withdraw(status, uid, note)
+
+    def _deliver(self, status: int, uid: int, time: int, fetched: str | None) -> Operation[None]:
         """Put a status into its author's profile and before its readers.
 
         Args:
@@ -70,36 +85,19 @@ class Posts:
             time: when it was posted.
             fetched: the version of the mode, if readers fetch it.
         """
-        timelines = self._timelines
-        yield from self._statuses.keep(status)
+        timelines, note = self._timelines, post_note(status, uid)
+        yield from self._statuses.persist(status)
         entry = (b"%d" % status, float(time))
         yield from timelines.add([self._layout.profile(uid)], [entry], timelines.profile_limit)
-        pending = post_note(status, uid)
-        # If that says no, it was deleted, or the mode has changed: the job finds out.
-        if fetched is not None and (yield from self._fan_out.finish(status, uid, pending, fetched)):
-            return
-        yield from self._background.begin(self._job(POST, status, uid, pending, time))
+        # If it cannot be finished, it was deleted or the mode has changed: the job finds out.
+        if fetched is None or not (yield from self._fan_out.finish(status, uid, note, fetched)):
+            yield from self._background.begin(self._job(POST, status, uid, note, time))
 
-    def delete(self, uid: int, status: int) -> Operation[bool | None]:
-        """Delete a status; see `SocialNetwork.delete_status`."""
-        if not (yield from self._statuses.delete(uid, status)):
-            return None
-        yield from self._withdraw(status, uid, deletion_note(status, uid))
-        return True
-
-    def _withdraw(self, status: int, uid: int, pending: str) -> Operation[None]:
-        yield from self._statuses.forget(status)
+    def _withdraw(self, status: int, uid: int, note: str) -> Operation[None]:
+        yield from self._statuses.remove_from_disk(status)
         yield from self._timelines.remove([self._layout.profile(uid)], [status])
-        yield from self._background.begin(self._job(DELETE, status, uid, pending, 0))
+        yield from self._background.begin(self._job(DELETE, status, uid, note, 0))
 
-    def resume(self, what: str, status: int, uid: int, pending: str) -> Operation[None]:
-        """Do again what a note says that was not ended."""
-        [found] = yield from self._statuses.get([status])
-        if what == POST and found is not None:
-            yield from self._publish(status, uid, round(found.posted * MICRO), None)
-        else:
-            yield from self._withdraw(status, uid, pending)
-
-    def _job(self, what: str, status: int, uid: int, pending: str, time: int) -> FanOutJob:
+    def _job(self, action: str, status: int, uid: int, note: str, time: int) -> FanOutJob:
         shards = self._layout.relation_shards
-        return FanOutJob.begin(what, uid, shards, pending, subject=status, time=time)
+        return FanOutJob.begin(action, uid, shards, note, subject=status, time=time)

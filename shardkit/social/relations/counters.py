@@ -1,18 +1,18 @@
-"""Counters of relations that are exact whatever happens, although relations live elsewhere.
+"""Counters of relations that stay exact, although relations live on other servers.
 
-An account's followers live in many parts, its counter in the account's HASH. Adding one to it
-after each follow would go wrong when a process ends in between, or when a step is repeated; setting
-it from a count that was made elsewhere goes wrong when two do so in the wrong order. So each part
-says how many it has *now*, with a version that grows with each change of that part, and the account
-remembers both and takes the difference::
+An account's followers live in many parts, its counter in the account's HASH. Adding one to it after
+each follow goes wrong when a process dies in between, or when a step is repeated; setting it to a
+count made elsewhere goes wrong when two such writes arrive out of order. So each part reports how
+many it has *now*, with a version that grows with each change of the part, and the account stores
+both and adds the difference::
 
-    followers  16        the sum of what is known of all parts
+    followers  16        the sum of the counts of all parts
     :f3        1763738292123456 5
     :f11       1763738295000001 11
 
-A count that comes late, or twice, has no later version and changes nothing. A count that got lost
-is made good by the next one of its part, or by a recount. That is a register for each part in which
-the last writer wins (M. Shapiro and others, "Conflict-free replicated data types", 2011).
+A count that arrives late or twice has no newer version and changes nothing. A lost count is
+corrected by the next one of its part, or by a recount. This is a last-writer-wins register for each
+part (M. Shapiro and others, "Conflict-free replicated data types", 2011).
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from shardkit.errors import InvalidArgumentError
 from shardkit.lua import script
 from shardkit.operations.commands import Command, script_call
 from shardkit.social.base.keys import FOLLOWING, LIST, USER, KeyLayout, RelationKind
-from shardkit.structures.base.arguments import shown
+from shardkit.structures.base.arguments import check_integer, shown
 
 _FIELDS = {USER.incoming: ":f", FOLLOWING: ":g", LIST.incoming: ":l"}
 
 
 class CounterState(NamedTuple):
-    """A counter that took something in.
+    """A counter after a part's count was recorded.
 
     Attributes:
-        total: what it says now.
+        total: its value.
         mode: how the account's posts reach readers.
         version: the version of the mode.
-        changed: whether that has just changed.
+        changed: whether this count changed the mode.
     """
 
     total: int
@@ -45,40 +45,39 @@ class CounterState(NamedTuple):
 
 
 class Counters:
-    """Makes the commands that count.
+    """Builds the commands that count.
 
     Args:
-        layout: where the keys are.
-        fan_out_limit: with more followers than that, posts are fetched, not pushed; 0: never.
+        layout: the network's keys.
+        fan_out_limit: above this many followers, posts are fetched instead of pushed; 0: never.
     """
 
     def __init__(self, layout: KeyLayout, fan_out_limit: int) -> None:
         self._layout = layout
         self._high = fan_out_limit
-        # Somewhat lower, so that one follower who comes and goes does not move all the others.
+        # Lower than the limit, so that one follower who comes and goes does not switch the mode.
         self._low = fan_out_limit - fan_out_limit // 5
 
-    def take_in(
-        self, kind: RelationKind, what: str, id_: int, part: int, version: int, count: int
+    def record(
+        self, kind: RelationKind, counter: str, id_: int, part: int, version: int, count: int
     ) -> Command:
-        """Return the command by which an account takes in the count of a part.
+        """Return the command that records a part's count with an account.
 
         Args:
-            kind: what the account is.
-            what: the counter.
+            kind: the account's kind.
+            counter: ``followers``, ``following`` or ``listed``.
             id_: the account.
             part: the part of the relations.
             version: the version of the count.
-            count: how many there are.
+            count: the number of relations in the part.
         """
         layout = self._layout
-        readers = what != FOLLOWING
         arguments = (
-            what,
-            f"{_FIELDS[what]}{part}",
+            counter,
+            f"{_FIELDS[counter]}{part}",
             version,
             count,
-            self._high if readers else 0,
+            0 if counter == FOLLOWING else self._high,
             self._low,
             mode_change_note(id_),
         )
@@ -87,8 +86,8 @@ class Counters:
         return script_call(layout.users, call, keys, arguments, idempotent=True)
 
     @staticmethod
-    def counted(reply: list[object] | None) -> CounterState | None:
-        """Return what a counter answered; None if there is no such account."""
+    def state_of(reply: list[object] | None) -> CounterState | None:
+        """Return the counter in a reply; None if there is no such account."""
         if reply is None:
             return None
         total, mode, version, changed = reply
@@ -98,24 +97,25 @@ class Counters:
         return CounterState(total, mode.decode(), version.decode(), changed == 1)
 
     @staticmethod
-    def known_parts(fields: dict[bytes, bytes], what: str) -> set[int]:
-        """Return the parts that an account knows counts of."""
-        start = _FIELDS[what].encode()
+    def recorded_parts(fields: dict[bytes, bytes], counter: str) -> set[int]:
+        """Return the parts whose counts an account has recorded."""
+        start = _FIELDS[counter].encode()
         return {int(name[2:]) for name in fields if name.startswith(start)}
 
 
 def mode_change_note(uid: int) -> str:
-    """Return what is pending while an account changes between pushing and fetching."""
+    """Return the note of an account that changes between pushing and fetching."""
     return f"cross:{uid}"
 
 
-def check_limits(owner: str, fan_out_limit: int) -> None:
-    """Check limits that depend on one another.
+def check_fan_out_limit(owner: str, fan_out_limit: int) -> None:
+    """Check the number of followers above which posts are fetched.
 
     Raises:
-        InvalidArgumentError: they do not go together.
+        InvalidArgumentError: it is neither 0 nor 5 or more.
     """
-    if fan_out_limit and fan_out_limit < 5:
+    check_integer(owner, "fan_out_limit", fan_out_limit, 0, 2**53)
+    if 0 < fan_out_limit < 5:
         raise InvalidArgumentError(
             f"{owner}: fan_out_limit={shown(fan_out_limit)}",
             "give 5 or more, or 0 to push always",

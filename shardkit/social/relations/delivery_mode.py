@@ -3,7 +3,7 @@
 A post of an account with a million followers would be written a million times. So above a number of
 followers (``fan_out_limit``) an account's posts are no longer pushed: readers have the account in
 their ``pull``, and its profile is merged when they read. Below four fifths of the number they are
-pushed again. In between both holds, so that nobody misses a post and none comes twice:
+pushed again. During a change both apply, so that nobody misses a post and none appears twice:
 
 ::
 
@@ -23,9 +23,9 @@ pull        are not pushed  ``pull`` has the account
 filling     are pushed      get the newest posts, and ``pull`` no longer has the account
 =========== =============== ==============================================================
 
-Each change has a version. What was marked later is not unmarked by a pass of an earlier change, and
-``pull`` begins only if no other change did. A post that was not pushed looks again once it is in
-its author's profile: if the mode has changed since, it is pushed after all.
+Each change has a version. A pass of an earlier change does not undo a later mark, and ``pull``
+begins only if no other change has begun. A post that was not pushed checks the mode again once it
+is in its author's profile: if the mode has changed since, the post is pushed after all.
 """
 
 from __future__ import annotations
@@ -36,5 +36,5 @@ PUSHED: Final = ""
 MARKING: Final = "marking"
 FETCHED: Final = "pull"
 FILLING: Final = "filling"
-# Modes in which whoever follows has to fetch.
-READ: Final = (MARKING, FETCHED)
+# Modes in which new followers have to fetch.
+READERS_FETCH: Final = (MARKING, FETCHED)

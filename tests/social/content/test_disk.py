@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from shardkit.errors import ClosedError, InvalidArgumentError
 from shardkit.social.content.postgresql_store import PostgreSQLStatusStore
-from shardkit.social.content.sqlite_store import SQLiteStatusStore, StatusStore
+from shardkit.social.content.sqlite_store import SQLiteStatusStore
+from shardkit.social.content.status_store import StatusStore
 
 PROGRAMS = find_postgresql()
 TABLES = count()
@@ -72,14 +73,14 @@ def test_putting_again_replaces_all_fields(store: StatusStore) -> None:
     store.put_many({1: status(1, uid=7, extra="x")})
     store.put_many({1: status(1, uid=8, posted=3.5)})
     assert store.get_many([1]) == {1: status(1, uid=8, posted=3.5)}
-    assert store.of_owner(7) == []
-    assert [found for found, _ in store.of_owner(8)] == [1]
+    assert store.by_author(7) == []
+    assert [found for found, _ in store.by_author(8)] == [1]
 
 
 def test_deleting_says_how_many_there_were(store: StatusStore) -> None:
     store.put_many({n: status(n) for n in range(1, 5)})
-    assert store.delete_many([1, 2, 99]) == 2
-    assert store.delete_many([1, 2, 99]) == 0
+    assert store.remove_many([1, 2, 99]) == 2
+    assert store.remove_many([1, 2, 99]) == 0
     assert set(store.get_many(range(1, 100))) == {3, 4}
 
 
@@ -91,20 +92,20 @@ def test_what_is_new_is_added_and_nothing_else_changed(store: StatusStore) -> No
 
 def test_what_was_deleted_stays_deleted_even_if_it_comes_later(store: StatusStore) -> None:
     store.put_many({1: status(1)})
-    assert store.delete_many([1, 2, 2]) == 1
+    assert store.remove_many([1, 2, 2]) == 1
     many = {n: status(n) for n in (1, 2, 3)}
     assert store.put_many(many) == {1, 2}
     assert store.add_many(many) == {1, 2}
     assert store.get_many(many) == {3: status(3)}
-    assert [found for found, _ in store.of_owner(1)] == [3]
-    assert store.delete_many([1, 2, 3]) == 1
+    assert [found for found, _ in store.by_author(1)] == [3]
+    assert store.remove_many([1, 2, 3]) == 1
 
 
 def test_more_than_a_batch_is_put_got_and_deleted(store: StatusStore) -> None:
     many = {n: status(n) for n in range(1, 2002)}
     store.put_many(many)
     assert store.get_many(many) == many
-    assert store.delete_many(iter(many)) == 2001
+    assert store.remove_many(iter(many)) == 2001
     assert store.get_many(many) == {}
 
 
@@ -120,11 +121,13 @@ def test_pages_of_an_author_have_no_gaps_at_equal_times(store: StatusStore) -> N
     store.put_many({n: status(n, 4, time) for n, time in enumerate(times, 1)})
     store.put_many({50: status(50, 5, 2.0)})
     pages, cursor = [], None
-    while page := store.of_owner(4, before=cursor, num=2):
+    while page := store.by_author(4, cursor=cursor, limit=2):
         pages.append([found for found, _ in page])
         cursor = float(page[-1][1]["posted"]), page[-1][0]
     assert pages == [[6, 5], [4, 3], [2, 1]]
-    assert [found for found, _ in store.of_owner(4, after=(2.0, 3), num=2)] == [4, 5]
+    assert [
+        found for found, _ in store.by_author(4, cursor=(2.0, 3), limit=2, oldest_first=True)
+    ] == [4, 5]
 
 
 @given(
@@ -144,8 +147,8 @@ def test_any_page_is_what_sorting_gives(
     mine = sorted((float(time), n) for n, (uid, time) in posted.items() if uid == 2)
     before = [n for time, n in reversed(mine) if (time, n) < cursor][:num]
     after = [n for time, n in mine if (time, n) > cursor][:num]
-    assert [n for n, _ in store.of_owner(2, before=cursor, num=num)] == before
-    assert [n for n, _ in store.of_owner(2, after=cursor, num=num)] == after
+    assert [n for n, _ in store.by_author(2, cursor=cursor, limit=num)] == before
+    assert [n for n, _ in store.by_author(2, cursor=cursor, limit=num, oldest_first=True)] == after
     store.close()
 
 
@@ -157,7 +160,7 @@ def test_threads_write_and_read_at_the_same_time(store: StatusStore) -> None:
             store.put_many({n: status(n, thread + 1) for n in some})
             store.put_many({2001: status(2001), 2002: status(2002)})  # of all threads
             assert len(store.get_many(some)) == 20
-        return store.delete_many(mine[::2])
+        return store.remove_many(mine[::2])
 
     with ThreadPoolExecutor(8) as threads:
         assert list(threads.map(work, range(8))) == [50] * 8
@@ -187,11 +190,11 @@ def test_what_is_no_status_is_refused_before_anything_is_written(
 
 
 def test_arguments_out_of_range_are_refused(store: StatusStore) -> None:
-    for wrong in ({"num": 0}, {"num": 10**6}, {"before": (1.0, 1), "after": (1.0, 1)}):
+    for wrong in ({"limit": 0}, {"limit": 10**6}):
         with pytest.raises(InvalidArgumentError):
-            store.of_owner(1, **wrong)  # type: ignore[arg-type]
+            store.by_author(1, **wrong)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgumentError, match="uid"):
-        store.of_owner(0)
+        store.by_author(0)
 
 
 def test_a_table_has_a_plain_name_and_a_file_a_path(tmp_path: Path) -> None:

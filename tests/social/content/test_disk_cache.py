@@ -20,7 +20,7 @@ from shardkit.errors import InvalidArgumentError, ShardErrors
 from shardkit.local import LocalCluster, LocalServers
 from shardkit.operations.commands import Call, Locate, Pause
 from shardkit.operations.operation import Operation
-from shardkit.social.content.cache import MARKED, WINDOW, CachedStatuses
+from shardkit.social.content.cache import TOMBSTONE_TTL, WINDOW, CachedStatuses
 from shardkit.social.content.sqlite_store import SQLiteStatusStore
 
 
@@ -120,9 +120,9 @@ async def test_the_same_steps_run_on_the_awaiting_face(
     many = {n: status(n, uid=n % 2 + 1) for n in range(1, 11)}
     await akit.driver.run(cached.write(many))
     assert await akit.driver.run(cached.read(many)) == many
-    assert await akit.driver.run(cached.delete([1, 2, 2, 77])) == 2
+    assert await akit.driver.run(cached.remove([1, 2, 2, 77])) == 2
     assert set(await akit.driver.run(cached.read(many))) == set(range(3, 11))
-    page = await akit.driver.run(cached.of_owner(1, num=3))
+    page = await akit.driver.run(cached.by_author(1, limit=3))
     assert [found for found, _ in page] == [10, 8, 6]
 
 
@@ -141,10 +141,10 @@ def test_a_deleted_status_is_gone_from_both(
 ) -> None:
     cached = CachedStatuses(store, component)
     kit.driver.run(cached.write({n: status(n) for n in (1, 2)}))
-    assert kit.driver.run(cached.delete([1, 3])) == 1
+    assert kit.driver.run(cached.remove([1, 3])) == 1
     assert kit.driver.run(cached.read([1, 2])) == {2: status(2)}
     assert copies(kit, component, (1, 2)) == {2}
-    assert kit.driver.run(cached.delete([1])) == 0
+    assert kit.driver.run(cached.remove([1])) == 0
 
 
 def test_a_reader_does_not_put_back_what_was_deleted_meanwhile(
@@ -155,7 +155,7 @@ def test_a_reader_does_not_put_back_what_was_deleted_meanwhile(
     reader = cached.read([1])
     call = run_until(kit, reader, Call)
     found = call.function(*call.args)  # it has the status in its hands
-    assert kit.driver.run(cached.delete([1])) == 1
+    assert kit.driver.run(cached.remove([1])) == 1
     put = reader.send(found)
     assert finish(kit, reader, put) == {1: status(1)}
     assert copies(kit, component, [1]) == set()
@@ -166,13 +166,13 @@ def test_nor_does_one_that_slept_until_the_mark_was_gone(
     kit: ShardKit, store: CountingStore, component: str
 ) -> None:
     """A mark goes after a minute; what was read more than ten seconds ago is refused anyway."""
-    assert MARKED > 2 * WINDOW
+    assert TOMBSTONE_TTL > 2 * WINDOW
     cached = CachedStatuses(store, component)
     store.put_many({1: status(1)})
     reader = cached.read([1])
     call = run_until(kit, reader, Call)
     found = call.function(*call.args)
-    kit.driver.run(cached.delete([1]))
+    kit.driver.run(cached.remove([1]))
     client_of(kit, component, 1).delete("{status:1}:gone")
     put = reader.send(found)
     [command] = put  # type: ignore[misc]
@@ -192,7 +192,7 @@ def test_a_writer_that_a_deletion_overtook_leaves_no_copy(
     writer = cached.write({1: status(1)})
     call = run_until(kit, writer, Call)
     done = call.function(*call.args)
-    kit.driver.run(cached.delete([1]))
+    kit.driver.run(cached.remove([1]))
     finish(kit, writer, writer.send(done))
     assert kit.driver.run(cached.read([1])) == {}
     assert copies(kit, component, [1]) == set()
@@ -229,13 +229,13 @@ def test_a_crash_in_a_deletion_leaves_all_or_nothing(
 ) -> None:
     cached = CachedStatuses(store, component)
     kit.driver.run(cached.write({1: status(1)}))
-    deleting = cached.delete([1])
+    deleting = cached.remove([1])
     call = run_until(kit, deleting, Call)
     if executed:
         call.function(*call.args)
     deleting.close()  # the crash
     assert kit.driver.run(cached.read([1])) == ({} if executed else {1: status(1)})
-    assert kit.driver.run(cached.delete([1])) == (0 if executed else 1)
+    assert kit.driver.run(cached.remove([1])) == (0 if executed else 1)
 
 
 def test_the_disks_error_reaches_the_caller_and_nothing_is_put(
@@ -292,13 +292,13 @@ def test_what_is_no_status_or_id_is_refused(kit: ShardKit, store: CountingStore)
         with pytest.raises(InvalidArgumentError):
             CachedStatuses(store, "one", **options)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgumentError, match="tag"):
-        kit.driver.run(CachedStatuses(store, "one", "a}}b:{}".format).delete([1]))
+        kit.driver.run(CachedStatuses(store, "one", "a}}b:{}".format).remove([1]))
 
 
 def test_keys_of_statuses_may_have_a_tag(kit: ShardKit, store: CountingStore) -> None:
     cached = CachedStatuses(store, "few", "status:{{{}}}".format)
     kit.driver.run(cached.write({5: status(5)}))
-    kit.driver.run(cached.delete([5]))
+    kit.driver.run(cached.remove([5]))
     shard = kit.component("few").shard_of("5").number
     assert kit.client("few", shard).keys() == [b"status:{5}:gone"]
 
@@ -311,7 +311,7 @@ def test_it_works_on_a_cluster(store: CountingStore) -> None:
             many = {n: status(n) for n in range(1, 51)}
             kit.driver.run(cached.write(many))
             assert kit.driver.run(cached.read(many)) == many
-            assert kit.driver.run(cached.delete(range(1, 11))) == 10
+            assert kit.driver.run(cached.remove(range(1, 11))) == 10
             assert set(kit.driver.run(cached.read(many))) == set(range(11, 51))
 
 
@@ -328,10 +328,10 @@ def test_a_shard_that_is_away_is_an_error_and_the_deletion_may_be_repeated(
         kit.driver.run(cached.write(many))
         servers.servers[1].kill()
         with pytest.raises(ShardErrors, match="own:1"):
-            kit.driver.run(cached.delete(many))
+            kit.driver.run(cached.remove(many))
         assert store.get_many(many) == many  # nothing was deleted
         servers.servers[1].restart()
-        assert kit.driver.run(cached.delete(many)) == 20
+        assert kit.driver.run(cached.remove(many)) == 20
         assert kit.driver.run(cached.read(many)) == {}
 
 
@@ -346,7 +346,7 @@ def test_a_status_created_in_redis_expires_only_once_it_is_on_disk(
     cached = CachedStatuses(store, component, ttl=100, limit=3)
     for number in range(1, 6):
         keeping(kit, component, number)
-    keep = cached.keep(range(1, 7))
+    keep = cached.persist(range(1, 7))
     call = run_until(kit, keep, Call)
     assert client_of(kit, component, 1).ttl("status:1") == -1
     assert finish(kit, keep, call) == 5
@@ -354,7 +354,7 @@ def test_a_status_created_in_redis_expires_only_once_it_is_on_disk(
     kept = copies(kit, component, range(1, 7))
     assert len(kept) == 3
     assert all(0 < client_of(kit, component, n).ttl(f"status:{n}") <= 100 for n in kept)
-    assert kit.driver.run(cached.keep(range(1, 7))) == 3  # again: no harm
+    assert kit.driver.run(cached.persist(range(1, 7))) == 3  # again: no harm
 
 
 def test_a_task_that_writes_again_what_was_deleted_long_ago_writes_nothing(
@@ -362,7 +362,7 @@ def test_a_task_that_writes_again_what_was_deleted_long_ago_writes_nothing(
 ) -> None:
     cached = CachedStatuses(store, component)
     kit.driver.run(cached.write({1: status(1)}))
-    kit.driver.run(cached.delete([1]))
+    kit.driver.run(cached.remove([1]))
     client_of(kit, component, 1).delete("{status:1}:gone")
     kit.driver.run(cached.write({1: status(1), 2: status(2)}))
     assert copies(kit, component, [1, 2]) == {2}
@@ -374,7 +374,7 @@ def test_a_status_replaced_while_it_is_kept_is_the_new_one(
 ) -> None:
     cached = CachedStatuses(store, component)
     keeping(kit, component, 1)
-    keep = cached.keep([1])
+    keep = cached.persist([1])
     call = run_until(kit, keep, Call)
     kit.driver.run(cached.replace({1: status(1, likes="7")}))
     finish(kit, keep, call)
@@ -387,13 +387,13 @@ def test_a_status_deleted_while_it_is_kept_is_not_left_on_disk(
 ) -> None:
     cached = CachedStatuses(store, component)
     keeping(kit, component, 1)
-    keep = cached.keep([1])
+    keep = cached.persist([1])
     call = run_until(kit, keep, Call)
-    kit.driver.run(cached.delete([1]))
+    kit.driver.run(cached.remove([1]))
     if crash:
         call.function(*call.args)
         keep.close()
-        assert kit.driver.run(cached.keep([1])) == 0
+        assert kit.driver.run(cached.persist([1])) == 0
     else:
         assert finish(kit, keep, call) == 0
     assert store.get_many([1]) == {}
@@ -402,7 +402,7 @@ def test_a_status_deleted_while_it_is_kept_is_not_left_on_disk(
 
 IDS = count(1000, 3)
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["read", "write", "delete", "replace", "keep"]), st.integers(0, 2)),
+    st.tuples(st.sampled_from(["read", "write", "remove", "replace", "persist"]), st.integers(0, 2)),
     min_size=2,
     max_size=6,
 )
@@ -438,7 +438,7 @@ def test_however_operations_interleave_redis_never_contradicts_the_disk(
             running.append((steps, steps.send(answer(kit, step))))
         except StopIteration:
             continue
-    kit.driver.run(cached.keep(ids))
+    kit.driver.run(cached.persist(ids))
     on_disk = store.get_many(ids)
     assert kit.driver.run(cached.read(ids)) == on_disk
-    assert not any(name == "delete" and ids[which] in on_disk for name, which in operations)
+    assert not any(name == "remove" and ids[which] in on_disk for name, which in operations)

@@ -5,7 +5,7 @@
 -- KEYS[4]  who follows the second one, a ZSET: id, version
 -- KEYS[5]  whom the first one has blocked, a ZSET
 -- KEYS[6]  whom the second one has blocked, a ZSET
--- ARGV[1]  follow, unfollow, or look: only note that the pair has to be looked at
+-- ARGV[1]  follow, unfollow, or check: only note the pair as pending
 -- ARGV[2]  the first one's id
 -- ARGV[3]  the second one's id
 -- ARGV[4]  the member for what is pending
