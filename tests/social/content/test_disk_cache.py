@@ -402,7 +402,9 @@ def test_a_status_deleted_while_it_is_kept_is_not_left_on_disk(
 
 IDS = count(1000, 3)
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["read", "write", "remove", "replace", "persist"]), st.integers(0, 2)),
+    st.tuples(
+        st.sampled_from(["read", "write", "remove", "replace", "persist"]), st.integers(0, 2)
+    ),
     min_size=2,
     max_size=6,
 )
