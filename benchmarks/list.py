@@ -1,4 +1,4 @@
-"""A LIST of a million values: plain, and in pieces of several sizes.
+"""A LIST of a million values: plain, and in parts of several sizes.
 
 Bytes a value: each layout has a fresh server to itself, whose ``used_memory`` after the loader has
 left is taken, less that of the server when it was empty. Time: of the server, as its
@@ -64,7 +64,7 @@ def measure(
     binary: Path, kind: str, size: int | None, progress: Progress
 ) -> tuple[float, dict[str, tuple[float, float]]]:
     """Return what a value takes, and the microseconds of what is done to the list."""
-    name = f"{kind}, {f'pieces of {size}' if size else 'plain'}"
+    name = f"{kind}, {f'parts of {size}' if size else 'plain'}"
     task = progress.add_task(name, total=VALUES)
     times: dict[str, tuple[float, float]] = {}
     middle = VALUES // 2
@@ -91,7 +91,7 @@ def measure(
                 ("rpush", (KINDS[kind](0),), "RPUSH"),
                 ("rpop", (), "RPOP"),
                 ("rpush", [KINDS[kind](n) for n in range(1000)], "RPUSH of 1,000"),
-                ("rpop" if not size else "rpop_many", (1000,), "RPOP of 1,000"),
+                ("rpop", (1000,), "RPOP of 1,000"),
                 ("llen", (), "LLEN"),
             ]:
                 call = partial(getattr(target, command), *key, *arguments)
@@ -108,7 +108,7 @@ def main() -> None:
     binaries = {version(Path(path)): Path(path) for path in dict.fromkeys(found) if path}
     bytes_: dict[str, dict[str, float]] = {}
     times: dict[str, dict[str, dict[str, tuple[float, float]]]] = {}
-    layouts = {"plain": None, **{f"pieces of {size}": size for size in SIZES}}
+    layouts = {"plain": None, **{f"parts of {size}": size for size in SIZES}}
     with Progress() as progress:
         overall = progress.add_task("all", total=len(binaries) * len(layouts) * len(KINDS))
         for server, binary in binaries.items():
@@ -145,7 +145,7 @@ def main() -> None:
             "conditions": conditions(", ".join(binaries)),
         },
     )
-    shown = [f"7 characters, {name}" for name in ("plain", "pieces of 512", "pieces of 1000")]
+    shown = [f"7 characters, {name}" for name in ("plain", "parts of 512", "parts of 1000")]
     bars(
         "list",
         f"LINDEX in the middle of {VALUES:,} values",

@@ -29,7 +29,8 @@ from shardkit.structures.codecs import Codec
 from shardkit.structures.hash.sharded_hash import ShardedHash, V
 from shardkit.structures.hash.strings import ShardedStrings
 from shardkit.structures.layouts import GROUPS
-from shardkit.structures.list.sharded_list import PIECE_SIZE, ShardedList
+from shardkit.structures.list.sharded_list import DEFAULT_PART_SIZE as LIST_PART_SIZE
+from shardkit.structures.list.sharded_list import ShardedList
 from shardkit.structures.packed.locations import Locations
 from shardkit.structures.packed.record_format import Fields
 from shardkit.structures.packed.records import PackedRecords
@@ -277,7 +278,7 @@ class Catalogue(Generic[Face]):
         name: str,
         *,
         component: str,
-        part_size: int = PIECE_SIZE,
+        part_size: int = LIST_PART_SIZE,
         values: type[Any] = str,
     ) -> ShardedList[Face, Any]:
         """Return a LIST in pieces; see `shardkit.structures.ShardedList`."""

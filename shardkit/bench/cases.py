@@ -336,7 +336,7 @@ _LIST = Case(
             put=lambda client, element: client.rpush(KEY, element),
         ),
         CaseLayout(
-            "pieces",
+            "parts",
             lambda server, _: server.kit.list(KEY, component=COMPONENT),
             load=lambda items, page: items.rpush_many(page),
             get=lambda items, _: items.lindex(100),

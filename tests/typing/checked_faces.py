@@ -92,7 +92,7 @@ def blocking(kit: ShardKit) -> None:
     assert_type(jobs, ShardedList[Blocking, int])
     assert_type(jobs.rpush(1, "2", 3.0), int)
     assert_type(jobs.blpop(0.5), int | None)
-    assert_type(jobs.lpop_many(2), list[int])
+    assert_type(jobs.lpop(2), Any)
     assert_type(jobs.items(reverse=True), Iterator[int])
     assert_type(kit.list("t", component="c").lindex(0), str | None)
     assert_type(jobs.lmove(kit.list("d", component="c", values=int)), int | None)

@@ -1,4 +1,4 @@
-r"""A very long LIST in pieces, on the server of its name.
+r"""A very long LIST in parts, on the server of its name.
 
 ::
 
@@ -8,64 +8,91 @@ r"""A very long LIST in pieces, on the server of its name.
     {jobs}:0         LIST    0 │ 1 │ 2 │ … │ 998 │ 999       full
     {jobs}:1         LIST    0 │ 1 │ 2 │ … │ 998 │ 999       full
     {jobs}:2         LIST    0 │ 1 │ 2 │ … │ 699             filled from the left
-    {jobs}:signal    LIST    "1"                             whoever waits shall look
+    {jobs}:signal    LIST    "1"                             a token for a waiting consumer
 
-LPUSH fills the first piece and then opens the one before it, RPUSH the last and then the one after
-it; a pop that empties an end piece moves that end inward. So pieces between the ends are full at
-any time, whoever pushed, and both the length and the piece of an index are computed, not looked for
-(see `shardkit.structures.list.ends`). All keys have the list's ``{tag}``, so they live on one
-server, and each operation is one script there. Pieces are not among a script's KEYS, because only
-the list itself says which there are.
+LPUSH fills the first part and then opens the one before it, RPUSH the last and then the one after
+it; a pop that empties an end part moves that end inward. So parts between the ends are full at all
+times, and both the length and the part of an index are computed, not searched for (see
+`shardkit.structures.list.ends`). All keys have the list's ``{tag}``, so they live on one server,
+and each operation is one script there. Parts are not among a script's KEYS, because only the ends
+say which exist.
 
-It is not for memory: a server packs a plain LIST as densely. One million values of 7 characters
-take 9.1 bytes each plain; in pieces of 1,000 they take 9.5 on Redis 7.0 and 9.3 on Valkey 9.1, in
-pieces of 128 11.5 and 9.7. It is for keys that stay small however long the list grows: to look into
-the middle of, to move one by one, to remove at once.
+It saves no memory: a server packs a plain LIST as densely. One million values of 7 characters take
+9.1 bytes each plain; in parts of 1,000 they take 9.5 on Redis 7.0 and 9.3 on Valkey 9.1, in parts
+of 128 11.5 and 9.7. It is for keys that stay small however long the list grows: to read from the
+middle, to move one by one, to inspect.
 
-Waiting. ``blpop`` tries to pop; if there is nothing, it blocks on the signal and tries again. A
-push onto an empty list puts a token there. Who pops it tries, and if that leaves values, puts it
-back for the next one; a pop that leaves none removes it. So there is at most one, and a list with
-values has one, or somebody is about to pop. Tokens say "look", nothing else: they are never in the
-data, and nobody has to tell them apart::
+Waiting. ``blpop`` tries to pop; if the list is empty, it blocks on the signal and tries again. A
+push onto an empty list puts a token there. The consumer that receives it pops, and puts the token
+back for the next one if values are left; a pop that leaves none removes it. So there is at most one
+token, and while the list has values, either it is there or somebody is about to pop. Tokens are
+never among the values::
 
-    producer             {jobs}:signal         waiter 1                    waiter 2
+    producer             {jobs}:signal         consumer 1                  consumer 2
                                                (blocks)                    (blocks)
     rpush a, b, c ─────► 1 ──────────────────► (wakes)
-                         1 ◄────────────────── lpop: a, and b, c are left
+                         1 ◄────────────────── lpop: a; b and c are left
                          ────────────────────────────────────────────────► (wakes) lpop: b …
 
-A waiter that dies between its token and its pop takes the token with it. So nobody blocks for
-longer than a second without trying, and whoever then finds something passes a token on: the others
-wait a second longer at most. The time is the kit's clock's. A wait of a second that found nothing
-counts in full, so that a clock which is set back does not prolong a timeout.
+A consumer that dies between its token and its pop takes the token with it. So nobody blocks for
+longer than a second without trying, and whoever then finds a value passes a token on: the others
+are delayed by a second at most (`shardkit.structures.list.waiting`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
-from typing import Any, Generic
+from typing import Any, ClassVar, Generic
 
-from shardkit.errors import InvalidArgumentError
-from shardkit.operations.commands import Argument
-from shardkit.operations.operation import Deferred, Face, Operation, Stream, operation, stream
-from shardkit.structures.base.arguments import check_integer, expiry
+from shardkit.errors import CrossShardError, InvalidArgumentError
+from shardkit.lua import script
+from shardkit.operations.cancellation import undo_on_cancel
+from shardkit.operations.commands import Argument, Command, Locate, Replies, script_call
+from shardkit.operations.operation import (
+    Deferred,
+    Driver,
+    Face,
+    Operation,
+    Page,
+    Stream,
+    operation,
+    pages,
+    stream,
+)
+from shardkit.routing.keys import hash_tag, key_bytes
+from shardkit.structures.base.arguments import check_integer, check_name, expiry, shown
 from shardkit.structures.base.members import M
-from shardkit.structures.list.base import PIECE_SIZE, VALUES_AT_ONCE, ListSteps
+from shardkit.structures.base.parameters import open_all
+from shardkit.structures.base.partitioned import PartitionedStructure
+from shardkit.structures.base.server_clock import ServerClock
+from shardkit.structures.list.scripts import ATTEMPTS, ListScripts
+from shardkit.structures.list.values import Values
+from shardkit.structures.list.waiting import SignalWaiter
 
-VALUES_A_PAGE = 1000
+DEFAULT_PART_SIZE = 1000
+MOST_PART_SIZE = 10_000
+VALUES_AT_ONCE = 10_000
+VALUES_PER_PAGE = 1000
+MOST_INDEX = 2**53 - 1  # Lua's integers
+
+# What pops and pushes at each side.
+SIDES = {"LEFT": ("LPOP", "LPUSH"), "RIGHT": ("RPOP", "RPUSH")}
 
 
-class ShardedList(ListSteps[Face, M], Generic[Face, M]):
-    """A LIST in pieces, on one server. Made by ``kit.list``.
+class ShardedList(PartitionedStructure[Face], Generic[Face, M]):
+    """A LIST in parts, on one server. Made by ``kit.list``.
+
+    Methods with redis-py's names take its arguments and return what it returns, without the key.
+    Indexes count from 0 on the left, from -1 on the right.
 
     Args:
-        driver: what runs its operations.
+        driver: runs its operations.
         component: where it lives: on the shard of its name.
         name: its name. Its keys begin with it if it has a ``{tag}``, else with ``{name}``.
-        part_size: how many values a piece takes, 1 to 10,000.
-        values: int, str or bytes: what its values come back as.
-        clock: tells the time while somebody waits.
+        part_size: how many values a part takes, 1 to 10,000.
+        values: int, str or bytes: the type in which its values are returned.
+        clock: tells the time during waits.
 
     Attributes:
         name: what its keys begin with.
@@ -74,9 +101,29 @@ class ShardedList(ListSteps[Face, M], Generic[Face, M]):
     Raises:
         InvalidArgumentError: an argument is out of range.
 
-    Every operation costs one more exchange the first time, for comparing the parameters. Indexes
-    are those of redis: from 0 on the left, from -1 on the right.
+    The first operation costs one more exchange, which checks the parameters.
     """
+
+    kind: ClassVar[str] = "list"
+
+    def __init__(
+        self,
+        driver: Driver,
+        component: str,
+        name: str,
+        part_size: int = DEFAULT_PART_SIZE,
+        values: type[M] = str,  # type: ignore[assignment]  # kit.list has the exact overloads
+        clock: ServerClock | None = None,
+    ) -> None:
+        prefix = tagged(name)
+        check_integer(prefix, "part_size", part_size, 1, MOST_PART_SIZE)
+        self._values: Values[M] = Values(values, prefix)
+        parameters = {"part_size": part_size, "values": values.__name__}
+        super().__init__(undo_on_cancel(driver), component, prefix, parameters)
+        self.part_size = part_size
+        self._scripts = ListScripts(component, prefix, part_size, self.meta)
+        signal = self._scripts.signal
+        self._waiter = SignalWaiter(component, prefix, signal, clock or ServerClock())
 
     @property
     def deferred(self) -> ShardedList[Deferred, M]:
@@ -87,18 +134,18 @@ class ShardedList(ListSteps[Face, M], Generic[Face, M]):
 
     @operation
     def lpush(self, *values: Argument) -> Operation[int]:
-        """Push values on the left, one after the other; return how many there are then.
+        """Push values on the left, one after the other; return the new length.
 
         Args:
             values: text, bytes or numbers, as the list's ``values`` says; at most 10,000, which
-                are pushed in one step. Of none, nothing is pushed, and nothing created.
+                are pushed atomically. Without values nothing is pushed or created.
 
         Raises:
-            InvalidArgumentError: a value does not fit, or there are too many; none was pushed then.
+            InvalidArgumentError: a value is invalid, or there are too many; none was pushed.
             ParameterMismatchError: the list exists with other parameters.
             ShardErrors: the server failed, or refused it.
 
-        Cost: one exchange. O(1) a value.
+        Cost: one exchange. O(1) per value.
         """
         return (yield from self._push("LPUSH", values))
 
@@ -109,20 +156,20 @@ class ShardedList(ListSteps[Face, M], Generic[Face, M]):
 
     @operation
     def lpush_many(self, values: Iterable[Argument]) -> Operation[int]:
-        """Push any number of values on the left, 10,000 an exchange.
+        """Push any number of values on the left, 10,000 per exchange.
 
-        Each 10,000 are pushed in one step, all of them not.
+        Each 10,000 are pushed atomically, all of them are not.
 
         Args:
-            values: any iterable of them, also a generator: it is read as they are sent.
+            values: any iterable of values, including generators: it is read as pages are sent.
 
         Returns:
-            How many values there are after the last of them.
+            The length after the last of them.
 
         Raises:
-            InvalidArgumentError: a value does not fit; earlier pages were pushed by then.
+            InvalidArgumentError: a value is invalid; earlier pages have been pushed.
             ParameterMismatchError: the list exists with other parameters.
-            ShardErrors: the server failed; earlier pages were pushed by then.
+            ShardErrors: the server failed; earlier pages have been pushed.
         """
         return (yield from self._push_many("LPUSH", values))
 
@@ -132,76 +179,64 @@ class ShardedList(ListSteps[Face, M], Generic[Face, M]):
         return (yield from self._push_many("RPUSH", values))
 
     @operation
-    def lpop(self) -> Operation[M | None]:
-        """Take the first value away and return it; None if there is none.
+    def lpop(self, count: int | None = None) -> Operation[Any]:
+        """Remove and return the first value, or the first values.
 
-        A task that is cancelled meanwhile has what it did not get put back. When the connection
-        breaks, or the process dies, after the server has popped, the value is lost, as with a plain
-        LPOP: where that must not be, use `lmove`.
-
-        Cost: one exchange, O(1).
-        """
-        values = yield from self._pop("LPOP", 1)
-        return self._values.decode(values[0]) if values else None
-
-    @operation
-    def rpop(self) -> Operation[M | None]:
-        """Take the last value away and return it; see `lpop`."""
-        values = yield from self._pop("RPOP", 1)
-        return self._values.decode(values[0]) if values else None
-
-    @operation
-    def lpop_many(self, count: int) -> Operation[list[M]]:
-        """Take up to so many values from the left, in one step: ``LPOP key count``.
+        If the calling task is cancelled meanwhile, what was popped for it is put back. If the
+        connection breaks, or the process dies, after the server has popped, the values are lost, as
+        with a plain LPOP: where that must not happen, use `lmove`.
 
         Args:
-            count: 0 to 10,000.
+            count: how many at most, 0 to 10,000: then a list is returned, popped atomically.
 
         Returns:
-            The values, in the order in which single pops would give them.
+            The value, or a list of values in the order in which single pops would return them; None
+            if the list is empty.
+
+        Raises:
+            InvalidArgumentError: the count is out of range.
 
         Cost: one exchange, O(count).
         """
-        check_integer(self.name, "count", count, 0, VALUES_AT_ONCE)
-        return self._page((yield from self._pop("LPOP", count)))
+        return (yield from self._pop("LPOP", count))
 
     @operation
-    def rpop_many(self, count: int) -> Operation[list[M]]:
-        """Take up to so many values from the right, the last one first; see `lpop_many`."""
-        check_integer(self.name, "count", count, 0, VALUES_AT_ONCE)
-        return self._page((yield from self._pop("RPOP", count)))
+    def rpop(self, count: int | None = None) -> Operation[Any]:
+        """Remove and return the last value, or the last values, last first; see `lpop`."""
+        return (yield from self._pop("RPOP", count))
 
     @operation
-    def blpop(self, timeout: float = 0) -> Operation[M | None]:
-        """Take the first value away, and wait for one if there is none.
+    def blpop(self, timeout: float | None = 0) -> Operation[M | None]:
+        """Remove and return the first value; wait for one if the list is empty.
+
+        redis-py's returns a pair of key and value, as it waits for several lists. Here there is one
+        list: the value is returned.
 
         Args:
-            timeout: for how many seconds at most; 0 for ever.
+            timeout: in seconds; 0 or None to wait for ever.
 
         Returns:
-            The value; None if there was none until then.
+            The value; None after the timeout.
 
         Raises:
-            InvalidArgumentError: the timeout is no such number.
-            ShardErrors: the server failed. It is not waited for; call again.
+            InvalidArgumentError: the timeout is out of range.
+            ShardErrors: the server failed. The call does not wait for it to recover: call again.
 
         Cost: one exchange if there is a value. While it waits, a connection of its own, and two
         exchanges a second.
         """
-        values = yield from self._wait(lambda: self._pop("LPOP", 1, waits=True), timeout)
-        return self._values.decode(values[0]) if values else None
+        return (yield from self._wait(lambda: self._pop_values("LPOP", 1, waits=True), timeout))
 
     @operation
-    def brpop(self, timeout: float = 0) -> Operation[M | None]:
-        """Take the last value away, and wait for one if there is none; see `blpop`."""
-        values = yield from self._wait(lambda: self._pop("RPOP", 1, waits=True), timeout)
-        return self._values.decode(values[0]) if values else None
+    def brpop(self, timeout: float | None = 0) -> Operation[M | None]:
+        """Remove and return the last value; wait for one if the list is empty; see `blpop`."""
+        return (yield from self._wait(lambda: self._pop_values("RPOP", 1, waits=True), timeout))
 
     @operation
     def lmove(
         self, destination: ShardedList[Any, M], src: str = "LEFT", dest: str = "RIGHT"
     ) -> Operation[M | None]:
-        """Pop a value and push it onto another list, in one step.
+        """Pop a value and push it onto another list, atomically.
 
         So it is always in one of the two, whatever fails: a list of work in progress.
 
@@ -212,10 +247,10 @@ class ShardedList(ListSteps[Face, M], Generic[Face, M]):
             dest: where it is pushed.
 
         Returns:
-            The value; None if there is none.
+            The value; None if the list is empty.
 
         Raises:
-            InvalidArgumentError: a side is none, or the lists hold different kinds of values.
+            InvalidArgumentError: a side is invalid, or the lists hold different types of values.
             CrossShardError: the lists live on different servers, or in different slots of a
                 cluster.
 
@@ -228,58 +263,40 @@ class ShardedList(ListSteps[Face, M], Generic[Face, M]):
     def blmove(
         self,
         destination: ShardedList[Any, M],
-        timeout: float = 0,
+        timeout: float | None = 0,
         src: str = "LEFT",
         dest: str = "RIGHT",
     ) -> Operation[M | None]:
-        """Move a value, and wait for one if there is none; see `lmove` and `blpop`."""
-        values = yield from self._wait(
-            lambda: self._move(destination, src, dest, waits=True), timeout
+        """Move a value, and wait for one if the list is empty; see `lmove` and `blpop`."""
+        return (
+            yield from self._wait(lambda: self._move(destination, src, dest, waits=True), timeout)
         )
-        return self._values.decode(values[0]) if values else None
 
-    # ---- all of it
+    # ---- reading
 
     @operation
     def llen(self) -> Operation[int]:
-        """Return how many values there are. Cost: one exchange, O(1)."""
-        return (yield from self._look()).length
+        """Return the number of values. Cost: one exchange, O(1)."""
+        return (yield from self._scripts.ends()).length
 
     @operation
     def lindex(self, index: int) -> Operation[M | None]:
         """Return the value at an index; None if there is none.
 
         Cost: one exchange; one or two more if that end of the list has changed since this object
-        last looked. O(part_size), wherever in the list it is.
+        last read it. O(part_size), wherever in the list it is.
         """
         self._check_index("index", index)
-        return (yield from self._find(index))
+        value = yield from self._scripts.value_at(index)
+        return None if value is None else self._values.decode(value)
 
     @operation
-    def lset(self, index: int, value: Argument) -> Operation[None]:
-        """Replace the value at an index.
-
-        Raises:
-            InvalidArgumentError: the value does not fit, or there is no such index.
-
-        Cost: as `lindex`.
-        """
-        self._check_index("index", index)
-        length, *found = yield from self._call(
-            "structures/list/at", index, self._values.encode(value)
-        )
-        if not found:
-            raise InvalidArgumentError(
-                f"{self.name}: there is no index {index} to set", f"it has {length:,} values"
-            )
-
-    @operation
-    def lrange(self, start: int, stop: int) -> Operation[list[M]]:
-        """Return the values from ``start`` to ``stop``, both included, as they are at one moment.
+    def lrange(self, start: int, end: int) -> Operation[list[M]]:
+        """Return the values from ``start`` to ``end``, both included, read atomically.
 
         Args:
-            start: the first index. As in redis, what lies beyond an end is cut off.
-            stop: the last one.
+            start: the first index. What lies beyond an end is cut off, as with LRANGE.
+            end: the last one.
 
         Raises:
             InvalidArgumentError: that would be more than 10,000 values; see `items`.
@@ -287,81 +304,327 @@ class ShardedList(ListSteps[Face, M], Generic[Face, M]):
         Cost: one exchange, O(part_size) and the values.
         """
         self._check_index("start", start)
-        self._check_index("stop", stop)
-        found = yield from self._read("structures/list/range", start, stop, VALUES_AT_ONCE)
+        self._check_index("end", end)
+        found = yield from self._scripts.read("range", start, end, VALUES_AT_ONCE)
         if isinstance(found, int):
             raise InvalidArgumentError(
-                f"{self.name}: lrange({start}, {stop}) would give {found:,} values",
-                f"ask for at most {VALUES_AT_ONCE:,} at a time, or iterate over items()",
+                f"{self.name}: lrange({start}, {end}) would return {found:,} values",
+                f"read at most {VALUES_AT_ONCE:,} at a time, or iterate over items()",
             )
-        return [value for piece in found for value in self._page(piece)]
+        return [value for part in found for value in self._page(part)]
+
+    @operation
+    def lpos(
+        self,
+        value: Argument,
+        rank: int | None = None,
+        count: int | None = None,
+        maxlen: int | None = None,
+    ) -> Operation[Any]:
+        """Return the index of a value.
+
+        Args:
+            value: the value.
+            rank: which occurrence to begin with: 1 is the first, -1 the last.
+            count: how many indexes to return, in a list; 0 for all.
+            maxlen: how many values to compare at most; 0 for all.
+
+        Returns:
+            The index, None if there is none; with ``count`` a list of indexes.
+
+        Raises:
+            InvalidArgumentError: an argument is invalid.
+
+        Cost: one exchange. O(n), in one script: as long as a plain LPOS.
+        """
+        first = 1 if rank is None else rank
+        self._check_index("rank", first)
+        if first == 0:
+            raise InvalidArgumentError(f"{self.name}: rank=0", "1 is the first, -1 the last")
+        wanted = 1 if count is None else count
+        check_integer(self.name, "count", wanted, 0, MOST_INDEX)
+        compared = maxlen or 0
+        check_integer(self.name, "maxlen", compared, 0, MOST_INDEX)
+        sent = self._values.encode(value)
+        found = yield from self._scripts.read("position", sent, first, wanted, compared)
+        if count is not None:
+            return list(found)
+        return found[0] if found else None
 
     @stream
     def items(self, *, reverse: bool = False) -> Stream[M]:
-        """Iterate over the values, from the left or (reverse) from the right, piece by piece.
+        """Iterate over the values, from the left or (reverse) from the right, part by part.
 
-        The list may be pushed to and popped from at both ends meanwhile. A value that is there
-        throughout comes once, in its place; one that is pushed or popped meanwhile comes once or
-        not. What is pushed into pieces that were opened since does not come, so that it ends.
+        Others may push and pop at both ends meanwhile. A value that stays in the list comes once,
+        in its place; one that is pushed or popped meanwhile comes once or not at all. It ends with
+        the parts that existed when it began. `linsert` and `lrem` shift values: one per part may
+        then come twice or not at all.
 
         Args:
             reverse: whether to begin on the right.
 
-        Cost: an exchange for every piece; of small pieces, for every 1,000 values.
+        Cost: one exchange per part; if parts are small, per 1,000 values.
         """
         at, end = "", ""
         step = -1 if reverse else 1
-        count = max(1, VALUES_A_PAGE // self.part_size)
+        count = max(1, VALUES_PER_PAGE // self.part_size)
         while True:
-            [at, end, *pieces] = yield from self._read(
-                "structures/list/pieces", step, at, end, count
-            )
-            for values in pieces:
+            [at, end, *parts] = yield from self._scripts.read("parts", step, at, end, count)
+            for values in parts:
                 yield self._page(reversed(values) if reverse else values)
             if (int(end) - int(at)) * step < 0:
                 return
 
+    # ---- changing
+
     @operation
-    def ltrim(self, start: int, stop: int) -> Operation[int]:
-        """Keep the values from ``start`` to ``stop``, both included, and remove all others.
+    def lset(self, index: int, value: Argument) -> Operation[bool]:
+        """Replace the value at an index; return True.
+
+        Raises:
+            InvalidArgumentError: the value is invalid, or there is no such index.
+
+        Cost: one exchange, O(part_size).
+        """
+        self._check_index("index", index)
+        length, *found = yield from self._scripts.run("at", index, self._values.encode(value))
+        if not found:
+            raise InvalidArgumentError(
+                f"{self.name}: there is no index {index} to set", f"it has {length:,} values"
+            )
+        return True
+
+    @operation
+    def linsert(self, where: str, refvalue: Argument, value: Argument) -> Operation[int]:
+        """Insert a value before or after the first occurrence of another.
+
+        Args:
+            where: BEFORE or AFTER.
+            refvalue: the value to search for, from the left.
+            value: the new value.
 
         Returns:
-            How many are left.
+            The new length; -1 if ``refvalue`` was not found, 0 if the list is empty.
 
-        Cost: one exchange. O(1) for a piece that goes, in one step: some microseconds each.
+        Raises:
+            InvalidArgumentError: an argument is invalid.
+
+        Cost: one exchange. O(n) for the search, as a plain LINSERT, and one move per part between
+        there and the nearer end, in one script.
+        """
+        side = where.upper() if isinstance(where, str) else where
+        if side not in ("BEFORE", "AFTER"):
+            raise InvalidArgumentError(f"{self.name}: where={shown(where)}", "give BEFORE or AFTER")
+        sent = self._values.encode(refvalue), self._values.encode(value)
+        return int((yield from self._scripts.run("insert", side, *sent)))
+
+    @operation
+    def lrem(self, count: int, value: Argument) -> Operation[int]:
+        """Remove occurrences of a value; return how many were removed.
+
+        Args:
+            count: how many at most: from the left, from the right if negative; 0 for all.
+            value: the value.
+
+        Raises:
+            InvalidArgumentError: an argument is invalid.
+
+        Cost: one exchange. O(n), in one script: behind the first removed value, each part is filled
+        from the next one.
+        """
+        self._check_index("count", count)
+        return int((yield from self._scripts.run("remove", count, self._values.encode(value))))
+
+    @operation
+    def ltrim(self, start: int, end: int) -> Operation[bool]:
+        """Keep the values from ``start`` to ``end``, both included, remove all others; return True.
+
+        Cost: one exchange. O(1) per removed part, atomically: some microseconds each.
         """
         self._check_index("start", start)
-        self._check_index("stop", stop)
-        return int((yield from self._call("structures/list/trim", start, stop)))
+        self._check_index("end", end)
+        yield from self._scripts.run("trim", start, end)
+        return True
+
+    # ---- the list as a whole
 
     @operation
     def delete(self) -> Operation[bool]:
-        """Remove the list with its parameters; return whether there was anything.
+        """Remove the list with its parameters; return whether it existed.
 
         Afterwards it can be created with other parameters.
 
-        Cost: one exchange. O(1) for a piece, all in one step.
+        Cost: one exchange. O(1) per part, atomically.
         """
-        removed = yield from self._call("structures/list/all")
+        removed = yield from self._scripts.run("all", "UNLINK")
         self.meta.checked = False
         return bool(removed > 0)
 
     @operation
-    def expire(self, seconds: int | timedelta) -> Operation[bool]:
-        """Have all of the list expire at one moment; return whether there was anything.
+    def expire(
+        self,
+        time: int | timedelta,
+        nx: bool = False,
+        xx: bool = False,
+        gt: bool = False,
+        lt: bool = False,
+    ) -> Operation[bool]:
+        """Have all of the list expire at one moment; return whether that was set.
 
-        What is pushed until then expires with it.
+        Values pushed before then expire with it.
 
         Args:
-            seconds: after what time, at least one second.
+            time: after how many seconds, at least one.
+            nx: only if it does not expire yet.
+            xx: only if it expires already.
+            gt: only if it expires earlier.
+            lt: only if it expires later, or not at all.
 
         Raises:
-            InvalidArgumentError: it is no such time.
+            InvalidArgumentError: the time is out of range, or options are mutually exclusive.
 
-        Cost: one exchange. O(1) for a piece, all in one step.
+        Cost: one exchange. O(1) per part, atomically.
         """
-        after = expiry(self.name, seconds)
-        return bool((yield from self._read("structures/list/all", after)) > 0)
+        chosen = [name for name, on in {"NX": nx, "XX": xx, "GT": gt, "LT": lt}.items() if on]
+        if (nx and len(chosen) > 1) or (gt and lt):
+            names = ", ".join(f"{name.lower()}=True" for name in chosen)
+            raise InvalidArgumentError(
+                f"{self.name}: {names} are mutually exclusive", "give nx alone; or one of gt and lt"
+            )
+        seconds = expiry(self.name, time)
+        return bool((yield from self._scripts.read("all", "EXPIRE", seconds, *chosen)) > 0)
+
+    @operation
+    def ttl(self) -> Operation[int]:
+        """Return in how many seconds it expires; -1 if never, -2 if it does not exist.
+
+        Cost: one exchange.
+        """
+        [seconds] = yield [self._at(self.meta_key, "TTL", self.meta_key, idempotent=True)]
+        return int(seconds)
+
+    @operation
+    def persist(self) -> Operation[bool]:
+        """Have it not expire; return whether it would have. Cost: as `expire`."""
+        return bool((yield from self._scripts.read("all", "PERSIST")) > 0)
+
+    # ---- steps
+
+    def _push(self, command: str, values: Iterable[Argument]) -> Operation[int]:
+        sent = self._values.encode_all(values)
+        if len(sent) > VALUES_AT_ONCE:
+            raise InvalidArgumentError(
+                f"{self.name}: {command.lower()} of {len(sent):,} values",
+                f"give at most {VALUES_AT_ONCE:,}, which are pushed in one step, "
+                f"or use {command.lower()}_many",
+            )
+        if not sent:
+            return (yield from self._scripts.ends()).length
+        return int((yield from self._scripts.run("push", command, *sent, create=True)))
+
+    def _push_many(self, command: str, values: Iterable[Argument]) -> Operation[int]:
+        if isinstance(values, str | bytes):
+            raise InvalidArgumentError(
+                f"{self.name}: {command.lower()}_many({shown(values)}) would push its characters",
+                f"give an iterable of values, or use {command.lower()}",
+            )
+        length = None
+        for page in pages(values, VALUES_AT_ONCE):
+            length = yield from self._push(command, page)
+        return length if length is not None else (yield from self._push(command, ()))
+
+    def _pop(self, command: str, count: int | None) -> Operation[Any]:
+        if count is None:
+            values = yield from self._pop_values(command, 1)
+            return self._values.decode(values[0]) if values else None
+        check_integer(self.name, "count", count, 0, VALUES_AT_ONCE)
+        if count == 0:
+            return [] if (yield from self._scripts.ends()).length else None
+        return self._page((yield from self._pop_values(command, count))) or None
+
+    def _pop_values(
+        self, command: str, count: int, *, waits: bool = False
+    ) -> Operation[list[bytes]]:
+        def undo(replies: Replies) -> list[Command]:
+            [values] = replies
+            if not isinstance(values, list) or not values:
+                return []
+            values.reverse()
+            return [self._scripts.command("push", command.replace("POP", "PUSH"), *values)]
+
+        values: list[bytes] = yield from self._scripts.run(
+            "pop", command, count, int(waits), undo=undo
+        )
+        return values
+
+    def _move(
+        self, destination: ShardedList[Any, M], src: str, dest: str, *, waits: bool = False
+    ) -> Operation[list[bytes]]:
+        yield from self._check_destination(destination, src, dest)
+        ours, theirs = self._scripts, destination._scripts
+        for _ in range(ATTEMPTS):
+            yield from open_all([self.meta, destination.meta])
+            args = (*ours.head, *theirs.head, SIDES[src][0], SIDES[dest][1], int(waits))
+            move = script("structures/list/move")
+            [values] = yield [script_call(self.component, move, ours.keys + theirs.keys, args)]
+            if values is not None:
+                return values  # type: ignore[no-any-return]
+            self.meta.checked = destination.meta.checked = False
+            yield from destination._open(create=True)
+        raise ours.unstable()
+
+    def _wait(
+        self, attempt: Callable[[], Operation[list[bytes]]], timeout: float | None
+    ) -> Operation[M | None]:
+        values = yield from self._waiter.wait(attempt, timeout)
+        return self._values.decode(values[0]) if values else None
+
+    def _page(self, values: Iterable[bytes]) -> Page[M]:
+        return Page(map(self._values.decode, values))
+
+    def _check_index(self, field: str, index: int) -> None:
+        check_integer(self.name, field, index, -MOST_INDEX, MOST_INDEX)
+
+    def _check_destination(
+        self, destination: ShardedList[Any, M], src: str, dest: str
+    ) -> Operation[None]:
+        for field, side in (("src", src), ("dest", dest)):
+            if side not in SIDES:
+                raise InvalidArgumentError(
+                    f"{self.name}: {field}={shown(side)}", "give LEFT or RIGHT"
+                )
+        if not isinstance(destination, ShardedList):
+            raise InvalidArgumentError(
+                f"{self.name}: {shown(destination)} is not a list of kit.list",
+                "give one as kit.list makes them",
+            )
+        if destination._values.kind is not self._values.kind:
+            raise InvalidArgumentError(
+                f"{self.name}: {destination.name!r} holds {destination.parameters['values']}, "
+                f"not {self.parameters['values']}",
+                "move between lists with the same values=",
+            )
+        ours, theirs = yield Locate(
+            [(self.component, self.meta_key), (destination.component, destination.meta_key)]
+        )
+        if ours != theirs:
+            raise CrossShardError(
+                f"{self.name!r} and {destination.name!r} do not live together",
+                "give both names one tag: {jobs}:todo and {jobs}:doing",
+            )
 
 
-__all__ = ["PIECE_SIZE", "ShardedList"]
+def tagged(name: str) -> str:
+    """Return what the keys of a list begin with: its name, made a hash tag if it has none.
+
+    Raises:
+        InvalidArgumentError: it is not a name, or cannot be a tag.
+    """
+    check_name(name)
+    if hash_tag(key_bytes(name)) != key_bytes(name):
+        return name
+    if name.startswith("}"):
+        raise InvalidArgumentError(
+            f"name={shown(name)} of a list cannot be a tag", "let it begin with another character"
+        )
+    return f"{{{name}}}"

@@ -1,4 +1,4 @@
-"""Values of a list as they are sent, and as they come back: text, bytes or integers."""
+"""Values of a list: how they are sent, and how they are returned: text, bytes or integers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shardkit.routing.keys import key_bytes
 from shardkit.structures.base.arguments import shown
 from shardkit.structures.base.members import M
 
-_INTEGER = re.compile(rb"-?[0-9]{1,4300}")  # more digits Python does not read
+_INTEGER = re.compile(rb"-?[0-9]{1,4300}")  # Python parses no more digits
 _DECODERS: dict[type, Callable[[bytes], Any]] = {int: int, str: bytes.decode, bytes: bytes}
 
 
@@ -24,7 +24,7 @@ class Values(Generic[M]):
         name: the list's name, for messages.
 
     Attributes:
-        decode: gives a value as it comes back, from the reply that holds it.
+        decode: converts a value from a reply.
     """
 
     decode: Callable[[bytes], M]
@@ -40,12 +40,12 @@ class Values(Generic[M]):
         """Return a value as it is sent. A float is sent as Python writes it.
 
         Raises:
-            InvalidArgumentError: it does not fit the list.
+            InvalidArgumentError: it is invalid for this list.
         """
         if isinstance(value, float) and self.kind is not int:
             return float.__repr__(value).encode()
         try:
-            sent = key_bytes(value)  # type: ignore[arg-type]  # it refuses what is no key
+            sent = key_bytes(value)  # type: ignore[arg-type]  # it refuses other types
         except InvalidKeyError:
             raise self._refused_type(value) from None
         if self.kind is int:
@@ -65,7 +65,7 @@ class Values(Generic[M]):
         """Return values as they are sent.
 
         Raises:
-            InvalidArgumentError: one does not fit the list.
+            InvalidArgumentError: one is invalid for this list.
         """
         encode = self.encode
         return [encode(value) for value in values]

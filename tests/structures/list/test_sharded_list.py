@@ -1,4 +1,4 @@
-"""A list in pieces: its operations, its keys, its parameters, and what it refuses."""
+"""A list in parts: its operations, its keys, its parameters, and what it refuses."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def test_it_answers_like_a_list_of_redis_py(face: Face, jobs: Any) -> None:
     assert face.run(jobs.lindex(0)) == "a"
     assert face.run(jobs.lindex(-2)) == "d"
     assert face.run(jobs.lindex(5)) is None
-    assert face.run(jobs.lset(3, "D")) is None
+    assert face.run(jobs.lset(3, "D")) is True
     assert face.run(jobs.lpop()) == "a"
     assert face.run(jobs.rpop()) == "e"
-    assert face.run(jobs.lpop_many(2)) == ["b", "c"]
-    assert face.run(jobs.rpop_many(7)) == ["D"]
+    assert face.run(jobs.lpop(2)) == ["b", "c"]
+    assert face.run(jobs.rpop(7)) == ["D"]
     assert face.run(jobs.lpop()) is None
-    assert face.run(jobs.rpop_many(1)) == []
+    assert face.run(jobs.rpop(1)) is None
 
 
 def test_a_list_that_is_not_there_is_empty_and_stays_away(face: Face, kit: ShardKit) -> None:
@@ -54,12 +54,17 @@ def test_a_list_that_is_not_there_is_empty_and_stays_away(face: Face, kit: Shard
     other = face.kit.list("{jobs}:other", component="many")
     assert face.run(jobs.llen()) == 0
     assert face.run(jobs.lpop()) is None
-    assert face.run(jobs.rpop_many(5)) == []
+    assert face.run(jobs.rpop(5)) is None
+    assert face.run(jobs.lpop(0)) is None
+    assert face.run(jobs.lpos("a")) is None
+    assert face.run(jobs.lrem(0, "a")) == face.run(jobs.linsert("BEFORE", "a", "b")) == 0
+    assert face.run(jobs.ttl()) == -2
+    assert face.run(jobs.persist()) is False
     assert face.run(jobs.blpop(0.01)) is None
     assert face.run(jobs.lindex(0)) is None
     assert face.run(jobs.lrange(0, -1)) == []
     assert face.list(jobs.items()) == []
-    assert face.run(jobs.ltrim(0, 1)) == 0
+    assert face.run(jobs.ltrim(0, 1)) is True
     assert face.run(jobs.lmove(other)) is None
     assert face.run(jobs.expire(5)) is False
     assert face.run(jobs.delete()) is False
@@ -72,7 +77,7 @@ def test_calls_without_values_push_nothing_and_tell_the_length(face: Face, jobs:
     face.run(jobs.rpush(1, 2))
     assert face.run(jobs.rpush()) == 2
     assert face.run(jobs.rpush_many(iter([]))) == 2
-    assert face.run(jobs.lpop_many(0)) == []
+    assert face.run(jobs.lpop(0)) == []
     assert face.run(jobs.llen()) == 2
 
 
@@ -147,7 +152,7 @@ def test_an_index_that_keeps_moving_is_found_by_a_script(kit: ShardKit) -> None:
 # ---- iteration
 
 
-def test_a_stream_asks_for_one_piece_or_a_thousand_values_at_a_time(kit: ShardKit) -> None:
+def test_a_stream_asks_for_one_part_or_a_thousand_values_at_a_time(kit: ShardKit) -> None:
     for size, most in [(3, 999), (1000, 1000), (2500, 2500)]:
         jobs = kit.list(f"jobs {size}", component="many", part_size=size)
         jobs.rpush_many(range(8000))
@@ -180,8 +185,8 @@ def test_values_that_stay_come_once_and_in_order(face: Face, reverse: bool) -> N
 
     def churn(n: int) -> list[Any]:
         return [
-            jobs.lpop_many(n % 5),
-            jobs.rpop_many(n % 3),
+            jobs.lpop(n % 5),
+            jobs.rpop(n % 3),
             jobs.rpush(*range(10_000 + n, 10_000 + n + n % 11)),
             jobs.lpush(*range(20_000 + n, 20_000 + n + n % 2)),
         ]
@@ -234,7 +239,7 @@ def test_its_keys_have_one_tag_and_live_on_one_shard(face: Face, kit: ShardKit) 
     }
     assert jobs.name == "{jobs}"
     assert jobs.part_key(-1) == "{jobs}:-1"
-    face.run(jobs.rpop_many(9))
+    face.run(jobs.rpop(9))
     assert keys_of(kit, "many") == {"{jobs}:meta", "{jobs}:ends"}
     assert face.run(jobs.delete()) is True
     assert keys_of(kit, "many") == set()
@@ -271,7 +276,7 @@ def test_all_of_it_expires_at_one_moment(face: Face, kit: ShardKit) -> None:
     client = holder(kit, "many", "jobs")
     assert len({client.pexpiretime(key) for key in client.scan_iter()}) == 1
     assert client.pexpiretime("{jobs}:meta") > time.time() * 1000
-    face.run(jobs.lpop_many(100))
+    face.run(jobs.lpop(100))
     face.run(jobs.rpush(1))
     assert len({client.pexpiretime(key) for key in client.scan_iter()}) == 1
     assert face.run(jobs.expire(1)) is True
@@ -284,13 +289,13 @@ def test_all_of_it_expires_at_one_moment(face: Face, kit: ShardKit) -> None:
     assert client.pttl("{jobs}:0") == -1
 
 
-def test_trimming_leaves_no_piece_behind(face: Face, kit: ShardKit) -> None:
+def test_trimming_leaves_no_part_behind(face: Face, kit: ShardKit) -> None:
     jobs = face.kit.list("jobs", component="many", part_size=3)
     face.run(jobs.rpush_many(range(9000)))
-    assert face.run(jobs.ltrim(-10, -2)) == 9
+    assert face.run(jobs.ltrim(-10, -2)) is True
     assert face.run(jobs.lrange(0, -1)) == [str(n) for n in range(8990, 8999)]
     assert holder(kit, "many", "jobs").dbsize() <= 7
-    assert face.run(jobs.ltrim(9, 3)) == 0
+    assert face.run(jobs.ltrim(9, 3)) is True
     assert keys_of(kit, "many") == {"{jobs}:meta", "{jobs}:ends"}
 
 
@@ -335,7 +340,7 @@ def test_lists_that_do_not_live_together_are_refused(face: Face, kit: ShardKit) 
         face.run(todo.lmove(numbers))
     with pytest.raises(InvalidArgumentError, match="src='left'; give LEFT or RIGHT"):
         face.run(todo.lmove(todo, "left"))
-    with pytest.raises(InvalidArgumentError, match="'doing' is no list in pieces"):
+    with pytest.raises(InvalidArgumentError, match="'doing' is not a list of kit"):
         face.run(todo.lmove("doing"))
     assert keys_of(kit, "many") == before
 
@@ -348,13 +353,17 @@ def everything(other: Any, again: Any) -> list[Callable[[], Any]]:
         lambda: other.rpush(1),
         lambda: other.lpush_many([1]),
         lambda: other.lpop(),
-        lambda: other.rpop_many(2),
+        lambda: other.rpop(2),
         lambda: other.brpop(0.01),
         lambda: other.llen(),
         lambda: other.lindex(0),
         lambda: other.lset(0, 1),
         lambda: other.lrange(0, 1),
         lambda: other.ltrim(0, 1),
+        lambda: other.lpos("1"),
+        lambda: other.lrem(0, "1"),
+        lambda: other.linsert("AFTER", "1", "2"),
+        lambda: other.persist(),
         lambda: other.lmove(again),
         lambda: again.lmove(other),
         lambda: other.expire(5),
@@ -473,15 +482,21 @@ def test_arguments_out_of_range_are_refused(face: Face) -> None:
     jobs = face.kit.list("jobs", component="many", part_size=3)
     face.run(jobs.rpush(1, 2))
     calls: list[tuple[Callable[[], Any], str]] = [
-        (lambda: jobs.lpop_many(-1), "count=-1"),
-        (lambda: jobs.rpop_many(10_001), "count=10001"),
-        (lambda: jobs.lpop_many(None), "count=None"),
+        (lambda: jobs.lpop(-1), "count=-1"),
+        (lambda: jobs.rpop(10_001), "count=10001"),
+        (lambda: jobs.rpop(True), "count=True"),
+        (lambda: jobs.lpos(1, rank=0), "rank=0; 1 is the first, -1 the last"),
+        (lambda: jobs.lpos(1, count=-1), "count=-1"),
+        (lambda: jobs.lpos(1, maxlen=-1), "maxlen=-1"),
+        (lambda: jobs.lrem("1", 1), "count='1'"),
+        (lambda: jobs.linsert("BESIDE", 1, 2), "where='BESIDE'; give BEFORE or AFTER"),
+        (lambda: jobs.expire(5, nx=True, gt=True), "nx=True, gt=True are mutually exclusive"),
         (lambda: jobs.lindex("1"), "index='1'"),
         (lambda: jobs.lindex(2**53), "index=9007199254740992"),
         (lambda: jobs.lset(1.0, "x"), "index=1.0"),
         (lambda: jobs.lset(2, "x"), "there is no index 2 to set; it has 2 values"),
         (lambda: jobs.lset(-3, "x"), "there is no index -3 to set"),
-        (lambda: jobs.lrange(0, None), "stop=None"),
+        (lambda: jobs.lrange(0, None), "end=None"),
         (lambda: jobs.ltrim(True, 1), "start=True"),
         (lambda: jobs.blpop(-1), "timeout=-1"),
         (lambda: jobs.blpop(math.nan), "timeout=nan"),
@@ -502,7 +517,7 @@ def test_a_reply_is_never_longer_than_ten_thousand_values(face: Face) -> None:
     jobs = face.kit.list("jobs", component="many", values=int)
     face.run(jobs.rpush_many(range(10_050)))
     assert face.run(jobs.lrange(20, 10_019)) == [*range(20, 10_020)]
-    with pytest.raises(InvalidArgumentError, match=r"would give 10,050 values; .* items\(\)"):
+    with pytest.raises(InvalidArgumentError, match=r"would return 10,050 values; .* items\(\)"):
         face.run(jobs.lrange(0, -1))
 
 
@@ -557,15 +572,68 @@ def test_a_list_over_keys_of_another_type_is_refused(face: Face, kit: ShardKit, 
     assert client.lrange("{jobs}:1", 0, -1) == [b"3", b"4", b"5"]
 
 
-def test_a_piece_that_was_lost_is_passed_over(face: Face, kit: ShardKit) -> None:
+def test_a_part_that_was_lost_is_passed_over(face: Face, kit: ShardKit) -> None:
     """A server that evicts keys may take any; what is left can still be popped."""
     jobs = face.kit.list("jobs", component="many", part_size=3)
     client = holder(kit, "many", "jobs")
     face.run(jobs.rpush(*range(12)))
     client.delete("{jobs}:0", "{jobs}:2")
-    assert face.run(jobs.lpop_many(2)) == ["3", "4"]
-    assert face.run(jobs.rpop_many(3)) == ["11", "10", "9"]
+    assert face.run(jobs.lpop(2)) == ["3", "4"]
+    assert face.run(jobs.rpop(3)) == ["11", "10", "9"]
     assert face.run(jobs.rpop()) == "5"
     assert face.run(jobs.lpop()) is None
     assert face.run(jobs.rpush("x")) == 1
     assert face.list(jobs.items()) == ["x"]
+
+
+def test_it_expires_and_persists_as_redis_py_has_it(face: Face, kit: ShardKit) -> None:
+    plain: Any = kit.client("one")
+    plain.rpush("plain", 1)
+    jobs = face.kit.list("jobs", component="many", part_size=3)
+    face.run(jobs.rpush(*range(7)))
+    client = holder(kit, "many", "jobs")
+    for time_, options in [
+        (1000, {"xx": True}),
+        (1000, {"gt": True}),
+        (2000, {"lt": True}),
+        (3000, {"nx": True}),
+        (3000, {"xx": True, "gt": True}),
+        (1000, {"gt": True}),
+        (1000, {"lt": True}),
+        (5000, {}),
+    ]:
+        assert face.run(jobs.expire(time_, **options)) == plain.expire("plain", time_, **options)
+        assert abs(face.run(jobs.ttl()) - plain.ttl("plain")) <= 1
+        assert len({client.pexpiretime(key) for key in client.scan_iter()}) == 1
+    assert face.run(jobs.persist()) is plain.persist("plain") is True
+    assert face.run(jobs.persist()) is plain.persist("plain") is False
+    assert face.run(jobs.ttl()) == plain.ttl("plain") == -1
+    face.run(jobs.rpush(*range(7)))
+    assert {client.pttl(key) for key in client.scan_iter()} == {-1}
+
+
+def test_parts_that_removals_and_insertions_open_or_fill_expire_too(
+    face: Face, kit: ShardKit
+) -> None:
+    jobs = face.kit.list("jobs", component="many", part_size=2)
+    face.run(jobs.rpush(*"abcdefgh"))
+    face.run(jobs.expire(1000))
+    assert face.run(jobs.linsert("BEFORE", "g", "x")) == 9
+    assert face.run(jobs.linsert("AFTER", "a", "y")) == 10
+    assert face.run(jobs.lrem(1, "c")) == 1
+    assert face.list(jobs.items()) == [*"aybdefxgh"]
+    client = holder(kit, "many", "jobs")
+    assert len({client.pexpiretime(key) for key in client.scan_iter()}) == 1
+
+
+def test_an_insertion_that_would_open_a_foreign_key_changes_nothing(
+    face: Face, kit: ShardKit
+) -> None:
+    jobs = face.kit.list("jobs", component="many", part_size=2)
+    face.run(jobs.rpush(*"abcd"))
+    client = holder(kit, "many", "jobs")
+    client.set("{jobs}:2", "a string")
+    assert "BUSYKEY {jobs}:2 is in the way" in refused(
+        face, lambda: jobs.linsert("AFTER", "d", "x")
+    )
+    assert face.list(jobs.items()) == [*"abcd"]

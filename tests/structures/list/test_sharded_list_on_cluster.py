@@ -1,4 +1,4 @@
-"""A list in pieces on a component that is a cluster: all its keys are in one slot."""
+"""A list in parts on a component that is a cluster: all its keys are in one slot."""
 
 from __future__ import annotations
 
@@ -39,9 +39,12 @@ def test_lists_over_a_cluster(on_cluster: Face) -> None:
         assert face.run(jobs.lpush("a", "b")) == 22
         assert face.run(jobs.lindex(10)) == "8"
         assert face.run(jobs.lrange(-2, -1)) == ["18", "19"]
-        assert face.run(jobs.lpop_many(5)) == ["b", "a", "0", "1", "2"]
-        assert face.run(jobs.ltrim(1, -2)) == 15
+        assert face.run(jobs.lpop(5)) == ["b", "a", "0", "1", "2"]
+        assert face.run(jobs.ltrim(1, -2)) is True
         assert face.list(jobs.items(reverse=True)) == [str(n) for n in range(18, 3, -1)]
+        assert face.run(jobs.lpos(10)) == 6
+        assert face.run(jobs.linsert("AFTER", 10, "x")) == 16
+        assert face.run(jobs.lrem(1, "x")) == 1
         assert face.run(jobs.expire(100)) is True
     lengths = face.kit.together(*(jobs.deferred.llen() for jobs in lists))
     assert face.run(lengths) == [15] * 12

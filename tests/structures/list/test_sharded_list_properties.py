@@ -1,4 +1,4 @@
-"""A list in pieces does, call by call, what a plain LIST does, whatever the size of its pieces."""
+"""A list in parts does, call by call, what a plain LIST does, whatever the size of its parts."""
 
 from __future__ import annotations
 
@@ -23,16 +23,22 @@ BUDGET = settings(
 FRESH = itertools.count()
 SIZES = (1, 2, 3, 8)
 
-values = st.lists(
-    st.one_of(st.integers(0, 9).map(str), st.sampled_from(["", "ß", "a\r\n", "1"])), max_size=20
-)
+few = st.one_of(st.integers(0, 9).map(str), st.sampled_from(["", "ß", "a\r\n", "1"]))
+values = st.lists(few, max_size=20)
 indexes = st.integers(-25, 25)
 ends = st.sampled_from(["l", "r"])
 sides = st.sampled_from(["LEFT", "RIGHT"])
 
 
+def decoded(reply: Any) -> Any:
+    """What redis-py returned, as a list with values=str returns it."""
+    if isinstance(reply, bytes):
+        return reply.decode()
+    return [*map(decoded, reply)] if isinstance(reply, list) else reply
+
+
 def machine(face: Face, kit: ShardKit) -> type[RuleBasedStateMachine]:
-    """A machine that does everything to a plain LIST, and to one in pieces of each size."""
+    """A machine that does everything to a plain LIST, and to one in parts of each size."""
     plain: Any = kit.client("one")
 
     class Lists(RuleBasedStateMachine):
@@ -49,60 +55,69 @@ def machine(face: Face, kit: ShardKit) -> type[RuleBasedStateMachine]:
             self.key = f"{self.prefix}:plain"
             self.other = f"{self.prefix}:other"
 
-        def same(self, expected: Any, call: Callable[[Any], Any]) -> None:
-            for pieces, _ in self.lists:
-                assert face.run(call(pieces)) == expected, pieces.part_size
+        def same(self, method: str, *args: Any, **options: Any) -> None:
+            """Each list returns what redis-py's method of the same arguments does."""
+            expected = decoded(getattr(plain, method)(self.key, *args, **options))
+            self.gives(expected, lambda each: getattr(each, method)(*args, **options))
+
+        def gives(self, expected: Any, call: Callable[[Any], Any]) -> None:
+            for each, _ in self.lists:
+                assert face.run(call(each)) == expected, each.part_size
 
         @rule(end=ends, values=values, many=st.booleans())
         def push(self, end: str, values: list[str], many: bool) -> None:
+            if values and not many:
+                self.same(f"{end}push", *values)
+                return
+            expected = plain.llen(self.key)
             if values:
                 expected = getattr(plain, f"{end}push")(self.key, *values)
-            else:
-                expected = plain.llen(self.key)
-            if many:
-                self.same(expected, lambda p: getattr(p, f"{end}push_many")(iter(values)))
-            else:
-                self.same(expected, lambda p: getattr(p, f"{end}push")(*values))
+            self.gives(expected, lambda each: getattr(each, f"{end}push_many")(iter(values)))
 
-        @rule(end=ends)
-        def pop(self, end: str) -> None:
-            expected = getattr(plain, f"{end}pop")(self.key)
-            self.same(
-                expected if expected is None else expected.decode(),
-                lambda p: getattr(p, f"{end}pop")(),
-            )
-
-        @rule(end=ends, count=st.integers(0, 30))
-        def pop_many(self, end: str, count: int) -> None:
-            expected = getattr(plain, f"{end}pop")(self.key, count) or []
-            self.same(
-                [value.decode() for value in expected],
-                lambda p: getattr(p, f"{end}pop_many")(count),
-            )
+        @rule(end=ends, count=st.one_of(st.none(), st.integers(0, 30)))
+        def pop(self, end: str, count: int | None) -> None:
+            self.same(f"{end}pop", count)
 
         @rule(index=indexes)
-        def look(self, index: int) -> None:
-            expected = plain.lindex(self.key, index)
-            self.same(
-                expected if expected is None else expected.decode(), lambda p: p.lindex(index)
-            )
+        def read_one(self, index: int) -> None:
+            self.same("lindex", index)
 
         @rule(index=indexes)
         def replace(self, index: int) -> None:
             length = plain.llen(self.key)
             if -length <= index < length:
-                plain.lset(self.key, index, "new")
-                self.same(None, lambda p: p.lset(index, "new"))
+                self.same("lset", index, "new")
 
-        @rule(start=indexes, stop=indexes)
-        def read(self, start: int, stop: int) -> None:
-            expected = [value.decode() for value in plain.lrange(self.key, start, stop)]
-            self.same(expected, lambda p: p.lrange(start, stop))
+        @rule(start=indexes, end=indexes)
+        def read(self, start: int, end: int) -> None:
+            self.same("lrange", start, end)
 
-        @rule(start=indexes, stop=indexes)
-        def trim(self, start: int, stop: int) -> None:
-            plain.ltrim(self.key, start, stop)
-            self.same(plain.llen(self.key), lambda p: p.ltrim(start, stop))
+        @rule(start=indexes, end=indexes)
+        def trim(self, start: int, end: int) -> None:
+            self.same("ltrim", start, end)
+
+        @rule(
+            value=few,
+            rank=st.one_of(st.none(), st.integers(1, 4), st.integers(-4, -1)),
+            count=st.one_of(st.none(), st.integers(0, 4)),
+            maxlen=st.one_of(st.none(), st.integers(0, 20)),
+        )
+        def find(self, value: str, rank: int | None, count: int | None, maxlen: int | None) -> None:
+            self.same("lpos", value, rank, count, maxlen)
+
+        @rule(where=st.sampled_from(["BEFORE", "after"]), at=few, value=few)
+        def insert(self, where: str, at: str, value: str) -> None:
+            self.same("linsert", where, at, value)
+            self.well_formed()
+
+        @rule(count=st.integers(-4, 4), value=few)
+        def remove(self, count: int, value: str) -> None:
+            self.same("lrem", count, value)
+            self.well_formed()
+
+        def well_formed(self) -> None:
+            for each, _ in self.lists:
+                check_parts(kit, each)
 
         @rule(src=sides, dest=sides, back=st.booleans(), same=st.booleans())
         def move(self, src: str, dest: str, back: bool, same: bool) -> None:
@@ -111,45 +126,45 @@ def machine(face: Face, kit: ShardKit) -> type[RuleBasedStateMachine]:
             for lists in self.lists:
                 first, second = reversed(lists) if back else lists
                 found = face.run(first.lmove(first if same else second, src, dest))
-                assert found == (expected if expected is None else expected.decode())
+                assert found == decoded(expected)
 
         @rule()
         def delete(self) -> None:
             plain.delete(self.key)
-            for pieces, _ in self.lists:
-                face.run(pieces.delete())
+            for parts, _ in self.lists:
+                face.run(parts.delete())
 
         @rule()
         def all_is_there(self) -> None:
             expected = [value.decode() for value in plain.lrange(self.key, 0, -1)]
             others = [value.decode() for value in plain.lrange(self.other, 0, -1)]
-            for pieces, other in self.lists:
-                assert face.list(pieces.items()) == expected
-                assert face.list(pieces.items(reverse=True)) == expected[::-1]
+            for parts, other in self.lists:
+                assert face.list(parts.items()) == expected
+                assert face.list(parts.items(reverse=True)) == expected[::-1]
                 assert face.list(other.items()) == others
-                assert face.run(pieces.llen()) == len(expected)
+                assert face.run(parts.llen()) == len(expected)
 
         def teardown(self) -> None:
             self.all_is_there()
             for lists in self.lists:
-                for pieces in lists:
-                    well_kept(kit, pieces)
-                    face.run(pieces.delete())
+                for parts in lists:
+                    check_parts(kit, parts)
+                    face.run(parts.delete())
             plain.delete(self.key, self.other)
 
     return Lists
 
 
-def well_kept(kit: ShardKit, pieces: Any) -> None:
-    """What is stored is what the list says: full pieces between two ends, and at most one token."""
-    client: Any = holder(kit, "many", pieces.meta_key)
+def check_parts(kit: ShardKit, parts: Any) -> None:
+    """What is stored is what the list says: full parts between two ends, and at most one token."""
+    client: Any = holder(kit, "many", parts.meta_key)
     found = {
         int(key.rpartition(b":")[2]): client.llen(key)
-        for key in client.scan_iter(f"{pieces.name}:*", _type="list", count=1000)
+        for key in client.scan_iter(f"{parts.name}:*", _type="list", count=1000)
         if not key.endswith(b":signal")
     }
-    ends = {k.decode(): int(v) for k, v in client.hgetall(f"{pieces.name}:ends").items()}
-    tokens = client.llen(f"{pieces.name}:signal")
+    ends = {k.decode(): int(v) for k, v in client.hgetall(f"{parts.name}:ends").items()}
+    tokens = client.llen(f"{parts.name}:signal")
     if not found:
         assert not any(v for k, v in ends.items() if k != "part_size")
         assert tokens == 0
@@ -157,12 +172,12 @@ def well_kept(kit: ShardKit, pieces: Any) -> None:
     assert set(found) == set(range(ends["first"], ends["last"] + 1))
     assert found[ends["first"]] == ends["left"]
     assert found[ends["last"]] == ends["right"]
-    assert all(found[n] == pieces.part_size for n in range(ends["first"] + 1, ends["last"]))
-    assert max(found.values()) <= pieces.part_size
+    assert all(found[n] == parts.part_size for n in range(ends["first"] + 1, ends["last"]))
+    assert max(found.values()) <= parts.part_size
     assert tokens == 1
 
 
-def test_a_list_in_pieces_does_what_a_list_does(face: Face, kit: ShardKit) -> None:
+def test_a_list_in_parts_does_what_a_list_does(face: Face, kit: ShardKit) -> None:
     run_state_machine_as_test(machine(face, kit), settings=BUDGET)
 
 
@@ -170,17 +185,17 @@ def test_a_list_in_pieces_does_what_a_list_does(face: Face, kit: ShardKit) -> No
 def test_many_values_of_any_kind_come_back_as_they_were(
     face: Face, kit: ShardKit, size: int
 ) -> None:
-    pieces = face.kit.list("all", component="many", part_size=size, values=bytes)
+    parts = face.kit.list("all", component="many", part_size=size, values=bytes)
     sent = [bytes([n % 256]) * (n % 7) for n in range(2500)]
-    assert face.run(pieces.rpush_many(sent[1000:])) == 1500
-    assert face.run(pieces.lpush_many(sent[:1000][::-1])) == 2500
-    assert face.list(pieces.items()) == sent
-    assert face.list(pieces.items(reverse=True)) == sent[::-1]
-    well_kept(kit, pieces)
-    assert [face.run(pieces.lindex(n)) for n in (0, 7, 1249, -1)] == [
+    assert face.run(parts.rpush_many(sent[1000:])) == 1500
+    assert face.run(parts.lpush_many(sent[:1000][::-1])) == 2500
+    assert face.list(parts.items()) == sent
+    assert face.list(parts.items(reverse=True)) == sent[::-1]
+    check_parts(kit, parts)
+    assert [face.run(parts.lindex(n)) for n in (0, 7, 1249, -1)] == [
         sent[n] for n in (0, 7, 1249, -1)
     ]
-    assert face.run(pieces.rpop_many(1200)) == sent[:1299:-1]
-    assert face.run(pieces.lpop_many(1300)) == sent[:1300]
-    assert face.run(pieces.llen()) == 0
-    well_kept(kit, pieces)
+    assert face.run(parts.rpop(1200)) == sent[:1299:-1]
+    assert face.run(parts.lpop(1300)) == sent[:1300]
+    assert face.run(parts.llen()) == 0
+    check_parts(kit, parts)

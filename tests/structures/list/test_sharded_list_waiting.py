@@ -27,7 +27,7 @@ from shardkit.operations.commands import Batch, Command, Replies
 from shardkit.operations.drivers import AwaitingDriver
 from shardkit.operations.operation import Operation
 from shardkit.structures.base.server_clock import ServerClock
-from shardkit.structures.list import base
+from shardkit.structures.list import waiting as list_waiting
 from shardkit.structures.list.sharded_list import ShardedList
 
 STOP = "stop"
@@ -35,7 +35,7 @@ STOP = "stop"
 
 @pytest.fixture
 def only_tokens_wake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base, "LONGEST_SLICE", 60.0)
+    monkeypatch.setattr(list_waiting, "LONGEST_BLOCK", 60.0)
 
 
 def left_over(kit: ShardKit, name: str, component: str = "many") -> list[str]:
@@ -181,7 +181,7 @@ def test_consumers_that_wait_and_consumers_that_do_not_share_the_work(
 
     def snatch(ended: threading.Event) -> None:
         while not ended.is_set():
-            taken.extend(value for value in jobs.lpop_many(3))
+            taken.extend(value for value in jobs.lpop(3) or ())
 
     ended = threading.Event()
     with ThreadPoolExecutor(8) as pool:
@@ -206,7 +206,7 @@ def test_consumers_that_wait_and_consumers_that_do_not_share_the_work(
 async def test_waiters_that_are_cancelled_at_any_moment_lose_nothing(
     akit: AsyncShardKit, kit: ShardKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(base, "LONGEST_SLICE", 0.05)
+    monkeypatch.setattr(list_waiting, "LONGEST_BLOCK", 0.05)
     jobs = akit.list("jobs", component="many", part_size=3)
     random = Random(7)
     taken: list[str | None] = []
@@ -261,7 +261,7 @@ async def test_what_was_popped_for_a_cancelled_task_is_put_back_where_it_was(
     gate = Gate(akit.driver.link)
     jobs: Any = ShardedList(AwaitingDriver(gate), "many", "jobs", 3)
     await jobs.rpush(*range(8))
-    task = asyncio.ensure_future(getattr(jobs, f"{end}pop_many")(5))
+    task = asyncio.ensure_future(getattr(jobs, f"{end}pop")(5))
     await gate.done.wait()
     assert await jobs.llen() == 3  # the server has popped
     for _ in range(cancellations):
@@ -290,7 +290,7 @@ def die_with_token(kit: ShardKit, name: str) -> None:
 def test_a_waiter_that_dies_with_the_token_does_not_strand_the_others(
     kit: ShardKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(base, "LONGEST_SLICE", 0.1)
+    monkeypatch.setattr(list_waiting, "LONGEST_BLOCK", 0.1)
     jobs = kit.list("jobs", component="many", part_size=3)
     with ThreadPoolExecutor() as pool:
         for _ in range(3):

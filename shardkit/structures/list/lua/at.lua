@@ -1,13 +1,13 @@
--- Return or replace one value of a list in pieces.
+-- Return or replace one value of a list in parts.
 -- KEYS[1]  its parameters, a HASH: <name>:meta
 -- KEYS[2]  where it ends, a HASH: <name>:ends
 -- KEYS[3]  its signal, a LIST: <name>:signal
--- ARGV[1]  what the keys of its pieces begin with: <name>:
--- ARGV[2]  how many values a piece takes, as far as the caller knows
+-- ARGV[1]  what the keys of its parts begin with: <name>:
+-- ARGV[2]  how many values a part takes, according to the caller
 -- ARGV[3]  which value: from 0 on the left, or from -1 on the right
 -- ARGV[4]  what to replace it by; absent to return it
 -- Reply    {how many values there are, the value, or what LSET says}; only how many if there is no
---          such value; nil if the list's parameters are not what the caller knows
+--          such value; nil if the list's parameters are not those of the caller
 --@include structures/list/base
 --@include structures/list/find
 local list = read_list(1, 1)
@@ -15,6 +15,6 @@ if list.is_other then return false end
 local at, index = find(list, tonumber(ARGV[3]))
 if not at then return {list.count} end
 if ARGV[4] then
-  return {list.count, redis.call('LSET', piece(list, at), index, ARGV[4])}
+  return {list.count, redis.call('LSET', part(list, at), index, ARGV[4])}
 end
-return {list.count, redis.call('LINDEX', piece(list, at), index)}
+return {list.count, redis.call('LINDEX', part(list, at), index)}

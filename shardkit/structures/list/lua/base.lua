@@ -1,9 +1,9 @@
--- Included by the scripts of lists in pieces: where a list ends, and how values come and go.
+-- Included by the scripts of lists in parts: where a list ends, and how values come and go.
 -- A list has three KEYS: its parameters, its ends and its signal; and two ARGV: what the keys of
--- its pieces begin with, and how many values a piece takes. Which pieces a script touches only the
+-- its parts begin with, and how many values a part takes. Which parts a script touches only the
 -- list itself says, so these are not in KEYS; they have the {tag} of those that are.
--- Its ends are a HASH: first and last are the ids of the end pieces, left and right how many values
--- are in them; due is when all of it expires, in milliseconds since 1970. Between them, pieces are
+-- Its ends are a HASH: first and last are the ids of the end parts, left and right how many values
+-- are in them; due is when all of it expires, in milliseconds since 1970. Between them, parts are
 -- full. Numbers in it are far below 2^53, so they are sent as digits.
 
 local function read_list(key, argument)
@@ -25,7 +25,7 @@ local function read_list(key, argument)
   return list
 end
 
-local function piece(list, n)
+local function part(list, n)
   return list.prefix .. string.format('%d', n)
 end
 

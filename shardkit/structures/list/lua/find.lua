@@ -1,6 +1,6 @@
--- Included by the scripts that look for values of lists in pieces, after list_base.
+-- Included by the scripts that look for values of lists in parts, after list_base.
 
--- The piece that a value is in, and which one there; nil if there is no such value.
+-- The part that a value is in, and which one there; nil if there is no such value.
 local function find(list, index)
   if index < 0 then index = index + list.count end
   if index < 0 or index >= list.count then return nil end

@@ -1,19 +1,19 @@
--- Pop a value from one list in pieces and push it onto another, or the same.
+-- Pop a value from one list in parts and push it onto another, or the same.
 -- KEYS[1]  the first list's parameters, a HASH: <name>:meta
 -- KEYS[2]  where it ends, a HASH: <name>:ends
 -- KEYS[3]  its signal, a LIST: <name>:signal
 -- KEYS[4]  the other list's parameters
 -- KEYS[5]  where that ends
 -- KEYS[6]  its signal
--- ARGV[1]  what the keys of the first list's pieces begin with: <name>:
--- ARGV[2]  how many values a piece of it takes, as far as the caller knows
--- ARGV[3]  what the keys of the other list's pieces begin with
--- ARGV[4]  how many values a piece of that takes
+-- ARGV[1]  what the keys of the first list's parts begin with: <name>:
+-- ARGV[2]  how many values a part of it takes, according to the caller
+-- ARGV[3]  what the keys of the other list's parts begin with
+-- ARGV[4]  how many values a part of that takes
 -- ARGV[5]  LPOP or RPOP
 -- ARGV[6]  LPUSH or RPUSH
 -- ARGV[7]  1 for who waits
 -- Reply    the value, in a list, which is empty if there is none; nil if the parameters of a list
---          are not what the caller knows
+--          are not those of the caller
 --@include structures/list/base
 --@include structures/list/push_values
 --@include structures/list/pop_values
@@ -22,7 +22,7 @@ if list.is_other or other.is_other or (other.absent and list.count > 0) then ret
 if list.count == 0 then return {} end
 local place = ARGV[5] == 'LPOP' and 0 or -1
 local at = place == 0 and list.first or list.last
-local found = redis.call('LRANGE', piece(list, at), place, place)
+local found = redis.call('LRANGE', part(list, at), place, place)
 -- First what may be refused: then nothing was written.
 local refused = push(other, ARGV[6], found, 1)
 if refused then return refused end

@@ -1,4 +1,4 @@
--- Included by the scripts that pop from lists in pieces, after list_base.
+-- Included by the scripts that pop from lists in parts, after list_base.
 
 -- Pop so many values, or as many as there are; for who waits: the next to wait is woken, if there
 -- is something left.
@@ -9,8 +9,8 @@ local function pop(list, command, wanted, waits)
   local values = {}
   while #values < wanted or held == 0 do
     if held > 0 then
-      -- A server that evicts keys may have lost the piece.
-      local taken = redis.call(command, piece(list, at), math.min(wanted - #values, held)) or {}
+      -- A server that evicts keys may have lost the part.
+      local taken = redis.call(command, part(list, at), math.min(wanted - #values, held)) or {}
       if #values == 0 then
         values = taken
       else

@@ -1,12 +1,12 @@
--- Push values onto one end of a list in pieces.
+-- Push values onto one end of a list in parts.
 -- KEYS[1]  its parameters, a HASH: <name>:meta
 -- KEYS[2]  where it ends, a HASH: <name>:ends
 -- KEYS[3]  its signal, a LIST: <name>:signal
--- ARGV[1]  what the keys of its pieces begin with: <name>:
--- ARGV[2]  how many values a piece takes, as far as the caller knows
+-- ARGV[1]  what the keys of its parts begin with: <name>:
+-- ARGV[2]  how many values a part takes, according to the caller
 -- ARGV[3]  LPUSH or RPUSH
 -- ARGV[4]  and on: the values, 10,000 at most
--- Reply    how many values it has now; nil if its parameters are not what the caller knows
+-- Reply    how many values it has now; nil if its parameters are not those of the caller
 local ends = redis.call('HMGET', KEYS[2], 'first', 'last', 'left', 'right', 'part_size')
 local is_left = ARGV[3] == 'LPUSH'
 local held = tonumber(is_left and ends[3] or ends[4] or 0)

@@ -1,4 +1,4 @@
--- Included by the scripts that push onto lists in pieces, after list_base.
+-- Included by the scripts that push onto lists in parts, after list_base.
 
 -- Push values[from] and all that follow; returns why not, if something is in the way.
 local function push(list, command, values, from)
@@ -8,11 +8,11 @@ local function push(list, command, values, from)
   local room = list.size - held
   local added = #values - from + 1
   if added > room or held == 0 then
-    -- Pieces that will be opened are looked at before anything is written.
+    -- Parts that will be opened are looked at before anything is written.
     for n = held == 0 and 0 or 1, math.ceil((added - room) / list.size) do
-      local key = piece(list, at + n * step)
+      local key = part(list, at + n * step)
       if redis.call('EXISTS', key) == 1 then
-        return redis.error_reply('BUSYKEY ' .. key .. ' is in the way: it is no piece of this list')
+        return redis.error_reply('BUSYKEY ' .. key .. ' is in the way: it is no part of this list')
       end
     end
   end
@@ -24,7 +24,7 @@ local function push(list, command, values, from)
       at, room = at + step, list.size
     end
     local to = math.min(#values, from + math.min(room, 1000) - 1)
-    held = redis.call(command, piece(list, at), unpack(values, from, to))
+    held = redis.call(command, part(list, at), unpack(values, from, to))
     room = room - (to - from + 1)
     from = to + 1
   end
@@ -39,7 +39,7 @@ local function push(list, command, values, from)
   save(list, at ~= start)
   if list.due and (at ~= start or list.count == 0) then
     redis.call('PEXPIREAT', list.signal, list.due)
-    for n = start, at, step do redis.call('PEXPIREAT', piece(list, n), list.due) end
+    for n = start, at, step do redis.call('PEXPIREAT', part(list, n), list.due) end
   end
   list.count = list.count + added
 end

@@ -1,12 +1,12 @@
--- Keep a range of a list in pieces, and remove what lies outside.
+-- Keep a range of a list in parts, and remove what lies outside.
 -- KEYS[1]  its parameters, a HASH: <name>:meta
 -- KEYS[2]  where it ends, a HASH: <name>:ends
 -- KEYS[3]  its signal, a LIST: <name>:signal
--- ARGV[1]  what the keys of its pieces begin with: <name>:
--- ARGV[2]  how many values a piece takes, as far as the caller knows
+-- ARGV[1]  what the keys of its parts begin with: <name>:
+-- ARGV[2]  how many values a part takes, according to the caller
 -- ARGV[3]  the first value to keep, as LTRIM has it
 -- ARGV[4]  the last one
--- Reply    how many values are left; nil if its parameters are not what the caller knows
+-- Reply    how many values are left; nil if its parameters are not those of the caller
 --@include structures/list/base
 --@include structures/list/find
 local list = read_list(1, 1)
@@ -14,7 +14,7 @@ if list.is_other then return false end
 if list.count == 0 then return 0 end
 
 local function unlink(from, to)
-  for n = from, to do redis.call('UNLINK', piece(list, n)) end
+  for n = from, to do redis.call('UNLINK', part(list, n)) end
 end
 
 local start, stop = clip(list, tonumber(ARGV[3]), tonumber(ARGV[4]))
@@ -28,12 +28,12 @@ end
 local from, skipped = find(list, start)
 local to, last = find(list, stop)
 if from == to then
-  redis.call('LTRIM', piece(list, from), skipped, last)
+  redis.call('LTRIM', part(list, from), skipped, last)
   list.left = last - skipped + 1
   list.right = list.left
 else
-  redis.call('LTRIM', piece(list, from), skipped, -1)
-  redis.call('LTRIM', piece(list, to), 0, last)
+  redis.call('LTRIM', part(list, from), skipped, -1)
+  redis.call('LTRIM', part(list, to), 0, last)
   list.left = (from == list.first and list.left or list.size) - skipped
   list.right = last + 1
 end

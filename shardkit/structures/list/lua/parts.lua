@@ -1,27 +1,27 @@
--- Return some pieces of a list, from one end to the other.
+-- Return some parts of a list, from one end to the other.
 -- KEYS[1]  its parameters, a HASH: <name>:meta
 -- KEYS[2]  where it ends, a HASH: <name>:ends
 -- KEYS[3]  its signal, a LIST: <name>:signal
--- ARGV[1]  what the keys of its pieces begin with: <name>:
--- ARGV[2]  how many values a piece takes, as far as the caller knows
+-- ARGV[1]  what the keys of its parts begin with: <name>:
+-- ARGV[2]  how many values a part takes, according to the caller
 -- ARGV[3]  1 from left to right, -1 from right to left
--- ARGV[4]  the id of the next piece; empty for where the list ends now
+-- ARGV[4]  the id of the next part; empty for where the list ends now
 -- ARGV[5]  the id of the last one; empty for where the list ends now
--- ARGV[6]  how many pieces
--- Reply    {the id of the next piece, the id of the last one, values of a piece, …}; nil if the
---          list's parameters are not what the caller knows
+-- ARGV[6]  how many parts
+-- Reply    {the id of the next part, the id of the last one, values of a part, …}; nil if the
+--          list's parameters are not those of the caller
 --@include structures/list/base
 local list = read_list(1, 1)
 if list.is_other then return false end
 local step, near, far = 1, list.first, list.last
 if ARGV[3] == '-1' then step, near, far = -1, list.last, list.first end
 local at, to = tonumber(ARGV[4]) or near, tonumber(ARGV[5]) or far
--- Pieces that the list has lost since are passed over.
+-- Parts that the list has lost since are passed over.
 if (near - at) * step > 0 then at = near end
 if (to - far) * step > 0 then to = far end
 local reply = {at, to}
 while #reply - 2 < tonumber(ARGV[6]) and (to - at) * step >= 0 do
-  reply[#reply + 1] = redis.call('LRANGE', piece(list, at), 0, -1)
+  reply[#reply + 1] = redis.call('LRANGE', part(list, at), 0, -1)
   at = at + step
 end
 reply[1] = at
