@@ -1,4 +1,4 @@
-"""What the servers are told to do: a query's tree and order as the script takes them.
+"""Compiling a query for the servers: its tree and order as the script ``search/query`` takes them.
 
 ::
 
@@ -6,8 +6,8 @@
                                                 tree     and  word 1, phrase 2 3
                                                               not  word 4 in field 1
 
-Words are numbered, as each part of the index has its own ids for them; what begins somehow becomes
-any of the words that do.
+Words are numbered, as each part of the index has its own ids for them. A prefix becomes any of the
+words that have it.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _ORDER_KINDS: Final = {"number": "number", "date": "number", "text": "text"}
 
 @dataclass(frozen=True)
 class SortOrder:
-    """What documents are put in order by.
+    """The order of hits.
 
     Attributes:
-        name: how it was asked for, as text that tells orders apart.
-        spec: the same for the script.
-        reverse: whether the highest come first.
-        scores: whether relevance is part of it.
-        text: whether values are text, not numbers.
+        name: text that tells orders apart.
+        spec: the order as the script takes it.
+        reverse: whether it is descending.
+        scores: whether it needs relevance.
+        text: whether it compares text, not numbers.
     """
 
     name: str
@@ -65,10 +65,10 @@ def sort_order(
     default: float,
     ascending: bool,
 ) -> SortOrder:
-    """Return an order.
+    """Return the order that `SearchIndex.search` was given.
 
     Raises:
-        InvalidArgumentError: there is no such attribute, or a weight is no number.
+        InvalidArgumentError: there is no such attribute, or a weight is not a number.
     """
     if isinstance(sort, Mapping):
         return _weighted(schema, sort, combine, default, ascending)
@@ -112,7 +112,7 @@ def _weighted(
     for name, weight in weights.items():
         if name != RELEVANCE and schema.attributes.get(name) not in ("number", "date"):
             raise InvalidArgumentError(
-                f"{schema.name}: sort: {shown(name)} is no attribute that is a number or date",
+                f"{schema.name}: sort: {shown(name)} is not a number or date attribute",
                 f"weigh {RELEVANCE} and such attributes",
             )
         place = 0 if name == RELEVANCE else schema.place(name)
@@ -132,7 +132,7 @@ class QueryPlan:
     """A query as the script takes it.
 
     Attributes:
-        words: the words and values that it looks for, numbered from 1 on.
+        words: the words and values to look up, numbered from 1 on.
         tree: how they are combined.
     """
 
@@ -145,7 +145,7 @@ class QueryPlan:
         return self.words.setdefault(word, len(self.words) + 1)
 
     def node(self, node: Node) -> list[Any]:
-        """Return a node of an analyzed tree for the script."""
+        """Return a node of an analyzed tree as the script takes it."""
         schema = self.schema
         match node:
             case Word(text, name):
@@ -173,15 +173,15 @@ class QueryPlan:
                 return ["none"]
 
     def _all_of(self, parts: Iterable[Node]) -> list[Any]:
-        wanted, filters, unwanted = [], [], []
+        required, filters, unwanted = [], [], []
         for part in parts:
             if isinstance(part, Not):
                 unwanted.append(self.node(part.part))
             elif isinstance(part, Range):
                 filters.append(self.node(part))
             else:
-                wanted.append(self.node(part))
-        return ["and", wanted or [["all"]], filters, unwanted]
+                required.append(self.node(part))
+        return ["and", required or [["all"]], filters, unwanted]
 
 
 def compile_query(schema: Schema, tree: Node, expansions: Mapping[str, Iterable[str]]) -> QueryPlan:
@@ -192,7 +192,7 @@ def compile_query(schema: Schema, tree: Node, expansions: Mapping[str, Iterable[
 
 
 def scored_words(tree: Node) -> list[str]:
-    """Return the words of an analyzed tree that are scored, once each, without beginnings."""
+    """Return the words of an analyzed tree that are scored, once each, without prefixes."""
     found: dict[str, None] = {}
     for node in wanted(tree):
         if isinstance(node, Word):
@@ -203,7 +203,7 @@ def scored_words(tree: Node) -> list[str]:
 
 
 def prefixes_of(tree: Node) -> list[str]:
-    """Return the beginnings that an analyzed tree looks for, unwanted ones too, once each."""
+    """Return the prefixes in an analyzed tree, unwanted ones too, once each."""
     found: dict[str, None] = {}
 
     def visit(node: Node) -> None:

@@ -21,12 +21,12 @@ keeps an inverted index of them::
     │ 2 bytes               │ 1      │ a bit   │        └─────────┴─────────┴─────────┘
     └───────────────────────┴────────┴─────────┘
 
-A chunk is 65,536 numbers. Most words are in few documents: up to 14 postings are 56 bytes, which a
-listpack takes, so 128 such words share a HASH. In a document the words are in order, three bytes of
-an id each: that tells which ones vanish when it is indexed anew or removed, and a phrase is found
-by looking for its bytes there. A value of text is a word too, one that no text has, so that it is
-found as words are. Columns have what documents are sorted and filtered by side by side: one read
-for a chunk instead of one for a document.
+A chunk covers 65,536 numbers. Most words are in few documents: up to 14 postings are 56 bytes, and
+fit a listpack, so 128 such words share a HASH. A document has its words in order, as ids of three
+bytes: they tell which postings to remove when it is replaced or removed, and a phrase is found by
+searching for its bytes there. A value of text is a word too, one that no text contains, so it is
+found as words are. Columns hold side by side what documents are sorted and filtered by: one read
+for a chunk instead of one for each document.
 
 13,968 passages of documentation, 48 different words each (83 with repetitions; 33,243 words in
 all), bytes a passage on Valkey 9.1.2 / Redis 7.0.15::
@@ -36,10 +36,10 @@ all), bytes a passage on Valkey 9.1.2 / Redis 7.0.15::
     with text, for snippets                  1,318 / 1,455
     the book's: a SET a word and document    3,098 / 7,481      a posting       64.3 / 155
 
-A query's time is its postings': 0.6 microseconds for each of a word's, with scores and the best 20
-found; what sorts or filters by columns takes some 0.5 a document, a phrase 6 to 12 a document that
-has all of its words. To index a document takes 7 a posting. (Of the server, while others worked on
-the two cores of the machine.)
+The time of a query is that of its postings: 0.6 microseconds for each posting of a word, with
+scores and the best 20 hits; sorting or filtering by columns takes some 0.5 a document, a phrase 6
+to 12 for each document that has all of its words. Indexing takes 7 a posting. (Time of the server,
+on a machine whose two cores were busy.)
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Snippets: the part of a text that shows best why it was found, with what was found marked.
+"""Snippets: the part of a text that best shows why it matches, with the matches marked.
 
 ::
 
@@ -6,9 +6,9 @@
 
     '… keys of one **Redis** server are moved to others, **shard** by **shard**, while clients …'
 
-Of all windows of the wanted length it is the first of those that show most of the query's
-different words, beginnings and phrases, and of these the one that shows them most often. It begins
-and ends between words where the text has spaces. White space, line ends too, becomes one space.
+It is the window of the given length that shows most of the query's different words, prefixes and
+phrases; of several, the one that shows them most often, then the first. It begins and ends between
+words where the text has spaces. White space, including line ends, becomes one space.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from shardkit.structures.base.arguments import check_integer
 ELLIPSIS: Final = "…"
 MAX_TEXT_LENGTH: Final = 100_000
 _SPACES: Final = re.compile(r"\s+")
-_PART: Final = re.compile(r".{1,400}\S*", re.DOTALL)
-_MAX_WORD_LENGTH: Final = 30  # further than this no space is looked for: the script may have none
+_BLOCK: Final = re.compile(r".{1,400}\S*", re.DOTALL)
+_MAX_WORD_LENGTH: Final = 30  # look no further for a space: some scripts have none
 
 
 class Match(NamedTuple):
-    """What was found, and where: ``text[start:end]``."""
+    """What matched, and where: ``text[start:end]``."""
 
     start: int
     end: int
@@ -49,20 +49,20 @@ def snippet(
     escape: Callable[[str], str] | None = None,
     field: str | None = None,
 ) -> str:
-    """Return the part of a text that shows best what a query found in it.
+    """Return the part of a text that best shows what a query found in it.
 
     Args:
-        text: the text as it was indexed. Of a long one the first 100,000 characters are looked at.
+        text: the text as it was indexed; matches are looked for in its first 100,000 characters.
         query: the tree, analyzed by the same analyzer.
-        analyzer: the index's.
-        length: how long it may be, in characters, without marks and ellipses: 20 to 10,000.
-        mark: what is put before and after what was found, or what makes its marked form of it.
-        escape: applied to all of the text, what is marked too, before it is marked:
-            ``html.escape`` makes a snippet safe for a page.
-        field: the field that the text is of: words wanted in another one are not marked.
+        analyzer: the index's analyzer.
+        length: the maximum length in characters, without marks and ellipses: 20 to 10,000.
+        mark: what to put before and after a match, or a function that marks it.
+        escape: applied to all of the text before it is marked: ``html.escape`` makes a snippet safe
+            for a page.
+        field: the field that the text belongs to: words looked for in another one are not marked.
 
     Returns:
-        The beginning of the text if nothing was found in it. An ellipsis is where it was cut.
+        The beginning of the text if nothing matches. An ellipsis shows where it was cut.
 
     Raises:
         InvalidArgumentError: the length is out of range.
@@ -70,8 +70,7 @@ def snippet(
     Cost: none on a server; the text is split into words once.
     """
     check_integer("snippet", "length", length, 20, 10_000)
-    looked_at = text[:MAX_TEXT_LENGTH]
-    found = find_matches(looked_at, query, analyzer, field)
+    found = find_matches(text[:MAX_TEXT_LENGTH], query, analyzer, field)
     start, end = _window(text, found, length)
     written = escape or str
     marked = mark if callable(mark) else (lambda inner: f"{mark[0]}{inner}{mark[1]}")
@@ -88,7 +87,7 @@ def snippet(
 def find_matches(
     text: str, query: Node, analyzer: Analyzer, field: str | None = None
 ) -> list[Match]:
-    """Return where a text has what an analyzed query looks for, in order of where it begins."""
+    """Return what in a text matches an analyzed query, ordered by where it begins."""
     words: dict[str, list[Word | Phrase]] = {}  # by the first term
     prefixes: list[Prefix] = []
     for node in dict.fromkeys(wanted(query)):
@@ -113,32 +112,32 @@ def find_matches(
 
 
 class _Places:
-    """The terms of a text, and on demand where they stand.
+    """The terms of a text, and on demand their places.
 
-    Terms are quickly found, their places are not: these are looked up part by part, in the parts
-    of some hundred characters that have something to mark.
+    Finding terms is fast, finding their places is slow: that is done only in those blocks of some
+    hundred characters that have something to mark.
     """
 
     def __init__(self, text: str, analyzer: Analyzer) -> None:
         self._analyzer = analyzer
-        self._parts = list(_PART.finditer(text))
-        self._firsts: list[int] = []  # the number of each part's first term
+        self._blocks = list(_BLOCK.finditer(text))
+        self._firsts: list[int] = []  # the index of each block's first term
         self._tokens: dict[int, list[Token]] = {}
         self.terms: list[str] = []
-        for part in self._parts:
+        for block in self._blocks:
             self._firsts.append(len(self.terms))
-            self.terms += analyzer.terms(part[0])
+            self.terms += analyzer.terms(block[0])
 
     def token(self, number: int) -> Token:
         """Return a term with its place."""
-        part = bisect_right(self._firsts, number) - 1
-        if part not in self._tokens:
-            offset = self._parts[part].start()
-            self._tokens[part] = [
+        block = bisect_right(self._firsts, number) - 1
+        if block not in self._tokens:
+            offset = self._blocks[block].start()
+            self._tokens[block] = [
                 Token(token.term, token.start + offset, token.end + offset)
-                for token in self._analyzer.spans(self._parts[part][0])
+                for token in self._analyzer.spans(self._blocks[block][0])
             ]
-        return self._tokens[part][number - self._firsts[part]]
+        return self._tokens[block][number - self._firsts[block]]
 
 
 def _terms(node: Word | Phrase) -> tuple[str, ...]:
@@ -149,20 +148,22 @@ def _window(text: str, found: list[Match], length: int) -> tuple[int, int]:
     """Return where the best window begins and ends."""
     best, first, last = (0, 0), 0, min(len(text), length)
     inside: Counter[Word | Prefix | Phrase] = Counter()
-    behind = 0  # hits from this one on are behind the window that begins with hit ``number``
-    for number, hit in enumerate(found):
-        while behind < len(found) and (behind == number or found[behind].end - hit.start <= length):
+    behind = 0  # the first match behind the window that begins with match ``number``
+    for number, match in enumerate(found):
+        while behind < len(found) and (
+            behind == number or found[behind].end - match.start <= length
+        ):
             inside[found[behind].found] += 1
             behind += 1
         if (shows := (len(inside), inside.total())) > best:
-            best, first, last = shows, hit.start, max(each.end for each in found[number:behind])
-        inside[hit.found] -= 1
-        if not inside[hit.found]:
-            del inside[hit.found]
+            best, first, last = shows, match.start, max(each.end for each in found[number:behind])
+        inside[match.found] -= 1
+        if not inside[match.found]:
+            del inside[match.found]
     last = min(last, first + length)
     begin = max(0, min(first - (length - (last - first)) // 2, len(text) - length))
     end = min(len(text), begin + length)
-    # Whole words only, unless there is no space far and wide: the script may have none.
+    # Whole words only, unless there is no space nearby, as in scripts without spaces.
     if begin and not text[begin - 1].isspace():
         space = _SPACES.search(text, begin, max(begin, min(first, begin + _MAX_WORD_LENGTH)))
         begin = space.end() if space else begin
@@ -174,16 +175,16 @@ def _window(text: str, found: list[Match], length: int) -> tuple[int, int]:
 
 
 def _joined(found: list[Match], start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Iterate over what to mark within a window: places that overlap are one."""
+    """Iterate over what to mark within a window; overlapping matches are joined."""
     first = last = start
-    for hit in found:
-        if hit.end <= start or hit.start >= end:
+    for match in found:
+        if match.end <= start or match.start >= end:
             continue
-        if hit.start >= last:
+        if match.start >= last:
             if first < last:
                 yield first, last
-            first = max(start, hit.start)
-        last = max(last, min(end, hit.end))
+            first = max(start, match.start)
+        last = max(last, min(end, match.end))
     if first < last:
         yield first, last
 

@@ -1,4 +1,4 @@
-"""What is stored of an index, made its parameters again: for tools that did not create it.
+"""Reading the stored parameters of an index, for tools that did not create it.
 
 ::
 
@@ -6,8 +6,8 @@
 
         ──►        shards=4, {"fields": {"title": 3.0, "text": 1.0}, "analyzer": Analyzer(…), …}
 
-Of an analyzer a fingerprint is stored, so only those that are made of what is here can be found
-again: the two tokenizers, the English stop words or none, and the stemmers.
+Only the fingerprint of an analyzer is stored, so only analyzers made of this package's parts can be
+recovered: the two tokenizers, the English stop words or none, and the stemmers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from shardkit.structures.base.parameters import meta_key
 
 
 def stored_parameters(component: str, name: str, shards: int) -> Operation[dict[str, str] | None]:
-    """Return what is stored of an index; None if there is none of that name. Cost: one exchange.
+    """Return the stored parameters of an index; None if it does not exist. Cost: one exchange.
 
     Args:
         component: where it lives.
@@ -39,19 +39,18 @@ def stored_parameters(component: str, name: str, shards: int) -> Operation[dict[
 
 
 def parameters_of(name: str, stored: Mapping[str, str]) -> tuple[int, SchemaParameters]:
-    """Return in how many parts an index is, and its further parameters.
+    """Return how many parts an index has, and its other parameters.
 
     Args:
         name: the index's name, for messages.
-        stored: what `stored_parameters` gives.
+        stored: what `stored_parameters` returned.
 
     Raises:
-        ParameterMismatchError: it is no index, or was created with parameters that are not known
-            here.
+        ParameterMismatchError: it is no index, or another version or analyzer created it.
     """
     if stored.get("kind") != "search":
         raise ParameterMismatchError(
-            f"{meta_key(name)}: {name!r} is of kind {stored.get('kind')!r}, no index of documents",
+            f"{meta_key(name)}: {name!r} is of kind {stored.get('kind')!r}, not a search index",
             "give the name of an index",
         )
     try:
@@ -65,8 +64,8 @@ def parameters_of(name: str, stored: Mapping[str, str]) -> tuple[int, SchemaPara
         }
     except (KeyError, ValueError) as error:
         raise ParameterMismatchError(
-            f"{meta_key(name)}: what is stored of {name!r} cannot be read: {error}",
-            "it is another version's: use the version that wrote it",
+            f"{meta_key(name)}: the stored parameters of {name!r} cannot be read: {error}",
+            "use the version of shardkit that wrote them",
         ) from error
 
 

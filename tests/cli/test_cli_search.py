@@ -160,8 +160,8 @@ def test_lines_that_cannot_be_indexed_are_skipped_with_the_reason(
     done = read_json("search", "index", path, *WITH_FIELDS, *TO)
     assert (done["indexed"], done["skipped"]) == (1, 5)
     assert [skipped["why"].split(":")[0] for skipped in done["first_skipped"]] == [
-        "votes='many' is no number",
-        "born='yesterday' is no date",
+        "votes='many' is not of kind number",
+        "born='yesterday' is not of kind date",
         *(done["first_skipped"][2]["why"].split(":")[0],),
         "is not JSON",
         "is not JSON",
@@ -258,7 +258,7 @@ def test_what_is_no_index_is_not_touched(cli: Cli, town_map: Path, posts: Path) 
         kit.hash("search", component="sessions").hset("field", "value")
     for command in ("info", "query x", "remove --all", f"index {posts}"):
         error = cli("search", *command.split(), *ONE_SERVER).error()
-        assert "is of kind 'hash', no index of documents" in error
+        assert "is of kind 'hash', not a search index" in error
     assert "nothing to index" in cli("search", "index", *TO).err
 
 

@@ -1,1 +1,1 @@
-"""Files."""
+"""Documents from files, and for other engines."""

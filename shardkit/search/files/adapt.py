@@ -1,4 +1,4 @@
-"""Documents from files made to fit an index: its fields, and its attributes by their kinds."""
+"""Adapting documents from files to an index: to its fields, and its attributes by their kinds."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ AdaptedDocument: TypeAlias = tuple[str, dict[str, str], dict[str, Any]]
 
 
 def adapt(schema: Schema, document: FileDocument) -> AdaptedDocument:
-    """Return an id, texts and attributes as an index of that schema takes them.
+    """Return the id, texts and attributes that an index with this schema takes.
 
-    Title and text go into the fields of these names; of an index without such a field the title is
-    left out, and the text goes into the first one. Attributes that the index has not are left out;
-    of the others
+    Title and text go into the fields with these names; without such a field the title is dropped,
+    and the text goes into the first field. Attributes that the index does not have are dropped; of
+    the others
 
     * a number may be written as text,
     * a date may be text in ISO 8601 (without a zone it is UTC), or a number of seconds since 1970,
     * text may be a number, true or false, or a list of those.
 
     Raises:
-        InvalidArgumentError: an attribute cannot be read as what the index has, or the id cannot
-            be one.
+        InvalidArgumentError: an attribute cannot be converted to its kind, or the id cannot be
+            used.
     """
     check_id(schema, document.id)
     body = "text" if "text" in schema.fields else next(iter(schema.fields))
@@ -40,10 +40,10 @@ def adapt(schema: Schema, document: FileDocument) -> AdaptedDocument:
         if value is None:
             continue
         try:
-            attributes[name] = _FITS[kind](value)
+            attributes[name] = _CONVERTERS[kind](value)
         except (ValueError, TypeError, OverflowError, OSError):
             raise InvalidArgumentError(
-                f"{name}={shown(value)} is no {kind}", "correct it, or leave it out"
+                f"{name}={shown(value)} is not of kind {kind}", "correct it, or leave it out"
             ) from None
     return document.id, texts, attributes
 
@@ -52,7 +52,7 @@ def _number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise TypeError
     if isinstance(value, int):
-        float(value)  # one that is too large for a double is none
+        float(value)  # raises OverflowError if it is too large for a double
         return value
     return float(value)
 
@@ -81,4 +81,4 @@ def _word(value: Any) -> str:
     raise TypeError
 
 
-_FITS = {"number": _number, "date": _date, "text": _text}
+_CONVERTERS = {"number": _number, "date": _date, "text": _text}

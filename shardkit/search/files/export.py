@@ -1,12 +1,12 @@
-"""Documents for a dedicated engine: the bulk form that OpenSearch and Elasticsearch take.
+"""Exporting documents in the bulk format of OpenSearch and Elasticsearch.
 
 ::
 
     {"index":{"_index":"docs","_id":"guide.md"}}
     {"text":"How to …","kind":"markdown","updated":"2026-11-21T10:00:00+00:00"}
 
-Sent as it is: ``curl -H 'Content-Type: application/x-ndjson' --data-binary @- URL/_bulk``, in
-pieces of some megabytes, cut after an even number of lines.
+Send it with ``curl -H 'Content-Type: application/x-ndjson' --data-binary @- URL/_bulk``, in pieces
+of some megabytes, split after an even number of lines.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ _TYPES = {"number": "double", "date": "date", "text": "keyword"}
 
 
 def bulk_lines(document: Document, index: str) -> str:
-    """Return a document as two lines of JSON: what to do, and the document.
+    """Return a document as two lines of JSON: the action, and the document.
 
-    An infinite number, which JSON has not and those engines do not take, becomes null. Of a name
-    that is a field and an attribute the field's text is taken.
+    Infinite numbers, which JSON lacks and those engines reject, become null. If a field and an
+    attribute have the same name, the field's text is exported.
 
     Args:
-        document: with its text.
-        index: the name of the index that it is for.
+        document: a document with its text.
+        index: the name of the target index.
 
     Raises:
-        InvalidArgumentError: its text was not kept, so there is nothing to index elsewhere.
+        InvalidArgumentError: its text was not kept, so there is nothing to export.
     """
     if document.text is None:
         raise InvalidArgumentError(
             f"document {shown(document.id)} cannot be exported: the index keeps no text",
-            "index with keep_text=True, or export what the documents were made from",
+            "index with keep_text=True, or export the documents' source",
         )
     action = {"index": {"_index": index, "_id": document.id}}
     source = {n: _json_value(v) for n, v in document.attributes.items()} | document.text
@@ -48,9 +48,9 @@ def bulk_lines(document: Document, index: str) -> str:
 
 
 def mappings(schema: Schema) -> dict[str, Any]:
-    """Return what to create the other engine's index with: fields as text, attributes by kind.
+    """Return the mappings to create the target index with: fields as text, attributes by kind.
 
-    Weights of fields go into queries there: ``{"multi_match": {"fields": ["title^3", "text"]}}``.
+    There, weights of fields go into queries: ``{"multi_match": {"fields": ["title^3", "text"]}}``.
     """
     properties: dict[str, Any] = {n: {"type": _TYPES[k]} for n, k in schema.attributes.items()}
     for name in schema.fields:

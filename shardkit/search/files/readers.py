@@ -1,4 +1,4 @@
-"""Documents from files: plain text, Markdown, HTML, Python modules, JSON lines; installed packages.
+"""Reading documents: plain text, Markdown, HTML, Python modules, JSON lines, installed packages.
 
 ::
 
@@ -24,7 +24,7 @@ from typing import Any, BinaryIO
 
 from shardkit.errors import InvalidArgumentError
 
-MAX_FILE_BYTES = 10 * 1024 * 1024  # bytes of a file that is one document
+MAX_FILE_BYTES = 10 * 1024 * 1024  # of a file or line that is one document
 KINDS = {
     ".txt": "text",
     ".text": "text",
@@ -44,12 +44,14 @@ _ID = ("id", "_id")
 
 @dataclass(frozen=True, slots=True)
 class FileDocument:
-    """What a file, or a line of one, says.
+    """A document read from a file, or a line of one.
 
     Attributes:
-        id: the file's path, and for JSON lines without an id the number of the line after ``#``.
+        id: the file's path; for JSON lines without an id also ``#`` and the line's number.
+        title: its title.
+        text: its text.
         attributes: ``kind``, ``updated`` (seconds since 1970) and ``size`` (bytes) of a file; of a
-            JSON line the fields that are not the id, the title or the text.
+            JSON line the fields other than its id, title and text.
     """
 
     id: str
@@ -60,17 +62,17 @@ class FileDocument:
 
 @dataclass(frozen=True, slots=True)
 class SkippedFile:
-    """What could not be read, and why."""
+    """A file, folder or line that could not be read, and why."""
 
     path: str
     why: str
 
 
 def files_below(paths: Iterable[Path]) -> Iterator[Path | SkippedFile]:
-    """Yield the files that can be read, those of folders in the order of their names.
+    """Yield the readable files among paths and below them, those of a folder ordered by name.
 
-    Files and folders of folders whose names begin with a dot are left out, and so are links to
-    folders: they may lead in circles. A folder that cannot be listed is yielded as `SkippedFile`.
+    Hidden files and folders below a folder are skipped, and so are links to folders, which may form
+    a cycle. A folder that cannot be listed is yielded as `SkippedFile`.
     """
     for path in paths:
         if path.is_dir():
@@ -89,16 +91,16 @@ def files_below(paths: Iterable[Path]) -> Iterator[Path | SkippedFile]:
 
 
 def documents_of(path: Path) -> Iterator[FileDocument | SkippedFile]:
-    """Yield what a file holds.
+    """Yield the documents in a file.
 
-    A file of an unknown kind is read as plain text. What is not UTF-8 is read with replacement
-    characters; what cannot be read at all is yielded as `SkippedFile`.
+    A file of an unknown kind is read as plain text. Bytes that are not UTF-8 become replacement
+    characters; a file that cannot be read is yielded as `SkippedFile`.
     """
     kind, name = KINDS.get(path.suffix.lower(), "text"), _name_of(path)
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
-            yield SkippedFile(name, "is no file")  # a pipe might never end
+            yield SkippedFile(name, "is not a regular file")  # a pipe might never end
             return
         if kind == "jsonl":
             yield from _json_lines(path, name)
@@ -121,7 +123,7 @@ def documents_of(path: Path) -> Iterator[FileDocument | SkippedFile]:
 
 
 def installed_packages() -> list[Distribution]:
-    """Return the packages of this Python, in the order of their names, each once."""
+    """Return the packages installed in this Python, ordered by name, each once."""
     found: dict[str, Distribution] = {}
     for distribution in distributions():
         if distribution.name:
@@ -130,13 +132,13 @@ def installed_packages() -> list[Distribution]:
 
 
 def installed_documents(packages: Iterable[Distribution] | None = None) -> Iterator[FileDocument]:
-    """Yield what packages say of themselves, and their modules' docstrings.
+    """Yield packages' descriptions and their modules' docstrings.
 
-    A document a package, its description, and one for each of its modules with docstrings. What
-    cannot be read is left out.
+    Each package is a document, and so is each of its modules with docstrings. What cannot be read
+    is skipped.
 
     Args:
-        packages: which; by default all that are installed.
+        packages: the packages; by default all that are installed.
     """
     for package in installed_packages() if packages is None else packages:
         found = package.metadata.json
@@ -164,7 +166,7 @@ def _modules(package: Distribution) -> Iterator[FileDocument]:
 
 
 def _date(package: Distribution) -> dict[str, float]:
-    """Return when a package was installed, if a file tells."""
+    """Return when a package was installed, if one of its files tells."""
     for file in package.files or ():
         if file.name in ("METADATA", "PKG-INFO"):
             try:
@@ -175,16 +177,16 @@ def _date(package: Distribution) -> dict[str, float]:
 
 
 def _name_of(path: Path) -> str:
-    """Return a path as text that can be encoded: bytes that are no UTF-8 as escapes."""
+    """Return a path as text that can be encoded: bytes that are not UTF-8 as escapes."""
     return os.fsencode(path).decode(errors="backslashreplace")
 
 
 def encodable(text: str) -> str:
-    """Return a text without halves of surrogate pairs, which JSON can spell."""
+    """Return a text without lone surrogates, which JSON can spell."""
     return text.encode(errors="replace").decode()
 
 
-# ---- one kind each: the content to a title and a text
+# ---- for each kind: from the content to a title and a text
 
 
 def _plain(content: str) -> tuple[str, str]:
@@ -193,7 +195,7 @@ def _plain(content: str) -> tuple[str, str]:
 
 
 def _markdown(content: str) -> tuple[str, str]:
-    """The text without the marks: parsed by markdown-it-py."""
+    """Return the text without markup, as markdown-it-py parses it."""
     try:
         from markdown_it import MarkdownIt
     except ImportError as error:
@@ -218,7 +220,7 @@ def _markdown(content: str) -> tuple[str, str]:
 
 
 class _Html(HTMLParser):
-    """Gathers the text of a page, and its title."""
+    """Collects the text of a page, and its title."""
 
     _SILENT = frozenset(("script", "style", "template", "noscript"))
     _BLOCKS = frozenset(  # as a list it takes twenty lines
@@ -283,7 +285,7 @@ def _docstrings(statements: Sequence[ast.AST]) -> Iterator[str]:
 
 _READERS = {"text": _plain, "markdown": _markdown, "html": _html, "python": _python}
 _LANGUAGES = {"text": "text", "markdown": "Markdown", "html": "HTML", "python": "Python"}
-# What the parsers raise for what they cannot read: html.parser's AssertionError, for example.
+# What the parsers raise for invalid content; html.parser, for example, raises AssertionError.
 _UNREADABLE = (SyntaxError, ValueError, AssertionError, NotImplementedError, RecursionError)
 
 

@@ -1,1 +1,1 @@
-"""Model."""
+"""Documents, schemas, results."""

@@ -1,4 +1,4 @@
-"""Documents: as they are given, as the scripts take them, and as they come back."""
+"""Documents as users give them, as scripts take them, and as they are returned."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Text: TypeAlias = str | Mapping[str, str]
 Attributes: TypeAlias = Mapping[str, Any]
 
 MAX_ID_BYTES: Final = 1024
-_END: Final = b"\xff"  # of each of several values: in no UTF-8
+_END: Final = b"\xff"  # ends each of several values; UTF-8 never has it
 _MISSING: Final = math.nan
 _PLAIN, _PACKED = b"\0", b"\1"
 _HEADER: Final = struct.Struct("<III")
@@ -34,12 +34,12 @@ _HEADER: Final = struct.Struct("<III")
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A document as it comes back.
+    """A document of an index.
 
     Attributes:
         id: its id.
-        attributes: its attributes by name: numbers, dates (datetimes UTC), text, or several texts
-            as a tuple. Those that it has not are not there.
+        attributes: the attributes that it has, by name: numbers, dates (datetimes in UTC), text, or
+            several texts as a tuple.
         text: its fields by name; None if the index keeps no text.
     """
 
@@ -49,21 +49,22 @@ class Document:
 
 
 class PreparedDocument(NamedTuple):
-    """A document checked and split into words, but not yet numbered among a batch's words."""
+    """A document checked and split into words, before its words are numbered."""
 
     id: str
     attributes: bytes
     text: bytes
-    columns: list[float | list[bytes]]  # numbers; or the values of text, none if it is missing
-    fields: list[list[str]]  # the terms of each field of the schema, in order
-    size: int  # how many terms there are
+    columns: list[float | list[bytes]]  # numbers, or values of text, empty if missing
+    fields: list[list[str]]  # the terms of each field, in order
+    size: int  # the number of terms
 
 
 def check_id(schema: Schema, doc_id: object) -> str:
-    """Return a document's id.
+    """Check a document's id.
 
     Raises:
-        InvalidArgumentError: it is no text, empty, longer than 1,024 bytes or cannot be encoded.
+        InvalidArgumentError: it is not text, is empty, longer than 1,024 bytes or cannot be
+            encoded.
     """
     try:
         if isinstance(doc_id, str) and 0 < len(key_bytes(doc_id)) <= MAX_ID_BYTES:
@@ -80,7 +81,7 @@ def check_ids(schema: Schema, ids: Iterable[str]) -> Iterator[str]:
     """Iterate over the ids of documents, each checked.
 
     Raises:
-        InvalidArgumentError: they are text instead of a list of ids; or one cannot be used.
+        InvalidArgumentError: they are one text, not a list; or an id cannot be used.
     """
     if isinstance(ids, str):
         raise InvalidArgumentError(f"{schema.name}: ids={shown(ids)}", "give a list of ids")
@@ -93,7 +94,7 @@ def prepare(
     """Check a document, and split its text into words.
 
     Raises:
-        InvalidArgumentError: something in it cannot be indexed; the message names it.
+        InvalidArgumentError: something cannot be indexed; the message names it.
     """
     doc_id = check_id(schema, doc_id)
     given = _texts(schema, doc_id, text)
@@ -143,7 +144,7 @@ def _encodes(text: str) -> bool:
 def _attributes(
     schema: Schema, doc_id: str, given: object
 ) -> tuple[list[Any], list[float | list[bytes]]]:
-    """Return an attribute a place: as they are stored, and what their columns hold."""
+    """Return the attributes by place: as they are stored, and what their columns hold."""
     if not isinstance(given, Mapping):
         raise InvalidArgumentError(
             f"{schema.name}: document {shown(doc_id)}: attributes={shown(given)}",
@@ -221,7 +222,7 @@ def attributes_of(schema: Schema, stored: bytes) -> dict[str, Value]:
 
 
 def text_of(schema: Schema, kept: bytes) -> dict[str, str] | None:
-    """Return a document's text as it was given; None if it was not kept."""
+    """Return a document's text as it was given; None if the index did not keep it."""
     if not kept:
         return None
     data = zlib.decompress(kept[1:]) if kept[:1] == _PACKED else kept[1:]
@@ -254,35 +255,35 @@ def unpack(schema: Schema, doc_id: str, stored: bytes) -> Document:
 
 
 def value_term(place: int, value: bytes) -> bytes:
-    """Return the word that stands for a value of text of an attribute, in the lexicon.
+    """Return the word that stands for an attribute's value in the lexicon.
 
-    No text has it. It has 96 bits of a digest, so values of any length are compared as a whole.
+    No text contains it. It has 96 bits of a digest, so values of any length compare as a whole.
 
     Args:
         place: the number of the attribute's column.
-        value: the value; or several, as `join_values`.
+        value: the value; or several, joined by `join_values`.
     """
     return b"\1%c%b" % (48 + place, b64encode(blake2b(value, digest_size=12).digest()))
 
 
 def join_values(values: Sequence[bytes]) -> bytes:
-    """Return a document's values of an attribute as they are stored: one by itself."""
+    """Return a document's values of an attribute as they are stored; a single one as it is."""
     return values[0] if len(values) == 1 else b"".join(value + _END for value in values)
 
 
 def split_values(stored: bytes) -> list[str]:
-    """Return the values that `join_values` made one of."""
+    """Return the values that `join_values` joined."""
     if not stored.endswith(_END):
         return [stored.decode()]
     return [value.decode() for value in stored[:-1].split(_END)]
 
 
 def write_arguments(schema: Schema, documents: Iterable[PreparedDocument | str]) -> list[Argument]:
-    """Return what the script ``search_write`` takes, from the columns on.
+    """Return the arguments of the script ``search/write``, from the columns on.
 
     Args:
         schema: the index's parameters.
-        documents: documents of one part; the ids of those to be removed.
+        documents: documents of one part, and the ids of those to remove.
     """
     documents = list(documents)
     indexed = [doc for doc in documents if isinstance(doc, PreparedDocument)]
@@ -313,7 +314,7 @@ def write_arguments(schema: Schema, documents: Iterable[PreparedDocument | str])
 def _add_postings(
     schema: Schema, doc: PreparedDocument, place: bytes, postings: Mapping[str | bytes, bytearray]
 ) -> None:
-    """Put a document into the postings of its words and values."""
+    """Add a document to the postings of its words and values."""
     average, size = schema.average_length, doc.size
     weighted: dict[str, float] = {}
     masks: dict[str, int] = {}

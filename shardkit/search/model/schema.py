@@ -1,7 +1,7 @@
-"""What an index holds of each document: fields of text, and attributes.
+"""The parameters of an index: its fields of text, its attributes, and how text is analyzed.
 
-Stored with the index, and compared whenever it is opened: postings, columns and words mean what
-they say.
+They are stored with the index, and checked when it is opened: what postings, columns and words mean
+depends on them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NAME: Final = re.compile(r"[^\W\d][\w.-]*")
 
 
 class SchemaParameters(TypedDict, total=False):
-    """What `Schema` takes besides the name and the number of shards."""
+    """The arguments of `Schema` but for the name and the number of shards."""
 
     fields: Mapping[str, float]
     attributes: Mapping[str, str]
@@ -40,21 +40,22 @@ class SchemaParameters(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Schema:
-    """The parameters of an index: what decides what is stored, and where.
+    """The parameters of an index, which decide what is stored, and where.
 
     Args:
         name: the index's name.
-        shards: in how many parts it is.
+        shards: how many parts it has.
         fields: the weight of each field of text, by name; at most 8.
-        attributes: what each attribute is, ``number``, ``date`` or ``text``, by name; at most 64.
-        analyzer: what makes words of text.
-        keep_text: whether text is kept as it was given, for snippets.
-        phrases: whether the order of words is kept, for phrases.
-        average_length: about how many words a document has; see `shardkit.search.text.bm25`.
-        chunk: how many documents a chunk of postings is about, a power of two.
+        attributes: the kind of each attribute, ``number``, ``date`` or ``text``, by name; at most
+            64.
+        analyzer: turns text into words.
+        keep_text: whether to keep text as it was given, for snippets.
+        phrases: whether to keep the order of words, for phrases.
+        average_length: how many words a document has on average; see `shardkit.search.text.bm25`.
+        chunk: how many documents a chunk of postings covers, a power of two.
 
     Raises:
-        InvalidArgumentError: something cannot be used.
+        InvalidArgumentError: an argument cannot be used.
     """
 
     name: str
@@ -101,7 +102,7 @@ class Schema:
 
     @property
     def parameters(self) -> dict[str, object]:
-        """What is stored and compared. Keeping text or not concerns later documents only."""
+        """What is stored and checked. Whether text is kept concerns later documents only."""
         return {
             "kind": "search",
             "shards": self.shards,
@@ -115,7 +116,7 @@ class Schema:
 
     @property
     def columns(self) -> str:
-        """What the columns hold, a letter an attribute: n a number, t the place of a text."""
+        """What the columns hold, a letter for each: n a number, t the place of a text."""
         return "".join("t" if kind == "text" else "n" for kind in self.attributes.values())
 
     def place(self, attribute: str) -> int:
@@ -123,7 +124,7 @@ class Schema:
         return list(self.attributes).index(attribute) + 1
 
     def mask(self, name: str | None) -> int:
-        """Return the bit of a field in postings; 0, which is any, for None."""
+        """Return the bit of a field in postings; for None 0, which is any field."""
         return 0 if name is None else 1 << list(self.fields).index(name)
 
     def number(self, name: str | None) -> int:

@@ -1,1 +1,1 @@
-"""Query."""
+"""The query language: parsing, trees, analysis."""

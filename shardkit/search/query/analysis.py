@@ -1,4 +1,4 @@
-"""What analysis makes of a query: index terms for words, in the one form that an index executes."""
+"""Analyzing a query: index terms for words, in the normal form that an index executes."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ _DAY: Final = 86_400
 
 
 def analyze(node: Node, analyzer: Analyzer) -> Node:
-    """Return a query with index terms for words, in the one form that an index executes.
+    """Return a query with index terms for words, in the normal form that an index executes.
 
-    * Words that leave no term, such as stop words, constrain nothing and are dropped; one that is
-      several terms ("re-read", "東京都") becomes a phrase, as does the beginning of a longer run of
-      a script without spaces. A beginning is spelled as words are, but not stemmed.
-    * A query of nothing but dropped words, or of unwanted ones, becomes `Nothing`.
-    * In the result every `Range`, `Equal` and `Not` is part of an `AllOf` that has another kind of
-      part too, `Everything` if need be (a Range or Equal may also be what is in a `Not`): so each
-      only ever takes away from documents that are at hand. No AllOf is a part of an AllOf, no
-      AnyOf of an AnyOf; no part is there twice; none is `Nothing`.
-    * Parts are in order: Everything, words, phrases, prefixes, AnyOf, AllOf, then Range, Equal,
-      Not; within a kind by what they say. So ``b a`` and ``a b`` are the same.
-    * The bounds of ranges are floats: dates become seconds since 1970 UTC. A date as the upper
-      bound is its whole day.
+    * Words without terms, such as stop words, are dropped. A word with several terms ("re-read",
+      "東京都") becomes a phrase, as does a prefix of several characters of a script without spaces.
+      A prefix is normalised like a word, but not stemmed.
+    * A query of only dropped or unwanted words becomes `Nothing`.
+    * Every `Range`, `Equal` and `Not` is part of an `AllOf` that also has another kind of part,
+      `Everything` if need be (a Range or Equal may also be in a `Not`): so each only narrows down
+      a list of documents. No AllOf is directly in an AllOf, no AnyOf in an AnyOf; no part occurs
+      twice; none is `Nothing`.
+    * Parts are ordered: Everything, words, phrases, prefixes, AnyOf, AllOf, then Range, Equal,
+      Not; parts of a kind by their text. So ``b a`` and ``a b`` are the same.
+    * The bounds of ranges are floats: dates become seconds since 1970 UTC. A date as upper bound
+      includes the whole day.
 
     Raises:
         InvalidArgumentError: a bound is neither a number nor a date, is NaN, or is a datetime
@@ -53,7 +53,7 @@ def analyze(node: Node, analyzer: Analyzer) -> Node:
 
 
 def _analyze(node: Node, analyzer: Analyzer) -> Node | None:
-    """Return a node analyze, a filter perhaps; None if nothing is left of it to constrain."""
+    """Return a node analyze, a filter perhaps; None if it no longer constrains anything."""
     match node:
         case Word(text, name):
             return _words((text,), name, analyzer)
@@ -69,7 +69,7 @@ def _analyze(node: Node, analyzer: Analyzer) -> Node | None:
             return _any_of(parts, analyzer)
         case Not(part):
             found = _analyze(part, analyzer)
-            # Without what never matches is all.
+            # To exclude what never matches excludes nothing.
             return None if found is None or isinstance(found, Not | Nothing) else Not(found)
         case _:
             return node
@@ -89,7 +89,7 @@ def _prefix(text: str, name: str | None, analyzer: Analyzer) -> Node | None:
     last = tokens[-1]
     if len(tokens) == 1:
         return Prefix(last.term, name)
-    if tokens[-2].end > last.start:  # pairs: where they are, the run begins
+    if tokens[-2].end > last.start:  # overlapping pairs: they stand for the whole run
         return _words((text,), name, analyzer)
     return _all_of((Word(text[: last.start], name), Prefix(last.term, name)), analyzer)
 
@@ -108,7 +108,7 @@ def _limit(node: Range, bound: Bound, outside: bool, *, upper: bool) -> tuple[fl
         if bound.utcoffset() is not None:
             return bound.timestamp(), outside
     elif isinstance(bound, date):
-        # A day lasts until the next one begins: up to it, and after it, is past its end.
+        # "Up to" and "after" a day mean its end, which is when the next day begins.
         midnight = datetime.combine(bound, time(), UTC).timestamp()
         return midnight + (_DAY if upper is not outside else 0), upper
     elif isinstance(bound, int | float) and not isinstance(bound, bool) and not math.isnan(bound):
@@ -146,7 +146,7 @@ def _any_of(parts: Iterable[Node], analyzer: Analyzer) -> Node | None:
     for part in _flat(AnyOf, parts):
         found = Nothing() if isinstance(part, Not) else _analyze(part, analyzer)
         if found is None:
-            nothing = False  # a stop word: it constrains nothing, but it is no mistake either
+            nothing = False  # a stop word constrains nothing, but is no mistake either
         elif not isinstance(found, Nothing):
             kept.update(found.parts if isinstance(found, AnyOf) else (found,))
     based = {_based(part) for part in kept}
@@ -156,7 +156,7 @@ def _any_of(parts: Iterable[Node], analyzer: Analyzer) -> Node | None:
 
 
 def _flat(kind: type[AllOf] | type[AnyOf], parts: Iterable[Node]) -> Iterator[Node]:
-    """Iterate over parts; over those of a part of the same kind instead of itself."""
+    """Iterate over parts, flattening those of the same kind."""
     for part in parts:
         if isinstance(part, kind) and part.parts:
             yield from _flat(kind, part.parts)

@@ -1,4 +1,4 @@
-r"""The query language: text to a tree (`shardkit.search.query.tree`), and back.
+r"""The query language: parsing text to a tree (`shardkit.search.query.tree`), and unparsing it.
 
 ::
 
@@ -14,12 +14,12 @@ r"""The query language: text to a tree (`shardkit.search.query.tree`), and back.
     quoted   =  '"' { character | '\"' | '\\' } '"' ;
     word     =  characters other than space, '"', "(", ")" and "*", not beginning with "-" or "+" ;
 
-Signs stand right before what they belong to. What is before a colon is a name if it begins with a
+A sign stands right before what it belongs to. Text before a colon is a name if it begins with a
 letter and has only letters, digits, ``_``, ``.`` and ``-``; so ``12:30`` is a word.
 
-`unparse` writes a tree so that `parse` reads the same tree again, if it is one that parse makes. Of
-others, built in Python, it writes what matches the same, unless they have names or words that no
-query can have, such as a phrase without words.
+`parse` reads what `unparse` writes as the same tree, if it is one that parse can return. For other
+trees, built in Python, the text matches the same documents, unless they have names or words that no
+query can express, such as a phrase without words.
 """
 
 from __future__ import annotations
@@ -65,26 +65,26 @@ _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d(T[\d:.]+(?:Z|[+-]\d\d:?\d\d)?)?", re
 def parse(
     text: str, fields: Collection[str] = (), attributes: Mapping[str, str] | None = None
 ) -> Node:
-    """Read a query.
+    """Parse a query.
 
-    Where a name is a field's as well as an attribute's, ``name:word`` asks the field, and
-    ``name:=value``, ``name:low..high``, ``name:>value`` and so on ask the attribute.
+    If a field and an attribute have the same name, ``name:word`` means the field, and
+    ``name:=value``, ``name:low..high``, ``name:>value`` and so on mean the attribute.
 
     Args:
-        text: the query; the module tells the language. An empty one is `Nothing`.
+        text: the query, in the language that the module describes. An empty one is `Nothing`.
         fields: the names of the text fields.
         attributes: the kind of each attribute: ``"number"``, ``"date"`` or ``"text"``.
 
     Raises:
-        QuerySyntaxError: it cannot be read. The error has the position.
-        InvalidArgumentError: the query is no text, or there is no such kind.
+        QuerySyntaxError: it cannot be parsed; the error has the position.
+        InvalidArgumentError: the query is not text, or there is no such kind.
     """
     if not isinstance(text, str):
         raise InvalidArgumentError(f"query={shown(text)}", "give text")
     try:
         text.encode()
     except UnicodeEncodeError as error:  # half a surrogate pair, as of a wrongly decoded argument
-        said = f"query, position {error.start}: no character"
+        said = f"query, position {error.start}: not a character"
         raise QuerySyntaxError(said, "give text that UTF-8 can encode", "", error.start) from None
     attributes = attributes or {}
     for name, kind in attributes.items():
@@ -96,7 +96,7 @@ def parse(
 
 
 class _Parser:
-    """Reads a query from left to right, one method for each rule of the grammar."""
+    """A recursive-descent parser: one method for each rule of the grammar."""
 
     def __init__(self, text: str, fields: Collection[str], attributes: Mapping[str, str]) -> None:
         self.text = text
@@ -116,7 +116,7 @@ class _Parser:
         return QuerySyntaxError(said, remedy, self.text, position)
 
     def _next(self) -> str:
-        """Return the character that is next, "" at the end."""
+        """Return the next character; "" at the end."""
         return self.text[self.at : self.at + 1]
 
     def _skip_space(self) -> None:
@@ -149,7 +149,7 @@ class _Parser:
         return any_of(parts)
 
     def _sign(self, sign: str) -> None:
-        """Read a sign, and check that what it belongs to follows."""
+        """Read a sign, and check that something follows it."""
         self.at += 1
         following = self._next()
         if not following or following.isspace() or following in "+-)":
@@ -182,7 +182,7 @@ class _Parser:
         return node
 
     def _named(self, match: re.Match[str]) -> Node:
-        """Read what has a name before it: what to look for in a field, or an attribute's values."""
+        """Read a condition with a name: words in a field, or values of an attribute."""
         name, start = match[1], self.at
         self.at = match.end()
         kind = self.attributes.get(name)
@@ -210,7 +210,7 @@ class _Parser:
         )
 
     def _text(self, field: str | None) -> Node:
-        """Read a word, a phrase, or the beginning of one."""
+        """Read a word, a phrase, or a prefix."""
         start = self.at
         quoted = self._next() == '"'
         text = self._quoted() if quoted else self._bare()
@@ -242,7 +242,7 @@ class _Parser:
         return _ESCAPED.sub(r"\1", found[1])
 
     def _end_of_term(self) -> None:
-        """Check that nothing is stuck to a term that has ended."""
+        """Check that nothing follows a term directly."""
         if (following := self._next()) and not following.isspace() and following not in ")":
             raise self._error(
                 f"{following} right after the end of a word, phrase or parenthesis",
@@ -299,7 +299,7 @@ class _Parser:
             if _NUMBER.fullmatch(text):
                 return float(text)
             raise self._error(
-                f"{shown(text)} is no number, and {name} is an attribute of kind number",
+                f"{shown(text)} is not a number, and {name} is an attribute of kind number",
                 "give one such as 12, -2.5 or 1e6",
                 at,
             )
@@ -312,21 +312,21 @@ class _Parser:
             except (ValueError, OverflowError):
                 pass
         raise self._error(
-            f"{shown(text)} is no date, and {name} is an attribute of kind date",
+            f"{shown(text)} is not a date, and {name} is an attribute of kind date",
             "give one such as 2020-01-31 or 2020-01-31T12:00Z",
             at,
         )
 
 
 def _moment(bound: Bound) -> float:
-    """Return a bound as a number, to compare; the beginning of a day for a date."""
+    """Return a bound as a number, to compare; for a date the beginning of the day."""
     if isinstance(bound, date) and not isinstance(bound, datetime):
         bound = datetime(bound.year, bound.month, bound.day, tzinfo=UTC)
     return bound.timestamp() if isinstance(bound, datetime) else float(bound or 0)
 
 
 def unparse(node: Node) -> str:
-    """Return the query that `parse` reads as this tree."""
+    """Return a tree as a query, which `parse` reads as this tree again."""
     match node:
         case Nothing() | AllOf(()) | AnyOf(()):
             return ""
@@ -337,7 +337,7 @@ def unparse(node: Node) -> str:
 
 
 def _part(node: Node) -> str:
-    """Write a node as a part of a query: what needs it in parentheses."""
+    """Return a node as a part of a query, in parentheses if necessary."""
     match node:
         case Word(text, field):
             return _name(field) + _quote(text, bool(field))
@@ -351,7 +351,7 @@ def _part(node: Node) -> str:
             return _shown_range(node)
         case Not(part):
             return f"-{_operand(part)}"
-        case AnyOf((Not() | AllOf() as part,)):  # in parentheses alone it would be read as itself
+        case AnyOf((Not() | AllOf() as part,)):  # in parentheses it would be read as the part alone
             return f"{_operand(part)} +()"
         case AnyOf(parts) if parts:
             return " +".join(_operand(part) for part in parts)
@@ -362,7 +362,7 @@ def _part(node: Node) -> str:
 
 
 def _operand(node: Node) -> str:
-    """Write what stands behind a sign."""
+    """Return what stands behind a sign."""
     return f"({unparse(node)})" if isinstance(node, AllOf | AnyOf | Not) else _part(node)
 
 
@@ -371,7 +371,7 @@ def _name(field: str | None) -> str:
 
 
 def _quote(text: str, after_name: bool, *, always: bool = False) -> str:
-    """Write text as a word if it would be read as the same, else in quotes."""
+    """Return text as a word if it would be parsed as that, else in quotes."""
     found = _BARE.fullmatch(text)
     plain = text and found and text[0] not in ("=<>" if after_name else "+-")
     if plain and not always and ".." not in text and (after_name or not _NAME.match(text)):

@@ -1,13 +1,13 @@
-"""Queries as trees. The grammar parses to them, Python code may build them, the index reads them.
+"""Query trees: what the parser returns, Python code may build, and an index executes.
 
 ::
 
     AllOf((Word("redis"), AnyOf((Word("shard"), Word("cluster"))), Not(Word("windows"))))
 
-    str(…)  ──►  redis shard +cluster -windows
+    unparse(…)  ──►  redis shard +cluster -windows
 
-Nodes hold terms as users wrote them; `analyze` (in `query.analysis`) makes index terms of
-them: lower case, without stop words, stemmed, by the index's own rules.
+Nodes hold words as users wrote them; `shardkit.search.query.analysis` turns them into index terms:
+in lower case, without stop words, stemmed, as the index has them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Bound: TypeAlias = float | date | datetime | None
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """Documents that hold a word, in one field or in any."""
+    """Documents with a word, in one field or in any."""
 
     text: str
     field: str | None = None
@@ -33,7 +33,7 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """Documents that hold a word which begins so."""
+    """Documents with a word that has a prefix."""
 
     text: str
     field: str | None = None
@@ -41,7 +41,7 @@ class Prefix:
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
-    """Documents that hold words one after another, in one field or within any."""
+    """Documents with consecutive words, in one field or in any."""
 
     words: tuple[str, ...]
     field: str | None = None
@@ -52,8 +52,8 @@ class Range:
     """Documents whose attribute is a number or date from ``low`` to ``high``.
 
     Attributes:
-        low, high: None is no bound. A document without the attribute is never within.
-        open_low, open_high: whether the bound itself is outside.
+        low, high: the bounds; None for no bound. Documents without the attribute never match.
+        open_low, open_high: whether the bound itself is excluded.
     """
 
     attribute: str
@@ -65,7 +65,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Equal:
-    """Documents one of whose values of a text attribute is exactly this."""
+    """Documents with exactly this value of a text attribute."""
 
     attribute: str
     value: str
@@ -73,7 +73,7 @@ class Equal:
 
 @dataclass(frozen=True, slots=True)
 class AllOf:
-    """Documents that match every part. Parts that are `Not` take away."""
+    """Documents that match every part; those in a `Not` are excluded."""
 
     parts: tuple[Node, ...]
 
@@ -94,12 +94,12 @@ class Not:
 
 @dataclass(frozen=True, slots=True)
 class Everything:
-    """Every document: what a query of ranges only starts from."""
+    """Every document: what a query of only ranges starts from."""
 
 
 @dataclass(frozen=True, slots=True)
 class Nothing:
-    """No document: what is left of a query of stop words only, or unwanted words only."""
+    """No document: a query of only stop words, or only unwanted words."""
 
 
 Node: TypeAlias = (
@@ -108,19 +108,19 @@ Node: TypeAlias = (
 
 
 def all_of(parts: Iterable[Node]) -> Node:
-    """Return what matches every part: the part itself if it is one, nothing if there is none."""
+    """Return a node that matches every part: a single part itself, `Nothing` without parts."""
     found = tuple(parts)
     return found[0] if len(found) == 1 else AllOf(found) if found else Nothing()
 
 
 def any_of(parts: Iterable[Node]) -> Node:
-    """Return what matches some part."""
+    """Return a node that matches any part."""
     found = tuple(parts)
     return found[0] if len(found) == 1 else AnyOf(found) if found else Nothing()
 
 
 def wanted(node: Node) -> Iterator[Word | Prefix | Phrase]:
-    """Iterate over the words, beginnings and phrases that are looked for: all not under `Not`."""
+    """Iterate over the words, prefixes and phrases to look for: all that are not in a `Not`."""
     match node:
         case Word() | Prefix() | Phrase():
             yield node
@@ -130,11 +130,11 @@ def wanted(node: Node) -> Iterator[Word | Prefix | Phrase]:
 
 
 def check_names(node: Node, fields: Collection[str], attributes: Mapping[str, str]) -> None:
-    """Check the names in a tree that was built in Python, as the grammar checks those of a query.
+    """Check the names in a tree that was built in Python, as the parser does for text.
 
     Raises:
-        InvalidArgumentError: a field or attribute is unknown, or is compared with what it cannot
-            be: `Range` is for attributes of kind number or date, `Equal` for those of kind text.
+        InvalidArgumentError: there is no such field or attribute, or the attribute has the wrong
+            kind: `Range` is for numbers and dates, `Equal` for text.
     """
     match node:
         case Word(_, field) | Prefix(_, field) | Phrase(_, field):

@@ -1,1 +1,1 @@
-"""Text."""
+"""Text analysis and relevance."""

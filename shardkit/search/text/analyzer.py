@@ -1,4 +1,4 @@
-"""Analysis: what becomes of a text, and of a query, before they meet in the index.
+"""Analysis: how texts and queries become index terms.
 
 ::
 
@@ -6,11 +6,11 @@
     the  searches  of  the  naive          its words (`shardkit.search.text.tokenizers`)
          searches           naive          without stop words (`shardkit.search.text.stop_words`)
          search             naiv           stemmed, if wanted (`shardkit.search.text.stemming`)
-         0                  1              where they stand: what phrases are found by
+         0                  1              their positions, by which phrases are found
 
 An index and its queries have to agree on all of this, so an index stores its analyzer's
-`fingerprint` and refuses to be opened with another. `shardkit.search.query.analysis` does the same
-to a query's tree.
+`fingerprint` and cannot be opened with another. `shardkit.search.query.analysis` does the same for
+a query's tree.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from shardkit.search.text.tokenizers import Token, Tokenizer, Unicode
 from shardkit.structures.base.arguments import shown
 
 MAX_TERM_LENGTH: Final = 64
-_FORMAT: Final = "1"  # to be raised when the same parameters give other terms
+_FORMAT: Final = "1"  # raise it when the same parameters produce other terms
 
 
 @dataclass(frozen=True)
 class Analyzer:
-    """Makes index terms of texts. A value: equal parameters make equal terms.
+    """Turns texts into index terms. A value: equal parameters produce equal terms.
 
     Terms are cut at 64 characters.
 
     Args:
-        tokenizer: what words are.
-        stop_words: words that are left out. They are spelled as the tokenizer spells.
-        stemmer: the language whose stems are indexed instead of words (the extra ``search``), or
-            None for words as they are.
+        tokenizer: splits text into words.
+        stop_words: words to leave out; the tokenizer normalises them.
+        stemmer: the language whose stems are indexed instead of words (needs the extra
+            ``search``), or None for words as they are.
 
     Raises:
         InvalidArgumentError: a stop word is several words, there is no such stemmer, or the extra
@@ -70,7 +70,7 @@ class Analyzer:
 
     @property
     def fingerprint(self) -> str:
-        """Its parameters as a short text that is the same in every process."""
+        """The parameters as a short text that is the same in every process."""
         words = "\n".join(sorted(self.stop_words)).encode()
         digest = hashlib.blake2b(words, digest_size=6).hexdigest()
         return f"{_FORMAT} {self.tokenizer.name} {digest} {self.stemmer or '-'}"
@@ -91,9 +91,9 @@ class Analyzer:
                 yield Token(stem(term)[:MAX_TERM_LENGTH], start, end)
 
     def beginnings(self, text: str) -> list[Token]:
-        """Return the words of a text whose last one may be cut short; not stemmed.
+        """Return the words of a text whose last one may be incomplete, not stemmed.
 
-        They are no stop words: ``the*`` is the beginning of many words.
+        They are never stop words: many words begin with ``the*``.
         """
         return [
             token._replace(term=token.term[:MAX_TERM_LENGTH])

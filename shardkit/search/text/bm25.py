@@ -1,19 +1,19 @@
-"""Relevance: BM25 in whole steps, so that a sum is the same in whatever order it is added up.
+"""Relevance: BM25 in whole steps, so that sums are the same in any order of summation.
 
-Of every word in a document the index keeps one byte, its *impact*: how much of the document the
-word is, by BM25's term-frequency part with k1 = 1.2 and b = 0.75::
+For every word in a document the index keeps one byte, its *impact*: BM25's term-frequency part with
+k1 = 1.2 and b = 0.75::
 
                      tf'                          tf' = sum over fields of weight x times
     byte  =  255  x  ───────────────────────────────────────────────
                      tf' + k1 (1 - b + b length / average_length)
 
 BM25 divides by the average length of all documents, which changes with every document indexed.
-Here it is a constant of the index, a *pivot* (100 terms, unless its creator knows better), so a
-byte never has to be written again, and the same documents have the same bytes whatever the order
-in which they came and however many shards they are on. BM25's factor k1 + 1 is the same for all
-words and documents and changes no order, so it is left out.
+Here it is a constant of the index, a *pivot* (100 terms by default), so a byte never has to be
+rewritten, and the same documents have the same bytes in whatever order they were indexed and on
+however many shards. BM25's factor k1 + 1 is the same for all words and documents and does not
+change the order, so it is left out.
 
-A query weighs each word by how rare it is, over all shards::
+A query weights each word by how rare it is, over all shards::
 
     idf(documents, df)  =  ln(1 + (documents - df + 0.5) / (df + 0.5))      in steps of 1/1024
 
@@ -45,7 +45,7 @@ def impact_byte(weighted_tf: float, length: int, average_length: float = AVERAGE
     Args:
         weighted_tf: how often the document has it: the sum over fields of weight x times.
         length: how many terms the document has, in all its fields.
-        average_length: the index's pivot: about how many terms a document has.
+        average_length: the index's pivot: how many terms a document has on average.
     """
     norm = K1 * (1 - B + B * length / average_length)
     return max(1, min(MAX_IMPACT, round(MAX_IMPACT * weighted_tf / (weighted_tf + norm))))
@@ -56,8 +56,8 @@ def idf(documents: int, df: int) -> float:
 
     Args:
         documents: how many documents the index has, on all shards.
-        df: how many of them hold the word, in any field, on all shards. It counts as at most
-            ``documents``, should both have been read while documents came.
+        df: how many of them have the word, in any field, on all shards. At most ``documents``
+            counts, as the two may have been read at different moments.
     """
     df = min(df, documents)
     steps = round(math.log(1 + (documents - df + 0.5) / (df + 0.5)) * IDF_STEPS)

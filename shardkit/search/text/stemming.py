@@ -1,8 +1,8 @@
-"""Stemming: words in their several forms as one, by the Snowball stemmers.
+"""Stemming: reducing the forms of a word to one, with the Snowball stemmers.
 
-``searching``, ``searched`` and ``searches`` become ``search``. What the stem is does not matter,
-and often it is no word; it only has to be the same for what belongs together. The extra ``search``
-has the stemmers (snowballstemmer, pure Python, some thirty languages).
+``searching``, ``searched`` and ``searches`` become ``search``. A stem need not be a word, only the
+same for all forms of a word. The extra ``search`` installs the stemmers (snowballstemmer, pure
+Python, some thirty languages).
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def _library() -> ModuleType:
 
 @lru_cache(8)
 def stemmer(language: str) -> Callable[[str], str]:
-    """Return what makes stems of a language's words. Any thread may use it.
+    """Return a function that stems a language's words; thread-safe.
 
-    The last 50,000 words are remembered: a stem costs some microseconds, and texts repeat words.
+    It caches the last 50,000 words: a stem costs some microseconds, and texts repeat words.
 
     Args:
-        language: as Snowball calls it: ``"english"``, ``"german"``, …
+        language: Snowball's name of it: ``"english"``, ``"german"``, …
 
     Raises:
         InvalidArgumentError: there is no such stemmer, or the extra is not installed.
@@ -48,7 +48,7 @@ def stemmer(language: str) -> Callable[[str], str]:
 
     @lru_cache(CACHED_STEMS)
     def stem(word: str) -> str:
-        with lock:  # a Snowball stemmer keeps the word it works on in itself
+        with lock:  # a Snowball stemmer is stateful
             return str(snowball.stemWord(word)) or word
 
     return stem

@@ -1,4 +1,4 @@
-"""Words that say nothing about what a text is about, so an index leaves them out."""
+"""Stop words: words too common to say what a text is about, which an index leaves out."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Tokenizers: what the words of a text are.
+"""Tokenizers: splitting text into words.
 
 =========== =============================================================================
-`Unicode`   words of any script: case, width and (unless told otherwise) accents make no
-            difference; digits are kept; scripts without spaces are cut into pairs
+`Unicode`   words of any script: case, width and (by default) accents make no difference;
+            digits are kept; scripts without spaces are split into pairs
 `English`   runs of letters a to z and apostrophes, at least two long
 =========== =============================================================================
 
@@ -12,16 +12,16 @@
                 don't re read   aeroskobing   naive   東京 京都  x2  1990s
     English()   don't re read   rsk bing      na ve
 
-Both are values: two with equal parameters are equal, and a tokenizer's `name` holds them all.
+Both are values: equal parameters make them equal, and a tokenizer's `name` has all its parameters.
 
-Chinese, Japanese, Korean, Thai, Lao, Burmese and Khmer are cut into overlapping pairs of
-characters, a character alone being a word: pairs need no dictionary, find every word of two
-characters or more, and as a phrase (which a query makes of them) nothing else but the characters
-in a row. Korean has spaces, but its words carry their particles.
+Chinese, Japanese, Korean, Thai, Lao, Burmese and Khmer are split into overlapping pairs of
+characters; a single character is a word. Pairs need no dictionary, find every word of two or more
+characters, and as a phrase (which a query turns them into) only these characters in a row. Korean
+has spaces, but its words carry particles.
 
-Tokens say where in the text they stand, so snippets can show it as it was written. What is
-compared is normalised word by word (NFKC and case folding, Unicode annex 15 and chapter 3.13), the
-text itself is not, or places would shift.
+Tokens have their places in the text, so that snippets can show it as it was written. Words are
+normalised one by one (NFKC and case folding, Unicode annex 15 and chapter 3.13), not the text as a
+whole, which would shift the places.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from typing import Final, NamedTuple, Protocol
 
 
 class Token(NamedTuple):
-    """A word, and where it stands in the text: ``text[start:end]`` is how it was written."""
+    """A word and its place: ``text[start:end]`` is how it was written."""
 
     term: str
     start: int
@@ -44,26 +44,26 @@ class Token(NamedTuple):
 
 
 class Tokenizer(Protocol):
-    """Says what the words of a text are. A value, used by several threads.
+    """Splits text into words. A value; thread-safe.
 
-    No word has white space within it, so a text's words are those of its parts between spaces.
+    Words never contain white space, so that a text can be tokenized in pieces, cut at spaces.
     """
 
     @property
     def name(self) -> str:
-        """What it is called, with its parameters: equal names mean equal words."""
+        """Its name with its parameters: equal names mean equal words."""
         raise NotImplementedError
 
     def spans(self, text: str) -> Iterator[Token]:
-        """Iterate over the words with their places, in order of where they begin."""
+        """Iterate over the words with their places, ordered by where they begin."""
         raise NotImplementedError
 
     def words(self, text: str) -> list[str]:
-        """Return the words in order: the same as `spans` gives, but faster."""
+        """Return the words in order: those of `spans`, but faster."""
         raise NotImplementedError
 
     def beginnings(self, text: str) -> Iterator[Token]:
-        """Iterate over words of which the last may be cut short, as in a query ``inter*``."""
+        """Iterate over the words, the last of which may be incomplete, as in ``inter*``."""
         raise NotImplementedError
 
 
@@ -72,10 +72,10 @@ _ENGLISH: Final = re.compile("[A-Za-z][A-Za-z']*")
 
 @dataclass(frozen=True, slots=True)
 class English:
-    """Runs of letters a to z and apostrophes, in lower case, of two letters or more.
+    """Runs of the letters a to z and apostrophes, in lower case, two letters or more.
 
-    Everything else, digits and accented letters too, separates words: "naïve" is "na" and "ve".
-    The tokenizer of "Redis in Action", chapter 7, for those who want exactly its index.
+    Everything else separates words, digits and accented letters too: "naïve" is "na" and "ve". This
+    is the tokenizer of "Redis in Action", chapter 7.
     """
 
     @property
@@ -126,7 +126,7 @@ _ONE_APOSTROPHE: Final = str.maketrans(dict.fromkeys(_APOSTROPHES, "'"))
 
 @cache
 def _patterns() -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
-    """Return what finds: a word or a run without spaces; only the latter; a character of one."""
+    """Return patterns for: a word or a run without spaces; such a run; one of its characters."""
     combining = "".join(  # planes 0 and 1 have all marks but variation selectors
         chr(code) for code in range(0x300, 0x20000) if unicodedata.category(chr(code))[0] == "M"
     )
@@ -134,25 +134,26 @@ def _patterns() -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
     more = rf"(?:{letter}|[{combining}{_IGNORED}])*"
     word = f"{letter}{more}(?:[{_APOSTROPHES}]{letter}{more})*"
     run = f"[{_SPACELESS}][{_SPACELESS}{combining}{_IGNORED}]*"
-    # What may combine is normalised together: the sounds of a Hangul syllable, marks.
+    # Characters that may combine are normalised together: a Hangul syllable's jamo, marks.
     jamo = "\u1100-\u11ff\u3131-\u318e\uffa1-\uffdc"
     character = f".[{jamo}\uff9e\uff9f{combining}{_IGNORED}]*"
-    # Most words are of ASCII alone, and found five times as fast when they are tried first.
+    # Most words are ASCII, and found five times as fast if that is tried first.
     short = "[A-Za-z0-9]+(?![A-Za-z0-9'\u0080-\U0010ffff])"
     return re.compile(f"{short}|({run})|{word}"), re.compile(run), re.compile(character, re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class Unicode:
-    """Words of any script, in one spelling.
+    """Words of any script, normalised.
 
-    Letters, digits and the marks on them make words; an apostrophe within belongs to it ("don't"),
-    an underscore or hyphen separates. Upper and lower case, full and half width, ligatures and
+    Words consist of letters, digits and their marks; an apostrophe within a word belongs to it
+    ("don't"), underscores and hyphens separate words. Case, full and half width, ligatures and
     superscripts make no difference.
 
     Args:
-        fold_accents: accents make no difference either: "naive" is "naïve", "ø" is "o". Those of
-            Latin, Greek and Cyrillic, not the marks that are vowels in other scripts.
+        fold_accents: whether accents make no difference either: "naive" is "naïve", "ø" is "o".
+            This concerns accents of Latin, Greek and Cyrillic, not marks that are vowels in other
+            scripts.
     """
 
     fold_accents: bool = True
@@ -180,7 +181,7 @@ class Unicode:
         if text.isascii():
             return _ASCII.findall(text.lower())
         found: list[str] = []
-        for line in text.split("\n"):  # most lines of a text may still be of ASCII alone
+        for line in text.split("\n"):  # most lines may still be ASCII
             if line.isascii():
                 found += _ASCII.findall(line.lower())
                 continue
@@ -192,19 +193,19 @@ class Unicode:
         return found
 
     def beginnings(self, text: str) -> Iterator[Token]:
-        """Iterate over the words: any beginning of a word is a word."""
+        """Iterate over the words: any prefix of a word is a word."""
         return self.spans(text)
 
     def _spelled(self, word: str) -> tuple[str, ...]:
-        """Return a word as it is compared; several, where a character stands for several words."""
+        """Return a word normalised; several words if a character stands for several."""
         return (word.lower(),) if word.isascii() else _normalised(word, self.fold_accents)
 
 
 @lru_cache(4096)
 def _normalised(word: str, fold_accents: bool) -> tuple[str, ...]:
-    """Return the words that a word of any script is, in the one spelling that is compared."""
+    """Return a word of any script normalised; several words if a character stands for several."""
     before = ""
-    while before != word:  # folding may make what can be folded again; it only gets simpler
+    while before != word:  # folding may produce what can be folded again
         before = word
         word = _DROP.sub("", word).translate(_ONE_APOSTROPHE)
         word = unicodedata.normalize("NFKC", word).casefold()
@@ -221,7 +222,7 @@ def _normalised(word: str, fold_accents: bool) -> tuple[str, ...]:
 
 
 def _pairs(run: str, start: int) -> Iterator[Token]:
-    """Iterate over the pairs of characters of a run without spaces, which begins at ``start``."""
+    """Iterate over the pairs of characters of a run without spaces that begins at ``start``."""
     _, run_pattern, character_pattern = _patterns()
     characters: list[Token] = []
     for match in character_pattern.finditer(run):

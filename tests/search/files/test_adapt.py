@@ -75,7 +75,7 @@ def test_what_the_index_has_not_and_what_is_null_is_left_out() -> None:
     ],
 )
 def test_what_is_not_of_the_kind_is_refused_by_name(name: str, given: Any) -> None:
-    with pytest.raises(InvalidArgumentError, match=f"^{name}=.* is no "):
+    with pytest.raises(InvalidArgumentError, match=f"^{name}=.* is not of kind "):
         attributes(**{name: given})
 
 

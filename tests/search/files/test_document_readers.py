@@ -127,7 +127,7 @@ def test_links_to_folders_pipes_and_broken_lines_do_not_stop_the_reading(tmp_pat
     found = list(files_below([folder]))
     assert found == [folder / "a.txt", folder / "pipe.txt"]
     assert list(documents_of(folder / "pipe.txt")) == [
-        SkippedFile(str(folder / "pipe.txt"), "is no file")
+        SkippedFile(str(folder / "pipe.txt"), "is not a regular file")
     ]
     long = tmp_path / "long.jsonl"
     long.write_bytes(b'{"text": "' + b"x" * MAX_FILE_BYTES + b'"}\n{"text": "fine \\ud800"}\n')
