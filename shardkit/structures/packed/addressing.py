@@ -49,6 +49,7 @@ class RecordLayout:
 
     Attributes:
         size: how many bytes a record takes; 1 if it is narrower.
+        mask: as many ones as a record has bits.
         part_bytes: how many bytes a part has.
     """
 
@@ -57,7 +58,7 @@ class RecordLayout:
         self.part_size = part_size
         self.part_bytes = bits * part_size // 8
         self.size = max(1, bits // 8)
-        self._mask = (1 << bits) - 1
+        self.mask = (1 << bits) - 1
 
     def read_ranges(self, ids: Iterable[int]) -> list[ReadRange]:
         """Return what to read for some ids, in order; ids may come twice."""
@@ -91,7 +92,7 @@ class RecordLayout:
             return
         for record_id in read.ids:
             byte, bit = divmod((record_id - first_id) * bits, 8)
-            yield record_id, data[byte - read.first] >> (8 - bits - bit) & self._mask
+            yield record_id, data[byte - read.first] >> (8 - bits - bit) & self.mask
 
     def split(self, data: bytes) -> Iterator[int]:
         """Yield every record of a block, as an integer."""
@@ -101,7 +102,7 @@ class RecordLayout:
             return
         for byte in data:
             for shift in range(8 - self.bits, -1, -self.bits):
-                yield byte >> shift & self._mask
+                yield byte >> shift & self.mask
 
     def join(self, codes: Sequence[int]) -> bytes:
         """Return records side by side, the last byte filled up with zeros."""
@@ -132,11 +133,12 @@ class RecordLayout:
         alone: dict[int, list[Argument]] = defaultdict(list)
         bits, per_byte = self.bits, max(1, 8 // self.bits)
         for part, start, codes in self._neighbours(records):
-            # Whole bytes by SETRANGE, unless they are a single record; the others by BITFIELD.
+            if len(codes) == 1 and bits <= MAX_BITFIELD_BITS:
+                alone[part] += ("SET", f"u{bits}", start * bits, codes[0])
+                continue
+            # Whole bytes by SETRANGE, the others by BITFIELD.
             head = min(-start % per_byte, len(codes))
             tail = len(codes) - (len(codes) - head) % per_byte
-            if tail - head == 1 and bits <= MAX_BITFIELD_BITS:
-                head = tail
             for first, end in ((0, head), (tail, len(codes))):
                 if end > first:
                     code = 0

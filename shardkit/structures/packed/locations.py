@@ -27,10 +27,10 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache
 from importlib.resources import files
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from shardkit.errors import InvalidArgumentError
 from shardkit.operations.operation import (
@@ -179,7 +179,8 @@ class Locations(Structure[Face]):
         Raises:
             InvalidArgumentError: the id or a code is invalid; nothing was written then.
         """
-        yield from self.deferred.set_many([(user_id, (country, region))])
+        code = self._code(self.records.store.check_id(user_id), (country, region))
+        yield from self.records.store.write({user_id: code})
 
     @operation
     def set_many(
@@ -195,13 +196,21 @@ class Locations(Structure[Face]):
                 then, but those before.
             ShardErrors: shards failed; users on the others were written.
         """
-        for page in pages(self._encoded(locations), WRITES_AT_ONCE):
-            yield from self.records.store.write(dict(page))
+        known: dict[Any, int] = {}
+        for page in pages(self.records.store.pairs(locations), WRITES_AT_ONCE):
+            codes = {}
+            for user_id, location in page:
+                try:
+                    codes[user_id] = known[location]
+                except (KeyError, TypeError):  # new, or a list
+                    codes[user_id] = code = self._code(user_id, location)
+                    known[tuple(location)] = code
+            yield from self.records.store.write(codes)
 
     @operation
     def get(self, user_id: int) -> Operation[Location]:
         """Return where a user is. Cost: one exchange."""
-        return (yield from self.deferred.get_many([user_id]))[user_id]
+        return decode((yield from self.records.store.read_one(user_id)).to_bytes(2))
 
     @operation
     def get_many(self, ids: Iterable[int]) -> Operation[dict[int, Location]]:
@@ -253,19 +262,15 @@ class Locations(Structure[Face]):
         """Remove all locations; return whether there was anything."""
         return (yield from self.records.deferred.delete())
 
-    def _encoded(
-        self, locations: Mapping[int, CountryAndRegion] | Iterable[tuple[int, CountryAndRegion]]
-    ) -> Iterator[tuple[int, int]]:
-        for user_id, location in self.records.store.pairs(locations):
-            try:
-                country, region = location
-                yield user_id, int.from_bytes(encode(country, region))
-            except InvalidArgumentError as error:
-                raise InvalidArgumentError(
-                    f"{self.name}: user {user_id}: {error.message}", error.remedy
-                ) from None
-            except (TypeError, ValueError):
-                raise InvalidArgumentError(
-                    f"{self.name}: user {user_id}: location {shown(location)}",
-                    "give (country, region)",
-                ) from None
+    def _code(self, user_id: int, location: CountryAndRegion) -> int:
+        try:
+            country, region = location
+            return int.from_bytes(encode(country, region))
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(
+                f"{self.name}: user {user_id}: {error.message}", error.remedy
+            ) from None
+        except (TypeError, ValueError):
+            raise InvalidArgumentError(
+                f"{self.name}: user {user_id}: location {shown(location)}", "give (country, region)"
+            ) from None

@@ -89,6 +89,16 @@ class PartStore:
             for record_id, code in self.layout.extract(read, data)
         }
 
+    def read_one(self, record_id: int) -> Operation[int]:
+        """Return one record. Cost: one exchange."""
+        layout = self.layout
+        part, index = divmod(self.check_id(record_id), layout.part_size)
+        first, bit = divmod(index * layout.bits, 8)
+        yield from open_all([self.meta])
+        [data] = yield [self._get_range(part, first, first + layout.size - 1)]
+        code = int.from_bytes(data.ljust(layout.size, b"\0"))
+        return code if layout.bits >= 8 else code >> (8 - layout.bits - bit) & layout.mask
+
     def write(
         self,
         records: Mapping[int, int],

@@ -156,7 +156,7 @@ class PackedRecords(ExpirableStructure[Face]):
             fields = {**record, **fields}
         elif record is not None:
             self.format.refuse(record)
-        yield from self.deferred.set_many([(record_id, fields)])
+        yield from self._write(self.store.pairs([(record_id, fields)]))
 
     @operation
     def set_many(
@@ -178,35 +178,37 @@ class PackedRecords(ExpirableStructure[Face]):
         others of a part.
         """
         for page in pages(self.store.pairs(records), WRITES_AT_ONCE):
-            whole: dict[int, int] = {}
-            partial: dict[int, list[tuple[int, int, int]]] = {}
-            for record_id, record in page:
-                codes = self.format.codes(record)
-                if len(codes) == len(self.format.fields):
-                    whole[record_id] = join_codes(codes)
-                    partial.pop(record_id, None)
-                elif record_id in whole:
-                    for field, code in codes:
-                        others = whole[record_id] & ~(field.mask << field.shift)
-                        whole[record_id] = others | code << field.shift
-                else:
-                    partial.setdefault(record_id, []).extend(
-                        (field.offset, field.type.bits, code) for field, code in codes
-                    )
-            yield from self.store.write(whole, partial)
+            yield from self._write(page)
+
+    def _write(self, records: Iterable[tuple[int, Record]]) -> Operation[None]:
+        """Write some thousand records in one exchange."""
+        whole: dict[int, int] = {}
+        partial: dict[int, list[tuple[int, int, int]]] = {}
+        for record_id, record in records:
+            codes = self.format.codes(record)
+            if len(codes) == len(self.format.fields):
+                whole[record_id] = join_codes(codes)
+                partial.pop(record_id, None)
+            elif record_id in whole:
+                for field, code in codes:
+                    others = whole[record_id] & ~(field.mask << field.shift)
+                    whole[record_id] = others | code << field.shift
+            else:
+                partial.setdefault(record_id, []).extend(
+                    (field.offset, field.type.bits, code) for field, code in codes
+                )
+        yield from self.store.write(whole, partial)
 
     @operation
     def get(self, record_id: int) -> Operation[dict[str, Any]]:
         """Return a record by field; zeros where nothing was written. Cost: one exchange."""
-        codes = yield from self.store.read([record_id])
-        return self.format.unpack(codes[record_id])
+        return self.format.unpack((yield from self.store.read_one(record_id)))
 
     @operation
     def get_field(self, record_id: int, field: str) -> Operation[Any]:
         """Return one field of a record. Cost: one exchange."""
         wanted = self.format.field(field)
-        codes = yield from self.store.read([record_id])
-        return wanted.type.decode(wanted.code_in(codes[record_id]))
+        return wanted.type.decode(wanted.code_in((yield from self.store.read_one(record_id))))
 
     @operation
     def get_many(self, ids: Iterable[int]) -> Operation[dict[int, dict[str, Any]]]:

@@ -261,7 +261,8 @@ class SetDay(DayInParts):
         add_and_count = script("structures/unique/add_and_count")
         keys, args = [counter], list[Argument]()
         for key, sent in members.items():
-            for page in pages(sent, MEMBERS_PER_SCRIPT):
+            few = len(sent) <= MEMBERS_PER_SCRIPT  # as in nearly every part
+            for page in [sent] if few else pages(sent, MEMBERS_PER_SCRIPT):
                 if args and len(args) + len(page) >= MEMBERS_PER_SCRIPT:
                     yield script_call(self.home, add_and_count, keys, args)
                     keys, args = [counter], []
