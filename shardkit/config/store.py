@@ -24,9 +24,9 @@ import random
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import redis
 from redis.client import NEVER_DECODE
@@ -37,10 +37,11 @@ from shardkit.config.changes import FieldChange as FieldChange
 from shardkit.config.changes import Sample, entries_of
 from shardkit.config.changes import diff as diff
 from shardkit.config.changes import sample_keys as sample_keys
-from shardkit.config.component import Component, check_name, check_shards, entry_key, shards_key
-from shardkit.config.entry import Entry, load_json
+from shardkit.config.component import Component, check_name, entry_key, shards_key
+from shardkit.config.entry import Entry
 from shardkit.config.problem import Problem, invalid
 from shardkit.config.shard_map import ShardMap, warnings_of
+from shardkit.config.stored import PUSH_AGAIN, Stored, component_of, read_shards, reading
 from shardkit.errors import (
     ConfigError,
     ConfigServerError,
@@ -48,18 +49,13 @@ from shardkit.errors import (
     MissingEntryError,
     PushRefusedError,
 )
-from shardkit.routing.placement import DEFAULT
 
 EPOCH_KEY = "config:epoch"
 
-_Values: TypeAlias = Mapping[str, bytes | str | None]
-
 _ENTRY, _SHARDS = entry_key(""), shards_key("")
-_FIRST_GUESS = 64  # shards asked for before the count is known
 _CHUNK = 1000  # keys of one MGET
 _READS = 100  # attempts to read between two pushes
 _PUSHES = 50  # attempts to push between two others
-_PUSH_AGAIN = "push the shard map again: shardkit config push"
 
 
 def read_components(client: redis.Redis) -> dict[str, Component]:
@@ -82,7 +78,7 @@ def read_components(client: redis.Redis) -> dict[str, Component]:
             values = _get(client, _scan(client))
             if _get(client, [EPOCH_KEY]) == before:
                 _check_types(client, values)
-                read = [_component(*item) for item in _by_component(values).items()]
+                read = [component_of(*item) for item in _by_component(values).items()]
                 return {component.name: component for component in read if component is not None}
     raise ConfigServerError("the entries on the config server keep changing", "try again")
 
@@ -97,20 +93,15 @@ def read_component(client: redis.Redis, name: str) -> Component | None:
         MissingEntryError: a shard's entry, or the count of shards, is missing; names the key.
         ConfigServerError: the config server cannot be read.
     """
-    problems = list(check_name(name, "component"))
-    if problems:
-        raise invalid(problems)
-    asked = _FIRST_GUESS
-    with _translated_errors():
-        for _ in range(_READS):
-            keys = [shards_key(name), entry_key(name)]
-            keys += [entry_key(name, n) for n in range(asked)]
-            values = dict(zip(keys, _mget(client, keys), strict=True))
-            count, _, _ = _read_shards(name, values)
-            if count <= asked:
-                return _component(name, values)
-            asked = count
-    raise ConfigServerError(f"{shards_key(name)} keeps changing", "try again")
+    steps = reading(name)
+    with _translated_errors(), suppress(StopIteration):
+        keys = next(steps)
+        while True:
+            values = _mget(client, keys)
+            stored = dict(zip(keys, values, strict=True))
+            keys = steps.send(values)
+    # Outside of the handler: a StopIteration would hold what is stored, which may be a password.
+    return component_of(name, stored)
 
 
 def push(
@@ -216,7 +207,7 @@ def _push(
     for name, own in stored.items():
         if name in wanted or prune:
             try:
-                component = _component(name, own)
+                component = component_of(name, own)
             except ConfigError as error:
                 broken[name] = error
             else:
@@ -305,10 +296,10 @@ def _consequence(change: ComponentChange) -> str:
     )
 
 
-def _repair(change: ComponentChange, values: _Values) -> ComponentChange:
+def _repair(change: ComponentChange, values: Stored) -> ComponentChange:
     """Return the change of a component of which what is stored cannot be read."""
     try:
-        count, rule, _ = _read_shards(change.component, values)
+        count, rule, _ = read_shards(change.component, values)
     except ConfigError:
         count, rule = -1, ""
     return replace(change, kind="changed", shards_before=count, placement_before=rule)
@@ -336,54 +327,11 @@ def _check_component(name: str, component: Component, source: str) -> Iterator[P
         yield Problem(source, name, "", "has neither entry nor shards", "give one, or both")
 
 
-def _component(name: str, values: _Values) -> Component | None:
-    """Build a component from what is stored of it; None if that is nothing."""
-    count, rule, epoch = _read_shards(name, values)
-    entry = _entry(entry_key(name), values)
-    shards = []
-    for n in range(count):
-        key = entry_key(name, n)
-        shard = _entry(key, values)
-        if shard is None:
-            raise MissingEntryError(
-                f"{key} is missing, but {shards_key(name)} says {count} shards", _PUSH_AGAIN
-            )
-        if shard.is_cluster:
-            raise InvalidEntryError(
-                f"{key}: cluster = true makes a cluster a shard",
-                "a cluster shards itself: make it the component's entry",
-            )
-        shards.append(shard)
-    if entry is None and not shards:
-        return None
-    return Component(name, entry, tuple(shards), rule, epoch)
-
-
-def _read_shards(name: str, values: _Values) -> tuple[int, str, int]:
-    """Return a component's count of shards, placement and epoch; 0 shards if it is unsharded."""
-    key = shards_key(name)
-    text = values.get(key)
-    if text is not None:
-        return check_shards(load_json(text, key), key)
-    for found, value in values.items():
-        if value is not None and found != entry_key(name):
-            raise MissingEntryError(
-                f"{key} is missing, but {found} is there: nobody knows how many shards there are",
-                _PUSH_AGAIN,
-            )
-    return 0, DEFAULT, 0
-
-
-def _epoch(name: str, values: _Values) -> int:
+def _epoch(name: str, values: Stored) -> int:
     try:
-        return _read_shards(name, values)[2]
+        return read_shards(name, values)[2]
     except ConfigError:
         return 0
-
-
-def _entry(key: str, values: _Values) -> Entry | None:
-    text = values.get(key)
-    return None if text is None else Entry.from_json(text, key)
 
 
 def _number(text: bytes | str | None) -> int:
@@ -394,7 +342,7 @@ def _bytes(text: bytes | str) -> bytes:
     return text.encode() if isinstance(text, str) else text
 
 
-def _by_component(values: _Values, *, strict: bool = True) -> dict[str, dict[str, Any]]:
+def _by_component(values: Stored, *, strict: bool = True) -> dict[str, dict[str, Any]]:
     """Return what is stored by component's name and key.
 
     Raises:
@@ -447,11 +395,11 @@ def _mget(client: Any, keys: Sequence[str]) -> list[bytes | None]:
     return values
 
 
-def _check_types(client: Any, values: _Values) -> None:
+def _check_types(client: Any, values: Stored) -> None:
     """Raise for a key that is there and has no text; MGET says nothing of such keys."""
     for key, value in values.items():
         if value is None and client.exists(key):
-            raise InvalidEntryError(f"{key} holds no text", f"delete the key and {_PUSH_AGAIN}")
+            raise InvalidEntryError(f"{key} holds no text", f"delete the key and {PUSH_AGAIN}")
 
 
 @contextmanager

@@ -19,16 +19,13 @@ from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
-from shardkit.config.component import Component, check_name, check_shards, entry_key, shards_key
-from shardkit.config.entry import Entry, load_json
-from shardkit.config.problem import invalid
+from shardkit.config.component import Component, entry_key, shards_key
+from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap
-from shardkit.errors import ConfigError, InvalidEntryError, MissingEntryError
-from shardkit.routing.placement import DEFAULT
+from shardkit.config.stored import EXPECTED_SHARDS, Stored, component_of, reading
+from shardkit.errors import ConfigError, MissingEntryError
 
 logger = logging.getLogger("shardkit")
-
-FIRST_GUESS = 64  # shards asked for before the count is known; an absent key costs next to nothing
 
 Values: TypeAlias = list[Any]
 Reading: TypeAlias = Generator[list[str], Values, Component]
@@ -79,66 +76,22 @@ class ConfigServer:
         self.entry = entry
         self.client = client
         self.aclient = aclient
-        self._last: dict[str, tuple[Values, Component]] = {}
+        self._last: dict[str, tuple[Stored, Component]] = {}
 
     def read(self, name: str, known: Component | None) -> Reading:
         """Read a component in one MGET; in two when it has more shards than were expected."""
-        if known is None:
-            problems = list(check_name(name, "component"))
-            if problems:
-                raise invalid(problems)
-        asked = len(known.shards) if known else FIRST_GUESS
-        while True:
-            values = yield [shards_key(name), entry_key(name)] + [
-                entry_key(name, n) for n in range(asked)
-            ]
-            same, component = self._last.get(name, ([], None))
-            if component is not None and values == same:
-                return component  # a component of thousands of shards is not parsed every second
-            described = self._shards(name, values)
-            if described[0] <= asked:
-                break
-            asked = described[0]
-        component = self._component(name, values, *described)
-        self._last[name] = values, component
+        place = f" on {self}"
+        stored = yield from reading(name, len(known.shards) if known else EXPECTED_SHARDS, place)
+        same, component = self._last.get(name, ({}, None))
+        if component is None or stored != same:  # else thousands of shards were parsed every second
+            component = component_of(name, stored, place)
+            if component is None:
+                raise MissingEntryError(
+                    f"{entry_key(name)} and {shards_key(name)} are missing{place}",
+                    "push a shard map that describes the component: shardkit config push",
+                )
+            self._last[name] = stored, component
         return component
-
-    def _shards(self, name: str, values: Values) -> tuple[int, str, int]:
-        """Return a component's count of shards, placement and epoch; 0 shards if unsharded."""
-        if values[0] is not None:
-            return check_shards(load_json(values[0], shards_key(name)), shards_key(name))
-        for n, value in enumerate(values[2:]):
-            if value is not None:  # or its data would be looked for behind the unsharded entry
-                raise MissingEntryError(
-                    f"{shards_key(name)} is missing on {self}, but {entry_key(name, n)} is there",
-                    _PUSH_AGAIN,
-                )
-        if values[1] is None:
-            raise MissingEntryError(
-                f"{entry_key(name)} and {shards_key(name)} are missing on {self}",
-                "push a shard map that describes the component: shardkit config push",
-            )
-        return 0, DEFAULT, 0
-
-    def _component(
-        self, name: str, values: Values, shards: int, placement: str, epoch: int
-    ) -> Component:
-        entry = None if values[1] is None else Entry.from_json(values[1], entry_key(name))
-        entries = []
-        for n, value in enumerate(values[2 : 2 + shards]):
-            key = entry_key(name, n)
-            if value is None:
-                raise MissingEntryError(
-                    f"{key} is missing on {self}, but {shards_key(name)} says {shards} shards",
-                    _PUSH_AGAIN,
-                )
-            entries.append(Entry.from_json(value, key))
-            if entries[-1].is_cluster:
-                raise InvalidEntryError(
-                    f"{key}: cluster = true makes a cluster a shard",
-                    "a cluster shards itself: make it the component's entry",
-                )
-        return Component(name, entry, tuple(entries), placement, epoch)
 
     def fetch(self, keys: list[str]) -> Values:
         """MGET."""
@@ -245,7 +198,6 @@ class FixedMap(MapFile):
         return self.shard_map.source
 
 
-_PUSH_AGAIN = "push the shard map again: shardkit config push"
 _PATTERNS = (entry_key("*"), shards_key("*"))
 
 

@@ -1,0 +1,105 @@
+"""What the config server holds of a component, and the component that it describes. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from shardkit.config.component import Component, check_name, check_shards, entry_key, shards_key
+from shardkit.config.entry import Entry, load_json
+from shardkit.config.problem import invalid
+from shardkit.errors import InvalidEntryError, MissingEntryError
+from shardkit.routing.placement import DEFAULT
+
+Stored: TypeAlias = Mapping[str, bytes | str | None]
+"""Values by key; None for a key that is missing."""
+
+EXPECTED_SHARDS = 64  # read before the count is known; a missing key costs next to nothing
+PUSH_AGAIN = "push the shard map again: shardkit config push"
+
+
+def reading(
+    name: str, expected: int = EXPECTED_SHARDS, place: str = ""
+) -> Generator[list[str], Sequence[Any], Stored]:
+    """Read all that is stored of a component: yield keys, be sent their values.
+
+    One MGET, two if there are more shards than expected. A single MGET never mixes two pushes.
+
+    Args:
+        name: the component's name.
+        expected: how many shards it probably has.
+        place: see `read_shards`.
+
+    Raises:
+        InvalidEntryError: the name is no component's, or what describes its shards cannot be used.
+        MissingEntryError: see `read_shards`.
+    """
+    problems = list(check_name(name, "component"))
+    if problems:
+        raise invalid(problems)
+    while True:
+        keys = [shards_key(name), entry_key(name)]
+        keys += [entry_key(name, n) for n in range(expected)]
+        stored = dict(zip(keys, (yield keys), strict=True))
+        count, _, _ = read_shards(name, stored, place)
+        if count <= expected:
+            return stored
+        expected = count
+
+
+def read_shards(name: str, stored: Stored, place: str = "") -> tuple[int, str, int]:
+    """Return a component's count of shards, placement and epoch; 0 shards if it is unsharded.
+
+    Args:
+        name: the component's name.
+        stored: what is stored of it.
+        place: where, for messages: ``" on config server a:6379/0"``.
+
+    Raises:
+        InvalidEntryError: it cannot be used.
+        MissingEntryError: the count is missing, but a shard's entry is stored.
+    """
+    key = shards_key(name)
+    text = stored.get(key)
+    if text is not None:
+        return check_shards(load_json(text, key), key)
+    for found, value in stored.items():
+        if value is not None and found != entry_key(name):
+            # Without the count, a shard's data would be looked for behind the unsharded entry.
+            raise MissingEntryError(f"{key} is missing{place}, but {found} is stored", PUSH_AGAIN)
+    return 0, DEFAULT, 0
+
+
+def component_of(name: str, stored: Stored, place: str = "") -> Component | None:
+    """Return the component that is stored; None if nothing is.
+
+    Args: see `read_shards`.
+
+    Raises:
+        InvalidEntryError: an entry cannot be used; names its key.
+        MissingEntryError: a shard's entry, or the count, is missing; names the key.
+    """
+    count, placement, epoch = read_shards(name, stored, place)
+    entry = _entry(entry_key(name), stored)
+    shards = []
+    for n in range(count):
+        key = entry_key(name, n)
+        shard = _entry(key, stored)
+        if shard is None:
+            raise MissingEntryError(
+                f"{key} is missing{place}, but {shards_key(name)} says {count} shards", PUSH_AGAIN
+            )
+        if shard.is_cluster:
+            raise InvalidEntryError(
+                f"{key}: cluster = true makes a cluster a shard",
+                "a cluster shards itself: make it the component's entry",
+            )
+        shards.append(shard)
+    if entry is None and not shards:
+        return None
+    return Component(name, entry, tuple(shards), placement, epoch)
+
+
+def _entry(key: str, stored: Stored) -> Entry | None:
+    text = stored.get(key)
+    return None if text is None else Entry.from_json(text, key)
