@@ -16,8 +16,7 @@ from shardkit.geo.city_totals import CityTotals
 from shardkit.geo.ip_to_city import IpToCity
 from shardkit.job_search.job_search import JobSearch
 from shardkit.operations.operation import Driver, Face
-from shardkit.queues.base import ATTEMPTS, LONGEST_RETRY_DELAY, RETRY_DELAY
-from shardkit.queues.task_queues import TaskQueues
+from shardkit.queues.task_queues import ATTEMPTS, LONGEST_RETRY_DELAY, RETRY_DELAY, TaskQueues
 from shardkit.routing.placement import DEFAULT
 from shardkit.search.index import STATISTICS_TTL, SearchIndex
 from shardkit.search.model.schema import Schema, SchemaParameters

@@ -1,6 +1,6 @@
 """Where Lua scripts are found: each in the ``lua`` folder of the package that owns it.
 
-``script("queues/claim")`` is the text of ``shardkit/queues/lua/claim.lua``; what several owners
+``script("queues/take")`` is the text of ``shardkit/queues/lua/take.lua``; what several owners
 share is in this folder and has no prefix. A script's header says its keys, its arguments and its
 reply. In operations it is a command like any other:
 ``script_call(component, script("structures/unique/add_and_count"), keys, args)``.
@@ -21,7 +21,7 @@ _INCLUDE = re.compile(r"^--@include ([\w/]+)\n", re.MULTILINE)
 
 @cache
 def script(name: str) -> Script:
-    """Return a script by its owner and its name: ``queues/claim``."""
+    """Return a script by its owner and its name: ``queues/take``."""
     return Script(name, _text(name))
 
 

@@ -24,9 +24,8 @@ from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 from shardkit.operations.operation import Awaiting
-from shardkit.queues.base import LEASE, QueueOrder
 from shardkit.queues.task_codec import Task
-from shardkit.queues.task_queues import TaskQueues
+from shardkit.queues.task_queues import LEASE, QueueOrder, TaskQueues
 from shardkit.queues.worker_base import (
     FIRST_PAUSE,
     IDLE_IN_BURST,

@@ -1,4 +1,4 @@
-"""The keys of one queue. They have one tag, so that every step is one script on one server."""
+"""The keys of one queue: they share a hash tag, so that every step is one script on one server."""
 
 from __future__ import annotations
 
@@ -15,30 +15,31 @@ class QueueKeys:
     """The keys of a queue, in the order in which scripts take them.
 
     Args:
-        prefix: what the keys of all queues begin with.
-        queue: its name.
+        prefix: the prefix of the keys of all queues.
+        queue: the queue's name.
 
     Attributes:
-        queue: its name.
+        queue: the queue's name.
         all: every key.
-        waiting: the ids that wait, a LIST.
-        delayed: those that are not due yet, a ZSET.
-        taken: those that were taken, a ZSET.
+        waiting: the ids of waiting tasks, a LIST.
+        delayed: the ids of tasks that are not due yet, a ZSET.
+        taken: the ids of leased tasks, a ZSET.
         tasks: all tasks by id, a HASH.
         attempts: how often each was taken, a HASH.
-        dead: dead letters, a ZSET.
+        dead: the ids of dead letters, a ZSET.
         reasons: why they are dead, a HASH.
-        signal: who waits blocks on it, a LIST.
+        signal: workers that wait block on it, a LIST.
 
     Raises:
-        InvalidArgumentError: the queue's name is none.
+        InvalidArgumentError: the queue's name is not valid.
     """
 
     def __init__(self, prefix: str, queue: str) -> None:
         check_name(queue)
         if "{" in queue or "}" in queue:
             raise InvalidArgumentError(
-                f"{prefix}: queue={shown(queue)}", "leave out braces: its name is the keys' tag"
+                f"{prefix}: queue={shown(queue)}",
+                "leave out braces: its name is the keys' hash tag",
             )
         self.queue = queue
         self.waiting = f"{prefix}:{{{queue}}}"
@@ -56,19 +57,20 @@ class QueueKeys:
 
 @lru_cache(maxsize=1024)
 def queue_keys(prefix: str, queue: str) -> QueueKeys:
-    """Return the keys of a queue, made once.
+    """Return the keys of a queue, cached.
 
     Raises:
-        InvalidArgumentError: the queue's name is none.
+        InvalidArgumentError: the queue's name is not valid.
     """
     return QueueKeys(prefix, queue)
 
 
 def check_prefix(name: str) -> str:
-    """Check what the keys of all queues begin with.
+    """Check the prefix of the keys of all queues.
 
     Raises:
-        InvalidArgumentError: it is no name, or has a tag, which would keep all queues together.
+        InvalidArgumentError: it is not a name, or has a hash tag, which would put all queues on one
+            server.
     """
     check_name(name)
     if b"{" in key_bytes(name):

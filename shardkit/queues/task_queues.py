@@ -1,4 +1,4 @@
-r"""Task queues: tasks that wait, that are delayed, that somebody works on, and that are dead.
+r"""Task queues: tasks that wait, that are delayed, that a worker has leased, and that are dead.
 
 ::
 
@@ -8,19 +8,19 @@ r"""Task queues: tasks that wait, that are delayed, that somebody works on, and 
         │        │ due                lease ended    ▲  │       │ fail: attempts left
         └────► delayed  ZSET by time ◄───────────────┼──┼───────┘
                                                      │  └────────► dead  ZSET, with reasons
-                 ▲──────────────── moved back ───────┘    no attempts left; or no task at all
+                 ▲──────────────── moved back ───────┘    no attempts left; or not a task at all
 
-All keys of a queue have its tag, ``queues:{email}``, ``queues:{email}:delayed`` and so on, so they
-live on one server and each arrow is one script: a task is in exactly one place at any time, whoever
-dies. Whoever takes a task leases it. When the lease ends before it was acknowledged, the task is
-moved back, and taken again by somebody else: so every task is done at least once, and one that was
-done by somebody who could not say so is done twice. Tasks must be such that this is harmless.
+All keys of a queue have its hash tag, ``queues:{email}``, ``queues:{email}:delayed`` and so on, so
+they live on one server and each arrow is one script: whatever crashes, a task is in exactly one
+place. A task that is taken is leased. If the lease ends before the task is acknowledged, the task
+is moved back and taken again: so every task runs at least once, and twice if a worker could not
+report that it had finished. Make tasks such that this is harmless.
 
-Moving what is due, of delayed tasks and ended leases, is part of taking: there is no poller whose
-death would stop anything. All times are the server's.
+Taking also moves what is due, delayed tasks and ended leases, so there is no poller that could die.
+All times are the server's.
 
-Each taking has a number, the attempt. Who comes late, after its lease ended and the task was taken
-again, has another number, and cannot acknowledge, extend or fail what is not its own any more.
+Each claim of a task has a number, the attempt. A worker that is late, after its lease ended and the
+task was taken again, has an old number, and can no longer acknowledge, extend or fail the task.
 
 After Redis in Action, sections 6.4.1 and 6.4.2, whose workers lose what they popped when they die.
 """
@@ -28,60 +28,90 @@ After Redis in Action, sections 6.4.1 and 6.4.2, whose workers lose what they po
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any
+import secrets
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any, TypeAlias
 
-from shardkit.operations.commands import Key, Transaction
+from shardkit.errors import InvalidArgumentError
+from shardkit.operations.cancellation import undo_on_cancel
+from shardkit.operations.commands import Argument, Key, Transaction
 from shardkit.operations.operation import (
     Deferred,
+    Driver,
     Face,
     Operation,
+    Page,
     Stream,
+    Structure,
     operation,
     pages,
     stream,
 )
-from shardkit.queues.base import (
-    LEASE,
-    LONGEST_REASON,
-    TASKS_AT_ONCE,
-    QueueCounts,
-    QueueOrder,
-    QueueSteps,
-    id_bytes,
-)
 from shardkit.queues.claim import Claim
-from shardkit.queues.task_codec import DeadTask, NewTask, Task, decode_task
-from shardkit.structures.base.arguments import check_integer
+from shardkit.queues.commands import QueueCommands, QueueCounts
+from shardkit.queues.keys import QueueKeys, check_prefix
+from shardkit.queues.task_codec import DeadTask, NewTask, Task, decode_task, encode_task
+from shardkit.structures.base.arguments import check_integer, shown
 from shardkit.structures.sorted_set.merged_ranges import range_over
 
+# Queues in order of priority; those in a tuple have the same.
+QueueOrder: TypeAlias = Sequence[str | tuple[str, ...]]
+
+ATTEMPTS = 5
+LEASE = 60.0
+RETRY_DELAY = 1.0
+LONGEST_RETRY_DELAY = 3600.0
+TASKS_AT_ONCE = 1000
 DEAD_A_PAGE = 100
+MOST_QUEUES = 100
+LONGEST_TIME = 2**31 - 1
+LONGEST_REASON = 1000
 
 
-class TaskQueues(QueueSteps[Face]):
+class TaskQueues(Structure[Face]):
     """Task queues by name, each on the shard of its name. Made by ``kit.queues``.
 
     Args:
-        driver: what runs its operations.
+        driver: runs its operations.
         component: where they live.
-        name: what their keys begin with.
+        name: the prefix of their keys.
         attempts: how often a task is taken before it is dead, 1 to 1,000.
-        retry_delay: after how many seconds a task that failed is tried again. Each further time it
-            is twice as long.
-        longest_retry_delay: up to so many.
-        now: tells the time, seconds since 1970, in place of the servers; for tests.
-        new_id: gives ids for tasks; by default 16 random hexadecimal digits.
+        retry_delay: the seconds until a failed task is tried again, doubled each further time.
+        longest_retry_delay: the most seconds of such a delay.
+        now: returns the time, in seconds since 1970, instead of the servers; for tests.
+        new_id: returns ids for tasks; by default 16 random hexadecimal digits.
 
     Raises:
-        InvalidArgumentError: an argument does not fit.
+        InvalidArgumentError: an argument is out of range.
     """
+
+    def __init__(
+        self,
+        driver: Driver,
+        component: str,
+        name: str = "queues",
+        attempts: int = ATTEMPTS,
+        retry_delay: float = RETRY_DELAY,
+        longest_retry_delay: float = LONGEST_RETRY_DELAY,
+        now: Callable[[], float] | None = None,
+        new_id: Callable[[], str] | None = None,
+    ) -> None:
+        super().__init__(undo_on_cancel(driver), component, check_prefix(name))
+        check_integer(name, "attempts", attempts, 1, 1000)
+        self.attempts = attempts
+        self._retry_delay = self._seconds("retry_delay", retry_delay)
+        self._longest_retry_delay = self._seconds("longest_retry_delay", longest_retry_delay)
+        self._commands = QueueCommands(component, name, attempts, now)
+        self._new_id = new_id or (lambda: secrets.token_hex(8))
+        self._turns = [0]  # rotations of queues with one priority; shared by all faces
 
     @property
     def deferred(self) -> TaskQueues[Deferred]:
-        """The same with the face whose calls return steps, for ``yield from`` and ``together``."""
+        """The face whose calls return steps, for ``yield from`` and ``together``."""
         return self._deferred()  # type: ignore[return-value]
 
-    # ---- those who have work
+    # ---- for producers
 
     @operation
     def enqueue(
@@ -96,39 +126,39 @@ class TaskQueues(QueueSteps[Face]):
         """Queue a task.
 
         Args:
-            queue: which queue.
-            name: what the worker is to call.
-            args: what with: what JSON can say.
-            delay: in how many seconds it is due, by the server's clock; 0 or less for at once.
-            id: its id. As long as a task with it waits, is delayed, or is worked on, it is not
-                queued twice; the one that is there stays as it is. By default a random one.
+            queue: the queue.
+            name: the function that the worker calls.
+            args: its arguments: what JSON can represent.
+            delay: the seconds until it is due, by the server's clock; 0 or less for at once.
+            id: the task's id, by default a random one. While a task with the id waits, is delayed
+                or is leased, another one is not queued, and the first stays as it is.
 
         Returns:
-            Its id.
+            The task's id.
 
         Raises:
-            InvalidArgumentError: an argument does not fit.
+            InvalidArgumentError: an argument is out of range, or not for JSON.
             ShardErrors: the server failed.
 
-        Cost: one exchange, O(1), of a delayed one O(log n). When the connection breaks it is sent
+        Cost: one exchange, O(1), for a delayed task O(log n). If the connection breaks it is sent
         once more, which is harmless unless the task was done in between.
         """
-        [found] = yield from self._enqueue(queue, [NewTask(name, args, delay, id)])
-        return found
+        [queued] = yield from self._enqueue(queue, [NewTask(name, args, delay, id)])
+        return queued
 
     @operation
     def enqueue_many(self, queue: str, tasks: Iterable[NewTask]) -> Operation[list[str]]:
-        """Queue any number of tasks, in their order, 1,000 an exchange; see `enqueue`.
+        """Queue any number of tasks in order, 1,000 an exchange; see `enqueue`.
 
         Args:
-            queue: which queue.
+            queue: the queue.
             tasks: any iterable of ``NewTask(name, args, delay, id)``, read as they are sent.
 
         Returns:
-            Their ids.
+            The tasks' ids.
 
         Raises:
-            InvalidArgumentError: a task does not fit; earlier pages were queued by then.
+            InvalidArgumentError: a task is not valid; earlier pages were queued by then.
         """
         ids: list[str] = []
         for page in pages(tasks, TASKS_AT_ONCE):
@@ -137,122 +167,117 @@ class TaskQueues(QueueSteps[Face]):
 
     @operation
     def cancel(self, queue: str, id: str) -> Operation[bool]:  # noqa: A002
-        """Remove a task that waits or is delayed; return whether it was there.
+        """Remove a task that waits or is delayed; return whether there was one.
 
-        One that somebody works on is not, nor one that was pushed without an id.
+        A leased task is not removed, nor one that was pushed without an id.
 
-        Cost: one exchange, O(log n) of a delayed one, O(n) of one that waits behind n others.
+        Cost: one exchange, O(log n) for a delayed task, O(n) for one that waits behind n others.
         """
-        return bool((yield from self._call(queue, "queues/cancel", id)))
+        [cancelled] = yield [self._commands.cancel(queue, id)]
+        return bool(cancelled)
 
-    # ---- those who do it
+    # ---- for workers
 
     @operation
     def take(
         self, queues: QueueOrder | str, *, lease: float = LEASE, timeout: float | None = None
     ) -> Operation[Task | None]:
-        """Take the next task of the first queue that has one, and wait if none has.
+        """Take the next task from the first queue that has one, and wait if none has.
 
         Args:
-            queues: the queues in order of priority, at most 100. Some in a tuple have the same
-                priority: they take turns being looked at first.
-            lease: after how many seconds the task is somebody else's, if it was not acknowledged.
-            timeout: for how many seconds to wait at most; 0 not to wait, None for ever.
+            queues: the queues in order of priority, at most 100. Those in a tuple have the same
+                priority: they take turns in coming first.
+            lease: the seconds after which others may take the task, if it is not acknowledged.
+            timeout: the most seconds to wait; 0 not to wait, None to wait for ever.
 
         Returns:
-            The task; None if there was none until then.
+            The task; None if there was none in time.
 
         Raises:
-            InvalidArgumentError: an argument does not fit.
-            ShardErrors: no server could be asked; or none that could had a task until then.
+            InvalidArgumentError: an argument is out of range.
+            ShardErrors: all servers failed, or some failed and the others had no task in time.
 
-        A task whose awaiting is cancelled hands back what it did not get. When the connection
-        breaks, or the process dies, the task is moved back when its lease ends.
+        Cancelling an async call gives back a task that it did not return. If the connection breaks
+        or the process dies, the task is moved back when its lease ends.
 
-        What is no task is put to the dead letters, and the next one taken.
+        Anything in a queue that is not a task becomes a dead letter, and the next one is taken.
 
         Cost: one exchange if a queue that lives where the first one does has a task, otherwise two.
-        See `shardkit.queues.claim` for what waiting costs.
+        See `shardkit.queues.claim` for the cost of waiting.
         """
-        order = self._order(queues)
         seconds = math.inf if timeout is None else self._seconds("timeout", timeout, 0.0)
-        taker = Claim(
+        claim = Claim(
             self.component,
-            order,
+            self._order(queues),
+            self._commands,
             self._seconds("lease", lease),
-            self.attempts,
-            self._now,
             self._new_id,
-            self._release,
         )
         while True:
-            taken = yield from taker.take(seconds)
+            taken = yield from claim.take(seconds)
             if taken is None:
                 return None
+            keys, id_, stored, attempts = taken
             try:
-                name, args = decode_task(taken.stored)
+                name, args = decode_task(stored)
             except ValueError as error:
                 reason = str(error)[:LONGEST_REASON]
-                yield [self._giving_back(taken, dead=reason)]
+                yield [self._commands.give_back(keys.queue, id_, attempts, dead=reason)]
             else:
-                task_id = taken.id.decode(errors="surrogateescape")
-                return Task(task_id, taken.keys.queue, name, args, taken.attempts)
+                return Task(_id_text(id_), keys.queue, name, args, attempts)
 
     @operation
     def acknowledge(self, task: Task) -> Operation[bool]:
-        """Say that a task is done: it is removed.
+        """Report that a task is done, which removes it.
 
         Returns:
-            True; also if its lease has ended, but nobody has taken it since. False if somebody has:
-            then it is done twice.
+            True, also after its lease ended if nobody has taken it since. False if somebody has:
+            then it runs twice.
 
         Cost: one exchange, O(log n).
         """
-        return bool(
-            (
-                yield from self._call(
-                    task.queue, "queues/acknowledge", id_bytes(task.id), task.attempts
-                )
-            )
-        )
+        command = self._commands.acknowledge(task.queue, _id_bytes(task.id), task.attempts)
+        [acknowledged] = yield [command]
+        return bool(acknowledged)
 
     @operation
     def extend(self, task: Task, lease: float = LEASE) -> Operation[bool]:
         """Lease a task for so many seconds from now.
 
         Returns:
-            False if its lease has ended and the task was moved back: then it is somebody else's.
+            False if its lease has ended and the task was moved back: then others may take it.
 
         Cost: one exchange, O(log n).
         """
-        seconds = f"{self._seconds('lease', lease):.6f}"
-        sent = (self._now(), id_bytes(task.id), task.attempts, seconds)
-        return bool((yield from self._call(task.queue, "queues/extend", *sent)))
+        seconds = self._seconds("lease", lease)
+        command = self._commands.extend(task.queue, _id_bytes(task.id), task.attempts, seconds)
+        [extended] = yield [command]
+        return bool(extended)
 
     @operation
     def release(self, task: Task, *, delay: float = 0) -> Operation[bool]:
-        """Give a task back that was not begun: it does not count as an attempt.
+        """Give back a task that was not begun: this does not count as an attempt.
 
         Args:
             task: the task.
-            delay: in how many seconds it is due; by default it waits as the first of its queue.
+            delay: the seconds until it is due; by default it waits as the first of its queue.
 
         Returns:
             False if its lease has ended.
 
         Cost: one exchange, O(log n).
         """
-        return bool((yield from self._give_back(task, delay=self._delay(delay), counts=False)))
+        return (yield from self._give_back(task, self._delay(delay), counts=False))
 
     @operation
     def fail(self, task: Task, reason: str = "", *, delay: float | None = None) -> Operation[bool]:
-        """Say that a task failed: it is tried again later, or is dead.
+        """Report that a task failed: it is tried again later, or is dead.
 
         Args:
             task: the task.
-            reason: why, for the dead letters; the first 1,000 characters are kept.
-            delay: in how many seconds it is tried again; by default ``retry_delay``, twice that
-                after the second attempt, and so on. After the last of ``attempts`` it is dead.
+            reason: why, for the dead letters; the first 1,000 characters are stored.
+            delay: the seconds until it is tried again; by default ``retry_delay``, twice that after
+                the second attempt, and so on. After the last of ``attempts`` it is dead.
 
         Returns:
             False if its lease has ended.
@@ -265,29 +290,28 @@ class TaskQueues(QueueSteps[Face]):
         if delay is None:
             doubled = self._retry_delay * 2.0 ** min(task.attempts - 1, 60)
             delay = min(doubled, self._longest_retry_delay)
-        return bool((yield from self._give_back(task, delay=self._delay(delay), dead=dead)))
+        return (yield from self._give_back(task, self._delay(delay), dead=dead))
 
     @operation
     def move_due(self, queue: str, *, limit: int = TASKS_AT_ONCE) -> Operation[int]:
-        """Move to those that wait what is due, and tasks whose lease has ended.
+        """Move due tasks, and tasks whose lease has ended, to the waiting ones.
 
         `take` does this too, 100 at a time. Any number of pollers may run.
 
         Args:
-            queue: which queue.
-            limit: how many of each kind at most, 1 to 1,000. The oldest come first.
+            queue: the queue.
+            limit: the most tasks of each kind, 1 to 1,000. The oldest come first.
 
         Returns:
-            How many were moved. A task with no attempts left is moved to the dead letters.
+            The number of tasks moved. A task without attempts left becomes a dead letter.
 
         Cost: one exchange, O(limit log n).
         """
         check_integer(self.name, "limit", limit, 1, TASKS_AT_ONCE)
-        sent = (self._now(), self.attempts, limit)
-        moved, *_ = yield from self._call(queue, "queues/move", *sent)
+        [[moved, *_]] = yield [self._commands.move(self._keys(queue), limit)]
         return int(moved)
 
-    # ---- those who look after it
+    # ---- for monitoring
 
     @operation
     def next_due(self, queue: str) -> Operation[float | None]:
@@ -301,23 +325,23 @@ class TaskQueues(QueueSteps[Face]):
 
     @operation
     def length(self, queue: str) -> Operation[int]:
-        """Return how many tasks wait. Cost: one exchange, O(1)."""
+        """Return the number of waiting tasks. Cost: one exchange, O(1)."""
         key = self._keys(queue).waiting
         [found] = yield [self._at(key, "LLEN", key, idempotent=True)]
         return int(found)
 
     @operation
     def counts(self, queue: str) -> Operation[QueueCounts]:
-        """Return how many tasks there are of each kind, at one moment. Cost: one exchange, O(1)."""
+        """Return the number of tasks of each kind at one moment. Cost: one exchange, O(1)."""
         keys = self._keys(queue)
-        [found] = yield [Transaction(self.component, keys.waiting, tuple(self._counting(keys)))]
+        [found] = yield [Transaction(self.component, keys.waiting, self._commands.counts(keys))]
         return QueueCounts(*found)
 
     @stream
     def dead(self, queue: str) -> Stream[DeadTask]:
-        """Iterate over the dead letters, those that died first before the others.
+        """Iterate over the dead letters, oldest first.
 
-        Cost: two exchanges for every 100.
+        Cost: two exchanges for each 100.
         """
         keys = self._keys(queue)
         cursor: tuple[Key, float] | None = None
@@ -325,54 +349,147 @@ class TaskQueues(QueueSteps[Face]):
             place = [(self.component, keys.dead)]
             rows = yield from range_over(place, "-inf", "+inf", DEAD_A_PAGE, cursor)
             if rows:
-                yield (yield from self._letters(keys, rows))
+                yield (yield from self._dead_letters(keys, rows))
                 cursor = rows[-1]
             if len(rows) < DEAD_A_PAGE:
                 return
 
     @operation
     def revive(self, queue: str, id: str) -> Operation[bool]:  # noqa: A002
-        """Have a dead task wait again, with all its attempts; return whether it was there.
+        """Make a dead task wait again, with all its attempts; return whether there was one.
 
         Cost: one exchange, O(log n).
         """
-        return bool((yield from self._call(queue, "queues/revive", id_bytes(id))))
+        [revived] = yield [self._commands.revive(queue, _id_bytes(id))]
+        return bool(revived)
 
     @operation
     def revive_all(self, queue: str) -> Operation[int]:
-        """Have all tasks wait again that are dead now; return how many. Cost: 1,000 an exchange."""
-        keys = self._keys(queue)
-        [left] = yield [self._at(keys.dead, "ZCARD", keys.dead, idempotent=True)]
+        """Make all dead tasks wait again; return how many. Cost: one exchange for each 1,000."""
+        key = self._keys(queue).dead
+        [left] = yield [self._at(key, "ZCARD", key, idempotent=True)]
         revived = 0
         while revived < left:
-            found = int((yield from self._call(queue, "queues/revive")))
-            revived += found
-            if found < TASKS_AT_ONCE:
+            [count] = yield [self._commands.revive(queue)]
+            revived += count
+            if count < TASKS_AT_ONCE:
                 break
         return revived
 
     @operation
     def purge(self, queue: str) -> Operation[QueueCounts]:
-        """Remove everything of a queue, dead letters and tasks that were taken included.
+        """Remove everything in a queue, including dead letters and leased tasks.
 
-        Who works on one of these gets False when it is acknowledged.
+        A worker that has one of these gets False when it acknowledges it.
 
         Returns:
-            How many there were.
+            The number of tasks removed.
 
         Cost: one exchange, O(1); the server frees the memory later.
         """
         keys = self._keys(queue)
-        unlinking = self._at(keys.waiting, "UNLINK", *keys.all)
-        commands = (*self._counting(keys), unlinking)
+        unlink = self._at(keys.waiting, "UNLINK", *keys.all)
+        commands = (*self._commands.counts(keys), unlink)
         [found] = yield [Transaction(self.component, keys.waiting, commands)]
         return QueueCounts(*found[:-1])
 
+    # ---- what several operations share
+
+    def _enqueue(self, queue: str, tasks: Sequence[NewTask]) -> Operation[list[str]]:
+        rows: list[Argument] = []
+        ids = []
+        for task in tasks:
+            name, args, delay, given = NewTask(*task)
+            id_ = self._new_id() if given is None else given
+            stored = encode_task(self.name, id_, queue, name, args)
+            rows += [id_, f"{self._delay(delay):.6f}", stored]
+            ids.append(id_)
+        yield [self._commands.put(queue, rows)]
+        return ids
+
+    def _give_back(
+        self, task: Task, delay: float, *, counts: bool = True, dead: str | None = None
+    ) -> Operation[bool]:
+        id_ = _id_bytes(task.id)
+        command = self._commands.give_back(
+            task.queue, id_, task.attempts, delay=delay, counts=counts, dead=dead
+        )
+        [done] = yield [command]
+        return bool(done)
+
+    def _dead_letters(
+        self, keys: QueueKeys, rows: Sequence[tuple[bytes, float]]
+    ) -> Operation[Page[DeadTask]]:
+        ids = [id_ for id_, _ in rows]
+        reads = tuple(
+            self._at(key, "HMGET", key, *ids) for key in (keys.tasks, keys.reasons, keys.attempts)
+        )
+        [found] = yield [Transaction(self.component, keys.dead, reads)]
+        letters: Page[DeadTask] = Page()
+        for (id_, at), stored, reason, attempts in zip(rows, *found, strict=True):
+            if stored is None or reason is None:  # revived meanwhile
+                continue
+            name: str | None = None
+            args: tuple[Any, ...] = ()
+            with suppress(ValueError):
+                name, args = decode_task(stored)
+            text = reason.decode(errors="replace")
+            letters.append(
+                DeadTask(
+                    _id_text(id_), keys.queue, name, args, int(attempts or 0), text, at, stored
+                )
+            )
+        return letters
+
+    def _keys(self, queue: str) -> QueueKeys:
+        return self._commands.keys(queue)
+
+    def _order(self, queues: QueueOrder | str) -> list[QueueKeys]:
+        """Return the keys of queues in the order for this call; equal priorities rotate."""
+        order: list[str] = []
+        for each in [queues] if isinstance(queues, str) else list(queues):
+            if isinstance(each, tuple) and each:
+                self._turns[0] += 1
+                turn = self._turns[0] % len(each)
+                order += each[turn:] + each[:turn]
+            else:
+                order.append(each)  # type: ignore[arg-type]  # an empty tuple is refused as a name
+        found = [self._keys(queue) for queue in order]
+        if not 0 < len(order) <= MOST_QUEUES or len(set(order)) < len(order):
+            raise InvalidArgumentError(
+                f"{self.name}: queues={shown(queues)}", f"name 1 to {MOST_QUEUES}, each once"
+            )
+        return found
+
+    def _delay(self, delay: float) -> float:
+        past = isinstance(delay, int | float) and delay <= 0
+        return 0.0 if past else self._seconds("delay", delay, 0.0)
+
+    def _seconds(self, field: str, value: float, least: float = 0.001) -> float:
+        if (
+            not isinstance(value, int | float)
+            or isinstance(value, bool)
+            or not least <= value <= LONGEST_TIME
+        ):
+            raise InvalidArgumentError(
+                f"{self.name}: {field}={shown(value)}", f"give seconds, {least:g} to {LONGEST_TIME}"
+            )
+        return float(value)
+
+
+# Ids of tasks that others pushed may be bytes that are not UTF-8; they survive the round trip.
+def _id_bytes(id_: str) -> bytes:
+    return id_.encode(errors="surrogateescape")
+
+
+def _id_text(id_: bytes) -> str:
+    return id_.decode(errors="surrogateescape")
+
 
 def delayed_first(*queues: str) -> list[str]:
-    """Return queues in order of priority, each behind one for its delayed tasks.
+    """Return queues in order of priority, each after one for its delayed tasks.
 
-    ``delayed_first("high", "low")`` is high-delayed, high, low-delayed, low. Who queues a delayed
-    task to ``high-delayed`` has it done, when it is due, before those that wait in ``high``.
+    ``delayed_first("high", "low")`` is high-delayed, high, low-delayed, low. A delayed task that is
+    queued to ``high-delayed`` runs, once it is due, before those that wait in ``high``.
     """
     return [name for queue in queues for name in (f"{queue}-delayed", queue)]

@@ -11,9 +11,8 @@ from redis.exceptions import RedisError
 
 from shardkit.errors import ClosedError, InvalidArgumentError, ShardKitError
 from shardkit.operations.operation import Face
-from shardkit.queues.base import LEASE, MOST_QUEUES, QueueOrder
 from shardkit.queues.task_codec import Task
-from shardkit.queues.task_queues import TaskQueues
+from shardkit.queues.task_queues import LEASE, MOST_QUEUES, QueueOrder, TaskQueues
 from shardkit.structures.base.arguments import check_integer, shown
 
 logger = logging.getLogger("shardkit.queues")

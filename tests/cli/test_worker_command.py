@@ -17,7 +17,7 @@ from cli_helpers import COMMAND, Result, eventually, in_terminal, plain
 import shardkit
 from shardkit import ShardKit
 from shardkit.local import LocalServers
-from shardkit.queues.base import QueueCounts
+from shardkit.queues import QueueCounts
 from shardkit.queues.task_codec import NewTask
 
 MODULE = """

@@ -17,7 +17,7 @@ PACKAGE = Path(shardkit.__file__).parent
 
 
 def called(path: Path) -> str:
-    """Return what `script` calls a file: ``queues/claim`` is ``queues/lua/claim.lua``."""
+    """Return what `script` calls a file: ``queues/take`` is ``queues/lua/take.lua``."""
     owner = path.relative_to(PACKAGE).parent.parent
     return (owner / path.stem).as_posix()
 

@@ -26,8 +26,7 @@ from shardkit.errors import ShardErrors
 from shardkit.local import LocalServer
 from shardkit.operations.commands import Batch, Command, Pause, Replies
 from shardkit.operations.drivers import AwaitingDriver
-from shardkit.queues import claim
-from shardkit.queues.base import QueueCounts
+from shardkit.queues import QueueCounts, claim
 from shardkit.queues.task_codec import NewTask
 from shardkit.queues.task_queues import TaskQueues
 
@@ -36,7 +35,7 @@ STOP = "stop"
 
 @pytest.fixture
 def only_tokens_wake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claim, "LONGEST_SLICE", 60.0)
+    monkeypatch.setattr(claim, "LONGEST_BLOCK", 60.0)
 
 
 def blocked(server: Any, count: int) -> None:
@@ -166,7 +165,7 @@ def test_a_wait_is_no_longer_than_until_something_is_due(kit: ShardKit) -> None:
 def test_what_others_push_is_found_within_a_slice(
     kit: ShardKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claim, "LONGEST_SLICE", 0.05)
+    monkeypatch.setattr(claim, "LONGEST_BLOCK", 0.05)
     tasks = kit.queues(component="many")
     server = server_of(kit, "many", "q")
     with ThreadPoolExecutor() as pool:
@@ -246,7 +245,7 @@ async def test_tasks_of_a_loop_do_each_task_once(akit: AsyncShardKit) -> None:
 async def test_takes_that_are_cancelled_at_any_moment_lose_nothing(
     akit: AsyncShardKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claim, "LONGEST_SLICE", 0.05)
+    monkeypatch.setattr(claim, "LONGEST_BLOCK", 0.05)
     tasks = akit.queues(component="many")
     random = Random(7)
     taken: list[int] = []
@@ -337,7 +336,7 @@ def die_with_token(kit: ShardKit) -> None:
 def test_a_waiter_that_dies_with_the_token_does_not_strand_the_others(
     kit: ShardKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claim, "LONGEST_SLICE", 0.1)
+    monkeypatch.setattr(claim, "LONGEST_BLOCK", 0.1)
     tasks = kit.queues(component="many")
     with ThreadPoolExecutor() as pool:
         dying = pool.submit(die_with_token, kit)

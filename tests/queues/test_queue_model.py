@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from queue_helpers import Clock
 
 from shardkit import ShardKit
-from shardkit.queues.base import QueueCounts
+from shardkit.queues import QueueCounts
 from shardkit.queues.task_codec import Task
 
 ATTEMPTS = 3

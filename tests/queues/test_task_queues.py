@@ -15,7 +15,7 @@ import shardkit
 from shardkit import ShardKit, ShardMap
 from shardkit.errors import InvalidArgumentError
 from shardkit.local import LocalCluster
-from shardkit.queues.base import QueueCounts
+from shardkit.queues import QueueCounts
 from shardkit.queues.task_codec import LONGEST_TASK, NewTask, Task
 from shardkit.queues.task_queues import delayed_first
 

@@ -17,8 +17,8 @@ from queue_helpers import eventually, server_of
 import shardkit
 from shardkit import AsyncShardKit, ShardKit, ShardMap
 from shardkit.errors import ClosedError, InvalidArgumentError
+from shardkit.queues import QueueCounts
 from shardkit.queues.async_worker import AsyncWorker
-from shardkit.queues.base import QueueCounts
 from shardkit.queues.task_codec import NewTask
 from shardkit.queues.worker import Worker
 from shardkit.queues.worker_base import WorkerSummary

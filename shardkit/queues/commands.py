@@ -1,0 +1,154 @@
+"""The commands of task queues: each is one script, with the keys of its queues and the time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from shardkit.lua import script
+from shardkit.operations.commands import Argument, Command, script_call
+from shardkit.queues.keys import QueueKeys, queue_keys
+from shardkit.structures.base.arguments import check_name
+
+MOVED_AT_ONCE = 100
+
+
+class QueueCounts(NamedTuple):
+    """The number of tasks in a queue.
+
+    Attributes:
+        waiting: waiting tasks.
+        delayed: tasks that are not due yet.
+        taken: leased tasks, which workers run.
+        dead: dead letters.
+    """
+
+    waiting: int
+    delayed: int
+    taken: int
+    dead: int
+
+
+class ClaimedTask(NamedTuple):
+    """A task as the script that took it returned it.
+
+    Attributes:
+        keys: the keys of its queue.
+        id: its id.
+        stored: the task as it is stored.
+        attempts: how often it was taken, which identifies this claim.
+    """
+
+    keys: QueueKeys
+    id: bytes
+    stored: bytes
+    attempts: int
+
+
+class QueueCommands:
+    """Builds the commands of task queues.
+
+    Args:
+        component: where they live.
+        name: the prefix of their keys.
+        attempts: how often a task is taken before it is dead.
+        now: returns the time, in seconds since 1970; None for the servers' clocks.
+    """
+
+    def __init__(
+        self, component: str, name: str, attempts: int, now: Callable[[], float] | None
+    ) -> None:
+        self._component = component
+        self._name = name
+        self._attempts = attempts
+        self._clock = now
+
+    def keys(self, queue: str) -> QueueKeys:
+        """Return the keys of a queue.
+
+        Raises:
+            InvalidArgumentError: its name is not valid.
+        """
+        check_name(queue)
+        return queue_keys(self._name, queue)
+
+    def put(self, queue: str, rows: Sequence[Argument]) -> Command:
+        """Return the command that queues tasks, given as id, delay, task, …."""
+        return self._call("put", self.keys(queue), self._now(), *rows)
+
+    def take(
+        self, queues: Sequence[QueueKeys], lease: float, new_id: str, *, waits: bool
+    ) -> Command:
+        """Return the command that takes a task from the first of these queues that has one.
+
+        Args:
+            queues: queues that live together.
+            lease: the seconds that the task is leased.
+            new_id: an id for a task that was pushed without one.
+            waits: whether the caller waits for tasks.
+        """
+        keys = [key for queue in queues for key in queue.all]
+        args = (self._now(), f"{lease:.6f}", self._attempts, new_id, int(waits), MOVED_AT_ONCE)
+        return script_call(self._component, script("queues/take"), keys, args)
+
+    def move(self, keys: QueueKeys, limit: int) -> Command:
+        """Return the command that moves due tasks and ended leases to the waiting tasks."""
+        return self._call("move", keys, self._now(), self._attempts, limit)
+
+    def acknowledge(self, queue: str, id_: bytes, attempts: int) -> Command:
+        """Return the command that removes a task that is done."""
+        return self._call("acknowledge", self.keys(queue), id_, attempts)
+
+    def extend(self, queue: str, id_: bytes, attempts: int, lease: float) -> Command:
+        """Return the command that leases a task for so many seconds from now."""
+        return self._call("extend", self.keys(queue), self._now(), id_, attempts, f"{lease:.6f}")
+
+    def give_back(
+        self,
+        queue: str,
+        id_: bytes,
+        attempts: int,
+        *,
+        delay: float = 0,
+        counts: bool = True,
+        dead: str | None = None,
+    ) -> Command:
+        """Return the command that gives a task back: not idempotent.
+
+        Args:
+            queue: its queue.
+            id_: its id.
+            attempts: how often it was taken.
+            delay: the seconds until it is due; 0 to wait as the first.
+            counts: whether this was an attempt.
+            dead: why it is dead, if it is.
+        """
+        args: list[Argument] = [self._now(), id_, attempts, f"{delay:.6f}", 0 if counts else 1]
+        if dead is not None:
+            args.append(dead.encode(errors="replace"))
+        return script_call(self._component, script("queues/return"), self.keys(queue).all, args)
+
+    def cancel(self, queue: str, id_: str) -> Command:
+        """Return the command that removes a task that was not taken yet."""
+        return self._call("cancel", self.keys(queue), id_)
+
+    def revive(self, queue: str, *ids: bytes) -> Command:
+        """Return the command that makes dead tasks wait again: these, or the first 1,000."""
+        return self._call("revive", self.keys(queue), *ids)
+
+    def counts(self, keys: QueueKeys) -> tuple[Command, ...]:
+        """Return the commands that count the tasks of each kind, in the order of QueueCounts."""
+        return (
+            Command(self._component, keys.waiting, ("LLEN", keys.waiting)),
+            *(
+                Command(self._component, key, ("ZCARD", key))
+                for key in (keys.delayed, keys.taken, keys.dead)
+            ),
+        )
+
+    def _call(self, name: str, keys: QueueKeys, *args: Argument) -> Command:
+        call = script(f"queues/{name}")
+        return script_call(self._component, call, keys.all, args, idempotent=True)
+
+    def _now(self) -> Argument:
+        return "" if self._clock is None else f"{self._clock():.6f}"
