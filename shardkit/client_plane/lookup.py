@@ -1,7 +1,7 @@
 """The client plane: from a component and a key to a redis-py client.
 
-What decorators and routers stand on. Nothing is wrapped: what comes out is redis-py's own client,
-found by a look-up of the component, its placement, and a look-up of the client.
+Decorators and routers use it. Nothing is wrapped: it returns redis-py's own client, found by
+looking up the component, placing the key, and looking up the client.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from shardkit.topology import Topology
 from shardkit.transport.awaiting import AwaitingLink
 from shardkit.transport.blocking import BlockingLink
 
-Soon: TypeAlias = AsyncClient | Coroutine[Any, Any, AsyncClient]
+MaybeAwaited: TypeAlias = AsyncClient | Coroutine[Any, Any, AsyncClient]
 """An awaiting client; or, if its component has to be read first, a coroutine that returns it."""
 
 
@@ -51,25 +51,23 @@ class ClientPlane:
         found = self.topology.component(component)
         if shards is not None and len(found.shards) != shards:
             found.require_shards(shards)
-        number = found.place(key)
-        return self.clients.get(found, number if found.shards else None)
+        return self.clients.get(found, found.number_of(key))
 
-    def aconnection(self, component: str) -> Soon:
+    def aconnection(self, component: str) -> MaybeAwaited:
         """Return the awaiting client of a component's unsharded entry."""
         found = self.topology.fresh(component)
         if found is None:
             return self._read_connection(component)
         return self.clients.aget(found, None)
 
-    def ashard_connection(self, component: str, shards: int | None, key: Key) -> Soon:
+    def ashard_connection(self, component: str, shards: int | None, key: Key) -> MaybeAwaited:
         """Return the awaiting client of the shard of a key."""
         found = self.topology.fresh(component)
         if found is None:
             return self._read_shard_connection(component, shards, key)
         if shards is not None and len(found.shards) != shards:
             found.require_shards(shards)
-        number = found.place(key)
-        return self.clients.aget(found, number if found.shards else None)
+        return self.clients.aget(found, found.number_of(key))
 
     async def _read_connection(self, component: str) -> AsyncClient:
         return self.clients.aget(await self.topology.acomponent(component), None)
@@ -77,29 +75,23 @@ class ClientPlane:
     async def _read_shard_connection(
         self, component: str, shards: int | None, key: Key
     ) -> AsyncClient:
-        return self._owner(await self.topology.acomponent(component), shards, key)
-
-    def _owner(self, component: Component, shards: int | None, key: Key) -> AsyncClient:
-        if shards is not None and len(component.shards) != shards:
-            component.require_shards(shards)
-        number = component.place(key)
-        return self.clients.aget(component, number if component.shards else None)
-
-    def known_connection(self, component: str, shards: int | None, key: Key) -> AsyncClient:
-        """Return the awaiting client of the shard of a key, as far as it is known; see `known`."""
-        found = self.topology.fresh(component)
-        if found is None:
-            found = self.known(component)
+        found = await self.topology.acomponent(component)
         if shards is not None and len(found.shards) != shards:
             found.require_shards(shards)
-        number = found.place(key)
-        return self.clients.aget(found, number if found.shards else None)
+        return self.clients.aget(found, found.number_of(key))
 
-    def known(self, component: str) -> Component:
-        """Return a component without waiting; have it read again behind, if it is time.
+    def cached_connection(self, component: str, shards: int | None, key: Key) -> AsyncClient:
+        """Return the awaiting client of the shard of a key without waiting; see `cached`."""
+        found = self.topology.fresh(component) or self.cached(component)
+        if shards is not None and len(found.shards) != shards:
+            found.require_shards(shards)
+        return self.clients.aget(found, found.number_of(key))
+
+    def cached(self, component: str) -> Component:
+        """Return a component without waiting; refresh it in the background if it is time.
 
         Raises:
-            MissingEntryError: it was not read yet.
+            MissingEntryError: it has not been read yet.
         """
         topology = self.topology
         found = topology.fresh(component)
@@ -114,10 +106,10 @@ class ClientPlane:
     def _refreshed(self, task: asyncio.Task[Component]) -> None:
         self._refreshing.discard(task)
         if not task.cancelled():
-            task.exception()  # that the kit was closed meanwhile, its next user is told
+            task.exception()  # if the kit was closed meanwhile, its next caller is told
 
     def link(self, component: Component, *, raw: bool) -> BlockingLink:
-        """Return a link that knows one version of one component, for what was cut by it."""
+        """Return a link for commands placed by one version of one component."""
         return _pinned(self.links[raw], component)
 
     def alink(self, component: Component, *, raw: bool) -> AwaitingLink:
@@ -171,15 +163,15 @@ class DefaultPlane:
         """See `ClientPlane.shard_connection`."""
         return self.opened().shard_connection(component, shards, key)
 
-    def known_connection(self, component: str, shards: int | None, key: Key) -> AsyncClient:
-        """See `ClientPlane.known_connection`."""
-        return self.opened().known_connection(component, shards, key)
+    def cached_connection(self, component: str, shards: int | None, key: Key) -> AsyncClient:
+        """See `ClientPlane.cached_connection`."""
+        return self.opened().cached_connection(component, shards, key)
 
-    def aconnection(self, component: str) -> Soon:
+    def aconnection(self, component: str) -> MaybeAwaited:
         """See `ClientPlane.aconnection`."""
         return self.opened().aconnection(component)
 
-    def ashard_connection(self, component: str, shards: int | None, key: Key) -> Soon:
+    def ashard_connection(self, component: str, shards: int | None, key: Key) -> MaybeAwaited:
         """See `ClientPlane.ashard_connection`."""
         return self.opened().ashard_connection(component, shards, key)
 

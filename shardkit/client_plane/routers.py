@@ -8,10 +8,10 @@
     followers = kit.id_pair_sharded("followers", shards=16)
     followers[42, 99].zadd("followers:99", {"42": 1.0})    # both sides of the pair on one shard
 
-A router looks its component up at every use, so a client is never kept beyond a changed entry. The
-awaiting routers hand out what they know without waiting: a component on a config server that was
-not read yet has to be loaded first (``aconnect`` loads all there are; ``await router.load()`` does
-for a router of the default kit), and a changed entry is live one use later.
+A router looks its component up at every use, so a changed entry takes effect at once. Awaiting
+routers never wait: they use the cached component, so it has to be loaded first (``aconnect`` loads
+all; for a router of the default kit call ``await router.load()``), and a changed entry takes effect
+one use later.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Planes(Protocol):
     def shard_connection(self, component: str, shards: int | None, key: Key) -> Client:
         """Return the client of the shard of a key."""
 
-    def known_connection(self, component: str, shards: int | None, key: Key) -> AsyncClient:
-        """Return the awaiting client of the shard of a key, as far as it is known."""
+    def cached_connection(self, component: str, shards: int | None, key: Key) -> AsyncClient:
+        """Return the awaiting client of the shard of a key, without waiting."""
 
 
 class _Router(Generic[K]):
@@ -152,7 +152,7 @@ class _BlockingRouter(_Router[K]):
 
 class _AwaitingRouter(_Router[K]):
     def _look_up(self) -> Component:
-        return self._plane.plane().known(self.component)
+        return self._plane.plane().cached(self.component)
 
     def __getitem__(self, key: K) -> AsyncClient:
         """Return the awaiting client of the shard that owns a key; does not wait.
@@ -164,7 +164,7 @@ class _AwaitingRouter(_Router[K]):
 
         Cost: under 1 microsecond.
         """
-        return self._plane.known_connection(self.component, self.shards, self._key(key))
+        return self._plane.cached_connection(self.component, self.shards, self._key(key))
 
     def client(self, shard: int) -> AsyncClient:
         """Return the awaiting client of a shard, by its number."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from shardkit.config.entry import Entry
@@ -59,7 +59,8 @@ class Component:
         shards: the shards' entries, shard 0 first; empty if the component is not sharded.
         placement: how a key finds its shard; see `shardkit.routing.placement`.
         epoch: grows with every push that changes the component.
-        place: the function from a key to its shard's number.
+        place: the function from a key to its shard's number; 0 if the component is not sharded.
+        number_of: the same, but None if the component is not sharded.
         place_all: the function from many keys to their shards' numbers.
     """
 
@@ -69,12 +70,17 @@ class Component:
     placement: str = DEFAULT
     epoch: int = 0
     place: Place = field(init=False, repr=False)
+    number_of: Callable[[Key], int | None] = field(init=False, repr=False)
     place_all: PlaceAll = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         count = max(1, len(self.shards))
         object.__setattr__(self, "place", placement(self.placement, count))
+        object.__setattr__(self, "number_of", self.place if self.shards else self._unsharded)
         object.__setattr__(self, "place_all", placement_of_all(self.placement, count))
+
+    def _unsharded(self, key: Key) -> None:
+        self.place(key)  # refuses what is no key
 
     def shard_of(self, key: Key) -> Shard:
         """Return where a key lives: its shard, or the entry of an unsharded component."""
