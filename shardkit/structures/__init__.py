@@ -7,6 +7,7 @@ from shardkit.structures.codecs import Codec, Compressed, Tokens, Zstd, codec
 from shardkit.structures.hash.sharded_hash import ShardedHash
 from shardkit.structures.hash.strings import ShardedStrings
 from shardkit.structures.list.sharded_list import ShardedList
+from shardkit.structures.packed.aggregates import FieldTotals, RecordGroup
 from shardkit.structures.packed.field_types import (
     Choice,
     Degrees,
@@ -17,7 +18,6 @@ from shardkit.structures.packed.field_types import (
     Unsigned,
 )
 from shardkit.structures.packed.locations import Location, LocationCounts, Locations
-from shardkit.structures.packed.plain_aggregates import FieldTotals, RecordGroup
 from shardkit.structures.packed.records import PackedRecords
 from shardkit.structures.set.sharded_set import ShardedSet
 from shardkit.structures.sorted_set.merged_ranges import ScoreRanges, part_key, range_over

@@ -54,8 +54,8 @@ from shardkit.social.base.models import TimelinePage, User
 from shardkit.social.network import SocialNetwork
 from shardkit.structures.codecs import TEXT
 from shardkit.structures.list.sharded_list import ShardedList
+from shardkit.structures.packed.aggregates import RecordGroup
 from shardkit.structures.packed.locations import Location, LocationCounts
-from shardkit.structures.packed.plain_aggregates import RecordGroup
 from shardkit.structures.packed.records import PackedRecords
 from shardkit.structures.set.sharded_set import ShardedSet
 from shardkit.structures.sorted_set.merged_ranges import ScoreRanges

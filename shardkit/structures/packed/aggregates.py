@@ -1,66 +1,128 @@
-"""Counts, sums, minima and maxima of packed records, all together or by some of their fields.
+"""Counts, sums, minima and maxima of packed records, all together or by some of their fields. Pure.
 
-With numpy (``pip install shardkit[arrays]``) records are aggregated as arrays, without it by
-`packed.plain_aggregates`, with the same results.
+An aggregator takes blocks of records as they were read, and ignores records that are all zeros:
+nothing was written there. With numpy (``pip install shardkit[arrays]``) records are aggregated as
+arrays, see `packed.numpy_aggregates`. The aggregator here gives the same results: it counts equal
+records first, so a repeated record costs little more than a dictionary look-up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from shardkit.errors import InvalidArgumentError
 from shardkit.structures.packed.addressing import RecordLayout
-from shardkit.structures.packed.plain_aggregates import Aggregator
 from shardkit.structures.packed.record_format import RecordFormat
 
 MAX_KEY_BITS = 64
 
 
-def aggregator(
-    owner: str,
-    record_format: RecordFormat,
-    layout: RecordLayout,
-    by: Sequence[str],
-    summed: Sequence[str],
-) -> Aggregator:
-    """Return an empty aggregator, on arrays if numpy is installed.
+class FieldTotals(NamedTuple):
+    """Sum, minimum and maximum of one field's values; of integers exactly."""
+
+    sum: int | float
+    min: int | float
+    max: int | float
+
+    def plus(self, other: FieldTotals) -> FieldTotals:
+        """Return the totals of both."""
+        return FieldTotals(self.sum + other.sum, min(self.min, other.min), max(self.max, other.max))
+
+
+@dataclass(frozen=True, slots=True)
+class RecordGroup:
+    """Some records: how many, and the totals of fields by name."""
+
+    count: int
+    totals: dict[str, FieldTotals]
+
+
+class Aggregator:
+    """Groups of records, counted and added up.
 
     Args:
         owner: the structure's name, for messages.
         record_format: the records' format.
         layout: where records are in a block.
         by: names of the fields whose values make a group.
-        summed: names of the fields that are added up.
+        totals: names of the fields that are added up.
 
     Raises:
         InvalidArgumentError: there is no such field, or it cannot be grouped by or added up.
     """
-    if len(set(by)) < len(by) or len(set(summed)) < len(summed):
-        raise InvalidArgumentError(f"{owner}: by={by!r}, totals={summed!r}", "name each field once")
-    keys = [record_format.field(name) for name in by]
-    for field in keys:
-        if not field.type.groupable:
+
+    def __init__(
+        self,
+        owner: str,
+        record_format: RecordFormat,
+        layout: RecordLayout,
+        by: Sequence[str],
+        totals: Sequence[str],
+    ) -> None:
+        if len(set(by)) < len(by) or len(set(totals)) < len(totals):
             raise InvalidArgumentError(
-                f"{owner}: records cannot be grouped by {field.name}, which is {field.type.spec}",
-                "group by integers, bytes, cells or choices",
+                f"{owner}: by={by!r}, totals={totals!r}", "name each field once"
             )
-    bits = sum(field.type.bits for field in keys)
-    if bits > MAX_KEY_BITS:
-        raise InvalidArgumentError(
-            f"{owner}: {', '.join(by)} have {bits} bits together",
-            f"group by fields of at most {MAX_KEY_BITS}",
-        )
-    values = [record_format.field(name) for name in summed]
-    for field in values:
-        if not field.type.summable:
+        self.format = record_format
+        self.layout = layout
+        self.by = [record_format.field(name) for name in by]
+        self.summed = [record_format.field(name) for name in totals]
+        self.key_bits = sum(field.type.bits for field in self.by)
+        for field in self.by:
+            if not field.type.groupable:
+                raise InvalidArgumentError(
+                    f"{owner}: records cannot be grouped by {field.name}, a {field.type.spec}",
+                    "group by integers, bytes, cells or choices",
+                )
+        for field in self.summed:
+            if not field.type.summable:
+                raise InvalidArgumentError(
+                    f"{owner}: {field.name} is {field.type.spec} and cannot be added up",
+                    "sums are of integers and floats",
+                )
+        if self.key_bits > MAX_KEY_BITS:
             raise InvalidArgumentError(
-                f"{owner}: {field.name} is {field.type.spec} and cannot be added up",
-                "sums are of integers and floats",
+                f"{owner}: {', '.join(by)} have {self.key_bits} bits together",
+                f"group by fields of at most {MAX_KEY_BITS}",
             )
-    try:
-        from shardkit.structures.packed.numpy_aggregates import ArrayAggregator
-    except ModuleNotFoundError as error:
-        if error.name != "numpy":
-            raise
-        return Aggregator(record_format, layout, keys, values)
-    return ArrayAggregator(record_format, layout, keys, values)
+        # By the bits of a group's fields: how many records it has, and the totals.
+        self._groups: dict[int, tuple[int, list[FieldTotals]]] = {}
+
+    def add(self, data: bytes) -> None:
+        """Add a block of whole records, side by side."""
+        records = Counter(self.layout.split(data))
+        del records[0]
+        for code, count in records.items():
+            key = 0
+            for field in self.by:
+                key = key << field.type.bits | field.code_in(code)
+            values = [field.type.decode(field.code_in(code)) for field in self.summed]
+            self._merge(key, count, [FieldTotals(value * count, value, value) for value in values])
+
+    def groups(self) -> dict[tuple[Any, ...], RecordGroup]:
+        """Return the groups in the order of their bits, by the values of their fields."""
+        names = [field.name for field in self.summed]
+        return {
+            self._values(key): RecordGroup(count, dict(zip(names, totals, strict=True)))
+            for key, (count, totals) in sorted(self._found().items())
+        }
+
+    def _found(self) -> Mapping[int, tuple[int, list[FieldTotals]]]:
+        return self._groups
+
+    def _merge(self, key: int, count: int, totals: list[FieldTotals]) -> None:
+        if key in self._groups:
+            before, earlier = self._groups[key]
+            count += before
+            totals = [one.plus(other) for one, other in zip(earlier, totals, strict=True)]
+        self._groups[key] = (count, totals)
+
+    def _values(self, key: int) -> tuple[Any, ...]:
+        values = []
+        for field in reversed(self.by):
+            values.append(field.type.decode(key & field.mask))
+            key >>= field.type.bits
+        return tuple(reversed(values))

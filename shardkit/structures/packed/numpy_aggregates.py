@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardkit.structures.packed.addressing import RecordLayout
-from shardkit.structures.packed.plain_aggregates import Aggregator, FieldTotals
+from shardkit.structures.packed.aggregates import Aggregator, FieldTotals
 from shardkit.structures.packed.record_format import PackedField, RecordFormat
 
 DENSE_BITS = 16
@@ -67,20 +67,20 @@ class ArrayAggregator(Aggregator):
 
     def __init__(
         self,
+        owner: str,
         record_format: RecordFormat,
         layout: RecordLayout,
-        by: Sequence[PackedField],
-        summed: Sequence[PackedField],
+        by: Sequence[str],
+        totals: Sequence[str],
     ) -> None:
-        super().__init__(record_format, layout, by, summed)
-        self._key_bits = sum(field.type.bits for field in by)
-        self._key_spans = _merge_adjacent(by)
+        super().__init__(owner, record_format, layout, by, totals)
+        self._key_spans = _merge_adjacent(self.by)
         # When every bit of a record is in its key, the group of zeros is the records of zeros.
-        self._key_is_record = self._key_bits == record_format.bits
-        self._dense = self._key_bits <= DENSE_BITS
-        size = 1 << self._key_bits if self._dense else 0
+        self._key_is_record = self.key_bits == record_format.bits
+        self._dense = self.key_bits <= DENSE_BITS
+        size = 1 << self.key_bits if self._dense else 0
         self._counts = np.zeros(size, np.int64)
-        self._sums = [FieldSums(field, size) for field in summed]
+        self._sums = [FieldSums(field, size) for field in self.summed]
 
     def add(self, data: bytes) -> None:
         """Add a block of whole records."""
@@ -126,7 +126,7 @@ class ArrayAggregator(Aggregator):
         Keys that differ in their upper byte only, countries without regions, have counters 2 KiB
         apart, which share so few lines of the CPU's cache that counting takes three times as long.
         """
-        folded: Array = keys ^ (keys >> ((self._key_bits + 1) // 2))
+        folded: Array = keys ^ (keys >> ((self.key_bits + 1) // 2))
         return folded
 
     def _rows(self, data: Array) -> Array:

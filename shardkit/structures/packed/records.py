@@ -50,9 +50,8 @@ from shardkit.structures.base.arguments import check_integer, check_name, shown
 from shardkit.structures.base.lifetime import ExpirableStructure
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.packed.addressing import RecordLayout, set_bits
-from shardkit.structures.packed.aggregates import aggregator
+from shardkit.structures.packed.aggregates import Aggregator, RecordGroup
 from shardkit.structures.packed.part_store import IDS_AT_ONCE, PartStore
-from shardkit.structures.packed.plain_aggregates import Aggregator, RecordGroup
 from shardkit.structures.packed.record_format import (
     Fields,
     Record,
@@ -419,7 +418,7 @@ class PackedRecords(ExpirableStructure[Face]):
     def _aggregate(
         self, by: Sequence[str], totals: Sequence[str], ids: Iterable[int] | None
     ) -> Operation[Aggregator]:
-        found = aggregator(self.name, self.format, self.store.layout, by, totals)
+        found = aggregator_class()(self.name, self.format, self.store.layout, by, totals)
         if ids is not None:
             for page in pages(ids, IDS_AT_ONCE):
                 codes = yield from self.store.read(page)
@@ -434,3 +433,14 @@ class PackedRecords(ExpirableStructure[Face]):
 
     def _reset(self) -> None:
         self.store.reset()
+
+
+def aggregator_class() -> type[Aggregator]:
+    """Return the aggregator on arrays if numpy is installed, else the plain one."""
+    try:
+        from shardkit.structures.packed.numpy_aggregates import ArrayAggregator
+    except ModuleNotFoundError as error:
+        if error.name != "numpy":
+            raise
+        return Aggregator
+    return ArrayAggregator

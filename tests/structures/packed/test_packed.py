@@ -21,7 +21,7 @@ from shardkit.local import LocalServer
 from shardkit.operations.operation import Operation
 from shardkit.structures.packed import part_store
 from shardkit.structures.packed import records as packed_records
-from shardkit.structures.packed.plain_aggregates import FieldTotals, RecordGroup
+from shardkit.structures.packed.aggregates import FieldTotals, RecordGroup
 from shardkit.structures.packed.records import PackedRecords
 
 COMPONENTS = ("one", "many", "few", "both")

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from shardkit.errors import InvalidArgumentError
 from shardkit.structures.packed.addressing import RecordLayout
-from shardkit.structures.packed.aggregates import aggregator
+from shardkit.structures.packed.aggregates import Aggregator, FieldTotals, RecordGroup
 from shardkit.structures.packed.field_types import Choice, FieldType, field_type
-from shardkit.structures.packed.plain_aggregates import Aggregator, FieldTotals, RecordGroup
 from shardkit.structures.packed.record_format import RecordFormat
+from shardkit.structures.packed.records import aggregator_class
 
 SIZES = Choice(["S", "M", "L"], bits=2)
 
@@ -277,8 +277,8 @@ def test_both_aggregators_find_what_a_loop_finds(data: st.DataObject) -> None:
         if record is not None and form.pack(record):
             expected.setdefault(tuple(record[name] for name in by), []).append(record)
     layout = RecordLayout(form.bits, 8)
-    found = aggregator("users", form, layout, by, of)
-    plain = Aggregator(form, layout, found.by, found.summed)
+    found = aggregator_class()("users", form, layout, by, of)
+    plain = Aggregator("users", form, layout, by, of)
     assert type(found) is not Aggregator
     for block in blocks:
         packed = layout.join([form.pack(record) if record else 0 for record in block])
@@ -302,7 +302,7 @@ def test_both_aggregators_find_what_a_loop_finds(data: st.DataObject) -> None:
 
 def test_sums_of_many_large_integers_are_exact() -> None:
     form = RecordFormat({"a": "i64", "b": "u32"})
-    found = aggregator("users", form, RecordLayout(form.bits, 8), (), ("a", "b"))
+    found = aggregator_class()("users", form, RecordLayout(form.bits, 8), (), ("a", "b"))
     least, most = -(2**63), 2**32 - 1
     found.add(form.encode({"a": least, "b": most}) * 300_000)
     found.add(form.encode({"a": 2**63 - 1, "b": 1}))
@@ -321,7 +321,7 @@ def test_without_numpy_it_is_counted_in_python(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "numpy", None)
     monkeypatch.delitem(sys.modules, "shardkit.structures.packed.numpy_aggregates", raising=False)
     form = RecordFormat({"a": "u8"})
-    found = aggregator("users", form, RecordLayout(8, 8), ["a"], [])
+    found = aggregator_class()("users", form, RecordLayout(8, 8), ["a"], [])
     assert type(found) is Aggregator
     text = b"abracadabra\0\0"
     found.add(text)
@@ -344,7 +344,7 @@ def test_without_numpy_it_is_counted_in_python(monkeypatch: pytest.MonkeyPatch) 
 def test_what_cannot_be_added_up_is_refused(by: list[str], of: list[str], said: str) -> None:
     form = RecordFormat({"a": "u8", "f": "f32", "b": "bytes9", "lat": "lat16"}, "users")
     with pytest.raises(InvalidArgumentError, match=said):
-        aggregator("users", form, RecordLayout(form.bits, 8), by, of)
+        aggregator_class()("users", form, RecordLayout(form.bits, 8), by, of)
 
 
 def test_kinds_say_how_they_are_written() -> None:
