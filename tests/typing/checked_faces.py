@@ -111,7 +111,7 @@ async def awaiting(kit: AsyncShardKit) -> None:
     assert_type(ids.sadd(1), Coroutine[Any, Any, int])
     assert_type(await ids.sadd(1), int)
     assert_type(await ids.smismember(1), list[bool])
-    assert_type(ids.smembers(), AsyncIterator[int])
+    assert_type(await ids.smembers(), set[int])
     assert_type([member async for member in ids.sscan_iter()], list[int])
     jobs = kit.list("jobs", component="c", values=bytes)
     assert_type(jobs, ShardedList[Awaiting, bytes])
@@ -328,7 +328,7 @@ def hashes(kit: ShardKit) -> None:
     assert_type(raw.hmget(1, "a"), list[bytes | None])
     assert_type(raw.hmget([1, "a"]), list[bytes | None])
     assert_type(raw.hgetall(), dict[str, bytes])
-    assert_type(raw.hscan_iter("a*"), Iterator[Any])
+    assert_type(raw.hscan_iter("a*"), Iterator[tuple[str, bytes] | Any])
     assert_type(raw.hset(mapping={1: "a"}), int)
     assert_type(raw.hsetnx(1, "a"), bool)
     assert_type(raw.hincrbyfloat(1, 0.5), float)
@@ -346,7 +346,7 @@ async def ahashes(kit: AsyncShardKit) -> None:
     raw = kit.hash("h", component="c")
     assert_type(await raw.hget(1), bytes | None)
     assert_type(await raw.hgetall(), dict[str, bytes])
-    assert_type(raw.hscan_iter(), AsyncIterator[Any])
+    assert_type(raw.hscan_iter(), AsyncIterator[tuple[str, bytes] | Any])
     assert_type(await kit.strings("s", component="c").incr(1), int)
 
 

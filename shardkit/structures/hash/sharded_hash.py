@@ -26,7 +26,7 @@ an HGET takes 1.0 microseconds in parts of 128 and 7.1 in parts of 1,024, for ne
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import chain
 from math import isfinite
@@ -397,7 +397,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
     @stream
     def hscan_iter(
         self, match: Key | None = None, count: int | None = None, no_values: bool = False
-    ) -> Generator[Any, Any, None]:  # of a Stream[Any] mypy would infer Never
+    ) -> Stream[tuple[F, V] | Any]:  # with no_values F
         """Iterate over the fields with their values, part by part; see `hgetall`.
 
         A field comes once at most.
@@ -414,7 +414,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         encode = self._fields.encode
         for chunk in (yield from self._chunks(self._parts_of(count))):
             if no_values:
-                fields = yield from self._read_fields(chunk)
+                fields: list[Any] = yield from self._read_fields(chunk)
                 yield Page(f for f in fields if match is None or matches(encode(f)))
             else:
                 items = yield from self._read_items(chunk)
