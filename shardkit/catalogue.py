@@ -1,13 +1,13 @@
-"""What a kit hands out on the operation plane: every structure and component, by its method.
+"""The structures and components of a kit, each by the method that makes it.
 
-A structure is made for the kit's face, so that ``kit.set(…)`` of a blocking kit returns values and
-of an async one coroutines. To make one costs nothing: it asks no server before its first operation.
+They have the kit's face: the methods of a blocking kit's structures return values, those of an
+async kit's coroutines. Making one costs nothing: its first operation is the first to use a server.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, Unpack, overload
+from typing import Any, Generic, Required, TypedDict, Unpack, overload
 
 from shardkit.ads.ads import AVERAGES_TTL, Ads
 from shardkit.completion.address_book import AddressBook
@@ -40,6 +40,23 @@ from shardkit.structures.unique.precision import SIXTY_BIT
 from shardkit.structures.unique.visitors import UniqueVisitors
 
 
+class _InParts(TypedDict, total=False):
+    """The parameters of structures in parts that their types do not depend on."""
+
+    component: Required[str]
+    total: int | None
+    part_size: int | None
+    groups: int
+
+
+class _Partitioned(_InParts, total=False):
+    partition: str
+
+
+class _Bounded(_InParts, total=False):
+    bound: int
+
+
 class Catalogue(Generic[Face]):
     """The structures and components of a kit.
 
@@ -53,78 +70,27 @@ class Catalogue(Generic[Face]):
 
     @overload
     def hash(
-        self,
-        name: str,
-        *,
-        component: str,
-        total: int | None = ...,
-        part_size: int | None = ...,
-        codec: None = ...,
-        partition: str = ...,
-        groups: int = ...,
+        self, name: str, *, codec: None = ..., **parameters: Unpack[_Partitioned]
     ) -> ShardedHash[Face, str, bytes]: ...
     @overload
     def hash(
-        self,
-        name: str,
-        *,
-        component: str,
-        total: int | None = ...,
-        part_size: int | None = ...,
-        codec: None = ...,
-        fields: type[M],
-        partition: str = ...,
-        groups: int = ...,
+        self, name: str, *, codec: None = ..., fields: type[M], **parameters: Unpack[_Partitioned]
     ) -> ShardedHash[Face, M, bytes]: ...
     @overload
     def hash(
-        self,
-        name: str,
-        *,
-        component: str,
-        total: int | None = ...,
-        part_size: int | None = ...,
-        codec: Codec[V],
-        partition: str = ...,
-        groups: int = ...,
+        self, name: str, *, codec: Codec[V], **parameters: Unpack[_Partitioned]
     ) -> ShardedHash[Face, str, V]: ...
     @overload
     def hash(
-        self,
-        name: str,
-        *,
-        component: str,
-        total: int | None = ...,
-        part_size: int | None = ...,
-        codec: Codec[V],
-        fields: type[M],
-        partition: str = ...,
-        groups: int = ...,
+        self, name: str, *, codec: Codec[V], fields: type[M], **parameters: Unpack[_Partitioned]
     ) -> ShardedHash[Face, M, V]: ...
     @overload
     def hash(
-        self,
-        name: str,
-        *,
-        component: str,
-        total: int | None = ...,
-        part_size: int | None = ...,
-        codec: str,
-        partition: str = ...,
-        groups: int = ...,
+        self, name: str, *, codec: str, **parameters: Unpack[_Partitioned]
     ) -> ShardedHash[Face, str, Any]: ...
     @overload
     def hash(
-        self,
-        name: str,
-        *,
-        component: str,
-        total: int | None = ...,
-        part_size: int | None = ...,
-        codec: str,
-        fields: type[M],
-        partition: str = ...,
-        groups: int = ...,
+        self, name: str, *, codec: str, fields: type[M], **parameters: Unpack[_Partitioned]
     ) -> ShardedHash[Face, M, Any]: ...
     def hash(
         self,
@@ -145,69 +111,28 @@ class Catalogue(Generic[Face]):
 
     @overload
     def strings(
-        self,
-        name: str,
-        *,
-        component: str,
-        total: int | None = ...,
-        part_size: int | None = ...,
-        codec: None = ...,
-        partition: str = ...,
-        groups: int = ...,
+        self, name: str, *, codec: None = ..., **parameters: Unpack[_Partitioned]
     ) -> ShardedStrings[Face, bytes]: ...
     @overload
     def strings(
-        self,
-        name: str,
-        *,
-        component: str,
-        total: int | None = ...,
-        part_size: int | None = ...,
-        codec: Codec[V],
-        partition: str = ...,
-        groups: int = ...,
+        self, name: str, *, codec: Codec[V], **parameters: Unpack[_Partitioned]
     ) -> ShardedStrings[Face, V]: ...
     @overload
     def strings(
-        self,
-        name: str,
-        *,
-        component: str,
-        total: int | None = ...,
-        part_size: int | None = ...,
-        codec: str,
-        partition: str = ...,
-        groups: int = ...,
+        self, name: str, *, codec: str, **parameters: Unpack[_Partitioned]
     ) -> ShardedStrings[Face, Any]: ...
     def strings(self, name: str, **parameters: Any) -> ShardedStrings[Face, Any]:
-        """Return the strings of a namespace, ``name``; see `shardkit.structures.hash.strings`.
+        """Return the strings of a namespace, ``name``; see `shardkit.structures.ShardedStrings`.
 
         Its parameters are those of `hash`.
         """
         return ShardedStrings(self._driver, self.hash(name, **parameters))
 
     @overload
-    def set(
-        self,
-        name: str,
-        *,
-        component: str,
-        total: int | None = ...,
-        part_size: int | None = ...,
-        partition: str = ...,
-        groups: int = ...,
-    ) -> ShardedSet[Face, str]: ...
+    def set(self, name: str, **parameters: Unpack[_Partitioned]) -> ShardedSet[Face, str]: ...
     @overload
     def set(
-        self,
-        name: str,
-        *,
-        component: str,
-        total: int | None = ...,
-        part_size: int | None = ...,
-        members: type[M],
-        partition: str = ...,
-        groups: int = ...,
+        self, name: str, *, members: type[M], **parameters: Unpack[_Partitioned]
     ) -> ShardedSet[Face, M]: ...
     def set(
         self,
@@ -227,26 +152,11 @@ class Catalogue(Generic[Face]):
 
     @overload
     def sorted_set(
-        self,
-        name: str,
-        *,
-        component: str,
-        total: int | None = ...,
-        part_size: int | None = ...,
-        bound: int = ...,
-        groups: int = ...,
+        self, name: str, **parameters: Unpack[_Bounded]
     ) -> ShardedSortedSet[Face, str]: ...
     @overload
     def sorted_set(
-        self,
-        name: str,
-        *,
-        component: str,
-        total: int | None = ...,
-        part_size: int | None = ...,
-        bound: int = ...,
-        members: type[M],
-        groups: int = ...,
+        self, name: str, *, members: type[M], **parameters: Unpack[_Bounded]
     ) -> ShardedSortedSet[Face, M]: ...
     def sorted_set(
         self,
@@ -324,7 +234,7 @@ class Catalogue(Generic[Face]):
         return Locations(self._driver, component, name, part_size)
 
     def ip_to_city(self, name: str = "ip2city", *, component: str = "geo") -> IpToCity[Face]:
-        """Return what finds the cities of IP addresses; see `shardkit.geo.ip_to_city`."""
+        """Return a lookup of cities by IP address; see `shardkit.geo.ip_to_city`."""
         return IpToCity(self._driver, component, name, self._clock)
 
     def city_totals(self, name: str = "daily", *, component: str = "geo") -> CityTotals[Face]:
@@ -370,7 +280,7 @@ class Catalogue(Generic[Face]):
         members: type[Any] = str,
         one_key: bool = False,
     ) -> ScoreRanges[Face, Any]:
-        """Return what reads ZSETs on many shards as one; see `shardkit.structures.ScoreRanges`."""
+        """Return a view of ZSETs on many shards as one; see `shardkit.structures.ScoreRanges`."""
         return ScoreRanges(self._driver, component, name, shards, members, one_key)
 
     def search(
@@ -385,8 +295,8 @@ class Catalogue(Generic[Face]):
     ) -> SearchIndex[Face]:
         """Return an index of documents; see `shardkit.search.index.SearchIndex`.
 
-        Its further parameters are those of `shardkit.search.Schema`. The component is by
-        default called as the index.
+        Its further parameters are those of `shardkit.search.Schema`. By default the component has
+        the name of the index.
         """
         schema = Schema(name, shards, **parameters)
         return SearchIndex(
