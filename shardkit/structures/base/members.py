@@ -50,6 +50,8 @@ class Members(Generic[M]):
         Raises:
             InvalidArgumentError: it does not fit the structure.
         """
+        if type(member) is int and _LOWEST <= member <= _HIGHEST:  # the usual case, at no call
+            return b"%d" % member
         try:
             sent = key_bytes(member)
         except InvalidKeyError:

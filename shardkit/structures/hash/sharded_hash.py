@@ -41,6 +41,7 @@ from shardkit.operations.operation import (
     Face,
     Operation,
     Page,
+    Stream,
     operation,
     pages,
     stream,

@@ -91,6 +91,7 @@ class GrowingLayout(Layout):
         self.initial = max(1, ceil(total / groups / self._load))
         self._kind = kind
         self._keys = [f"{name}:{{{tag}}}" for tag in tags(groups)]
+        self._parts_queries = [self._read(key, "HGET", "parts") for key in self._keys]
         self.parts = [self.initial] * groups
         self._counts = [0] * groups
         self._expiring = [False] * groups
@@ -99,10 +100,12 @@ class GrowingLayout(Layout):
     def read_one(self, name: str, member: bytes, *args: Argument) -> Operation[Reply]:
         """See `Layout.read_one`."""
         group, q = self.place(member)
+        component = self.component
         while True:
             parts = self.parts[group]
-            key = self.key(group, address(q, parts))
-            reply, now = yield [self._read(key, name, member, *args), self._parts_query(group)]
+            key = f"{self._keys[group]}:{address(q, parts)}"
+            command = Command(component, key, (name, key, member, *args), None, True)
+            reply, now = yield [command, self._parts_queries[group]]
             if self._update_parts(group, now) == parts:
                 return reply
 
@@ -123,7 +126,7 @@ class GrowingLayout(Layout):
                     self._read(self.key(group, part), *build([m for m, _ in stored], owned))
                     for part, (stored, owned) in parts.items()
                 ]
-                batch.append(self._parts_query(group))
+                batch.append(self._parts_queries[group])
             replies = iter((yield batch))
             for group, number, parts in plans:
                 found = [(owned, next(replies)) for _, owned in parts.values()]
@@ -316,9 +319,6 @@ class GrowingLayout(Layout):
     def _read(self, key: str, name: object, *args: Argument) -> Command:
         return Command(self.component, key, (name, key, *args), None, True)  # type: ignore[arg-type]
 
-    def _parts_query(self, group: int) -> Command:
-        return self._read(self._keys[group], "HGET", "parts")
-
     def _update_parts(self, group: int, parts: bytes | None) -> int:
         self.parts[group] = number = int(parts or self.initial)
         return number
@@ -409,7 +409,7 @@ def read_parts_together(
             within = parts_after_splits(parts[0].number, number, {part.part for part in parts})
             plans.append((n, group, number, len(within)))
             batch += [layout._read(layout.key(group, part), name, *args) for part in within]
-            batch.append(layout._parts_query(group))
+            batch.append(layout._parts_queries[group])
         replies = iter((yield batch))
         waiting = []
         for n, group, number, length in plans:
