@@ -42,7 +42,6 @@ are delayed by a second at most (`shardkit.structures.list.waiting`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from datetime import timedelta
 from typing import Any, ClassVar, Generic
 
 from shardkit.errors import CrossShardError, InvalidArgumentError
@@ -61,10 +60,10 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.routing.keys import hash_tag, key_bytes
-from shardkit.structures.base.arguments import check_integer, check_name, expiry, shown
+from shardkit.structures.base.arguments import check_integer, check_name, shown
+from shardkit.structures.base.lifetime import ExpirableStructure
 from shardkit.structures.base.members import M
 from shardkit.structures.base.parameters import open_all
-from shardkit.structures.base.partitioned import PartitionedStructure
 from shardkit.structures.base.server_clock import ServerClock
 from shardkit.structures.list.scripts import ATTEMPTS, ListScripts
 from shardkit.structures.list.values import Values
@@ -80,11 +79,12 @@ MOST_INDEX = 2**53 - 1  # Lua's integers
 SIDES = {"LEFT": ("LPOP", "LPUSH"), "RIGHT": ("RPOP", "RPUSH")}
 
 
-class ShardedList(PartitionedStructure[Face], Generic[Face, M]):
+class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
     """A LIST in parts, on one server. Made by ``kit.list``.
 
     Methods with redis-py's names take its arguments and return what it returns, without the key.
-    Indexes count from 0 on the left, from -1 on the right.
+    Indexes count from 0 on the left, from -1 on the right. `delete`, `expire` and the like take one
+    exchange, O(1) per part, atomically; values pushed to a list that expires expire with it.
 
     Args:
         driver: runs its operations.
@@ -446,69 +446,15 @@ class ShardedList(PartitionedStructure[Face], Generic[Face, M]):
         yield from self._scripts.run("trim", start, end)
         return True
 
-    # ---- the list as a whole
-
-    @operation
-    def delete(self) -> Operation[bool]:
-        """Remove the list with its parameters; return whether it existed.
-
-        Afterwards it can be created with other parameters.
-
-        Cost: one exchange. O(1) per part, atomically.
-        """
-        removed = yield from self._scripts.run("all", "UNLINK")
-        self.meta.checked = False
-        return bool(removed > 0)
-
-    @operation
-    def expire(
-        self,
-        time: int | timedelta,
-        nx: bool = False,
-        xx: bool = False,
-        gt: bool = False,
-        lt: bool = False,
-    ) -> Operation[bool]:
-        """Have all of the list expire at one moment; return whether that was set.
-
-        Values pushed before then expire with it.
-
-        Args:
-            time: after how many seconds, at least one.
-            nx: only if it does not expire yet.
-            xx: only if it expires already.
-            gt: only if it expires earlier.
-            lt: only if it expires later, or not at all.
-
-        Raises:
-            InvalidArgumentError: the time is out of range, or options are mutually exclusive.
-
-        Cost: one exchange. O(1) per part, atomically.
-        """
-        chosen = [name for name, on in {"NX": nx, "XX": xx, "GT": gt, "LT": lt}.items() if on]
-        if (nx and len(chosen) > 1) or (gt and lt):
-            names = ", ".join(f"{name.lower()}=True" for name in chosen)
-            raise InvalidArgumentError(
-                f"{self.name}: {names} are mutually exclusive", "give nx alone; or one of gt and lt"
-            )
-        seconds = expiry(self.name, time)
-        return bool((yield from self._scripts.read("all", "EXPIRE", seconds, *chosen)) > 0)
-
-    @operation
-    def ttl(self) -> Operation[int]:
-        """Return in how many seconds it expires; -1 if never, -2 if it does not exist.
-
-        Cost: one exchange.
-        """
-        [seconds] = yield [self._at(self.meta_key, "TTL", self.meta_key, idempotent=True)]
-        return int(seconds)
-
-    @operation
-    def persist(self) -> Operation[bool]:
-        """Have it not expire; return whether it would have. Cost: as `expire`."""
-        return bool((yield from self._scripts.read("all", "PERSIST")) > 0)
-
     # ---- steps
+
+    def _send_to_all(self, name: str, *args: Argument) -> Operation[int]:
+        """Send a command for every key; all of them expire at one moment, also parts made later."""
+        again = name != "UNLINK"
+        return int((yield from self._scripts.run("all", name, *args, idempotent=again)))
+
+    def _reset(self) -> None:
+        self.meta.checked = False
 
     def _push(self, command: str, values: Iterable[Argument]) -> Operation[int]:
         sent = self._values.encode_all(values)

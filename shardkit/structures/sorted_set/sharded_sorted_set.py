@@ -343,15 +343,12 @@ class ShardedSortedSet(StructureWithLayout[Face], Generic[Face, M]):
 
         Cost: two exchanges per 1,000 members.
         """
-        new = 0
-        cursor: bytes | int = 0
-        while True:
-            scan = self._at(key, "ZSCAN", key, cursor, "COUNT", 1000, idempotent=True)
-            [(cursor, flat)] = yield [scan]
-            some = zip(flat[::2], map(float, flat[1::2]), strict=True)
-            new += yield from self.deferred.zadd_many(some)
-            if cursor == b"0":
-                return new
+
+        def add(flat: list[bytes]) -> Operation[int]:
+            pairs = zip(flat[::2], map(float, flat[1::2]), strict=True)
+            return self.deferred.zadd_many(pairs)
+
+        return (yield from self._copy("ZSCAN", key, add))
 
     @operation
     def rebuild(self) -> Operation[int]:

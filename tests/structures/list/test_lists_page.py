@@ -24,7 +24,7 @@ def test_the_times_are_those_that_were_measured() -> None:
     measured = [
         RESULTS["microseconds"][server][f"a job of 70, {layout}"]
         for server in RESULTS["microseconds"]
-        for layout in ("plain", "pieces of 1000")
+        for layout in ("plain", "parts of 1000")
     ]
     rows = re.findall(r"^\| ([A-Z].*?)((?: \| [0-9.,]+ / [0-9.,]+){4}) \|$", TEXT, re.MULTILINE)
     assert [name for name, _ in rows] == list(measured[0])

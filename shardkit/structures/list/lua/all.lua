@@ -4,37 +4,31 @@
 -- KEYS[3]  its signal, a LIST: <name>:signal
 -- ARGV[1]  what the keys of its parts begin with: <name>:
 -- ARGV[2]  how many values a part takes, according to the caller
--- ARGV[3]  UNLINK, EXPIRE or PERSIST
--- ARGV[4]  for EXPIRE: after how many seconds
--- ARGV[5]  and on: options as EXPIRE takes them
+-- ARGV[3]  UNLINK, PERSIST, or EXPIRE or one like it
+-- ARGV[4]  and on: its arguments; the key of the parameters decides whether conditions hold
 -- Reply    how many keys were changed; nil if its parameters are not those of the caller
 --@include structures/list/base
 local list = read_list(1, 1)
 if list.is_other then return false end
 if list.absent then return 0 end
-local due
-if ARGV[3] == 'EXPIRE' then
-  local now = redis.call('TIME')
-  due = (now[1] + ARGV[4]) * 1000 + math.floor(now[2] / 1000)
-  local current = tonumber(list.due or nil)
-  for n = 5, #ARGV do
-    local allowed = {
-      NX = not current, XX = current,
-      GT = current and due > current, LT = not current or due < current,
-    }
-    if not allowed[ARGV[n]] then return 0 end
-  end
-  due = string.format('%.0f', due)
-  save(list, true)
-  redis.call('HSET', list.ends, 'due', due)
-elseif ARGV[3] == 'PERSIST' then
-  if not list.due then return 0 end
+local command, due = ARGV[3], nil
+if command == 'PERSIST' then
   redis.call('HDEL', list.ends, 'due')
+elseif command ~= 'UNLINK' then
+  if redis.call(command, KEYS[1], unpack(ARGV, 4)) == 0 then return 0 end
+  local now, left = redis.call('TIME'), redis.call('PTTL', KEYS[1])
+  if left > 0 then
+    due = string.format('%.0f', now[1] * 1000 + math.floor(now[2] / 1000) + left)
+    save(list, true)
+    redis.call('HSET', list.ends, 'due', due)
+  else -- a time in the past
+    command = 'UNLINK'
+  end
 end
 
 local function act(key)
   if due then return redis.call('PEXPIREAT', key, due) end
-  return redis.call(ARGV[3], key)
+  return redis.call(command, key)
 end
 
 local changed = 0
