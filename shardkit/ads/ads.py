@@ -343,7 +343,7 @@ class Ads(Structure[Face]):
         if counted >= 0:
             return bool(counted)
         message, remedy = {
-            -1: (" is not known", "clicks are recorded within 15 minutes"),
+            -1: (" does not exist", "record clicks within 15 minutes"),
             -2: (f" did not show ad {shown(ad_id)}", "give the ad that `target` returned"),
             -3: (f": ad {shown(ad_id)} was removed", "its counts went with it"),
         }[counted]

@@ -278,7 +278,7 @@ def test_a_target_is_kept_for_15_minutes_and_is_refused_afterwards(kit: ShardKit
     ads.record_click(served.target, "ad")
     assert 890 <= client.ttl(key) <= 900  # an action may follow
     client.delete(key)
-    with pytest.raises(InvalidArgumentError, match="is not known; clicks are recorded within 15"):
+    with pytest.raises(InvalidArgumentError, match="does not exist; record clicks within 15"):
         ads.record_click(served.target, "ad", action=True)
     assert ads.get("ad").clicks == 1  # type: ignore[union-attr]
 
