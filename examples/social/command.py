@@ -27,7 +27,7 @@ from examples.social.people import People, message
 from examples.social.report import BuiltNetwork, DemoReport, document, show
 from shardkit.cli.options import INTERRUPTED, common_options, examples
 from shardkit.cli.output import FAINT, GOOD, Output
-from shardkit.cli.progress import Tell, progress
+from shardkit.cli.progress import ProgressCallback, progress
 from shardkit.config.shard_map import ShardMap
 from shardkit.demo.servers import started
 from shardkit.kit import ENVIRONMENT, AsyncShardKit, ShardKit
@@ -233,7 +233,7 @@ def _build(
     people: People,
     following: Sequence[Sequence[int]],
     options: DemoOptions,
-    tell: Tell,
+    tell: ProgressCallback,
 ) -> tuple[BuiltNetwork, list[int], BulkFollow]:
     """Build the network; return what it is, the users' ids, and who is followed by how many."""
     began = time.perf_counter()
@@ -259,7 +259,11 @@ def _build(
 
 
 async def _act(
-    url: str, servers: Sequence[LocalServer], crowd: Crowd, options: DemoOptions, tell: Tell
+    url: str,
+    servers: Sequence[LocalServer],
+    crowd: Crowd,
+    options: DemoOptions,
+    tell: ProgressCallback,
 ) -> list[ServerState]:
     """Have people do something; return how the servers were before."""
     total = round(options.seconds)
@@ -280,7 +284,7 @@ async def _act(
 
 
 def _keep(output: Output, url: str) -> None:
-    """Tell how to look around, and wait for Ctrl-C."""
+    """ProgressCallback how to look around, and wait for Ctrl-C."""
     if not output.as_json:
         output.line()
         output.line(f"export {ENVIRONMENT}={shlex.quote(url)}", GOOD)

@@ -1,10 +1,9 @@
-"""The command group: what is imported when, and what becomes of errors.
+"""The command group: imports commands lazily, and turns errors into one line.
 
-Commands are imported when they are used, so that one of them that cannot be imported does not take
-the others with it.
+Commands are imported when they are used, so that one that cannot be imported does not break the
+others.
 
-Exit codes: 0 all is well; 1 it is not, or something went wrong; 2 the command line cannot be read;
-130 it was interrupted.
+Exit codes: 0 all is well; 1 something is wrong; 2 invalid command line; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -43,10 +42,10 @@ COMMANDS = {
 
 
 class Application(click.Group):
-    """A group whose commands are imported when used, and whose errors are one line.
+    """A group that imports its commands lazily, and shows errors in one line.
 
     Args:
-        lazy: for each command where it is found, ``module:name``.
+        lazy: the place of each command, ``module:name``.
         arguments: click's.
     """
 
@@ -55,7 +54,7 @@ class Application(click.Group):
         self._lazy = dict(lazy)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """List the commands, in the order in which one meets them."""
+        """List the commands, in the order in which users need them."""
         return list(self._lazy)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -80,7 +79,7 @@ class Application(click.Group):
         windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
-        """Run a command line, and exit as it says; errors are written in one line."""
+        """Run a command line and exit; errors are written in one line."""
         session = extra.setdefault("obj", Session())
         run: Callable[[], Any] = partial(
             super().main,
@@ -93,13 +92,13 @@ class Application(click.Group):
         )
         if not standalone_mode:
             return run()
-        _be_lenient()
-        remarks = _WarningHandler(logging.WARNING)
-        logging.getLogger("shardkit").addHandler(remarks)
+        _replace_unprintable()
+        warnings = _WarningHandler(logging.WARNING)
+        logging.getLogger("shardkit").addHandler(warnings)
         try:
             code = run()
             sys.stdout.flush()
-        except BrokenPipeError:  # whoever read our answer has gone
+        except BrokenPipeError:  # the reader of the output has gone
             sys.stdout = sys.stderr = open("/dev/null", "w")  # noqa: SIM115 - for the rest of it
             sys.exit(FAILED)
         except BaseException as error:
@@ -107,12 +106,12 @@ class Application(click.Group):
                 traceback.print_exc()
             sys.exit(_explain(error))
         finally:
-            logging.getLogger("shardkit").removeHandler(remarks)
+            logging.getLogger("shardkit").removeHandler(warnings)
         sys.exit(code if isinstance(code, int) else 0)
 
 
 def _broken(name: str, error: ImportError) -> click.Command:
-    """Return a command in the place of one that cannot be imported: it says why."""
+    """Return a command that says why the real one cannot be imported."""
 
     def fail() -> None:
         raise ShardKitError(f"{name} cannot be used: {error}", "install what is missing") from error
@@ -155,12 +154,12 @@ def _explain(error: BaseException) -> int:
 
 
 def _sentence(text: str) -> str:
-    """Return click's message as ours are written."""
+    """Return click's message in the style of ours."""
     return text.rstrip(".")[:1].lower() + text.rstrip(".")[1:]
 
 
-def _be_lenient() -> None:
-    """Have a terminal that lacks a character show a question mark, and not an error."""
+def _replace_unprintable() -> None:
+    """Show a question mark for a character that the terminal lacks, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
@@ -168,7 +167,7 @@ def _be_lenient() -> None:
 
 
 class _WarningHandler(logging.Handler):
-    """Shows the library's warnings as remarks."""
+    """Shows the library's warnings on stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
         Output().warning(record.getMessage())
@@ -190,5 +189,5 @@ class _WarningHandler(logging.Handler):
 @click.option("--debug", is_flag=True, help="Show where an error comes from.")
 @click.pass_obj
 def app(session: Session, debug: bool) -> None:
-    """Sharding-aware middleware for Redis and Valkey: look at it, and change where data lives."""
+    """Sharding-aware middleware for Redis and Valkey: show and change where data lives."""
     session.debug = session.debug or debug

@@ -1,4 +1,4 @@
-"""What several commands share: their options, and the topology that ``--config`` names."""
+"""Options that several commands share, and the topology that ``--config`` names."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass
 class Session:
-    """One call of the program.
+    """One run of the program.
 
     Attributes:
-        debug: errors show where they come from.
+        debug: errors show a traceback.
     """
 
     debug: bool = False
@@ -57,7 +57,7 @@ debug_option = click.option(
     help="Show where an error comes from.",
 )
 
-_json_option = click.option("--json", "as_json", is_flag=True, help="Answer in JSON, for programs.")
+_json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON, for programs.")
 
 
 def common_options(function: F) -> F:
@@ -66,7 +66,7 @@ def common_options(function: F) -> F:
 
 
 def config_option(function: F) -> F:
-    """Give a command ``--config``, as ``where``: a shard map's path or a config server's URL."""
+    """Give a command ``--config`` (``where``): a shard map's path or a config server's URL."""
     return click.option(
         "-c",
         "--config",
@@ -79,7 +79,7 @@ def config_option(function: F) -> F:
 
 
 def target_option(function: F) -> F:
-    """Give a command about a map ``--config``: another config server than the map's own."""
+    """Give a command on a map ``--config``: a config server other than the map's own."""
     return click.option(
         "-c",
         "--config",
@@ -91,18 +91,18 @@ def target_option(function: F) -> F:
 
 
 def is_url(where: str) -> bool:
-    """Whether a text names a config server, and not a shard map."""
+    """Whether a text is the URL of a config server, and not a shard map."""
     return re.match(r"(rediss?|unix)://", where) is not None
 
 
 @dataclass(frozen=True)
 class OpenTopology:
-    """What ``--config`` names, opened.
+    """The topology that ``--config`` names.
 
     Attributes:
         kit: a kit on it.
-        config_server: the config server that it is, or that its map names.
-        name: what messages call it.
+        config_server: its config server, if it has one.
+        name: its name in messages.
     """
 
     kit: ShardKit
@@ -112,10 +112,10 @@ class OpenTopology:
 
 @contextmanager
 def opened(where: str | None) -> Iterator[OpenTopology]:
-    """Open what ``--config`` names, or ``$SHARDKIT_CONFIG``.
+    """Open the topology that ``--config`` or ``$SHARDKIT_CONFIG`` names.
 
     Raises:
-        ConfigError: nothing does, or it cannot be used.
+        ConfigError: neither is set, or it cannot be used.
     """
     if not where:
         raise ConfigError(
@@ -126,7 +126,7 @@ def opened(where: str | None) -> Iterator[OpenTopology]:
         server = Entry({"url": where}, "config server")
         with shardkit.connect(server) as kit:
             yield OpenTopology(kit, server, f"config server {server.address}")
-    else:  # read once: a file that is watched would log its warnings
+    else:  # read once, because a watched file would log its warnings
         shard_map = ShardMap.load(where)
         with shardkit.connect(shard_map) as kit:
             yield OpenTopology(kit, shard_map.config_server, shard_map.source)
@@ -138,14 +138,14 @@ def components(
     """Read components.
 
     Args:
-        topology: where.
-        names: which; none for all that there are.
+        topology: the topology to read from.
+        names: the names of the components; none for all.
 
     Returns:
-        The components by name, and what is wrong with those that cannot be used.
+        The components by name, and the errors of those that cannot be used.
 
     Raises:
-        ConfigError: a component that was named cannot be used, or none can be read.
+        ConfigError: a named component cannot be used, or there is none.
     """
     try:
         wanted = list(names) or topology.kit.components()
@@ -173,11 +173,11 @@ def components(
 
 
 def config_server(where: str | None, shard_map: ShardMap | None = None) -> Entry:
-    """Return the config server that a command is to use.
+    """Return the config server for a command.
 
     Args:
-        where: what ``--config`` says: its URL, or a map that names it.
-        shard_map: the map that the command is about: its own config server comes before that of
+        where: the value of ``--config``: its URL, or a map that names it.
+        shard_map: the map of the command; its config server takes precedence over
             ``$SHARDKIT_CONFIG``.
 
     Raises:
@@ -197,13 +197,13 @@ def config_server(where: str | None, shard_map: ShardMap | None = None) -> Entry
 
 @contextmanager
 def connected(server: Entry) -> Iterator[redis.Redis]:
-    """Give a client of a config server, which is closed afterwards.
+    """Give a client of a config server, and close it afterwards.
 
     Raises:
-        ConfigError: its entry refers to a name that is not in the environment.
+        ConfigError: its entry refers to a variable that is not set.
     """
     limits = {"socket_timeout": CONFIG_TIMEOUT, "socket_connect_timeout": CONFIG_TIMEOUT}
     client = Connector().blocking({**limits, **server.resolved("config server")})
-    assert isinstance(client, redis.Redis)  # no entry of a config server is a cluster
+    assert isinstance(client, redis.Redis)  # a config server is never a cluster
     with closing(client):
         yield client

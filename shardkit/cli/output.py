@@ -1,12 +1,12 @@
-"""What a command writes, and how: the only module that knows the terminal.
+"""The output of commands: the only module that deals with the terminal.
 
 ::
 
     stdout   the answer: tables and lines for people, or with --json one document and nothing else
-    stderr   remarks, progress, and at most one line of error: what is wrong; what to do about it
+    stderr   notes, progress, and at most one line of error: what is wrong; what to do about it
 
-A table fits a terminal by folding its wordy columns. Where stdout is no terminal nothing is folded,
-cut or coloured: one row is one line, however long, without blanks at its end.
+A table fits a terminal by folding its text columns. If stdout is not a terminal, nothing is folded,
+cut or coloured: one row is one line, however long, without trailing blanks.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from rich.text import Text
 from shardkit.cli.text import one_line, printable
 
 PROGRAM = "shardkit"
-_ENDLESS = 100_000  # columns, where nothing is folded
+_UNLIMITED = 100_000  # columns, where nothing is folded
 
 GOOD, BAD, DOUBTFUL, FAINT, STRONG = "green", "red", "yellow", "dim", "bold"
 
 
 class Styled(NamedTuple):
-    """A cell in a colour. The colour says nothing that the text does not say."""
+    """A cell in a colour. The text alone must be clear without it."""
 
     text: str
     style: str
@@ -48,8 +48,8 @@ class Column(NamedTuple):
 
     Attributes:
         title: its heading.
-        right: for numbers.
-        folds: its cells may take several lines in a narrow terminal.
+        right: whether cells are aligned to the right, as numbers are.
+        folds: whether cells may take several lines in a narrow terminal.
     """
 
     title: str
@@ -85,21 +85,21 @@ class Table:
         self.rows.append(list(cells))
 
     def without_empty(self) -> Table:
-        """Return the table without the columns that say nothing."""
-        kept = [n for n in range(len(self.columns)) if any(_says(row[n]) for row in self.rows)]
+        """Return the table without its empty columns."""
+        kept = [n for n in range(len(self.columns)) if any(_is_shown(row[n]) for row in self.rows)]
         rows = [[row[n] for n in kept] for row in self.rows]
         return Table([self.columns[n] for n in kept], rows)
 
 
-def _says(cell: Cell) -> bool:
+def _is_shown(cell: Cell) -> bool:
     return cell is not None and cell != ""
 
 
 class Output:
-    """Where one command writes to.
+    """The output of one command.
 
     Args:
-        as_json: the answer is one JSON document.
+        as_json: whether the answer is one JSON document.
     """
 
     def __init__(self, as_json: bool = False) -> None:
@@ -114,7 +114,7 @@ class Output:
 
     @property
     def width(self) -> int:
-        """How many columns a line of the answer may have."""
+        """The width of a line of the answer, in columns."""
         return self._out.width
 
     # ---- the answer
@@ -129,46 +129,46 @@ class Output:
         self._out.print(Text(printable(text), style), soft_wrap=not self.interactive)
 
     def text(self, text: str) -> None:
-        """Write text as it is, which may have many lines."""
+        """Write text of any number of lines as it is."""
         self._out.out(text, end="", highlight=False)
 
-    def table(self, grid: Table) -> None:
+    def table(self, table: Table) -> None:
         """Write a table."""
         if self.interactive:
-            self._out.print(_rendered(grid, self._out))
+            self._out.print(_rendered(table, self._out))
             return
         with self._out.capture() as captured:
-            self._out.print(_rendered(grid, self._out))
+            self._out.print(_rendered(table, self._out))
         self.text("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
     @contextmanager
     def live(self) -> Iterator[Live | None]:
-        """Give what redraws a table in place; None where stdout is no terminal."""
+        """Give what redraws a table in place; None if stdout is not a terminal."""
         if not self.interactive or self.as_json:
             yield None
             return
         with Live(console=self._out, auto_refresh=False, vertical_overflow="visible") as live:
             yield live
 
-    def redraw(self, live: Live, grid: Table, *lines: Styled) -> None:
-        """Put a table and lines below it in the place of what was there."""
-        parts: list[RenderableType] = [_rendered(grid, self._out)]
+    def redraw(self, live: Live, table: Table, *lines: Styled) -> None:
+        """Replace the previous output by a table and lines below it."""
+        parts: list[RenderableType] = [_rendered(table, self._out)]
         parts += [Text(printable(line.text), line.style) for line in lines]
         live.update(Group(*parts), refresh=True)
 
-    # ---- remarks
+    # ---- notes
 
     def note(self, text: str, style: str = "") -> None:
-        """Write a remark."""
+        """Write a note to stderr."""
         self._err.print(Text(one_line(text), style), soft_wrap=True)
 
     def warning(self, text: str) -> None:
-        """Write a warning."""
+        """Write a warning to stderr."""
         self.note(f"warning: {text}", DOUBTFUL)
 
     @contextmanager
     def busy(self, text: str) -> Iterator[Status | None]:
-        """Show that something is being done, as long as it is; only in a terminal."""
+        """Show a text while something is done; only in a terminal."""
         if not _is_terminal(sys.stderr):
             yield None
             return
@@ -177,7 +177,7 @@ class Output:
 
 
 def write_error(message: str, remedy: str = "") -> None:
-    """Write the one line that says what is wrong and what to do about it."""
+    """Write one line: what is wrong, and what to do about it."""
     line = Text()
     line.append(f"{PROGRAM}: ", FAINT)
     line.append("error: ", f"{STRONG} {BAD}")
@@ -195,31 +195,31 @@ def write_private(path: str, text: str) -> None:
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with open(descriptor, "w", encoding="utf-8") as file:
-        os.fchmod(descriptor, 0o600)  # of a file that was there before
+        os.fchmod(descriptor, 0o600)  # the file may have existed before
         file.write(text)
 
 
-def _rendered(grid: Table, console: Console) -> RichTable:
-    """Return rich's table: airy where there is room, and tight where there is not."""
-    airy = _table(grid, 2)
-    everything = console.options.update(max_width=_ENDLESS)
-    if console.measure(airy, options=everything).maximum <= console.width:
-        return airy
-    return _table(grid, 1)
+def _rendered(table: Table, console: Console) -> RichTable:
+    """Return rich's table, with wide gaps if there is room for them."""
+    wide = _table(table, 2)
+    unlimited = console.options.update(max_width=_UNLIMITED)
+    if console.measure(wide, options=unlimited).maximum <= console.width:
+        return wide
+    return _table(table, 1)
 
 
-def _table(grid: Table, gap: int) -> RichTable:
-    table = RichTable(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style=STRONG)
-    for column in grid.columns:
-        table.add_column(
+def _table(table: Table, gap: int) -> RichTable:
+    rendered = RichTable(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style=STRONG)
+    for column in table.columns:
+        rendered.add_column(
             Text(column.title),
             justify="right" if column.right else "left",
             no_wrap=not column.folds,
             overflow="fold" if column.folds else "ellipsis",
         )
-    for row in grid.rows:
-        table.add_row(*map(_cell, row))
-    return table
+    for row in table.rows:
+        rendered.add_row(*map(_cell, row))
+    return rendered
 
 
 def _cell(cell: Cell) -> Text:
@@ -235,7 +235,7 @@ def _cell(cell: Cell) -> Text:
 
 
 def _console(stream: TextIO) -> Console:
-    width = None if _is_terminal(stream) else _ENDLESS
+    width = None if _is_terminal(stream) else _UNLIMITED
     return Console(
         file=stream, width=width, markup=False, highlight=False, emoji=False, soft_wrap=False
     )

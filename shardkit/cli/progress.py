@@ -1,4 +1,4 @@
-"""A bar that shows how far a command is, where there is somebody to show it to."""
+"""A progress bar for commands in a terminal."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from shardkit.cli.text import one_line
 
-# Is told what is being done, how much of it is done, and of how much.
-Tell: TypeAlias = Callable[[str, int, int], object]
+# Called with the current step, how much is done, and the total.
+ProgressCallback: TypeAlias = Callable[[str, int, int], object]
 
 
 @contextmanager
-def progress(unit: str) -> Iterator[Tell]:
-    """Show a bar on stderr, as long as something is being done; nothing where it is no terminal.
+def progress(unit: str) -> Iterator[ProgressCallback]:
+    """Show a bar on stderr while something is done, if stderr is a terminal.
 
     Args:
-        unit: what is counted: ``databases``.
+        unit: what is counted, such as ``databases``.
     """
     console = Console(stderr=True)
     columns = (
@@ -34,7 +34,7 @@ def progress(unit: str) -> Iterator[Tell]:
     with shown:
         task = shown.add_task("", total=None)
 
-        def tell(what: str, done: int, total: int) -> None:
+        def report_progress(what: str, done: int, total: int) -> None:
             shown.update(task, description=one_line(what), completed=done, total=total)
 
-        yield tell
+        yield report_progress

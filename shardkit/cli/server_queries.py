@@ -1,8 +1,8 @@
-"""Asking many servers at once, so that a dead one holds nobody up.
+"""Queries many servers in parallel, so that a dead one does not delay the others.
 
-Every question has a thread of its own and a deadline. Threads, because a name server that does not
-answer obeys no socket timeout; they are daemons, so that not even such a one keeps the program from
-ending.
+Every query has its own thread and a deadline. Threads are needed because socket timeouts do not
+apply to a name server that does not answer; they are daemons, so that none of them keeps the
+program from ending.
 """
 
 from __future__ import annotations
@@ -22,41 +22,41 @@ from shardkit.connections import Connector
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
-# What redis-py raises where a server cannot be used; the second is none of its RedisErrors.
+# What redis-py raises if a server cannot be used; RedisClusterException is not a RedisError.
 ServerErrors = (RedisError, RedisClusterException, OSError)
 
-TIMEOUT = 1.0  # seconds that a server has to answer
-_STEPS = 4  # so many waits, at most, make one question: for a name, Sentinels, a connection, INFO
+TIMEOUT = 1.0  # seconds for one answer of a server
+_STEPS = 4  # a query waits for at most a name, Sentinels, a connection and INFO
 
 
-def ask_all(
-    questions: Mapping[K, Callable[[], T]], timeout: float = TIMEOUT
+def query_all(
+    queries: Mapping[K, Callable[[], T]], timeout: float = TIMEOUT
 ) -> dict[K, T | Exception]:
-    """Ask all questions at the same time.
+    """Run all queries in parallel.
 
     Args:
-        questions: what to call, by any key.
-        timeout: seconds that one exchange may take; a question may take four of them.
+        queries: functions by any key.
+        timeout: seconds for one exchange; a query may take four of them.
 
     Returns:
-        The answers by the same keys, in their order: what was returned, or what was raised, a
-        TimeoutError for those that took too long.
+        By the same keys, in their order, what each query returned or raised; a TimeoutError for
+        those that took too long.
     """
     answers: queue.SimpleQueue[tuple[K, T | Exception]] = queue.SimpleQueue()
 
-    def ask(key: K, question: Callable[[], T]) -> None:
+    def run(key: K, query: Callable[[], T]) -> None:
         try:
-            answers.put((key, question()))
+            answers.put((key, query()))
         except Exception as error:
             answers.put((key, error))
 
-    for key, question in questions.items():
-        threading.Thread(target=ask, args=(key, question), daemon=True).start()
+    for key, query in queries.items():
+        threading.Thread(target=run, args=(key, query), daemon=True).start()
     late = redis.TimeoutError("no answer in time")
-    found: dict[K, T | Exception] = dict.fromkeys(questions, late)
+    found: dict[K, T | Exception] = dict.fromkeys(queries, late)
     deadline = time.monotonic() + _STEPS * timeout
     try:
-        for _ in questions:
+        for _ in queries:
             key, answer = answers.get(timeout=max(0.0, deadline - time.monotonic()))
             found[key] = answer
     except queue.Empty:
@@ -66,7 +66,7 @@ def ask_all(
 
 @contextmanager
 def client_of(fields: Mapping[str, Any], timeout: float = TIMEOUT) -> Iterator[Any]:
-    """Give a redis-py client that waits no longer than so, and is closed afterwards.
+    """Give a redis-py client with a timeout, and close it afterwards.
 
     Args:
         fields: an entry's fields, references resolved.

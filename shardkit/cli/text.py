@@ -1,7 +1,7 @@
 """Short texts for tables and messages: lists of shards, reasons, sizes. Pure.
 
-Whatever comes from a server, a file or the command line passes through `printable`, so that no
-terminal obeys an escape sequence in a key, and `masked`, so that no URL shows its password.
+All text from a server, a file or the command line passes through `printable`, so that an escape
+sequence in a key cannot control the terminal, and `masked`, so that no URL shows its password.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from redis.exceptions import (
 from shardkit.config.url import mask_url
 from shardkit.operations.commands import Shard
 
-_PROGRESSION = 4  # so many numbers in even steps are written as first, second, …, last
+_PROGRESSION = 4  # more numbers than this in even steps are written as first, second, …, last
 _UNITS = ("B", "K", "M", "G", "T", "P")
 
 
 def printable(text: str) -> str:
-    """Return a text on one line, whatever cannot be printed written as an escape."""
+    """Return a text on one line, with unprintable characters as escapes."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
@@ -36,7 +36,7 @@ def masked(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return a message on one line; of several lines, as a log's end, the first and the last."""
+    """Return a message on one line; of more than two lines only the first and the last."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if len(lines) > 2:
         lines = [lines[0], "…", lines[-1]]
@@ -49,7 +49,7 @@ def counted(number: int, what: str) -> str:
 
 
 def percent(part: int, whole: int) -> str:
-    """Return a share: ``50%``, or ``<1%`` where it is not quite nothing."""
+    """Return a share: ``50%``, or ``<1%`` if it is small but not zero."""
     if not whole:
         return "-"
     share = 100 * part / whole
@@ -57,7 +57,7 @@ def percent(part: int, whole: int) -> str:
 
 
 def size(number: int) -> str:
-    """Return a number of bytes as people read it: ``1.2M``."""
+    """Return a number of bytes for people: ``1.2M``."""
     value, unit = float(number), 0
     while value >= 999.5 and unit < len(_UNITS) - 1:
         value, unit = value / 1024, unit + 1
@@ -65,7 +65,7 @@ def size(number: int) -> str:
 
 
 def spans(numbers: Iterable[int]) -> str:
-    """Return numbers shortened: ``0-3``, ``0,4,…,252`` for even steps, ``1,5`` for few."""
+    """Return numbers in short form: ``0-3``, ``0,4,…,252`` for even steps, ``1,5`` for a few."""
     rest = sorted(set(numbers))
     written = []
     while rest:
@@ -93,7 +93,7 @@ def _even(numbers: Sequence[int]) -> int:
 
 
 def shard_list(shards: Iterable[Shard]) -> str:
-    """Return shards shortened, by component: ``hits unique unique:0,4,8,12``."""
+    """Return shards in short form, by component: ``hits unique unique:0,4,8,12``."""
     numbers: dict[str, list[int]] = {}
     whole = set()
     for shard in shards:
@@ -126,12 +126,12 @@ def reason(error: Exception) -> str:
 
 
 def server_of(address: str) -> str:
-    """Return an entry's address without its database: of ``a.internal:6379/1`` the server."""
+    """Return the server of an entry's address: ``a.internal:6379`` of ``a.internal:6379/1``."""
     return re.sub(r"/\d+$", "", address)
 
 
 def server_list(addresses: Iterable[str]) -> str:
-    """Return the servers of entries, shortened by host: ``a.internal:7101-7104 b:6379``."""
+    """Return the servers of entries, grouped by host: ``a.internal:7101-7104 b:6379``."""
     ports: dict[str, list[int]] = {}
     others = []
     for server in dict.fromkeys(map(server_of, addresses)):

@@ -1,6 +1,6 @@
-"""Why a key lives where it lives: the steps of its placement, in words. Pure.
+"""Explains why a key lives on its shard. Pure.
 
-`shardkit.routing.placement` decides; here its steps are told, with the numbers in between.
+`shardkit.routing.placement` decides; this module shows its steps with the intermediate values.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from shardkit.routing.placement import slot_of, slot_ranges
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """Why a key lives on its shard.
+    """The explanation of a key's placement.
 
     Attributes:
         number: the shard's number; None for a component that is not sharded.
-        hashed: what is hashed: the key, or its tag; empty if nothing is.
-        is_tag: that is a tag.
-        hash: its hash; None if there is none.
-        text: all of it in a few words.
+        hashed: the hashed bytes: the key, or its tag; empty if nothing is hashed.
+        is_tag: whether the hashed bytes are a tag.
+        hash: their hash; None if there is none.
+        text: the explanation in a few words.
     """
 
     number: int | None
@@ -40,7 +40,7 @@ def why(component: Component, key: Key) -> Why:
     """Explain where a key of a component lives.
 
     Raises:
-        InvalidKeyError: it is no key.
+        InvalidKeyError: it is not a valid key.
     """
     data = key_bytes(key)
     rule, count = component.placement, len(component.shards)
@@ -50,7 +50,7 @@ def why(component: Component, key: Key) -> Why:
     if not count:
         return Why(None, b"", False, None, "not sharded")
     number = component.place(data)
-    if rule == "redis-in-action":  # which knows no tags
+    if rule == "redis-in-action":  # it has no tags
         value = crc32(b"x" + data)
         text = f"crc32 of x and the key = {value}, mod {count} = {number}"
         return Why(number, b"x" + data, False, value, text)

@@ -280,7 +280,7 @@ def test_what_was_pushed_is_pulled_with_its_secrets_masked(
 ) -> None:
     cli("config", "push", town_map)
     pulled = cli("config", "pull", "-c", town_url)
-    assert pulled.err == "warning: passwords are masked: this is not to be pushed\n"
+    assert pulled.err == "warning: passwords are masked: do not push this map\n"
     masked = ShardMap.parse(pulled.out)
     assert masked.components["unique"].shards[0].fields["password"] == "***"
     assert masked.components.keys() == town.shard_map.components.keys()

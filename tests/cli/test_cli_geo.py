@@ -107,7 +107,7 @@ def test_what_cannot_be_imported_is_one_line_of_error(
     before = read_json("geo", "info", *TO)
     path = tmp_path / "a.csv"
     path.write_text("nothing,of,the,kind\n")
-    assert "say which is what" in cli("geo", "import", path, *TO).error()
+    assert "name them with --first and --last" in cli("geo", "import", path, *TO).error()
     columns = ("--first", "0", "--id", "1")
     assert "say --cities" in cli("geo", "import", path, "--format", "geolite2", *TO).error()
     assert (

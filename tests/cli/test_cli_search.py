@@ -285,7 +285,7 @@ def test_an_interrupt_ends_it_and_what_was_sent_is_indexed(
     out, err = process.communicate(timeout=30)
     assert (process.returncode, out) == (130, "")
     assert [line for line in err.splitlines() if line] == [
-        "what was sent is indexed; index again to go on",
+        "the documents so far are indexed; index again to continue",
         "shardkit: error: interrupted",
     ]
     there = some()

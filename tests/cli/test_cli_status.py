@@ -13,7 +13,7 @@ from cli_helpers import COMMAND, SECRET, Result, in_terminal, plain
 
 import shardkit
 from shardkit import ShardMap
-from shardkit.cli.server_queries import ask_all
+from shardkit.cli.server_queries import query_all
 from shardkit.local import LocalServer, LocalServers
 
 Cli = Callable[..., Result]
@@ -161,8 +161,8 @@ def test_what_cannot_be_used_is_named_with_the_reason(
     assert remarks == [
         "localhost:1 cannot be reached: connection refused (gone:1,3)",
         f"{hanging.address} cannot be reached: no answer in time (hangs)",
-        f"{server} refuses us: the user or password is refused (stranger)",
-        f"{server} is not asked: config:redis:unset: password refers to ${{NOT_SET_HERE}}, which "
+        f"{server} refuses access: the user or password is refused (stranger)",
+        f"{server} was not queried: config:redis:unset: password refers to ${{NOT_SET_HERE}}, which "
         "is not in the environment; export NOT_SET_HERE (unset)",
     ]
 
@@ -185,7 +185,7 @@ def test_programs_learn_the_reason_too(read_json: ReadJson, dead_map: Path) -> N
 
 
 def test_a_server_that_never_answers_holds_nobody_up() -> None:
-    found = ask_all({"never": threading.Event().wait, "soon": lambda: True}, timeout=0.05)
+    found = query_all({"never": threading.Event().wait, "soon": lambda: True}, timeout=0.05)
     assert found["soon"] is True
     assert isinstance(found["never"], Exception)
 

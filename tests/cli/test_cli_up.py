@@ -206,7 +206,7 @@ def test_a_taken_port_is_one_line_and_nothing_runs(
     assert not refused.stdout
     assert refused.stderr == (
         f"shardkit: error: a (port {server['port']}) cannot listen: port {server['port']} of "
-        "127.0.0.1 is taken; stop what listens there, or say --free-ports\n"
+        "127.0.0.1 is taken; stop what listens there, or use --free-ports\n"
     )
     running.end(signal.SIGTERM)
 

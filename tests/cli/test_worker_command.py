@@ -202,7 +202,7 @@ def test_a_terminal_shows_how_it_goes(module: Path, kit: ShardKit, town_map: Pat
         ("town_tasks", 2, "is not MODULE:WORKER"),
         ("no_such_module:worker", 1, "no_such_module cannot be imported"),
         ("town_tasks:missing", 1, "town_tasks has no missing"),
-        ("town_tasks:number", 1, "is no Worker and makes none"),
+        ("town_tasks:number", 1, "is not a Worker, nor a function"),
         ("town_tasks:wrong", 1, "is a int"),
         ("town_tasks:mixed", 1, "not async"),
     ],

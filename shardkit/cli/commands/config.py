@@ -1,4 +1,4 @@
-"""``shardkit config``: look at the configuration, and change it."""
+"""``shardkit config``: show and change the configuration."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _sample_option = click.option(
     default=SAMPLE_SIZE,
     show_default=True,
     metavar="N",
-    help="How many keys of a component to place anew.",
+    help="How many keys of a component to sample.",
 )
 
 
@@ -69,7 +69,7 @@ _sample_option = click.option(
     )
 )
 def config() -> None:
-    """Look at the configuration, and change it."""
+    """Show and change the configuration."""
 
 
 # ---- validate
@@ -83,12 +83,12 @@ def config() -> None:
     ),
 )
 @click.argument("maps", metavar="MAP...", nargs=-1, required=True, type=_MAP)
-@click.option("--strict", is_flag=True, help="Exit with 1 for warnings as well.")
+@click.option("--strict", is_flag=True, help="Exit with 1 for warnings too.")
 @common_options
 def validate(maps: Sequence[Path], strict: bool, as_json: bool) -> int:
     """Show everything that is wrong with shard maps.
 
-    Nothing is connected to. Exits with 1 if a map cannot be used.
+    Connects to nothing. Exits with 1 if a map cannot be used.
     """
     output = Output(as_json)
     examined = [(path, *examine(path)) for path in maps]
@@ -169,7 +169,7 @@ def _contents(shard_map: ShardMap) -> str:
 @click.argument("shard_map", metavar="MAP", type=_MAP)
 @target_option
 @_sample_option
-@click.option("--prune", is_flag=True, help="As `push --prune`.")
+@click.option("--prune", is_flag=True, help="Like `push --prune`.")
 @click.option("--exit-code", is_flag=True, help=f"Exit with {DIFFERS} if there is a difference.")
 @common_options
 def diff(
@@ -177,8 +177,8 @@ def diff(
 ) -> int:
     """Show what a push of MAP would change, and how many keys would move.
 
-    Where a component's shard count or placement changes, keys of its servers are placed by the old
-    and the new rule; where they cannot be asked, or are empty, keys that are made up.
+    If a component's shard count or placement changes, a sample of its keys is placed by the old and
+    the new rule. If its servers are empty or cannot be reached, the sample is synthetic.
     """
     output = Output(as_json)
     wanted = ShardMap.load(shard_map)
@@ -206,7 +206,7 @@ def diff(
 @click.argument("shard_map", metavar="MAP", type=_MAP)
 @target_option
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")
-@click.option("--force", is_flag=True, help="Push even if data would be looked for elsewhere.")
+@click.option("--force", is_flag=True, help="Push even if keys would be looked up on other shards.")
 @click.option("--prune", is_flag=True, help="Remove components that MAP does not describe.")
 @_sample_option
 @common_options
@@ -219,11 +219,11 @@ def push(
     size: int,
     as_json: bool,
 ) -> None:
-    """Write MAP to its config server: all that changed at once, or nothing.
+    """Write MAP to its config server, atomically.
 
-    Refused if keys would then be looked for on other shards than they are on: if a component's
-    shard count or placement changes, or it is removed, while its servers hold keys, or cannot be
-    asked.
+    Refused if keys would then be looked up on other shards than those that hold them: if a
+    component's shard count or placement changes, or it is removed, while its servers hold keys or
+    cannot be reached.
     """
     output = Output(as_json)
     wanted = ShardMap.load(shard_map)
@@ -280,10 +280,10 @@ def _summary(changes: Sequence[ComponentChange]) -> str:
 @click.option("--show-secrets", is_flag=True, help="Passwords in the clear.")
 @common_options
 def pull(where: str | None, written: Path | None, show_secrets: bool, as_json: bool) -> None:
-    """Show what is on the config server as a shard map.
+    """Show the contents of the config server as a shard map.
 
     Passwords are masked, and ${NAME} references stay as they are. A file is meant to be pushed
-    again, so nothing is written with masked passwords in it: say --show-secrets.
+    again, so it is not written with masked passwords: use --show-secrets.
     """
     output = Output(as_json)
     server = config_server(where)
@@ -317,7 +317,7 @@ def pull(where: str | None, written: Path | None, show_secrets: bool, as_json: b
     else:
         output.text(chosen.to_yaml())
         if secrets and not show_secrets:
-            output.warning("passwords are masked: this is not to be pushed")
+            output.warning("passwords are masked: do not push this map")
 
 
 def _masked(shard_map: ShardMap) -> ShardMap:
@@ -356,9 +356,9 @@ def _masked(shard_map: ShardMap) -> ShardMap:
 @config_option
 @common_options
 def show_command(names: Sequence[str], where: str | None, as_json: bool) -> int:
-    """Show the components, or every entry of those that are named.
+    """Show all components, or every entry of the named ones.
 
-    Nothing but the config server is connected to. Exits with 1 if a component cannot be used.
+    Connects only to the config server. Exits with 1 if a component cannot be used.
     """
     output = Output(as_json)
     with opened(where) as topology:
@@ -419,7 +419,7 @@ _ENTRY_FIELDS: tuple[Field[tuple[Shard, Entry]], ...] = (
 
 
 def _settings(entry: Entry) -> str:
-    """Return what an entry says besides the place, secrets masked."""
+    """Return the settings of an entry apart from its location, secrets masked."""
     said = {n: v for n, v in entry.masked().items() if n not in LOCATION - {"sentinel"} | {"db"}}
     return ", ".join(
         f"{name}={value if isinstance(value, str) else json.dumps(value)}"

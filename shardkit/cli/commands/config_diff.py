@@ -1,4 +1,4 @@
-"""What a push would change: found, sampled from the real servers, and shown.
+"""Compares a shard map with the config server, and shows what a push would change.
 
 ::
 
@@ -32,7 +32,7 @@ from shardkit.cli.output import (
     wordy,
 )
 from shardkit.cli.rows import Field, json_rows, table_of
-from shardkit.cli.server_queries import ServerErrors, ask_all, client_of
+from shardkit.cli.server_queries import ServerErrors, client_of, query_all
 from shardkit.cli.text import percent, reason, server_of, shard_list
 from shardkit.config.changes import ComponentChange, FieldChange, diff, sample_keys
 from shardkit.config.component import Component, entry_key
@@ -43,8 +43,8 @@ from shardkit.errors import ConfigError, ConfigServerError
 from shardkit.operations.commands import Key, Shard
 
 _PAGE = 1000  # keys of one SCAN
-_LOOKS = 10  # pages that are looked at for a key that is none of the configuration's
-_OURS = (b"config:redis:", b"config:shards:", b"config:epoch")
+_MAX_PAGES = 10  # pages to search for a key that is not configuration
+_CONFIG_PREFIXES = (b"config:redis:", b"config:shards:", b"config:epoch")
 
 _COLOURS = {"added": GOOD, "changed": DOUBTFUL, "removed": BAD}
 
@@ -54,10 +54,10 @@ class Difference:
     """What a push of a map would change.
 
     Attributes:
-        changes: one for each component that the push is about, by name.
-        sample: by component the keys that were placed anew.
+        changes: one for each component of the push, by name.
+        sample: by component, the keys whose placement was compared.
         real: the components whose sample comes from their servers.
-        left: components that the map does not describe, and that stay as they are.
+        left: components that the map does not describe and the push does not touch.
     """
 
     changes: Sequence[ComponentChange]
@@ -67,7 +67,7 @@ class Difference:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to push."""
+        """Whether the push would change nothing."""
         return all(change.kind == "unchanged" for change in self.changes)
 
 
@@ -76,8 +76,8 @@ def compare(client: redis.Redis, shard_map: ShardMap, prune: bool, size: int) ->
 
     Args:
         client: a client of the config server.
-        shard_map: what would be pushed.
-        prune: the push removes what the map does not describe.
+        shard_map: the map to push.
+        prune: whether the push removes components that the map does not describe.
         size: how many keys of each component to sample.
 
     Raises:
@@ -102,10 +102,10 @@ def compare(client: redis.Redis, shard_map: ShardMap, prune: bool, size: int) ->
 
 
 def holds_data(shard_map: ShardMap) -> Callable[[Component], bool]:
-    """Return what tells `shardkit.config.store.push` whether a component holds data.
+    """Return the function by which `shardkit.config.store.push` checks if a component holds data.
 
-    It asks the servers that the component lives on now, as stored. A component that stays is asked
-    for what the push would place anew: its shards, or its entry if it has none.
+    It queries the component's current servers. For a component that stays these are its shards, or
+    its entry if it has none, because only their keys would be placed by another rule.
     """
 
     def holds(component: Component) -> bool:
@@ -129,7 +129,7 @@ def holds_data(shard_map: ShardMap) -> Callable[[Component], bool]:
 def _current(
     client: redis.Redis, wanted: Iterable[str]
 ) -> tuple[dict[str, Component], dict[str, ConfigError]]:
-    """Read what is stored; if something there is broken, what is wanted of it, one by one."""
+    """Read all components; if any is broken, read the wanted ones one by one."""
     try:
         return read_components(client), {}
     except ConfigServerError:
@@ -150,7 +150,7 @@ def _current(
     return found, broken
 
 
-# ---- asking the servers
+# ---- queries to the servers
 
 
 def _entries(component: Component) -> dict[Shard, Entry]:
@@ -162,32 +162,32 @@ def _entries(component: Component) -> dict[Shard, Entry]:
 
 
 def _ask(
-    entries: Mapping[Shard, Entry], question: Callable[[Any], Any]
+    entries: Mapping[Shard, Entry], query: Callable[[Any], Any]
 ) -> dict[Shard, Any | Exception]:
     def ask(shard: Shard) -> Any:
         with client_of(entries[shard].resolved(entry_key(*shard))) as client:
-            return question(client)
+            return query(client)
 
-    return ask_all({shard: lambda shard=shard: ask(shard) for shard in entries})  # type: ignore[misc]
+    return query_all({shard: lambda shard=shard: ask(shard) for shard in entries})  # type: ignore[misc]
 
 
 def has_keys(client: Any) -> bool:
-    """Whether a database holds a key that is none of the configuration's; a client of it is asked.
+    """Whether a client's database holds a key that is not configuration.
 
-    Cost: one exchange where there are many keys or none, a few where there are few.
+    Cost: one exchange for many keys or none, a few for few keys.
     """
     size = client.dbsize()
-    if not size or size > _LOOKS * _PAGE:
+    if not size or size > _MAX_PAGES * _PAGE:
         return bool(size)
     return any(True for _ in _keys(client))
 
 
 def _keys(client: Any) -> Iterator[bytes]:
-    return (key for key in client.scan_iter(count=_PAGE) if not key.startswith(_OURS))
+    return (key for key in client.scan_iter(count=_PAGE) if not key.startswith(_CONFIG_PREFIXES))
 
 
 def _real_keys(component: Component, size: int) -> list[Key]:
-    """Return keys of a component, equally many from each of its databases; none if it is away."""
+    """Return keys of a component, equally many from each database; none if it is unreachable."""
     entries = _entries(component)
     if component.shards:
         entries = {shard: e for shard, e in entries.items() if shard.number is not None}
@@ -201,7 +201,7 @@ def _real_keys(component: Component, size: int) -> list[Key]:
 
 
 def show(output: Output, server: str, difference: Difference) -> None:
-    """Write what a push to a config server would change."""
+    """Show what a push to a config server would change."""
     output.line(f"config server {server}")
     output.line()
     table = table_of(_change_fields(difference), difference.changes)
@@ -276,7 +276,7 @@ def _moves(difference: Difference, change: ComponentChange) -> Cell:
 
 
 def _entry_rows(fields: Sequence[FieldChange]) -> Iterator[list[Cell]]:
-    """Yield rows of changes that are the same for many entries; of whole entries by server."""
+    """Yield rows that group equal changes of many entries, and whole entries by server."""
     groups: dict[tuple[str, str | None, str | None], list[Shard]] = {}
     for change in fields:
         before, after = change.before, change.after
@@ -305,7 +305,7 @@ def _shard(key: str) -> Shard:
 def document(
     server: str, difference: Difference, changes: Sequence[ComponentChange]
 ) -> dict[str, Any]:
-    """Return what a push changes, or changed, as JSON has it."""
+    """Return the changes of a push for JSON."""
     return {
         "config_server": server,
         "changes": json_rows(_change_fields(difference), changes),

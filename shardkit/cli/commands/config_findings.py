@@ -1,4 +1,4 @@
-"""What is wrong with a shard map's file, and in which line."""
+"""Finds the problems of a shard map's file, with their lines."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class FileProblem:
 
     Attributes:
         file: its path.
-        line: the line of what it is about, or of what that stands in; 0 if nobody knows.
+        line: the line of the field, or of the part that contains it; 0 if unknown.
         field: the path of the field: ``components.unique.shards[3].port``.
-        value: its value, masked; empty where that says nothing.
+        value: its value, masked; empty if that does not help.
         problem: what is wrong.
         remedy: what to do about it.
-        warning: it can be used all the same.
+        warning: whether the map can be used nevertheless.
     """
 
     file: str
@@ -44,7 +44,7 @@ class FileProblem:
 
 
 def examine(path: Path) -> tuple[ShardMap | None, list[FileProblem]]:
-    """Return a file's shard map, if it is one, and everything that is to be said of it."""
+    """Return a file's shard map, if it is valid, and its problems and warnings."""
     file = str(path)
     try:
         shard_map = ShardMap.load(path)
@@ -78,7 +78,7 @@ def _found(path: Path, problems: tuple[Problem, ...]) -> Iterator[FileProblem]:
 
 
 def _remedy(problem: Problem) -> str:
-    """Return a problem's remedy; of a long list of names only those that may be meant."""
+    """Return a problem's remedy; of a long list of names only the closest one."""
     names = re.findall(r"\w+", problem.remedy.removeprefix("there are "))
     meant = get_close_matches(problem.field.rpartition(".")[2], names, n=1)
     if meant and problem.remedy.startswith("there are "):
@@ -87,12 +87,12 @@ def _remedy(problem: Problem) -> str:
 
 
 def line_of(value: Any, path: str, line: int = 0) -> int:
-    """Return the line of what a path names in a loaded file, or of the nearest that is there.
+    """Return the line of a field in a loaded file, or of the nearest part that contains it.
 
     Args:
-        value: what `shardkit.config.yaml_text.load_yaml` returned.
-        path: ``components.unique.shards[3].port``. Names may hold dots themselves.
-        line: the line that ``value`` stands in.
+        value: the result of `shardkit.config.yaml_text.load_yaml`.
+        path: ``components.unique.shards[3].port``. Names may contain dots.
+        line: the line of ``value``.
     """
     path = path.lstrip(". ")
     index = re.match(r"\[(\d+)\]", path)

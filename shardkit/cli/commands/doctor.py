@@ -85,8 +85,10 @@ def doctor(
         limit = None if everything or repack else sample
 
         def examine(*, repack: bool = False) -> Diagnosis:
-            with progress("databases") as tell:
-                return diagnose(scan(topology.kit, found, limit, repack=repack, progress=tell))
+            with progress("databases") as report_progress:
+                return diagnose(
+                    scan(topology.kit, found, limit, repack=repack, progress=report_progress)
+                )
 
         before = after = examine(repack=repack and not fix)
         applied: list[AppliedChange] = []

@@ -1,4 +1,4 @@
-"""``shardkit geo``: import which city IP addresses are in, and look addresses up."""
+"""``shardkit geo``: imports the cities of IP address ranges, and looks up addresses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import click
 
 from shardkit.cli.options import common_options, config_option, examples, opened
 from shardkit.cli.output import Column, Output, wordy
-from shardkit.cli.progress import Tell, progress
+from shardkit.cli.progress import ProgressCallback, progress
 from shardkit.cli.rows import Field, json_rows, table_of
 from shardkit.cli.text import counted
 from shardkit.geo.ip_to_city import GRACE, LEAST_GRACE, Imported
@@ -43,7 +43,7 @@ _name_option = click.option(
     )
 )
 def geo() -> None:
-    """Import which city IP addresses are in, and look addresses up."""
+    """Import the cities of IP address ranges, and look up addresses."""
 
 
 # ---- import
@@ -59,7 +59,7 @@ def _column_option(name: str, help: str) -> Callable[[Any], Any]:  # noqa: A002 
 
 @geo.command(
     "import",
-    short_help="Replace the data by that of files.",
+    short_help="Replace the data by the contents of files.",
     epilog=examples(
         "shardkit geo import GeoLite2-City.mmdb --language de",
         "shardkit geo import GeoLite2-City-Blocks-IPv*.csv --cities GeoLite2-City-Locations-en.csv",
@@ -75,25 +75,25 @@ def _column_option(name: str, help: str) -> Callable[[Any], Any]:  # noqa: A002 
     "--format",
     "layout",
     type=click.Choice(FORMATS),
-    help="What the files are. By default, what their names say.",
+    help="The format of the files; by default, from their names.",
 )
-@click.option("--cities", type=_FILE, help="The file of the cities, where ranges have only ids.")
-@click.option("--language", default="en", show_default=True, help="mmdb: of the names.")
+@click.option("--cities", type=_FILE, help="The file of the cities, if ranges have only ids.")
+@click.option("--language", default="en", show_default=True, help="mmdb: the language of names.")
 @_column_option("first", "csv: the first address, or the network. A number from 0, or a name.")
-@_column_option("last", "csv: the last address; left out where there are networks.")
+@_column_option("last", "csv: the last address; not for networks.")
 @_column_option("id", "csv: the city's id.")
 @_column_option("city", "csv: the city's name.")
 @_column_option("region", "csv: the region's name.")
 @_column_option("country", "csv: the country's name.")
-@click.option("--delimiter", default=",", show_default=True, help="csv: between columns.")
-@click.option("--encoding", default="utf-8", show_default=True, help="csv: of the files.")
+@click.option("--delimiter", default=",", show_default=True, help="csv: the separator of columns.")
+@click.option("--encoding", default="utf-8", show_default=True, help="csv: the files' encoding.")
 @click.option(
     "--grace",
     type=click.IntRange(min=LEAST_GRACE),
     default=GRACE,
     show_default=True,
     metavar="SECONDS",
-    help="How long the old data is kept for those who are reading it.",
+    help="How long the old data stays for look-ups in progress.",
 )
 @common_options
 def import_(
@@ -107,15 +107,15 @@ def import_(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Replace the data by that of files: all of it, or nothing if anything fails.
+    """Replace all data by the contents of files, or none if anything fails.
 
-    Whoever looks addresses up meanwhile finds the old data, and then the new. Lines that cannot be
-    read are skipped and counted. A file of which the name ends in .gz is unpacked.
+    Look-ups find the old data until the import is complete, and then the new data. Invalid lines
+    are skipped and counted. Files whose names end in .gz are unpacked.
     """
     output = Output(as_json)
     layout = layout or _format_of(files[0], cities)
-    with opened(where) as topology, progress("KB") as tell:
-        reading = _FileProgress([*files, *([cities] if cities else [])], tell)
+    with opened(where) as topology, progress("KB") as report_progress:
+        reading = _FileProgress([*files, *([cities] if cities else [])], report_progress)
         items = _reader(layout, files, cities, reading, options)
         ip = topology.kit.ip_to_city(name, component=component)
         done = ip.import_from(items, grace=grace, progress=reading.written)
@@ -146,7 +146,7 @@ def _reader(
     reading: _FileProgress,
     options: dict[str, Any],
 ) -> Iterator[Item]:
-    """Return what reads the files; what cannot be is refused before anything is asked."""
+    """Return a reader of the files; refuse impossible options before anything is sent."""
     language = options.pop("language")
     columns = {key: options[key] for key in ("id", "city", "region", "country")}
     if layout == "mmdb":
@@ -156,7 +156,7 @@ def _reader(
         return chain.from_iterable(jsonl(reading.lines(file)) for file in every)
     if layout.startswith("geolite"):
         if cities is None:
-            raise click.UsageError(f"{layout} has its cities in a file of their own: say --cities")
+            raise click.UsageError(f"{layout} has its cities in a separate file: use --cities")
         if layout == "geolite2":
             return geolite2(*map(reading.lines, files), locations=reading.lines(cities))
         if len(files) > 1:
@@ -164,7 +164,7 @@ def _reader(
         return geolite_legacy(reading.lines(files[0]), reading.lines(cities))
     if options["first"] is None or all(column is None for column in columns.values()):
         raise click.UsageError(
-            f"{files[0]} has columns: say which is what, --first and --last, and --id or --city; "
+            f"{files[0]} has columns: name them with --first and --last, and --id or --city; "
             "or --format"
         )
     form = {"delimiter": options["delimiter"], "encoding": options["encoding"]}
@@ -174,7 +174,7 @@ def _reader(
             csv_ranges(reading.lines(file), **ends, **columns, **form) for file in files
         )
     if columns["id"] is None:
-        raise click.UsageError("ranges name the cities of --cities by their ids: say --id")
+        raise click.UsageError("ranges refer to the cities of --cities by their ids: use --id")
     return chain(
         csv_cities(reading.lines(cities), **columns, **form),
         chain.from_iterable(
@@ -184,24 +184,24 @@ def _reader(
 
 
 class _FileProgress:
-    """Reads files line by line, and shows how far that is.
+    """Reads files line by line, and reports the progress.
 
     Args:
-        files: all that are going to be read.
-        tell: the bar.
+        files: all files to read.
+        report_progress: the bar.
     """
 
-    def __init__(self, files: Sequence[Path], tell: Tell) -> None:
+    def __init__(self, files: Sequence[Path], report_progress: ProgressCallback) -> None:
         self._all = sum(file.stat().st_size for file in files)
         self._before = 0
-        self._tell = tell
+        self._tell = report_progress
 
     def lines(self, file: Path) -> _TrackedLines:
         """Return the lines of a file, as bytes."""
         return _TrackedLines(file, self._read)
 
     def written(self, what: str, count: int) -> None:
-        """Show what was written."""
+        """Report what was written."""
         if what == "blocks":
             self._show(f"{count:,} {what} written", self._all)
 
@@ -215,7 +215,7 @@ class _FileProgress:
 
 
 class _TrackedLines:
-    """The lines of one file; `name` is what messages call it."""
+    """The lines of one file; `name` is its name in messages."""
 
     def __init__(self, file: Path, read: Callable[[Path, int, bool], None]) -> None:
         self.name = str(file)
@@ -248,7 +248,7 @@ def _show(output: Output, done: Imported) -> None:
 
 
 @geo.command(
-    short_help="Show which cities addresses are in.",
+    short_help="Show the cities of addresses.",
     epilog=examples(
         "shardkit geo find 192.0.2.7 2001:db8::7",
         "shardkit geo find --json 192.0.2.7 | jq -r '.[0].country'",
@@ -263,7 +263,7 @@ def _show(output: Output, done: Imported) -> None:
 def find(
     addresses: Sequence[str], where: str | None, component: str, name: str, as_json: bool
 ) -> None:
-    """Show which cities addresses are in; with - they are read from stdin, one a line."""
+    """Show the cities of addresses; with - they are read from stdin, one per line."""
     output = Output(as_json)
     if tuple(addresses) == ("-",):
         addresses = [line.strip() for line in sys.stdin if line.strip()]

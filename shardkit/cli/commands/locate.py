@@ -1,4 +1,4 @@
-"""``shardkit locate``: where a key lives, or a member of a structure, and why."""
+"""``shardkit locate``: shows where a key, or a member of a set, lives and why."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MEMBERS: dict[str, type[Any]] = {"int": int, "str": str, "bytes": bytes}
 
 @dataclass(frozen=True)
 class _LocatedKey:
-    """Where one key lives."""
+    """A key and its place."""
 
     key: bytes
     shard: Shard
@@ -70,24 +70,24 @@ class _LocatedKey:
     "--in",
     "structure",
     metavar="NAME",
-    help="The keys are members of this sharded SET; what it was made with stands in NAME:meta.",
+    help="The keys are members of this sharded set, whose parameters are in NAME:meta.",
 )
 @click.option(
     "--total",
     type=click.IntRange(min=1),
     metavar="N",
-    help="For a set that is not there yet: about how many members it will have.",
+    help="For a set that does not exist yet: about how many members it will have.",
 )
 @click.option(
     "--part-size",
     type=click.IntRange(min=1),
     metavar="N",
-    help=f"The same: how many members a part may have.  [default: {DEFAULT_PART_SIZE}]",
+    help=f"Likewise: how many members a part may have.  [default: {DEFAULT_PART_SIZE}]",
 )
 @click.option(
     "--members",
     type=click.Choice(list(_MEMBERS)),
-    help="The same: what its members are.  [default: str]",
+    help="Likewise: the type of its members.  [default: str]",
 )
 @common_options
 def locate(
@@ -103,16 +103,16 @@ def locate(
 ) -> int:
     """Show where keys of a component live, and why: which shard, on which server.
 
-    No server is asked but the config server, unless --in names a set: then also whether its
-    members are there. A key may be a shard's key or whatever a decorator or router takes as key.
+    Connects only to the config server, unless --in names a set: then it also checks whether the
+    members exist. A key is a key on a shard, or the value that a decorator or router routes by.
     """
     output = Output(as_json)
     if not keys and not pairs:
         raise click.UsageError("name a key, or a --pair")
     if structure is None and (total or part_size or members):
-        raise click.UsageError("--total, --part-size and --members describe a set: say --in NAME")
+        raise click.UsageError("--total, --part-size and --members describe a set: use --in NAME")
     if structure is not None and pairs:
-        raise click.UsageError("--pair places keys, and --in members: say one of them")
+        raise click.UsageError("--pair is for keys and --in for members: use one of them")
     with opened(where) as topology:
         component = topology.kit.component(name)
         if structure is None:
@@ -137,7 +137,7 @@ def _find(component: Component, key: bytes, **more: Any) -> _LocatedKey:
 
 
 def _server(component: Component, shard: Shard, reason_why: Why) -> str:
-    """Return the server of a shard; of a cluster the node that has the slot, if it can be asked."""
+    """Return the server of a shard; for a cluster the node that has the slot, if reachable."""
     entry = component.entry_of(shard)
     if not entry.is_cluster:
         return entry.address
@@ -155,7 +155,7 @@ def _server(component: Component, shard: Shard, reason_why: Why) -> str:
 def _set(
     topology: OpenTopology, component: Component, name: str, asked: dict[str, Any]
 ) -> ShardedSet[Any, Any]:
-    """Open a set with what it was made with; with what was asked for, if it is not there."""
+    """Open a set with its stored parameters, or with the given ones if it does not exist."""
     meta = f"{name}:meta"
     [reply] = topology.kit.plane.links[True].send(
         Partial([Command(component.name, meta, ("HGETALL", meta), None, True)])
@@ -199,7 +199,7 @@ def _members(
     in_set: ShardedSet[Any, Any],
     members: Sequence[str],
 ) -> list[_LocatedKey]:
-    keys = [in_set.key_of(_given(member)) for member in members]  # refuses what can be none
+    keys = [in_set.key_of(_given(member)) for member in members]  # refuses invalid members
     sent = [os.fsencode(member) for member in members]
     if in_set.parameters["members"] == "int":
         sent = [b"%d" % int(member) for member in sent]

@@ -1,4 +1,4 @@
-"""``shardkit search``: index files and installed packages, and look at what an index has.
+"""``shardkit search``: indexes files and installed packages, and shows an index.
 
 ``query`` and ``export`` are in `shardkit.cli.commands.search_query`.
 """
@@ -23,7 +23,7 @@ from shardkit.cli.commands.search_index import (
 from shardkit.cli.commands.search_query import export, query
 from shardkit.cli.options import common_options, config_option, examples, opened
 from shardkit.cli.output import Output, number
-from shardkit.cli.progress import Tell, progress
+from shardkit.cli.progress import ProgressCallback, progress
 from shardkit.cli.rows import Field, column_only, json_rows, table_of
 from shardkit.cli.text import counted
 from shardkit.errors import InvalidArgumentError
@@ -85,7 +85,7 @@ def _attributes(
 @config_option
 @component_option
 @name_option
-@click.option("--installed", is_flag=True, help="Index what the packages of this Python say.")
+@click.option("--installed", is_flag=True, help="Index the texts of this Python's packages.")
 @click.option(
     "--attribute",
     "attributes",
@@ -97,13 +97,13 @@ def _attributes(
 @click.option(
     "--shards",
     type=click.IntRange(1, 16_384),
-    help="In how many parts a new index is. By default as many as the component has shards; 4.",
+    help="How many parts a new index has. By default as many as the component has shards, or 4.",
 )
 @click.option("--stemming", metavar="LANGUAGE", help="Index stems: english, german, …")
 @click.option(
     "--stop-words",
     type=click.Choice(["english", "none"]),
-    help="The words that a new index leaves out.  [default: english]",
+    help="The words that a new index ignores.  [default: english]",
 )
 @click.option("--no-text", is_flag=True, help="Do not keep the text: no titles, no snippets.")
 @click.option("--no-phrases", is_flag=True, help="Do not keep the order of words.")
@@ -124,18 +124,18 @@ def index(
 ) -> None:
     """Index files, and the files of folders.
 
-    Plain text, Markdown, HTML and Python modules (their docstrings) are a document each. JSON
-    lines (.jsonl) are a document a line: its id, title, and text (or body, or content), and the
+    Each file of plain text, Markdown, HTML or Python (its docstrings) is a document. JSON lines
+    (.jsonl) have a document per line: its id, title, and text (or body, or content), and the
     fields that --attribute names.
 
-    A document is called by its path as it is given here, and is indexed in place of the one of the
-    same name. All have a title and a text, and the attributes kind, updated and size. An index
-    keeps the options that it was created with.
+    A document's id is its path as given here; it replaces the document with the same id. All
+    documents have a title and a text, and the attributes kind, updated and size. An index keeps the
+    options that it was created with.
     """
     output = Output(as_json)
     if not files and not installed:
-        raise click.UsageError("nothing to index: name files or folders, or say --installed")
-    with opened(where) as topology, progress("") as tell:
+        raise click.UsageError("nothing to index: name files or folders, or use --installed")
+    with opened(where) as topology, progress("") as report_progress:
         found = created(
             topology,
             component,
@@ -147,11 +147,11 @@ def index(
             keep_text=not no_text,
             phrases=False if no_phrases else None,
         )
-        reading = _DocumentReader(found.schema, tell)
+        reading = _DocumentReader(found.schema, report_progress)
         try:
             found.index_many(reading.documents(files, installed))
         except KeyboardInterrupt:
-            output.note("what was sent is indexed; index again to go on")
+            output.note("the documents so far are indexed; index again to continue")
             raise
     if as_json:
         output.document(
@@ -178,20 +178,20 @@ def _first(skipped: int) -> str:
 
 @dataclass
 class _DocumentReader:
-    """Reads documents, counts them, and shows how far that is."""
+    """Reads documents, counts them, and reports the progress."""
 
     schema: Schema
-    tell: Tell
+    report_progress: ProgressCallback
     indexed: int = 0
     empty: int = 0
     skipped: int = 0
     first_skipped: list[SkippedFile] = field(default_factory=list)
 
     def documents(self, paths: Sequence[Path], installed: bool) -> Iterator[AdaptedDocument]:
-        """Yield what the files hold, and the installed packages, as the index takes it."""
+        """Yield the documents of the files and of installed packages."""
         files = list(self._files(paths))
         for number_, file in enumerate(files):
-            self.tell(f"{file.name}", number_, len(files))
+            self.report_progress(f"{file.name}", number_, len(files))
             nothing = True
             for document in documents_of(file):
                 nothing = False
@@ -199,7 +199,7 @@ class _DocumentReader:
             self.empty += nothing
         packages = installed_packages() if installed else []
         for number_, package in enumerate(packages):
-            self.tell(f"{package.name}", number_, len(packages))
+            self.report_progress(f"{package.name}", number_, len(packages))
             for document in installed_documents([package]):
                 yield from self._fitted(document)
 
@@ -253,8 +253,8 @@ class _DocumentReader:
 @config_option
 @component_option
 @name_option
-@click.option("--matching", metavar="QUERY", help="Remove what a query finds.")
-@click.option("--all", "everything", is_flag=True, help="Remove the index itself.")
+@click.option("--matching", metavar="QUERY", help="Remove the documents that a query finds.")
+@click.option("--all", "everything", is_flag=True, help="Remove the whole index.")
 @common_options
 def remove(
     ids: Sequence[str],
@@ -265,10 +265,10 @@ def remove(
     everything: bool,
     as_json: bool,
 ) -> None:
-    """Remove documents; with - their ids are read from stdin, one a line."""
+    """Remove documents; with - their ids are read from stdin, one per line."""
     output = Output(as_json)
     if (bool(ids), matching is not None, everything).count(True) != 1:
-        raise click.UsageError("name ids, or a query with --matching, or say --all")
+        raise click.UsageError("name ids, or a query with --matching, or use --all")
     if tuple(ids) == ("-",):
         ids = [line for line in sys.stdin.read().splitlines() if line]
     with opened(where) as topology:
@@ -287,7 +287,7 @@ def remove(
 
 
 @search.command(
-    short_help="Show what an index has.",
+    short_help="Show the contents of an index.",
     epilog=examples("shardkit search info", "shardkit search info --json | jq .documents"),
 )
 @config_option
@@ -295,7 +295,7 @@ def remove(
 @name_option
 @common_options
 def info(where: str | None, component: str, name: str, as_json: bool) -> None:
-    """Show what an index has, and what it was created with."""
+    """Show the contents of an index, and the options that it was created with."""
     output = Output(as_json)
     with opened(where) as topology:
         found = existing(topology, component, name)

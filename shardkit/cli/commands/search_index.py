@@ -1,4 +1,4 @@
-"""Opening an index by what is stored of it, as all commands of ``shardkit search`` do."""
+"""Opens an index by its stored parameters, for all commands of ``shardkit search``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from shardkit.search.text.stop_words import ENGLISH
 
 FIELDS = {"title": 3.0, "text": 1.0}
 ATTRIBUTES = {"kind": "text", "updated": "date", "size": "number"}
-_SHARDS = 4  # of a component that is not sharded
+_SHARDS = 4  # for a component that is not sharded
 
 component_option = click.option(
     "--component", default="search", show_default=True, help="Where the data lives."
@@ -59,10 +59,10 @@ def created(
     keep_text: bool,
     phrases: bool | None,
 ) -> SearchIndex[Blocking]:
-    """Open an index with what is stored of it, or as one that is new.
+    """Open an index with its stored parameters, or as a new one.
 
-    What is given here comes before what is stored: so options that contradict it are refused when
-    the index is written to.
+    Options given here override stored ones, so that contradicting ones are refused at the first
+    write.
     """
     there, stored = _stored(topology, component, name)
     given: dict[str, Any]
@@ -84,7 +84,7 @@ def created(
 
 
 def _stored(topology: OpenTopology, component: str, name: str) -> tuple[int, dict[str, str] | None]:
-    """Return in how many parts an index would be, and what is stored of one that there is."""
+    """Return the number of parts for a new index, and the stored parameters of an existing one."""
     shards = len(topology.kit.component(component).shards) or _SHARDS
     [stored] = topology.kit.together(stored_parameters(component, name, shards))
     return shards, stored
@@ -92,7 +92,7 @@ def _stored(topology: OpenTopology, component: str, name: str) -> tuple[int, dic
 
 @contextmanager
 def query_errors() -> Iterator[None]:
-    """Show where in a query an error is, above the line that says what it is."""
+    """Show the position of an error in a query, above the error message."""
     try:
         yield
     except QuerySyntaxError as error:

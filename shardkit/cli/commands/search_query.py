@@ -82,7 +82,7 @@ def _sort(ctx: click.Context, param: click.Parameter, value: str) -> str | dict[
 @click.option(
     "--facet", "facets", metavar="NAME", multiple=True, help="Count an attribute's values."
 )
-@click.option("--partial", is_flag=True, help="Give what there is if a shard does not answer.")
+@click.option("--partial", is_flag=True, help="Accept results of only some shards.")
 @common_options
 def query(
     words: str,
@@ -99,10 +99,10 @@ def query(
 ) -> None:
     """Find documents.
 
-    All words of QUERY are wanted; +word behind one is a synonym of it, -word is unwanted, "words
-    in quotes" stand one after another, word* is the beginning of one. title:word looks in the
-    title only; size:>1000, updated:2024-01-01..2024-06-30 and kind:=markdown compare attributes.
-    * alone is everything.
+    A document must contain all words of QUERY. +word after a word is its synonym, -word excludes
+    documents, "words in quotes" must be adjacent, word* is a prefix. title:word searches only the
+    title; size:>1000, updated:2024-01-01..2024-06-30 and kind:=markdown compare attributes. *
+    alone matches everything.
     """
     output = Output(as_json)
     with opened(where) as topology, query_errors():
@@ -133,7 +133,7 @@ def query(
 
 
 class _Preview(NamedTuple):
-    """What is shown of a document's text."""
+    """The title and a snippet of a document."""
 
     title: str | None = None
     snippet: str | None = None
@@ -168,7 +168,7 @@ def _document(results: Results, fields: Sequence[Field[Hit]], seconds: float) ->
 
 
 def _plain(value: Any) -> Any:
-    """Return a value that JSON has: dates and infinite numbers are text."""
+    """Return a value for JSON: dates and infinite numbers become text."""
     if isinstance(value, date | datetime):
         return value.isoformat()
     return str(value) if value in (math.inf, -math.inf) else value
@@ -229,7 +229,7 @@ def _show(output: Output, results: Results, fields: Sequence[Field[Hit]]) -> Non
 
 def _value(hit: Hit, by: str, kind: str | None) -> Cell:
     if kind and by not in hit.attributes:
-        return None  # it is where a zero would be
+        return None  # sorted as zero
     if kind == "date" and isinstance(hit.value, float):
         try:
             return datetime.fromtimestamp(hit.value, UTC).strftime("%Y-%m-%d %H:%M")
@@ -269,8 +269,8 @@ def _counts(results: Results, offset: int, cursor: str | None) -> str:
 @component_option
 @name_option
 @click.option("-o", "--output", "file", type=click.Path(path_type=Path), help="Write to a file.")
-@click.option("--index", "target", help="What the index is called there.  [default: --name]")
-@click.option("--mappings", "only_mappings", is_flag=True, help="Write how to create it, only.")
+@click.option("--index", "target", help="The name of the index there.  [default: --name]")
+@click.option("--mappings", "only_mappings", is_flag=True, help="Write only the index's mappings.")
 @common_options
 def export(
     words: str,
@@ -282,9 +282,9 @@ def export(
     only_mappings: bool,
     as_json: bool,
 ) -> None:
-    """Write all documents, or those that QUERY finds, in the bulk form of OpenSearch.
+    """Write all documents, or those that QUERY finds, in the bulk format of OpenSearch.
 
-    Two lines of JSON a document, which Elasticsearch takes as well. A file is put in its place when
+    This is two lines of JSON per document, which Elasticsearch accepts too. A file is replaced when
     it is complete.
     """
     output = Output(as_json)
@@ -295,13 +295,13 @@ def export(
                 out.write(json.dumps(mappings(found.schema), indent=2) + "\n")
             return
         written = 0
-        with _target(file) as out, progress("documents") as tell:
+        with _target(file) as out, progress("documents") as report_progress:
             total = found.search(words, limit=0).total
             for document in _documents(found, words):
                 out.write(bulk_lines(document, target or name))
                 written += 1
                 if written % _AT_ONCE == 0:
-                    tell("writing", written, max(total, written))
+                    report_progress("writing", written, max(total, written))
     if file is not None and as_json:
         output.document({"written": written, "file": str(file)})
     elif file is not None:
@@ -309,7 +309,7 @@ def export(
 
 
 def _documents(found: SearchIndex[Blocking], words: str) -> Iterator[Document]:
-    """Yield what a query finds, with text; what is removed meanwhile is left out."""
+    """Yield the documents that a query finds, with text, except those removed meanwhile."""
     for page in pages((hit.id for hit in found.all(words, page_size=10_000)), _AT_ONCE):
         documents = found.get_many(page)
         yield from (documents[key] for key in page if key in documents)
@@ -317,7 +317,7 @@ def _documents(found: SearchIndex[Blocking], words: str) -> Iterator[Document]:
 
 @contextmanager
 def _target(file: Path | None) -> Iterator[TextIO]:
-    """Give what to write to: stdout, or a file that is put in its place at the end."""
+    """Give stdout, or a temporary file that replaces the target at the end."""
     if file is None:
         yield sys.stdout
         return

@@ -1,4 +1,4 @@
-"""``shardkit status``: every shard, its server, and how that is."""
+"""``shardkit status``: every shard, its server, and the server's health."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from shardkit.cli.text import counted, shard_list, size
 from shardkit.errors import ConfigError
 
 CONFIG_SERVER = "config server"
-_WIDE = 110  # from so many columns on, there is room for what is nice to have
+_WIDE = 110  # columns from which on there is room for details
 
 
 @click.command(
@@ -60,20 +60,20 @@ _WIDE = 110  # from so many columns on, there is room for what is nice to have
 )
 @click.argument("names", nargs=-1, metavar="[COMPONENT]...")
 @config_option
-@click.option("--servers", is_flag=True, help="One row a server, and not one a shard.")
+@click.option("--servers", is_flag=True, help="Show one row per server, not per shard.")
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0.01),
     default=TIMEOUT,
     show_default=True,
     metavar="SECONDS",
-    help="How long a server has to answer.",
+    help="How long to wait for a server.",
 )
 @click.option(
     "--watch",
     type=click.FloatRange(min=0.1),
     metavar="SECONDS",
-    help="Ask again and again, until Ctrl-C.",
+    help="Repeat at this interval until Ctrl-C.",
 )
 @common_options
 def status(
@@ -84,23 +84,23 @@ def status(
     watch: float | None,
     as_json: bool,
 ) -> int:
-    """Show every shard: its server, and how that is.
+    """Show every shard, its server, and the server's health.
 
-    All servers are asked at the same time; one that is dead does not hold up the others. Keys are
-    those of the shard's database; the other figures are the whole server's. Exits with 1 if
-    anything is not as it should be.
+    All servers are queried in parallel; a dead one does not delay the others. Keys are those of the
+    shard's database, the other figures those of the whole server. Exits with 1 if anything is
+    wrong.
     """
     output = Output(as_json)
     if watch is None:
-        return _show(output, servers, *_look(where, names, timeout))
+        return _show(output, servers, *_survey(where, names, timeout))
     code = 0
     try:
         with output.live() as live:
             while True:
-                rows, broken = _look(where, names, timeout)
+                rows, broken = _survey(where, names, timeout)
                 code = _code(rows, broken)
                 if live is not None:
-                    output.redraw(live, _table(output, rows, servers), *_remarks(rows, broken))
+                    output.redraw(live, _table(output, rows, servers), *_summary(rows, broken))
                 elif as_json:
                     output.document(_document(output, rows, broken), indent=None)
                 else:
@@ -110,7 +110,7 @@ def status(
         return code
 
 
-def _look(
+def _survey(
     where: str | None, names: Sequence[str], timeout: float
 ) -> tuple[list[ShardStatus], dict[str, ConfigError]]:
     with opened(where) as topology:
@@ -130,11 +130,11 @@ def _show(
         output.document(_document(output, rows, broken))
     else:
         output.table(_table(output, rows, servers))
-        remarks = list(_remarks(rows, broken))
-        if remarks:
+        summary = list(_summary(rows, broken))
+        if summary:
             output.line()
-        for remark in remarks:
-            output.line(*remark)
+        for line in summary:
+            output.line(*line)
     return _code(rows, broken)
 
 
@@ -258,28 +258,28 @@ def _name(row: ShardStatus) -> str:
     return CONFIG_SERVER if row.shard is None else str(row.shard)
 
 
-_SAID = {
-    LOADING: "loads its data",
-    REFUSED: "refuses us",
+_PROBLEMS = {
+    LOADING: "is loading its data",
+    REFUSED: "refuses access",
     STALE: "has lost its master",
     UNREACHABLE: "cannot be reached",
-    UNUSABLE: "is not asked",
+    UNUSABLE: "was not queried",
 }
 
 
-def _remarks(rows: Sequence[ShardStatus], broken: dict[str, ConfigError]) -> Iterator[Styled]:
-    """Yield a line for each server, and each component, that is not as it should be."""
-    ill: dict[ServerHealth, list[ShardStatus]] = {}
+def _summary(rows: Sequence[ShardStatus], broken: dict[str, ConfigError]) -> Iterator[Styled]:
+    """Yield a line for each server and each component that has a problem."""
+    unhealthy: dict[ServerHealth, list[ShardStatus]] = {}
     for row in rows:
         if row.health.state != OK:
             bare = ServerHealth(row.health.state, row.health.reason, row.health.server)
-            ill.setdefault(bare, []).append(row)
-    for health, group in ill.items():
+            unhealthy.setdefault(bare, []).append(row)
+    for health, group in unhealthy.items():
         why = f": {health.reason}" if health.reason else ""
-        yield Styled(f"{health.server} {_SAID[health.state]}{why} ({_names(group)})", BAD)
+        yield Styled(f"{health.server} {_PROBLEMS[health.state]}{why} ({_names(group)})", BAD)
     for name, error in broken.items():
         yield Styled(f"{name} cannot be used: {error}", BAD)
-    if not ill and not broken:
+    if not unhealthy and not broken:
         servers = len({row.health.server for row in rows})
         yield Styled(f"{counted(servers, 'server')}, all well", FAINT)
 

@@ -1,11 +1,11 @@
-"""What `shardkit status` asks: which servers there are, and how each of them is.
+"""Queries the servers of components for `shardkit status`.
 
-Every server is asked once, however many shards live on it::
+Every server is queried once, however many shards live on it::
 
     unique:0  127.0.0.1:7101/1 ┐
-    unique:4  127.0.0.1:7101/2 ┼─► one connection: PINGs, INFO ─► Health ─► one Row a shard
+    unique:4  127.0.0.1:7101/2 ┼─► one connection: PINGs, INFO ─► ServerHealth ─► ShardStatus
     hits      127.0.0.1:7101/0 ┘
-    catalogue (a cluster) ─► CLUSTER NODES of any node ─► each node, asked at the same time
+    catalogue (a cluster) ─► CLUSTER NODES of any node ─► all nodes, in parallel
     cart (by Sentinel)    ─► who is master? ─► that server
 """
 
@@ -24,7 +24,7 @@ from redis.exceptions import (
     ResponseError,
 )
 
-from shardkit.cli.server_queries import TIMEOUT, ServerErrors, ask_all, client_of
+from shardkit.cli.server_queries import TIMEOUT, ServerErrors, client_of, query_all
 from shardkit.cli.text import reason, server_of
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
@@ -33,11 +33,11 @@ from shardkit.operations.commands import Shard
 from shardkit.routing.placement import SLOTS
 
 OK = "ok"
-LOADING = "loading"  # it reads its data, and answers soon
-STALE = "no link"  # a replica that has lost its master
-REFUSED = "refused"  # it answers, but not to this user
+LOADING = "loading"  # reading its data at the start
+STALE = "no link"  # a replica without a link to its master
+REFUSED = "refused"  # it denies access to this user
 UNREACHABLE = "unreachable"
-UNUSABLE = "unusable"  # the entry is, on this machine
+UNUSABLE = "unusable"  # the entry cannot be used on this machine
 
 _PINGS = 3
 _ABSENT = {"noaddr", "handshake"}
@@ -47,20 +47,20 @@ Fields: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ServerHealth:
-    """How one server is.
+    """The health of one server.
 
     Attributes:
-        state: ``ok``, or what is wrong in a word.
+        state: ``ok``, or what is wrong in one word.
         reason: what is wrong in a few words.
-        server: where it is, ``127.0.0.1:7101``: also of a master that Sentinels name.
+        server: its address, ``127.0.0.1:7101``; for Sentinels that of the master that they name.
         software: ``redis`` or ``valkey``.
         version: its version.
         role: ``master`` or ``replica``.
-        memory: bytes that it uses.
-        connections: how many clients are connected, this one included.
-        ops: commands a second, lately.
-        latency: milliseconds for a PING, the best of some.
-        keys: how many keys each of its databases holds.
+        memory: the bytes that it uses.
+        connections: the number of connected clients, including this one.
+        ops: the current number of commands per second.
+        latency: the best of several PINGs, in milliseconds.
+        keys: the number of keys of each database.
     """
 
     state: str = OK
@@ -78,15 +78,15 @@ class ServerHealth:
 
 @dataclass(frozen=True, slots=True)
 class ShardStatus:
-    """One shard on one server, and how that is.
+    """One shard on one server.
 
     Attributes:
         shard: the shard; None for the config server.
-        node: which of several servers of it, ``replica 0`` or a cluster's node; empty for the
-            one that its entry names.
-        address: what its entry says: ``127.0.0.1:7101/1``.
+        node: which of its servers it is: ``replica 0``, or a cluster's node; empty for the server
+            that its entry names.
+        address: the address in its entry: ``127.0.0.1:7101/1``.
         database: the number of its database.
-        health: how the server is.
+        health: the server's health.
     """
 
     shard: Shard | None
@@ -97,7 +97,7 @@ class ShardStatus:
 
     @property
     def keys(self) -> int | None:
-        """How many keys its database holds; None if nobody knows."""
+        """The number of keys in its database; None if unknown."""
         if self.health.version:
             return self.health.keys.get(self.database, 0)
         return None
@@ -105,7 +105,7 @@ class ShardStatus:
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """One entry to ask."""
+    """One entry to query."""
 
     shard: Shard | None
     node: str
@@ -116,41 +116,41 @@ class _Target:
 def survey(
     components: Iterable[Component], config_server: Entry | None = None, timeout: float = TIMEOUT
 ) -> list[ShardStatus]:
-    """Ask all servers of components, all at the same time.
+    """Query all servers of components in parallel.
 
     Args:
         components: the components.
-        config_server: the config server, if it is to be asked as well.
-        timeout: seconds that a server has for one answer.
+        config_server: the config server, to query it too.
+        timeout: seconds to wait for one answer of a server.
 
     Returns:
-        A row for each shard, each replica that an entry names, and each node of a cluster.
+        The status of each shard, each replica in an entry, and each node of a cluster.
     """
     rows: list[ShardStatus | _Target] = []
-    questions: dict[str, Callable[[], list[tuple[str, ServerHealth]]]] = {}
-    asked: dict[int, str] = {}
+    queries: dict[str, Callable[[], list[tuple[str, ServerHealth]]]] = {}
+    query_keys: dict[int, str] = {}
     databases: dict[int, int] = {}
-    for place in _places(components, config_server):
+    for target in _targets(components, config_server):
         try:
-            fields = place.entry.resolved(place.where)
+            fields = target.entry.resolved(target.where)
         except ConfigError as error:
-            health = ServerHealth(UNUSABLE, str(error), server_of(place.entry.address))
-            rows.append(ShardStatus(place.shard, place.node, place.entry.address, 0, health))
+            health = ServerHealth(UNUSABLE, str(error), server_of(target.entry.address))
+            rows.append(ShardStatus(target.shard, target.node, target.entry.address, 0, health))
             continue
         databases[len(rows)] = fields.pop("db", 0)
         fields.pop("replicas", None)
         key = json.dumps(fields, sort_keys=True)
-        questions.setdefault(key, lambda fields=fields: _ask(fields, timeout))  # type: ignore[misc]
-        asked[len(rows)] = key
-        rows.append(place)
-    answers = ask_all(questions, timeout)
+        queries.setdefault(key, lambda fields=fields: _query(fields, timeout))  # type: ignore[misc]
+        query_keys[len(rows)] = key
+        rows.append(target)
+    answers = query_all(queries, timeout)
     found: list[ShardStatus] = []
     for n, row in enumerate(rows):
         if isinstance(row, ShardStatus):
             found.append(row)
             continue
-        answer = answers[asked[n]]
-        nodes = [("", _ill(answer))] if isinstance(answer, Exception) else answer
+        answer = answers[query_keys[n]]
+        nodes = [("", _failed(answer))] if isinstance(answer, Exception) else answer
         for node, health in nodes:
             at = replace(health, server=health.server or server_of(row.entry.address))
             name = row.node or node
@@ -158,7 +158,7 @@ def survey(
     return found
 
 
-def _places(components: Iterable[Component], config_server: Entry | None) -> Iterable[_Target]:
+def _targets(components: Iterable[Component], config_server: Entry | None) -> Iterable[_Target]:
     if config_server is not None:
         yield _Target(None, "", "config server", config_server)
     for component in components:
@@ -172,9 +172,9 @@ def _places(components: Iterable[Component], config_server: Entry | None) -> Ite
 # ---- one server
 
 
-def _ask(fields: Fields, timeout: float) -> list[tuple[str, ServerHealth]]:
+def _query(fields: Fields, timeout: float) -> list[tuple[str, ServerHealth]]:
     if fields.get("cluster"):
-        return _ask_cluster({n: v for n, v in fields.items() if n != "cluster"}, timeout)
+        return _query_cluster({n: v for n, v in fields.items() if n != "cluster"}, timeout)
     with client_of(fields, timeout) as client:
         server = ""
         if "sentinel" in fields:
@@ -184,35 +184,35 @@ def _ask(fields: Fields, timeout: float) -> list[tuple[str, ServerHealth]]:
         return [("", replace(_health(client), server=server))]
 
 
-def _ask_cluster(fields: Fields, timeout: float) -> list[tuple[str, ServerHealth]]:
-    """Ask one node for the others, and then each of them."""
+def _query_cluster(fields: Fields, timeout: float) -> list[tuple[str, ServerHealth]]:
+    """Query one node for the others, and then each of them."""
     with client_of(fields, timeout) as client:
         nodes: Mapping[str, Any] = client.cluster("nodes")
-    # A node without an address has left, one in a handshake has not come yet.
+    # A node without an address has left; one in a handshake has not joined yet.
     nodes = {a: n for a, n in nodes.items() if not _ABSENT & set(n["flags"].split(","))}
     members = sorted(map(_NodeInfo.read, nodes.items()), key=lambda member: member.order)
-    questions: dict[_NodeInfo, Callable[[], ServerHealth]] = {}
+    queries: dict[_NodeInfo, Callable[[], ServerHealth]] = {}
     for member in members:
-        place = {**fields, "port": member.port}
-        if not member.is_asked:
-            place["host"] = member.host
-        questions[member] = lambda place=place: _ask(place, timeout)[0][1]  # type: ignore[misc]
+        target = {**fields, "port": member.port}
+        if not member.is_self:
+            target["host"] = member.host
+        queries[member] = lambda target=target: _query(target, timeout)[0][1]  # type: ignore[misc]
     healths = []
-    for member, answer in ask_all(questions, timeout).items():
-        health = _ill(answer) if isinstance(answer, Exception) else answer
-        host = fields.get("host", "localhost") if member.is_asked else member.host
+    for member, answer in query_all(queries, timeout).items():
+        health = _failed(answer) if isinstance(answer, Exception) else answer
+        host = fields.get("host", "localhost") if member.is_self else member.host
         healths.append((member.name, replace(health, server=f"{host}:{member.port}")))
     return healths
 
 
 class _NodeInfo(NamedTuple):
-    """A node of a cluster, as CLUSTER NODES tells."""
+    """A node of a cluster in the reply to CLUSTER NODES."""
 
     order: tuple[int, str]  # masters by their first slot, then the others
     name: str
     host: str
     port: int
-    is_asked: bool  # the one that tells: it is where we found it, whatever it calls itself
+    is_self: bool  # the node that replied: its address is the one that we used
 
     @classmethod
     def read(cls, item: tuple[str, Mapping[str, Any]]) -> _NodeInfo:
@@ -257,7 +257,7 @@ def _timed(call: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def _ill(error: Exception) -> ServerHealth:
+def _failed(error: Exception) -> ServerHealth:
     if isinstance(error, BusyLoadingError):
         return ServerHealth(LOADING)
     if isinstance(error, AuthenticationError | ResponseError):

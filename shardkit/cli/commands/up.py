@@ -1,4 +1,4 @@
-"""``shardkit up``: a shard map's embedded servers, until Ctrl-C."""
+"""``shardkit up``: runs a shard map's embedded servers until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from shardkit.local import LocalServer, LocalServers
 from shardkit.local.server import HOST
 from shardkit.operations.commands import Shard
 
-_LOOK = 0.5  # seconds between two looks whether all servers still run
+_CHECK_INTERVAL = 0.5  # seconds between checks that all servers run
 
 
 @click.command(
@@ -52,9 +52,9 @@ _LOOK = 0.5  # seconds between two looks whether all servers still run
 @click.option(
     "--data-dir",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Where the servers keep their data. Without it they keep none.",
+    help="Where the servers save their data. Without it they save none.",
 )
-@click.option("--free-ports", is_flag=True, help="Listen on free ports, and not on the map's.")
+@click.option("--free-ports", is_flag=True, help="Listen on free ports instead of the map's.")
 @click.option(
     "--push/--no-push",
     "pushes",
@@ -66,7 +66,7 @@ _LOOK = 0.5  # seconds between two looks whether all servers still run
     "written",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Write the map with the ports and passwords as they really are.",
+    help="Write the map with the real ports and passwords.",
 )
 @common_options
 def up(
@@ -79,30 +79,30 @@ def up(
 ) -> int:
     """Start the servers that a shard map describes, on this machine, until Ctrl-C.
 
-    They listen on 127.0.0.1 without TLS, whatever hosts the map names, and end with this program,
-    however that ends.
+    They listen on 127.0.0.1 without TLS, whatever hosts the map names, and end with this program in
+    any case.
     """
     output = Output(as_json)
     described = ShardMap.load(shard_map)
-    meter = _StartProgress()
+    start_progress = _StartProgress()
     servers = LocalServers(
         described,
         data_dir=data_dir,
         ports="free" if free_ports else "given",
-        progress=meter,
+        progress=start_progress,
     )
     try:
         with _signals_interrupt():
             try:
-                _start(output, servers, meter, free_ports)
+                _start(output, servers, start_progress, free_ports)
                 running = servers.shard_map
                 pushed = pushes and running.config_server is not None
                 if pushed:
                     _push(servers)
                 if written is not None:
                     write_private(str(written), running.to_yaml())
-                way = _way(described, running, pushed, written)
-                _show(output, servers, pushed, written, way)
+                config = _config_value(described, running, pushed, written)
+                _show(output, servers, pushed, written, config)
                 return _watch(output, servers)
             finally:
                 with output.busy("stopping"):
@@ -114,7 +114,7 @@ def up(
 
 @contextmanager
 def _signals_interrupt() -> Iterator[None]:
-    """Have TERM, and a terminal that is closed, end the program as Ctrl-C does."""
+    """Treat SIGTERM and SIGHUP (a closed terminal) like Ctrl-C."""
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
@@ -122,7 +122,7 @@ def _signals_interrupt() -> Iterator[None]:
     before: dict[signal.Signals, Any] = {}
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
                 before[number] = signal.signal(number, interrupt)
     try:
         yield
@@ -132,7 +132,7 @@ def _signals_interrupt() -> Iterator[None]:
 
 
 class _StartProgress:
-    """Shows how many servers run, where there is somebody to show it to."""
+    """Shows how many servers have started, in a terminal."""
 
     show: Callable[[str], object] | None = None
 
@@ -141,24 +141,26 @@ class _StartProgress:
             self.show(f"started {done} of {total} servers: {name}")
 
 
-def _start(output: Output, servers: LocalServers, meter: _StartProgress, free_ports: bool) -> None:
+def _start(
+    output: Output, servers: LocalServers, start_progress: _StartProgress, free_ports: bool
+) -> None:
     total = counted(len(servers.servers), "server")
     began = time.monotonic()
     with output.busy(f"starting {total}") as busy:
-        meter.show = None if busy is None else busy.update
+        start_progress.show = None if busy is None else busy.update
         try:
             servers.start()
         except LocalServerError as error:
             if not free_ports and "free port" in error.remedy:
                 raise LocalServerError(
-                    error.message, "stop what listens there, or say --free-ports"
+                    error.message, "stop what listens there, or use --free-ports"
                 ) from error
             raise
     output.note(f"started {total} in {time.monotonic() - began:.1f} s", FAINT)
 
 
 def _push(servers: LocalServers) -> None:
-    """Push the map as it runs, unless data kept from earlier would be looked for elsewhere."""
+    """Push the running map, unless saved keys would be looked up on other shards."""
     running = servers.shard_map
     assert running.config_server is not None
     with connected(running.config_server) as client:
@@ -172,7 +174,7 @@ def _push(servers: LocalServers) -> None:
 
 
 def _hold_data(servers: LocalServers) -> bool:
-    """Whether any server holds keys; entries that were pushed are none."""
+    """Whether any server holds keys other than pushed entries."""
     for server in servers.servers:
         with server.client() as client:
             spaces: Any = client.info("keyspace")
@@ -184,22 +186,22 @@ def _hold_data(servers: LocalServers) -> bool:
 
 
 def _watch(output: Output, servers: LocalServers) -> int:
-    """Wait for the signal to end; tell of servers that ended by themselves."""
+    """Wait for the signal to stop; report servers that end by themselves."""
     alive = list(servers.servers)
     wait = threading.Event()
     while alive:
-        wait.wait(_LOOK)
+        wait.wait(_CHECK_INTERVAL)
         for server in [server for server in alive if not server.running]:
             alive.remove(server)
             output.note(f"{server.name} ({server.address}) has ended", BAD)
     raise LocalServerError("every server has ended", "see their logs, with --data-dir")
 
 
-# ---- what there is to say
+# ---- output
 
 
 def _show(
-    output: Output, servers: LocalServers, pushed: bool, written: Path | None, way: str | None
+    output: Output, servers: LocalServers, pushed: bool, written: Path | None, config: str | None
 ) -> None:
     found = _shards(servers)
     fields: tuple[Field[LocalServer], ...] = (
@@ -220,16 +222,16 @@ def _show(
                 "servers": json_rows(fields, servers.servers),
                 "pushed": pushed,
                 "written": None if written is None else str(written),
-                "config": way,
+                "config": config,
             }
         )
         return
     output.table(table_of(fields, servers.servers))
     output.line()
-    if way is None:
-        output.line("To connect, have the map written as it really is: --write FILE")
+    if config is None:
+        output.line("To connect, write the map with the real ports: --write FILE")
     else:
-        output.line(f"export {ENVIRONMENT}={shlex.quote(way)}", GOOD)
+        output.line(f"export {ENVIRONMENT}={shlex.quote(config)}", GOOD)
     output.line("Ctrl-C stops the servers.", FAINT)
 
 
@@ -242,8 +244,10 @@ def _shards(servers: LocalServers) -> dict[LocalServer, list[Shard]]:
     return found
 
 
-def _way(described: ShardMap, running: ShardMap, pushed: bool, written: Path | None) -> str | None:
-    """Return what to set SHARDKIT_CONFIG to; None if nothing without a password in it will do."""
+def _config_value(
+    described: ShardMap, running: ShardMap, pushed: bool, written: Path | None
+) -> str | None:
+    """Return the value for SHARDKIT_CONFIG; None if it would contain a password."""
     if written is not None:
         return str(written)
     if pushed:
@@ -262,7 +266,7 @@ def _way(described: ShardMap, running: ShardMap, pushed: bool, written: Path | N
 
 
 def _url(entry: Entry) -> str | None:
-    """Return the URL of a running server, if no password stands in it."""
+    """Return the URL of a running server, unless it contains a password."""
     fields = entry.fields
     password = fields.get("password", "")
     if password and not REFERENCE.fullmatch(password):
@@ -273,7 +277,7 @@ def _url(entry: Entry) -> str | None:
 
 
 def _place(entry: Entry) -> dict[str, Any]:
-    """Return what an entry says, spelled as that of a running server."""
+    """Return an entry's fields in the form of a running server's entry."""
     fields = {"port": DEFAULT_PORT, **entry.fields}
     if fields.get("host", "localhost") == "localhost":
         fields["host"] = HOST

@@ -1,4 +1,4 @@
-"""``shardkit worker``: run a worker of task queues that a module has."""
+"""``shardkit worker``: runs a worker of task queues that a module defines."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ from shardkit.queues.worker_base import MOST_CONCURRENCY, WorkerSummary
     "-n",
     "--concurrency",
     type=click.IntRange(1, MOST_CONCURRENCY),
-    help="How many tasks are worked on at a time.",
+    help="How many tasks to run at a time.",
 )
-@click.option("--burst", is_flag=True, help="End when no task waits any more.")
-@click.option("-v", "--verbose", is_flag=True, help="Tell of every task.")
+@click.option("--burst", is_flag=True, help="Exit when no task is waiting.")
+@click.option("-v", "--verbose", is_flag=True, help="ProgressCallback of every task.")
 @common_options
 def worker(
     spec: str,
@@ -64,15 +64,15 @@ def worker(
     verbose: bool,
     as_json: bool,
 ) -> int:
-    """Run a worker of task queues, until it is stopped.
+    """Run a worker of task queues until it is stopped.
 
-    WORKER is a Worker, or a function that makes one of a kit, which is opened from --config: an
-    async function gets an async kit, and makes an AsyncWorker. MODULE is looked for in the current
-    directory too.
+    WORKER is a Worker, or a function that takes a kit (opened from --config) and returns a Worker.
+    An async function takes an async kit and returns an AsyncWorker. MODULE may be in the current
+    directory.
 
-    SIGTERM and Ctrl-C stop it, and it finishes what it works on; a second one does not wait: what
-    it works on is given back. Exit codes: 0 it was stopped, or --burst is done; 1 it could not go
-    on; 130 it did not finish.
+    On SIGTERM or Ctrl-C it finishes its running tasks and stops. On a second one it stops at once
+    and returns them to the queue. Exit codes: 0 stopped, or --burst is done; 1 failed; 130 tasks
+    were returned unfinished.
     """
     output = Output(as_json)
     found = _load(spec)
@@ -81,7 +81,8 @@ def worker(
     def prepare(made: Any) -> Worker | AsyncWorker:
         if not isinstance(made, Worker | AsyncWorker):
             raise ShardKitError(
-                f"{spec} is a {type(made).__name__}", "name a Worker, or a function that makes one"
+                f"{spec} is a {type(made).__name__}",
+                "name a Worker, or a function that returns one",
             )
         if queues:
             made.queues = list(queues)
@@ -96,9 +97,9 @@ def worker(
             ran = asyncio.run(_arun(where, found, prepare, burst, status))
         elif isinstance(found, AsyncWorker) or not callable(found):
             raise ShardKitError(
-                f"{spec} is no Worker and makes none",
-                "name a Worker, a function of a kit that makes one, or an async function of an "
-                "async kit that makes an AsyncWorker",
+                f"{spec} is not a Worker, nor a function",
+                "name a Worker, a function that takes a kit and returns one, or an async function "
+                "that takes an async kit and returns an AsyncWorker",
             )
         else:
             with opened(where) as topology:
@@ -113,7 +114,7 @@ def worker(
 def _run(found: Worker | AsyncWorker, burst: bool, status: Status | None) -> Worker:
     if isinstance(found, AsyncWorker):
         raise ShardKitError(
-            "an AsyncWorker was made by a function that is not async", "make it in an async def"
+            "a function that is not async returned an AsyncWorker", "use an async function"
         )
     found.run(burst=burst, on_progress=_progress_reporter(found, status))
     return found
@@ -135,7 +136,7 @@ async def _arun(
     async with await shardkit.aconnect(place) as kit:
         made = prepare(await make(kit))
         if not isinstance(made, AsyncWorker):
-            raise ShardKitError("an async function made a Worker", "have it make an AsyncWorker")
+            raise ShardKitError("an async function returned a Worker", "return an AsyncWorker")
         await made.run(burst=burst, on_progress=_progress_reporter(made, status))
     return made
 
@@ -158,7 +159,7 @@ def _load(spec: str) -> Any:
             found = getattr(found, part)
     except AttributeError:
         raise ShardKitError(
-            f"{module} has no {name}", "name a Worker, or a function that makes one"
+            f"{module} has no {name}", "name a Worker, or a function that returns one"
         ) from None
     return found
 
@@ -191,7 +192,7 @@ def _said(summary: WorkerSummary) -> str:
 
 
 class _LogHandler(logging.Handler):
-    """Shows what the worker does, where every task is wanted; warnings are shown in any case."""
+    """Shows the worker's log of every task with --verbose; warnings are shown in any case."""
 
     def __init__(self, output: Output, verbose: bool) -> None:
         super().__init__()
