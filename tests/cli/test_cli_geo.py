@@ -109,7 +109,7 @@ def test_what_cannot_be_imported_is_one_line_of_error(
     path.write_text("nothing,of,the,kind\n")
     assert "name them with --first and --last" in cli("geo", "import", path, *TO).error()
     columns = ("--first", "0", "--id", "1")
-    assert "say --cities" in cli("geo", "import", path, "--format", "geolite2", *TO).error()
+    assert "use --cities" in cli("geo", "import", path, "--format", "geolite2", *TO).error()
     assert (
         "one file"
         in cli(

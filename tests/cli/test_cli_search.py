@@ -250,7 +250,7 @@ def test_documents_are_removed(cli: Cli, read_json: ReadJson, posts: Path) -> No
     assert cli("search", "remove", "--all", *TO).out == "3 documents removed\n"
     assert "there is no index 'search'" in cli("search", "query", "x", *TO).error()
     result = cli("search", "remove", *TO)
-    assert (result.code, "say --all" in result.err) == (2, True)
+    assert (result.code, "use --all" in result.err) == (2, True)
 
 
 def test_what_is_no_index_is_not_touched(cli: Cli, town_map: Path, posts: Path) -> None:
