@@ -117,7 +117,7 @@ def test_what_cannot_be_imported_is_one_line_of_error(
         ).error()
     )
     assert (
-        "say --id"
+        "use --id"
         in cli(
             *("geo", "import", path, "--first", "0", "--city", "1", "--cities", path, *TO)
         ).error()

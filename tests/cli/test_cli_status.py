@@ -162,8 +162,8 @@ def test_what_cannot_be_used_is_named_with_the_reason(
         "localhost:1 cannot be reached: connection refused (gone:1,3)",
         f"{hanging.address} cannot be reached: no answer in time (hangs)",
         f"{server} refuses access: the user or password is refused (stranger)",
-        f"{server} was not queried: config:redis:unset: password refers to ${{NOT_SET_HERE}}, which "
-        "is not in the environment; export NOT_SET_HERE (unset)",
+        f"{server} was not queried: config:redis:unset: password refers to ${{NOT_SET_HERE}}, "
+        "which is not in the environment; export NOT_SET_HERE (unset)",
     ]
 
 
