@@ -184,7 +184,7 @@ class ShardedPipeline(_Collecting, PipelineCommands):
         cuts = _cut_all(commands, component)
         for raw, pieces in _exchanges(cuts, component):
             link = plane.link(component, raw=raw)
-            _deal(pieces, link.send(Partial(piece.command for piece in pieces)))
+            _deal(pieces, link.send(Partial([piece.command for piece in pieces])))
 
         def client(shard: Shard) -> Client:
             return plane.clients.get(component, shard.number)
@@ -212,7 +212,7 @@ class AsyncShardedPipeline(_Collecting, AsyncPipelineCommands):
         cuts = _cut_all(commands, component)
         for raw, pieces in _exchanges(cuts, component):
             link = plane.alink(component, raw=raw)
-            _deal(pieces, await link.send(Partial(piece.command for piece in pieces)))
+            _deal(pieces, await link.send(Partial([piece.command for piece in pieces])))
 
         def client(shard: Shard) -> AsyncClient:
             return plane.clients.aget(component, shard.number)

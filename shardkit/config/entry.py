@@ -38,11 +38,14 @@ class Entry:
 
     Attributes:
         fields: the entry's fields as they were written, references unresolved.
+        is_cluster: whether redis-py's cluster client serves this entry.
+        is_sentinel: whether Sentinels say where the server is.
+        address: where the entry points, for messages: ``a.internal:6379/1``. Holds no secret.
         replicas: the entries under ``replicas``. Each takes over from this one what it does not say
             itself: port, user, password, database, TLS, timeouts; also the host, if it says a port.
     """
 
-    __slots__ = ("_canonical", "_fields", "replicas")
+    __slots__ = ("_canonical", "_fields", "address", "is_cluster", "is_sentinel", "replicas")
 
     def __init__(self, fields: Mapping[str, Any], where: str = "entry") -> None:
         """Validate an entry.
@@ -59,6 +62,9 @@ class Entry:
             raise invalid(problems)
         self._canonical = json.dumps(dict(fields), sort_keys=True)
         self._fields: dict[str, Any] = json.loads(self._canonical)
+        self.is_cluster = bool(self._fields.get("cluster", False))
+        self.is_sentinel = "sentinel" in self._fields
+        self.address = self._address()
         self.replicas = tuple(
             Entry(with_master(replica, fields), f"{where} replicas[{n}]")
             for n, replica in enumerate(fields.get("replicas", ()))
@@ -87,19 +93,7 @@ class Entry:
         """Return the fields with every secret replaced by ``***``."""
         return {name: mask(name, value) for name, value in self._fields.items()}
 
-    @property
-    def is_cluster(self) -> bool:
-        """Whether redis-py's cluster client serves this entry."""
-        return bool(self._fields.get("cluster", False))
-
-    @property
-    def is_sentinel(self) -> bool:
-        """Whether the server is found by asking Sentinels."""
-        return "sentinel" in self._fields
-
-    @property
-    def address(self) -> str:
-        """Where the entry points, for messages: ``a.internal:6379/1``. Holds no secret."""
+    def _address(self) -> str:
         fields = self._fields
         number = database_of(fields)
         if self.is_sentinel:

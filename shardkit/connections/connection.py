@@ -132,7 +132,7 @@ class _FastReplies(_BlockingTimeouts):
         if not more:
             if reply_parser.reader.has_data() or len(replies) > count:
                 self.disconnect()  # it says more than was asked for
-            else:
+            elif self.health_check_interval:
                 postpone_health_check(self, time.monotonic())
         return reply_parser.refused
 
@@ -165,10 +165,13 @@ class _FastReplies(_BlockingTimeouts):
                 sent = 0
             if sent != len(data):
                 sock.sendall(memoryview(data)[sent:])
-            gets = reply_parser.gets(not raw)
+            gets = reply_parser.gets_raw if raw else reply_parser.gets_decoded
             reply = INCOMPLETE
             while reply is INCOMPLETE:
-                reply_parser.reader.feed(_receive(sock.recv))
+                received = sock.recv(READ_BYTES)
+                if not received:
+                    raise ConnectionError(_CLOSED)
+                reply_parser.reader.feed(received)
                 reply = gets()
         except BaseException as error:
             self._close_and_raise(error)
@@ -216,7 +219,7 @@ class ReplyParser:
     """
 
     __slots__ = (
-        *("_decodes", "_mid_batch", "_parse_error"),
+        *("_mid_batch", "_parse_error", "gets_decoded", "gets_raw"),
         *("descriptor", "poll", "reader", "refused", "unusable"),
     )
 
@@ -228,14 +231,17 @@ class ReplyParser:
         self.refused = self.unusable = self._mid_batch = False
         self._parse_error = error_parser_of(connection)
         encoder = connection.encoder
-        self._decodes = encoder.decode_responses
         decode = {"encoding": encoder.encoding, "errors": encoder.encoding_errors}
         self.reader = hiredis.Reader(
             protocolError=InvalidResponse,
             replyError=self._error,
             notEnoughData=INCOMPLETE,
-            **(decode if self._decodes else {}),
+            **(decode if encoder.decode_responses else {}),
         )
+        self.gets_decoded: Callable[[], Any] = self.reader.gets
+        self.gets_raw: Callable[[], Any] = self.reader.gets
+        if encoder.decode_responses:
+            self.gets_raw = partial(self.reader.gets, False)
 
     def _error(self, text: str) -> Exception:
         error: Exception = self._parse_error(text)
@@ -243,11 +249,6 @@ class ReplyParser:
         if isinstance(error, ReadOnlyError | ConnectionError):
             self.unusable = True
         return error
-
-    def gets(self, decode: bool) -> Callable[[], Any]:
-        """Return the function that gives the next answer, or MISSING."""
-        gets: Callable[..., Any] = self.reader.gets
-        return gets if decode or not self._decodes else partial(gets, False)
 
     def read(
         self,
@@ -258,7 +259,7 @@ class ReplyParser:
         more: bool,
     ) -> None:
         """Read answers into a list until it has so many; see `_Direct.read_replies`."""
-        reader, gets = self.reader, self.gets(decode)
+        reader, gets = self.reader, self.gets_decoded if decode else self.gets_raw
         missing = count - len(replies)
         mid_batch, self._mid_batch = self._mid_batch, more
         if missing <= 0:

@@ -27,7 +27,7 @@ from shardkit.topology import Topology
 from shardkit.transport.dispatcher import (
     Attempt,
     Dispatcher,
-    NeedClient,
+    NeedClients,
     NeedComponents,
     NeedRefresh,
 )
@@ -101,8 +101,8 @@ class AwaitingLink:
                 answer = None
                 if isinstance(need, NeedComponents):
                     answer = {name: await self._topology.acomponent(name) for name in need.names}
-                elif isinstance(need, NeedClient):
-                    answer = await self._client(need)
+                elif isinstance(need, NeedClients):
+                    answer = [await self._client(*shard) for shard in need.shards]
                 elif isinstance(need, NeedRefresh):
                     with suppress(RedisError, RedisClusterException, OSError):
                         await learn_slots(need.client)  # if not, the next attempt tells
@@ -165,15 +165,15 @@ class AwaitingLink:
         """Wait."""
         await asyncio.sleep(seconds)
 
-    async def _client(self, need: NeedClient) -> Any:
+    async def _client(self, component: Component, number: int | None) -> Any:
         try:
-            client: Any = self._clients.aget(need.component, need.number, self._raw)
+            client: Any = self._clients.aget(component, number, self._raw)
             if isinstance(client, aioredis.RedisCluster):
                 await client.initialize()
         except ShardFailure as failure:
             return failure
         except (RedisError, RedisClusterException, OSError) as error:
-            shard = Shard(need.component.name, need.number)
+            shard = Shard(component.name, number)
             return ShardFailure("", shard=str(shard), error=error)
         return client
 

@@ -33,7 +33,7 @@ from shardkit.topology import Topology
 from shardkit.transport.dispatcher import (
     Attempt,
     Dispatcher,
-    NeedClient,
+    NeedClients,
     NeedComponents,
     NeedRefresh,
 )
@@ -83,11 +83,13 @@ class BlockingLink:
                 answer = None
                 if isinstance(need, NeedComponents):
                     answer = {name: self._topology.component(name) for name in need.names}
-                elif isinstance(need, NeedClient):
-                    try:
-                        answer = self._clients.get(need.component, need.number, self._raw)
-                    except ShardFailure as failure:
-                        answer = failure
+                elif isinstance(need, NeedClients):
+                    answer = []
+                    for component, number in need.shards:
+                        try:
+                            answer.append(self._clients.get(component, number, self._raw))
+                        except ShardFailure as failure:
+                            answer.append(failure)
                 elif isinstance(need, NeedRefresh):
                     with suppress(RedisError, RedisClusterException, OSError):
                         learn_slots(need.client)  # if not, the next attempt tells
@@ -183,7 +185,7 @@ def exchange_all(attempts: Sequence[Attempt], raw: bool = True) -> None:
         if unconnected:
             _connect_all(unconnected)
         timed_out = any(exchange.attempt.timed_out for exchange in unconnected)
-        for n in range(1, max((len(exchange.chunks) for exchange in exchanges), default=0) + 1):
+        for n in range(1, max(map(len, [each.chunks for each in exchanges]), default=0) + 1):
             for exchange in exchanges:
                 if n < len(exchange.chunks):
                     exchange.write(n)

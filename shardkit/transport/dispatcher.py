@@ -48,11 +48,10 @@ class NeedComponents(NamedTuple):
     names: set[str]
 
 
-class NeedClient(NamedTuple):
-    """Yielded: get the client of a shard; the answer may be a ShardFailure."""
+class NeedClients(NamedTuple):
+    """Yielded: get the clients of shards; in the place of one there may be a ShardFailure."""
 
-    component: Component
-    number: int | None
+    shards: list[tuple[Component, int | None]]
 
 
 class NeedRefresh(NamedTuple):
@@ -90,7 +89,7 @@ class Attempt:
         return isinstance(self.error, TimeoutError)
 
 
-Need: TypeAlias = NeedComponents | NeedClient | NeedRefresh | Pause | list[Attempt]
+Need: TypeAlias = NeedComponents | NeedClients | NeedRefresh | Pause | list[Attempt]
 
 
 class Dispatcher:
@@ -128,9 +127,12 @@ class Dispatcher:
                 yield Pause(0.02 * 2**retry)  # a cluster is moving slots, or electing a master
             if not attempts:
                 components = yield NeedComponents(components_in(batch, todo))
-                for group in group_by_shard(batch, todo, components):
-                    component = components[group.shard.component]
-                    client = yield NeedClient(component, group.shard.number)
+                groups = group_by_shard(batch, todo, components)
+                shards = [
+                    (components[group.shard.component], group.shard.number) for group in groups
+                ]
+                clients = yield NeedClients(shards)
+                for group, (component, _), client in zip(groups, shards, clients, strict=True):
                     attempts += self._attempts(batch, group, component, client, redirected, out)
                 yield attempts
             again: list[int] = []
@@ -320,7 +322,7 @@ __all__ = [
     "Attempt",
     "Dispatcher",
     "Need",
-    "NeedClient",
+    "NeedClients",
     "NeedComponents",
     "NeedRefresh",
 ]

@@ -84,6 +84,8 @@ def group_by_shard(batch: Batch, todo: Sequence[int], components: Components) ->
         if type(to) is str:  # the usual case, without a function call
             component = components[to]
             where = (to, component.place(request.key) if component.shards else None)
+        elif type(to) is Shard:
+            where = to
         else:
             where = place(to, request.key, components)
         if type(request) is Command and request.block is not None:

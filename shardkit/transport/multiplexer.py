@@ -353,7 +353,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
     def _deliver(self) -> None:
         """Give the replies that are there to the requests in flight."""
         parser, in_flight = self._parser, self._in_flight
-        gets = parser.gets(self._decode)
+        gets = parser.gets_decoded if self._decode else parser.gets_raw
         while in_flight:
             request, chunk = in_flight[0]
             replies = request.replies

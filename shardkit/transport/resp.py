@@ -81,6 +81,8 @@ def pack_all(commands: Sequence[Arguments]) -> list[Chunk]:
     Raises:
         InvalidArgumentError: an argument is neither text, bytes nor a number.
     """
+    if len(commands) == 1:
+        return [Chunk(pack(commands[0]), 1)]
     uniform = UniformCommands.of(commands) if len(commands) >= MIN_UNIFORM else None
     if uniform is not None:
         return uniform.chunks()

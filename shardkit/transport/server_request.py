@@ -97,7 +97,7 @@ class ServerRequest:
         for start in range(0, len(self.positions), resp.CHUNK_REQUESTS):
             stop = start + resp.CHUNK_REQUESTS
             chunks += self._packed(self._requests(self.positions[start:stop]))
-        if not any(run.joined for run in self.runs):
+        if self.runs and not any(run.joined for run in self.runs):
             self.runs = []
         if self.asking:
             return [Chunk(_ASKING + chunks[0].data, chunks[0].replies + 1)]
