@@ -138,7 +138,7 @@ def steps_of(kit: ShardKit, steps: Any) -> tuple[list[float], Any]:
                 waits.append(step[0].block)
                 step = steps.send(Replies([None]))
             else:
-                step = steps.send(kit.driver._other(step))
+                step = steps.send(kit.driver._run_step(step))
             assert len(waits) < 100
     except StopIteration as done:
         return waits, done.value
