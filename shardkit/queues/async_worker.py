@@ -1,4 +1,4 @@
-"""A worker on an event loop: like `shardkit.queues.worker`, with tasks in the place of threads.
+"""A worker on an event loop: like `shardkit.queues.worker`, with asyncio's tasks for threads.
 
 ::
 
@@ -10,7 +10,7 @@
 
     await worker.run()
 
-Functions that are no coroutines are called in threads, so that they do not hold up the others.
+Functions that are not coroutine functions run in threads, so that they do not block the others.
 """
 
 from __future__ import annotations
@@ -19,13 +19,12 @@ import asyncio
 import inspect
 import signal
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 from shardkit.operations.operation import Awaiting
 from shardkit.queues.task_codec import Task
-from shardkit.queues.task_queues import LEASE, QueueOrder, TaskQueues
 from shardkit.queues.worker_base import (
     FIRST_PAUSE,
     IDLE_IN_BURST,
@@ -42,42 +41,18 @@ from shardkit.queues.worker_base import (
 
 
 class AsyncWorker(BaseWorker[Awaiting]):
-    """Works on tasks on an event loop.
+    """Runs tasks on an event loop; see `BaseWorker` for its arguments."""
 
-    Args:
-        tasks: the queues, as an async kit's ``kit.queues`` makes them.
-        queues: see `shardkit.queues.Worker`.
-        callbacks: likewise; coroutine functions, or functions, which are called in threads.
-        concurrency: how many tasks are worked on at a time.
-        lease: likewise.
-
-    Raises:
-        InvalidArgumentError: an argument does not fit.
-    """
-
-    def __init__(
-        self,
-        tasks: TaskQueues[Awaiting],
-        queues: QueueOrder,
-        callbacks: Mapping[str, Callable[..., Any]] | None = None,
-        *,
-        concurrency: int = 1,
-        lease: float = LEASE,
-    ) -> None:
-        super().__init__(tasks, queues, callbacks, concurrency=concurrency, lease=lease)
-        self._stopping = asyncio.Event()
-        self._aborting = asyncio.Event()
-        self._running: dict[int, Task] = {}  # by slot
-        self._waiting: set[asyncio.Task[Task | None]] = set()  # the takes that wait
+    def _reset(self) -> None:
+        self._stopping, self._aborting = asyncio.Event(), asyncio.Event()
+        self._waiting: set[asyncio.Task[Task | None]] = set()  # takes that wait for a task
+        self.aborted = False
 
     def stop(self) -> None:
-        """Have it stop: what it works on is finished, nothing more is taken. Returns at once.
-
-        To be called on its event loop.
-        """
+        """Stop after the running tasks; take no more. To be called on the event loop."""
         self._stopping.set()
-        for taking in self._waiting:
-            taking.cancel()
+        for take in self._waiting:
+            take.cancel()
 
     async def run(
         self,
@@ -86,13 +61,12 @@ class AsyncWorker(BaseWorker[Awaiting]):
         signals: bool = True,
         on_progress: Callable[[WorkerSummary, int], object] | None = None,
     ) -> WorkerSummary:
-        """Work until it is told to stop; see `shardkit.queues.worker.Worker.run`.
+        """Run tasks until stopped; see `Worker.run`.
 
-        When the task that awaits this is cancelled, or at a second signal, what is worked on is
+        If the task that awaits this is cancelled, or at a second signal, running tasks are
         cancelled and given back.
         """
-        self._stopping, self._aborting = asyncio.Event(), asyncio.Event()  # of this event loop
-        self.aborted = False
+        self._reset()
         with self._signals() if signals else nullcontext():
             slots = [asyncio.ensure_future(self._work(n, burst)) for n in range(self.concurrency)]
             beside = [
@@ -141,31 +115,31 @@ class AsyncWorker(BaseWorker[Awaiting]):
             raise
 
     async def _take(self, burst: bool) -> Task | None:
-        """Take a task. When it is to stop, a take that waits is cancelled, and takes nothing."""
+        """Take a task; stopping cancels a take that waits."""
         task = await self.tasks.take(self.queues, lease=self.lease, timeout=0)
         if task is not None or burst or self._stopping.is_set():
             return task
-        taking = asyncio.ensure_future(
+        take = asyncio.ensure_future(
             self.tasks.take(self.queues, lease=self.lease, timeout=TAKE_TIMEOUT)
         )
-        self._waiting.add(taking)
+        self._waiting.add(take)
         try:
-            await asyncio.wait((taking,))
+            await asyncio.wait((take,))
         except asyncio.CancelledError:
-            taking.cancel()
-            await asyncio.wait((taking,))
-            if not taking.cancelled() and taking.exception() is None:
-                task = taking.result()
+            take.cancel()
+            await asyncio.wait((take,))
+            if not take.cancelled() and take.exception() is None:
+                task = take.result()
                 if task is not None:
                     await asyncio.shield(asyncio.ensure_future(self._give_back(task)))
             raise
         finally:
-            self._waiting.discard(taking)
-        return None if taking.cancelled() else taking.result()
+            self._waiting.discard(take)
+        return None if take.cancelled() else take.result()
 
     async def _handle(self, slot: int, task: Task) -> None:
         if self._stopping.is_set():
-            if await self._retrying(task, "was given back", lambda: self.tasks.release(task)):
+            if await self._report(task, "was given back", lambda: self.tasks.release(task)):
                 self._released(task)
             return
         self._running[slot] = task
@@ -180,15 +154,15 @@ class AsyncWorker(BaseWorker[Awaiting]):
                     if inspect.isawaitable(found):
                         await found
             except asyncio.CancelledError:
-                if not _is_cancelled():  # the function's own doing
+                if not _is_cancelled():  # the function cancelled itself
                     await self._fail(task, asyncio.CancelledError("it cancelled itself"))
                     return
                 await asyncio.shield(asyncio.ensure_future(self._give_back(task)))
                 raise
-            except BaseException as error:  # also SystemExit: it is not the worker that exits
+            except BaseException as error:  # also SystemExit: only the task ends, not the worker
                 await self._fail(task, error)
                 return
-            done = await self._retrying(task, "is done", lambda: self.tasks.acknowledge(task))
+            done = await self._report(task, "is done", lambda: self.tasks.acknowledge(task))
             self._succeeded(task, time.monotonic() - started, done is not False)
         finally:
             self._running.pop(slot, None)
@@ -196,7 +170,7 @@ class AsyncWorker(BaseWorker[Awaiting]):
     async def _fail(self, task: Task, error: BaseException) -> None:
         self._failed(task, error)
         reason = failure_reason(error)
-        await self._retrying(task, "failed", lambda: self.tasks.fail(task, reason))
+        await self._report(task, "failed", lambda: self.tasks.fail(task, reason))
 
     async def _give_back(self, task: Task) -> None:
         try:
@@ -205,14 +179,14 @@ class AsyncWorker(BaseWorker[Awaiting]):
         except SERVER_ERRORS as error:
             self._could_not_report(task, "was given back", error)
 
-    async def _retrying(
-        self, task: Task, what: str, say: Callable[[], Coroutine[Any, Any, bool]]
+    async def _report(
+        self, task: Task, what: str, report: Callable[[], Coroutine[Any, Any, bool]]
     ) -> bool | None:
-        """Say what became of a task, again if a server cannot be asked; None if it never could."""
+        """Report the outcome of a task, with retries; None if no server could be reached."""
         pause = FIRST_PAUSE
         for attempt in range(1, TRIES + 1):
             try:
-                return await say()
+                return await report()
             except SERVER_ERRORS as error:
                 if attempt == TRIES or is_fatal(error):
                     self._could_not_report(task, what, error)
@@ -228,7 +202,7 @@ class AsyncWorker(BaseWorker[Awaiting]):
             await asyncio.wait_for(self._stopping.wait(), seconds)
 
     async def _renew_leases(self) -> None:
-        """Lease again what is worked on."""
+        """Renew the leases of running tasks."""
         while True:
             await asyncio.sleep(self.lease / 3)
             await asyncio.gather(*map(self._extend, list(self._running.values())))
@@ -237,7 +211,7 @@ class AsyncWorker(BaseWorker[Awaiting]):
         try:
             await self.tasks.extend(task, self.lease)
         except SERVER_ERRORS as error:
-            self._could_not_report(task, "is still worked on", error)
+            self._could_not_report(task, "still runs", error)
 
     async def _watch_for_abort(self, slots: Sequence[asyncio.Future[None]]) -> None:
         await self._aborting.wait()
@@ -252,7 +226,7 @@ class AsyncWorker(BaseWorker[Awaiting]):
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Stop at signals, where they can be handled: in the main thread."""
+        """Stop at signals, which only the main thread can handle."""
         loop = asyncio.get_running_loop()
 
         def handle() -> None:
@@ -274,6 +248,6 @@ class AsyncWorker(BaseWorker[Awaiting]):
 
 
 def _is_cancelled() -> bool:
-    """Whether it is the running task that was cancelled."""
+    """Return whether the current asyncio task itself was cancelled."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -1,11 +1,11 @@
-"""A task as it is stored: JSON, one form everywhere, which programs in other languages can write.
+"""The stored form of a task: JSON, which programs in other languages can write too.
 
 ::
 
     ["9f86d081884c7d65", "email", "send_receipt", [7, "ann@example.org"]]
       id                  queue    what to call    its arguments
 
-Who pushes onto a queue's LIST without shardkit may leave out the id and the queue::
+A program that pushes onto a queue's LIST without shardkit may leave out the id and the queue::
 
     RPUSH queues:{email} '["send_receipt", [7, "ann@example.org"]]'
 """
@@ -29,10 +29,10 @@ class Task(NamedTuple):
     Attributes:
         id: its id.
         queue: the queue that it was taken from.
-        name: what to call.
-        args: what to call it with, as JSON has it: text, numbers, booleans, None, lists and
+        name: the function to call.
+        args: its arguments, as JSON has them: text, numbers, booleans, None, lists and
             dictionaries.
-        attempts: how often it was taken, this time included. More than 1: it may have been done
+        attempts: how often it was taken, including this time. If more than 1, it may have run
             before, wholly or in part.
     """
 
@@ -47,9 +47,9 @@ class NewTask(NamedTuple):
     """A task for `TaskQueues.enqueue_many`.
 
     Attributes:
-        name: what to call.
-        args: what to call it with.
-        delay: in how many seconds it is due; 0 or less for at once.
+        name: the function to call.
+        args: its arguments.
+        delay: the seconds until it is due; 0 or less for at once.
         id: its id; None for a random one.
     """
 
@@ -64,13 +64,13 @@ class DeadTask(NamedTuple):
 
     Attributes:
         id: its id, for `TaskQueues.revive`.
-        queue: the queue that it is of.
-        name: what it was to call; None where what was pushed is no task.
+        queue: its queue.
+        name: the function it was to call; None if what was pushed is not a task.
         args: its arguments.
         attempts: how often it was taken.
         reason: why it is dead.
-        at: since when, in seconds since 1970, by the server's clock.
-        stored: all of it, as it is stored.
+        at: when it died, in seconds since 1970, by the server's clock.
+        stored: its stored form.
     """
 
     id: str
@@ -84,11 +84,11 @@ class DeadTask(NamedTuple):
 
 
 def encode_task(owner: str, id_: str, queue: str, name: str, args: Sequence[Any]) -> bytes:
-    """Return a task as it is stored.
+    """Return the stored form of a task.
 
     Raises:
-        InvalidArgumentError: something does not fit. What JSON cannot say, such as a connection, is
-            no argument of a task.
+        InvalidArgumentError: a part of it is not valid, or JSON cannot represent an argument, such
+            as a connection.
     """
     if not isinstance(id_, str) or not 0 < len(id_) <= LONGEST_ID:
         raise InvalidArgumentError(
@@ -112,14 +112,14 @@ def encode_task(owner: str, id_: str, queue: str, name: str, args: Sequence[Any]
         sent = text.encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidArgumentError(
-            f"{owner}: task {shown(name)} cannot be said in JSON: {error}",
-            "give text, finite numbers, booleans, None, lists and dictionaries; of anything else "
-            "its id",
+            f"{owner}: task {shown(name)} cannot be represented in JSON: {error}",
+            "give text, finite numbers, booleans, None, lists and dictionaries; for anything "
+            "else its id",
         ) from None
     if len(sent) > LONGEST_TASK:
         raise InvalidArgumentError(
             f"{owner}: task {shown(name)} takes {len(sent):,} bytes",
-            f"at most {LONGEST_TASK:,}: store what it is about elsewhere, and give its key",
+            f"at most {LONGEST_TASK:,}: store the data elsewhere, and give its key",
         )
     return sent
 
@@ -128,17 +128,17 @@ def decode_task(stored: bytes) -> tuple[str, tuple[Any, ...]]:
     """Return the name and the arguments of a stored task.
 
     Raises:
-        ValueError: it is none; says why.
+        ValueError: it is not a task; the message says why.
     """
     try:
         found = json.loads(stored)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"no JSON: {error}") from None
+        raise ValueError(f"not JSON: {error}") from None
     if not isinstance(found, list) or len(found) not in (2, 4):
-        raise ValueError("no [id, queue, name, args] and no [name, args]")
+        raise ValueError("neither [id, queue, name, args] nor [name, args]")
     name, args = found[-2:]
     if not isinstance(name, str) or not name:
-        raise ValueError(f"its name is {shown(name)}, which is no text")
+        raise ValueError(f"its name is {shown(name)}, which is not text")
     if not isinstance(args, list):
-        raise ValueError(f"its arguments are {shown(args)}, which is no list")
+        raise ValueError(f"its arguments are {shown(args)}, which is not a list")
     return name, tuple(args)

@@ -1,4 +1,4 @@
-"""A worker: takes tasks and calls functions, in threads, until it is told to stop.
+"""A worker: takes tasks and calls functions, in threads, until it is stopped.
 
 ::
 
@@ -10,13 +10,13 @@
 
     worker.run()                    # or: shardkit worker mymodule:worker
 
-Each thread takes a task, calls its function, says that it is done, and takes the next. One more
-thread leases again what takes long. SIGTERM and SIGINT stop it: what it works on is finished, and
-what it took meanwhile is given back. A second signal does not wait: what it works on is given back
-at once, and done by somebody else, though maybe for the second time.
+Each thread takes a task, calls its function, acknowledges it, and takes the next. One more thread
+renews the leases of running tasks. SIGTERM and SIGINT stop the worker: running tasks are finished,
+and tasks taken at that moment are given back. A second signal does not wait: running tasks are
+given back at once and run by another worker, though perhaps for the second time.
 
-A function that raises, or is not there, does not stop a worker: the task is tried again later, and
-is dead after its attempts. A name that nobody knows yet may be one that the next version knows.
+A function that raises or is missing does not stop a worker: the task is tried again later, and is
+dead after its attempts. The next version of the program may have a function that this one lacks.
 """
 
 from __future__ import annotations
@@ -24,13 +24,12 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from shardkit.operations.operation import Blocking
 from shardkit.queues.task_codec import Task
-from shardkit.queues.task_queues import LEASE, QueueOrder, TaskQueues
 from shardkit.queues.worker_base import (
     FIRST_PAUSE,
     IDLE_IN_BURST,
@@ -47,40 +46,17 @@ from shardkit.queues.worker_base import (
 
 
 class Worker(BaseWorker[Blocking]):
-    """Works on tasks in threads.
+    """Runs tasks in threads; see `BaseWorker` for its arguments."""
 
-    Args:
-        tasks: the queues, as a blocking kit's ``kit.queues`` makes them.
-        queues: which of them to serve, in order of priority; see `TaskQueues.take`.
-        callbacks: functions by name; more are added by `task` and `register`. They are called with
-            a task's arguments, in threads, several at a time.
-        concurrency: how many threads; so many tasks are worked on at a time.
-        lease: for how many seconds a task is leased; as long as its function runs, it is leased
-            again every third of that. So long it takes until a task is somebody else's when the
-            process dies.
-
-    Raises:
-        InvalidArgumentError: an argument does not fit.
-    """
-
-    def __init__(
-        self,
-        tasks: TaskQueues[Blocking],
-        queues: QueueOrder,
-        callbacks: Mapping[str, Callable[..., Any]] | None = None,
-        *,
-        concurrency: int = 1,
-        lease: float = LEASE,
-    ) -> None:
-        super().__init__(tasks, queues, callbacks, concurrency=concurrency, lease=lease)
+    def _reset(self) -> None:
         self._stopping = threading.Event()
         self._aborting = threading.Event()
         self._lock = threading.Lock()
-        self._running: dict[int, Task] = {}  # by thread
         self._fatal: BaseException | None = None
+        self.aborted = False
 
     def stop(self) -> None:
-        """Have it stop: what it works on is finished, nothing more is taken. Returns at once."""
+        """Stop after the running tasks; take no more. Returns at once."""
         self._stopping.set()
 
     def run(
@@ -90,33 +66,30 @@ class Worker(BaseWorker[Blocking]):
         signals: bool = True,
         on_progress: Callable[[WorkerSummary, int], object] | None = None,
     ) -> WorkerSummary:
-        """Work until it is told to stop, by `stop` or, in the main thread, by a signal.
+        """Run tasks until stopped, by `stop` or, in the main thread, by a signal.
 
         Args:
-            burst: end when there is no task that waits or is due, and none is worked on.
-            signals: stop at SIGTERM and SIGINT. False inside of something that handles them itself,
+            burst: end when no task waits, is due or runs.
+            signals: stop at SIGTERM and SIGINT. False inside a program that handles them itself,
                 such as a web server, which then calls `stop`.
             on_progress: called about five times a second with the summary so far and the number of
-                tasks in progress.
+                running tasks.
 
         Returns:
             What was done.
 
         Raises:
             ClosedError: the kit was closed.
-            InvalidArgumentError: a queue's name is none.
+            InvalidArgumentError: a queue's name is not valid.
         """
-        self._stopping.clear()
-        self._aborting.clear()
-        self._fatal = None
-        self.aborted = False
-        keeper = threading.Thread(target=self._renew_leases, name="shardkit-leases", daemon=True)
+        self._reset()
+        renewer = threading.Thread(target=self._renew_leases, name="shardkit-leases", daemon=True)
         threads = [
             threading.Thread(target=self._work, args=(burst,), name=f"shardkit-{n}", daemon=True)
             for n in range(self.concurrency)
         ]
         with self._signals() if signals else nullcontext():
-            for thread in (keeper, *threads):
+            for thread in (renewer, *threads):
                 thread.start()
             while not self._aborting.is_set() and (alive := [t for t in threads if t.is_alive()]):
                 if on_progress is not None:
@@ -127,7 +100,7 @@ class Worker(BaseWorker[Blocking]):
                 self._release_running()
             self._stopping.set()
             self._aborting.set()
-            keeper.join()
+            renewer.join()
         if on_progress is not None:
             on_progress(self.summary, len(self._running))
         if self._fatal is not None:
@@ -163,7 +136,7 @@ class Worker(BaseWorker[Blocking]):
 
     def _handle(self, task: Task) -> None:
         if self._stopping.is_set():
-            if self._retrying(task, "was given back", lambda: self.tasks.release(task)):
+            if self._report(task, "was given back", lambda: self.tasks.release(task)):
                 self._released(task)
             return
         thread = threading.get_ident()
@@ -173,26 +146,26 @@ class Worker(BaseWorker[Blocking]):
         error: BaseException | None = None
         try:
             self._callback_of(task)(*task.args)
-        except BaseException as raised:  # also SystemExit: it is not the worker that exits
+        except BaseException as raised:  # also SystemExit: only the task ends, not the worker
             error = raised
         seconds = time.monotonic() - started
         with self._lock:
             if self._running.pop(thread, None) is None:
-                return  # it was given back, and is somebody else's
+                return  # it was given back meanwhile
         if error is None:
-            done = self._retrying(task, "is done", lambda: self.tasks.acknowledge(task))
+            done = self._report(task, "is done", lambda: self.tasks.acknowledge(task))
             self._succeeded(task, seconds, done is not False)
         else:
             reason = failure_reason(error)
             self._failed(task, error)
-            self._retrying(task, "failed", lambda: self.tasks.fail(task, reason))
+            self._report(task, "failed", lambda: self.tasks.fail(task, reason))
 
-    def _retrying(self, task: Task, what: str, say: Callable[[], bool]) -> bool | None:
-        """Say what became of a task, again if a server cannot be asked; None if it never could."""
+    def _report(self, task: Task, what: str, report: Callable[[], bool]) -> bool | None:
+        """Report the outcome of a task, with retries; None if no server could be reached."""
         pause = FIRST_PAUSE
         for attempt in range(1, TRIES + 1):
             try:
-                return say()
+                return report()
             except SERVER_ERRORS as error:
                 if attempt == TRIES or is_fatal(error):
                     self._could_not_report(task, what, error)
@@ -201,10 +174,10 @@ class Worker(BaseWorker[Blocking]):
                 pause *= 2
         return None
 
-    # ---- the threads' keeper
+    # ---- beside the threads
 
     def _renew_leases(self) -> None:
-        """Lease again what is worked on."""
+        """Renew the leases of running tasks."""
         while not self._aborting.wait(self.lease / 3):
             with self._lock:
                 running = list(self._running.values())
@@ -212,10 +185,10 @@ class Worker(BaseWorker[Blocking]):
                 try:
                     self.tasks.extend(task, self.lease)
                 except SERVER_ERRORS as error:
-                    self._could_not_report(task, "is still worked on", error)
+                    self._could_not_report(task, "still runs", error)
 
     def _release_running(self) -> None:
-        """Give back what is worked on, without waiting for it."""
+        """Give back running tasks without waiting for them."""
         with self._lock:
             abandoned = list(self._running.values())
             self._running.clear()
@@ -228,7 +201,7 @@ class Worker(BaseWorker[Blocking]):
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Stop at signals, where they can be handled: in the main thread."""
+        """Stop at signals, which only the main thread can handle."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return

@@ -1,4 +1,4 @@
-"""What workers of both kinds have: callbacks by name, what was done, and what they log."""
+"""What blocking and async workers share: callbacks by name, counts, and the log."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ logger = logging.getLogger("shardkit.queues")
 
 Called = TypeVar("Called", bound=Callable[..., Any])
 
-# For how long a worker waits for a task before it looks whether it is to stop.
+# Seconds of waiting for a task before a worker checks whether to stop.
 TAKE_TIMEOUT = 1.0
-# A server that failed is asked again after so many seconds, each time twice as many.
+# Seconds until a server that failed is tried again, doubled each time.
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
-# How often it is tried to say what became of a task.
+# Attempts to report the outcome of a task.
 TRIES = 5
 MOST_CONCURRENCY = 10_000
 LEAST_LEASE = 1.0
-# How often whoever looks on is told, and how long a burst waits for what running tasks may queue.
+# Seconds between calls of on_progress, and of a burst's wait for what running tasks may queue.
 PROGRESS_INTERVAL = 0.2
 IDLE_IN_BURST = 0.02
 
-# What a server that cannot be asked raises.
+# What an unreachable server raises.
 SERVER_ERRORS = (ShardKitError, RedisError, OSError)
 
 
@@ -41,10 +41,10 @@ class WorkerSummary:
 
     Attributes:
         done: tasks whose callback returned.
-        failed: tasks whose callback raised, or that no callback has the name of.
-        released: tasks that were given back when the worker stopped.
-        overtaken: tasks whose lease ended while they were worked on, and that somebody else took.
-        errors: how often a server could not be asked.
+        failed: tasks whose callback raised, or that have no callback.
+        released: tasks given back when the worker stopped.
+        overtaken: tasks whose lease ended while they ran, and that another worker took.
+        errors: calls that failed because a server was unreachable.
     """
 
     done: int = 0
@@ -59,14 +59,26 @@ class WorkerSummary:
 
 
 class BaseWorker(Generic[Face]):
-    """What workers of both kinds have; its arguments are those of `Worker`.
+    """What blocking and async workers share.
+
+    Args:
+        tasks: the queues, as ``kit.queues`` of a blocking or an async kit returns them.
+        queues: the names of the queues to serve, in order of priority; see `TaskQueues.take`.
+        callbacks: functions by name; `task` and `register` add more. They are called with a task's
+            arguments, several at a time.
+        concurrency: the most tasks that run at a time.
+        lease: the seconds that a task is leased, renewed every third of that while it runs. If the
+            process dies, others take the task after that time.
 
     Attributes:
         queues: the queues it serves, in order of priority.
-        concurrency: how many tasks it works on at a time.
-        lease: for how many seconds it leases a task, and leases it again while it works on it.
-        summary: what it did so far.
-        left: whether it was told twice to stop, and did not finish what it worked on.
+        concurrency: the most tasks that run at a time.
+        lease: the seconds that a task is leased.
+        summary: what it has done so far.
+        aborted: whether it was told twice to stop, and gave back running tasks.
+
+    Raises:
+        InvalidArgumentError: an argument is out of range.
     """
 
     def __init__(
@@ -89,15 +101,21 @@ class BaseWorker(Generic[Face]):
         self.lease = float(lease)
         self.summary = WorkerSummary()
         self.aborted = False
+        self._running: dict[int, Task] = {}  # by thread or slot
         self._callbacks: dict[str, Callable[..., Any]] = {}
         for name, callback in (callbacks or {}).items():
             self.register(name, callback)
+        self._reset()
+
+    def _reset(self) -> None:
+        """Prepare for a run."""
+        raise NotImplementedError
 
     def register(self, name: str, callback: Callable[..., Any]) -> None:
-        """Have tasks of a name call a function.
+        """Register the function that tasks with a name call.
 
         Raises:
-            InvalidArgumentError: it is no function, or the name has one already.
+            InvalidArgumentError: it is not a function, or the name has one already.
         """
         if not isinstance(name, str) or not name or not callable(callback):
             raise InvalidArgumentError(
@@ -110,7 +128,7 @@ class BaseWorker(Generic[Face]):
         self._callbacks[name] = callback
 
     def task(self, name: str | None = None) -> Callable[[Called], Called]:
-        """Return a decorator that registers a function, by its own name if none is given."""
+        """Return a decorator that registers a function, by default under its own name."""
 
         def decorate(callback: Called) -> Called:
             self.register(name or str(getattr(callback, "__name__", "")), callback)
@@ -120,10 +138,10 @@ class BaseWorker(Generic[Face]):
 
     @property
     def names(self) -> list[str]:
-        """The names that it has callbacks for."""
+        """The names of the registered callbacks."""
         return sorted(self._callbacks)
 
-    # ---- what is logged and counted
+    # ---- counting and logging
 
     def _callback_of(self, task: Task) -> Callable[..., Any]:
         try:
@@ -144,7 +162,7 @@ class BaseWorker(Generic[Face]):
 
     def _lease_lost(self, task: Task) -> None:
         self.summary.overtaken += 1
-        logger.warning("%s took longer than its lease: somebody else does it too", _describe(task))
+        logger.warning("%s outlived its lease: another worker runs it too", _describe(task))
 
     def _released(self, task: Task) -> None:
         self.summary.released += 1
@@ -152,11 +170,11 @@ class BaseWorker(Generic[Face]):
 
     def _could_not_report(self, task: Task, what: str, error: BaseException) -> None:
         self.summary.errors += 1
-        logger.error("%s: it could not be said that it %s: %s", _describe(task), what, error)
+        logger.error("%s: could not report that it %s: %s", _describe(task), what, error)
 
     def _unreachable(self, error: BaseException, pause: float) -> None:
         self.summary.errors += 1
-        logger.warning("no task could be taken; again in %.1f s: %s", pause, error)
+        logger.warning("cannot take tasks; trying again in %.1f s: %s", pause, error)
 
 
 def failure_reason(error: BaseException) -> str:
@@ -165,7 +183,7 @@ def failure_reason(error: BaseException) -> str:
 
 
 def is_fatal(error: BaseException) -> bool:
-    """Whether a worker cannot go on: its kit was closed, or it was asked for what does not fit."""
+    """Return whether a worker has to end: its kit was closed, or its arguments are wrong."""
     return isinstance(error, ClosedError | InvalidArgumentError)
 
 

@@ -376,10 +376,10 @@ def test_queues_live_all_over_a_cluster(cluster_map: ShardMap, kind: str) -> Non
         (lambda q: q.enqueue("q", ""), "name=''"),
         (lambda q: q.enqueue("q", None), "name=None"),
         (lambda q: q.enqueue("q", "x", "text"), "args='text'"),
-        (lambda q: q.enqueue("q", "x", [object()]), "cannot be said in JSON"),
-        (lambda q: q.enqueue("q", "x", [math.nan]), "cannot be said in JSON"),
-        (lambda q: q.enqueue("q", "x", ["\ud800"]), "cannot be said in JSON"),
-        (lambda q: q.enqueue("q", "x", [b"bytes"]), "cannot be said in JSON"),
+        (lambda q: q.enqueue("q", "x", [object()]), "cannot be represented in JSON"),
+        (lambda q: q.enqueue("q", "x", [math.nan]), "cannot be represented in JSON"),
+        (lambda q: q.enqueue("q", "x", ["\ud800"]), "cannot be represented in JSON"),
+        (lambda q: q.enqueue("q", "x", [b"bytes"]), "cannot be represented in JSON"),
         (lambda q: q.enqueue("q", "x", ["a" * LONGEST_TASK]), "bytes"),
         (lambda q: q.enqueue("q", "x", id=""), "id=''"),
         (lambda q: q.enqueue("q", "x", id="a" * 201), "id="),
@@ -397,7 +397,7 @@ def test_queues_live_all_over_a_cluster(cluster_map: ShardMap, kind: str) -> Non
         (lambda q: q.move_due("q", limit=0), "limit=0"),
     ],
 )
-def test_what_does_not_fit_is_refused(face: Face, kit: ShardKit, call: Any, said: str) -> None:
+def test_invalid_arguments_are_refused(face: Face, kit: ShardKit, call: Any, said: str) -> None:
     with pytest.raises(InvalidArgumentError) as error:
         face.run(call(face.kit.queues(component="one")))
     assert said in str(error.value)

@@ -106,7 +106,7 @@ def test_what_raises_or_is_unknown_is_tried_again_and_stops_nobody(
     assert letters["leave"] == "SystemExit: 3"
     assert letters["unknown"] == "LookupError: no callback is registered for 'unknown'"
     assert letters["flaky"].startswith("TypeError: ")
-    assert letters[None].startswith("no JSON")
+    assert letters[None].startswith("not JSON")
     assert tasks.counts("q") == QueueCounts(0, 0, 0, 4)
     messages = [record.getMessage() for record in caplog.records]
     assert any(" done in " in message for message in messages)
