@@ -74,7 +74,7 @@ def test_tables_are_those_of_iso_and_of_the_posts() -> None:
     assert {country: len(codes) for country, codes in regions.items()} == {"USA": 62, "CAN": 13}
 
 
-def test_places_of_a_version_never_move() -> None:
+def test_positions_of_a_version_never_change() -> None:
     """What is appended makes a new version, with a digest of its own here."""
     path = files("shardkit.structures") / "tables" / "locations.json"
     versions = json.loads(path.read_text(encoding="utf-8"))
@@ -109,7 +109,7 @@ def test_codes_that_are_not_in_the_tables_are_unknown() -> None:
         ("USA", 9),
     ],
 )
-def test_what_is_no_code_is_refused(bad: Any) -> None:
+def test_malformed_codes_are_refused(bad: Any) -> None:
     with pytest.raises(InvalidArgumentError, match=r"country=|region="):
         encode(*bad)
     for data in (b"", b"abc", "ab", None):
@@ -132,7 +132,7 @@ def test_the_books_layout_is_kept(kit: ShardKit) -> None:
     client.delete("location:133")
 
 
-def test_a_location_is_written_read_and_deleted(face: Face, places: Any) -> None:
+def test_a_location_is_written_read_and_removed(face: Face, places: Any) -> None:
     assert face.run(places.get(7)) == Location()
     assert face.run(places.set(7, "CAN", "ON")) is None
     assert face.run(places.get(7)) == ("CAN", "ON")
@@ -213,7 +213,7 @@ def test_other_parts_are_refused(kit: ShardKit) -> None:
         kit.locations(component="many", part_size=2**20).get(1)
 
 
-def test_several_are_asked_in_one_exchange(kit: ShardKit) -> None:
+def test_several_are_read_in_one_exchange(kit: ShardKit) -> None:
     home, work = kit.locations("home", component="many"), kit.locations("work", component="many")
     home.set(1, "USA", "CA")
     work.set(1, "CAN")

@@ -99,7 +99,7 @@ def test_many_records_may_be_pairs_and_the_last_of_an_id_holds(face: Face, users
     assert face.run(users.get_many([])) == {}
 
 
-def test_deleted_records_are_zeros(face: Face, users: Any) -> None:
+def test_removed_records_are_zeros(face: Face, users: Any) -> None:
     face.run(users.set_many({n: {"country": n} for n in range(1, 100)}))
     assert face.run(users.remove(50)) == 1
     assert face.run(users.remove(50)) == 0
@@ -110,7 +110,7 @@ def test_deleted_records_are_zeros(face: Face, users: Any) -> None:
     assert [n for n, _ in face.list(users.scan_iter())] == [*range(1, 50), *range(51, 90)]
 
 
-def test_deleting_creates_nothing(kit: ShardKit, few: Any) -> None:
+def test_removing_creates_nothing(kit: ShardKit, few: Any) -> None:
     assert few.remove(1, 2, 10**6) == 0
     assert keys_of(kit, "many") == set()
     few.set(1, country=1)
@@ -239,7 +239,7 @@ def test_groups_are_those_of_the_records(face: Face, users: Any) -> None:
     assert face.run(users.count(ids=iter(some))) == sum(n in records for n in some)
 
 
-def test_what_is_not_there_counts_nothing(face: Face, users: Any) -> None:
+def test_nothing_is_counted_where_nothing_was_written(face: Face, users: Any) -> None:
     for ids in (None, [], [1, 2]):
         assert face.run(users.aggregate("score", ids=ids)) == RecordGroup(0, {})
         assert face.run(users.group_by("country", ids=ids)) == {}
@@ -418,7 +418,7 @@ def test_other_parameters_are_refused(face: Face, kit: ShardKit) -> None:
     }
 
 
-def test_what_was_cleared_is_gone_and_can_be_made_anew(face: Face, kit: ShardKit) -> None:
+def test_deleted_records_are_gone_and_can_be_created_anew(face: Face, kit: ShardKit) -> None:
     users = face.kit.packed("users", component="many", fields=FIELDS, part_size=16)
     face.run(users.set_many({n: {"country": 1} for n in range(100)}))
     assert face.run(users.delete()) is True
@@ -437,6 +437,10 @@ def test_everything_expires(kit: ShardKit, few: Any) -> None:
     assert few.expire(100) is True
     for key in keys_of(kit, "many"):
         assert 0 < holder(kit, "many", key).ttl(key) <= 100
+    assert 0 < few.ttl() <= 100
+    assert few.persist() is True
+    assert few.ttl() == -1
+    assert all(holder(kit, "many", key).ttl(key) == -1 for key in keys_of(kit, "many"))
     with pytest.raises(InvalidArgumentError, match="time=0"):
         few.expire(0)
 

@@ -141,7 +141,7 @@ def test_names_can_be_appended_to_a_choice() -> None:
         ({"a": "bytes1024", "b": "u1"}, "8,193 bits"),
     ],
 )
-def test_fields_that_cannot_be_are_refused(fields: Any, said: str) -> None:
+def test_invalid_fields_are_refused(fields: Any, said: str) -> None:
     with pytest.raises(InvalidArgumentError) as refused:
         RecordFormat(fields, "users")
     assert said in str(refused.value)
@@ -149,7 +149,7 @@ def test_fields_that_cannot_be_are_refused(fields: Any, said: str) -> None:
 
 
 @pytest.mark.parametrize("args", [([],), ("SML",), ([1, 2],), (["a", "a"],), (["a"] * 4, 1)])
-def test_choices_that_cannot_be_are_refused(args: Any) -> None:
+def test_invalid_choices_are_refused(args: Any) -> None:
     with pytest.raises(InvalidArgumentError):
         Choice(*args)
     with pytest.raises(InvalidArgumentError):
@@ -193,7 +193,7 @@ def test_values_that_do_not_fit_are_refused_by_field_value_and_range(
     assert range_ in str(refused.value)
 
 
-def test_records_that_are_none_are_refused() -> None:
+def test_invalid_records_are_refused() -> None:
     form = RecordFormat({"a": "u8"}, "users")
     for record in ({}, None, 5, {"b": 1}):
         with pytest.raises(InvalidArgumentError, match="users: "):
@@ -347,7 +347,7 @@ def test_what_cannot_be_added_up_is_refused(by: list[str], of: list[str], said: 
         aggregator_class()("users", form, RecordLayout(form.bits, 8), by, of)
 
 
-def test_kinds_say_how_they_are_written() -> None:
+def test_types_show_their_spec() -> None:
     assert repr(field_type("users", "a", "u8")) == "Unsigned('u8')"
 
 

@@ -37,7 +37,7 @@ def test_registers_that_are_all_full_are_counted() -> None:
 
 
 @pytest.mark.parametrize("stored", [b"", b"5", b"HYLL", b"HYLL" + bytes(12), b"HYLL\1" + bytes(99)])
-def test_what_is_no_hyperloglog_is_refused(stored: bytes) -> None:
+def test_a_value_that_is_not_a_hyperloglog_is_refused(stored: bytes) -> None:
     with pytest.raises(StructureError, match="unique:1: holds no HyperLogLog"):
         registers(stored, "unique:1")
 

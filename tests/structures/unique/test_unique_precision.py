@@ -82,7 +82,7 @@ BAD: list[Any] = ["", b"", None, True, 1.5, [SESSION], "\ud800", b"\xff" * 16, "
 
 @pytest.mark.parametrize("precision", ["exact", "compact", "hyperloglog"])
 @pytest.mark.parametrize("session", [*BAD, 17])
-def test_what_is_no_text_is_refused_by_name_of_the_precision(precision: str, session: Any) -> None:
+def test_an_invalid_session_is_refused_with_the_name_of_the_precision(precision: str, session: Any) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         read(precision, session)
     assert f"for precision={precision!r}; give a UUID or text" in str(caught.value)
@@ -92,7 +92,7 @@ def test_what_is_no_text_is_refused_by_name_of_the_precision(precision: str, ses
 @pytest.mark.parametrize(
     "session", [*BAD, -1, 2**32, "-1", "1.0", " 7", "\u0667", "99999999999", 10**99]
 )
-def test_what_is_no_users_number_is_refused(session: Any) -> None:
+def test_an_invalid_user_number_is_refused(session: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="for precision='bitmap'; give users' numbers"):
         read("bitmap", session)
 
@@ -118,7 +118,7 @@ def test_what_is_no_users_number_is_refused(session: Any) -> None:
         ([], {}, "precision=[]"),
     ],
 )
-def test_parameters_that_a_precision_has_not_are_refused(
+def test_parameters_that_a_precision_does_not_have_are_refused(
     precision: Any, given: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InvalidArgumentError) as caught:

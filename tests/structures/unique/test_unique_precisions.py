@@ -80,7 +80,7 @@ def test_a_visitor_counts_once_a_day(face: Face, visitors: Any, kit: ShardKit) -
     assert not any("2015-05-17" in key for key in keys_of(kit, visitors.component))
 
 
-def test_looking_creates_nothing(face: Face, visitors: Any, kit: ShardKit) -> None:
+def test_reading_creates_nothing(face: Face, visitors: Any, kit: ShardKit) -> None:
     assert face.run(visitors.count(DAY)) == face.run(visitors.recount(DAY)) == 0
     assert face.run(visitors.count_union([DAY, NEXT])) == 0
     assert face.run(visitors.count_union([])) == 0
@@ -93,7 +93,7 @@ def test_looking_creates_nothing(face: Face, visitors: Any, kit: ShardKit) -> No
     assert keys_of(kit, visitors.component) == set()
 
 
-def test_a_day_can_be_left_to_expire(face: Face, visitors: Any, kit: ShardKit) -> None:
+def test_a_day_can_expire(face: Face, visitors: Any, kit: ShardKit) -> None:
     face.run(visitors.visit_many(some(visitors.precision, 20), DAY))
     assert face.run(visitors.expire(DAY, timedelta(days=30))) is True
     for key in keys_of(kit, visitors.component) - {"unique:meta"}:
@@ -166,7 +166,7 @@ def test_visits_go_together(face: Face, visitors: Any) -> None:
 
 
 @pytest.mark.parametrize("precision", ["exact", "compact"])
-def test_a_wrong_count_and_a_lost_plan_are_mended(
+def test_a_wrong_count_and_a_lost_plan_are_repaired(
     face: Face, kit: ShardKit, precision: str
 ) -> None:
     visitors = counter(face.kit, precision, "both")
@@ -185,7 +185,7 @@ def test_a_wrong_count_and_a_lost_plan_are_mended(
     assert face.run(other.visit_many([*known, "a new one"], DAY)) == 1
 
 
-def test_what_a_crash_between_adding_and_counting_left_is_mended(kit: ShardKit) -> None:
+def test_recount_repairs_a_crash_between_adding_and_counting(kit: ShardKit) -> None:
     for precision in EXACT:
         known = some(precision, 100)
         visitors: Any = counter(kit, precision, "both", precision)
@@ -280,7 +280,7 @@ def test_what_a_precision_cannot_do_is_refused_by_its_name(face: Face, kit: Shar
     assert keys_of(kit, "both") == set()
 
 
-def test_what_is_no_visitor_changes_nothing(face: Face, visitors: Any, kit: ShardKit) -> None:
+def test_an_invalid_visitor_changes_nothing(face: Face, visitors: Any, kit: ShardKit) -> None:
     good = some(visitors.precision, 1)[0]
     for bad in (None, "", b"\xff", 1.5, True, [good], -1):
         for call in (
@@ -310,7 +310,7 @@ def test_85_visitors_yesterday_and_none_at_all_plan_a_day(face: Face, kit: Shard
             assert face.run(visitors.expected(after)) >= came
 
 
-def test_days_that_were_made_by_other_rules_keep_theirs(face: Face, kit: ShardKit) -> None:
+def test_days_created_by_other_rules_keep_them(face: Face, kit: ShardKit) -> None:
     """As many parts as were once made for 2,097,152 visitors: 8,192, not 5,120."""
     old: Any = kit.set("unique:2015-05-17", component="both", total=2_097_152, members=int)
     old.sadd(383061330139657245)

@@ -103,7 +103,7 @@ def test_the_keys_are_those_of_the_published_layout(face: Face, kit: ShardKit) -
     assert holder(kit, "both", key).smembers(key) == {b"383061330139657245"}
 
 
-def test_where_an_id_lives_is_told(face: Face, visitors: Any, kit: ShardKit) -> None:
+def test_locate_says_where_an_id_lives(face: Face, visitors: Any, kit: ShardKit) -> None:
     before = face.run(visitors.locate(SESSION, DAY))
     assert keys_of(kit, visitors.component) == set()
     face.run(visitors.visit(SESSION, DAY))
@@ -115,7 +115,7 @@ def test_where_an_id_lives_is_told(face: Face, visitors: Any, kit: ShardKit) -> 
     assert client.sismember(place.key, place.id)  # type: ignore[union-attr]
 
 
-def test_a_days_visitors_can_be_looked_into_and_combined(face: Face, visitors: Any) -> None:
+def test_a_days_visitors_can_be_read_and_combined(face: Face, visitors: Any) -> None:
     both = sessions(40)
     face.run(visitors.visit_many(both + sessions(10, 1), DAY))
     # NEXT expects half as many again as came on DAY; give it DAY's plan to combine the two.
@@ -136,7 +136,7 @@ def test_a_days_visitors_can_be_looked_into_and_combined(face: Face, visitors: A
         face.run(one.sinter(small))
 
 
-def test_looking_creates_nothing(face: Face, visitors: Any, kit: ShardKit) -> None:
+def test_reading_creates_nothing(face: Face, visitors: Any, kit: ShardKit) -> None:
     assert face.run(visitors.count(DAY)) == 0
     assert face.run(visitors.count()) == 0
     assert face.run(visitors.recount(DAY)) == 0
@@ -150,7 +150,7 @@ def test_looking_creates_nothing(face: Face, visitors: Any, kit: ShardKit) -> No
 # ---- ids
 
 
-NO_SESSIONS: list[Any] = [
+INVALID_SESSIONS: list[Any] = [
     "",
     "abc",
     "550e8400-e29b-41",  # 14 digits
@@ -175,9 +175,9 @@ NO_SESSIONS: list[Any] = [
 ]
 
 
-def test_what_is_no_session_is_refused_and_changes_nothing(face: Face, kit: ShardKit) -> None:
+def test_an_invalid_session_is_refused_and_changes_nothing(face: Face, kit: ShardKit) -> None:
     visitors = face.kit.unique_visitors(component="both")
-    for session in NO_SESSIONS:
+    for session in INVALID_SESSIONS:
         for call in (
             lambda session=session: visitors.visit(session, DAY),
             lambda session=session: visitors.visit_many([SESSION, session], DAY),
@@ -242,12 +242,12 @@ def test_a_name_is_text(kit: ShardKit, name: Any) -> None:
 # ---- days
 
 
-NO_DAYS = ["2015-05-17", 20150517, 0, "", 1.5, True, datetime(2015, 5, 17), timedelta(1), date]
+INVALID_DAYS = ["2015-05-17", 20150517, 0, "", 1.5, True, datetime(2015, 5, 17), timedelta(1), date]
 
 
-def test_what_is_no_day_is_refused(face: Face, kit: ShardKit) -> None:
+def test_an_invalid_day_is_refused(face: Face, kit: ShardKit) -> None:
     visitors = face.kit.unique_visitors(component="both")
-    for day in NO_DAYS:
+    for day in INVALID_DAYS:
         for name, arguments in [
             ("visit", (SESSION, day)),
             ("visit_many", ([SESSION], day)),
@@ -451,7 +451,7 @@ def test_another_first_day_is_no_other_parameter(face: Face, visitors: Any) -> N
 
 
 @pytest.mark.parametrize("keep_count", [False, True])
-def test_a_day_is_deleted_with_or_without_its_count(
+def test_a_day_is_removed_with_or_without_its_count(
     face: Face, visitors: Any, kit: ShardKit, keep_count: bool
 ) -> None:
     face.run(visitors.visit_many(sessions(50), DAY))
@@ -464,7 +464,7 @@ def test_a_day_is_deleted_with_or_without_its_count(
     assert face.run(visitors.remove(DAY, keep_count=keep_count)) is False
 
 
-def test_a_deleted_day_can_begin_again(face: Face, visitors: Any) -> None:
+def test_a_removed_day_can_begin_again(face: Face, visitors: Any) -> None:
     face.run(visitors.visit_many(sessions(50), DAY))
     face.run(visitors.remove(DAY))
     assert face.run(visitors.visit_many(sessions(60), DAY)) == 60

@@ -53,7 +53,7 @@ def visitors(face: Face) -> Any:
     return face.kit.unique_visitors(first_day=1000, part_size=50)
 
 
-def held_by_all(servers: LocalServers) -> int:
+def ids_on_all(servers: LocalServers) -> int:
     """How many ids the servers that run hold."""
     total = 0
     for n in range(3):
@@ -85,7 +85,7 @@ def test_what_was_added_before_a_crash_is_counted_by_recount(
     assert face.run(visitors.count(DAY)) == 200
 
 
-def test_the_others_visitors_are_counted_when_a_shard_is_away(
+def test_visitors_of_other_shards_are_counted_when_a_shard_is_down(
     face: Face, visitors: Any, own_servers: LocalServers
 ) -> None:
     assert face.run(visitors.visit_many(SESSIONS[:5], DAY)) == 5
@@ -101,12 +101,12 @@ def test_the_others_visitors_are_counted_when_a_shard_is_away(
             face.run(visitors.locate(session, DAY)).shard.number != 1 for session in SESSIONS[:5]
         )
     )
-    assert face.run(visitors.count(DAY)) == held_by_all(own_servers) + lost
+    assert face.run(visitors.count(DAY)) == ids_on_all(own_servers) + lost
     face.run(visitors.visit_many(SESSIONS, DAY))
     assert face.run(visitors.recount(DAY)) == face.run(visitors.count(DAY)) == 600
 
 
-def test_visits_while_the_count_is_away_are_counted_by_recount(
+def test_visits_while_the_count_is_down_are_counted_by_recount(
     face: Face, visitors: Any, own_servers: LocalServers
 ) -> None:
     """The server of the counts loses everything: the count, the plan, the counter's parameters."""
@@ -117,7 +117,7 @@ def test_visits_while_the_count_is_away_are_counted_by_recount(
     assert [failure.shard for failure in caught.value.exceptions] == ["unique"]
     own_servers.server_of("unique").restart()
     assert face.run(visitors.count(DAY)) == 0
-    # Whoever plans in another way finds the lost plan in the set's own parameters.
+    # A counter with other defaults recovers the lost plan from the day's own parameters.
     others = face.kit.unique_visitors(first_day=7, part_size=50)
     assert face.run(others.recount(DAY)) == 300
     assert face.run(others.expected(DAY)) == 2048
@@ -125,7 +125,7 @@ def test_visits_while_the_count_is_away_are_counted_by_recount(
     assert face.run(visitors.count(DAY)) == 301
 
 
-def test_failures_of_the_count_and_of_a_shard_are_both_told(
+def test_failures_of_the_count_and_of_a_shard_are_both_reported(
     face: Face, visitors: Any, own_servers: LocalServers
 ) -> None:
     face.run(visitors.visit(SESSIONS[0], DAY))
@@ -136,7 +136,7 @@ def test_failures_of_the_count_and_of_a_shard_are_both_told(
     assert {failure.shard for failure in caught.value.exceptions} == {"unique", "unique:2"}
 
 
-def test_a_wrong_count_is_mended_in_both_directions(
+def test_a_wrong_count_is_repaired_in_both_directions(
     face: Face, visitors: Any, own_servers: LocalServers
 ) -> None:
     face.run(visitors.visit_many(SESSIONS[:200], DAY))

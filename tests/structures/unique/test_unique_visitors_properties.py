@@ -92,12 +92,12 @@ def machine(face: Face, kit: ShardKit, component: str) -> type[RuleBasedStateMac
             self.counters[who] = self.another()
 
         @rule(day=days)
-        def look_into(self, day: date) -> None:
+        def read_ids(self, day: date) -> None:
             found = face.run(face.run(self.counters[0].visitors(day)).smembers())
             assert sorted(found) == sorted(int(digits, 16) for digits in self.came[day])
 
         @rule(day=days, wrong=st.integers(0, 50))
-        def mend(self, day: date, wrong: int) -> None:
+        def repair(self, day: date, wrong: int) -> None:
             if day in self.plans and self.came[day]:
                 key = self.counters[0].count_key(day)
                 found = kit.component(component)
