@@ -82,7 +82,9 @@ BAD: list[Any] = ["", b"", None, True, 1.5, [SESSION], "\ud800", b"\xff" * 16, "
 
 @pytest.mark.parametrize("precision", ["exact", "compact", "hyperloglog"])
 @pytest.mark.parametrize("session", [*BAD, 17])
-def test_an_invalid_session_is_refused_with_the_name_of_the_precision(precision: str, session: Any) -> None:
+def test_an_invalid_session_is_refused_with_the_name_of_the_precision(
+    precision: str, session: Any
+) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         read(precision, session)
     assert f"for precision={precision!r}; give a UUID or text" in str(caught.value)
