@@ -1,4 +1,4 @@
-"""Codecs: what a value is in Python, and what is stored of it.
+"""Codecs: what a value is in Python, and how it is stored.
 
 ================== ============================ ================ =============================
 ``codec=``         values given                 values returned  what is stored
@@ -12,11 +12,11 @@ None               str, bytes, int, float       bytes            the value's byt
 ================== ============================ ================ =============================
 
 ``"zstd-msgpack"``, ``"tokens-text"`` and so on compress what another codec writes. The extra
-``codecs`` installs what msgpack and zstd need; JSON is faster with it.
+``codecs`` installs what msgpack and zstd need, and makes JSON faster.
 
-Measured on 370,000 city records, ``["Calverton Park","MO","US"]``, by id in parts of 128: bytes a
-value, and bytes an entry of the server's memory, the dictionary included (one plain HASH of the
-JSON: 85.0 on Redis 7.0, 56.3 on Valkey 9.1)::
+Measured on 370,000 city records, ``["Calverton Park","MO","US"]``, by id in parts of 128: bytes per
+value, and bytes per entry of the server's memory on Redis 7.0 and Valkey 9.1, dictionary included
+(85.0 and 56.3 in one plain HASH of the JSON)::
 
     json       23.6    30.2    28.6
     msgpack    17.6    25.0    22.4
@@ -59,13 +59,13 @@ def codec(given: str) -> Codec[Any]: ...
 @overload
 def codec(given: str | Codec[V] | None) -> Codec[Any]: ...
 def codec(given: str | Codec[Any] | None) -> Codec[Any]:
-    """Return the codec that a structure's ``codec=`` means.
+    """Return the codec for a structure's ``codec=``.
 
     Args:
-        given: its name, a codec, or None.
+        given: a name, a codec, or None.
 
     Raises:
-        InvalidArgumentError: there is no such codec, or what it needs is not installed.
+        InvalidArgumentError: there is no such codec, or a library that it needs is missing.
     """
     if given is None:
         return RAW

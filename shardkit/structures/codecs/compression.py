@@ -1,9 +1,9 @@
 """Codecs that compress what another codec writes, with dictionaries trained on a sample.
 
-A short record compresses little by itself: what repeats is not in it but in all the others. So a
-dictionary is trained on a sample of the values, once, and stored beside the structure (see
-`codecs.trained_values`). It may be trained again, later: values say which one they were
-written with, and the older ones are kept for reading::
+A short record compresses little by itself: it repeats other records, not itself. So a dictionary is
+trained once, on a sample of the values, and stored beside the structure (see
+`codecs.trained_values`). Another one may be trained later: a value says which dictionary it was
+written with, and older ones are kept for reading::
 
     ┌──────────────┐
     │ packed …     │                first byte below 0xF8: with dictionary 1, the usual case
@@ -15,11 +15,11 @@ written with, and the older ones are kept for reading::
     │ Fn │ packed … │               with dictionary n - 8: F9 is the first, FF the seventh
     └────┴─────────┘
 
-Two ways of packing: `Zstd`, fast and at its best from a hundred bytes on; and `Tokens`, for values
-of a few dozen bytes, which it makes much smaller (see `codecs.token_table`). Of a zstd
-frame only the content of its block is stored. The frame's header is always the same, and the
-block's says what is known: that it is the only one, compressed, and how long it is. That and the
-format without a magic number saves 9 bytes a value.
+There are two ways of packing: `Zstd`, fast and best from a hundred bytes on; and `Tokens`, for
+values of a few dozen bytes, which it makes much smaller (see `codecs.token_table`). Of a zstd frame
+only the content of its block is stored. The frame's header is constant, and the block's header only
+repeats what is known: the last block, compressed, of this length. That, and the format without a
+magic number, saves 9 bytes per value.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ _PLAIN = b"\xf8"
 
 
 class Coder(Protocol):
-    """Packs and unpacks with one dictionary. Pure; any thread may use it."""
+    """Packs and unpacks with one dictionary. Pure and thread-safe."""
 
     def pack(self, value: bytes) -> bytes | None:
-        """Return it packed, at least one byte; None if this way of packing cannot."""
+        """Return the value packed, at least one byte; None if it cannot be packed."""
 
     def unpack(self, packed: bytes) -> bytes:
         """Return the value.
 
         Raises:
-            ValueError: the bytes are none that `pack` returns.
+            ValueError: the bytes were not written by `pack`.
         """
         raise NotImplementedError
 
@@ -58,15 +58,15 @@ class Packing(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is called in the name of a codec."""
+        """Its part of a codec's name."""
         raise NotImplementedError
 
-    def learn(self, samples: list[bytes]) -> bytes:
+    def build_dictionary(self, samples: list[bytes]) -> bytes:
         """Return a dictionary for values like the samples, as it is stored."""
         raise NotImplementedError
 
     def coder(self, dictionary: bytes) -> Coder:
-        """Return what packs with a dictionary.
+        """Return the coder of a dictionary.
 
         Raises:
             StructureError: the dictionary is damaged.
@@ -78,14 +78,14 @@ class Compressed:
     """A codec that packs what another one writes.
 
     Args:
-        packing: how, such as ``Zstd()`` or ``Tokens()``.
+        packing: the way of packing, such as ``Zstd()`` or ``Tokens()``.
         inner: the other codec.
 
     Attributes:
-        coders: by number, what packs with the dictionaries that there are. Replaced, not changed.
-        without: how many values were encoded while there was none.
+        coders: the dictionaries' coders by number. Replaced, never changed.
+        encoded_without: how many values were encoded without a dictionary.
 
-    Without a dictionary values are stored as the other codec writes them, and one byte.
+    Without a dictionary, a value is stored as the other codec writes it, behind one byte.
     """
 
     integers = False
@@ -95,10 +95,10 @@ class Compressed:
         self.packing = packing
         self.inner = inner
         self.coders: Mapping[int, Coder] = {}
-        self.without = 0
+        self.encoded_without = 0
 
     def encode(self, value: Any) -> bytes:
-        """Return what is stored of a value: packed with the latest dictionary, if that is shorter.
+        """Return the stored bytes: packed with the latest dictionary, if that is shorter.
 
         Raises:
             InvalidArgumentError: the value does not fit the inner codec.
@@ -106,7 +106,7 @@ class Compressed:
         plain = self.inner.encode(value)
         coders = self.coders
         if not coders:
-            self.without += 1
+            self.encoded_without += 1
             return _PLAIN + plain
         number = max(coders)
         packed = coders[number].pack(plain)
@@ -120,8 +120,8 @@ class Compressed:
         """Return the value.
 
         Raises:
-            StructureError: the bytes are none that this codec writes, or were written with a
-                dictionary that is not known here.
+            StructureError: the bytes were not written by this codec, or were written with a
+                dictionary that this process does not have.
         """
         number = dictionary_of(stored)
         if number == 0:
@@ -129,7 +129,7 @@ class Compressed:
         coder = self.coders.get(number)
         if coder is None:
             raise StructureError(
-                f"a stored value was written with dictionary {number}, which is not known here",
+                f"a stored value was written with dictionary {number}, which is missing here",
                 "open the structure again; if its dictionary was removed, restore it",
             )
         try:
@@ -148,11 +148,11 @@ class Tokens:
     """Packing in tokens of a table; for values of a few dozen bytes.
 
     Args:
-        size: at most so many tokens are learned. More make values shorter, and the dictionary
-            longer: about 4 bytes a token on the server, 300 in a process.
+        size: the most tokens to learn. More make values shorter and the dictionary longer: about 4
+            bytes per token on the server, 300 in a process.
 
-    Of city records of 24 bytes, decoding takes some 8 microseconds, encoding 37 (zstd: 2.5 and 4.5,
-    in the same run), training a millisecond each.
+    City records of 24 bytes take some 8 microseconds to decode and 37 to encode (2.5 and 4.5 with
+    zstd, in the same run), and a millisecond each to train.
     """
 
     name = "tokens"
@@ -162,12 +162,12 @@ class Tokens:
             raise InvalidArgumentError(f"Tokens(size={size!r})", "give an integer, 1 to 1,048,576")
         self.size = size
 
-    def learn(self, samples: list[bytes]) -> bytes:
+    def build_dictionary(self, samples: list[bytes]) -> bytes:
         """Return a table for values like the samples, as it is stored."""
         return train(samples, self.size).dump()
 
     def coder(self, dictionary: bytes) -> Coder:
-        """Return what packs with a table."""
+        """Return the coder of a table."""
         return TokenTable.load(dictionary)
 
 
@@ -175,8 +175,8 @@ class Zstd:
     """Packing by zstd, with a dictionary.
 
     Args:
-        level: of compression, 1 to 22.
-        size: of the dictionary, in bytes, at most. It is stored compressed: about 40% of that.
+        level: the compression level, 1 to 22.
+        size: the dictionary's largest size in bytes. It is stored compressed, in about 40% of that.
 
     Raises:
         InvalidArgumentError: an argument is out of range, or zstandard is not installed.
@@ -200,7 +200,7 @@ class Zstd:
         self.size = size
         self._zstd = zstandard
 
-    def learn(self, samples: list[bytes]) -> bytes:
+    def build_dictionary(self, samples: list[bytes]) -> bytes:
         """Return a dictionary for values like the samples, as it is stored."""
         samples = [sample for sample in samples if sample]
         if not samples:
@@ -208,13 +208,13 @@ class Zstd:
         try:
             dictionary = self._zstd.train_dictionary(self.size, [*samples], level=self.level)
             content = dictionary.as_bytes()
-        except self._zstd.ZstdError:  # too few to find out what is frequent: take them as they are
+        except self._zstd.ZstdError:  # too few samples to train on: use them as they are
             content = b"".join(dict.fromkeys(samples))[-self.size :]
         whole = self._zstd.ZstdCompressor(level=19, write_checksum=True)
         return bytes(whole.compress(content))
 
     def coder(self, dictionary: bytes) -> Coder:
-        """Return what packs with a dictionary."""
+        """Return the coder of a dictionary."""
         try:
             content = self._zstd.ZstdDecompressor().decompress(dictionary)
             return _ZstdCoder(self._zstd, content, self.level)
@@ -224,14 +224,14 @@ class Zstd:
             ) from None
 
 
-# What zstd would write first: no checksum, no size, no dictionary's number; a window of 128 KiB.
+# The frame header that zstd would write: no checksum, size or dictionary id; a window of 128 KiB.
 _FRAME = b"\x00\x38"
 _LONGEST = 1 << 17
 _HEADERS = 5  # with the block's: three bytes
 
 
 class _ZstdCoder(threading.local):
-    """Packs with one zstd dictionary; zstandard's objects may be used by one thread at a time."""
+    """Packs with one zstd dictionary, per thread: zstandard's objects are not thread-safe."""
 
     def __init__(self, zstd: Any, content: bytes, level: int) -> None:
         dictionary = zstd.ZstdCompressionDict(content)
@@ -252,7 +252,7 @@ class _ZstdCoder(threading.local):
         self._error: type[Exception] = zstd.ZstdError
 
     def pack(self, value: bytes) -> bytes | None:
-        """Return the content of the frame's block, if it has one compressed block."""
+        """Return the content of the frame's block, if there is exactly one and it is compressed."""
         if not 0 < len(value) <= _LONGEST:
             return None
         frame: bytes = self._compress(value)

@@ -1,8 +1,8 @@
-"""Codecs that need nothing but the value: none, text, JSON and MessagePack.
+"""Codecs without a dictionary: none, text, JSON and MessagePack.
 
-A codec takes what it gives back: a value that would come back as another one (an infinite number
-or a number as a dict's key in JSON, a date) is refused when it is given, by reading back what was
-written. The one exception are tuples, which come back as lists.
+A codec accepts only what it returns unchanged. A value that would come back as another one (in JSON
+an infinite number, a number as a dict's key, a date) is refused when it is written, by reading back
+what was encoded. Tuples are the one exception: they come back as lists.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ EXTRA = "pip install 'shardkit[codecs]'"
 
 
 class Codec(Protocol[V]):
-    """What turns values into stored bytes and back."""
+    """Converts values to stored bytes and back."""
 
     @property
     def name(self) -> str:
-        """What is stored in a structure's parameters: it says all that decides the format."""
+        """Its name in a structure's stored parameters, which determines the format."""
         raise NotImplementedError
 
     @property
     def integers(self) -> bool:
-        """Whether HINCRBY and HINCRBYFLOAT work on what is stored: the text of a number."""
+        """Whether numbers are stored as text, on which HINCRBY and HINCRBYFLOAT work."""
         raise NotImplementedError
 
     def encode(self, value: Any) -> bytes:
-        """Return what is stored.
+        """Return the bytes to store.
 
         Raises:
             InvalidArgumentError: the value does not fit the codec.
@@ -45,19 +45,19 @@ class Codec(Protocol[V]):
         """Return the value.
 
         Raises:
-            StructureError: the bytes are none that this codec writes.
+            StructureError: the bytes were not written by this codec.
         """
         raise NotImplementedError
 
 
 class Raw:
-    """``codec=None``: str, bytes, int and float as they would be sent; bytes come back."""
+    """``codec=None``: takes str, bytes, int and float; returns bytes."""
 
     name = "none"
     integers = True
 
     def encode(self, value: str | bytes | int | float) -> bytes:
-        """Return what is stored: text as UTF-8, numbers as their digits."""
+        """Return the bytes to store: text as UTF-8, numbers as their digits."""
         if isinstance(value, bytes):
             return value
         if isinstance(value, str):
@@ -117,7 +117,7 @@ class Serialized:
         self._read = read
 
     def encode(self, value: Any) -> bytes:
-        """Return what is stored; a refused value is named by the path to what is wrong in it."""
+        """Return the bytes to store; an error names the path to what does not fit in a value."""
         try:
             stored = self._write(value)
             if self._read(stored) == value:
@@ -144,8 +144,8 @@ class Serialized:
         )
 
     def _faults(self, path: str, value: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
-        """Yield path and value of what does not survive being written and read."""
-        if depth > 200:  # deeper than messages can say; what a cycle leads to as well
+        """Yield path and value of everything that does not survive being written and read."""
+        if depth > 200:  # a cycle, or too deep for a message
             yield path[:60] + "…", value
         elif isinstance(value, list | tuple):
             for index, item in enumerate(value):
@@ -167,10 +167,9 @@ class Serialized:
 
 
 class Json(Serialized):
-    """``codec="json"``: what JSON can say, without spaces, letters as UTF-8.
+    """``codec="json"``: JSON values, stored without spaces, letters as UTF-8.
 
-    With msgspec installed it is read and written several times faster; what is stored means the
-    same.
+    With msgspec installed, reading and writing is several times faster, in the same format.
     """
 
     name = "json"
@@ -187,7 +186,7 @@ class Json(Serialized):
 
 
 class MessagePack(Serialized):
-    """``codec="msgpack"``: what JSON can say, bytes, and dict keys of other types.
+    """``codec="msgpack"``: JSON values, bytes, and dict keys of other types.
 
     Raises:
         InvalidArgumentError: msgspec is not installed.
@@ -209,7 +208,7 @@ def utf8(text: str) -> bytes:
     """Return the UTF-8 of a value.
 
     Raises:
-        InvalidArgumentError: it has none.
+        InvalidArgumentError: it cannot be encoded.
     """
     try:
         return text.encode()

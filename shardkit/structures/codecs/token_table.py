@@ -1,8 +1,8 @@
 """Values of a few dozen bytes as tokens of a shared table: about a quarter of their JSON.
 
-zstd needs some nine bytes to say one match, whatever its dictionary. This coder is for values that
-are shorter than what it pays for: a value is cut into tokens, substrings that were frequent in a
-sample, and the tokens are written in a Huffman code::
+zstd needs some nine bytes to encode one match, whatever its dictionary. This coder is for values
+too short for that: a value is cut into tokens, substrings that were frequent in a sample, which are
+written in a Huffman code::
 
     ["Calverton Park","MO","US"]                        28 bytes of JSON
 
@@ -11,10 +11,9 @@ sample, and the tokens are written in a Huffman code::
 
     2F CF F7 F3 03 8D                                   48 bits; ones fill the last byte up
 
-Which tokens a value is cut into is decided by dynamic programming: those with the fewest bits. The
-start of a value counts as a letter. Tokens that begin with it can only come first, and
-only they can, so they have a code of their own: the first and the following tokens each spend no
-bits on what the other could have been, which saves 7% on short records.
+Dynamic programming finds the tokens with the fewest bits. The start of a value counts as a letter.
+The tokens that begin with it, and only they, can come first, so they have a code of their own: no
+bits are spent on tokens that cannot occur, which saves 7% on short records.
 
 The table, as it is stored (zlib of)::
 
@@ -24,13 +23,13 @@ The table, as it is stored (zlib of)::
     │   │ tokens; 32 x 4 bytes │ 32 x 4 bytes      │ byte a token   │ byte a token  │ added     │
     └───┴──────────────────────┴───────────────────┴────────────────┴───────────────┴───────────┘
 
-Tokens stand in the order of their codes (which therefore need not be stored), by their text among
-those of one length, and so mostly begin as the one before. The last code, all ones, means: a byte
-that is no token follows, in eight bits. Ones at the end that are too few for it are padding.
+Tokens are in the order of their codes, which therefore need not be stored, and by text among codes
+of one length, so that most begin like the one before. The last code, all ones, is an escape: a byte
+that is not a token follows, in eight bits. Fewer ones than that at the end are padding.
 
 370,000 city records of 23.6 bytes of JSON take 5.9 bytes each with a table of 16,384 tokens learned
-from 50,000 of them, which is stored in 51 KB. zstd makes 16.7 bytes of them, raw
-DEFLATE with a preset dictionary 14.3.
+from 50,000 of them, which is stored in 51 KB; 16.7 bytes with zstd, 14.3 with raw DEFLATE and a
+preset dictionary.
 
 Sources: the table is trained in rounds like that of FSST (Boncz, Neumann, Leis: Fast Random Access
 String Compression, VLDB 2020), parsed and priced in bits as in the unigram model of SentencePiece;
@@ -47,7 +46,7 @@ from itertools import accumulate
 
 from shardkit.errors import StructureError
 
-# Values are held as text with one letter a byte, and one more for where they start.
+# Values are held as text, one letter per byte, with one more letter for the start.
 START = "\u0100"
 LONGEST_CODE = 32
 LONGEST_TOKEN = 64
@@ -59,12 +58,12 @@ _ESCAPE = ""  # the token that says: a byte follows
 _NEVER = 1e300
 
 
-class Parser:
-    """Cuts texts into the tokens that cost least.
+class TokenMatcher:
+    """Cuts texts into the tokens with the lowest total cost.
 
     Args:
-        costs: the tokens, each with what it costs.
-        missing: what a letter costs that is no token.
+        costs: the cost of each token.
+        missing: the cost of a letter that is not a token.
     """
 
     def __init__(self, costs: Mapping[str, float], missing: float) -> None:
@@ -77,10 +76,10 @@ class Parser:
         # By the next four letters: tokens within them, and the lengths of longer ones.
         self._ways: dict[str, tuple[list[tuple[int, float]], list[int]]] = {}
 
-    def parse(self, text: str) -> list[str]:
-        """Return the tokens, and letters that are none, whose costs have the smallest sum.
+    def tokenize(self, text: str) -> list[str]:
+        """Return the tokens, and letters that are not tokens, with the lowest total cost.
 
-        Cost: O(letters · lengths of tokens), about a microsecond a letter.
+        Cost: O(letters · lengths of tokens), about a microsecond per letter.
         """
         size = len(text)
         best = [0.0] + [_NEVER] * size
@@ -127,8 +126,8 @@ class TokenTable:
     """A table, for packing values and unpacking them. Pure.
 
     Args:
-        first: the length in bits of the code of every token that begins with START, which is one.
-        following: the same of all other tokens; one is the empty text, the escape.
+        first: the code lengths, in bits, of the tokens that begin with START, among them START.
+        following: those of all other tokens, among them the empty text, the escape.
     """
 
     def __init__(self, first: Mapping[str, int], following: Mapping[str, int]) -> None:
@@ -136,12 +135,12 @@ class TokenTable:
         self._following = _Code(following)
         self._codes = {**self._first.codes, **self._following.codes}
         escape = following[_ESCAPE] + 8
-        self._parser = Parser({**first, **following}, escape)
+        self._matcher = TokenMatcher({**first, **following}, escape)
 
     def pack(self, value: bytes) -> bytes:
         """Return the codes of a value's tokens."""
         bits, length = 0, 0
-        for token in self._parser.parse(START + value.decode("latin-1")):
+        for token in self._matcher.tokenize(START + value.decode("latin-1")):
             known = self._codes.get(token)
             if known is None:
                 code, size = self._codes[_ESCAPE]
@@ -158,7 +157,7 @@ class TokenTable:
         """Return the value.
 
         Raises:
-            ValueError: the bytes are no codes of tokens.
+            ValueError: the bytes are not codes of tokens.
         """
         left = 8 * len(packed)
         bits = (int.from_bytes(packed) << LONGEST_CODE) | _ONES
@@ -204,7 +203,7 @@ class TokenTable:
         """Return a table from its stored form.
 
         Raises:
-            StructureError: it is damaged, or of a later version.
+            StructureError: it is damaged, or was written by a later version.
         """
         try:
             return cls._load(zlib.decompress(stored))
@@ -264,7 +263,7 @@ class _Code:
 
 
 def _same(one: str, other: str) -> int:
-    """Return how many letters two texts have in common at their start."""
+    """Return the length of the common prefix of two texts."""
     for index, (a, b) in enumerate(zip(one, other, strict=False)):
         if a != b:
             return index

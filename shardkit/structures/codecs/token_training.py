@@ -1,8 +1,8 @@
-"""Finding the tokens that make a sample of values smallest.
+"""Training: find the tokens that make a sample of values smallest.
 
-Round by round the sample is cut into the tokens there are; whatever stands next to each other
-often enough is a candidate for a longer token, and each is worth the bits that it saves. The best
-are kept, more of them every round, until the table is full; the last rounds only drop and price.
+Each round cuts the sample into the current tokens. Tokens that are often neighbours are a candidate
+for a longer token, and each candidate is worth the bits that it saves. The best are kept, more in
+every round, until the table is full; the last rounds only drop tokens and adjust costs.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from shardkit.structures.codecs.token_table import (
     LONGEST_CODE,
     LONGEST_TOKEN,
     START,
-    Parser,
+    TokenMatcher,
     TokenTable,
 )
 
 ROUNDS = 8
-# A letter that is no token, in bits, as long as nobody knows the true price.
+# The cost, in bits, of a letter that is not a token, until its true cost is known.
 _MISSING = 24.0
 
 
@@ -32,7 +32,7 @@ def train(values: Iterable[bytes], size: int) -> TokenTable:
 
     Args:
         values: a sample; some 20,000 make a good table, 100,000 a slightly better one.
-        size: at most so many tokens, besides single letters.
+        size: the most tokens, besides single letters.
 
     Raises:
         InvalidArgumentError: there are no values.
@@ -54,7 +54,7 @@ def code_lengths(counts: Mapping[str, int], shortest_escape: int = 1) -> dict[st
 
     Args:
         counts: how often each token is used.
-        shortest_escape: what the empty text's code must have at least, in bits.
+        shortest_escape: the least length of the empty text's code, in bits.
     """
     while True:
         lengths = _huffman(counts)
@@ -91,7 +91,7 @@ class _Training:
         self._halves: dict[str, tuple[str, str]] = {}
 
     def run(self) -> Counter[str]:
-        """Return the tokens of the best table, and how often each is used."""
+        """Return the tokens of the best table with their counts."""
         for done in range(1, ROUNDS):
             grows = done < ROUNDS - 1
             ones, pairs = self._count(pairs=grows)
@@ -100,11 +100,11 @@ class _Training:
         return self._count(pairs=False)[0]
 
     def _count(self, *, pairs: bool) -> tuple[Counter[str], Counter[tuple[str, str]]]:
-        parse = Parser(self._costs, _MISSING).parse
+        tokenize = TokenMatcher(self._costs, _MISSING).tokenize
         ones: Counter[str] = Counter()
         twos: Counter[tuple[str, str]] = Counter()
         for text, times in self._sample.items():
-            tokens = parse(text)
+            tokens = tokenize(text)
             for token in tokens:
                 ones[token] += times
             if pairs:
@@ -113,7 +113,7 @@ class _Training:
         return ones, twos
 
     def _choose(self, ones: Counter[str], pairs: Counter[tuple[str, str]], room: int) -> None:
-        """Make the tokens that save most the next round's."""
+        """Choose the tokens that save most for the next round."""
         total = log2(ones.total())
         self._costs = {token: total - log2(count) for token, count in ones.items()}
         worth: dict[str, tuple[float, str, float]] = {}
@@ -135,7 +135,7 @@ class _Training:
         self._costs = chosen
 
     def _cost(self, token: str) -> float:
-        """Return what a token costs, or what those cost that it was made of."""
+        """Return the cost of a token, or else of the two that it was made of."""
         cost = self._costs.get(token)
         if cost is not None:
             return cost

@@ -4,20 +4,20 @@
 
     cityid2city:dictionary     HASH   {1: <bytes>, 2: <bytes>}      up to seven
 
-A dictionary is written once and never changed: HSETNX lets the first of several trainers win, and
-the others read what it wrote. So whatever a value says it was written with is there, as long as
-the structure is. Values without a dictionary, stored before one was trained, stay readable too.
+A dictionary is written once and never changed: with HSETNX the first of several trainers wins, and
+the others read what it wrote. So every dictionary that a value refers to exists as long as the
+structure does. Values stored before one was trained stay readable too.
 
-A structure wires it in with four lines::
+A structure uses it in four lines::
 
     self._values = CodedValues(component, name, codec(given))    # in __init__
     self.codec = self._values.codec                         # whose encode and decode it uses
-    yield from self._values.open()                          # before it encodes
-    yield from self._values.ready(replies)                  # before it decodes replies
+    yield from self._values.load()                          # before it encodes
+    yield from self._values.load_missing(replies)                  # before it decodes replies
 
-and gives out `CodedValues.learn`, `CodedValues.train` and `CodedValues.adopt`. The last line
-matters when another process trained later than this one looked: it then meets a number that it
-does not know. All this costs a codec without dictionaries nothing.
+and offers `CodedValues.train`, `CodedValues.build_dictionary` and `CodedValues.add_dictionary`. The
+last line matters if another process trained after this one read the dictionaries. Codecs without
+dictionaries pay nothing for all this.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from shardkit.structures.codecs.compression import (
 )
 from shardkit.structures.codecs.plain import Codec, Raw, V
 
-# So many values are written without a dictionary before looking again whether there is one now.
-LOOK_AGAIN = 1000
+# How many values to write without a dictionary before checking again for one.
+REREAD_AFTER = 1000
 
 
 class CodedValues(Generic[V]):
-    """How the values of one structure are stored; shared by all its faces, like its `Metadata`.
+    """The values of one structure, coded; shared by all its faces, like its `Metadata`.
 
     Args:
         to: where the dictionaries are stored.
@@ -49,8 +49,8 @@ class CodedValues(Generic[V]):
         codec: the values' codec.
 
     Attributes:
-        codec: the same, with the dictionaries of this structure: one object, kept for ever.
-        key: the key of the dictionaries; it exists once one was trained.
+        codec: the codec, with the dictionaries of this structure: the same object always.
+        key: the key of the dictionaries, which exists once one was trained.
         raw: whether values are returned as the bytes that are stored.
     """
 
@@ -60,7 +60,7 @@ class CodedValues(Generic[V]):
         self._to = to
         self._name = name
         self.raw = isinstance(codec, Raw)
-        self._looked = False
+        self._loaded = False
         self._compressed: Compressed | None = None
         if isinstance(codec, Compressed):
             self.codec = self._compressed = Compressed(codec.packing, codec.inner)
@@ -70,24 +70,24 @@ class CodedValues(Generic[V]):
         """The codec of values that are not compressed."""
         return self.codec if self._compressed is None else self._compressed.inner
 
-    def open(self) -> Operation[None]:
-        """Read the dictionaries that there are.
+    def load(self) -> Operation[None]:
+        """Read the dictionaries.
 
-        Cost: one exchange, the first time, and after every 1,000 values that were encoded without
-        a dictionary; none for a codec that has none.
+        Cost: one exchange the first time, and after every 1,000 values that were encoded without a
+        dictionary; none for a codec without dictionaries.
         """
         compressed = self._compressed
-        if compressed is None or (self._looked and compressed.without < LOOK_AGAIN):
+        if compressed is None or (self._loaded and compressed.encoded_without < REREAD_AFTER):
             return
         yield from self._read(compressed)
 
-    def ready(self, stored: Iterable[bytes | None]) -> Operation[None]:
-        """Read the dictionaries again if one of these values needs one that is not known yet.
+    def load_missing(self, stored: Iterable[bytes | None]) -> Operation[None]:
+        """Read the dictionaries again if one of these values needs one that is missing here.
 
         Args:
-            stored: values as replies hold them.
+            stored: values as in a reply.
 
-        Cost: none, but one exchange when another process has trained.
+        Cost: none; one exchange if another process has trained.
         """
         compressed = self._compressed
         if compressed is None:
@@ -96,54 +96,56 @@ class CodedValues(Generic[V]):
         if needed - compressed.coders.keys():
             yield from self._read(compressed)
 
-    def learn(self, samples: Iterable[Any]) -> bytes:
-        """Return a dictionary for values like these, for `adopt`. Pure, and long: see `train`.
+    def build_dictionary(self, samples: Iterable[Any]) -> bytes:
+        """Return a dictionary for values like these, for `add_dictionary`. Pure, but slow.
 
         Raises:
             InvalidArgumentError: the codec has no dictionary; there are no samples, or one does
                 not fit.
         """
         compressed = self._with_dictionaries()
-        return compressed.packing.learn([compressed.inner.encode(value) for value in samples])
+        return compressed.packing.build_dictionary(
+            [compressed.inner.encode(value) for value in samples]
+        )
 
     def train(self, samples: Iterable[Any], *, again: bool = False) -> Operation[bool]:
         """Train a dictionary in this process, and store it if there is none.
 
         Args:
             samples: values; some 20,000 at random make a good dictionary.
-            again: whether to train one when there is one already; see `adopt`.
+            again: whether to train another one if there is one; see `add_dictionary`.
 
         Returns:
-            Whether it was stored. Not if there is one already, or another process was first.
+            Whether it was stored: not if there is one already, or another process was first.
 
         Raises:
             InvalidArgumentError: the codec has no dictionary; there are no samples, or one does
                 not fit; or there are seven dictionaries.
 
-        Cost: three exchanges at most. Training takes seconds, for which an event loop would stand
-        still: there, `learn` in a thread and then `adopt`.
+        Cost: three exchanges at most. Training takes seconds, which would block an event loop:
+        there call `build_dictionary` in a thread, then `add_dictionary`.
         """
         compressed = self._with_dictionaries()
         yield from self._read(compressed)
         if compressed.coders and not again:
             return False
-        return (yield from self.adopt(self.learn(samples), again=again))
+        return (yield from self.add_dictionary(self.build_dictionary(samples), again=again))
 
-    def adopt(self, dictionary: bytes, *, again: bool = False) -> Operation[bool]:
-        """Store a dictionary that was learned, if there is none.
+    def add_dictionary(self, dictionary: bytes, *, again: bool = False) -> Operation[bool]:
+        """Store a dictionary, if there is none.
 
         Args:
-            dictionary: what `learn` returned.
-            again: whether to store a further one. What is written from now on is written with it,
-                here and by processes that open the structure later, or read such a value; others
-                go on with the one before.
+            dictionary: what `build_dictionary` returned.
+            again: whether to store another one. It is used for writing from now on, here and by
+                processes that open the structure later or read such a value; others continue with
+                the one before.
 
         Returns:
-            Whether it was stored. Not if there is one already, or another process was first.
+            Whether it was stored: not if there is one already, or another process was first.
 
         Raises:
             InvalidArgumentError: the codec has no dictionary, or there are seven.
-            StructureError: this is no dictionary of the codec's.
+            StructureError: this is not a dictionary of this codec.
 
         Cost: two exchanges, three when another process was first.
         """
@@ -155,8 +157,8 @@ class CodedValues(Generic[V]):
         number = max(compressed.coders, default=0) + 1
         if number > MOST_DICTIONARIES:
             raise InvalidArgumentError(
-                f"{self._name}: a dictionary more than {MOST_DICTIONARIES}, the most that values "
-                "can tell apart",
+                f"{self._name}: there are {MOST_DICTIONARIES} dictionaries, the most that values "
+                "can refer to",
                 "copy the values into a new structure",
             )
         [stored] = yield [Command(self._to, self.key, ("HSETNX", self.key, number, dictionary))]
@@ -167,8 +169,8 @@ class CodedValues(Generic[V]):
         return True
 
     def reset(self) -> None:
-        """Know nothing: the structure was deleted, and this key with it."""
-        self._looked = False
+        """Drop cached state after the structure is deleted, and this key with it."""
+        self._loaded = False
         if self._compressed is not None:
             self._compressed.coders = {}
 
@@ -190,5 +192,5 @@ class CodedValues(Generic[V]):
                 except StructureError as error:
                     raise StructureError(f"{self.key}: {error.message}", error.remedy) from None
         compressed.coders = coders
-        compressed.without = 0
-        self._looked = True
+        compressed.encoded_without = 0
+        self._loaded = True

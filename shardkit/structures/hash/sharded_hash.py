@@ -2,13 +2,13 @@ r"""A large HASH as many small ones, each compact on its server.
 
 A server keeps a HASH as a *listpack*, one block of bytes, as long as it has at most
 ``hash-max-listpack-entries`` fields (512) and none longer than ``hash-max-listpack-value`` bytes
-(64), values included; a larger one becomes a hash table. So a hash is kept in parts. Fields that
-are numbers in sequence share a part with their neighbours, and are stored as what is left over
+(64), values included; a larger one becomes a hash table. So a hash is stored in parts. Fields that
+are numbers in sequence share a part with their neighbours, and are stored as the remainder
 (`shardkit.structures.layouts.numbered`); others are hashed, into parts that split as they fill
-(`shardkit.structures.layouts.growing`), or into so many as are planned for::
+(`shardkit.structures.layouts.growing`), or into a fixed number of parts::
 
     cities:meta      HASH   kind=hash part_size=128 …
-    cities:parts     SET    {0, 1, … 45}                which parts of numbers there are
+    cities:parts     SET    {0, 1, … 45}                which ranges of parts were written to
     cities:2890      HASH   {80: …, 81: ["London", "H9", "GB"], …}        field 370001
 
     field 81 of that part, in its listpack:
@@ -19,7 +19,7 @@ are numbers in sequence share a part with their neighbours, and are stored as wh
 
 Values go through a codec (`shardkit.structures.codecs`).
 
-A part is searched from its beginning, so its size is a choice between bytes and the server's time:
+A part is searched from its beginning, so its size trades bytes for the server's time:
 an HGET takes 1.0 microseconds in parts of 128 and 7.1 in parts of 1,024, for nearly the same bytes
 (0.9 in one large hash). docs/memory.md shows the curve.
 """
@@ -96,17 +96,17 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         driver: what runs its operations.
         component: where its keys live.
         name: the prefix of its keys.
-        total: about how many fields it will have, when the parts of hashed fields shall be so many
-            for ever. None: they split as they fill.
+        total: about how many fields it will have, for a fixed number of parts of hashed fields.
+            None: they split as they fill.
         part_size: how many fields a part may have: at most the servers'
             ``hash-max-listpack-entries``. By default 128, and 256 where parts split as they fill.
         codec: how values are stored: see `shardkit.structures.codecs`. None: as they are given,
-            and they come back as bytes.
-        fields: str, int or bytes: what its fields come back as.
+            and returned as bytes.
+        fields: str, int or bytes: the type in which fields are returned.
         rule: ``digits``: fields that are numbers are in sequence, and share a part with their
             neighbours; ``crc32``: they are in no order, and are hashed like others.
-        groups: how many groups of parts grow by themselves, if ``total`` is not given: a power of
-            two, as many as shards or more.
+        groups: how many groups of parts grow independently, without a ``total``: a power of two, at
+            least the number of shards.
 
     Attributes:
         total, part_size: as given, or the default.
@@ -115,8 +115,8 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
     Raises:
         InvalidArgumentError: an argument is out of range.
 
-    Every operation costs one more exchange the first time, for comparing the parameters; and one
-    that writes numbers, for every 64 parts of them that this process has not yet written to.
+    The first operation costs one more exchange, to check the parameters; so does the first write of
+    this process to each range of 64 parts of numbers.
     """
 
     kind: ClassVar[str] = "hash"
@@ -166,7 +166,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
 
     @property
     def deferred(self) -> ShardedHash[Deferred, F, V]:
-        """This hash with the face whose calls return steps, for ``yield from`` and ``together``."""
+        """This hash with the face that returns steps, for ``yield from`` and ``together``."""
         return self._deferred()  # type: ignore[return-value]
 
     @operation
@@ -205,7 +205,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
                 )
             given += zip(items[::2], items[1::2], strict=True)
         new = 0
-        yield from self._values.open()
+        yield from self._values.load()
         for page in pages([self._pair(*pair) for pair in given], FIELDS_AT_ONCE):
             new += yield from self._hset(page)
         return new
@@ -224,7 +224,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
             ShardErrors: shards failed; fields of the others, and earlier pages, were set.
         """
         new = 0
-        yield from self._values.open()
+        yield from self._values.load()
         for page in pages((self._pair(field, value) for field, value in pairs), FIELDS_AT_ONCE):
             new += yield from self._hset(page)
         return new
@@ -232,7 +232,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
     @operation
     def hsetnx(self, key: Key, value: Any) -> Operation[bool]:
         """Set a field unless it exists; return whether it was set. Cost: one exchange."""
-        yield from self._values.open()
+        yield from self._values.load()
         return bool((yield from self._write_one("HSETNX", *self._pair(key, value))))
 
     @operation
@@ -249,7 +249,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         stored = yield from self.layout.read_one("HGET", sent)
         if stored is None or self._values.raw:
             return stored  # type: ignore[no-any-return]
-        yield from self._values.ready([stored])
+        yield from self._values.load_missing([stored])
         return self.codec.decode(stored)
 
     @operation
@@ -270,7 +270,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         for page in pages(numbered, FIELDS_AT_ONCE):
             replies = yield from self.layout.read(page, lambda some, _: ("HMGET", *some))
             for positions, stored in replies:
-                yield from self._values.ready(stored)
+                yield from self._values.load_missing(stored)
                 for n, value in zip(positions, stored, strict=True):
                     values[n] = None if value is None else decode(value)
         return values
@@ -391,7 +391,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         found: list[V] = []
         for chunk in (yield from self._chunks(PARTS_READ)):
             for _, stored in (yield from self.layout.read_parts(chunk, "HVALS")):
-                yield from self._values.ready(stored)
+                yield from self._values.load_missing(stored)
                 found += map(self.codec.decode, stored)
         return found
 
@@ -449,7 +449,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
             stored = flat[::2] if withvalues else flat
             fields = [self._field(part, field) for field in stored]
             if withvalues:
-                yield from self._values.ready(flat[1::2])
+                yield from self._values.load_missing(flat[1::2])
                 found += zip(fields, map(self.codec.decode, flat[1::2]), strict=True)
             else:
                 found += fields
@@ -638,7 +638,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
             raise InvalidArgumentError(
                 f"{self.name}: several times to live", "give one of ex, px, exat, pxat and keepttl"
             )
-        yield from self._values.open()
+        yield from self._values.load()
         pair = self._pair(key, value)
         yield from self._open(create=True)
         return int((yield from self._expiry.set(*pair, *options, *chain(*times))))
@@ -647,34 +647,34 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
     def train(self, samples: Iterable[Any], *, again: bool = False) -> Operation[bool]:
         """Train a dictionary on some values, for a codec that compresses with one.
 
-        What is set afterwards is stored with it, and what was set before stays readable.
+        Values set afterwards are stored with it; values set before stay readable.
 
         Args:
             samples: values; some 20,000 at random make a good dictionary.
-            again: whether to train one when there is one already, for new values.
+            again: whether to train another one, for new values, if there is one.
 
         Returns:
-            Whether it was stored. Not if there is one already, or another process was first.
+            Whether it was stored: not if there is one already, or another process was first.
 
         Raises:
             InvalidArgumentError: the codec has no dictionary; there are no samples, or one does
                 not fit; or there are seven dictionaries.
 
-        Cost: four exchanges at most. Training takes seconds, for which an event loop stands still:
-        there, call `learn` in a thread, then `adopt`.
+        Cost: four exchanges at most. Training takes seconds, which would block an event loop: there
+        call `build_dictionary` in a thread, then `add_dictionary`.
         """
         yield from self._open(create=True)
         return (yield from self._values.train(samples, again=again))
 
-    def learn(self, samples: Iterable[Any]) -> bytes:
-        """Return a dictionary for values like these, for `adopt`. No exchange; see `train`."""
-        return self._values.learn(samples)
+    def build_dictionary(self, samples: Iterable[Any]) -> bytes:
+        """Return a dictionary for values like these, for `add_dictionary`. No exchange."""
+        return self._values.build_dictionary(samples)
 
     @operation
-    def adopt(self, dictionary: bytes, *, again: bool = False) -> Operation[bool]:
-        """Store a dictionary that was learned; see `train`."""
+    def add_dictionary(self, dictionary: bytes, *, again: bool = False) -> Operation[bool]:
+        """Store a dictionary that `build_dictionary` returned; see `train`."""
         yield from self._open(create=True)
-        return (yield from self._values.adopt(dictionary, again=again))
+        return (yield from self._values.add_dictionary(dictionary, again=again))
 
     @operation
     def copy_from(self, key: Key) -> Operation[int]:
@@ -737,7 +737,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
     def _read_items(self, chunk: Chunk) -> Operation[list[tuple[F, V]]]:
         items: list[tuple[F, V]] = []
         for part, flat in (yield from self.layout.read_parts(chunk, "HGETALL")):
-            yield from self._values.ready(flat[1::2])
+            yield from self._values.load_missing(flat[1::2])
             fields = (self._field(part, stored) for stored in flat[::2])
             items += zip(fields, map(self.codec.decode, flat[1::2]), strict=True)
         return items

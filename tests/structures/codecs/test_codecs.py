@@ -45,7 +45,7 @@ def trained(name: str) -> Codec[Any]:
     """A codec by its name; one that compresses has a dictionary."""
     made = codec(name)
     if isinstance(made, Compressed):
-        learned = made.packing.learn([made.inner.encode(value) for value in SAMPLE])
+        learned = made.packing.build_dictionary([made.inner.encode(value) for value in SAMPLE])
         made.coders = {1: made.packing.coder(learned)}
     return made
 

@@ -13,7 +13,7 @@ from shardkit.errors import InvalidArgumentError, StructureError
 from shardkit.operations.operation import Operation, Structure, operation
 from shardkit.structures.codecs import JSON, Codec, Compressed, Tokens, codec
 from shardkit.structures.codecs.compression import dictionary_of
-from shardkit.structures.codecs.trained_values import LOOK_AGAIN, CodedValues
+from shardkit.structures.codecs.trained_values import REREAD_AFTER, CodedValues
 
 TOWNS = ("Frankfurt am Main", "Rothenburg ob der Tauber", "Bad Münder am Deister")
 CITIES = [[name, str(n), "DE"] for n in range(25) for name in TOWNS]
@@ -30,16 +30,16 @@ class Records(Structure[Any]):
 
     @operation
     def put(self, key: str, value: Any) -> Operation[bytes]:
-        yield from self.values.open()
+        yield from self.values.load()
         stored = self.codec.encode(value)
         yield [self._at(key, "SET", key, stored)]
         return stored
 
     @operation
     def get(self, key: str) -> Operation[Any]:
-        yield from self.values.open()
+        yield from self.values.load()
         stored = yield [self._at(key, "GET", key)]
-        yield from self.values.ready(stored)
+        yield from self.values.load_missing(stored)
         return self.codec.decode(stored[0])
 
     @operation
@@ -53,8 +53,8 @@ class Records(Structure[Any]):
         return (yield from self.values.train(samples, again=again))
 
     @operation
-    def adopt(self, dictionary: bytes, again: bool = False) -> Operation[bool]:
-        return (yield from self.values.adopt(dictionary, again=again))
+    def add_dictionary(self, dictionary: bytes, again: bool = False) -> Operation[bool]:
+        return (yield from self.values.add_dictionary(dictionary, again=again))
 
 
 def stored_dictionaries(face: Face) -> set[int]:
@@ -87,7 +87,7 @@ def test_of_two_who_train_at_once_one_wins_and_both_read_what_both_write(
     steps = [structure._deferred() for structure in (one, other)]
     samples: list[list[Any]] = [CITIES, TREES]
     both = [
-        structure.adopt(structure.values.learn(sample), again)
+        structure.add_dictionary(structure.values.build_dictionary(sample), again)
         for structure, sample in zip(steps, samples, strict=True)
     ]
     won = face.run(face.kit.together(*both))  # both look before either has written
@@ -113,7 +113,7 @@ def test_values_from_before_and_after_every_training_are_readable_by_all(face: F
         assert face.run(reader.get(str(number))) == sample[number]
     for structure in (writer, reader, Records(face, "tokens")):
         assert {key: face.run(structure.get(key)) for key in written} == written
-    with pytest.raises(InvalidArgumentError, match="a dictionary more than 7"):
+    with pytest.raises(InvalidArgumentError, match="there are 7 dictionaries"):
         face.run(writer.train(CITIES, again=True))
 
 
@@ -122,23 +122,23 @@ def test_who_writes_without_a_dictionary_looks_for_one_from_time_to_time(face: F
     face.run(early.put("a", CITIES[0]))
     face.run(Records(face, "tokens").train(CITIES))
     assert dictionary_of(face.run(early.put("a", CITIES[0]))) == 0
-    for _ in range(LOOK_AGAIN):
+    for _ in range(REREAD_AFTER):
         early.codec.encode(CITIES[0])
     assert dictionary_of(face.run(early.put("a", CITIES[0]))) == 1
 
 
-def test_a_dictionary_learned_elsewhere_is_adopted(face: Face) -> None:
+def test_a_dictionary_built_elsewhere_can_be_added(face: Face) -> None:
     records = Records(face, "tokens")
-    learned = CodedValues("many", "elsewhere", codec("tokens")).learn(CITIES)
-    assert face.run(records.adopt(learned))
-    assert not face.run(records.adopt(learned))
-    assert face.run(records.adopt(learned, again=True))
+    learned = CodedValues("many", "elsewhere", codec("tokens")).build_dictionary(CITIES)
+    assert face.run(records.add_dictionary(learned))
+    assert not face.run(records.add_dictionary(learned))
+    assert face.run(records.add_dictionary(learned, again=True))
     assert dictionary_of(face.run(records.put("a", CITIES[0]))) == 2
 
 
 def test_what_is_no_dictionary_is_not_stored(face: Face) -> None:
     with pytest.raises(StructureError, match="table of tokens is damaged"):
-        face.run(Records(face, "tokens").adopt(b"no table"))
+        face.run(Records(face, "tokens").add_dictionary(b"no table"))
     assert stored_dictionaries(face) == set()
 
 
@@ -151,11 +151,11 @@ def test_a_sample_of_nothing_or_of_what_does_not_fit_is_refused(face: Face, samp
 
 def test_a_codec_without_a_dictionary_says_so_and_costs_nothing(face: Face) -> None:
     records = Records(face, "json")
-    for name, given in (("train", CITIES), ("adopt", b"")):
+    for name, given in (("train", CITIES), ("add_dictionary", b"")):
         with pytest.raises(InvalidArgumentError, match="records: codec 'json' has no dictionary"):
             face.run(getattr(records, name)(given))
-    assert list(records.values.open()) == []
-    assert list(records.values.ready([b"\xff"])) == []
+    assert list(records.values.load()) == []
+    assert list(records.values.load_missing([b"\xff"])) == []
 
 
 def test_a_damaged_dictionary_is_named_by_its_key(face: Face) -> None:
@@ -165,12 +165,12 @@ def test_a_damaged_dictionary_is_named_by_its_key(face: Face) -> None:
         face.run(records.put("a", CITIES[0]))
 
 
-def test_nothing_is_known_any_more_after_the_structure_was_deleted(face: Face) -> None:
+def test_no_dictionary_stays_cached_after_the_structure_was_deleted(face: Face) -> None:
     records = Records(face, "tokens")
     face.run(records.train(CITIES))
     face.run(records.put("a", CITIES[0]))
-    records.values.forget()
-    with pytest.raises(StructureError, match="dictionary 1, which is not known here"):
+    records.values.reset()
+    with pytest.raises(StructureError, match="dictionary 1, which is missing here"):
         records.codec.decode(Compressed(Tokens(), JSON).encode(CITIES[0])[1:])
     assert face.run(records.get("a")) == CITIES[0]
 

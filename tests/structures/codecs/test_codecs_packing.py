@@ -28,7 +28,7 @@ RECORDS = [
     )
 ]
 PACKINGS: list[Packing] = [Tokens(512), Zstd()]
-LEARNED = {packing.name: packing.learn(RECORDS) for packing in PACKINGS}
+LEARNED = {packing.name: packing.build_dictionary(RECORDS) for packing in PACKINGS}
 TABLE = TokenTable.load(LEARNED["tokens"])
 packings = pytest.mark.parametrize("packing", PACKINGS, ids=lambda packing: packing.name)
 
@@ -101,16 +101,16 @@ def test_a_value_whose_packed_form_begins_like_a_mark_is_marked(packing: Packing
     assert made.decode(b"\xf9\xffc") == "abc"
 
 
-def test_a_dictionary_that_is_not_known_is_named() -> None:
+def test_a_missing_dictionary_is_named() -> None:
     stored = with_dictionary(Tokens(), 4).encode(RECORDS[0].decode())
-    with pytest.raises(StructureError, match="with dictionary 4, which is not known here"):
+    with pytest.raises(StructureError, match="with dictionary 4, which is missing here"):
         with_dictionary(Tokens(), 1).decode(stored)
 
 
 @packings
 def test_a_dictionary_cannot_be_trained_on_nothing(packing: Packing) -> None:
     with pytest.raises(InvalidArgumentError, match="trained on no values"):
-        packing.learn([])
+        packing.build_dictionary([])
 
 
 @packings
@@ -118,7 +118,7 @@ def test_a_dictionary_cannot_be_trained_on_nothing(packing: Packing) -> None:
 def test_very_small_samples_make_poor_dictionaries_that_work(
     packing: Packing, samples: list[bytes]
 ) -> None:
-    coder = packing.coder(packing.learn(samples))
+    coder = packing.coder(packing.build_dictionary(samples))
     for value in (b"a", b"[", *RECORDS[:3], bytes(range(256))):
         packed = coder.pack(value)
         assert packed is None or coder.unpack(packed) == value
