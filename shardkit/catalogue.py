@@ -2,6 +2,7 @@
 
 They have the kit's face: the methods of a blocking kit's structures return values, those of an
 async kit's coroutines. Making one costs nothing: its first operation is the first to use a server.
+Only an index without ``shards=`` may have to read its component's entry first.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any, Generic, Required, TypedDict, Unpack, overload
 from shardkit.ads.ads import AVERAGES_TTL, Ads
 from shardkit.completion.address_book import AddressBook
 from shardkit.completion.contacts import DEFAULT_LIMIT, RecentContacts
+from shardkit.config.component import Component
 from shardkit.geo.city_totals import CityTotals
 from shardkit.geo.ip_to_city import IpToCity
 from shardkit.job_search.job_search import JobSearch
@@ -67,6 +69,14 @@ class Catalogue(Generic[Face]):
 
     _driver: Driver
     _clock: ServerClock
+
+    def _component(self, name: str) -> Component:
+        """Return a component, without an exchange if it was read before."""
+        raise NotImplementedError
+
+    def _part_count(self, component: str, given: int | None, unsharded: int) -> int:
+        """Return how many parts an index has: as given, or as many as its component has shards."""
+        return len(self._component(component).shards) or unsharded if given is None else given
 
     @overload
     def hash(
@@ -288,39 +298,51 @@ class Catalogue(Generic[Face]):
         name: str = "search",
         *,
         component: str | None = None,
-        shards: int = 4,
+        shards: int | None = None,
         read_from: Sequence[str] = (),
         statistics_ttl: float = STATISTICS_TTL,
         **parameters: Unpack[SchemaParameters],
     ) -> SearchIndex[Face]:
-        """Return an index of documents; see `shardkit.search.index.SearchIndex`.
+        """Return an index of documents; see `shardkit.search.SearchIndex`.
 
-        Its further parameters are those of `shardkit.search.Schema`. By default the component has
-        the name of the index.
+        Its further parameters are those of `shardkit.search.Schema`. By default its component has
+        its name, and it has as many parts as the component has shards; 4 without shards.
         """
-        schema = Schema(name, shards, **parameters)
-        return SearchIndex(
-            self._driver, component or name, schema, read_from, statistics_ttl, self._clock
-        )
+        component = component or name
+        schema = Schema(name, self._part_count(component, shards, 4), **parameters)
+        return SearchIndex(self._driver, component, schema, read_from, statistics_ttl, self._clock)
 
     def ads(
         self,
         name: str = "ads",
         *,
         component: str,
-        shards: int = 1,
+        shards: int | None = None,
         analyzer: Analyzer | None = None,
         averages_ttl: float = AVERAGES_TTL,
         new_id: Callable[[], str] | None = None,
     ) -> Ads[Face]:
-        """Return ads, chosen by place and text; see `shardkit.ads.Ads`."""
-        return Ads(self._driver, component, name, shards, analyzer, averages_ttl, new_id)
+        """Return ads, chosen by place and text; see `shardkit.ads.Ads`.
+
+        By default they have as many parts as the component has shards; 1 without shards.
+        """
+        count = self._part_count(component, shards, 1)
+        return Ads(self._driver, component, name, count, analyzer, averages_ttl, new_id)
 
     def job_search(
-        self, name: str = "jobs", *, component: str, shards: int = 1, measure: str = "skills"
+        self,
+        name: str = "jobs",
+        *,
+        component: str,
+        shards: int | None = None,
+        measure: str = "skills",
     ) -> JobSearch[Face]:
-        """Return jobs by the skills that they require; see `shardkit.job_search.JobSearch`."""
-        return JobSearch(self._driver, component, name, shards, measure)
+        """Return jobs by the skills that they require; see `shardkit.job_search.JobSearch`.
+
+        By default they have as many parts as the component has shards; 1 without shards.
+        """
+        count = self._part_count(component, shards, 1)
+        return JobSearch(self._driver, component, name, count, measure)
 
     def queues(
         self,

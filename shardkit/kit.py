@@ -134,6 +134,9 @@ class ShardKit(_Kit[Blocking]):
         super().__init__(source, **options)
         self._driver = self.driver = BlockingDriver(self.plane.links[True])
 
+    def _component(self, name: str) -> Component:
+        return self.topology.component(name)
+
     @cached_property
     def directory(self) -> Directory:
         """Named configuration of any type on the config server; see `shardkit.config.directory`.
@@ -204,6 +207,9 @@ class AsyncShardKit(_Kit[Awaiting]):
     def __init__(self, source: Source, **options: Any) -> None:
         super().__init__(source, **options)
         self._driver = self.driver = AwaitingDriver(self.plane.alinks[True])
+
+    def _component(self, name: str) -> Component:
+        return self.topology.last_known(name)
 
     @cached_property
     def directory(self) -> AsyncDirectory:

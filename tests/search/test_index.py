@@ -231,8 +231,23 @@ def test_an_index_is_only_opened_as_it_was_made(face: Face, kit: ShardKit) -> No
             face.run(index.index("b", "y"))
     assert face.run(opened(face, keep_text=False).count()) == 1
     with pytest.raises(ShardCountError):
-        face.run(opened(face, "other", component="many").index("a", "x"))
+        face.run(opened(face, "other", component="many", shards=4).index("a", "x"))
     assert keys_of(kit, "many") == set()
+
+
+def test_an_index_has_by_default_as_many_parts_as_its_component_has_shards(face: Face) -> None:
+    for component, parts in (("many", 16), ("few", 4), ("one", 4)):
+        index = face.kit.search("d", component=component)
+        face.run(index.index("a", "x"))
+        assert len(face.run(index.info())) == parts
+    for component, parts in (("many", 16), ("few", 4), ("one", 1)):
+        jobs = face.kit.job_search(component=component)
+        face.run(jobs.index("a", []))
+        again = face.kit.job_search(component=component, shards=parts)
+        assert face.run(again.count()) == 1
+        ads = face.kit.ads(component=component)
+        assert face.run(ads.index("a", ["Berlin"], "", "cpm", 1)) is True
+        assert face.run(face.kit.ads(component=component, shards=parts).count()) == 1
 
 
 def test_deleting_leaves_nothing(face: Face, kit: ShardKit) -> None:
@@ -270,7 +285,7 @@ def test_parameters_that_cannot_be_used_are_refused(
     kit: ShardKit, wrong: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
-        kit.search(**{"name": "s", **wrong})
+        kit.search(**{"name": "s", "component": "one", **wrong})
 
 
 @pytest.mark.parametrize(
