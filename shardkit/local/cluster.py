@@ -8,8 +8,8 @@
 
     LocalCluster(masters=3, replicas_per_master=1)   # with replicas that can take over
 
-The nodes are introduced to one another as `redis-cli --cluster create` would do it, by commands
-alone. A node refuses to serve in its first two seconds, so a cluster takes that long to start.
+The nodes are joined by the commands that `redis-cli --cluster create` uses. A node refuses requests
+in its first two seconds, so a cluster takes that long to start.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ SLOTS = 16384
 
 
 class ClusterNode(LocalServer):
-    """One node of a cluster, which knows no other node yet."""
+    """One node of a cluster, before it joins the others."""
 
-    bus_port = 0  # where nodes talk to one another
+    bus_port = 0  # for messages between nodes
 
     def _configure(self, process: GuardedProcess) -> None:
         self.bus_port = free_port()
@@ -58,7 +58,7 @@ class ClusterNode(LocalServer):
             ("cluster-port", self.bus_port),
             ("cluster-announce-ip", HOST),
             ("cluster-allow-replica-migration", False),
-            *super()._settings(),  # last, so that config= has the last word
+            *super()._settings(),  # last, so that config= overrides
         ]
 
 
@@ -66,15 +66,15 @@ class LocalCluster(StartStopContext):
     """A cluster of several server processes. A context manager.
 
     Args:
-        masters: how many masters; at least 3, or no master can be replaced.
+        masters: how many masters; failover needs at least 3.
         replicas_per_master: how many replicas each of them has.
-        port: the first node's port; 0 for a free one, as all other nodes have.
+        port: the first node's port; 0 for a free one. All other nodes have free ones.
         password: the default user's password; None for none.
         users: further users and their passwords; see `LocalServer`.
-        data_dir: where each node keeps its data, in ``node-0`` and so on; None keeps no data.
+        data_dir: where the nodes save their data, in ``node-0`` and so on; None saves none.
         config: further configuration of each node.
         binary: the server binary; None finds one (`find_server`).
-        name: what messages call it.
+        name: its name in messages.
 
     Attributes:
         nodes: the nodes, masters first; node ``masters + n`` is a replica of node ``n % masters``.
@@ -116,11 +116,11 @@ class LocalCluster(StartStopContext):
 
     @property
     def entry(self) -> Entry:
-        """The entry to connect with, as a user with every right."""
+        """The entry to connect with, as a user with all permissions."""
         return Entry({**self.nodes[0].entry.fields, "cluster": True}, self.name)
 
     def client(self, **arguments: Any) -> redis.RedisCluster:
-        """Return a client of the cluster as a user with every right.
+        """Return a client of the cluster as a user with all permissions.
 
         Args:
             arguments: further arguments of ``redis.RedisCluster``.
@@ -129,21 +129,21 @@ class LocalCluster(StartStopContext):
         return redis.RedisCluster(**{"protocol": 2, **fields, **arguments})
 
     def start(self, timeout: float = START_TIMEOUT) -> Self:
-        """Start the nodes, introduce them to one another, and wait until all of them serve.
+        """Start the nodes, join them, and wait until all of them serve.
 
         Args:
-            timeout: seconds to wait for that.
+            timeout: seconds to wait.
 
         Returns:
             This cluster.
 
         Raises:
-            LocalServerError: a node did not start, or they did not come together in time.
+            LocalServerError: a node did not start, or the cluster did not form in time.
         """
         deadline = time.monotonic() + timeout
         start_all(self.nodes, timeout)
         try:
-            self.introduce(deadline)
+            self.join_nodes(deadline)
             self.await_ready(deadline)
         except BaseException:
             self.stop(0)
@@ -158,11 +158,11 @@ class LocalCluster(StartStopContext):
         running = sum(node.running for node in self.nodes)
         return f"<LocalCluster {self.name!r}: {running} of {len(self.nodes)} nodes running>"
 
-    def introduce(self, deadline: float) -> None:
-        """Give slots to masters that have none, and have every node meet every other.
+    def join_nodes(self, deadline: float) -> None:
+        """Assign slots to masters that have none, and make every node meet every other.
 
-        Nodes that come back with their data have their slots and know each other, but by ports
-        that may have changed; meeting again tells them.
+        Nodes that restart with their data have their slots and know each other, but perhaps by old
+        ports; meeting again updates them.
 
         Args:
             deadline: when to give up, by ``time.monotonic``.
@@ -176,8 +176,8 @@ class LocalCluster(StartStopContext):
                 int(client.cluster("info")["cluster_slots_assigned"]) < SLOTS for client in clients
             )
             for n, client in enumerate(clients if fresh else []):
-                # First of all: only a node that knows no other may be told its epoch. A node that
-                # refuses has it, or its slots, from a start that was broken off.
+                # First, because only a node that knows no other accepts an epoch. A node that
+                # refuses has it, or its slots, from an earlier start that was interrupted.
                 with suppress(ResponseError):
                     client.execute_command("CLUSTER SET-CONFIG-EPOCH", n + 1)
                 if n < self._masters:
@@ -200,13 +200,13 @@ class LocalCluster(StartStopContext):
                 )
 
     def await_ready(self, deadline: float) -> None:
-        """Wait until every node serves, and all agree who has which slots.
+        """Wait until every node serves, and all agree on the slots.
 
         Args:
             deadline: when to give up, by ``time.monotonic``.
 
         Raises:
-            LocalServerError: they did not in time.
+            LocalServerError: that took too long.
         """
         with ExitStack() as stack:
             clients = [stack.enter_context(node.client()) for node in self.nodes]
@@ -226,7 +226,7 @@ class LocalCluster(StartStopContext):
     def _late(self) -> LocalServerError:
         logs = "\n".join(node.log(3) for node in self.nodes)
         return LocalServerError(
-            f"{self.name}: the nodes did not come together in time; their logs end:\n{logs}\n",
+            f"{self.name}: the cluster did not form in time; the nodes' logs end:\n{logs}\n",
             "give them more time",
         )
 
@@ -236,7 +236,7 @@ def _view(client: redis.Redis) -> dict[str, tuple[int, Any]]:
     view = {}
     for address, node in client.cluster("nodes").items():
         if "handshake" in node["flags"] or "fail" in node["flags"]:
-            continue  # not known yet, or not seen
+            continue  # still joining, or unreachable
         port = int(address.rpartition(":")[2])
         view[node["node_id"]] = (port, node["slots"] or node["master_id"])
     return view

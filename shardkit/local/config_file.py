@@ -1,7 +1,7 @@
 """A server's configuration file: directives, their arguments, and users.
 
-Passwords for logging in are written as hashes. Those that a server itself shows to another one
-(``masterauth``) must be in the clear, so nobody else may read the file.
+Users' passwords are written as hashes. Passwords that a server sends to another one
+(``masterauth``) must be plain text, so only this user can read the file.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ def write_settings(path: Path, settings: Iterable[tuple[str, Setting]]) -> None:
     """Write a configuration file that only this user can read.
 
     Args:
-        path: the file; replaced if it is there.
-        settings: the directives in order; one may stand several times.
+        path: the file; replaced if it exists.
+        settings: the directives in order; a directive may occur several times.
     """
     text = "".join(f"{name} {_written(value)}\n" for name, value in settings)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -30,10 +30,10 @@ def write_settings(path: Path, settings: Iterable[tuple[str, Setting]]) -> None:
 
 
 def user_settings(users: Mapping[str, str]) -> Iterator[tuple[str, Setting]]:
-    """Yield the directives that let users in, each with every right.
+    """Yield the directives that create users, each with all permissions.
 
     Args:
-        users: names and passwords, "" for none. The default user is off unless it is among them.
+        users: names and passwords, "" for none. Unless it is among them, the default user is off.
     """
     if users and "default" not in users:
         yield "user", ("default", "off")
@@ -51,7 +51,7 @@ def _written(value: Setting) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Quote an argument, whatever is in it: a line break must not begin another directive."""
+    """Quote an argument, so that a line break in it cannot begin another directive."""
     if text.isascii() and text.replace("-", "").replace("_", "").isalnum():
         return text
     escaped = (

@@ -1,4 +1,4 @@
-"""What is started and stopped: servers, and set-ups of several, as context managers."""
+"""The base of servers and groups of servers that start and stop with a ``with`` statement."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any, Self
 
 
 class StartStopContext(ABC):
-    """Runs within a ``with`` statement, however that is left."""
+    """Starts on entering a ``with`` statement, and stops on leaving it in any case."""
 
     @abstractmethod
     def start(self) -> Self:
-        """Start it; return itself when it can be used."""
+        """Start; return self when ready for use."""
 
     @abstractmethod
     def stop(self) -> Any:
-        """Stop it and wait until it has ended."""
+        """Stop, and wait until stopped."""
 
     def __enter__(self) -> Self:
         return self.start()

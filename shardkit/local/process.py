@@ -1,20 +1,19 @@
-"""A server process that does not outlive this one, however this one ends.
+"""A server process that never outlives this one.
 
-Beside each server runs a guard, a few lines of `sh` that wait on a pipe from this process. When
-this process is gone (returned, raised, interrupted, terminated or killed: the kernel closes the
-pipe in any case) the guard ends the server, politely at first so that it can save its data:
+Each server has a guard process, a few lines of `sh` that wait on a pipe from this process. When
+this process ends (returned, raised, interrupted, terminated or killed: the kernel closes the pipe
+in any case) the guard stops the server, first with SIGTERM so that it can save its data:
 
 ::
 
     this process ──── pipe ────► guard ┐ one process group of their own: the terminal's Ctrl-C
          └─────── starts ──────► server┘ does not reach it, and one signal ends all of it
 
-The server joins the guard's group before it runs, and holds the pipe open until then, so there is
-no moment at which it could be missed. Signals go to the group, never to a number that may meanwhile
-be another process. (Linux's PR_SET_PDEATHSIG would not do: it fires when the *thread* that started
-the server ends.)
+The server joins the guard's group before it runs, and holds the pipe open until then, so the guard
+cannot miss it. Signals go to the group, never to a process id that may have been reused. (Linux's
+PR_SET_PDEATHSIG does not work here: it fires when the *thread* that started the server ends.)
 
-A forked child closes its copies of the pipes at once, and cannot end what its parent started.
+A forked child closes its copies of the pipes at once, and cannot stop its parent's servers.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from typing import Final
 
 from shardkit.errors import LocalServerError
 
-EXIT_TIMEOUT: Final = 10.0  # seconds that servers have when Python exits
+EXIT_TIMEOUT: Final = 10.0  # seconds that servers have to end when Python exits
 
 # $1 is a directory to remove. Lines on the pipe are the server's process id, for waiting only.
 _GUARD = """
@@ -55,10 +54,10 @@ kill -KILL 0
 
 
 class GuardedProcess:
-    """One process with its guard; both are this process's children. Not safe among threads.
+    """One process with its guard; both are this process's children. Not thread-safe.
 
     Args:
-        directory: where it runs; None for a temporary directory that is removed in the end.
+        directory: where it runs; None for a temporary directory that is removed at the end.
     """
 
     def __init__(self, directory: Path | None) -> None:
@@ -101,7 +100,7 @@ class GuardedProcess:
         return self._server.pid
 
     def running(self) -> bool:
-        """Whether the server runs (or stands still); in a forked child, whether it seems to."""
+        """Whether the server runs, or is paused; in a forked child, whether its pid exists."""
         if self._server is None:
             return False
         if self._ours:
@@ -133,11 +132,11 @@ class GuardedProcess:
                     f"{command[0]} cannot be run: {error.strerror}",
                     "set SHARDKIT_SERVER to a valkey-server or redis-server for this machine",
                 ) from error
-        with suppress(BrokenPipeError):  # the guard was killed: nothing to tell it
+        with suppress(BrokenPipeError):  # the guard was killed
             os.write(self._pipe, b"%d\n" % self._server.pid)
 
     def ask_to_end(self) -> None:
-        """Send the server TERM, and wake it if it is paused: it would not notice."""
+        """Send the server SIGTERM, and SIGCONT in case it is paused."""
         self.send(signal.SIGTERM)
         self.send(signal.SIGCONT)
 
@@ -157,7 +156,7 @@ class GuardedProcess:
         return True
 
     def end(self) -> None:
-        """End the whole group now, and remove the temporary directory. Harmless when repeated."""
+        """Kill the whole group, and remove the temporary directory. May be called again."""
         if not self._ours or self._pipe < 0:
             return
         with suppress(ProcessLookupError, PermissionError):  # macOS: EPERM for a group of zombies
@@ -174,7 +173,7 @@ class GuardedProcess:
             shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _disown(self) -> None:
-        """In a forked child: let go of the parent's pipe and processes."""
+        """In a forked child: release the parent's pipe and processes."""
         self._ours = False
         if self._pipe >= 0:
             os.close(self._pipe)
@@ -185,11 +184,11 @@ class GuardedProcess:
 
 
 def finish(processes: Sequence[GuardedProcess], timeout: float) -> None:
-    """End servers that nobody stopped, side by side, giving them time to save their data.
+    """Stop servers that are still running, in parallel, with time to save their data.
 
     Args:
         processes: the servers.
-        timeout: seconds that all of them have.
+        timeout: seconds for all of them together.
     """
     for process in processes:
         process.ask_to_end()

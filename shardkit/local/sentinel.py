@@ -8,7 +8,7 @@
         watched.master.kill()                          # about two seconds later
         client.get("greeting")                         # the replica is the master
 
-A master is given up after a second without an answer, so that a fail-over takes about two.
+A master counts as down after a second without an answer, so that a failover takes about two.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from shardkit.local.server import (
 )
 from shardkit.local.start_stop import start_all, stop_all
 
-# Seconds without an answer after which a server counts as gone. A Sentinel needs almost half of one
-# to connect to a server and have its first answer: with less than that masters would change for
-# ever, each taking over from the one before it.
+# Seconds without an answer after which a server counts as down. A Sentinel needs almost half a
+# second to connect to a server and get its first answer; with a shorter time failovers would never
+# stop.
 DOWN_AFTER: Final = 1.0
 
-# How often Sentinels look, ask and tell, in milliseconds: on one machine that may be often. Of
-# itself a Sentinel takes eight seconds to tell a former master that it is a replica now. (Its
-# ping-period stays as it is: what it knows of replicas goes stale after five of them.)
+# How often Sentinels publish and query, in milliseconds; on one machine that may be often. By
+# default a Sentinel takes eight seconds to demote a former master. (The ping-period keeps its
+# default, because a Sentinel's knowledge of replicas becomes stale after five of them.)
 _PERIODS = {"publish-period": 200, "info-period": 200, "ask-period": 200}
 
 
@@ -53,9 +53,9 @@ class SentinelServer(LocalServer):
     """One Sentinel: the same binary, started with ``--sentinel``.
 
     Args:
-        watched: the first master of each service that it watches; they run before it starts.
-        quorums: how many Sentinels must find that a service's master is gone.
-        down_after: seconds without an answer after which a server counts as gone.
+        watched: the first master of each service that it watches; they must be running.
+        quorums: how many Sentinels must agree that a service's master is down.
+        down_after: seconds without an answer after which a server counts as down.
         server: the other arguments of `LocalServer`.
     """
 
@@ -91,7 +91,7 @@ class SentinelServer(LocalServer):
                 say("auth-user", fields["username"])
             if "password" in fields:
                 say("auth-pass", fields["password"])
-        # What it shows to other Sentinels, which have the same users.
+        # Its credentials for other Sentinels, which have the same users.
         username, password = self._credentials()
         if password:
             settings.append(("sentinel", ("sentinel-user", username or "default")))
@@ -100,14 +100,14 @@ class SentinelServer(LocalServer):
 
 
 def await_agreement(sentinels: Sequence[SentinelServer], deadline: float) -> None:
-    """Wait until Sentinels know the replicas of what they watch, and each other.
+    """Wait until Sentinels know the replicas of their masters, and each other.
 
     Args:
         sentinels: the Sentinels.
         deadline: when to give up, by ``time.monotonic``.
 
     Raises:
-        LocalServerError: they did not in time.
+        LocalServerError: that took too long.
     """
     with ExitStack() as stack:
         clients = {s: stack.enter_context(s.client()) for s in sentinels}
@@ -137,22 +137,22 @@ class LocalSentinel(StartStopContext):
     Args:
         service: the service's name.
         replicas: how many replicas the master has.
-        sentinels: how many Sentinels watch it; most of them must agree to replace the master.
+        sentinels: how many Sentinels watch it; a majority must agree on a failover.
         password: the default user's password on master and replicas; None for none.
         users: further users and their passwords; see `LocalServer`.
         sentinel_password: the default user's password on the Sentinels; None for none.
-        down_after: seconds without an answer after which a server counts as gone.
+        down_after: seconds without an answer after which a server counts as down.
         databases: how many databases master and replicas have.
-        data_dir: where each keeps its data, in ``master``, ``replica-0``, ``sentinel-0`` and so
-            on; None keeps no data.
+        data_dir: where each saves its data, in ``master``, ``replica-0``, ``sentinel-0`` and so on;
+            None saves none.
         config: further configuration of master and replicas.
         binary: the server binary; None finds one (`find_server`).
-        name: what messages call it; None for the service's name.
+        name: its name in messages; None for the service's name.
 
     Attributes:
         service: the service's name.
-        master: the server that is the master at first.
-        replicas: the others, which may become it.
+        master: the first master.
+        replicas: its replicas, which may become masters.
         sentinels: the Sentinels.
     """
 
@@ -209,7 +209,7 @@ class LocalSentinel(StartStopContext):
 
     @property
     def entry(self) -> Entry:
-        """The entry to connect with, as a user with every right."""
+        """The entry to connect with, as a user with all permissions."""
         described: dict[str, Any] = {
             "service": self.service,
             "sentinels": [[HOST, sentinel.port] for sentinel in self.sentinels],
@@ -218,10 +218,10 @@ class LocalSentinel(StartStopContext):
         return Entry({"sentinel": described, **_user(self.master)}, self.service)
 
     def sentinel(self, **arguments: Any) -> Sentinel:
-        """Return redis-py's Sentinel object, which finds the master and makes clients for it.
+        """Return redis-py's Sentinel object, which finds the master and creates clients.
 
         Args:
-            arguments: further arguments of the clients that it makes.
+            arguments: further arguments of its clients.
         """
         common = {"protocol": 2, "socket_timeout": 5, "retry": Retry(NoBackoff(), 0)}
         return Sentinel(  # type: ignore[no-untyped-call]
@@ -234,7 +234,7 @@ class LocalSentinel(StartStopContext):
         """Start everything, and wait until the Sentinels know the replicas and each other.
 
         Args:
-            timeout: seconds to wait for that.
+            timeout: seconds to wait.
 
         Returns:
             This object.

@@ -13,8 +13,7 @@
     server.restart()                                  # back again on the same port
     server.stop()
 
-It listens on 127.0.0.1 only, and ends with this process, however that ends; see
-`shardkit.local.process`.
+It listens on 127.0.0.1 only, and always ends with this process; see `shardkit.local.process`.
 """
 
 from __future__ import annotations
@@ -51,33 +50,32 @@ STOP_TIMEOUT: Final = 10.0
 CONFIG_FILE: Final = "server.conf"
 LOG_FILE: Final = "server.log"
 
-_ATTEMPTS = 10  # at finding a port that nobody else takes first
-_STEP = 0.01  # seconds between two looks at a server that is starting
-_OURS = frozenset({"port", "bind", "dir", "daemonize", "logfile", "user"})
+_ATTEMPTS = 10  # to find a port that no other process takes first
+_STEP = 0.01  # seconds between checks of a starting server
+_RESERVED = frozenset({"port", "bind", "dir", "daemonize", "logfile", "user"})
 _TAKEN = re.compile(r"Failed listening on port (\d+)")
 
 
 class LocalServer(StartStopContext):
-    """A server process: started, stopped, paused, killed and restarted at will.
+    """A server process that can be started, stopped, paused, killed and restarted.
 
-    A context manager: starts on entering, stops on leaving. Not safe to use from several threads
-    at once. In a forked child it only tells where the server is.
+    A context manager: starts on entering, stops on leaving. Not thread-safe. In a forked child it
+    only has the server's address.
 
     Args:
-        port: where it listens; 0 picks a free port when it starts.
-        databases: how many databases it has.
-        password: the default user's password; None for none.
-        users: further users and their passwords ("" for none), all with every right. The default
-            user is off then, unless it is among them or has a password.
-        replica_of: the server that it copies; it takes that server's users. Start that one first.
-        data_dir: where its data stays, saved when it stops; None keeps no data.
+        port: its port; 0 picks a free one when it starts. databases: how many databases it has.
+        password: the default user's password; None for none. users: further users and their
+        passwords ("" for none), all with all permissions. The default
+            user is then off, unless it is among them or has a password.
+        replica_of: its master, which has to start first; it gets the master's users.
+        data_dir: where it saves its data when it stops; None saves none.
         config: further configuration, ``{"maxmemory": "64mb", "appendonly": True}``. A sequence
             gives a directive several arguments.
         binary: the server binary; None finds one (`find_server`).
-        name: what messages call it.
+        name: its name in messages.
 
     Raises:
-        LocalServerError: a setting contradicts the arguments.
+        LocalServerError: a setting contradicts the other arguments.
     """
 
     def __init__(
@@ -107,17 +105,17 @@ class LocalServer(StartStopContext):
         self._process: GuardedProcess | None = None
         self._finalizer: weakref.finalize[..., LocalServer] | None = None
         self._log_start = 0
-        for setting in sorted(_OURS & self._config.keys()):
+        for setting in sorted(_RESERVED & self._config.keys()):
             raise LocalServerError(
                 f"{name}: config sets {setting!r}, which follows from the other arguments",
                 "leave it out",
             )
 
-    # ---- where it is
+    # ---- its address
 
     @property
     def port(self) -> int:
-        """The port that it listens on; it stays the same until it is stopped and started anew."""
+        """Its port; a free one may change when it is stopped and started again."""
         if not self._port:
             raise self._error("has no port before it is started", "start it first")
         return self._port
@@ -129,7 +127,7 @@ class LocalServer(StartStopContext):
 
     @property
     def entry(self) -> Entry:
-        """The entry to connect with, as a user with every right."""
+        """The entry to connect with, as a user with all permissions."""
         username, password = self._credentials()
         fields: dict[str, Any] = {"host": HOST, "port": self.port}
         if username not in (None, "default"):
@@ -145,16 +143,16 @@ class LocalServer(StartStopContext):
 
     @property
     def running(self) -> bool:
-        """Whether its process runs; a paused one does."""
+        """Whether its process runs; also if it is paused."""
         return self._process is not None and self._process.running()
 
     @property
     def directory(self) -> Path:
-        """The directory that it runs in: its configuration, its log and its data."""
+        """Its working directory, with its configuration, log and data."""
         return self._started().directory
 
     def client(self, **arguments: Any) -> redis.Redis:
-        """Return a client as a user with every right, which repeats nothing and waits 5 seconds.
+        """Return a client as a user with all permissions, without retries, with a timeout of 5 s.
 
         Args:
             arguments: further arguments of ``redis.Redis``, such as ``db``.
@@ -175,7 +173,7 @@ class LocalServer(StartStopContext):
         )
 
     def log(self, lines: int = 20) -> str:
-        """Return the last lines that it logged since it was last started."""
+        """Return the last lines of its log since it was last started."""
         try:
             with (self.directory / LOG_FILE).open("rb") as log:
                 log.seek(self._log_start)
@@ -183,13 +181,13 @@ class LocalServer(StartStopContext):
         except OSError:
             return ""
 
-    # ---- what can be done to it
+    # ---- control
 
     def start(self, timeout: float = START_TIMEOUT) -> Self:
         """Start it, and wait until it answers.
 
         Args:
-            timeout: seconds to wait for that.
+            timeout: seconds to wait.
 
         Returns:
             This server.
@@ -210,13 +208,13 @@ class LocalServer(StartStopContext):
         return self
 
     def stop(self, timeout: float = STOP_TIMEOUT) -> None:
-        """Stop it: TERM, so that it saves its data, and KILL if it has not ended in time.
+        """Stop it with SIGTERM, so that it saves its data, and SIGKILL if it does not end in time.
 
-        Harmless for a server that does not run, and in a forked child. Without a data directory
-        its data is gone.
+        Does nothing if it is not running, or in a forked child. Without a data directory its data
+        is lost.
 
         Args:
-            timeout: seconds to wait before KILL.
+            timeout: seconds to wait before SIGKILL.
         """
         try:
             self._ask_to_end()
@@ -225,7 +223,7 @@ class LocalServer(StartStopContext):
             self._end()
 
     def kill(self) -> None:
-        """Kill it with SIGKILL, as a crash would; what it has not saved is lost.
+        """Kill it with SIGKILL, like a crash; unsaved data is lost.
 
         Raises:
             LocalServerError: it was not started, or by the parent of this forked process.
@@ -235,7 +233,7 @@ class LocalServer(StartStopContext):
         process.wait(STOP_TIMEOUT)
 
     def pause(self) -> None:
-        """Stop its process where it stands (SIGSTOP): connections stay open, nothing is answered.
+        """Suspend its process (SIGSTOP): connections stay open but get no answer.
 
         Raises:
             LocalServerError: it was not started, or by the parent of this forked process.
@@ -243,7 +241,7 @@ class LocalServer(StartStopContext):
         self._started(to_change=True).send(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let a paused server go on.
+        """Resume a paused server.
 
         Raises:
             LocalServerError: it was not started, or by the parent of this forked process.
@@ -253,8 +251,8 @@ class LocalServer(StartStopContext):
     def restart(self, timeout: float = START_TIMEOUT) -> Self:
         """Start it again on the same port, after stopping it if it still runs.
 
-        It keeps its configuration as it was, changes by CONFIG REWRITE or a Sentinel included, and
-        the data that it had saved.
+        It keeps its configuration, including changes by CONFIG REWRITE or a Sentinel, and the data
+        that it had saved.
 
         Args:
             timeout: seconds to wait until it answers.
@@ -285,10 +283,10 @@ class LocalServer(StartStopContext):
     # ---- its configuration
 
     def _settings(self) -> Settings:
-        """Return its configuration, in order; a directive may stand several times."""
+        """Return its configuration, in order; a directive may occur several times."""
         settings: dict[str, Setting] = {
             "databases": self._databases,
-            # Redis's own save points, written out: a distribution may have built in others.
+            # Redis's own defaults; a distribution may have changed them.
             "save": "" if self._data_dir is None else "3600 1 300 100 60 10000",
             "appendonly": False,
             "shutdown-timeout": 1,  # seconds to wait for replicas that lag
@@ -322,19 +320,20 @@ class LocalServer(StartStopContext):
         write_settings(directory / CONFIG_FILE, settings)
 
     def _arguments(self) -> list[str]:
-        """Return what the binary is called with."""
+        """Return the arguments of the binary."""
         return [CONFIG_FILE]
 
-    # ---- starting and ending, in steps that `shardkit.local.start_stop` takes with many at once
+    # ---- the steps of starting and stopping, which `shardkit.local.start_stop` runs for many
+    # servers
 
     def _launch(self) -> None:
-        self._end()  # what a killed server left
+        self._end()  # clean up after a killed server
         directory = self._data_dir
         if directory is not None:
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._process = process = GuardedProcess(directory)
         self._finalizer = weakref.finalize(self, finish, [process], STOP_TIMEOUT)
-        self._finalizer.atexit = False  # when Python exits, all of them end side by side
+        self._finalizer.atexit = False  # when Python exits, all servers end in parallel
         self._configure(process)
         self._run(process)
 
@@ -349,7 +348,7 @@ class LocalServer(StartStopContext):
         process.run([str(binary), *self._arguments()], log)
 
     def _await_ready(self, deadline: float, may_move: bool = True) -> None:
-        """Wait until it answers; one whose free port was taken meanwhile moves to another."""
+        """Wait until it answers; if another process took its free port, move to another port."""
         attempts = _ATTEMPTS
         while not self._answers():
             process = self._started()
@@ -359,7 +358,7 @@ class LocalServer(StartStopContext):
                 if not taken:
                     raise self._error(
                         f"ended while it was starting; the end of its log:\n{log}\n",
-                        "mend its configuration or data",
+                        "fix its configuration or data",
                     )
                 attempts -= 1
                 if int(taken[1]) == self._asked_port or not may_move or not attempts:
@@ -377,13 +376,13 @@ class LocalServer(StartStopContext):
             time.sleep(_STEP)
 
     def _answers(self) -> bool:
-        """Whether this process, and no other one on its port, answers."""
+        """Whether this process answers, and not another one on its port."""
         try:
             with self.client(socket_timeout=1, socket_connect_timeout=1) as client:
                 client.ping()
                 return _section(client, "server").get("process_id") == self.pid
         except (RedisError, OSError):
-            return False  # not up yet, loading its data, or somebody else's server
+            return False  # still starting or loading, or another server
 
     def _await_copy(self, deadline: float) -> None:
         """Wait until a replica has its master's data."""
@@ -395,7 +394,7 @@ class LocalServer(StartStopContext):
                 deadline,
                 lambda: self._error(
                     f"got no copy of {self._master} in time; the end of its log:\n{self.log()}\n",
-                    "see whether its master runs",
+                    "check whether its master runs",
                 ),
             )
 
@@ -424,7 +423,9 @@ class LocalServer(StartStopContext):
         if self._process is None:
             raise self._error("was not started", "start it first")
         if to_change and not self._process.ours:
-            raise self._error("belongs to the process that started it", "leave it to that process")
+            raise self._error(
+                "belongs to the process that started it", "control it from that process"
+            )
         return self._process
 
     def _error(self, what: str, remedy: str) -> LocalServerError:
@@ -433,7 +434,7 @@ class LocalServer(StartStopContext):
 
 
 def free_port() -> int:
-    """Return a port of 127.0.0.1 that is free now; the caller must live with losing it."""
+    """Return a port of 127.0.0.1 that is free now; another process may take it at any time."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]
@@ -443,12 +444,12 @@ def free_port() -> int:
 def wait_until(
     done: Callable[[], bool], deadline: float, late: Callable[[], LocalServerError]
 ) -> None:
-    """Look again and again until something is done; what servers refuse meanwhile is not yet done.
+    """Poll until a condition holds; errors of servers count as not yet.
 
     Args:
-        done: whether it is done.
+        done: the condition.
         deadline: when to give up, by ``time.monotonic``.
-        late: makes the error that is raised then.
+        late: returns the error to raise then.
     """
     while True:
         try:

@@ -1,17 +1,17 @@
-"""What servers a shard map needs, and what its entries say once those servers run. No I/O.
+"""Plans the servers of a shard map, and rewrites its entries for the running servers. No I/O.
 
-Servers are told apart by the address that the map gives them; entries that differ in the database
-only share one. A map's addresses need not exist here:
+Each address of the map is one server; entries that differ only in the database share it. The
+addresses need not exist on this machine:
 
 ::
 
-    {host: a.internal, db: 1}              one server of its own, which has enough databases
+    {host: a.internal, db: 1}              a server with enough databases
     {host: b.internal, replicas: […]}      a server, and one replica for each
     {cluster: true, host: c.internal}      a cluster of three masters
     {sentinel: {service: main, …}}         a master, a replica, and as many Sentinels as are named
 
-Locally there is no TLS; user names and passwords are asked for as the map says. A ``${NAME}`` that
-the environment lacks stands for ``local-NAME``, so that a production map can be tried as it is.
+Local servers have no TLS, and the map's user names and passwords. A ``${NAME}`` that is not set in
+the environment becomes ``local-NAME``, so that a production map can be used as it is.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class CompleteEnvironment(Mapping[str, str]):
 
     Args:
         known: the real environment.
-        keep: leave a reference to a known name as it is, to be resolved when a client connects.
+        keep: keep references to known names, which are then resolved when a client connects.
     """
 
     def __init__(self, known: Mapping[str, str], *, keep: bool = False) -> None:
@@ -61,13 +61,13 @@ class CompleteEnvironment(Mapping[str, str]):
 
 @dataclass
 class Logins:
-    """Who may log in to a server: user names and passwords, "" for none."""
+    """The users of a server: names and passwords, "" for none."""
 
     passwords: dict[str, str] = field(default_factory=dict)
     _first: dict[str, str] = field(default_factory=dict)
 
     def add(self, fields: Mapping[str, Any], where: str) -> None:
-        """Let in whoever connects with an entry's fields.
+        """Add the user of an entry's fields.
 
         Raises:
             LocalServerError: another entry gives the same user another password.
@@ -88,13 +88,13 @@ class PlannedServer:
     """One server process: a master, a replica of one, or a Sentinel.
 
     Attributes:
-        label: whose server it is, for people: ``unique:0``.
+        label: its name in messages, such as ``unique:0``.
         folder: the name of its data directory.
-        port: the port that the map gives it; 0 for none.
-        users: who may log in.
+        port: its port in the map; 0 for none.
+        users: its users.
         databases: how many databases it needs.
         replica_of: its master.
-        services: for a Sentinel, what it watches.
+        services: for a Sentinel, the services that it watches.
     """
 
     label: str
@@ -120,8 +120,8 @@ class ServerPlan:
 
     Attributes:
         servers: masters and replicas by address.
-        clusters: clusters by the address that the map names; ``port`` is their first node's.
-        services: what Sentinels watch.
+        clusters: clusters by their address in the map; ``port`` is their first node's.
+        services: the services that Sentinels watch.
         sentinels: Sentinels by address.
 
     Args:
@@ -129,8 +129,8 @@ class ServerPlan:
         environ: where ``${NAME}`` is looked up.
 
     Raises:
-        LocalServerError: two entries want one server to be two things.
-        ConfigError: an entry cannot be used as the environment gives it.
+        LocalServerError: two entries contradict each other about one server.
+        ConfigError: an entry cannot be used in this environment.
     """
 
     def __init__(self, shard_map: ShardMap, environ: Mapping[str, str] = os.environ) -> None:
@@ -144,7 +144,7 @@ class ServerPlan:
             self._add(label, where, entry)
 
     def check_ports(self) -> None:
-        """Check that the map's ports can all be taken on one host.
+        """Check that one host can have all ports of the map.
 
         Raises:
             LocalServerError: two servers of the map, on different hosts, have the same port.
@@ -161,11 +161,11 @@ class ServerPlan:
                     )
 
     def moved(self, shard_map: ShardMap, ports: Mapping[Address, int]) -> ShardMap:
-        """Return the map with entries that say where the servers run.
+        """Return the map with the addresses of the running servers.
 
         Args:
-            shard_map: the map that this plan was made of.
-            ports: where the server, cluster or Sentinel of each address listens.
+            shard_map: the map of this plan.
+            ports: by address, the port of its server, cluster or Sentinel.
         """
         components = {}
         for name, component in shard_map.components.items():
@@ -223,7 +223,7 @@ class ServerPlan:
             self.servers[address] = PlannedServer(
                 f"{master.label} replica {number}", _folder(address), address[1], replica_of=master
             )
-        # One object for both: they have the same users, whichever entry brings them.
+        # One object for both, because they have the same users, whichever entry adds them.
         self.servers[address].users = master.users
         self.servers[address].databases = master.databases
         if "username" in fields or "password" in fields:
@@ -285,7 +285,7 @@ class ServerPlan:
 
 
 def _entries(shard_map: ShardMap) -> Iterator[tuple[str, str, Entry]]:
-    """Yield every entry with a label for people and the key that it is stored under."""
+    """Yield every entry with its label and the key that it is stored under."""
     if shard_map.config_server is not None:
         yield CONFIG_SERVER, CONFIG_SERVER, shard_map.config_server
     for component in shard_map.components.values():
@@ -310,7 +310,7 @@ def _service_key(fields: Mapping[str, Any]) -> ServiceKey:
 
 
 def _folder(address: Address) -> str:
-    """Name a directory after an address: it stays the same when the map grows."""
+    """Name a directory after an address, so that it stays the same when the map grows."""
     host, port = address
     name = "".join(c if c.isalnum() or c in ".-_" else "_" for c in host).lstrip(".")
     return f"{name}-{port}" if port else name

@@ -1,13 +1,13 @@
-"""All the servers of a shard map, on this machine.
+"""All servers of a shard map, on this machine.
 
 ::
 
     with LocalServers(ShardMap.load("configs/local.yaml"), ports="free") as servers:
-        with shardkit.connect(servers.shard_map) as kit:     # the same components,
-            ...                                               # where they really are
+        with shardkit.connect(servers.shard_map) as kit:     # the same components
+            ...                                               # at their real addresses
         servers.server_of("unique", 2).kill()
 
-`shardkit.local.server_plan` says which servers those are.
+`shardkit.local.server_plan` decides which servers these are.
 """
 
 from __future__ import annotations
@@ -41,25 +41,24 @@ Progress: TypeAlias = Callable[[str, int, int], object]
 class LocalServers(StartStopContext):
     """The servers of a shard map: started together, stopped together.
 
-    A context manager. They listen on 127.0.0.1 without TLS, whatever hosts the map names; users
-    and passwords are the map's, and a ``${NAME}`` that the environment lacks stands for
-    ``local-NAME``.
+    A context manager. They listen on 127.0.0.1 without TLS, whatever hosts the map names, with the
+    users and passwords of the map. A ``${NAME}`` that is not set becomes ``local-NAME``.
 
     Args:
-        shard_map: the map; addresses that are equal are one server.
-        data_dir: where each server keeps its data, in a directory named after its address in the
-            map; None keeps no data.
-        ports: "given" for the map's port numbers, "free" for free ones. Nodes of a cluster after
-            its first, and servers that Sentinels find, get free ones in any case.
+        shard_map: the map; equal addresses are one server.
+        data_dir: where the servers save their data, each in a directory named after its address in
+            the map; None saves none.
+        ports: "given" for the map's ports, "free" for free ones. A cluster's nodes after the first,
+            and servers behind Sentinels, always get free ones.
         config: further configuration of every server that holds data.
         binary: the server binary; None finds one (`shardkit.local.find_server`).
-        progress: called with a name, how many servers run, and how many will.
+        progress: called with a server's name, how many have started, and how many there are.
 
     Attributes:
         clusters: the clusters, by the component that names them first.
 
     Raises:
-        LocalServerError: the map wants one server to be two things, or one port twice.
+        LocalServerError: the map contradicts itself about a server, or uses a port twice.
     """
 
     def __init__(
@@ -98,7 +97,7 @@ class LocalServers(StartStopContext):
 
     @property
     def shard_map(self) -> ShardMap:
-        """The map's components, with entries that say where the servers are.
+        """The map's components with the addresses of the running servers.
 
         Raises:
             LocalServerError: they were not started.
@@ -118,8 +117,7 @@ class LocalServers(StartStopContext):
     def server_of(self, component: str, number: int | None = None) -> LocalServer:
         """Return the server of a shard, or (number None) of the unsharded entry.
 
-        For a cluster it is the first node; for a service that Sentinels watch, the server that was
-        the master at first.
+        For a cluster this is the first node, for a service behind Sentinels its first master.
 
         Raises:
             MissingEntryError: the map has no such entry.
@@ -134,16 +132,16 @@ class LocalServers(StartStopContext):
         return self._server(entry, entry_key(component, number))
 
     def start(self, timeout: float = 2 * START_TIMEOUT) -> Self:
-        """Start all servers side by side, and wait until all answer and clusters are ready.
+        """Start all servers in parallel, and wait until all answer and clusters are ready.
 
         Args:
-            timeout: seconds to wait for that.
+            timeout: seconds to wait.
 
         Returns:
             This object.
 
         Raises:
-            LocalServerError: one did not start; none is left running then.
+            LocalServerError: a server did not start; the others were stopped.
         """
         if any(server.running for server in self.servers):
             raise LocalServerError(
@@ -166,7 +164,7 @@ class LocalServers(StartStopContext):
         try:
             start([*self._masters, *nodes])
             for cluster in clusters:
-                cluster.introduce(deadline)
+                cluster.join_nodes(deadline)
             start(self._replicas)
             start(self._sentinels)
             await_agreement(self._sentinels, deadline)
@@ -180,20 +178,20 @@ class LocalServers(StartStopContext):
         return self
 
     def stop(self, timeout: float = STOP_TIMEOUT) -> None:
-        """Stop all servers side by side; see `LocalServer.stop`.
+        """Stop all servers in parallel; see `LocalServer.stop`.
 
         Args:
-            timeout: seconds that they have before they are killed.
+            timeout: seconds until they are killed.
         """
         self._moved = None
-        # Sentinels first, or they might promote somebody.
+        # Sentinels first, or they might promote a replica.
         stop_all([*reversed(self.servers)], timeout)
 
     def __repr__(self) -> str:
         running = sum(server.running for server in self.servers)
         return f"<LocalServers of {self._map.source}: {running} of {len(self.servers)} running>"
 
-    # ---- from what is planned to servers
+    # ---- from the plan to servers
 
     def _build(self) -> None:
         plan = self._plan

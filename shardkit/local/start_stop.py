@@ -1,4 +1,4 @@
-"""Many servers at once: they start, and end, side by side."""
+"""Starts and stops several servers in parallel."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Started: TypeAlias = Callable[[LocalServer], object]
 def start_all(
     servers: Sequence[LocalServer], timeout: float = START_TIMEOUT, started: Started | None = None
 ) -> None:
-    """Start servers side by side and wait until all answer; if one fails, stop them all.
+    """Start servers in parallel and wait until all answer; if one fails, stop them all.
 
     Args:
-        servers: the servers; none of them runs.
+        servers: the servers; none may be running.
         timeout: seconds to wait for all of them.
         started: called with each server that answers.
 
@@ -30,7 +30,7 @@ def start_all(
             raise LocalServerError(f"{server.name} runs already", "stop it first")
     deadline = time.monotonic() + timeout
     try:
-        # Those with a given port first, or a free one might be theirs.
+        # Servers with a given port first, or another might take it as a free one.
         for server in sorted(servers, key=lambda server: not server._asked_port):
             server._launch()
         for server in servers:
@@ -44,11 +44,11 @@ def start_all(
 
 
 def stop_all(servers: Sequence[LocalServer], timeout: float = STOP_TIMEOUT) -> None:
-    """Stop servers side by side; see `LocalServer.stop`.
+    """Stop servers in parallel; see `LocalServer.stop`.
 
     Args:
-        servers: the servers; those that do not run are passed over.
-        timeout: seconds that all of them have before they are killed.
+        servers: the servers; stopped ones are ignored.
+        timeout: seconds until they are killed.
     """
     try:
         for server in servers:
