@@ -1,4 +1,4 @@
-"""Measure social networks: ``python benchmarks/social [syndication] [reading] [memory]``.
+"""Measure social networks: ``python benchmarks/social [fan_out] [reading] [memory]``.
 
 Each is written into benchmarks/results/social.json as soon as it is done, beside the others.
 """
@@ -16,10 +16,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from report import RESULTS, save
 
-from social import memory, reading, syndication
+from social import fan_out, memory, reading
 
 CASES: dict[str, Callable[[], dict[str, Any]]] = {
-    "syndication": syndication.run,
+    "fan_out": fan_out.run,
     "reading": reading.run,
     "memory": memory.run,
 }

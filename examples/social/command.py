@@ -128,7 +128,7 @@ class DemoOptions:
 @click.option(
     "--pass-size",
     type=click.IntRange(1, 10_000),
-    help="How many followers a pass of syndication reads. By default a twentieth of the users, "
+    help="How many followers one pass of a fan-out reads. By default a twentieth of the users, "
     f"from 100 to {PASS_SIZE:,}.",
 )
 @click.option("--seed", type=int, default=1, show_default=True, help="Of what is left to chance.")

@@ -110,7 +110,7 @@ def _speeds(report: DemoReport) -> Table:
     grid = Table.of("done", number("all"), number("a second"))
     for name, count in (
         ("pages of home timelines", len(acted.pages)),
-        ("posts, syndicated", acted.posts),
+        ("posts", acted.posts),
         ("timelines written", acted.writes),
         ("posts that readers fetch", acted.fetched),
         ("follows", acted.follows),

@@ -43,15 +43,11 @@ from shardkit.operations.operation import (
     operation,
     stream,
 )
-from shardkit.queues.async_worker import AsyncWorker
-from shardkit.queues.task_codec import DeadTask, Task
-from shardkit.queues.task_queues import TaskQueues
-from shardkit.queues.worker import Worker
+from shardkit.queues import AsyncWorker, DeadTask, Task, TaskQueues, Worker
 from shardkit.search.index import SearchIndex
 from shardkit.search.model.documents import Document
 from shardkit.search.model.results import Hit, Results
-from shardkit.social.base.models import TimelinePage, User
-from shardkit.social.network import SocialNetwork
+from shardkit.social import FollowResult, SocialNetwork, TimelinePage, User
 from shardkit.structures.codecs import TEXT
 from shardkit.structures.list.sharded_list import ShardedList
 from shardkit.structures.packed.aggregates import RecordGroup
@@ -497,8 +493,8 @@ def social(kit: ShardKit) -> None:
     assert_type(network, SocialNetwork[Blocking])
     assert_type(network.create_user("ada", "Ada", city="London"), int | None)
     assert_type(network.get_user(7), User | None)
-    assert_type(network.follow(7, "8"), bool | None)
-    assert_type(network.home(7, before=None), TimelinePage)
+    assert_type(network.follow(7, "8"), FollowResult)
+    assert_type(network.home(7, cursor=None), TimelinePage)
     assert_type(network.deferred.post(7, "x"), Operation[int | None])
     assert_type(network.callbacks, dict[str, Callable[..., Any]])
     network.follow(7)  # type: ignore

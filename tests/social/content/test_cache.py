@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import redis
-from disk_helpers import status
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from store_helpers import status
 
 import shardkit
 from shardkit import ShardKit, ShardMap

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from disk_helpers import find_postgresql, postgresql, status
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from store_helpers import find_postgresql, postgresql, status
 
 from shardkit.errors import ClosedError, InvalidArgumentError
 from shardkit.social.content.postgresql_store import PostgreSQLStatusStore

@@ -169,7 +169,7 @@ def run() -> dict[str, Any]:
         [[name, *figures.values()] for name, figures in found.items()],
     )
     show("Ratios", ["", "times"], [[name, ratio] for name, ratio in ratios.items()])
-    bars("social_syndication", f"One post to {FOLLOWERS:,} followers", rate, "timelines a second")
+    bars("social_fan_out", f"One post to {FOLLOWERS:,} followers", rate, "timelines a second")
     return {
         "conditions": conditions(),
         "followers": FOLLOWERS,
