@@ -39,7 +39,7 @@ from shardkit.operations.operation import (
     operation,
     pages,
 )
-from shardkit.structures.base.arguments import check_integer, check_name, day_of, expiry, shown
+from shardkit.structures.base.arguments import check_integer, check_name, day_of, duration, shown
 
 KINDS: Final = ("country", "region", "city")
 MOST_SHOWN: Final = 10_000
@@ -143,7 +143,7 @@ class CityTotals(Structure[Face]):
 
         Cost: one exchange.
         """
-        after = expiry(self.name, seconds)
+        after = duration(self.name, seconds)
         keys = [self._key(kind, self._day(day)) for kind in (*KINDS, "done")]
         replies = yield [self._at(key, "EXPIRE", key, after, idempotent=True) for key in keys]
         return any(replies)

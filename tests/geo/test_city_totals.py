@@ -141,7 +141,7 @@ def test_a_day_can_be_left_to_expire(
         (lambda totals, tally: totals.top("town", DAY), "kind='town'"),
         (lambda totals, tally: totals.top("city", "17.5.2015"), "day='17.5.2015'"),
         (lambda totals, tally: totals.top("city", DAY, 0), "limit=0"),
-        (lambda totals, tally: totals.expire(DAY, 0), "seconds=0"),
+        (lambda totals, tally: totals.expire(DAY, 0), "time=0"),
     ],
 )
 def test_bad_arguments_are_refused(

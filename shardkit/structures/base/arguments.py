@@ -58,18 +58,6 @@ def check_integer(owner: str, field: str, value: int, lowest: int, highest: int)
         )
 
 
-def expiry(owner: str, seconds: int | timedelta) -> int:
-    """Return a time to live in seconds.
-
-    Raises:
-        InvalidArgumentError: it is less than a second, more than 68 years, or not a duration.
-    """
-    if isinstance(seconds, timedelta):
-        seconds = int(seconds.total_seconds())
-    check_integer(owner, "seconds", seconds, 1, LONGEST_EXPIRY)
-    return seconds
-
-
 def duration(owner: str, time: int | timedelta, *, milliseconds: bool = False) -> int:
     """Return a time to live in seconds or milliseconds, as redis-py takes it.
 
