@@ -32,7 +32,6 @@ from itertools import chain
 from math import isfinite
 from typing import Any, ClassVar, Generic, TypeVar
 
-from shardkit.encodings.limits import FORMS, warn_if_not_compact
 from shardkit.errors import InvalidArgumentError
 from shardkit.operations.commands import Argument, Key, Reply
 from shardkit.operations.operation import (
@@ -120,6 +119,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
     """
 
     kind: ClassVar[str] = "hash"
+    _form = "hash"
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         parameters |= {"partition": rule, "codec": self.codec.name, "fields": fields.__name__}
         super().__init__(driver, component, name, parameters)
         self._expiry = FieldExpiry(name, self.layout, rest)
-        self._largest = max(self.part_size, hashed)
+        self._largest_part = max(self.part_size, hashed)
 
     @property
     def deferred(self) -> ShardedHash[Deferred, F, V]:
@@ -487,9 +487,8 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
 
         Cost: one exchange, one command per part.
         """
-        condition = expiry_condition(self.name, nx=nx, xx=xx, gt=gt, lt=lt)
         after = duration(self.name, seconds)
-        return (yield from self._expire_fields("HEXPIRE", fields, after, *condition))
+        return (yield from self._expire_fields("HEXPIRE", fields, after, nx, xx, gt, lt))
 
     @operation
     def hpexpire(
@@ -502,9 +501,8 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         lt: bool = False,
     ) -> Operation[list[int]]:
         """Set fields to expire after milliseconds; see `hexpire`."""
-        condition = expiry_condition(self.name, nx=nx, xx=xx, gt=gt, lt=lt)
         after = duration(self.name, milliseconds, milliseconds=True)
-        return (yield from self._expire_fields("HPEXPIRE", fields, after, *condition))
+        return (yield from self._expire_fields("HPEXPIRE", fields, after, nx, xx, gt, lt))
 
     @operation
     def hexpireat(
@@ -529,9 +527,8 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         Returns:
             As `hexpire`; 2 if the time is past, and the field was removed.
         """
-        condition = expiry_condition(self.name, nx=nx, xx=xx, gt=gt, lt=lt)
         when = timestamp(self.name, unix_time_seconds)
-        return (yield from self._expire_fields("HEXPIREAT", fields, when, *condition))
+        return (yield from self._expire_fields("HEXPIREAT", fields, when, nx, xx, gt, lt))
 
     @operation
     def hpexpireat(
@@ -544,9 +541,8 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         lt: bool = False,
     ) -> Operation[list[int]]:
         """Set fields to expire at a time in milliseconds since 1970; see `hexpireat`."""
-        condition = expiry_condition(self.name, nx=nx, xx=xx, gt=gt, lt=lt)
         when = timestamp(self.name, unix_time_milliseconds, milliseconds=True)
-        return (yield from self._expire_fields("HPEXPIREAT", fields, when, *condition))
+        return (yield from self._expire_fields("HPEXPIREAT", fields, when, nx, xx, gt, lt))
 
     @operation
     def hpersist(self, *fields: Key) -> Operation[list[int]]:
@@ -560,7 +556,9 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
 
         Cost: one exchange, one command per part.
         """
-        return (yield from self._expire_fields("HPERSIST", fields))
+        sent = list(map(self._fields.encode, fields))
+        yield from self._open()
+        return (yield from self._expiry.write("HPERSIST", sent))
 
     @operation
     def httl(self, *fields: Key) -> Operation[list[int]]:
@@ -700,20 +698,13 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
 
         return (yield from self._copy("HSCAN", key, add))
 
-    def _open(self, *, create: bool = False) -> Operation[None]:
-        if self.meta.checked:
-            return
-        yield from super()._open(create=create)
-        if create and self._largest > FORMS["hash"].usual[0]:
-            key = self._hashed.first_key
-            yield from warn_if_not_compact(self.component, key, "hash", self._largest, self.name)
-
     def _expire_fields(
-        self, command: str, fields: Iterable[Key], *args: Argument
+        self, command: str, fields: Iterable[Key], time: int, nx: bool, xx: bool, gt: bool, lt: bool
     ) -> Operation[list[int]]:
+        condition = expiry_condition(self.name, nx=nx, xx=xx, gt=gt, lt=lt)
         sent = list(map(self._fields.encode, fields))
         yield from self._open()
-        return (yield from self._expiry.write(command, sent, *args))
+        return (yield from self._expiry.write(command, sent, time, *condition))
 
     def _field_times(self, command: str, fields: Iterable[Key]) -> Operation[list[int]]:
         sent = list(map(self._fields.encode, fields))

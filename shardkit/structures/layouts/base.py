@@ -21,6 +21,11 @@ Build: TypeAlias = Callable[[list[bytes], list[T]], tuple[Argument, ...]]
 class Layout(ABC):
     """Where members live, and how to read and write them there."""
 
+    @property
+    @abstractmethod
+    def first_key(self) -> str:
+        """The key of the first part."""
+
     @abstractmethod
     def read_one(self, name: str, member: bytes, *args: Argument) -> Operation[Reply]:
         """Send a command that reads one member: ``name key member args…``.

@@ -50,6 +50,11 @@ class NumberedLayout(Layout):
         self._registry = PartRegistry(component, name, PARTS_PER_RANGE)
         self._parts: list[int] = []
 
+    @property
+    def first_key(self) -> str:
+        """See `Layout.first_key`."""
+        return self._rest.first_key
+
     def place(self, member: bytes) -> tuple[int, bytes] | None:
         """Return a number's part and how it is stored there; None if it is not a number."""
         if not member.isdigit() or len(member) > LONGEST_NUMBER:

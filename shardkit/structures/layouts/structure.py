@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from shardkit.encodings.limits import FORMS, warn_if_not_compact
 from shardkit.operations.commands import Argument, Key
 from shardkit.operations.operation import Face, Operation
 from shardkit.structures.base.lifetime import ExpirableStructure
@@ -15,14 +16,28 @@ class StructureWithLayout(ExpirableStructure[Face]):
 
     Attributes:
         layout: where its members live.
+        _form: the servers' compact form of its parts; see `shardkit.encodings.limits`.
+        _largest_part: how many members a part may have.
     """
 
     layout: Layout
+    _form: str
+    _largest_part: int
 
     @property
     def _other_keys(self) -> tuple[str, ...]:
         """The keys that it has besides its parts and parameters."""
         return ()
+
+    def _open(self, *, create: bool = False) -> Operation[None]:
+        """Check the parameters; warn, before the first write, of parts too large to be compact."""
+        if self.meta.checked:
+            return
+        yield from super()._open(create=create)
+        form, size = self._form, self._largest_part
+        if create and size > FORMS[form].usual[0]:
+            key = self.layout.first_key
+            yield from warn_if_not_compact(self.component, key, form, size, self.name)
 
     def _chunks(self, size: int) -> Operation[list[Chunk]]:
         """Return all parts in chunks of at most ``size``."""

@@ -36,7 +36,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Generic, TypeAlias
 
-from shardkit.encodings.limits import FORMS, warn_if_not_compact
+from shardkit.encodings.limits import FORMS
 from shardkit.errors import InvalidArgumentError, ParameterMismatchError
 from shardkit.operations.commands import Key
 from shardkit.operations.operation import (
@@ -120,7 +120,8 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         if part_size is None:
             part_size = FORMS[_FORMS[members]].usual[0]
         self.total = total
-        self.part_size = part_size
+        self.part_size = self._largest_part = part_size
+        self._form = _FORMS[members]
         self.layout: FixedLayout | GrowingLayout
         if total is None:
             check_integer(name, "part_size", part_size, 1, MOST_MEMBERS)
@@ -457,16 +458,6 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         replaced would be subtracted instead of the original ones.
         """
         return (yield from self._store("SDIFF", list_or_args(keys, args)))
-
-    def _open(self, *, create: bool = False) -> Operation[None]:
-        if self.meta.checked:
-            return
-        yield from super()._open(create=create)
-        form = _FORMS[self._members.kind]
-        if create and self.part_size > FORMS[form].usual[0]:
-            first = self.layout.first_key
-            size = self.part_size
-            yield from warn_if_not_compact(self.component, first, form, size, self.name)
 
     def _random(self, number: int) -> Operation[list[bytes]]:
         """Return random members as they are stored; see `srandmember`."""

@@ -39,7 +39,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import ceil
 from typing import Any, ClassVar, Generic
 
-from shardkit.encodings.limits import FORMS, warn_if_not_compact
 from shardkit.errors import InvalidArgumentError
 from shardkit.operations.commands import Argument, Key
 from shardkit.operations.operation import (
@@ -123,6 +122,7 @@ class ShardedSortedSet(StructureWithLayout[Face], Generic[Face, M]):
     """
 
     kind: ClassVar[str] = "sorted-set"
+    _form = "zset"
     layout: ScoredGroups
 
     def __init__(
@@ -145,7 +145,7 @@ class ShardedSortedSet(StructureWithLayout[Face], Generic[Face, M]):
         check_groups(name, groups)
         if total is not None:
             check_integer(name, "total", total, 1, MOST_MEMBERS)
-        self.part_size = part_size
+        self.part_size = self._largest_part = part_size
         self.bound = bound
         self.layout = ScoredGroups(component, name, part_size, groups, bound, total or 1)
         parameters = {"groups": groups, "part_size": part_size, "bound": bound}
@@ -715,14 +715,6 @@ class ShardedSortedSet(StructureWithLayout[Face], Generic[Face, M]):
         reader = RangeReader(self.layout, wanted)
         while not reader.ended:
             yield self._only_members((yield from reader.next_page()))
-
-    def _open(self, *, create: bool = False) -> Operation[None]:
-        if self.meta.checked:
-            return
-        yield from super()._open(create=create)
-        if create and self.part_size > FORMS["zset"].usual[0]:
-            key = self.layout.first_key
-            yield from warn_if_not_compact(self.component, key, "zset", self.part_size, self.name)
 
     def _scored(self, member: Key, score: Score) -> tuple[bytes, str]:
         sent = self._members.encode(member)
