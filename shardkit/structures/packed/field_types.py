@@ -83,53 +83,49 @@ class FieldType:
         return f"{type(self).__name__}({self.spec!r})"
 
 
-class Unsigned(FieldType):
-    """An integer from 0."""
+class Integer(FieldType):
+    """An integer, from the lowest on as many as its bits allow."""
 
     is_integer = True
     summable = True
 
-    def __init__(self, bits: int) -> None:
-        super().__init__(f"u{bits}", bits, f"an integer, 0 to {2**bits - 1:,}")
-
-    def encode(self, value: Any) -> int:
-        """Return the integer."""
-        if isinstance(value, bool) and self.bits > 1:
-            raise TypeError
-        number = operator.index(value)
-        if number < 0 or number >> self.bits:
-            raise ValueError
-        return int(number)
-
-    def decode(self, code: int) -> int:
-        """Return the integer."""
-        return code
-
-
-class Signed(FieldType):
-    """An integer in two's complement."""
-
-    signed = True
-    is_integer = True
-    summable = True
-
-    def __init__(self, bits: int) -> None:
-        half = 1 << (bits - 1)
-        super().__init__(f"i{bits}", bits, f"an integer, {-half:,} to {half - 1:,}")
-        self._half = half
+    def __init__(self, letter: str, bits: int, lowest: int) -> None:
+        self._lowest = lowest
+        self._highest = lowest + 2**bits - 1
+        super().__init__(f"{letter}{bits}", bits, f"an integer, {lowest:,} to {self._highest:,}")
 
     def encode(self, value: Any) -> int:
         """Return the integer modulo 2**bits."""
-        if isinstance(value, bool):
+        if isinstance(value, bool) and self.bits > 1:
             raise TypeError
         number = operator.index(value)
-        if not -self._half <= number < self._half:
+        if not self._lowest <= number <= self._highest:
             raise ValueError
-        return int(number) & (2 * self._half - 1)
+        return int(number) & ((1 << self.bits) - 1)
 
     def decode(self, code: int) -> int:
         """Return the integer."""
-        return code - 2 * self._half if code & self._half else code
+        return code if code <= self._highest else code - (1 << self.bits)
+
+
+class Unsigned(Integer):
+    """An integer from 0."""
+
+    def __init__(self, bits: int) -> None:
+        super().__init__("u", bits, 0)
+
+    def decode(self, code: int) -> int:
+        """Return the integer: as it is, because scans spend their time here."""
+        return code
+
+
+class Signed(Integer):
+    """An integer in two's complement."""
+
+    signed = True
+
+    def __init__(self, bits: int) -> None:
+        super().__init__("i", bits, -(1 << (bits - 1)))
 
 
 class Float(FieldType):
