@@ -1,4 +1,4 @@
--- Return or replace one value of a list in parts.
+-- Return or replace one value of a list.
 -- KEYS[1]  its parameters, a HASH: <name>:meta
 -- KEYS[2]  where it ends, a HASH: <name>:ends
 -- KEYS[3]  its signal, a LIST: <name>:signal

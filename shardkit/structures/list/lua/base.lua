@@ -1,10 +1,10 @@
--- Included by the scripts of lists in parts: where a list ends, and how values come and go.
--- A list has three KEYS: its parameters, its ends and its signal; and two ARGV: what the keys of
--- its parts begin with, and how many values a part takes. Which parts a script touches only the
--- list itself says, so these are not in KEYS; they have the {tag} of those that are.
--- Its ends are a HASH: first and last are the ids of the end parts, left and right how many values
--- are in them; due is when all of it expires, in milliseconds since 1970. Between them, parts are
--- full. Numbers in it are far below 2^53, so they are sent as digits.
+-- Included by the scripts of lists: reads and stores where a list ends.
+-- A list has three KEYS: its parameters, its ends and its signal; and two ARGV: what the keys of its
+-- parts begin with, and how many values a part takes. Only the ends say which parts exist, so parts
+-- are not in KEYS; they have the same {tag}.
+-- The ends are a HASH: first and last are the numbers of the end parts, left and right how many
+-- values are in them; due is when the list expires, in milliseconds since 1970. Parts between the
+-- ends are full. Numbers in it are far below 2^53, so they are stored as digits.
 
 local function read_list(key, argument)
   local ends = redis.call('HMGET', KEYS[key + 1],

@@ -1,6 +1,6 @@
--- Included by the scripts that look for values of lists in parts, after list_base.
+-- Included by the scripts that find values of lists, after base.
 
--- The part that a value is in, and which one there; nil if there is no such value.
+-- Return the part of an index, and the place in it; nil if there is no such index.
 local function find(list, index)
   if index < 0 then index = index + list.count end
   if index < 0 or index >= list.count then return nil end
@@ -9,7 +9,7 @@ local function find(list, index)
   return list.first + 1 + math.floor(index / list.size), index % list.size
 end
 
--- The first and the last value of a range as LRANGE understands it, from 0; nil if it has none.
+-- Return the first and last index of a range as LRANGE takes it; nil if the range is empty.
 local function clip(list, start, stop)
   if start < 0 then start = math.max(0, start + list.count) end
   if stop < 0 then stop = stop + list.count end

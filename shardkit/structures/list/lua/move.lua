@@ -1,4 +1,4 @@
--- Pop a value from one list in parts and push it onto another, or the same.
+-- Pop a value from one list and push it onto another, or the same.
 -- KEYS[1]  the first list's parameters, a HASH: <name>:meta
 -- KEYS[2]  where it ends, a HASH: <name>:ends
 -- KEYS[3]  its signal, a LIST: <name>:signal
@@ -11,7 +11,7 @@
 -- ARGV[4]  how many values a part of that takes
 -- ARGV[5]  LPOP or RPOP
 -- ARGV[6]  LPUSH or RPUSH
--- ARGV[7]  1 for who waits
+-- ARGV[7]  1 if the caller is blocking, else 0
 -- Reply    the value, in a list, which is empty if there is none; nil if the parameters of a list
 --          are not those of the caller
 --@include structures/list/base
@@ -23,7 +23,7 @@ if list.count == 0 then return {} end
 local place = ARGV[5] == 'LPOP' and 0 or -1
 local at = place == 0 and list.first or list.last
 local found = redis.call('LRANGE', part(list, at), place, place)
--- First what may be refused: then nothing was written.
+-- Push first, as it may be refused: then nothing was written.
 local refused = push(other, ARGV[6], found, 1)
 if refused then return refused end
 if KEYS[1] == KEYS[4] then list = read_list(1, 1) end

@@ -5,10 +5,10 @@
 -- ARGV[1]  what the keys of its parts begin with: <name>:
 -- ARGV[2]  how many values a part takes, according to the caller
 -- ARGV[3]  1 from left to right, -1 from right to left
--- ARGV[4]  the id of the next part; empty for where the list ends now
--- ARGV[5]  the id of the last one; empty for where the list ends now
+-- ARGV[4]  the number of the next part; empty for the first in that direction
+-- ARGV[5]  the number of the last one; empty for the last in that direction
 -- ARGV[6]  how many parts
--- Reply    {the id of the next part, the id of the last one, values of a part, …}; nil if the
+-- Reply    {the number of the next part, that of the last one, values of a part, …}; nil if the
 --          list's parameters are not those of the caller
 --@include structures/list/base
 local list = read_list(1, 1)
@@ -16,7 +16,7 @@ if list.is_other then return false end
 local step, near, far = 1, list.first, list.last
 if ARGV[3] == '-1' then step, near, far = -1, list.last, list.first end
 local at, to = tonumber(ARGV[4]) or near, tonumber(ARGV[5]) or far
--- Parts that the list has lost since are passed over.
+-- Skip parts that the list has lost since.
 if (near - at) * step > 0 then at = near end
 if (to - far) * step > 0 then to = far end
 local reply = {at, to}

@@ -1,7 +1,6 @@
--- Included by the scripts that pop from lists in parts, after list_base.
+-- Included by the scripts that pop from lists, after base.
 
--- Pop so many values, or as many as there are; for who waits: the next to wait is woken, if there
--- is something left.
+-- Pop up to so many values. If the caller is blocking and values are left, wake the next consumer.
 local function pop(list, command, wanted, waits)
   local inward, at, held = -1, list.last, list.right
   if command == 'LPOP' then inward, at, held = 1, list.first, list.left end

@@ -1,4 +1,4 @@
--- Push values onto one end of a list in parts.
+-- Push values onto one end of a list.
 -- KEYS[1]  its parameters, a HASH: <name>:meta
 -- KEYS[2]  where it ends, a HASH: <name>:ends
 -- KEYS[3]  its signal, a LIST: <name>:signal
@@ -12,7 +12,7 @@ local is_left = ARGV[3] == 'LPUSH'
 local held = tonumber(is_left and ends[3] or ends[4] or 0)
 local added = #ARGV - 3
 if held > 0 and ends[5] == ARGV[2] and held + added <= tonumber(ARGV[2]) and added <= 1000 then
-  -- The usual case, for a half of what the general one takes: nothing is opened.
+  -- The usual case, at half the cost of the general one: no part is opened.
   local key = ARGV[1] .. (is_left and ends[1] or ends[2])
   held = redis.call(ARGV[3], key, unpack(ARGV, 4))
   if ends[1] == ends[2] then

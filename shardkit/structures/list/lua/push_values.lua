@@ -1,6 +1,6 @@
--- Included by the scripts that push onto lists in parts, after list_base.
+-- Included by the scripts that push onto lists, after base.
 
--- Push values[from] and all that follow; returns why not, if something is in the way.
+-- Push values[from] and all that follow; returns an error if a foreign key is in the way.
 local function push(list, command, values, from)
   local step, at, held = 1, list.last, list.right
   if command == 'LPUSH' then step, at, held = -1, list.first, list.left end
@@ -8,7 +8,7 @@ local function push(list, command, values, from)
   local room = list.size - held
   local added = #values - from + 1
   if added > room or held == 0 then
-    -- Parts that will be opened are looked at before anything is written.
+    -- Check the parts that will be opened before anything is written.
     for n = held == 0 and 0 or 1, math.ceil((added - room) / list.size) do
       local key = part(list, at + n * step)
       if redis.call('EXISTS', key) == 1 then

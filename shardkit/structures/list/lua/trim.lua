@@ -1,4 +1,4 @@
--- Keep a range of a list in parts, and remove what lies outside.
+-- Keep a range of a list, and remove what lies outside.
 -- KEYS[1]  its parameters, a HASH: <name>:meta
 -- KEYS[2]  where it ends, a HASH: <name>:ends
 -- KEYS[3]  its signal, a LIST: <name>:signal

@@ -1,45 +1,46 @@
--- Included by scripts that change a sorted set in parts: keeps a group's first and last members.
+-- Included by scripts that change a sorted set: updates the ZSETs of a group's first and last
+-- members.
 --
--- A bound is a ZSET of the best members of a group, by their order from its end: `top` from the
--- highest, `bottom` from the lowest. Always
---   (1) whatever is in the group and not in the bound is worse than all that is in it;
---   (2) the bound has at least min(held, members of the group), and at most 2 * held, members.
--- Let w be the worst of the bound before a change, or nothing if the bound has all of the group.
--- Members that were not touched keep their side of w. Those that were touched leave the bound, and
--- come into it again if they are not worse than w. Then the bound has exactly what is not worse
--- than w: (1). Its best 2 * held still have (1), so what is beyond is dropped. The bound became
--- smaller by no more than the touched members that it had. If that could make it smaller than held,
--- it is filled from all parts by the same script: (2).
+-- A bound is a ZSET of the best members of a group: `top` of the highest, `bottom` of the lowest.
+-- Two invariants hold:
+--   (1) every member of the group that is not in the bound is worse than all members in it;
+--   (2) the bound has at least min(least, members of the group), and at most 2 * least, members.
+-- Let w be the worst member of the bound before a change; there is none if the bound has the whole
+-- group. Untouched members stay on their side of w. Touched members leave the bound, and enter it
+-- again if they are not worse than w. Then the bound has exactly the members not worse than w: (1).
+-- Its best 2 * least still satisfy (1), so the others are dropped. The bound shrank by no more than
+-- the touched members that it had. If that could leave fewer than least, the same script refills it
+-- from all parts: (2).
 --
--- The group's state has for each bound its size and its worst score: "22 917.5". So most changes,
--- of members that are not among the best before or after, do not even look at it.
+-- The group's state has the size and the worst score of each bound: "22 917.5". So most changes, of
+-- members that are not among the best before or after, need not read the bound at all.
 
 local BOUNDS = {'top', 'bottom'}
 
--- The bounds KEYS[first] and KEYS[first + 1] as they are before a change. The state was read with
--- BOUNDS as more fields.
-local function open_bounds(state, held, first)
+-- Return the bounds KEYS[first] and KEYS[first + 1] as of before a change. The state was read with
+-- BOUNDS as additional fields.
+local function open_bounds(state, least, first)
   local bounds = {}
-  if held == 0 then return bounds end
+  if least == 0 then return bounds end
   for i, field in ipairs(BOUNDS) do
     local size, score = string.match(state.more[i] or '0', '^(%d+) ?(.*)$')
     size = tonumber(size)
     bounds[i] = {
-      key = KEYS[first + i - 1], field = field, reverse = i == 1, held = held,
+      key = KEYS[first + i - 1], field = field, reverse = i == 1, least = least,
       size = size, complete = size == state.count, worst = number(score), short = false,
     }
   end
   return bounds
 end
 
--- Whether a score is worse than all that are in the bound; false also if that is not certain.
+-- Return whether a score is certainly worse than all in the bound.
 local function is_worse(bound, score)
   if bound.complete or not bound.worst then return not bound.complete end
   if bound.reverse then return score < bound.worst end
   return score > bound.worst
 end
 
--- Those of some members that a bound has: from the bound, or one by one, whichever are fewer.
+-- Return which of some members the bound has, and how many; reads whichever is smaller.
 local function present(bound, members)
   local has = {}
   local found = 0
@@ -63,31 +64,31 @@ local function present(bound, members)
   return has, found
 end
 
--- See whether a change of so many members could leave a bound with too few; `members` lists them.
+-- Note whether a change of `count` members could leave a bound with too few; `members` lists them.
 local function foresee(bound, count, members)
-  if bound.complete or bound.size - count >= bound.held then return end
+  if bound.complete or bound.size - count >= bound.least then return end
   local found
   bound.present, found = present(bound, members())
-  bound.short = bound.size - found < bound.held
+  bound.short = bound.size - found < bound.least
 end
 
--- Note a bound's size and worst score, which have changed.
+-- Store a bound's size and worst score after a change.
 local function note(state, bound)
   bound.size = redis.call('ZCARD', bound.key)
-  local said = '0'
+  local stored = '0'
   if bound.size > 0 then
     local worst = redis.call(
       bound.reverse and 'ZRANGE' or 'ZREVRANGE', bound.key, 0, 0, 'WITHSCORES')
-    said = string.format('%d %s', bound.size, worst[2])
+    stored = string.format('%d %s', bound.size, worst[2])
   end
-  redis.call('HSET', state.key, bound.field, said)
+  redis.call('HSET', state.key, bound.field, stored)
 end
 
--- Add flat scores and members to a bound, and drop what is beyond twice what it must hold; some at
--- a time, so that the bound never becomes too large to be compact.
+-- Add alternating scores and members to a bound, and drop those beyond 2 * least; in slices, so
+-- that the bound never becomes too large to be compact.
 local function add_to(state, bound, flat)
   if #flat == 0 then return end
-  local most = 2 * bound.held
+  local most = 2 * bound.least
   local slice = math.min(most, AT_ONCE) -- half of `most` members
   local new = bound.size == 0
   for first = 1, #flat, slice do
@@ -105,16 +106,15 @@ local function add_to(state, bound, flat)
   if new then expire_with(state, bound.key) end
 end
 
--- Have a bound follow a change.
--- touched: members; scores: what they have now, false for those that are gone, and values: the same
--- as numbers; olds: what they had before, as numbers, false for those that were not there, nil if
--- nobody knows.
-local function follow(state, bound, touched, scores, values, olds)
+-- Update a bound after a change.
+-- touched: members; scores: their new scores, false if removed; values: these as numbers; olds:
+-- their scores before, as numbers, false if they are new, nil if unknown.
+local function update_bound(state, bound, touched, scores, values, olds)
   local leaving, coming, worst_member = {}, {}, nil
   local reverse, worst = bound.reverse, not bound.complete and bound.worst
   for i, member in ipairs(touched) do
     local old, value = olds[i], values[i]
-    -- Most are new, and worse than the worst.
+    -- Most members are new, and worse than the worst.
     if old ~= false or not worst or not value
       or (reverse and value >= worst) or (not reverse and value <= worst) then
       local there = old
@@ -143,9 +143,9 @@ local function follow(state, bound, touched, scores, values, olds)
   note(state, bound)
 end
 
--- Fill a bound from all parts of the group, KEYS[first] to KEYS[last].
+-- Refill a bound from all parts of the group, KEYS[first] to KEYS[last].
 local function fill(state, bound, first, last)
-  local most = 2 * bound.held
+  local most = 2 * bound.least
   local from, to = '-inf', '+inf'
   if bound.reverse then from, to = to, from end
   local found = first_of_parts(first, last, most, 'SCORE', bound.reverse, from, to)

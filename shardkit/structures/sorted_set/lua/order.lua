@@ -1,6 +1,6 @@
--- Included by scripts that look for the first or last members of a sorted set in parts.
--- Members are in order of score, and of their bytes where scores are equal, as in a ZSET. Scores go
--- from server to server as text, which says them exactly.
+-- Included by scripts that find the first or last members of a sorted set.
+-- Members are in order of score, and of their bytes where scores are equal, as in a ZSET. Scores
+-- are passed as text, which represents them exactly.
 --@include text_order
 
 local INFINITE = {['inf'] = math.huge, ['+inf'] = math.huge, ['-inf'] = -math.huge}
@@ -9,9 +9,9 @@ local function number(text)
   return tonumber(text) or INFINITE[text]
 end
 
--- Leave about n of what was found, the first in order: exactly n where many scores are equal,
--- otherwise with all that have the score of the last one. Tells the last score, and the last member
--- if it was cut there.
+-- Reduce what was found to about the first n in order: exactly n where many scores are equal,
+-- otherwise including all that have the score of the last one. Also returns the last score, and the
+-- last member if it was cut there.
 local function cut(found, n)
   local sorted = {}
   for i, rank in ipairs(found.ranks) do sorted[i] = rank end
@@ -49,10 +49,10 @@ local COMMANDS = {
   LEX = {[false] = 'ZRANGEBYLEX', [true] = 'ZREVRANGEBYLEX'},
 }
 
--- The first n or a few more, in no order, of the members of the parts KEYS[first] to KEYS[last]
--- that are in a range, and (after) beyond a score and member.
--- A part is first asked for somewhat more than its share. What is wanted becomes less with every n
--- that were found, so most parts then give little; those whose last one is wanted are asked again.
+-- Return the first n or a few more, in no order, of the members of the parts KEYS[first] to
+-- KEYS[last] that are in a range, and (after) follow a score and member.
+-- Somewhat more than its share is read from each part. The range narrows with every n found, so
+-- most parts then yield few; those whose last one is still in the range are read again.
 local function first_of_parts(first, last, n, by, reverse, start, stop, after)
   local call, command, lex = redis.call, COMMANDS[by][reverse], by == 'LEX'
   local found, size = {ranks = {}, scores = {}, members = {}, reverse = reverse}, 0
@@ -64,8 +64,8 @@ local function first_of_parts(first, last, n, by, reverse, start, stop, after)
     return precedes(after.member, member)
   end
 
-  -- Take in so many of a part. Tells where to go on if there may be more. Numbers are sent as text,
-  -- which is faster.
+  -- Read `limit` members of a part. Returns where to continue if there may be more. Numbers are
+  -- sent as text, which is faster.
   local function visit(i, offset, limit)
     repeat
       local flat

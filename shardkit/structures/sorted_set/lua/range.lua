@@ -1,17 +1,17 @@
--- The first or last members within a range, of some parts of a group of a sorted set in parts.
+-- The first or last members within a range, of some parts of a group of a sorted set.
 -- KEYS[1]  the group's state
 -- KEYS[2]  and on: the parts
--- ARGV[1]  how many parts the group has, as far as the caller knows
+-- ARGV[1]  how many parts the group has, according to the caller
 -- ARGV[2]  how many parts a group starts with
 -- ARGV[3]  how many members are wanted
 -- ARGV[4]  SCORE or LEX: what the range is of
 -- ARGV[5]  1 to begin with the last members, else 0
--- ARGV[6]  where the range begins, as ZRANGEBYSCORE or ZRANGEBYLEX takes it; from the highest end
---          for the last members
+-- ARGV[6]  where the range begins, as ZRANGEBYSCORE or ZRANGEBYLEX takes it; its upper bound if it
+--          begins with the last members
 -- ARGV[7]  where it ends
--- ARGV[8]  and ARGV[9], may be missing: a score and a member; the members beyond it are wanted
--- Reply    {parts, member, score, …}: so many or a few more of them, in no order, if there are so
---          many; or, because the caller does not know how many parts there are, {parts}
+-- ARGV[8]  and ARGV[9], may be missing: a score and a member; only members after it are wanted
+-- Reply    {parts, member, score, …}: that many or a few more, in no order, if the range has them;
+--          {parts} if the number of parts has changed
 --@include structures/layouts/grow
 --@include structures/sorted_set/order
 local state = read_state(KEYS[1], ARGV[2])

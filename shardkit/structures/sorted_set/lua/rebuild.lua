@@ -1,12 +1,12 @@
--- Count a group of a sorted set in parts, and make its top and bottom anew.
+-- Count a group of a sorted set, and rebuild its top and bottom.
 -- KEYS[1]  the group's state
 -- KEYS[2]  its top
 -- KEYS[3]  its bottom
 -- KEYS[4]  and on: all its parts
 -- ARGV[1]  how many parts a group starts with
--- ARGV[2]  how many members top and bottom must each have, of those that there are; 0 for neither
--- Reply    {1, parts, count, 0}; or, with nothing done because the caller does not know how many
---          parts there are, {0, parts, count, 0}
+-- ARGV[2]  how many members top and bottom each have at least, if the group has them; 0 for neither
+-- Reply    {1, parts, count, 0}; {0, parts, count, 0}, with nothing done, if the number of parts
+--          has changed
 --@include structures/layouts/grow
 --@include structures/sorted_set/order
 --@include structures/sorted_set/bounds

@@ -1,14 +1,14 @@
--- Remove the members of a group of a sorted set in parts that have a score within a range.
+-- Remove the members of a group of a sorted set that have a score within a range.
 -- KEYS[1]  the group's state
 -- KEYS[2]  its top
 -- KEYS[3]  its bottom
 -- KEYS[4]  and on: all its parts
 -- ARGV[1]  how many parts a group starts with
--- ARGV[2]  how many members top and bottom must each have, of those that there are; 0 for neither
+-- ARGV[2]  how many members top and bottom each have at least, if the group has them; 0 for neither
 -- ARGV[3]  the range's lower end, as ZREMRANGEBYSCORE takes it
 -- ARGV[4]  its upper end
--- Reply    {1, parts, count, 0, how many were removed}; or, with nothing done because the caller
---          does not know how many parts there are, {0, parts, count, 0}
+-- Reply    {1, parts, count, 0, how many were removed}; {0, parts, count, 0}, with nothing done,
+--          if the number of parts has changed
 --@include structures/layouts/grow
 --@include structures/sorted_set/order
 --@include structures/sorted_set/bounds
@@ -26,7 +26,7 @@ write_state(state)
 for _, bound in ipairs(bounds) do
   local dropped = redis.call('ZREMRANGEBYSCORE', bound.key, ARGV[3], ARGV[4])
   bound.size = bound.size - dropped
-  if bound.size < math.min(bound.held, state.count) then
+  if bound.size < math.min(bound.least, state.count) then
     fill(state, bound, 4, #KEYS)
   elseif dropped > 0 then
     note(state, bound)

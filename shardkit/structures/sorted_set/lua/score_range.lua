@@ -1,11 +1,11 @@
--- Return the members of a sorted set behind a score and member, within a range of scores, in order.
+-- Return the members of a sorted set after a score and member, within a range of scores, in order.
 -- KEYS[1]  the ZSET
 -- ARGV[1]  the lowest score, as ZRANGEBYSCORE takes it
 -- ARGV[2]  the highest one
 -- ARGV[3]  how many members at most
 -- ARGV[4]  1 to go from the highest to the lowest, else 0
--- ARGV[5]  the score behind which to begin
--- ARGV[6]  the member of that score behind which to begin; need not be there any more
+-- ARGV[5]  the score after which to begin
+-- ARGV[6]  the member with that score after which to begin; need not exist any more
 -- Reply    {member, score, …}, in ascending order in either case
 --@include text_order
 local key, low, high, score, member = KEYS[1], ARGV[1], ARGV[2], ARGV[5], ARGV[6]
@@ -17,7 +17,7 @@ local first = last - redis.call('ZCOUNT', key, low, high)
 local till = redis.call('ZCOUNT', key, '-inf', score)
 local from = till - redis.call('ZCOUNT', key, score, score)
 
--- Where the member is among those of its score, or would be: by halves.
+-- Bisect for the rank that the member has, or would have, among those with its score.
 local at, found = redis.call('ZRANK', key, member), true
 if not at or at < from or at >= till then
   found = false

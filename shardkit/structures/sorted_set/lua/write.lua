@@ -1,25 +1,25 @@
--- Change members of a group of a sorted set in parts, and its top and bottom with them.
+-- Change members of a group of a sorted set, and update its top and bottom.
 -- KEYS[1]  the group's state
 -- KEYS[2]  its top
 -- KEYS[3]  its bottom
 -- KEYS[4]  and on: for each command the part that it writes to; then for each split the part that
---          is split, and the new one; then, if ARGV[7] is 1, all parts that there shall be
--- ARGV[1]  how many parts there are, as far as the caller knows
--- ARGV[2]  how many there shall be
+--          is split, and the new one; then, if ARGV[7] is 1, all parts after the splits
+-- ARGV[1]  how many parts there are, according to the caller
+-- ARGV[2]  how many there are to be
 -- ARGV[3]  how many groups the structure has
 -- ARGV[4]  how many parts a group starts with
--- ARGV[5]  how many members top and bottom must each have, of those that there are; 0 for neither
+-- ARGV[5]  how many members top and bottom each have at least, if the group has them; 0 for neither
 -- ARGV[6]  how many commands follow
 -- ARGV[7]  1 if all parts are among the keys, else 0
--- ARGV[8]  and on: for each command what it does, how many options it has, how many other
+-- ARGV[8]  and on: for each command its verb, its number of options, its number of other
 --          arguments, the options, and the arguments:
 --            ADD   scores and members, as ZADD takes them with its options
 --            REM   members
 --            POP   scores and members, which are removed if they still have these scores
--- Reply    {1, parts, count, whole, reply, …}; or, with nothing done because the caller does not
---          know how many parts there are, or (whole is 1) because all of them are needed among the
---          keys, {0, parts, count, whole}. whole is 2 if they were. The replies are those of ZADD
---          and ZREM, in order; of POP how many were removed, and then these.
+-- Reply    {1, parts, count, whole, reply, …}; {0, parts, count, whole}, with nothing done, if the
+--          number of parts has changed or (whole is 1) all parts are needed as keys. whole is 2 if
+--          they were. The replies are those of ZADD and ZREM, in order; of POP how many were
+--          removed, and then these.
 --@include structures/layouts/grow
 --@include structures/sorted_set/order
 --@include structures/sorted_set/bounds
@@ -30,7 +30,7 @@ if state.parts ~= known then
   return {0, state.parts, state.count, 0}
 end
 
--- Where each command's arguments are.
+-- The position of each command's arguments.
 local given, at, count = {}, 8, 0
 for n = 1, commands do
   local verb, options, size = ARGV[at], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
@@ -71,7 +71,7 @@ end
 
 grow('ZSET', state, wanted, tonumber(ARGV[3]), 4 + commands)
 
--- What was touched, the scores that it has then and had before (see `follow`); how many are new.
+-- The touched members with their scores after and before (see `update_bound`); how many are new.
 local touched, scores, values, olds, many, new = {}, {}, {}, {}, 0, 0
 local function touch(member, score, old)
   many = many + 1
@@ -79,7 +79,7 @@ local function touch(member, score, old)
   values[many] = score and number(score)
 end
 
--- Note what became of the members of a command, of which the scores before and after are known.
+-- Note the members of a command with their scores before and after it.
 local function compare(members, before, after)
   for i, member in ipairs(members) do
     local old = before[i] and number(before[i])
@@ -91,7 +91,7 @@ end
 local VERBS = {}
 
 function VERBS.ADD(key, command)
-  if command.options == 0 and count > 1 then -- in bulk: mostly new ones
+  if command.options == 0 and count > 1 then -- in bulk, mostly new members
     local reply = redis.pcall('ZADD', key, unpack(ARGV, command.first, command.last))
     if type(reply) == 'table' then return reply end
     new = new + reply
@@ -110,7 +110,7 @@ function VERBS.ADD(key, command)
   return reply
 end
 
--- Remove the members of a command that a rule wants removed, by their scores.
+-- Remove the members of a command whose scores satisfy a condition.
 local function remove(key, command, wanted_gone)
   local members = members_of(command, {})
   local before = redis.call('ZMSCORE', key, unpack(members))
@@ -150,7 +150,7 @@ end
 state.count = state.count + new
 write_state(state)
 for _, bound in ipairs(bounds) do
-  follow(state, bound, touched, scores, values, olds)
+  update_bound(state, bound, touched, scores, values, olds)
   if bound.short then fill(state, bound, #KEYS - wanted + 1, #KEYS) end
 end
 if failed then return failed end
