@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -80,6 +81,31 @@ def group(module: str) -> int:
 
 def test_every_file_belongs_to_a_group() -> None:
     assert {module.split(".")[0] for module in modules()} <= set(GROUPS)
+
+
+ARCHITECTURE = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+
+
+def test_the_architecture_page_lists_the_groups_in_their_order() -> None:
+    table = ARCHITECTURE.partition("## Packages")[2].partition("\n## ")[0]
+    listed = [
+        name.removesuffix("/").removesuffix(".py").replace("/", ".")
+        for row in re.findall(r"^\| (`[^|]*`) \|", table, re.MULTILINE)
+        for name in re.findall(r"`([^`]+)`", row)
+    ]
+    assert listed == [name for name in GROUPS if name != "__main__"]
+
+
+def test_the_architecture_page_names_files_that_exist_and_define_what_it_says() -> None:
+    for line in re.findall(r"^ *(\S.*?) {2,}([\w/]+\.(?:py|lua))$", ARCHITECTURE, re.MULTILINE):
+        said, file = line
+        text = (PACKAGE / file).read_text(encoding="utf-8")
+        if file.endswith(".py"):
+            names = re.match(r"[\w.]+(?:, [\w.]+)*(?=$|[,:])", said)
+            for name in names[0].split(", ") if names else ():
+                assert re.search(rf"\b{name.rpartition('.')[2]}\b", text), f"{file}: {said}"
+    for file in re.findall(r"`((?:\w+/)+\w+\.(?:py|lua|json))`", ARCHITECTURE):
+        assert (PACKAGE / file).exists() or (PACKAGE.parent / file).exists(), file
 
 
 def test_a_file_imports_only_from_its_own_group_or_from_below() -> None:
