@@ -126,7 +126,7 @@ def check_locations(where: str, given: object) -> list[str]:
     """Return locations, each once.
 
     Args:
-        where: what asks, for messages.
+        where: the operation, for messages.
         given: any iterable of them.
 
     Raises:

@@ -263,9 +263,9 @@ class JobSearch(Structure[Face]):
         digest = blake2b(repr(sorted(offered.items())).encode(), digest_size=9).hexdigest()
         before = None if cursor is None else self._cursor(cursor, digest, offset)
         most = limit + 1 if before and limit else offset + limit
-        beyond = (int(before.value), before.id) if before else ("", "")
+        last = (int(before.value), before.id) if before else ("", "")
         flat = [text for pair in offered.items() for text in pair]
-        arguments: list[Argument] = [most, *beyond, NO_SKILL, *flat]
+        arguments: list[Argument] = [most, *last, NO_SKILL, *flat]
         replies = yield from self._parts.send(
             [part.call("job_search/find", arguments) for part in self._parts.primary],
             partial=partial,

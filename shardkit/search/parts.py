@@ -171,7 +171,7 @@ class IndexParts:
     def send(
         self, commands: Sequence[Command], *, source: int = PRIMARY, partial: bool = False
     ) -> Operation[list[Reply]]:
-        """Send commands; see `send_opened`. A replica is asked for its own parameters."""
+        """Send commands; see `send_opened`. A replica checks its own parameters."""
         return send_opened(self._metas[source], commands, partial=partial)
 
     def count(self) -> Operation[int]:

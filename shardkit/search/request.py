@@ -26,7 +26,7 @@ MAX_LIMIT: Final = 10_000
 MAX_OFFSET: Final = 1_000_000
 MAX_FACET_LIMIT: Final = 10_000
 CACHE_SECONDS: Final = 300
-INLINE: Final = 200  # documents whose attributes come with the hits; beyond, only the page's do
+INLINE: Final = 200  # up to so many hits, attributes come with them, not in another exchange
 
 
 class ResultOptions(TypedDict, total=False):
@@ -71,7 +71,7 @@ class SearchRequest:
         facets: the attributes whose values are counted.
         facet_limit: how many values of each facet are wanted.
         partial: whether the results of some parts are better than none.
-        session: the session that asks.
+        session: the session that searches.
         most: how many hits each part returns; behind a cursor one more than the page, which tells
             whether there is a next page.
         details: whether hits have attributes or snippets.

@@ -65,7 +65,7 @@ class Searcher:
         self._new_id = new_id
 
     def search(self, request: SearchRequest) -> Operation[Results]:
-        """Return the page that a request asks for."""
+        """Return the page of hits for a request."""
         before = request.page_before or request.cached
         source = self._parts.choose_source(request.session, before and before.source)
         answers = None
@@ -119,7 +119,7 @@ class Searcher:
             found[prefix] = dict(sorted(sums.items())[:limit])
         return TermCounts(sum(reply[0] for reply in answered), dict(counts)), found
 
-    # ---- asking the parts
+    # ---- querying the parts
 
     def _query(
         self, request: SearchRequest, source: int, counts: TermCounts | None

@@ -1,4 +1,4 @@
-"""Ad targeting in plain Python: what it ought to do, without a server."""
+"""A model of ad targeting in plain Python."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PAID = {"cpc": "clicks", "cpa": "actions"}
 
 @dataclass
 class ModelAd:
-    """An ad with what is known of it; counts are by word, the whole ad's under the empty one."""
+    """An ad with its counts by word, those of the whole ad under the empty word."""
 
     locations: set[str]
     words: set[str]

@@ -1,4 +1,4 @@
-"""Ads: which is shown, what is counted, and what an ad is expected to bring."""
+"""Ads: which one is shown, what is counted, and how ads are estimated."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BERLIN = ["Berlin"]
 
 
 def ad_keys(kit: ShardKit, component: str, what: str) -> list[str]:
-    """The keys of ads that say what is asked for, without their parts' tags."""
+    """The keys with a prefix, without their parts' tags."""
     keys = (key.partition("}:")[2] for key in keys_of(kit, component))
     return sorted(key for key in keys if key.startswith(what))
 
@@ -37,9 +37,7 @@ def ad_keys(kit: ShardKit, component: str, what: str) -> list[str]:
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
-def test_of_the_ads_for_a_place_the_one_that_brings_most_is_shown(
-    face: Face, component: str
-) -> None:
+def test_the_ad_for_a_place_that_earns_most_is_shown(face: Face, component: str) -> None:
     ads = face.kit.ads(component=component, shards=COMPONENTS[component])
     assert face.run(ads.index("poor", BERLIN, "running shoes", "cpm", 1)) is True
     more = [
@@ -60,7 +58,7 @@ def test_of_the_ads_for_a_place_the_one_that_brings_most_is_shown(
     assert face.run(ads.get("rich")) is None
 
 
-def test_of_ads_that_bring_the_same_the_first_by_id_is_shown(face: Face) -> None:
+def test_the_first_by_id_of_ads_that_earn_the_same_is_shown(face: Face) -> None:
     ads = face.kit.ads(component="few", shards=4)
     face.run(ads.index_many((f"ad {n}", BERLIN, "", "cpm", n % 5) for n in range(30)))
     assert face.run(ads.target(BERLIN)).ad == "ad 14"
@@ -115,7 +113,7 @@ def test_an_ad_whose_words_and_places_are_called_the_same_is_found_by_either(fac
 
 
 @pytest.mark.parametrize(("places", "text"), [([], "red"), (["Rome"], "red"), (["Rome"], "the")])
-def test_no_target_id_is_spent_when_nothing_is_shown(
+def test_no_target_id_is_used_up_when_nothing_is_shown(
     kit: ShardKit, places: list[str], text: str
 ) -> None:
     spent = []
@@ -144,7 +142,7 @@ def test_a_text_without_usable_words_is_served(face: Face, text: str) -> None:
 # ---- what is expected
 
 
-def test_new_ads_begin_with_what_their_type_brings_on_average(face: Face) -> None:
+def test_new_ads_start_with_the_average_of_their_type(face: Face) -> None:
     numbers = count()
     ads = Ads(
         face.kit.driver,
@@ -194,7 +192,7 @@ def test_actions_are_what_cpa_ads_are_paid_for_and_clicks_are_not(face: Face) ->
     assert (ad.ecpm, ad.clicks, ad.actions) == (10000, 1, 1)
 
 
-def test_every_hundredth_view_estimates_an_ad_anew(kit: ShardKit) -> None:
+def test_every_hundredth_view_estimates_an_ad_again(kit: ShardKit) -> None:
     ads = kit.ads(component="one")
     ads.index("ad", BERLIN, "red", "cpc", 1)
     ads.record_click(ads.target(BERLIN, "red").target, "ad")  # type: ignore[union-attr]
@@ -366,7 +364,7 @@ def test_what_cannot_be_indexed_is_refused_before_anything_is_written(
     assert keys_of(kit, "few") == set()
 
 
-def test_what_cannot_be_targeted_is_refused(kit: ShardKit) -> None:
+def test_invalid_locations_and_texts_are_refused(kit: ShardKit) -> None:
     ads = kit.ads(component="few", shards=4)
     for places, text in (("Berlin", ""), ([1], ""), (BERLIN, None), (BERLIN, b"red")):
         with pytest.raises(InvalidArgumentError, match="ads: target: "):
@@ -422,7 +420,7 @@ def test_targeting_is_one_exchange_with_all_parts_and_one_with_that_of_the_ad(
     assert sizes == [4, 1]
 
 
-def test_without_a_server_the_ads_of_others_are_shown_if_that_is_wanted() -> None:
+def test_without_a_server_the_ads_of_others_are_shown_if_partial_is_requested() -> None:
     with LocalServer() as a, LocalServer() as b:
         entries = {"components": {"ads": {"shards": [{"port": a.port}, {"port": b.port}]}}}
         with shardkit.connect(ShardMap.parse(json.dumps(entries))) as kit:

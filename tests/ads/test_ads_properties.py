@@ -1,4 +1,4 @@
-"""Over one part and many, ads are chosen, counted and estimated as a model in plain Python does."""
+"""Ads over one part and over many are chosen, counted and estimated as by a model."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ STEPS = st.lists(
 
 
 class Both:
-    """Ads of several layouts beside the model, which do the same and must say the same."""
+    """Ads of several layouts and the model: the same operations must have the same results."""
 
     def __init__(self, kit: ShardKit) -> None:
         numbers = count()

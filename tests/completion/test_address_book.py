@@ -181,7 +181,7 @@ def test_other_parameters_are_refused(kit: ShardKit) -> None:
                 call()
 
 
-def test_what_cannot_be_is_refused_before_anything_is_written(kit: ShardKit) -> None:
+def test_invalid_arguments_are_refused_before_anything_is_written(kit: ShardKit) -> None:
     book = kit.address_book(component="one")
     for name in ("", "a\0b", "\ud800", b"bytes", None, 7):
         with pytest.raises(InvalidArgumentError, match="name"):

@@ -31,7 +31,7 @@ def test_the_last_touched_is_first_and_once(face: Face, contacts: Any) -> None:
     assert face.run(contacts.complete(18)) == []
 
 
-def test_the_oldest_are_forgotten_beyond_the_limit(face: Face, contacts: Any) -> None:
+def test_the_oldest_are_dropped_beyond_the_limit(face: Face, contacts: Any) -> None:
     for number in range(12):
         face.run(contacts.touch("ada", f"friend {number}"))
     assert face.run(contacts.complete("ada")) == [f"friend {n}" for n in (11, 10, 9, 8, 7)]
@@ -130,7 +130,7 @@ def test_the_other_kind_of_list_is_refused_by_the_server(kit: ShardKit) -> None:
     assert kit.recent_contacts(component="one").complete("ada") == ["Grace"]
 
 
-def test_what_cannot_be_is_refused_before_anything_is_written(kit: ShardKit) -> None:
+def test_invalid_arguments_are_refused_before_anything_is_written(kit: ShardKit) -> None:
     contacts = kit.recent_contacts(component="one")
     for contact in ("", "a\0b", "\ud800", b"bytes", None, 7):
         with pytest.raises(InvalidArgumentError, match="contact"):
@@ -187,7 +187,7 @@ def test_any_touches_give_what_a_list_in_python_gives(
 
 
 @given(st.text())
-def test_folding_is_blind_to_case_and_form(text: str) -> None:
+def test_folding_ignores_case_and_form(text: str) -> None:
     folded = fold(text)
     assert fold(normalize("NFC", text)) == fold(normalize("NFD", text)) == folded
     assert fold(text.casefold()) == folded

@@ -1,4 +1,4 @@
-"""Jobs by the skills that they require: posted, found, and found by a model of plain Python."""
+"""Jobs by the skills that they require, also against a model in plain Python."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_candidate_without_skills_finds_the_jobs_without_requirements(face: Fa
     assert face.run(jobs.qualified("c", [])) is False
 
 
-def test_a_job_posted_anew_loses_the_requirements_that_it_had(face: Face) -> None:
+def test_a_replaced_job_loses_its_old_requirements(face: Face) -> None:
     jobs = face.kit.job_search(component="few", shards=4)
     face.run(jobs.index("job", ["a", "b"]))
     assert face.run(jobs.index("job", ["b", "c", "b"])) is False
@@ -79,7 +79,7 @@ def test_a_job_posted_anew_loses_the_requirements_that_it_had(face: Face) -> Non
     assert face.run(jobs.count()) == 0
 
 
-def test_of_a_job_given_twice_in_a_batch_the_last_counts(face: Face) -> None:
+def test_the_last_of_a_job_given_twice_in_a_batch_counts(face: Face) -> None:
     jobs = face.kit.job_search(component="few", shards=4)
     assert face.run(jobs.index_many([("job", ["a"]), ("other", []), ("job", ["b"])])) == 2
     assert ids(face.run(jobs.find(["b"]))) == ["job", "other"]
@@ -108,7 +108,7 @@ def test_years_are_compared_to_the_hundredth(face: Face) -> None:
     assert face.run(jobs.get("senior")) == {"go": 4.5, "sql": 0}
 
 
-def test_of_a_skill_given_twice_the_highest_counts(face: Face) -> None:
+def test_the_highest_of_a_skill_given_twice_counts(face: Face) -> None:
     jobs = face.kit.job_search(component="one", measure="years")
     face.run(jobs.index("job", {"Go": 1, "GO": 3}))
     assert face.run(jobs.get("job")) == {"go": 3}
@@ -119,7 +119,7 @@ def test_of_a_skill_given_twice_the_highest_counts(face: Face) -> None:
 # ---- pages
 
 
-def test_pages_by_place_and_by_cursor_are_the_same(face: Face) -> None:
+def test_pages_by_offset_and_by_cursor_are_the_same(face: Face) -> None:
     jobs = face.kit.job_search(component="many", shards=16)
     face.run(jobs.index_many((f"{n:03}", ["a", "b", "c"][: n % 4]) for n in range(100)))
     everything = face.list(jobs.all(["a", "b", "c"]))
@@ -140,7 +140,7 @@ def test_pages_by_place_and_by_cursor_are_the_same(face: Face) -> None:
     assert face.run(jobs.find(["a"], limit=0)).hits == []
 
 
-def test_a_cursor_goes_on_where_the_page_ended_although_that_job_is_gone(face: Face) -> None:
+def test_a_cursor_continues_where_the_page_ended_even_if_that_job_was_removed(face: Face) -> None:
     jobs = face.kit.job_search(component="few", shards=4)
     face.run(jobs.index_many((f"{n}", ["a"]) for n in range(10)))
     found = face.run(jobs.find(["a"], limit=4))
@@ -183,7 +183,7 @@ def test_cursors_of_something_else_are_refused(kit: ShardKit) -> None:
         ("years", {"python": "5"}, "python: years='5'"),
     ],
 )
-def test_what_is_no_skill_is_refused_before_anything_is_written(
+def test_invalid_skills_are_refused_before_anything_is_written(
     kit: ShardKit, measure: str, skills: Any, said: str
 ) -> None:
     jobs = kit.job_search(component="few", shards=4, measure=measure)

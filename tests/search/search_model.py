@@ -1,4 +1,4 @@
-"""What an index of documents does, in the simplest way: it looks at every document.
+"""A model of an index that looks at every document.
 
 Definitions, for those who compare an index with it:
 
@@ -44,7 +44,7 @@ Row = tuple[Any, str]
 
 
 def number_of(value: object) -> float | None:
-    """A value as a number; None if it is none."""
+    """A value as a number; None if it is not one."""
     if isinstance(value, datetime):
         return value.timestamp()
     if isinstance(value, date):
@@ -98,7 +98,7 @@ class ModelIndex:
     def index(
         self, id_: str, texts: Mapping[str, str], attributes: Mapping[str, Any] | None = None
     ) -> int:
-        """Put a document in the place of one of the same id; return its number of words."""
+        """Index a document, replacing one with the same id; return how many words it has."""
         terms = {name: self.analyzer.terms(text) for name, text in texts.items()}
         self.documents[id_] = Document(terms, dict(attributes or {}))
         return len(self.documents[id_].words())

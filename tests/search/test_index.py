@@ -1,4 +1,4 @@
-"""An index of documents over shards: what it does, refuses, and keeps."""
+"""An index of documents over shards."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_pages_by_number_and_cursors_agree(face: Face) -> None:
     assert walked == whole
 
 
-def test_a_cursor_goes_on_behind_a_document_that_is_gone(face: Face) -> None:
+def test_a_cursor_continues_behind_a_document_that_was_removed(face: Face) -> None:
     index = opened(face)
     face.run(index.index_many([(str(n), "x", {"votes": n}) for n in range(9)]))
     first = face.run(index.search("x", sort="votes", limit=3))
@@ -155,7 +155,7 @@ def test_a_cursor_goes_on_behind_a_document_that_is_gone(face: Face) -> None:
     assert ids(second) == ["4", "5", "6"]
 
 
-def test_a_kept_result_does_not_change_with_the_documents(face: Face) -> None:
+def test_a_cached_result_does_not_change_with_the_documents(face: Face) -> None:
     index = opened(face)
     face.run(index.index_many([(str(n), "x", {"votes": n, "lang": "a"}) for n in range(9)]))
     for sort in ("votes", "-lang", "relevance"):
@@ -176,7 +176,7 @@ def test_a_kept_result_does_not_change_with_the_documents(face: Face) -> None:
         face.run(index.index(wanted[4], "x", {"votes": int(wanted[4]), "lang": "a"}))
 
 
-def test_a_result_that_is_gone_is_found_again(face: Face, kit: ShardKit) -> None:
+def test_the_query_runs_again_when_its_cached_result_expired(face: Face, kit: ShardKit) -> None:
     index = opened(face)
     face.run(index.index_many([(str(n), "x", {"votes": n}) for n in range(9)]))
     first = face.run(index.search("x", sort="votes", limit=3, cache=30))
@@ -191,7 +191,7 @@ def test_a_result_that_is_gone_is_found_again(face: Face, kit: ShardKit) -> None
     assert again.result not in (None, first.result)
 
 
-def test_counts_of_words_are_asked_for_once(face: Face, kit: ShardKit) -> None:
+def test_counts_of_words_are_read_once(face: Face, kit: ShardKit) -> None:
     now = [100.0]
     face.kit._clock = ServerClock(monotonic=lambda: now[0])
     index = opened(face)
@@ -221,7 +221,7 @@ def test_counts_of_words_are_asked_for_once(face: Face, kit: ShardKit) -> None:
     assert exchanges("y* -x", sort="votes") == 2
 
 
-def test_an_index_is_only_opened_as_it_was_made(face: Face, kit: ShardKit) -> None:
+def test_an_index_is_only_opened_with_its_own_parameters(face: Face, kit: ShardKit) -> None:
     face.run(opened(face).index("a", "x"))
     for other in ({"phrases": False}, {"analyzer": Analyzer(stop_words=set())}, {"chunk": 8}):
         index = opened(face, **other)
@@ -250,7 +250,7 @@ def test_an_index_has_by_default_as_many_parts_as_its_component_has_shards(face:
         assert face.run(face.kit.ads(component=component, shards=parts).count()) == 1
 
 
-def test_deleting_leaves_nothing(face: Face, kit: ShardKit) -> None:
+def test_deleting_leaves_no_keys(face: Face, kit: ShardKit) -> None:
     for component in ("few", "one"):
         index = opened(face, component=component, chunk=64)
         documents = [(f"d{n}", f"w{n} x{n % 5} x", {"lang": f"l{n}"}) for n in range(200)]
@@ -320,7 +320,7 @@ def test_a_document_that_cannot_be_indexed_is_refused_before_anything_is_written
     assert keys_of(kit, "few") == set()
 
 
-def test_what_cannot_be_asked_is_refused(kit: ShardKit) -> None:
+def test_requests_that_cannot_be_used_are_refused(kit: ShardKit) -> None:
     index = kit.search("s", component="few", attributes=ATTRIBUTES)
     index.index_many(
         [(str(n), f"x y{n}", {"lang": str(n), "day": date(2020, 1, 1)}) for n in range(9)]
@@ -363,7 +363,7 @@ def test_what_cannot_be_asked_is_refused(kit: ShardKit) -> None:
     assert index.words("Ý", 2) == [("y0", 1), ("y1", 1)]
 
 
-def test_words_that_begin_alike_and_facets_are_bounded(
+def test_expansions_of_prefixes_and_facets_are_bounded(
     kit: ShardKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index = kit.search("s", component="few", attributes=ATTRIBUTES)
@@ -397,7 +397,7 @@ def test_a_part_that_is_full_refuses_new_words(kit: ShardKit) -> None:
     assert index.count("old") == 2
 
 
-def test_many_questions_go_together(kit: ShardKit) -> None:
+def test_many_requests_run_together(kit: ShardKit) -> None:
     index = kit.search("s", component="few")
     index.index_many([("a", "x"), ("b", "x y")])
     found, count, document = kit.together(
@@ -407,7 +407,7 @@ def test_many_questions_go_together(kit: ShardKit) -> None:
     assert document.text == {"text": "x"}
 
 
-def test_a_document_given_twice_at_once_is_as_it_was_last(face: Face) -> None:
+def test_the_last_of_a_document_given_twice_counts(face: Face) -> None:
     index = opened(face)
     twice = [("a", "one", {"lang": "en"}), ("b", "one"), ("a", "two", {"votes": 1})]
     assert face.run(index.index_many(twice)) == 3

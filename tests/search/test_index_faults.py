@@ -106,9 +106,7 @@ def test_a_part_that_is_gone_is_named_or_left_out(own: Face, own_servers: LocalS
         own.run(index.search("x", sort="votes", partial=True))
 
 
-def test_indexing_that_met_a_dead_part_can_be_done_again(
-    own: Face, own_servers: LocalServers
-) -> None:
+def test_indexing_can_be_repeated_after_a_part_failed(own: Face, own_servers: LocalServers) -> None:
     index = filled(own, "data")
     own_servers.server_of("data", 1).kill()
     many = [(str(n), "new", {"votes": -n}) for n in range(60)]
@@ -121,7 +119,7 @@ def test_indexing_that_met_a_dead_part_can_be_done_again(
     assert ids(own.run(index.search("new", sort="votes", limit=2))) == ["59", "58"]
 
 
-def test_a_server_that_forgot_its_scripts_is_given_them_again(
+def test_scripts_are_loaded_again_when_a_server_lost_them(
     own: Face, own_servers: LocalServers
 ) -> None:
     index = filled(own, "data")
@@ -137,7 +135,7 @@ def test_a_server_that_forgot_its_scripts_is_given_them_again(
     assert own.run(index.count("x")) == 41
 
 
-def test_a_replica_that_only_reads_answers_and_keeps_nothing(
+def test_a_read_only_replica_answers_and_caches_nothing(
     own: Face, own_servers: LocalServers
 ) -> None:
     index = filled(own, "source", read_from=["copy"])
@@ -154,7 +152,7 @@ def test_a_replica_that_only_reads_answers_and_keeps_nothing(
     assert own.run(index.count()) == 40
 
 
-def test_replicas_answer_while_what_they_copy_is_away(own: Face, own_servers: LocalServers) -> None:
+def test_replicas_answer_while_their_source_is_down(own: Face, own_servers: LocalServers) -> None:
     filled(own, "source")
     settled(own_servers, "copy", "kept_copy")
     own_servers.server_of("source", 0).kill()
@@ -166,7 +164,7 @@ def test_replicas_answer_while_what_they_copy_is_away(own: Face, own_servers: Lo
         own.run(index.count())
 
 
-def test_a_replica_that_may_be_written_to_keeps_results_for_its_sessions(
+def test_a_writable_replica_caches_results_for_its_sessions(
     own: Face, own_servers: LocalServers
 ) -> None:
     index = filled(own, "source", read_from=["copy", "kept_copy"])

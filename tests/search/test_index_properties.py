@@ -211,7 +211,7 @@ def test_weighted_sums_are_the_models(
 
 @BUDGET
 @given(steps=changes)
-def test_what_was_indexed_comes_back(kit: ShardKit, steps: list[Any]) -> None:
+def test_documents_are_returned_as_they_were_indexed(kit: ShardKit, steps: list[Any]) -> None:
     model = ModelIndex(FIELDS, ATTRIBUTES)
     given: dict[str, Any] = {}
     for step in steps:

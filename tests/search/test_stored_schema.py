@@ -1,4 +1,4 @@
-"""An index opened by what is stored of it."""
+"""Opening an index by its stored parameters."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def read(kit: ShardKit, component: str, shards: int) -> dict[str, str] | None:
     ],
 )
 @pytest.mark.parametrize(("component", "shards"), [("few", 4), ("one", 3)])
-def test_an_index_is_opened_by_what_is_stored(
+def test_an_index_is_opened_by_its_stored_parameters(
     kit: ShardKit, component: str, shards: int, parameters: dict[str, Any]
 ) -> None:
     assert read(kit, component, shards) is None

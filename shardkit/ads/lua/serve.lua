@@ -3,7 +3,7 @@
 -- KEYS[2]  the target, a HASH: ad, number, words; c and a once they were recorded
 -- ARGV[1]  how many document numbers a chunk covers
 -- ARGV[2]  the ad's id
--- ARGV[3]  for how many seconds the target is kept
+-- ARGV[3]  for how many seconds to keep the target
 -- ARGV[4]  and on: the words of the text
 -- Reply    1, also if the target was recorded before; 0 if the ad was removed
 --@include search/base

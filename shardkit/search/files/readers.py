@@ -276,9 +276,9 @@ def _docstrings(statements: Sequence[ast.AST]) -> Iterator[str]:
     """Yield the docstrings of classes and functions, in the order of the code."""
     for node in statements:
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            said = ast.get_docstring(node)
-            if said:
-                yield f"{node.name}: {encodable(said)}"
+            docstring = ast.get_docstring(node)
+            if docstring:
+                yield f"{node.name}: {encodable(docstring)}"
         for block in ("body", "orelse", "handlers", "finalbody", "cases"):
             yield from _docstrings(getattr(node, block, ()))
 
@@ -309,14 +309,14 @@ def _skip_line(file: BinaryIO) -> None:
 
 def _json_document(line: str, where: str) -> FileDocument | SkippedFile:
     try:
-        said = json.loads(line)
+        fields = json.loads(line)
     except (ValueError, RecursionError) as error:
         return SkippedFile(where, f"is not JSON: {error}")
-    body = _first(said, _BODY) if isinstance(said, dict) else None
+    body = _first(fields, _BODY) if isinstance(fields, dict) else None
     if not isinstance(body, str):
         return SkippedFile(where, f"has no field of text ({', '.join(_BODY)})")
-    own, title = _first(said, _ID), said.get("title")
-    rest = {key: value for key, value in said.items() if key not in (*_ID, *_BODY, "title")}
+    own, title = _first(fields, _ID), fields.get("title")
+    rest = {key: value for key, value in fields.items() if key not in (*_ID, *_BODY, "title")}
     return FileDocument(
         where if own is None else encodable(str(own)),
         encodable(str(title)) if title else "",
@@ -325,5 +325,5 @@ def _json_document(line: str, where: str) -> FileDocument | SkippedFile:
     )
 
 
-def _first(said: dict[str, Any], names: Iterable[str]) -> Any:
-    return next((said[name] for name in names if said.get(name) is not None), None)
+def _first(fields: dict[str, Any], names: Iterable[str]) -> Any:
+    return next((fields[name] for name in names if fields.get(name) is not None), None)

@@ -2,7 +2,7 @@
 -- KEYS[1]  the part's state; its other keys, which depend on the data, have its tag
 -- ARGV[1]  how many document numbers a chunk covers
 -- ARGV[2]  how many columns there are
--- ARGV[3]  where to continue: 0, or what the last reply said
+-- ARGV[3]  where to continue: 0, or the ``next`` of the last reply
 -- ARGV[4]  how many buckets of 128 documents and words to delete
 -- Reply    {next, removed}: where to continue, 0 if nothing is left; how many documents it removed
 --@include search/base

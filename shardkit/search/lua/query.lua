@@ -245,7 +245,7 @@ local function is_before(key, id, other_key, other_id)
 end
 
 -- The hits after the last one of the page before.
-local function beyond(numbers, keys, key, id)
+local function after_cursor(numbers, keys, key, id)
   local left, left_keys, equal = {}, {}, {}
   for i = 1, #keys do
     if not less(keys[i], key) and not less(key, keys[i]) then equal[#equal + 1] = numbers[i] end
@@ -302,7 +302,7 @@ for _, chunk in ipairs(chunks) do
       numbers[first + i], keys[first + i] = chunk * CHUNK + places[i], key
     end
     if by ~= 'text' then
-      if after_key then numbers, keys = beyond(numbers, keys, after_key, query.after[2]) end
+      if after_key then numbers, keys = after_cursor(numbers, keys, after_key, query.after[2]) end
       numbers, keys, bound = narrowed(numbers, keys, size)
     end
   end
@@ -315,7 +315,7 @@ if by == 'text' then
     codes[numbers[i]] = code
     keys[i] = first_value(texts[code])
   end
-  if after_key then numbers, keys = beyond(numbers, keys, after_key, query.after[2]) end
+  if after_key then numbers, keys = after_cursor(numbers, keys, after_key, query.after[2]) end
   numbers, keys, bound = narrowed(numbers, keys, size)
 end
 

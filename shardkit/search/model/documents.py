@@ -221,11 +221,11 @@ def attributes_of(schema: Schema, stored: bytes) -> dict[str, Value]:
     return found
 
 
-def text_of(schema: Schema, kept: bytes) -> dict[str, str] | None:
+def text_of(schema: Schema, stored: bytes) -> dict[str, str] | None:
     """Return a document's text as it was given; None if the index did not keep it."""
-    if not kept:
+    if not stored:
         return None
-    data = zlib.decompress(kept[1:]) if kept[:1] == _PACKED else kept[1:]
+    data = zlib.decompress(stored[1:]) if stored[:1] == _PACKED else stored[1:]
     texts = zip(schema.fields, json.loads(data), strict=False)
     return {name: text for name, text in texts if text is not None}
 

@@ -120,7 +120,7 @@ def _limit(node: Range, bound: Bound, outside: bool, *, upper: bool) -> tuple[fl
 
 
 def _all_of(parts: Iterable[Node], analyzer: Analyzer) -> Node | None:
-    kept: set[Node] = set()
+    analyzed: set[Node] = set()
     empty = True
     for part in _flat(AllOf, parts):
         empty = False
@@ -128,31 +128,31 @@ def _all_of(parts: Iterable[Node], analyzer: Analyzer) -> Node | None:
         if isinstance(found, Nothing) or found == Not(Everything()):
             return Nothing()
         if found is not None:
-            kept.update(found.parts if isinstance(found, AllOf) else (found,))
-    if empty or (kept and all(isinstance(part, Not) for part in kept)):
+            analyzed.update(found.parts if isinstance(found, AllOf) else (found,))
+    if empty or (analyzed and all(isinstance(part, Not) for part in analyzed)):
         return Nothing()
-    if len(kept) > 1:
-        kept.discard(Everything())
-        if all(isinstance(part, Range | Equal | Not) for part in kept) and (
-            len(kept) > 1 or not _is_filter(next(iter(kept)))
+    if len(analyzed) > 1:
+        analyzed.discard(Everything())
+        if all(isinstance(part, Range | Equal | Not) for part in analyzed) and (
+            len(analyzed) > 1 or not _is_filter(next(iter(analyzed)))
         ):
-            kept.add(Everything())
-    return AllOf(_in_order(kept)) if len(kept) > 1 else next(iter(kept), None)
+            analyzed.add(Everything())
+    return AllOf(_in_order(analyzed)) if len(analyzed) > 1 else next(iter(analyzed), None)
 
 
 def _any_of(parts: Iterable[Node], analyzer: Analyzer) -> Node | None:
-    kept: set[Node] = set()
+    analyzed: set[Node] = set()
     nothing = True
     for part in _flat(AnyOf, parts):
         found = Nothing() if isinstance(part, Not) else _analyze(part, analyzer)
         if found is None:
             nothing = False  # a stop word constrains nothing, but is no mistake either
         elif not isinstance(found, Nothing):
-            kept.update(found.parts if isinstance(found, AnyOf) else (found,))
-    based = {_based(part) for part in kept}
+            analyzed.update(found.parts if isinstance(found, AnyOf) else (found,))
+    based = {_based(part) for part in analyzed}
     if len(based) > 1:
         return AnyOf(_in_order(based))
-    return next(iter(kept), Nothing() if nothing else None)
+    return next(iter(analyzed), Nothing() if nothing else None)
 
 
 def _flat(kind: type[AllOf] | type[AnyOf], parts: Iterable[Node]) -> Iterator[Node]:

@@ -84,8 +84,10 @@ def parse(
     try:
         text.encode()
     except UnicodeEncodeError as error:  # half a surrogate pair, as of a wrongly decoded argument
-        said = f"query, position {error.start}: not a character"
-        raise QuerySyntaxError(said, "give text that UTF-8 can encode", "", error.start) from None
+        message = f"query, position {error.start}: not a character"
+        raise QuerySyntaxError(
+            message, "give text that UTF-8 can encode", "", error.start
+        ) from None
     attributes = attributes or {}
     for name, kind in attributes.items():
         if kind not in KINDS:
@@ -112,8 +114,8 @@ class _Parser:
 
     def _error(self, message: str, remedy: str, at: int | None = None) -> QuerySyntaxError:
         position = self.at if at is None else at
-        said = f"query, position {position}: {message}"
-        return QuerySyntaxError(said, remedy, self.text, position)
+        where = f"query, position {position}"
+        return QuerySyntaxError(f"{where}: {message}", remedy, self.text, position)
 
     def _next(self) -> str:
         """Return the next character; "" at the end."""

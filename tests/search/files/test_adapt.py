@@ -1,4 +1,4 @@
-"""Documents from files made to fit an index."""
+"""Adapting documents from files to an index."""
 
 from __future__ import annotations
 

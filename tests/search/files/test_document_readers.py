@@ -80,12 +80,12 @@ def test_of_a_python_module_the_docstrings_are_read(tmp_path: Path) -> None:
     found = the_document(
         written(
             tmp_path / "module.py",
-            '"""TermCounts things.\n\nSlowly."""\nx = "no docstring"\n'
+            '"""Counts things.\n\nSlowly."""\nx = "no docstring"\n'
             'class Tally:\n    """Keeps it."""\n    def add(self):\n        """Adds one."""\n',
         )
     )
-    assert found.title == "TermCounts things."
-    assert found.text == "TermCounts things.\n\nSlowly.\n\nTally: Keeps it.\n\nadd: Adds one."
+    assert found.title == "Counts things."
+    assert found.text == "Counts things.\n\nSlowly.\n\nTally: Keeps it.\n\nadd: Adds one."
     assert list(documents_of(written(tmp_path / "silent.py", "x = 1\n"))) == []
 
 

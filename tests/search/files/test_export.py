@@ -1,4 +1,4 @@
-"""Documents for a dedicated engine."""
+"""Exporting documents for another engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queries are read, written, and refused with the place of the mistake."""
+"""Queries are parsed, unparsed, and refused with the position of the mistake."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_attributes_are_compared(text: str, tree: Node) -> None:
         ("lang:>en", 5, "lang is compared as a whole"),
     ],
 )
-def test_what_cannot_be_read_is_refused_with_its_place(text: str, position: int, says: str) -> None:
+def test_mistakes_are_refused_with_their_position(text: str, position: int, says: str) -> None:
     with pytest.raises(QuerySyntaxError) as raised:
         read(text)
     error = raised.value
@@ -224,7 +224,7 @@ def test_a_query_is_text(text: Any) -> None:
         parse(text)
 
 
-def test_half_a_character_is_refused() -> None:
+def test_lone_surrogates_are_refused() -> None:
     with pytest.raises(QuerySyntaxError, match="position 2: not a character"):
         parse("a \udc80")
 
@@ -234,7 +234,7 @@ def test_an_attribute_has_a_known_kind() -> None:
         parse("a", attributes={"a": "int"})
 
 
-# Writing
+# Unparsing
 
 
 @settings(deadline=None)
@@ -335,6 +335,6 @@ def test_known_names_pass() -> None:
     check_names(read('title:a -"b c" year:1 lang:=x * ()'), FIELDS, ATTRIBUTES)
 
 
-def test_what_is_wanted_are_the_words_that_are_not_unwanted() -> None:
+def test_wanted_words_are_those_that_are_not_unwanted() -> None:
     tree = read('a +b* -c "x y" year:1 (a -(b))')
     assert list(wanted(tree)) == [A, Prefix("b"), Phrase(("x", "y")), A]

@@ -1,4 +1,4 @@
-"""Texts become index terms, and queries the form that an index executes."""
+"""Texts become index terms, and queries the normal form that an index executes."""
 
 from __future__ import annotations
 
@@ -270,7 +270,7 @@ YEAR, LANG, ALL = Range("year", 1990.0, 2000.0), Equal("lang", "en"), Everything
         (all_of(Not(C), LANG, YEAR, any_of(B, A), A), all_of(A, any_of(A, B), YEAR, LANG, Not(C))),
     ],
 )
-def test_a_query_gets_one_form(query: Node, result: Node) -> None:
+def test_a_query_has_one_normal_form(query: Node, result: Node) -> None:
     assert analyze(query, PLAIN) == result
 
 
@@ -348,7 +348,7 @@ def in_form_within(node: Node) -> bool:
 
 @settings(deadline=None)
 @given(TREES)
-def test_every_query_gets_a_form_that_analysis_does_not_change(tree: Node) -> None:
+def test_analyzing_a_query_again_does_not_change_it(tree: Node) -> None:
     found = analyze(tree, PLAIN)
     assert found == Nothing() or in_form(found)
     assert analyze(found, PLAIN) == found
