@@ -404,7 +404,7 @@ def _check_types(client: Any, values: Stored) -> None:
 
 @contextmanager
 def _translated_errors() -> Iterator[None]:
-    """Turn redis-py's errors into ours."""
+    """Raise our errors in place of redis-py's."""
     try:
         yield
     except RedisError as error:

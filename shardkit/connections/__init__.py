@@ -7,10 +7,11 @@ after 59. So the connections that we build
 - never repeat a command by themselves (an entry may ask for it: ``retries``);
 - wait for a blocking command as long as it blocks, and the socket timeout on top;
 - speak RESP2, unless the entry says otherwise, so that no push message comes between replies;
-- belong to a pool that can retire: it goes on serving those who hold it, and closes each connection
+- belong to a pool that can drain: it goes on serving whoever holds it, and closes each connection
   as it comes back.
 
-All through redis-py's documented extension points, ``connection_class`` and ``connection_pool``.
+They use redis-py's documented extension points, ``connection_class`` and ``connection_pool``; what
+more they need of redis-py is in `shardkit.connections.redis_private`.
 """
 
 from shardkit.connections.connection import (

@@ -1,14 +1,13 @@
 """redis-py clients by component and shard: built when first used, kept, replaced with their entry.
 
-A client is kept as long as its entry says the same. When an entry changes, a new client takes the
-old one's place; the old one retires: it goes on serving the calls that hold it, and each of its
-connections closes as it comes back.
+A client is cached until its entry changes. Then a new client replaces it, and the old one drains:
+it goes on serving the calls that hold it, and each connection is closed when it is released.
 
-Awaiting clients belong to the event loop that they were built in. Each loop gets its own, and they
-are closed when the loop ends (asyncio.run and others shut down asynchronous generators then, and
-one of those waits here). A forked child builds its own.
+Awaiting clients belong to one event loop. Each loop gets its own, which are closed when the loop
+ends: asyncio.run and others then shut down asynchronous generators, and a generator here waits for
+that. A forked child builds its own.
 
-The operation plane wants replies as RESP2 and bytes. Where an entry asks for something else it has
+The operation plane needs replies as RESP2 and bytes. Where an entry asks for something else it gets
 a client of its own (``raw=True``); elsewhere both planes share one.
 """
 
@@ -44,8 +43,8 @@ _RAW = {"protocol": 2, "decode_responses": False}
 class _ClientTable:
     """The clients of one version of a component, by shard; None is its unsharded entry's.
 
-    ``before`` is what it displaced: who looked the component up just before the change goes on with
-    that, whose clients have retired.
+    ``previous`` is the version that it replaced: a call that looked the component up just before
+    the change still uses that one's draining clients.
     """
 
     component: Component
@@ -58,7 +57,7 @@ _ClientTables: TypeAlias = dict[tuple[str, bool], _ClientTable]
 
 
 def _no_loop() -> None:
-    """Stand for a loop that is no more."""
+    """Stands for a loop that has ended."""
 
 
 class Clients:
@@ -76,7 +75,7 @@ class Clients:
             weakref.WeakKeyDictionary()
         )
         self._last_loop: tuple[Callable[[], object], _ClientTables | None] = _no_loop, None
-        # A retired client may still be in use; what is left of it is closed with the others.
+        # A draining client may still be in use; what is left of it is closed with the others.
         self._draining: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, list[AsyncClient]] = (
             weakref.WeakKeyDictionary()
         )
@@ -166,7 +165,7 @@ class Clients:
     def _get_or_build(
         self, table: _ClientTable, number: int | None, raw: bool, *, awaiting: bool
     ) -> Any:
-        # Not under the lock of all: a cluster's client connects, and that may take long.
+        # Not under the common lock: a cluster's client connects, which may take long.
         with table.build_lock:
             client = table.clients.get(number)
             if client is None:
@@ -186,7 +185,7 @@ class Clients:
             shard = Shard(component.name, number)
             raise ShardUnavailable(
                 f"{shard} ({entry.address}) cannot be reached: {error}",
-                "start the server, or mend the entry",
+                "start the server, or fix the entry",
                 shard=str(shard),
                 error=error,
             ) from error
@@ -199,8 +198,8 @@ class Clients:
         self._loop_cleanups[loop] = cleanup
 
     def _after_fork(self) -> None:
-        # A thread of the parent may have held a lock, of ours or of a pool: nobody would release
-        # it here. What was made for the parent is dropped, which closes this process's copies.
+        # A thread of the parent may have held a lock, of ours or of a pool, which would never be
+        # released here. Dropping the parent's clients closes this process's copies.
         self._lock = threading.RLock()
         self._tables = {}
 

@@ -1,6 +1,6 @@
-"""redis-py's connections, made patient with blocking commands, and quick at reading many answers.
+"""redis-py's connections, which wait for blocking commands, and read many replies quickly.
 
-A command that may block is waited for as long as it blocks, and the socket timeout on top.
+The timeout of a command that may block is the time it may block plus the socket timeout.
 """
 
 from __future__ import annotations
@@ -58,19 +58,19 @@ _MAY_BLOCK = frozenset(
 
 
 class _BlockingTimeouts:
-    """Reads the answer of a blocking command with that command's patience."""
+    """Waits for the reply of a blocking command as long as that may block."""
 
     socket_timeout: float | None
     _blocking_for: float | None = None
 
     def send_command(self, *args: Any, **kwargs: Any) -> Any:
         sent = super().send_command(*args, **kwargs)  # type: ignore[misc]
-        if args[0] in _MAY_BLOCK:  # noted only now: a health check has an answer of its own
+        if args[0] in _MAY_BLOCK:  # only now: a health check has a reply of its own
             self._blocking_for = _blocking_seconds(args)
         return sent
 
     def read_response(self, *args: Any, timeout: Any = NOT_GIVEN, **kwargs: Any) -> Any:
-        # A Sentinel-managed connection would else stay open when its reader is interrupted.
+        # Otherwise a Sentinel-managed connection stays open when its reader is interrupted.
         kwargs.setdefault("disconnect_on_error", True)
         if self._blocking_for is not None:
             if timeout is NOT_GIVEN:
@@ -83,18 +83,18 @@ class _BlockingTimeouts:
         return round_trip(self, data, raw)
 
     def is_reusable(self) -> bool:
-        """Whether it is connected, and the server neither says anything nor has closed it."""
+        """Whether it is connected, and the server has neither sent anything nor closed it."""
         return is_reusable(self)
 
     def set_timeout(self, seconds: float | None) -> None:
-        """From now on wait so long for each read and write; None is for ever."""
+        """Set the timeout of reads and writes, in seconds; None waits for ever."""
         sock = socket_of(self)
         if sock is not None:
             sock.settimeout(seconds)
 
 
 class _FastReplies(_BlockingTimeouts):
-    """Reads the answers to many commands at once, in hiredis."""
+    """Reads the replies to many commands at once, in hiredis."""
 
     protocol: int
     health_check_interval: Any
@@ -103,16 +103,16 @@ class _FastReplies(_BlockingTimeouts):
     _parsed_socket: Any = None
 
     def read_replies(self, replies: list[Any], count: int, raw: bool, more: bool = False) -> bool:
-        """Read answers into a list, until it has so many; errors are exceptions there.
+        """Read replies into a list until it has ``count``; errors are exceptions in it.
 
         Args:
-            replies: the list; with ``more`` it may get answers beyond ``count``.
+            replies: the list; with ``more`` it may get more than ``count``.
             count: how many it shall have.
             raw: whether to leave text undecoded.
-            more: whether others are to follow.
+            more: whether further replies will follow.
 
         Returns:
-            Whether there are errors among those that were read, or inside of them.
+            Whether there are errors among the replies read, or inside one of them.
 
         Raises:
             ConnectionError, TimeoutError: redis-py's; the connection is closed then.
@@ -194,7 +194,7 @@ class _FastReplies(_BlockingTimeouts):
             raise ConnectionError(f"{error} while talking to {address_of(self)}") from None
 
     def is_reusable(self) -> bool:
-        """Whether it is connected, and the server neither says anything nor has closed it."""
+        """Whether it is connected, and the server has neither sent anything nor closed it."""
         sock = socket_of(self)
         if sock is None or wants_reconnect(self):
             return False
@@ -208,14 +208,16 @@ class _FastReplies(_BlockingTimeouts):
 
 
 class ReplyParser:
-    """A parser of a connection's answers.
+    """Parses the replies on a connection.
 
     Attributes:
         descriptor: the socket's.
-        poll: asks it for what there is to read.
-        reader: hiredis' parser; gives MISSING for what is not all there.
-        refused: set when an answer is an error, or holds one; so nobody has to look at each.
-        useless: set when one of them says that the server is not, or no more, the one to ask.
+        poll: tells whether there is anything to read.
+        reader: hiredis' parser; returns INCOMPLETE while a reply is not complete.
+        gets_decoded: returns the next reply, decoded as the connection is configured.
+        gets_raw: returns the next reply as bytes.
+        refused: set when a reply is an error or contains one, so that replies need no inspection.
+        unusable: set when an error says that this is not, or no longer, the server to talk to.
     """
 
     __slots__ = (
@@ -258,14 +260,14 @@ class ReplyParser:
         decode: bool,
         more: bool,
     ) -> None:
-        """Read answers into a list until it has so many; see `_Direct.read_replies`."""
+        """Read replies into a list; see `_Direct.read_replies`."""
         reader, gets = self.reader, self.gets_decoded if decode else self.gets_raw
         missing = count - len(replies)
         mid_batch, self._mid_batch = self._mid_batch, more
         if missing <= 0:
             return
-        # A list of them would begin in the middle of an answer, if one was read in part. The reader
-        # does not say: between two elements of an array it has no data either.
+        # Not as one list if a reply may have been read in part. The reader does not tell: between
+        # two elements of an array it has no data either.
         if missing == 1 or more or mid_batch:
             replies.extend(
                 iter(gets, INCOMPLETE)
@@ -274,7 +276,7 @@ class ReplyParser:
                 reader.feed(_receive(recv))
                 replies.extend(iter(gets, INCOMPLETE))
             return
-        reader.feed(b"*%d\r\n" % missing)  # hiredis makes the list, given its head
+        reader.feed(b"*%d\r\n" % missing)  # with this header, hiredis builds the list
         found = gets()
         while found is INCOMPLETE:
             reader.feed(_receive(recv))
@@ -320,11 +322,11 @@ class _AsyncBlockingTimeouts:
 
     @property
     def transport(self) -> Any:
-        """What bytes go through, for whoever has checked the connection out."""
+        """The asyncio transport, for whoever has checked the connection out."""
         return transport_of(self)
 
     def reply_parser(self) -> ReplyParser:
-        """Return the parser of what comes through the transport."""
+        """Return the parser of what the transport receives."""
         transport = self.transport
         if self._reply_parser is None or self._parsed_socket is not transport:
             sock = transport.get_extra_info("socket")
@@ -333,9 +335,9 @@ class _AsyncBlockingTimeouts:
         return self._reply_parser
 
     def is_reusable(self) -> bool:
-        """Whether it is connected, and the server neither says anything nor has closed it.
+        """Whether it is connected, and the server has neither sent anything nor closed it.
 
-        The event loop may not have seen yet what has arrived, so the socket is asked.
+        The event loop may not have seen yet what has arrived, so this polls the socket.
         """
         transport = self.transport
         if transport is None or transport.is_closing() or self.should_reconnect():  # type: ignore[attr-defined]
@@ -344,7 +346,7 @@ class _AsyncBlockingTimeouts:
 
 
 def timeout_for(blocks: float, socket_timeout: float | None) -> float | None:
-    """Return how long to wait for a command that may block so long; None is for ever."""
+    """Return the timeout of a command that may block for ``blocks`` seconds; None is for ever."""
     if not blocks or socket_timeout is None or math.isinf(blocks):
         return None
     return blocks + socket_timeout
@@ -352,10 +354,10 @@ def timeout_for(blocks: float, socket_timeout: float | None) -> float | None:
 
 @contextmanager
 def extended_timeout(connection: Any, blocks: float) -> Iterator[None]:
-    """Have an awaiting connection wait for a command that may block so long.
+    """Extend an awaiting connection's timeout for a command that may block for so many seconds.
 
-    Not through the ``timeout`` of its read_response: redis-py takes that as "return None then",
-    which would lose the answer.
+    Not by the ``timeout`` of read_response: when that is over, redis-py returns None, and the reply
+    would be lost.
     """
     usual = connection.socket_timeout
     connection.socket_timeout = timeout_for(blocks, usual)
@@ -369,11 +371,11 @@ def _blocking_seconds(args: Sequence[Any]) -> float | None:
     try:
         return blocking_seconds(args)
     except RoutingError:
-        return None  # the server will say what is wrong with it
+        return None  # the server will say what is wrong
 
 
 def is_reusable(connection: Any) -> bool:
-    """Whether a connection of redis-py's kind is connected, and the server says nothing."""
+    """Whether a connection like redis-py's is connected, and the server has sent nothing."""
     return (
         connection.is_connected and not connection.should_reconnect() and not connection.can_read()
     )
@@ -392,14 +394,14 @@ def round_trip(connection: Any, data: bytes, raw: bool) -> tuple[Any, bool]:
 
 
 def read_replies_of(connection: Any) -> Callable[..., bool]:
-    """Return what reads a number of answers from a connection."""
+    """Return the function that reads a number of replies from a connection."""
     return getattr(connection, "read_replies", None) or partial(read_replies, connection)
 
 
 def read_replies(
     connection: Any, replies: list[Any], count: int, raw: bool, more: bool = False
 ) -> bool:
-    """Do what `_Direct.read_replies` does, for any connection of redis-py's kind.
+    """Do what `_Direct.read_replies` does, for any connection like redis-py's.
 
     Raises:
         ConnectionError, TimeoutError: redis-py's.
@@ -411,49 +413,49 @@ def read_replies(
             reply = read(disable_decoding=raw)
         except ResponseError as error:
             reply = error
-        # An array may hold an error: whoever wants to know looks.
+        # An array may contain an error; the caller inspects it.
         refused = refused or isinstance(reply, Exception | list)
         replies.append(reply)
     return refused
 
 
 class TcpConnection(_FastReplies, redis.Connection):
-    """redis-py's TCP connection, patient with blocking commands."""
+    """redis-py's TCP connection, which waits for blocking commands."""
 
 
 class TlsConnection(_FastReplies, redis.SSLConnection):
-    """redis-py's TLS connection, patient with blocking commands."""
+    """redis-py's TLS connection, which waits for blocking commands."""
 
     _is_plain_tcp = False
 
 
 class UnixConnection(_FastReplies, redis.UnixDomainSocketConnection):
-    """redis-py's Unix socket connection, patient with blocking commands."""
+    """redis-py's Unix socket connection, which waits for blocking commands."""
 
 
 class SentinelConnection(_BlockingTimeouts, sentinel.SentinelManagedConnection):
-    """redis-py's Sentinel-managed connection, patient with blocking commands."""
+    """redis-py's Sentinel-managed connection, which waits for blocking commands."""
 
 
 class SentinelTlsConnection(_BlockingTimeouts, sentinel.SentinelManagedSSLConnection):
-    """redis-py's Sentinel-managed TLS connection, patient with blocking commands."""
+    """redis-py's Sentinel-managed TLS connection, which waits for blocking commands."""
 
 
 class AsyncTcpConnection(_AsyncBlockingTimeouts, aioredis.Connection):
-    """The awaiting TCP connection, patient with blocking commands."""
+    """The awaiting TCP connection, which waits for blocking commands."""
 
 
 class AsyncTlsConnection(_AsyncBlockingTimeouts, aioredis.SSLConnection):
-    """The awaiting TLS connection, patient with blocking commands."""
+    """The awaiting TLS connection, which waits for blocking commands."""
 
 
 class AsyncUnixConnection(_AsyncBlockingTimeouts, aioredis.UnixDomainSocketConnection):
-    """The awaiting Unix socket connection, patient with blocking commands."""
+    """The awaiting Unix socket connection, which waits for blocking commands."""
 
 
 class AsyncSentinelConnection(_AsyncBlockingTimeouts, aiosentinel.SentinelManagedConnection):
-    """The awaiting Sentinel-managed connection, patient with blocking commands."""
+    """The awaiting Sentinel-managed connection, which waits for blocking commands."""
 
 
 class AsyncSentinelTlsConnection(_AsyncBlockingTimeouts, aiosentinel.SentinelManagedSSLConnection):
-    """The awaiting Sentinel-managed TLS connection, patient with blocking commands."""
+    """The awaiting Sentinel-managed TLS connection, which waits for blocking commands."""

@@ -1,8 +1,8 @@
-"""Batches that take values away, and what becomes of these when nobody waits for them any more.
+"""Batches that remove values, and undoing them when the task that sent them is cancelled.
 
-A task that is cancelled while its LPOP is on the way does not stop the server: the value is popped,
-and its reply is for nobody. So such a batch is carried to its end all the same, and what it brings
-is put back before the cancellation goes on::
+Cancelling a task whose LPOP is in flight does not stop the server: the value is popped, and no one
+receives the reply. So such a batch is completed all the same, and what it removed is put back
+before the cancellation goes on::
 
     task ── LPOP ──►  server            the value leaves the list
          ✗ cancelled
@@ -44,7 +44,7 @@ class UndoableBatch(list[Command]):
 def undo_on_cancel(driver: Driver) -> Driver:
     """Return a driver that puts back what is taken for a task that was cancelled meanwhile.
 
-    A blocking driver stays what it is: nobody cancels its calls.
+    A blocking driver is returned as it is: its calls cannot be cancelled.
     """
     return _UndoingDriver(driver.link) if isinstance(driver, AwaitingDriver) else driver
 

@@ -132,13 +132,13 @@ class Coalesced(list["Command | Transaction"]):
     """A batch in which neighbours may be joined: GETs to MGET, SETs to MSET, HGETs to HMGET.
 
     For keys that the caller owns: a GET of a key of another type answers None in place of
-    WRONGTYPE. Everything else is as with a list; see `shardkit.transport.coalescing`. Commands
-    that are alike are better given as `Columns`, which can be coalesced too.
+    WRONGTYPE. Everything else is as with a list; see `shardkit.transport.coalescing`. Uniform
+    commands are better given as `Columns`, which can be coalesced too.
     """
 
 
 class Columns(Sequence["Command | Transaction"]):
-    """A batch of commands that are alike, given by column.
+    """A batch of uniform commands, given by column.
 
     The same as a list of them for whoever yields it, in half of the time: none is built unless it
     is looked at::

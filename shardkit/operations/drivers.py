@@ -212,7 +212,7 @@ def _answer(steps: Generator[Any, Any, Any], step: Any, answer: Any) -> Any:
 
 
 class _LockStep:
-    """Operations in lock step: joins the batches that they yield, deals out the replies. Pure.
+    """Operations in lock step: joins the batches that they yield, and splits the replies. Pure.
 
     A turn takes every operation one step further: first what can be joined, as one exchange; then
     one pause for all that want one; then all calls; then each other step by itself.
@@ -223,7 +223,7 @@ class _LockStep:
         self._results: list[Any] = [None] * len(operations)
         self._errors: list[Exception] = []
         self._steps: dict[int, Any] = {}
-        # What this turn has still to do, and what the link is doing.
+        # What is left of this turn, and what the link is doing now.
         self._waiting: list[list[int]] = []
         self._current: list[int] = []
         for n in range(len(operations)):
@@ -266,7 +266,10 @@ class _LockStep:
             self._advance(n, _answer, self._operations[n], step, part)
 
     def retry_alone(self, error: ShardKitError) -> None:
-        """The link could not send that, and sent nothing of it: whose fault it is, shows apart."""
+        """Handle a step that was rejected before anything was sent.
+
+        If several were joined, retry each alone, so that only the faulty one fails.
+        """
         if len(self._current) > 1:
             self._waiting = [[n] for n in self._current] + self._waiting
             return
@@ -287,7 +290,7 @@ class _LockStep:
             self._steps[n] = move(*args)
         except StopIteration as done:
             self._results[n] = done.value
-        except Exception as error:  # kept, and raised with the others
+        except Exception as error:  # raised with the others at the end
             self._errors.append(error)
 
 

@@ -1,20 +1,20 @@
 """The topology: each component's entries, as they are now.
 
-Entries come from a source, the config server or a YAML shard map, and are kept. Whoever asks for a
-component gets what is kept; about once a second one of those who ask reads it again first, while
-all others go on with what is known:
+Entries come from a source, the config server or a YAML shard map, and are cached. A caller gets the
+cached component; about once a second one caller reads it again first, while all others go on with
+the cached one:
 
 ::
 
-    component("unique") ──► known, younger than a second ──────────────────► kept Component
-                     └────► older: one caller reads it (one MGET), others ─► kept Component
-                     └────► never seen: all wait for the one who reads it
+    component("unique") ──► cached less than a second ago ─────────────────► cached Component
+                     └────► older: one caller reads it (one MGET), others ─► cached Component
+                     └────► never read: all wait for the first reader
 
-A changed entry is live within about a second, and a hot call costs a look-up and a glance at the
-clock. When the source is away, or holds something broken, the last good entries stay in use and the
-reason is logged once. While it is away, the pause between attempts grows to eight seconds; whoever
-makes one waits for the source's time-out, all others do not. A component that was never seen cannot
-be served: the reason is raised, and known for a second as an entry would be.
+A changed entry takes effect within about a second; a hot call costs a look-up and reading the
+clock. While the source is down, or holds something broken, the last good entries stay in use and
+the reason is logged once. The pause between attempts grows to eight seconds; only the caller that
+makes one waits for its timeout. For a component that was never read the error is raised, and cached
+for a second as well.
 """
 
 from shardkit.topology.cache import INTERVAL, LONGEST_PAUSE, Topology

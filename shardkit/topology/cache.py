@@ -1,4 +1,4 @@
-"""Components kept, and read again when it is time: who reads, who waits, and what if it fails."""
+"""Cached components: when they are read again, who reads, who waits, and what if that fails."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MAX_WAIT = 10.0  # for another who reads; a config server's time-outs are shorte
 
 @dataclass(slots=True)
 class CacheEntry:
-    """What is known of one component.
+    """The cached state of one component.
 
     Attributes:
         component: as it was last read; None if it never was.
@@ -51,7 +51,7 @@ class CacheEntry:
 
 
 class Topology:
-    """The components, kept and read again about once a second.
+    """The components, cached and read again about once a second.
 
     Safe to use from many threads and event loops, and in a forked child.
 
@@ -126,7 +126,7 @@ class Topology:
         return cached.component
 
     def claim(self, name: str) -> bool:
-        """Whether a component is to be read again by the caller; then nobody else is told so."""
+        """Whether the caller is to read a component again; only one caller is told so."""
         cached, now = self._entry(name), self._clock()
         if now < max(cached.fresh_until, cached.claimed_until):
             return False
@@ -154,7 +154,7 @@ class Topology:
             raise self._unreadable(error) from error
 
     def expire(self) -> None:
-        """Forget that what is kept is fresh: the next call reads again."""
+        """Mark all cached components as stale: the next call reads again."""
         self._away_until = 0.0
         for cached in list(self._cache.values()):
             cached.fresh_until = 0.0
@@ -168,8 +168,8 @@ class Topology:
     def _read(self, name: str) -> Component:
         cached = self._entry(name)
         previous = cached.component
-        # He who knows nothing waits for the one who reads; but in a loop not for a task, which may
-        # be of the very loop that this call holds up, and never for ever.
+        # With nothing cached, wait for the current reader, but not for ever; and not if it is a
+        # task, which may belong to the event loop that this call would block.
         would_deadlock = cached.read_by_task and _in_a_loop()
         locked = cached.lock.acquire(timeout=0 if previous or would_deadlock else MAX_WAIT)
         if not locked and previous is not None:
@@ -241,7 +241,7 @@ class Topology:
         return self._cache.get(name) or self._cache.setdefault(name, CacheEntry())
 
     def _fresh_or_error(self, cached: CacheEntry) -> Component | None:
-        """Return what need not be read, or raise why it cannot; None if it is time to read."""
+        """Return a fresh component, or raise its cached error; None if it is time to read."""
         now = self._clock()
         if cached.component is not None and now < self._away_until:
             cached.fresh_until = self._away_until
@@ -305,7 +305,7 @@ class Topology:
         with self._lock:
             if now >= self._away_until:  # else somebody else has just found so as well
                 pause = min(self._interval * 2 ** min(self._failures, 10), LONGEST_PAUSE)
-                # The jitter keeps a fleet of clients from asking in step.
+                # The jitter keeps many clients from reading at the same time.
                 self._away_until = now + pause * random.uniform(1, 1.2)
                 self._failures += 1
             return self._away_until
@@ -347,7 +347,7 @@ _topologies: weakref.WeakSet[Topology] = weakref.WeakSet()
 
 
 def _after_fork_in_child() -> None:
-    # A thread of the parent may have held a lock while it forked; nobody would release it here.
+    # A thread of the parent may have held a lock, which would never be released here.
     for topology in list(_topologies):
         topology._after_fork()
 

@@ -1,7 +1,7 @@
-"""The awaiting link: the batches of all tasks of an event loop, over one line to each server.
+"""The awaiting link: the batches of all tasks of an event loop, over one connection per server.
 
-A command that may block has a connection of its own, which is closed if the wait is cancelled;
-everything else shares the line of its server (see `shardkit.transport.multiplexer`).
+A command that may block gets a connection of its own, which is closed if the wait is cancelled;
+everything else shares the server's multiplexed connection (see `shardkit.transport.multiplexer`).
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from shardkit.transport.server_request import ServerRequest
 
 
 class AwaitingLink:
-    """Carries batches over awaiting connections. Each event loop has lines of its own.
+    """Carries batches over awaiting connections. Each event loop has connections of its own.
 
     Args:
         topology: where each component's shards are.
         clients: their clients.
-        raw: whether replies come as RESP2 and bytes, as operations want them, or as the clients
-            that users get would have them.
+        raw: whether replies are RESP2 and bytes, as operations need them, or decoded as users'
+            clients are configured.
     """
 
     def __init__(self, topology: Topology, clients: Clients, *, raw: bool = True) -> None:
@@ -57,7 +57,7 @@ class AwaitingLink:
         self._topology = topology
         self._clients = clients
         self._dispatcher = Dispatcher()
-        # By client, which belongs to one loop, and by the cluster node's name.
+        # By client, which belongs to one loop, and by the name of the cluster's node.
         self._connections: weakref.WeakKeyDictionary[Any, dict[str, MultiplexedConnection]] = (
             weakref.WeakKeyDictionary()
         )
@@ -117,18 +117,18 @@ class AwaitingLink:
     def _send_one(
         self, command: Command | Transaction
     ) -> tuple[asyncio.Future[QueuedRequest], Component, int | None, Any] | None:
-        """Send one command to one server, in the usual case, without the carrier's book-keeping.
+        """Send one plain command to one server, without the dispatcher's bookkeeping.
 
         Returns:
-            The future of the reply; and the component, the shard's number and its client; or None
-            if nothing was sent, because it is not the usual case.
+            The future of the reply, and the component, the shard's number and its client; None if
+            nothing was sent, because it needs the dispatcher.
         """
         if type(command) is not Command or command.block is not None:
             return None
         to, key, args, script, _, _ = command
-        if isinstance(to, str):  # the usual case
+        if isinstance(to, str):
             component = self._topology.fresh(to)
-            if component is None:  # it has to be read first
+            if component is None:  # it must be read first
                 return None
             number = component.place(key) if component.shards else None
         else:
@@ -193,7 +193,7 @@ class AwaitingLink:
             )
             if connection is None:
                 alone.append(_exchange_alone(source, attempt, chunks))
-            else:  # a future: a task for each would take longer than the rest of it
+            else:  # a future: a task for each would cost more than all the rest
                 in_flight.append((attempt, connection.submit(chunks)))
         if not alone:
             await _await_replies(in_flight)
@@ -205,7 +205,7 @@ class AwaitingLink:
     def _connection_to(
         self, client: Any, source: ConnectionSource, name: str
     ) -> MultiplexedConnection | None:
-        """Return the line to a server; None if its connections cannot be shared."""
+        """Return the connection to a server; None if its connections cannot be shared."""
         try:
             connections = self._connections[client]
         except KeyError:
@@ -236,7 +236,7 @@ async def _exchange_alone(source: ConnectionSource, attempt: Attempt, chunks: li
 async def _await_replies(
     in_flight: Sequence[tuple[Attempt, asyncio.Future[QueuedRequest]]],
 ) -> None:
-    """Wait for the replies of all; cancelled, none of them is waited for any more."""
+    """Wait for all replies; if cancelled, stop waiting for any of them."""
     try:
         for attempt, future in in_flight:
             try:
@@ -247,5 +247,5 @@ async def _await_replies(
     except BaseException:
         for _, future in in_flight:
             if not future.cancel() and not future.cancelled():
-                future.exception()  # nobody asks for it now
+                future.exception()  # mark it as retrieved
         raise

@@ -5,11 +5,11 @@
     shard 0   write 1 ▸ write 2 ▸ read 1 ▸ write 3 ▸ read 2 ▸ …
     shard 1   write 1 ▸ write 2 ▸ read 1 ▸ write 3 ▸ read 2 ▸ …
 
-All servers work at the same time, without threads; only connections that have to be made first are
-made by threads, so that servers which do not answer cost the time of one. A large batch goes in
-chunks, two of them in flight to a shard at most, so that no buffer grows without bound and nothing
-can deadlock. Connections are checked out of redis-py's pools for one exchange; one that failed, or
-was interrupted before all replies were read, is closed before it goes back.
+All servers work in parallel, without threads; threads only open new connections, so that several
+unreachable servers cost the timeout of one. A large batch is sent in chunks, at most two in flight
+per shard, so that buffers are bounded and nothing can deadlock. Connections are checked out of
+redis-py's pools for one exchange; one that failed, or was interrupted before all replies were read,
+is closed before it is released.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from shardkit.transport.grouping import components_of, locate, place
 from shardkit.transport.resp import Chunk, pack_command
 from shardkit.transport.server_request import ServerRequest
 
-# The least time that a server is given when others have used up theirs.
+# The shortest time a server gets to answer after others have timed out.
 MIN_TIMEOUT = 0.1
-# As many threads connect at the same time.
+# How many threads connect at the same time.
 CONNECT_THREADS = 32
 
 
@@ -53,8 +53,8 @@ class BlockingLink:
     Args:
         topology: where each component's shards are.
         clients: their clients.
-        raw: whether replies come as RESP2 and bytes, as operations want them, or as the clients
-            that users get would have them.
+        raw: whether replies are RESP2 and bytes, as operations need them, or decoded as users'
+            clients are configured.
     """
 
     def __init__(self, topology: Topology, clients: Clients, *, raw: bool = True) -> None:
@@ -102,17 +102,17 @@ class BlockingLink:
             return replies
 
     def _send_one(self, batch: Batch) -> Replies | Attempt | None:
-        """Carry one command to one server, in the usual case, without the carrier's book-keeping.
+        """Send one plain command to one server, without the dispatcher's bookkeeping.
 
         Returns:
-            The reply; or the trip, if something is to be done about it; or None if nothing was
-            sent, because it is not the usual case.
+            The reply; or the attempt, if it failed; or None if nothing was sent, because it needs
+            the dispatcher.
         """
         command = batch[0]
         if type(command) is not Command or command.block is not None:
             return None
         to, key, args, script = command[:4]
-        if isinstance(to, str):  # the usual case
+        if isinstance(to, str):
             component = self._topology.component(to)
             number = component.place(key) if component.shards else None
         else:
@@ -201,7 +201,7 @@ def exchange_all(attempts: Sequence[Attempt], raw: bool = True) -> None:
 
 
 def _connect_all(exchanges: Sequence[Exchange]) -> None:
-    """Connect to servers, and write to each of them as soon as that is done."""
+    """Connect to servers, and write to each as soon as it is connected."""
     waiting = deque(exchanges)
 
     def connect_next() -> None:
@@ -227,7 +227,7 @@ def _connect_all(exchanges: Sequence[Exchange]) -> None:
 
 
 class Exchange:
-    """A trip with its connection."""
+    """An attempt, with its connection: writes chunks and reads their replies."""
 
     __slots__ = (
         *("attempt", "chunks", "connection", "expected", "pool", "raw"),
@@ -250,7 +250,7 @@ class Exchange:
         self.pool = holder.connection_pool
 
     def try_start(self) -> bool:
-        """Write the first chunk, if there is a connection that is ready for it."""
+        """Write the first chunk, if the pool has an idle connection."""
         self.connection = self.pool.get_idle()
         if self.connection is None:
             return False
@@ -262,7 +262,7 @@ class Exchange:
         try:
             self.connection = self.pool.get_connection()
             self.write(0)
-        except Exception as error:  # whatever it is, only this server's requests suffer
+        except Exception as error:  # whatever it is, only this server's requests fail
             self._fail(error)
 
     def write(self, n: int) -> None:
@@ -276,7 +276,7 @@ class Exchange:
             if n == 0 and attempt.server_request.block is not None:
                 usual = self.connection.socket_timeout
                 self._set_timeout(timeout_for(attempt.server_request.block, usual))
-            # A health check is an exchange of its own, so it must not come in between.
+            # A health check is an exchange of its own: only before the first chunk.
             self.connection.send_packed_command((self.chunks[n].data,), check_health=n == 0)
         except (RedisError, OSError) as error:
             self._fail(error)
@@ -295,9 +295,9 @@ class Exchange:
                 self._fail(error)
 
     def shorten_timeout(self) -> None:
-        """Give the server until its own time is up, which it has had while others were waited for.
+        """Wait no longer than the timeout counted from the write.
 
-        Without that, the times of servers that do not answer would add up.
+        Otherwise the timeouts of several unresponsive servers would add up.
         """
         if self.attempt.error is not None or self.attempt.server_request.block is not None:
             return
@@ -306,7 +306,7 @@ class Exchange:
             self._set_timeout(max(MIN_TIMEOUT, self.written_at + usual - time.monotonic()))
 
     def _set_timeout(self, seconds: float | None) -> None:
-        if hasattr(self.connection, "set_timeout"):  # in memory there is nothing to wait for
+        if hasattr(self.connection, "set_timeout"):  # fake connections have no timeout
             self.connection.set_timeout(seconds)
             self.timeout_changed = True
 

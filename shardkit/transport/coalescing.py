@@ -1,4 +1,4 @@
-"""Coalescing: neighbouring commands that are alike become one. No I/O.
+"""Coalescing: uniform neighbouring commands become one. No I/O.
 
 ::
 
@@ -194,7 +194,7 @@ def split(replies: Iterable[Reply], runs: Sequence[JoinedRun]) -> list[Reply]:
 
 
 def join_all(uniform: UniformCommands) -> tuple[list[Chunk], list[JoinedRun]] | None:
-    """Join commands that are alike; None if they cannot be."""
+    """Join uniform commands; None if they cannot be joined."""
     kind = _JOINED.get((uniform.name, 1 + len(uniform.columns)))
     if kind is None or any(len(set(column)) > 1 for column in uniform.columns[: kind[1]]):
         return None

@@ -1,14 +1,14 @@
-"""The steps of carrying a batch, written once for the blocking and the awaiting link.
+"""Dispatching a batch, written once for the blocking and the awaiting link.
 
 ::
 
-    batch ─► components ─► groups by shard ─► clients ─► trips, one a server ─► exchange ─► replies
-               ▲                                                                  │
-               └── again: forgotten scripts, moved slots, broken idempotent ◄─────┘
+    batch ─► components ─► groups by shard ─► clients ─► attempts, one a server ─► replies
+               ▲                                                             │
+               └── retry: missing scripts, moved slots, lost idempotent ◄────┘
 
-`carry` is a generator that does no I/O: it yields what it needs (components, a client, an exchange,
-a pause) and is sent the answer; each link has its own way to provide it. Only what was certainly
-not executed, or is marked idempotent, is sent again.
+`Dispatcher.dispatch` is a generator that does no I/O: it yields what it needs (components, clients,
+attempts to carry out, a pause) and is sent the answer; each link provides it in its own way. Only
+what was certainly not executed, or is marked idempotent, is sent again.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from shardkit.transport.coalescing import split
 from shardkit.transport.grouping import ServerGroup, components_in, group_by_shard
 from shardkit.transport.server_request import ServerRequest, lacks_script, may_repeat, settle
 
-# A request is sent at most so often: again after NOSCRIPT, a moved slot, or (idempotent ones only)
-# a broken connection.
+# How often a request is sent at most: again after NOSCRIPT, a moved slot or, if it is idempotent, a
+# lost connection.
 MAX_ATTEMPTS = 5
 
 
@@ -55,19 +55,20 @@ class NeedClients(NamedTuple):
 
 
 class NeedRefresh(NamedTuple):
-    """Yielded: have a cluster client learn its slots again."""
+    """Yielded: refresh a cluster client's slots."""
 
     client: Any
 
 
 class Attempt:
-    """A parcel on its way to one server, and what came back.
+    """One attempt to send a request to a server, and its outcome.
 
     Attributes:
-        client: the shard's client; held, so that its pool outlives the exchange.
+        server_request: what is sent.
+        client: the shard's client; referenced, so that its pool outlives the exchange.
         node: the node, if the client is a cluster's.
         replies: what the server answered.
-        refused: whether an error may be among that, or inside of it.
+        refused: whether an error may be among the replies, or inside one.
         error: why it failed, if it did.
         sent: whether anything may have reached the server.
     """
@@ -85,7 +86,7 @@ class Attempt:
 
     @property
     def timed_out(self) -> bool:
-        """Whether it failed because no answer came in time."""
+        """Whether it failed because no reply came in time."""
         return isinstance(self.error, TimeoutError)
 
 
@@ -93,11 +94,10 @@ Need: TypeAlias = NeedComponents | NeedClients | NeedRefresh | Pause | list[Atte
 
 
 class Dispatcher:
-    """Carries batches; remembers which scripts each server has."""
+    """Dispatches batches to servers; remembers which scripts each server has loaded."""
 
     def __init__(self) -> None:
-        # By client, and the name of a cluster's node. A server that restarted may lack what is
-        # remembered: NOSCRIPT then tells.
+        # By client and cluster node. A restarted server may lack them: then it answers NOSCRIPT.
         self._loaded: weakref.WeakKeyDictionary[Any, dict[str, set[str]]] = (
             weakref.WeakKeyDictionary()
         )
@@ -112,7 +112,7 @@ class Dispatcher:
     def dispatch(
         self, batch: Batch, attempt: Attempt | None = None
     ) -> Generator[Need, Any, Replies]:
-        """Carry a batch and return its replies in order; failures stand in their slots.
+        """Send a batch and return its replies in order; failures stand in their slots.
 
         Args:
             batch: the batch.
@@ -157,7 +157,7 @@ class Dispatcher:
         redirected: dict[int, str],
         out: Replies,
     ) -> list[Attempt]:
-        """Make a group's trips: one, or on a cluster one for each node."""
+        """Return a group's attempts: one, or on a cluster one for each node."""
         shard, positions, block, plain, uniform = group
         entry = component.entry_of(shard)
         if isinstance(client, ShardFailure):
@@ -237,14 +237,14 @@ class Dispatcher:
         stale: dict[Any, None],
         retry: int,
     ) -> list[int]:
-        """Put a trip's replies into their slots, and return the positions to send again.
+        """Put an attempt's replies into their slots, and return the positions to send again.
 
         ``stale`` gets its client, if that should learn its cluster's slots again.
         """
         server_request = attempt.server_request
         again: list[int] = []
         if attempt.error is not None:
-            # Once, as it may be the request that breaks it; and not where waiting was in vain.
+            # Once, as the request itself may break the connection; and never after a timeout.
             repeats = retry == 0 and not attempt.timed_out
             moved = not attempt.sent and attempt.node is not None  # maybe, to another node
             for position, request in zip(
@@ -298,7 +298,7 @@ def _nodes_of(
 ) -> list[tuple[Any, list[int]]] | None:
     """Return a cluster's nodes, each with the positions of what goes there; None if not known.
 
-    All keys at once: a fifth of the time that asking the client for each would take.
+    All keys at once takes a fifth of the time of asking the client for each.
     """
     try:
         nodes = slot_owners(client)

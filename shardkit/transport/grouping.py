@@ -32,9 +32,9 @@ _TO, _KEY, _ARGS, _SCRIPT, _BLOCK = map(
     Command._fields.index, ("to", "key", "args", "script", "block")
 )
 _TARGET, _TARGET_KEY = itemgetter(0), itemgetter(1)
-# A shorter batch is grouped one by one; looking whether its requests are alike would cost more.
+# A shorter batch is grouped one by one; checking whether it is uniform would cost more.
 _MIN_UNIFORM = 8
-# So many are passed over again and again while they are in the processor's cache.
+# So many fit into the processor's cache while they are passed over repeatedly.
 _SLICE = 2000
 
 
@@ -44,7 +44,7 @@ class ServerGroup(NamedTuple):
     Attributes:
         block: how long the (only) one may block.
         plain: whether all are known to be commands without scripts.
-        alike: the same commands by column, if they are alike.
+        uniform: the same commands by column, if they are uniform.
     """
 
     shard: Shard
@@ -157,10 +157,10 @@ def _spread(to: To, components: Components) -> Component | None:
 
 
 class ShardedColumns:
-    """Positions, and commands that are alike by column, dealt out to shards slice by slice.
+    """The positions and the columns of uniform commands, by shard, added slice by slice.
 
-    Everything that a command consists of is looked at while its slice is in the processor's cache;
-    what is packed later lies close together.
+    All of a command is processed while its slice is in the processor's cache; what is packed later
+    lies close together in memory.
     """
 
     def __init__(self, shards: int) -> None:
@@ -173,7 +173,7 @@ class ShardedColumns:
     def add(
         self, component: Component, keys: Sequence[Key], uniform: UniformCommands | None
     ) -> None:
-        """Deal out a slice.
+        """Distribute a slice over the shards.
 
         Args:
             component: whose shards they are.
@@ -202,7 +202,7 @@ class ShardedColumns:
                     table[number] += pick(column)
 
     def _check_uniform(self, uniform: UniformCommands | None) -> None:
-        """See whether a slice is alike those before."""
+        """Check whether a slice is uniform with those before."""
         if uniform is None:
             self.is_uniform = False
         elif not self._columns:

@@ -1,4 +1,4 @@
-"""Lines: one awaiting connection to each server, shared by the tasks of an event loop.
+"""Multiplexing: one awaiting connection to each server, shared by the tasks of an event loop.
 
 ::
 
@@ -7,13 +7,13 @@
     task C ─ SADD ┘  (a loop turn)     └─► reply C
 
 Requests made in one turn of the loop leave in one write: automatic pipelining. Replies come back in
-order, so each finds its request; a task that was cancelled meanwhile just does not get its own.
-While a line has nothing to do, its connection lies in redis-py's pool, which looks at it again
-before the next use. A connection that failed, or was silent for the socket timeout, is closed, and
-what is in flight on it fails; what was not yet written goes out on the next one.
+order, so each finds its request; the reply of a cancelled task is dropped. An idle connection goes
+back to redis-py's pool, which checks it before the next use. A connection that failed, or was
+silent for the socket timeout, is closed, and what is in flight on it fails; what was not yet written
+goes out on the next one.
 
-redis-py connects and authenticates. While a line uses a connection, it takes the place of asyncio's
-stream as the protocol of its transport, so that no task has to wait for each write and reply.
+redis-py connects and authenticates. While a connection is multiplexed, `MultiplexedConnection`
+replaces asyncio's stream as the protocol of its transport, so that no task waits for each write.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from shardkit.connections.redis_private import health_check_is_due, postpone_hea
 from shardkit.operations.commands import Replies, Reply
 from shardkit.transport.resp import CHUNK_BYTES, CHUNK_REQUESTS, Chunk
 
-# Two chunks are in flight on a line, as on the blocking link: its buffers are bounded.
+# Two chunks in flight, as on the blocking link, so that buffers are bounded.
 MAX_BYTES = 2 * CHUNK_BYTES
 MAX_REPLIES = 2 * CHUNK_REQUESTS
 
@@ -67,7 +67,7 @@ class ConnectionSource:
         """Return a connection that can be used at once, or None."""
         if self._is_pool:
             return self.source.get_idle()
-        with suppress(MaxConnectionsError):  # who then waits for one, is told
+        with suppress(MaxConnectionsError):  # `acquire` raises it
             connection = self.source.acquire_connection()
             if connection.is_reusable():
                 return connection
@@ -75,7 +75,7 @@ class ConnectionSource:
         return None
 
     async def acquire(self) -> Any:
-        """Return a connection that is connected, and was asked for its health if it is time."""
+        """Return a connected connection; its health was checked if that was due."""
         if self._is_pool:
             connection = await self.source.get_connection()
         else:
@@ -95,7 +95,7 @@ class ConnectionSource:
         return connection
 
     async def release(self, connection: Any, *, broken: bool) -> None:
-        """Give a connection back, closed if it is broken."""
+        """Release a connection, closed if it is broken."""
         if broken:
             await connection.disconnect(nowait=True)
         released = self.source.release(connection)
@@ -110,7 +110,7 @@ class ConnectionSource:
             self.source.release(connection)
 
     async def exchange(self, block: float | None, chunks: list[Chunk]) -> list[Reply]:
-        """Carry one parcel on a connection of its own."""
+        """Send chunks over a connection of their own, and return the replies."""
         try:
             connection = await self.acquire()
         except (RedisError, OSError) as error:
@@ -159,17 +159,17 @@ class QueuedRequest:
         self.left = left
 
     def fail(self, error: Exception, sent: bool) -> None:
-        """Say that no answer came; ``sent`` if the server may have seen it."""
+        """Fail the future; ``sent`` if the server may have seen the request."""
         if not self.future.done():
             self.future.set_exception(ConnectionLost(error, sent))
 
 
 class MultiplexedConnection(asyncio.BufferedProtocol):
-    """One connection to one server, shared by the tasks of a loop; takes one when there is need.
+    """One connection to one server, shared by the tasks of a loop; acquired when needed.
 
     ::
 
-        carry ─► queued ─► (write) ─► flying ─► (replies) ─► the request's future
+        submit ─► queued ─► (write) ─► in flight ─► (replies) ─► the request's future
     """
 
     def __init__(self, source: ConnectionSource) -> None:
@@ -199,7 +199,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._queued.append(QueuedRequest(chunks, replies, future))
         if self._transport is None:
             self._acquire()
-        elif not self._write_scheduled:  # the others of this turn join in
+        elif not self._write_scheduled:  # later requests of this turn join the same write
             self._write_scheduled = True
             self._loop.call_soon(self._write)
         return future
@@ -214,10 +214,10 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             f"{self._replies_in_flight - self._replies_to_first} replies outstanding>"
         )
 
-    # ---- a connection, while there is something to do
+    # ---- acquiring and releasing the connection
 
     def _acquire(self) -> None:
-        """Take a connection and write, at once or when one is made."""
+        """Acquire a connection and write: now if one is idle, else once connected."""
         if self._connecting is not None and not self._connecting.done():
             return
         connection = self.source.get_idle()
@@ -253,7 +253,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._must_close = False
 
     def _release(self) -> None:
-        """Give the connection back: everything is answered."""
+        """Release the connection: every reply has come."""
         connection, self._connection = self._connection, None
         transport, self._transport = self._transport, None
         transport.set_protocol(self._stream_protocol)
@@ -264,7 +264,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self.source.release_nowait(connection)
 
     def _break_off(self, error: Exception) -> None:
-        """Close the connection: what is in flight on it is lost."""
+        """Close the connection, and fail what is in flight on it."""
         if self._transport is None:
             return
         for request, _ in self._in_flight:
@@ -285,7 +285,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
     # ---- writing
 
     def _write(self) -> None:
-        """Write what is queued, as far as there is room for it in flight."""
+        """Write what is queued, up to the limits of what may be in flight."""
         self._write_scheduled = False
         if self._transport is None:  # it broke meanwhile
             if self._queued:
@@ -331,7 +331,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Called by the transport: so much has arrived."""
+        """Called by the transport: ``nbytes`` have arrived."""
         if self._transport is None:
             return  # broken meanwhile
         self._last_read = self._loop.time()
@@ -339,19 +339,19 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             self._parser.reader.feed(self._buffer, 0, nbytes)
             self._deliver()
         except Exception as error:  # no RESP
-            self._break_off(ConnectionError(f"the answer makes no sense: {error}"))
+            self._break_off(ConnectionError(f"the reply is no RESP: {error}"))
             return
         if self._queued:
             if not self._write_scheduled:
                 self._write()
         elif not self._in_flight:
             if self._parser.reader.has_data():
-                self._break_off(ConnectionError("the server says more than it was asked for"))
+                self._break_off(ConnectionError("the server sent more replies than requests"))
             else:
                 self._release()
 
     def _deliver(self) -> None:
-        """Give the replies that are there to the requests in flight."""
+        """Deliver the replies received so far to the requests in flight."""
         parser, in_flight = self._parser, self._in_flight
         gets = parser.gets_decoded if self._decode else parser.gets_raw
         while in_flight:
@@ -369,7 +369,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
                     if not isinstance(reply, PushNotification):
                         replies.append(reply)
                         missing -= 1
-            else:  # as many as there are, without a step of Python each
+            else:  # all that have come, without a step of Python each
                 before = len(replies)
                 replies.extend(islice(iter(gets, INCOMPLETE), missing))
                 missing -= len(replies) - before
@@ -388,7 +388,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
                 request.future.set_result(request)
 
     def eof_received(self) -> None:
-        """Called by the transport: the server says no more."""
+        """Called by the transport: the server has closed its side."""
         self._stream_protocol.eof_received()
         self._break_off(ConnectionError("the server closed the connection"))
 
@@ -397,7 +397,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._stream_protocol.connection_lost(exc)
         self._break_off(ConnectionError(f"the connection was lost{f': {exc}' if exc else ''}"))
 
-    # ---- silence
+    # ---- timeout
 
     def _start_timeout(self) -> None:
         self._last_read = self._loop.time()
@@ -407,7 +407,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             self._timer = self._loop.call_later(timeout, self._check_timeout)
 
     def _check_timeout(self) -> None:
-        """Break a connection on which nothing has moved for the socket timeout."""
+        """Close a connection on which nothing has moved for the socket timeout."""
         self._timer = None
         if self._transport is None:
             return
@@ -421,4 +421,4 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         if left > 0:
             self._timer = self._loop.call_later(left, self._check_timeout)
         else:
-            self._break_off(TimeoutError(f"nothing came for {timeout} seconds"))
+            self._break_off(TimeoutError(f"no reply for {timeout} seconds"))

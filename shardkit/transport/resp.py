@@ -1,4 +1,4 @@
-"""Packing commands as RESP, many at once where they are alike. No I/O.
+"""Packing commands as RESP, many at once if they are uniform. No I/O.
 
 ::
 
@@ -139,7 +139,7 @@ class UniformCommands:
 
     @classmethod
     def of(cls, commands: Sequence[Arguments], keys: Sequence[Key] = ()) -> UniformCommands | None:
-        """Return the commands by column; None if they are not alike, or cannot be sent.
+        """Return the commands by column; None if they are not uniform, or cannot be sent.
 
         Args:
             commands: their names and arguments.

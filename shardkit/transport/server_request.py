@@ -1,16 +1,16 @@
-"""Parcels: the part of a batch that goes to one server, packed, and its replies unpacked. No I/O.
+"""The part of a batch that goes to one server: packed, and its replies unpacked. No I/O.
 
 ::
 
     batch      [SADD a, SADD b, SADD c, SADD d]
-    parcels    shard 0: [SADD a, SADD c] at positions 0, 2     shard 1: [SADD b, SADD d] at 1, 3
-    chunks     each parcel's requests packed, cut every 256 KiB or 1,000 requests
+    requests   shard 0: [SADD a, SADD c] at positions 0, 2     shard 1: [SADD b, SADD d] at 1, 3
+    chunks     each server's requests packed, cut every 256 KiB or 1,000 requests
 
-A chunk is what is in flight to one server at a time, while the one before it is read, so a batch of
-any size needs bounded buffers and cannot deadlock: the servers' replies are always being read.
+One chunk is written while the replies to the one before are read, so a batch of any size needs
+bounded buffers and cannot deadlock.
 
-A script goes by its SHA-1. Where the server is not known to have it, the first call in a parcel
-brings the text along (EVAL), and the server keeps that for those that follow.
+A script is sent by its SHA-1. If the server may lack it, the first call sends the text (EVAL),
+which the server caches for the calls that follow.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _ARGS, _SCRIPT = itemgetter(2), itemgetter(3)  # of a Command; many times faster
 
 @dataclass(slots=True)
 class ServerRequest:
-    """What goes to one server.
+    """Requests of a batch for one server.
 
     Attributes:
         shard: the shard, for messages.
@@ -54,12 +54,12 @@ class ServerRequest:
         positions: where each request stands in the batch.
         batch: the batch.
         loaded: the SHA-1s of the scripts that the server is known to have.
-        brought: those that this parcel brings along.
-        asking: whether the (only) request follows a slot on the move.
+        brought: those whose text this request sends.
+        asking: whether the (only) request follows an ASK redirection.
         block: how long its (only) request may block.
         plain: whether all are known to be commands without scripts.
-        alike: the same requests by column, if they are alike.
-        joins: whether neighbours that are alike become one command (see `coalescing`).
+        uniform: the same requests by column, if they are uniform.
+        joins: whether uniform neighbours become one command (see `coalescing`).
         in_slots: whether only those whose keys share a slot can.
         runs: if they did, how replies are split again.
     """
@@ -92,8 +92,7 @@ class ServerRequest:
                 return self.uniform.chunks()
             chunks, self.runs = joined
             return chunks
-        # Slice by slice: a hundred thousand requests, passed over again and again, would come from
-        # memory each time and not from the processor's cache.
+        # Slice by slice, so that what is passed over repeatedly stays in the processor's cache.
         for start in range(0, len(self.positions), resp.CHUNK_REQUESTS):
             stop = start + resp.CHUNK_REQUESTS
             chunks += self._packed(self._requests(self.positions[start:stop]))
@@ -130,7 +129,7 @@ class ServerRequest:
     def _pack(self, request: Command | Transaction) -> tuple[bytes, int]:
         """Return a request packed, and how many replies it will have."""
         if isinstance(request, Transaction):
-            # A script is sent as its text: a NOSCRIPT there would come too late to repeat.
+            # A script is sent as its text: inside MULTI, NOSCRIPT would come too late to retry.
             inner = [pack(_with_text(c) if c.script else c.args) for c in request.commands]
             return b"".join([_MULTI, *inner, _EXEC]), len(inner) + 2
         script = request.script
@@ -152,7 +151,7 @@ class ServerRequest:
                 queued = replies[taken : taken + count + 1]
                 executed = replies[taken + count + 1]
                 taken += count + 2
-                # EXEC says only that it was aborted; the reply to the command says why.
+                # EXEC only says that it was aborted; the command's own reply says why.
                 why = next((reply for reply in queued if isinstance(reply, Exception)), executed)
                 yield position, request, executed if isinstance(executed, list) else why
             else:
@@ -160,7 +159,7 @@ class ServerRequest:
                 taken += 1
 
     def failure(self, request: Command | Transaction, error: Exception, sent: bool) -> ShardFailure:
-        """Return what stands in a request's slot when no answer came.
+        """Return what stands in a request's slot when no reply came.
 
         Args:
             request: the request.
@@ -179,7 +178,7 @@ class ServerRequest:
         """Return what stands in a request's slot when the server answered with an error."""
         if isinstance(error, ResponseError):
             return self._failure(CommandRefused, request, error, f"{request.name} was refused")
-        # It serves nobody now: it is loading its data, or does not know the user.
+        # The server is up but cannot serve this client (loading, or authentication).
         return self._failure(
             ShardUnavailable, request, error, f"refused {request.name}", "see `shardkit status`"
         )
