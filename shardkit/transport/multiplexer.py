@@ -9,8 +9,8 @@
 Requests made in one turn of the loop leave in one write: automatic pipelining. Replies come back in
 order, so each finds its request; the reply of a cancelled task is dropped. An idle connection goes
 back to redis-py's pool, which checks it before the next use. A connection that failed, or was
-silent for the socket timeout, is closed, and what is in flight on it fails; what was not yet written
-goes out on the next one.
+silent for the socket timeout, is closed, and what is in flight on it fails; what was not yet
+written goes out on the next one.
 
 redis-py connects and authenticates. While a connection is multiplexed, `MultiplexedConnection`
 replaces asyncio's stream as the protocol of its transport, so that no task waits for each write.
