@@ -1,4 +1,4 @@
-"""``shardkit`` and ``python -m shardkit``: the command line, if what it needs is installed."""
+"""``shardkit`` and ``python -m shardkit``: the command line, if its dependencies are installed."""
 
 from __future__ import annotations
 

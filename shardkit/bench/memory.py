@@ -177,12 +177,12 @@ def run(
             one = _load(case, layout, server, max(1, count // layout.share), progress)
             loaded.append(one)
             if servers.shared:  # one layout at a time
-                _time(case, loaded, count)
+                _time(case, loaded)
                 found.append(one.measured())
                 loaded.clear()
                 own.close()
             software = str(server.software)
-        _time(case, loaded, count)
+        _time(case, loaded)
         found += [one.measured() for one in loaded]
     return CaseResult(case, software, found)
 
@@ -207,7 +207,7 @@ def _load(
     return _LoadedLayout(layout, server, server.bytes_added(layout.probe), done, seconds)
 
 
-def _time(case: Case, loaded: Sequence[_LoadedLayout], count: int) -> None:
+def _time(case: Case, loaded: Sequence[_LoadedLayout]) -> None:
     samples = {each.entries: _sample(case, each.entries, _SAMPLE) for each in loaded}
     for _ in range(_ROUNDS):
         for each in loaded:

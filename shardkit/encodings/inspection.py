@@ -1,11 +1,11 @@
-"""Looking at keys: how they are stored, how many entries they have, what they take.
+"""Inspects keys: how they are stored, how many entries they have, and their memory.
 
 ::
 
     TYPE ─► OBJECT ENCODING, MEMORY USAGE, HLEN … ─► HSCAN … of those that are not compact
 
-Reads only, and of everything that is compact no entry. Cheap enough for thousands of keys; nobody
-should look at a million at a time.
+Read-only; entries are read only of keys that are not compact. Cheap enough for thousands of keys,
+but not for a million at a time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from shardkit.operations.operation import Operation, pages
 from shardkit.routing.keys import key_bytes
 
 KEYS_AT_ONCE: Final = 250  # three commands each
-# Of a key that is not compact so many entries are read for the longest one, a page at a time.
+# How many entries of a key that is not compact are read to find the longest one.
 _ENTRIES_READ: Final = 5_000
 _PAGE: Final = 1_000
 _SCANNED_AT_ONCE: Final = 10
@@ -38,9 +38,12 @@ _LENGTHS: Final = {
 
 
 class _EntryScan(NamedTuple):
-    """What reads a type's entries page by page, what it gives for each, and what of that is text.
+    """The command that pages through a type's entries.
 
-    A score is none: it has no limit.
+    Attributes:
+        command: its name.
+        width: how many values it returns for each entry.
+        texts: how many of them have a limit; a score has none.
     """
 
     command: str
@@ -57,17 +60,17 @@ _INTEGER: Final = re.compile(rb"0|-?[1-9][0-9]{0,18}")
 
 
 def inspect_keys(to: To, keys: Iterable[Key]) -> Operation[list[KeyEncoding]]:
-    """Return how keys are stored; those that are not there are left out.
+    """Return how keys are stored; missing keys are left out.
 
     Args:
         to: a component, or a shard.
-        keys: any number of them, also a generator.
+        keys: any iterable of keys.
 
     Raises:
         ShardErrors: a shard failed.
 
-    Cost: two exchanges for every 250 keys, and for those that are not compact one for each 1,000
-    of their entries, of which 5,000 are read at most.
+    Cost: two exchanges for every 250 keys, and for a key that is not compact one for each 1,000 of
+    its entries, of which at most 5,000 are read.
     """
     found: list[KeyEncoding] = []
     for page in pages(keys, KEYS_AT_ONCE):
@@ -92,7 +95,7 @@ def _inspect_page(to: To, keys: Sequence[Key]) -> Operation[list[KeyEncoding]]:
     for (key, kind), n in zip(kinds.items(), range(0, len(replies), 3), strict=True):
         encoding, taken, length = replies[n : n + 3]
         if not isinstance(encoding, bytes) or not isinstance(length, int):
-            continue  # gone meanwhile, or of another type by now
+            continue  # deleted meanwhile, or of another type now
         taken = taken if isinstance(taken, int) else None
         found.append(KeyEncoding(key_bytes(key), kind, encoding.decode(), length, taken))
     loose = [
@@ -106,7 +109,7 @@ def _inspect_page(to: To, keys: Sequence[Key]) -> Operation[list[KeyEncoding]]:
 
 
 def _with_entries(to: To, keys: Sequence[KeyEncoding]) -> Operation[list[KeyEncoding]]:
-    """Return keys with what their entries are like, as far as they are read."""
+    """Return keys with the properties of the entries that are read."""
     entries: dict[bytes, list[bytes]] = {seen.key: [] for seen in keys}
     types = {seen.key: seen.type for seen in keys}
     cursors = dict.fromkeys(entries, b"0")
@@ -118,7 +121,7 @@ def _with_entries(to: To, keys: Sequence[KeyEncoding]) -> Operation[list[KeyEnco
         again = {}
         for key, reply in zip(cursors, replies, strict=True):
             if isinstance(reply, ShardFailure):
-                continue  # nobody may look, or it is another type by now
+                continue  # not permitted, or of another type now
             scan = _SCANS[types[key]]
             cursor, texts = reply
             entries[key] += (text for n, text in enumerate(texts) if n % scan.width < scan.texts)
@@ -136,5 +139,5 @@ def _with_entries(to: To, keys: Sequence[KeyEncoding]) -> Operation[list[KeyEnco
 
 
 def _is_integer(text: bytes) -> bool:
-    """Whether a server keeps a member as an integer: as it would write it, in 64 bits."""
+    """Whether a server stores a member as an integer: canonical, and within 64 bits."""
     return bool(_INTEGER.fullmatch(text)) and -(2**63) <= int(text) < 2**63

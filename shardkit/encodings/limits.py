@@ -1,4 +1,4 @@
-r"""Which keys are stored compactly, which limit keeps a key from it, and what to set.
+r"""Which keys are stored compactly, which limits prevent it, and which settings help.
 
 A server stores a small HASH, SET or ZSET as one block of bytes, its entries one after the other,
 and a large one as a table of pointers. The block takes a fraction of the memory, and is searched
@@ -23,17 +23,17 @@ SET, text  listpack; before Redis 7.2 none        set-max-listpack-entries, -val
 LIST       listpack, quicklist; before: ziplist   list-max-listpack-size: of its nodes    -2: 8 KB
 =========  =====================================  ======================================  =========
 
-Before Redis 7.0 the settings say ``ziplist`` for ``listpack``; messages name them as the server at
-hand does. A LIST is a chain of packed nodes whatever its length, so it is always compact. A HASH,
-SET or ZSET that was converted once stays so, also when it shrinks, until it is written anew.
+Before Redis 7.0 the settings say ``ziplist`` for ``listpack``; messages use the names of the server
+at hand. A LIST is a chain of packed nodes whatever its length, so it is always compact. A HASH,
+SET or ZSET that was converted once stays so, even if it shrinks, until it is rewritten.
 Nothing here needs DEBUG: OBJECT ENCODING and MEMORY USAGE say enough
 (`shardkit.encodings.inspection`).
 
 Example: parts of 1,024 fields under a limit of 512 take twice what they take under 1,024::
 
     limits = kit.driver.run(limits_at("geo", "cityid2city:0"))
-    [seen] = kit.driver.run(look("geo", ["cityid2city:0"]))
-    check(seen, limits).excesses             # hash-max-listpack-entries is 512: there are 1,024 …
+    [key] = kit.driver.run(inspect_keys("geo", ["cityid2city:0"]))
+    check(key, limits).excesses              # hash-max-listpack-entries is 512: there are 1,024 …
     recommend("hash", 1024, 150, limits)     # {'hash-max-listpack-entries': 1024, …-value: 150}
 """
 
@@ -112,7 +112,7 @@ class Limits:
     """The limits of one server.
 
     Args:
-        settings: what CONFIG GET said, or more.
+        settings: the reply to CONFIG GET, or a superset.
     """
 
     def __init__(self, settings: Mapping[str, str]) -> None:
@@ -120,11 +120,11 @@ class Limits:
         self.settings = {name: int(settings[name]) for name in sorted(known & settings.keys())}
 
     def entries(self, form: Form) -> Limit | None:
-        """Return how many entries may be compact; None where the server has no such form."""
+        """Return the limit of entries; None if the server has no such form."""
         return self._first(form.entries)
 
     def longest(self, form: Form) -> Limit | None:
-        """Return how many bytes an entry may have; None where any may."""
+        """Return the limit of bytes of an entry; None if there is none."""
         return self._first(form.longest)
 
     def _first(self, names: Iterable[str]) -> Limit | None:
@@ -163,12 +163,12 @@ def recommend(
     Args:
         form: the name of a form.
         part_size: how many entries a part may have.
-        longest: how many bytes the longest field, member or value has; None if nobody knows.
-        limits: those of the server, for their names and values; None for a new server's defaults.
+        longest: the bytes of the longest field, member or value; None if unknown.
+        limits: the server's limits, for their names and values; None for a new server's defaults.
 
     Returns:
-        Values by setting. Empty where there is nothing to set: for lists, and for text in sets on
-        a server that has no compact form for it.
+        Values by setting. Empty if there is nothing to set: for lists, and for text in sets on a
+        server that has no compact form for it.
 
     Raises:
         InvalidArgumentError: there is no such form.
@@ -188,14 +188,14 @@ def recommend(
 
 
 class Excess(NamedTuple):
-    """A limit that a key is beyond.
+    """A limit that a key exceeds.
 
     Attributes:
-        setting: as the server names it.
+        setting: the setting, as the server names it.
         limit: its value.
-        found: how many entries there are, or how many bytes the longest has.
-        entry: what is counted, or what is so long: ``field``.
-        of_bytes: whether it is a length.
+        found: the number of entries, or the bytes of the longest entry.
+        entry: what an entry is called: ``field``.
+        of_bytes: whether it is a limit of bytes.
     """
 
     setting: str
@@ -216,14 +216,14 @@ class KeyEncoding:
 
     Attributes:
         key: the key.
-        type: what TYPE says.
-        encoding: what OBJECT ENCODING says.
-        length: how many entries it has, or bytes of a string.
-        bytes: what it takes, key and all (MEMORY USAGE, which estimates large keys by a few
-            entries); None if nobody may ask.
-        longest: the bytes of its longest entry, as far as it was looked at: of a key that is not
-            compact up to 5,000 are; None if it was not.
-        integers: of a set: whether all that was looked at are integers of 64 bits.
+        type: its TYPE.
+        encoding: its OBJECT ENCODING.
+        length: the number of entries, or the bytes of a string.
+        bytes: its memory including the key (MEMORY USAGE, which estimates large keys from a few
+            entries); None if that is not permitted.
+        longest: the bytes of its longest entry, of up to 5,000 that are read if it is not compact;
+            None if none were read.
+        integers: for a set, whether all entries that were read are integers of 64 bits.
     """
 
     key: bytes
@@ -247,10 +247,10 @@ class Verdict:
     """Whether a key is compact, and why not.
 
     Attributes:
-        compact: whether it is.
-        excesses: the limits that it is beyond now. None of them: the server has no compact form
-            for it, nobody may ask for the limits, or it was beyond them once.
-        stale: it would be compact if it were written anew.
+        compact: whether it is compact.
+        excesses: the limits that it exceeds. If it exceeds none, the server has no compact form for
+            it, the limits are unknown, or it exceeded them once.
+        stale: whether it would be compact if it were rewritten.
     """
 
     compact: bool
@@ -259,11 +259,11 @@ class Verdict:
 
 
 def check(seen: KeyEncoding, limits: Limits | None) -> Verdict:
-    """Say whether a key is compact, and which limits it is beyond.
+    """Check whether a key is compact, and which limits it exceeds.
 
     Args:
         seen: the key.
-        limits: those of its server; None if nobody knows them.
+        limits: its server's limits; None if unknown.
     """
     form = seen.form
     if form is None or seen.encoding in form.compact:
@@ -276,7 +276,7 @@ def check(seen: KeyEncoding, limits: Limits | None) -> Verdict:
 def beyond(
     form: Form, length: int, longest: int | None, limits: Limits | None
 ) -> tuple[Excess, ...]:
-    """Return the limits that so many entries, the longest of so many bytes, are beyond."""
+    """Return the limits that a number of entries, and the longest of them, exceed."""
     if limits is None:
         return ()
     found = []
@@ -294,7 +294,7 @@ def beyond(
 
 
 def limits_at(to: To, key: Key) -> Operation[Limits | None]:
-    """Return the limits of the server where a key lives; None if it does not tell.
+    """Return the limits of the server where a key lives; None if it does not show them.
 
     Args:
         to: the key's component, or a shard.
@@ -303,12 +303,12 @@ def limits_at(to: To, key: Key) -> Operation[Limits | None]:
     Cost: one exchange.
     """
     asking = Command(to, key, ("CONFIG", "GET", LIMITS_PATTERN), idempotent=True)
-    [reply] = yield Partial([asking])  # not everybody may ask
+    [reply] = yield Partial([asking])  # CONFIG may not be permitted
     return read_limits(reply)
 
 
 def read_limits(reply: Reply) -> Limits | None:
-    """Return the limits that a reply to CONFIG GET tells; None if it tells none."""
+    """Return the limits in a reply to CONFIG GET; None if there are none."""
     if isinstance(reply, ShardFailure) or not isinstance(reply, list | dict):
         return None
     flat = [word for pair in reply.items() for word in pair] if isinstance(reply, dict) else reply
@@ -318,10 +318,10 @@ def read_limits(reply: Reply) -> Limits | None:
 
 
 def warn_if_not_compact(to: To, key: Key, form: str, part_size: int, name: str) -> Operation[None]:
-    """Log a warning when parts as large as planned are not compact where a key lives.
+    """Log a warning if parts of the planned size are not compact on the server of a key.
 
-    Structures do so once, when they are opened to be written to. A server that does not tell its
-    limits, or has no compact form for it, is not complained about.
+    Structures call it once, at their first write. There is no warning if the server does not show
+    its limits, or has no compact form.
 
     Args:
         to: the structure's component.
@@ -340,7 +340,7 @@ def warn_if_not_compact(to: To, key: Key, form: str, part_size: int, name: str) 
     for excess in beyond(wanted, part_size, None, limits):
         logger.warning(
             "%s: parts of up to %d %ss are not compact: the server's %s is %d; "
-            "raise it, or make it with a smaller part_size",
+            "raise it, or use a smaller part_size",
             name,
             part_size,
             wanted.entry,

@@ -1,6 +1,6 @@
 """For users' own tests: a pytest plugin, and the servers of a shard map in memory.
 
-What it exports is imported when it is asked for, as every pytest run loads the plugin.
+Exports are imported on first use, because every pytest run loads the plugin.
 """
 
 from typing import TYPE_CHECKING, Any

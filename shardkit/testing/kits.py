@@ -1,8 +1,8 @@
 """Kits for one test: opened without an event loop, closed in every loop that used them.
 
-A fixture that opens an awaiting kit in a loop of its own would tie users to one pytest plugin for
-asyncio. So a kit is opened here without any: a shard map is read without waiting, and clients are
-made in the loop that first asks for them, be it pytest-asyncio's, anyio's or ``asyncio.run``'s.
+A fixture that opened an async kit in a loop of its own would tie users to one pytest plugin for
+asyncio. So a kit is opened without a loop: reading a shard map needs none, and clients are created
+in the loop that first uses them, be it pytest-asyncio's, anyio's or ``asyncio.run``'s.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ K = TypeVar("K", ShardKit, AsyncShardKit)
 
 
 def built_in_map() -> ShardMap:
-    """Return the map that the fixtures serve when a project names none."""
+    """Return the default map of the fixtures."""
     text = files("shardkit.testing").joinpath("map.yaml").read_text("utf-8")
     return ShardMap.parse(text, "shardkit's map for tests")
 
 
 @contextmanager
 def opened(kind: type[K], shard_map: ShardMap, connector: Connector | None = None) -> Iterator[K]:
-    """Open a kit, all its components read; close it in every event loop that it was used in.
+    """Open a kit and read all its components; close it in every event loop that used it.
 
     Args:
         kind: `ShardKit` or `AsyncShardKit`.
         shard_map: the map.
-        connector: what builds clients; None for the usual one.
+        connector: creates clients; None for the usual one.
     """
-    noting = _LoopTrackingConnector(connector or Connector())
-    kit = kind(FixedMap(shard_map), connector=noting)
+    tracking = _LoopTrackingConnector(connector or Connector())
+    kit = kind(FixedMap(shard_map), connector=tracking)
     for name in shard_map.components:
         kit.topology.component(name)
     try:
         yield kit
     finally:
-        noting.close(kit)
+        tracking.close(kit)
 
 
 def empty(servers: LocalServers) -> None:
-    """Delete all data and scripts; restart what was killed and resume what was paused."""
+    """Delete all data and scripts; restart killed servers and resume paused ones."""
     for server in servers.servers:
         if server.running:
             server.resume()
@@ -70,14 +70,14 @@ def _flush(client: redis.Redis) -> None:
             client.flushall()
             client.script_flush()
         except ReadOnlyError:
-            pass  # a replica, which follows its master
+            pass  # a replica, which is emptied by its master
 
 
 class _LoopTrackingConnector(Connector):
-    """A connector that knows in which event loops its awaiting clients are.
+    """A connector that records the event loops of its async clients.
 
     Args:
-        inner: what builds clients.
+        inner: creates the clients.
     """
 
     def __init__(self, inner: Connector) -> None:

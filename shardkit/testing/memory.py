@@ -1,4 +1,4 @@
-"""The servers of a shard map in memory: for tests without processes, and for faults to order.
+"""The servers of a shard map in memory, for tests without processes and with injected faults.
 
 ::
 
@@ -7,8 +7,8 @@
         servers.server_of("unique", 3).down()
         ...
 
-`transport.fake_servers` says what the servers can and cannot do. pytest users have fixtures for
-this; see `shardkit.testing.plugin`.
+`shardkit.transport.fake_servers` documents what the servers can and cannot do. There are pytest
+fixtures for this; see `shardkit.testing.plugin`.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ from shardkit.transport.fake_servers import MemoryConnector, MemoryServer
 
 
 class MemoryServers(MemoryConnector):
-    """The servers of a shard map, in memory; also the connector that leads there.
+    """The servers of a shard map in memory; also the connector to them.
 
     Args:
-        shard_map: the map, or the path of one. A ``${NAME}`` that the environment lacks stands for
-            ``local-NAME``, so that a production map can be tested as it is.
+        shard_map: the map, or its path. A ``${NAME}`` that is not set becomes ``local-NAME``, so
+        that
+            a production map can be tested as it is.
 
     Attributes:
-        shard_map: the map to connect to: its addresses are the given one's, which need not exist.
+        shard_map: the map to connect to, with the same addresses, which need not exist.
 
     Raises:
         ConfigError: the map cannot be read.
@@ -48,7 +49,7 @@ class MemoryServers(MemoryConnector):
 
     @property
     def servers(self) -> list[MemoryServer]:
-        """All servers of the map, and those that were asked for with `server`."""
+        """All servers of the map, and those that were created by `server`."""
         for component in self.shard_map.components.values():
             for _, entry in component.entries():
                 self.server(entry)
@@ -70,7 +71,7 @@ class MemoryServers(MemoryConnector):
 
 
 def as_map(shard_map: ShardMap | str | Path) -> ShardMap:
-    """Return a map that is given as one, or as the path of its file."""
+    """Return a map, or load it from a path."""
     return shard_map if isinstance(shard_map, ShardMap) else ShardMap.load(shard_map)
 
 

@@ -1,4 +1,4 @@
-"""Fixtures for users' own tests. Installed with shardkit; pytest finds the plugin by itself.
+"""Fixtures for users' own tests. The plugin is installed with shardkit; pytest finds it.
 
 ::
 
@@ -10,12 +10,11 @@
     def test_a_visit_is_counted(shardkit_kit):
         assert shardkit_kit.unique_visitors().visit("550e8400-e29b-41d4-a716-446655440000")
 
-A project says what its tests run on by ``shardkit_map = configs/test.yaml`` in pytest's
-configuration, by ``--shardkit-map``, or by a fixture `shardkit_map` of its own; docs/testing.md
-tells more.
+A project chooses its map by ``shardkit_map = configs/test.yaml`` in pytest's configuration, by
+``--shardkit-map``, or by its own fixture `shardkit_map`; see docs/testing.md.
 
-Every pytest run on a machine with shardkit loads this file, so it imports nothing but pytest:
-whatever a fixture needs is imported when the fixture is used.
+Every pytest run on a machine with shardkit loads this file, so it imports only pytest: fixtures
+import what they need when they are used.
 """
 
 from __future__ import annotations
@@ -45,11 +44,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def shardkit_map(pytestconfig: pytest.Config) -> ShardMap:
-    """The shard map that the other fixtures serve; override it to serve another one.
+    """The shard map of the other fixtures; override it to use another one.
 
-    What ``--shardkit-map`` names, else the setting ``shardkit_map``, else a small map with the
-    components ``unique`` (an entry and 16 shards) and ``timelines`` (8 shards). An overriding
-    fixture returns a `ShardMap` or the path of one.
+    It is named by ``--shardkit-map`` or the setting ``shardkit_map``. The default is a small map
+    with the components ``unique`` (an entry and 16 shards) and ``timelines`` (8 shards). An
+    overriding fixture returns a `ShardMap` or its path.
     """
     from shardkit.config.shard_map import ShardMap
     from shardkit.testing.kits import built_in_map
@@ -67,10 +66,10 @@ def shardkit_map(pytestconfig: pytest.Config) -> ShardMap:
 
 @pytest.fixture(scope="session")
 def shardkit_servers(shardkit_map: ShardMap) -> Iterator[LocalServers]:
-    """Real servers for the map, on free ports of 127.0.0.1, started once; a set for each worker.
+    """Real servers for the map on free ports of 127.0.0.1, started once per pytest worker.
 
-    Their ``shard_map`` says where they are, ``server_of(component, shard)`` gives one to kill or
-    pause. A kit fixture finds them running again, and empty.
+    ``shard_map`` has their addresses, ``server_of(component, shard)`` returns one to kill or pause.
+    The kit fixtures restart and empty them.
     """
     from shardkit.local import LocalServers
     from shardkit.testing.memory import as_map
@@ -103,7 +102,7 @@ def _shardkit_empty(shardkit_servers: LocalServers, shardkit_map: ShardMap) -> L
 
 @pytest.fixture
 def shardkit_kit(_shardkit_empty: LocalServers) -> Iterator[ShardKit]:
-    """A blocking kit on real servers, which are empty."""
+    """A blocking kit on real, empty servers."""
     from shardkit.kit import ShardKit
     from shardkit.testing.kits import opened
 
@@ -113,7 +112,7 @@ def shardkit_kit(_shardkit_empty: LocalServers) -> Iterator[ShardKit]:
 
 @pytest.fixture
 def shardkit_async_kit(_shardkit_empty: LocalServers) -> Iterator[AsyncShardKit]:
-    """An awaiting kit on real servers, which are empty. For any event loop."""
+    """An async kit on real, empty servers. For any event loop."""
     from shardkit.kit import AsyncShardKit
     from shardkit.testing.kits import opened
 
@@ -123,7 +122,7 @@ def shardkit_async_kit(_shardkit_empty: LocalServers) -> Iterator[AsyncShardKit]
 
 @pytest.fixture
 def memory_servers(shardkit_map: ShardMap) -> MemoryServers:
-    """The map's servers in memory, new for each test, and the faults that they can have.
+    """The map's servers in memory, new for each test, with faults to inject.
 
     ``memory_servers.server_of(component, shard).down()``; see `shardkit.transport.fake_servers`.
     """
@@ -134,7 +133,7 @@ def memory_servers(shardkit_map: ShardMap) -> MemoryServers:
 
 @pytest.fixture
 def memory_kit(memory_servers: MemoryServers) -> Iterator[ShardKit]:
-    """A blocking kit on servers in memory, which are empty."""
+    """A blocking kit on empty servers in memory."""
     from shardkit.kit import ShardKit
     from shardkit.testing.kits import opened
 
@@ -144,7 +143,7 @@ def memory_kit(memory_servers: MemoryServers) -> Iterator[ShardKit]:
 
 @pytest.fixture
 def async_memory_kit(memory_servers: MemoryServers) -> Iterator[AsyncShardKit]:
-    """An awaiting kit on servers in memory, which are empty. For any event loop."""
+    """An async kit on empty servers in memory. For any event loop."""
     from shardkit.kit import AsyncShardKit
     from shardkit.testing.kits import opened
 

@@ -253,6 +253,6 @@ def test_the_warning_names_the_setting_and_both_numbers(
     first, second = caplog.messages
     assert first == (
         "cities: parts of up to 1024 fields are not compact: the server's "
-        "hash-max-listpack-entries is 512; raise it, or make it with a smaller part_size"
+        "hash-max-listpack-entries is 512; raise it, or use a smaller part_size"
     )
     assert "hash-max-listpack-entries is 64" in second  # also when it is below the default
