@@ -1,10 +1,10 @@
 -- Included by the scripts of task queues: their keys, the time, and how tasks move.
--- A queue has eight KEYS, in this order: the ids that wait, a LIST; those that are delayed, a ZSET
--- by when they are due; those that were taken, a ZSET by when their lease ends; a HASH of tasks by
--- id; a HASH of how often each was taken; dead letters, a ZSET by when they died; a HASH of reasons
--- by id; and the signal, a LIST. Times are seconds since 1970.
--- An id is in just one of waiting, delayed, taken and dead, if it is in tasks. What somebody else
--- pushed onto the LIST is a task itself, and gets its id when it is taken.
+-- A queue has eight KEYS, in this order: the ids of waiting tasks, a LIST; delayed ones, a ZSET by
+-- when they are due; leased ones, a ZSET by when their lease ends; a HASH of tasks by id; a HASH of
+-- how often each was taken; dead letters, a ZSET by when they died; a HASH of reasons by id; the
+-- signal, a LIST. Times are seconds since 1970.
+-- An id in tasks is in exactly one of waiting, delayed, taken and dead. What another program pushed
+-- onto the LIST is the task itself, and gets its id when it is taken.
 
 local function queue(n)
   local first = 8 * n - 7
@@ -15,7 +15,7 @@ local function queue(n)
   }
 end
 
--- The time: what the caller says, or the server's.
+-- The time: the caller's argument, or the server's clock.
 local function clock(said)
   if said ~= '' then return tonumber(said) end
   local now = redis.call('TIME')
@@ -26,7 +26,7 @@ local function stamp(seconds)
   return string.format('%.6f', seconds)
 end
 
--- Have one of those who wait look. A token says no more than that.
+-- Wake one waiter: a token means nothing else.
 local function wake(q)
   if redis.call('EXISTS', q.signal) == 0 then redis.call('RPUSH', q.signal, '1') end
 end
@@ -42,13 +42,13 @@ local function forget(q, id)
   redis.call('HDEL', q.reasons, id)
 end
 
--- Whether a task was last taken by whoever asks: each taking has a number of its own.
+-- Whether the caller has the latest claim of a task: each claim has a number of its own.
 local function is_holder(q, id, attempts)
   return redis.call('HGET', q.attempts, id) == attempts
 end
 
--- Move what is due, oldest first: tasks whose lease ended, then those that were delayed; of each
--- kind so many at most, up to 1,000. Returns how many.
+-- Move what is due, oldest first: tasks whose lease ended, then delayed ones; of each kind at most
+-- the limit, up to 1,000. Returns how many.
 local function move_due(q, now, limit, most_attempts)
   local till = stamp(now)
   local ended = redis.call('ZRANGEBYSCORE', q.taken, '-inf', till, 'LIMIT', 0, limit)
@@ -69,7 +69,7 @@ local function move_due(q, now, limit, most_attempts)
   return #ended + #due
 end
 
--- When the next task is due, or the next lease ends; nil if nothing is to come.
+-- When the next task is due or the next lease ends; nil if there is neither.
 local function next_due(q)
   local earliest
   for _, key in ipairs({q.delayed, q.taken}) do

@@ -1,14 +1,14 @@
 -- Remove a task that was not taken yet.
--- KEYS[1]  the queue: the ids that wait
--- KEYS[2]  those that are delayed
--- KEYS[3]  those that were taken
+-- KEYS[1]  the ids of waiting tasks
+-- KEYS[2]  the ids of delayed tasks
+-- KEYS[3]  the ids of leased tasks
 -- KEYS[4]  tasks by id
--- KEYS[5]  how often each was taken
+-- KEYS[5]  how often each task was taken
 -- KEYS[6]  dead letters
 -- KEYS[7]  their reasons
 -- KEYS[8]  the signal
 -- ARGV[1]  its id
--- Reply    1; 0 if it was taken, is dead, or is not there
+-- Reply    1; 0 if it is leased, dead or does not exist
 --@include queues/base
 local q, id = queue(1), ARGV[1]
 if redis.call('HEXISTS', q.tasks, id) == 0 then return 0 end

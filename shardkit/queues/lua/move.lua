@@ -1,16 +1,16 @@
--- Move the tasks of a queue that are due, and those whose lease has ended, to those that wait.
--- KEYS[1]  the queue: the ids that wait
--- KEYS[2]  those that are delayed
--- KEYS[3]  those that were taken
+-- Move the due tasks of a queue, and those whose lease has ended, to the waiting ones.
+-- KEYS[1]  the ids of waiting tasks
+-- KEYS[2]  the ids of delayed tasks
+-- KEYS[3]  the ids of leased tasks
 -- KEYS[4]  tasks by id
--- KEYS[5]  how often each was taken
+-- KEYS[5]  how often each task was taken
 -- KEYS[6]  dead letters
 -- KEYS[7]  their reasons
 -- KEYS[8]  the signal
--- ARGV[1]  the time; empty for the server's
--- ARGV[2]  after how many attempts a task whose lease ended is dead
--- ARGV[3]  how many are moved at most, of each kind
--- Reply    {how many were moved, how many wait now, the time, when something is due, or an empty
+-- ARGV[1]  the time; empty for the server's clock
+-- ARGV[2]  the attempts after which a task whose lease ended is dead
+-- ARGV[3]  the most tasks to move, of each kind
+-- Reply    {how many were moved, how many wait now, the time, when a task is due next, or an empty
 --          string}
 --@include queues/base
 local q, now = queue(1), clock(ARGV[1])

@@ -1,15 +1,15 @@
--- Queue tasks: at once, or when they are due. An id that is there already is not queued twice.
--- KEYS[1]  the queue: the ids that wait
--- KEYS[2]  those that are delayed
--- KEYS[3]  those that were taken
+-- Queue tasks, at once or when they are due, unless there is a task with the same id.
+-- KEYS[1]  the ids of waiting tasks
+-- KEYS[2]  the ids of delayed tasks
+-- KEYS[3]  the ids of leased tasks
 -- KEYS[4]  tasks by id
--- KEYS[5]  how often each was taken
+-- KEYS[5]  how often each task was taken
 -- KEYS[6]  dead letters
 -- KEYS[7]  their reasons
 -- KEYS[8]  the signal
--- ARGV[1]  the time; empty for the server's
--- ARGV[2]  and on: for each task its id, in how many seconds it is due, and the task
--- Reply    how many were queued; those that were there are not counted, dead ones begin anew
+-- ARGV[1]  the time; empty for the server's clock
+-- ARGV[2]  and on: for each task its id, the seconds until it is due, and the task
+-- Reply    how many were queued; existing tasks are not counted, dead ones start again
 --@include queues/base
 local q, now, added = queue(1), clock(ARGV[1]), 0
 for i = 2, #ARGV, 3 do
@@ -19,7 +19,7 @@ for i = 2, #ARGV, 3 do
     redis.call('HDEL', q.attempts, id)
     redis.call('HDEL', q.reasons, id)
     if delay > 0 then
-      -- A microsecond later than the one before, which keeps their order.
+      -- A microsecond after the previous one, which keeps their order.
       redis.call('ZADD', q.delayed, stamp(now + delay + added / 1000000), id)
       if redis.call('ZRANGE', q.delayed, 0, 0)[1] == id then wake(q) end
     else

@@ -1,19 +1,19 @@
--- Give a task back that was taken: it waits as the first, or is delayed, or is dead.
--- KEYS[1]  the queue: the ids that wait
--- KEYS[2]  those that are delayed
--- KEYS[3]  those that were taken
+-- Give back a leased task: it waits as the first, is delayed, or is dead.
+-- KEYS[1]  the ids of waiting tasks
+-- KEYS[2]  the ids of delayed tasks
+-- KEYS[3]  the ids of leased tasks
 -- KEYS[4]  tasks by id
--- KEYS[5]  how often each was taken
+-- KEYS[5]  how often each task was taken
 -- KEYS[6]  dead letters
 -- KEYS[7]  their reasons
 -- KEYS[8]  the signal
--- ARGV[1]  the time; empty for the server's
+-- ARGV[1]  the time; empty for the server's clock
 -- ARGV[2]  its id
--- ARGV[3]  how often it had been taken
--- ARGV[4]  in how many seconds it is due
+-- ARGV[3]  how often it was taken, which identifies the claim
+-- ARGV[4]  the seconds until it is due
 -- ARGV[5]  1 if this was no attempt, else 0
--- ARGV[6]  why it is dead; absent if it is not
--- Reply    1; 0 if its lease has ended, or it is no longer there
+-- ARGV[6]  why it is dead, if it is
+-- Reply    1; 0 if its lease has ended, or it does not exist
 --@include queues/base
 local q, now, id = queue(1), clock(ARGV[1]), ARGV[2]
 if not is_holder(q, id, ARGV[3]) or redis.call('ZREM', q.taken, id) == 0 then return 0 end

@@ -1,13 +1,13 @@
--- Have dead tasks wait again, with all their attempts.
--- KEYS[1]  the queue: the ids that wait
--- KEYS[2]  those that are delayed
--- KEYS[3]  those that were taken
+-- Make dead tasks wait again, with all their attempts.
+-- KEYS[1]  the ids of waiting tasks
+-- KEYS[2]  the ids of delayed tasks
+-- KEYS[3]  the ids of leased tasks
 -- KEYS[4]  tasks by id
--- KEYS[5]  how often each was taken
+-- KEYS[5]  how often each task was taken
 -- KEYS[6]  dead letters
 -- KEYS[7]  their reasons
 -- KEYS[8]  the signal
--- ARGV     their ids; none for those that died first
+-- ARGV     their ids; none for the oldest
 -- Reply    how many; without ids at most 1,000
 --@include queues/base
 local q, revived, ids = queue(1), 0, ARGV

@@ -1,25 +1,25 @@
--- Take a task of the first queue that has one, after moving there what is due.
--- KEYS[1]  the first queue: the ids that wait
--- KEYS[2]  those that are delayed
--- KEYS[3]  those that were taken
+-- Take a task from the first queue that has one, after moving what is due.
+-- KEYS[1]  of the first queue: the ids of waiting tasks
+-- KEYS[2]  the ids of delayed tasks
+-- KEYS[3]  the ids of leased tasks
 -- KEYS[4]  tasks by id
--- KEYS[5]  how often each was taken
+-- KEYS[5]  how often each task was taken
 -- KEYS[6]  dead letters
 -- KEYS[7]  their reasons
 -- KEYS[8]  the signal; and eight more for every other queue
--- ARGV[1]  the time; empty for the server's
--- ARGV[2]  for how many seconds the task is leased
--- ARGV[3]  after how many attempts a task whose lease ended is dead
--- ARGV[4]  an id for a task that has none
--- ARGV[5]  1 for who waits, else 0
--- ARGV[6]  how many tasks are moved at most, of each queue and kind
+-- ARGV[1]  the time; empty for the server's clock
+-- ARGV[2]  the seconds that the task is leased
+-- ARGV[3]  the attempts after which a task whose lease ended is dead
+-- ARGV[4]  an id for a task that was pushed without one
+-- ARGV[5]  1 if the caller waits for tasks, else 0
+-- ARGV[6]  the most tasks to move, of each queue and kind
 -- Reply    {which queue, from 1, or 0, the time, when something is due if there is no task, or an
 --          empty string}; with a task also {…, its id, the task, how often it was taken now}
 --@include queues/base
 local now, most, found = clock(ARGV[1]), tonumber(ARGV[6]), nil
 local queues, earliest = {}, nil
 
--- The id and the task of what somebody else pushed; nil if a task with its id is there already.
+-- The id and the task of what another program pushed; nil if its id is in use.
 local function adopt(q, task)
   local id = ARGV[4]
   local is_json, decoded = pcall(cjson.decode, task)
@@ -59,8 +59,8 @@ for n = 1, #KEYS / 8 do
   end
 end
 
--- Who waits has taken the token of one of these queues: as long as there is something to do, or is
--- going to be soon, there must be one again for the next to wait. Tokens for nothing are removed.
+-- A caller that waits has popped the token of one of these queues. While a task waits, or is due
+-- soon, there must be one again for the next waiter; other tokens are removed.
 for _, q in ipairs(queues) do
   if redis.call('EXISTS', q.waiting) == 0 then
     local due = ARGV[5] == '1' and found and next_due(q)

@@ -1,6 +1,6 @@
--- Block a user: note it, and end both relations between the two.
+-- Block a user, and end both relations between the two.
 -- KEYS[1]  the clock of this part of the relations, a STRING
--- KEYS[2]  what is pending in this part, a ZSET
+-- KEYS[2]  the notes of unfinished changes in this part, a ZSET
 -- KEYS[3]  whom the first one has blocked, a ZSET: id, version
 -- KEYS[4]  whom the first one follows, a ZSET
 -- KEYS[5]  who follows the first one, a ZSET
@@ -8,8 +8,8 @@
 -- KEYS[7]  who follows the second one, a ZSET
 -- ARGV[1]  the first one's id
 -- ARGV[2]  the second one's id
--- ARGV[3]  the member for what is pending of the first one following the second
--- ARGV[4]  the member for what is pending of the second one following the first
+-- ARGV[3]  the note about the first one following the second
+-- ARGV[4]  the note about the second one following the first
 -- Reply    {1 if it was new, whether the first one followed, whether the second one did}
 --@include social/clock
 local version = string.format('%d', tick(KEYS[1]))

@@ -1,4 +1,4 @@
--- Say how many relations of an account this part holds, with a version.
+-- Count the relations of an account in this part, with a version.
 -- KEYS[1]  the clock of this part of the relations, a STRING
 -- KEYS[2]  and on: the relations, ZSETs
 -- Reply    {version, how many in KEYS[2], …}

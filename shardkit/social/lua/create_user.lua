@@ -1,9 +1,9 @@
 -- Create a user, unless the login is taken.
 -- KEYS[1]  the logins of a part, a HASH: login, id
--- KEYS[2]  the number of ids that the part has given out, a STRING
--- ARGV[1]  what the keys of users of this part begin with; they share the tag of KEYS[1]
+-- KEYS[2]  the number of ids that the part has issued, a STRING
+-- ARGV[1]  the prefix of the keys of users of this part; they share the tag of KEYS[1]
 -- ARGV[2]  the number of the part
--- ARGV[3]  how many parts there are
+-- ARGV[3]  the number of parts
 -- ARGV[4]  the login as it is compared
 -- ARGV[5]  and on: field, value, … of the user
 -- Reply    the user's id; nil if the login is taken

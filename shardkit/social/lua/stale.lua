@@ -1,9 +1,9 @@
--- List what has been pending for some time, and note that somebody deals with it now.
--- KEYS[1]  what is pending in this part, a ZSET
--- ARGV[1]  for how long, in microseconds
--- ARGV[2]  how many at most
--- ARGV[3]  1 to give them the present time, so that others do not take them too
--- Reply    the members
+-- List notes older than some age, and claim them.
+-- KEYS[1]  the notes of unfinished changes in this part, a ZSET
+-- ARGV[1]  the age, in microseconds
+-- ARGV[2]  the most notes
+-- ARGV[3]  1 to give them the present time, so that others do not claim them too
+-- Reply    the notes
 --@include social/clock
 local time = now()
 local until_then = string.format('%d', time - tonumber(ARGV[1]))

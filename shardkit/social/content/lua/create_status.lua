@@ -1,10 +1,10 @@
--- Create a status: check the user, take an id, write, count, and note what has still to be done.
+-- Create a status: check the user, take an id, write, count, and note what remains to be done.
 -- KEYS[1]  the user, a HASH
--- KEYS[2]  the number of ids that the part has given out, a STRING
--- KEYS[3]  what is pending in this part, a ZSET
--- ARGV[1]  what the keys of statuses of this part begin with; they share the tag of KEYS[1]
+-- KEYS[2]  the number of ids that the part has issued, a STRING
+-- KEYS[3]  the notes of unfinished changes in this part, a ZSET
+-- ARGV[1]  the prefix of the keys of statuses of this part; they share the tag of KEYS[1]
 -- ARGV[2]  the number of the part
--- ARGV[3]  how many parts there are
+-- ARGV[3]  the number of parts
 -- ARGV[4]  the user's id
 -- ARGV[5]  and on: field, value, … of the status
 -- Reply    {id, time, the user's mode, its version, the user's login}; nil if there is no such user

@@ -1,14 +1,14 @@
--- Delete a status of a user, count, and note what has still to be done.
+-- Delete a status of a user, count, and note what remains to be done.
 -- KEYS[1]  the status, a HASH
 -- KEYS[2]  its user, a HASH
--- KEYS[3]  what is pending in this part, a ZSET
--- KEYS[4]  a mark that the status has just been deleted, for statuses that are on disk too
+-- KEYS[3]  the notes of unfinished changes in this part, a ZSET
+-- KEYS[4]  the tombstone of a status that is on disk too
 -- ARGV[1]  the user's id
--- ARGV[2]  the member for what is pending
--- ARGV[3]  the author that the disk has; empty for statuses that are here only
+-- ARGV[2]  the note
+-- ARGV[3]  the author according to the disk; empty without a store
 -- ARGV[4]  the server's time before the disk was read, in milliseconds
--- ARGV[5]  how long ago that may be at most, in milliseconds
--- ARGV[6]  how long the mark stays, in milliseconds
+-- ARGV[5]  the longest time ago, in milliseconds
+-- ARGV[6]  the milliseconds that the tombstone stays
 -- Reply    1; -1 if the disk was read too long ago; nil if there is no such status, it is another
 --          user's, or it is being deleted
 --@include social/clock

@@ -1,9 +1,9 @@
 -- Change many timelines of one server in the same way.
--- KEYS[1]  and on: the timelines, or what their owners fetch when they read, ZSETs
+-- KEYS[1]  and on: the timelines, or the accounts that their owners fetch, ZSETs
 -- ARGV[1]  add: entries, to timelines; remove: entries; mark: an account to fetch, unless a later
 --          change did; unmark: one that was marked before
--- ARGV[2]  add: how many entries a timeline keeps; otherwise nothing
--- ARGV[3]  add: how many it may have before it is cut; otherwise nothing
+-- ARGV[2]  add: the entries that a timeline keeps; otherwise empty
+-- ARGV[3]  add: the entries above which it is trimmed; otherwise empty
 -- ARGV[4]  and on: score, member, …; remove: member, …; at most 1,000
 -- Reply    how many entries were added or removed
 local what, done = ARGV[1], 0

@@ -1,7 +1,7 @@
--- Note that copies of statuses are made now, and drop the oldest ones beyond a limit.
+-- Register new copies of statuses, and drop the oldest ones beyond a limit.
 -- KEYS[1]  when copies were made, a ZSET by id, in milliseconds
--- ARGV[1]  how many there may be
--- ARGV[2]  after what time a copy expires, in milliseconds
+-- ARGV[1]  the most copies
+-- ARGV[2]  the milliseconds after which a copy expires
 -- ARGV     after it: ids, at most 500
 -- Reply    the ids whose copies are to be removed, at most 1,000
 local time = redis.call('TIME')

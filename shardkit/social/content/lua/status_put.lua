@@ -1,10 +1,10 @@
--- Keep a copy of a status that was read from disk, unless the status may have changed since.
+-- Make a copy of a status that was read from disk, unless the status may have changed since.
 -- KEYS[1]  the copy, a HASH
--- KEYS[2]  a mark that the status has just been changed or deleted
+-- KEYS[2]  the tombstone of a status that has just been changed or deleted
 -- ARGV[1]  the server's time before the status was read or written, in milliseconds
--- ARGV[2]  how long ago that may be at most, in milliseconds; the mark stays longer
--- ARGV[3]  after what time the copy expires, in milliseconds
--- ARGV[4]  1 if a copy that is there shall stay as it is, else 0
+-- ARGV[2]  the longest time ago, in milliseconds; the tombstone outlives it
+-- ARGV[3]  the milliseconds after which the copy expires
+-- ARGV[4]  1 to keep an existing copy, else 0
 -- ARGV     after it: fields and values, at most 500 of each
 -- Reply    1 if the copy was made, else 0
 local time = redis.call('TIME')

@@ -1,11 +1,11 @@
--- Cross a post off what is pending, if it is still there and its readers find it.
--- KEYS[1]  what is pending in this part, a ZSET
+-- Remove the note of a post, if the status exists and its readers find it.
+-- KEYS[1]  the notes of unfinished changes in this part, a ZSET
 -- KEYS[2]  the status, a HASH
 -- KEYS[3]  its user, a HASH
--- ARGV[1]  the member for what is pending
+-- ARGV[1]  the note
 -- ARGV[2]  the version of the mode in which it was not pushed; empty if it was
--- ARGV[3]  1 if the status is known to be there, on disk
--- Reply    1: done; 0: the status was deleted; 2: it has to be pushed, as the mode has changed
+-- ARGV[3]  1 if the status is known to be on disk
+-- Reply    1: removed; 0: the status was deleted; 2: it has to be pushed, as the mode has changed
 if ARGV[3] ~= '1' and redis.call('EXISTS', KEYS[2]) == 0 then return 0 end
 if ARGV[2] ~= '' then
   local mode = redis.call('HMGET', KEYS[3], ':mode', ':version')

@@ -1,13 +1,13 @@
--- Take in how many relations of an account one part holds now, unless a later count is known.
+-- Record the number of relations of an account in one part, unless a newer count is recorded.
 -- KEYS[1]  the account, a HASH
--- KEYS[2]  what is pending in the account's part, a ZSET
+-- KEYS[2]  the notes of the account's part, a ZSET
 -- ARGV[1]  the counter: followers, following, listed
 -- ARGV[2]  the field that holds this part's version and count
 -- ARGV[3]  the version
--- ARGV[4]  how many there are in this part
+-- ARGV[4]  the number of relations in this part
 -- ARGV[5]  with more followers than this, posts are no longer pushed; 0: they always are
 -- ARGV[6]  with fewer than this, they are again
--- ARGV[7]  the member for what is pending when that changes
+-- ARGV[7]  the note of a change of the mode
 -- Reply    {the total, mode, version of the mode, 1 if it has just changed}; nil: no such account
 --@include social/clock
 local known = redis.call('HMGET', KEYS[1], 'id', ARGV[2], ':mode', ':version', ARGV[1])

@@ -1,6 +1,6 @@
--- Have one follow another, or not any more; both halves of the relation change together.
+-- Follow or unfollow: both halves of the relation change together.
 -- KEYS[1]  the clock of this part of the relations, a STRING
--- KEYS[2]  what is pending in this part, a ZSET
+-- KEYS[2]  the notes of unfinished changes in this part, a ZSET
 -- KEYS[3]  whom the first one follows, a ZSET: id, version
 -- KEYS[4]  who follows the second one, a ZSET: id, version
 -- KEYS[5]  whom the first one has blocked, a ZSET
@@ -8,7 +8,7 @@
 -- ARGV[1]  follow, unfollow, or check: only note the pair as pending
 -- ARGV[2]  the first one's id
 -- ARGV[3]  the second one's id
--- ARGV[4]  the member for what is pending
+-- ARGV[4]  the note
 -- Reply    {1, whether it follows now, version, how many the first one follows here, how many
 --          follow the second one here}; {0} if that was so already; {-1} if one has blocked
 --@include social/clock
