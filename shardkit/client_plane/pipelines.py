@@ -59,14 +59,14 @@ _SUBSCRIPTIONS = frozenset({"SSUBSCRIBE", "SUNSUBSCRIBE"})  # the others have no
 Place: TypeAlias = tuple[Shard, int | None]
 
 
-class _Collected(NamedTuple):
+class _CollectedCommand(NamedTuple):
     """A command as redis-py gives it to execute_command."""
 
     args: tuple[Any, ...]
     options: dict[str, Any]
 
 
-class _Piece:
+class _ShardCommand:
     """What one shard gets of a command: all of it, or of a split one the keys that live there.
 
     Attributes:
@@ -93,7 +93,7 @@ class _Piece:
         self.reply: Reply = None
 
 
-class _Collecting:
+class _CommandCollector:
     """A list of commands for the keys of one component.
 
     Args:
@@ -108,11 +108,11 @@ class _Collecting:
         self._plane = plane
         self._component = component
         self._shards = shards
-        self._commands: list[_Collected] = []
+        self._commands: list[_CollectedCommand] = []
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Collect a command: its name and arguments."""
-        self._commands.append(_Collected(args, options))
+        self._commands.append(_CollectedCommand(args, options))
         return self
 
     def reset(self) -> None:
@@ -135,7 +135,7 @@ class _Collecting:
         """
         raise _no_transaction("MULTI")
 
-    def _take(self) -> list[_Collected]:
+    def _take_commands(self) -> list[_CollectedCommand]:
         commands, self._commands = self._commands, []
         return commands
 
@@ -149,7 +149,7 @@ class _Collecting:
         return f"{type(self).__name__}({self._component!r}, {len(self)} commands)"
 
 
-class ShardedPipeline(_Collecting, PipelineCommands):
+class ShardedPipeline(_CommandCollector, PipelineCommands):
     """Commands for the keys of one component, executed together.
 
     Has every command method of redis-py's pipeline; each collects and returns the pipeline. Made
@@ -177,19 +177,19 @@ class ShardedPipeline(_Collecting, PipelineCommands):
 
         Cost: one exchange with each shard concerned, all at the same time.
         """
-        commands = self._take()
+        commands = self._take_commands()
         plane: ClientPlane = self._plane.plane()
         component = plane.topology.component(self._component)
         component.require_shards(self._shards)
-        cuts = _cut_all(commands, component)
-        for raw, pieces in _exchanges(cuts, component):
+        split = _split_all(commands, component)
+        for raw, batch in _exchanges(split, component):
             link = plane.link(component, raw=raw)
-            _deal(pieces, link.send(Partial([piece.command for piece in pieces])))
+            _assign_replies(batch, link.send(Partial([part.command for part in batch])))
 
         def client(shard: Shard) -> Client:
             return plane.clients.get(component, shard.number)
 
-        return _finish(commands, cuts, client, raise_on_error)
+        return _finish(commands, split, client, raise_on_error)
 
     def __enter__(self) -> Self:
         return self
@@ -198,26 +198,26 @@ class ShardedPipeline(_Collecting, PipelineCommands):
         self.reset()
 
 
-class AsyncShardedPipeline(_Collecting, AsyncPipelineCommands):
+class AsyncShardedPipeline(_CommandCollector, AsyncPipelineCommands):
     """The awaiting `ShardedPipeline`: command methods collect, ``execute`` is awaited."""
 
     _is_async_client: Literal[True] = True
 
     async def execute(self, raise_on_error: bool = True) -> list[Any]:
         """Send what was collected and return the replies; see `ShardedPipeline.execute`."""
-        commands = self._take()
+        commands = self._take_commands()
         plane: ClientPlane = self._plane.plane()
         component = await plane.topology.acomponent(self._component)
         component.require_shards(self._shards)
-        cuts = _cut_all(commands, component)
-        for raw, pieces in _exchanges(cuts, component):
+        split = _split_all(commands, component)
+        for raw, batch in _exchanges(split, component):
             link = plane.alink(component, raw=raw)
-            _deal(pieces, await link.send(Partial([piece.command for piece in pieces])))
+            _assign_replies(batch, await link.send(Partial([part.command for part in batch])))
 
         def client(shard: Shard) -> AsyncClient:
             return plane.clients.aget(component, shard.number)
 
-        return _finish(commands, cuts, client, raise_on_error)
+        return _finish(commands, split, client, raise_on_error)
 
     def __await__(self) -> Generator[Any, Any, Self]:
         """Allow ``await pipe.get(key)``, as redis-py's pipeline does; nothing is waited for."""
@@ -242,19 +242,21 @@ def _no_transaction(name: str) -> RoutingError:
 # is cut by one version must not be sent by another.
 
 
-def _cut_all(commands: Sequence[_Collected], component: Component) -> list[list[_Piece]]:
+def _split_all(
+    commands: Sequence[_CollectedCommand], component: Component
+) -> list[list[_ShardCommand]]:
     """Return the pieces of each command."""
-    cuts = []
+    split = []
     for n, command in enumerate(commands):
         try:
-            cuts.append(_cut(command, component))
+            split.append(_split(command, component))
         except RoutingError as error:
             message = f"command {n + 1}, {error.message}"
             raise type(error)(message, error.remedy) from None
-    return cuts
+    return split
 
 
-def _cut(command: _Collected, component: Component) -> list[_Piece]:
+def _split(command: _CollectedCommand, component: Component) -> list[_ShardCommand]:
     """Cut a command into what each shard gets of it: one piece, if it cannot be split."""
     args, options = command
     if EMPTY_RESPONSE in options:
@@ -271,11 +273,11 @@ def _cut(command: _Collected, component: Component) -> list[_Piece]:
     undecoded = NEVER_DECODE in options
     if len(positions) == 1:
         key = args[positions[0]]
-        return [_Piece(component.shard_of(key), key, args, (0,), undecoded)]
+        return [_ShardCommand(component.shard_of(key), key, args, (0,), undecoded)]
     places = _places([args[position] for position in positions], component)
     if len(places) == 1:
         [(shard, _)] = places
-        return [_Piece(shard, args[positions[0]], args, range(len(positions)), undecoded)]
+        return [_ShardCommand(shard, args[positions[0]], args, range(len(positions)), undecoded)]
     if name not in _SPLIT:
         shown = ", ".join(dict.fromkeys(str(shard) for shard, _ in places))
         raise CrossShardError(
@@ -284,7 +286,7 @@ def _cut(command: _Collected, component: Component) -> list[_Piece]:
         )
     width = 2 if name == "MSET" else 1
     return [
-        _Piece(
+        _ShardCommand(
             shard,
             args[positions[mine[0]]],
             (args[0], *(args[positions[i] + w] for i in mine for w in range(width))),
@@ -305,28 +307,28 @@ def _places(keys: Sequence[Key], component: Component) -> dict[Place, list[int]]
 
 
 def _exchanges(
-    cuts: Sequence[Sequence[_Piece]], component: Component
-) -> Iterator[tuple[bool, list[_Piece]]]:
+    split: Sequence[Sequence[_ShardCommand]], component: Component
+) -> Iterator[tuple[bool, list[_ShardCommand]]]:
     """Yield what goes out together, and whether over a link that leaves replies undecoded.
 
     Mostly that is everything. But what blocks has a connection of its own, and so has what is not
     decoded where the client decodes: they wait for what precedes them on their shard, and what
     follows waits for them.
     """
-    exchanges: dict[tuple[int, bool], list[_Piece]] = {}
+    exchanges: dict[tuple[int, bool], list[_ShardCommand]] = {}
     latest: dict[Shard, tuple[int, object]] = {}
-    for cut in cuts:
-        for piece in cut:
-            raw = piece.undecoded and _decodes(component, piece.shard)
-            kind = object() if piece.command.block is not None else raw
-            turn, before = latest.get(piece.shard, (0, kind))
+    for parts in split:
+        for part in parts:
+            raw = part.undecoded and _decodes(component, part.shard)
+            kind = object() if part.command.block is not None else raw
+            turn, before = latest.get(part.shard, (0, kind))
             turn += kind != before
-            latest[piece.shard] = turn, kind
-            exchanges.setdefault((turn, raw), []).append(piece)
+            latest[part.shard] = turn, kind
+            exchanges.setdefault((turn, raw), []).append(part)
     if len(exchanges) > 1:  # what cannot be sent is found before anything is
-        for pieces in exchanges.values():
-            for piece in pieces:
-                pack(piece.command.args)
+        for batch in exchanges.values():
+            for part in batch:
+                pack(part.command.args)
     for turn, raw in sorted(exchanges):
         yield raw, exchanges[turn, raw]
 
@@ -336,26 +338,26 @@ def _decodes(component: Component, shard: Shard) -> bool:
     return bool(entry.resolved(entry_key(*shard)).get("decode_responses", False))
 
 
-def _deal(pieces: Sequence[_Piece], replies: Replies) -> None:
-    for piece, reply in zip(pieces, replies, strict=True):
-        piece.reply = reply
+def _assign_replies(batch: Sequence[_ShardCommand], replies: Replies) -> None:
+    for part, reply in zip(batch, replies, strict=True):
+        part.reply = reply
 
 
 def _finish(
-    commands: Sequence[_Collected],
-    cuts: Sequence[Sequence[_Piece]],
+    commands: Sequence[_CollectedCommand],
+    split: Sequence[Sequence[_ShardCommand]],
     client: Callable[[Shard], Any],
     raise_on_error: bool,
 ) -> list[Any]:
     """Give each reply the form that redis-py's own clients give it; raise failures if asked."""
     finished = Replies()
     callbacks: dict[Shard, Any] = {}
-    for (args, options), cut in zip(commands, cuts, strict=True):
-        reply = _merged(args, cut) if cut else options[EMPTY_RESPONSE]
+    for (args, options), parts in zip(commands, split, strict=True):
+        reply = _merged(args, parts) if parts else options[EMPTY_RESPONSE]
         if isinstance(reply, ShardFailure):
             finished.failed = True
-        elif cut:
-            shard = cut[0].shard
+        elif parts:
+            shard = parts[0].shard
             if shard not in callbacks:
                 callbacks[shard] = reply_callbacks(client(shard))
             callback = callbacks[shard].get(args[0])
@@ -369,21 +371,21 @@ def _finish(
     return list(finished)
 
 
-def _merged(args: Sequence[Any], cut: Sequence[_Piece]) -> Reply:
+def _merged(args: Sequence[Any], parts: Sequence[_ShardCommand]) -> Reply:
     """Merge the replies to a command's pieces; a failure of one is a failure of all."""
-    if len(cut) == 1:
-        return cut[0].reply
-    failed = next((piece.reply for piece in cut if isinstance(piece.reply, ShardFailure)), None)
+    if len(parts) == 1:
+        return parts[0].reply
+    failed = next((part.reply for part in parts if isinstance(part.reply, ShardFailure)), None)
     if failed is not None:
         return failed
     name = command_name(args)
     if name in _SUMMED:
-        return sum(piece.reply for piece in cut)
+        return sum(part.reply for part in parts)
     if name == "MSET":
-        return cut[0].reply
-    values: list[Reply] = [None] * sum(len(piece.keys) for piece in cut)
-    for piece in cut:
-        for index, value in zip(piece.keys, piece.reply, strict=True):
+        return parts[0].reply
+    values: list[Reply] = [None] * sum(len(part.keys) for part in parts)
+    for part in parts:
+        for index, value in zip(part.keys, part.reply, strict=True):
             values[index] = value
     return values
 
