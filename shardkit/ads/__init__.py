@@ -1,6 +1,6 @@
 """Ad targeting over shards, on the core of search."""
 
 from shardkit.ads.ads import Ads
-from shardkit.ads.records import Ad, Served
+from shardkit.ads.records import Ad, Served, WordCounts
 
-__all__ = ["Ad", "Ads", "Served"]
+__all__ = ["Ad", "Ads", "Served", "WordCounts"]

@@ -1,8 +1,14 @@
 """Full-text search over shards: documents whole on one shard, queries sent to all."""
 
 from shardkit.search.files.adapt import adapt
-from shardkit.search.files.readers import FileDocument
-from shardkit.search.index import SearchIndex
+from shardkit.search.files.readers import (
+    FileDocument,
+    SkippedFile,
+    documents_of,
+    files_below,
+    installed_documents,
+)
+from shardkit.search.index import PartInfo, SearchIndex
 from shardkit.search.model.documents import Document
 from shardkit.search.model.results import Hit, Results
 from shardkit.search.model.schema import Schema
@@ -21,6 +27,7 @@ from shardkit.search.query.tree import (
     Range,
     Word,
 )
+from shardkit.search.request import ResultOptions, SearchOptions
 from shardkit.search.snippets import snippet
 from shardkit.search.text.analyzer import Analyzer
 from shardkit.search.text.tokenizers import English, Token, Tokenizer, Unicode
@@ -38,18 +45,25 @@ __all__ = [
     "Node",
     "Not",
     "Nothing",
+    "PartInfo",
     "Phrase",
     "Prefix",
     "Range",
+    "ResultOptions",
     "Results",
     "Schema",
     "SearchIndex",
+    "SearchOptions",
+    "SkippedFile",
     "Token",
     "Tokenizer",
     "Unicode",
     "Word",
     "adapt",
     "analyze",
+    "documents_of",
+    "files_below",
+    "installed_documents",
     "parse",
     "snippet",
     "unparse",
