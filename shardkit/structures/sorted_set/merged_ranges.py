@@ -37,7 +37,6 @@ from shardkit.operations.operation import (
     Operation,
     Page,
     Stream,
-    Structure,
     operation,
     stream,
 )
@@ -45,6 +44,7 @@ from shardkit.routing.keys import key_bytes
 from shardkit.structures.base.arguments import check_integer, check_name, shown
 from shardkit.structures.base.members import M, Members
 from shardkit.structures.sorted_set.groups import Row
+from shardkit.structures.sorted_set.score_queries import ScoreQueries
 from shardkit.structures.sorted_set.scores import (
     CastScore,
     Score,
@@ -171,7 +171,7 @@ def _row(cursor: RangeCursor) -> Row:
         ) from None
 
 
-class ScoreRanges(Structure[Face], Generic[Face, M]):
+class ScoreRanges(ScoreQueries[Face], Generic[Face, M]):
     """Reads a sorted set that has one part on each shard. Made by ``kit.score_ranges``.
 
     It only reads: which member goes to which part is up to the application that writes.
@@ -229,48 +229,6 @@ class ScoreRanges(Structure[Face], Generic[Face, M]):
         """Return the members after a cursor, in order, with their scores; see `range_over`."""
         return self._page((yield from self._range(min, max, limit, cursor, desc)))
 
-    @operation
-    def zrangebyscore(
-        self,
-        min: ScoreBound,
-        max: ScoreBound,
-        start: int | None = None,
-        num: int | None = None,
-        withscores: bool = False,
-        score_cast_func: CastScore = float,
-    ) -> Operation[list[Any]]:
-        """Return the members with scores within a range, lowest first.
-
-        Args:
-            min: the lowest score: a number; or text, ``"-inf"``, or ``"(1.5"`` to exclude 1.5.
-            max: the highest score, likewise.
-            start: how many members to skip; `page` does without reading them.
-            num: how many to return, given with ``start``; negative for all.
-            withscores: whether to return pairs ``(member, score)``.
-            score_cast_func: converts each score.
-
-        Raises:
-            InvalidArgumentError: an argument is invalid.
-
-        Cost: as `range_over` for every 10,000 members, skipped ones included.
-        """
-        cast = score_cast_func if withscores else None
-        return (yield from self._all(min, max, start, num, cast, desc=False))
-
-    @operation
-    def zrevrangebyscore(
-        self,
-        max: ScoreBound,
-        min: ScoreBound,
-        start: int | None = None,
-        num: int | None = None,
-        withscores: bool = False,
-        score_cast_func: CastScore = float,
-    ) -> Operation[list[Any]]:
-        """Return the members with scores within a range, highest first; see `zrangebyscore`."""
-        cast = score_cast_func if withscores else None
-        return (yield from self._all(min, max, start, num, cast, desc=True))
-
     @stream
     def range_iter(
         self, min: ScoreBound = "-inf", max: ScoreBound = "+inf", *, desc: bool = False
@@ -290,7 +248,7 @@ class ScoreRanges(Structure[Face], Generic[Face, M]):
                 return
             cursor, size = rows[-1], MOST_ROWS if 2 * size > MOST_ROWS else 2 * size
 
-    def _all(
+    def _scores(
         self,
         low: ScoreBound,
         high: ScoreBound,

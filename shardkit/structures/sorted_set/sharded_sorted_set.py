@@ -67,6 +67,7 @@ from shardkit.structures.sorted_set.groups import (
     removing,
 )
 from shardkit.structures.sorted_set.range_reader import RangeReader, read_range, read_ranks
+from shardkit.structures.sorted_set.score_queries import ScoreQueries
 from shardkit.structures.sorted_set.scores import (
     HIGHEST_RANK,
     CastScore,
@@ -90,7 +91,7 @@ MEMBERS_AT_ONCE = 10_000
 PARTS_READ = 256
 
 
-class ShardedSortedSet(StructureWithLayout[Face], Generic[Face, M]):
+class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Face, M]):
     """A ZSET in parts, over one server or many. Made by ``kit.sorted_set``.
 
     Members are in order of score, and of their bytes where scores are equal, as in a ZSET. Scores
@@ -591,48 +592,6 @@ class ShardedSortedSet(StructureWithLayout[Face], Generic[Face, M]):
     ) -> Operation[list[Any]]:
         """Return the members of some ranks, counted from the highest; see `zrange`."""
         return (yield from self._ranks(start, end, withscores, score_cast_func, desc=True))
-
-    @operation
-    def zrangebyscore(
-        self,
-        min: ScoreBound,
-        max: ScoreBound,
-        start: int | None = None,
-        num: int | None = None,
-        withscores: bool = False,
-        score_cast_func: CastScore = float,
-    ) -> Operation[list[Any]]:
-        """Return the members with scores within a range, lowest first.
-
-        Args:
-            min: the lowest score, ``"(1.5"`` to exclude that score itself, or ``"-inf"``.
-            max: the highest score; likewise.
-            start: how many members to skip; `page` does without reading them.
-            num: how many to return, given with ``start``; negative for all.
-            withscores: whether to return pairs ``(member, score)``.
-            score_cast_func: converts each score.
-
-        Raises:
-            InvalidArgumentError: an argument is invalid.
-
-        Cost: as `page` for every 10,000 members, or for an eighth of all if that is more.
-        """
-        cast = score_cast_func if withscores else None
-        return (yield from self._scores(min, max, start, num, cast, desc=False))
-
-    @operation
-    def zrevrangebyscore(
-        self,
-        max: ScoreBound,
-        min: ScoreBound,
-        start: int | None = None,
-        num: int | None = None,
-        withscores: bool = False,
-        score_cast_func: CastScore = float,
-    ) -> Operation[list[Any]]:
-        """Return the members with scores within a range, highest first; see `zrangebyscore`."""
-        cast = score_cast_func if withscores else None
-        return (yield from self._scores(min, max, start, num, cast, desc=True))
 
     @operation
     def zrangebylex(
