@@ -79,7 +79,7 @@ def weigh(counting: VisitCounter, days: Iterable[DayFigures]) -> VisitorMemory |
                 counted = counting.visitors.visitors(day.day)
                 ids = kit.set(name, component="scale", total=counted.total, members=int)
                 parts.client.mset({name: day.visitors, f"{name}:expected": day.planned})
-                for page in pages(counted.smembers(), _AT_ONCE):
+                for page in pages(counted.sscan_iter(), _AT_ONCE):
                     ids.sadd(*page)
                     plain.client.sadd(name, *page)
                     text.client.sadd(name, *map(_as_uuid, page))

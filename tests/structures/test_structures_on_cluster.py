@@ -72,7 +72,7 @@ def test_unique_visitors_over_a_cluster(on_cluster: Face) -> None:
     assert face.run(visitors.count(day)) == 0
 
 
-def test_a_set_that_sizes_itself_over_a_cluster(on_cluster: Face) -> None:
+def test_a_set_that_grows_over_a_cluster(on_cluster: Face) -> None:
     face = on_cluster
     plan: dict[str, Any] = {"part_size": 32, "groups": 8, "members": int}
     a, b = (face.kit.set(name, component="cluster", **plan) for name in "ab")

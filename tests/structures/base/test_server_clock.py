@@ -45,13 +45,13 @@ def known(steps: Operation[Any]) -> Any:
     return end.value.value
 
 
-def test_the_time_is_asked_of_the_server_of_the_key() -> None:
+def test_the_time_comes_from_the_server_of_the_key() -> None:
     command = asked(ServerClock(Watch()).seconds(HOME, "unique"))
     assert (command.to, command.key, command.args) == (HOME, "unique", ("TIME",))
     assert command.idempotent
 
 
-def test_an_answer_is_used_for_a_minute() -> None:
+def test_a_measurement_is_used_for_a_minute() -> None:
     watch = Watch()
     clock = ServerClock(watch)
     steps = clock.seconds(HOME, "unique")
@@ -63,7 +63,7 @@ def test_an_answer_is_used_for_a_minute() -> None:
     asked(clock.seconds(HOME, "unique"))
 
 
-def test_the_answer_is_taken_for_the_middle_of_the_exchange() -> None:
+def test_the_reply_counts_for_the_middle_of_the_exchange() -> None:
     watch = Watch()
     steps = ServerClock(watch).seconds(HOME, "unique")
     asked(steps)
@@ -110,7 +110,7 @@ def test_today_changes_at_midnight_utc(seconds: int, day: date) -> None:
     assert told(steps, seconds) == day
 
 
-def test_midnight_passes_without_asking_again() -> None:
+def test_midnight_passes_without_an_exchange() -> None:
     watch = Watch()
     clock = ServerClock(watch)
     steps = clock.today(HOME, "unique")
@@ -120,7 +120,7 @@ def test_midnight_passes_without_asking_again() -> None:
     assert known(clock.today(HOME, "unique")) == date(2015, 5, 18)
 
 
-def test_a_fixed_time_asks_nobody() -> None:
+def test_a_fixed_time_needs_no_exchange() -> None:
     assert known(ServerClock(now=lambda: 86_400.5).seconds(HOME, "unique")) == 86_400.5
 
 

@@ -248,7 +248,7 @@ def test_only_what_stores_digits_can_be_counted_up() -> None:
 
 
 @pytest.mark.parametrize("given", ["pickle", "", "zstd-", "json-zstd", "zstd-none", 5, object()])
-def test_what_is_no_codec_is_refused(given: Any) -> None:
+def test_an_invalid_codec_is_refused(given: Any) -> None:
     if given == "zstd-":
         assert codec(given).name == "zstd-json"
         return

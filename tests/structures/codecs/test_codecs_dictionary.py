@@ -62,7 +62,7 @@ def stored_dictionaries(face: Face) -> set[int]:
 
 
 @pytest.mark.parametrize("name", ["tokens", "zstd", "zstd-msgpack"])
-def test_a_dictionary_is_trained_once_and_read_by_everybody_who_opens(
+def test_a_dictionary_is_trained_once_and_read_by_every_process_that_opens(
     face: Face, name: str
 ) -> None:
     one = Records(face, name)
@@ -77,7 +77,7 @@ def test_a_dictionary_is_trained_once_and_read_by_everybody_who_opens(
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_of_two_who_train_at_once_one_wins_and_both_read_what_both_write(
+def test_of_two_processes_that_train_at_once_one_wins_and_both_read_what_both_write(
     face: Face, again: bool
 ) -> None:
     one, other = Records(face, "tokens"), Records(face, "tokens")
@@ -117,7 +117,7 @@ def test_values_from_before_and_after_every_training_are_readable_by_all(face: F
         face.run(writer.train(CITIES, again=True))
 
 
-def test_who_writes_without_a_dictionary_looks_for_one_from_time_to_time(face: Face) -> None:
+def test_a_writer_without_a_dictionary_checks_for_one_from_time_to_time(face: Face) -> None:
     early = Records(face, "tokens")
     face.run(early.put("a", CITIES[0]))
     face.run(Records(face, "tokens").train(CITIES))
@@ -136,7 +136,7 @@ def test_a_dictionary_built_elsewhere_can_be_added(face: Face) -> None:
     assert dictionary_of(face.run(records.put("a", CITIES[0]))) == 2
 
 
-def test_what_is_no_dictionary_is_not_stored(face: Face) -> None:
+def test_an_invalid_dictionary_is_not_stored(face: Face) -> None:
     with pytest.raises(StructureError, match="table of tokens is damaged"):
         face.run(Records(face, "tokens").add_dictionary(b"no table"))
     assert stored_dictionaries(face) == set()

@@ -127,7 +127,7 @@ def test_thousands_of_fields_go_out_by_the_part_and_come_back_in_order(
         assert starts == sorted(starts), "parts of numbers come in order"
 
 
-def test_numbers_in_sequence_share_parts_and_are_stored_in_short(kit: ShardKit) -> None:
+def test_numbers_in_sequence_share_parts_and_are_stored_as_remainders(kit: ShardKit) -> None:
     cities = kit.hash("cities", component="many")
     cities.hset(mapping={370001: "London", 370002: "Leeds", 0: "Ayr", 2**63: "far"})
     assert keys_of(kit, "many") == {
@@ -143,9 +143,7 @@ def test_numbers_in_sequence_share_parts_and_are_stored_in_short(kit: ShardKit) 
 
 
 @pytest.mark.parametrize("layout", ["numbers and growing", "numbers and fixed"])
-def test_digits_that_are_not_how_a_number_is_written_are_fields_of_their_own(
-    kit: ShardKit, layout: str
-) -> None:
+def test_digits_with_leading_zeros_are_fields_of_their_own(kit: ShardKit, layout: str) -> None:
     odd = ["007", "7", "00", "0", "-7", "7.0", "²", "٣", "", "9" * 5000, "+7", " 7"]
     agents = kit.hash("agents", component="many", **LAYOUTS[layout])
     agents.hset(mapping={field: field for field in odd})
@@ -260,7 +258,7 @@ def test_a_hash_is_not_opened_with_other_parameters(face: Face, other: dict[str,
             face.run(attempt(face.kit.hash("cities", component="many", **other)))
 
 
-def test_a_hash_is_deleted_whole_and_can_be_made_anew(face: Face, kit: ShardKit) -> None:
+def test_a_hash_is_deleted_whole_and_can_be_created_again(face: Face, kit: ShardKit) -> None:
     for arguments in LAYOUTS.values():
         cities = face.kit.hash("cities", component="many", **arguments)
         face.run(cities.hset(mapping=dict.fromkeys([*range(100), "a", "b"], "x")))
@@ -341,7 +339,7 @@ def test_fields_expire_one_by_one(face: Face, layout: dict[str, Any]) -> None:
     assert run(sessions.hexpire(5)) == []
 
 
-def test_a_field_takes_its_time_along_when_its_part_is_split(kit: ShardKit) -> None:
+def test_a_field_keeps_its_time_to_live_when_its_part_is_split(kit: ShardKit) -> None:
     sessions = kit.hash(
         "sessions", component="one", part_size=16, groups=1, partition="crc32", fields=int
     )
@@ -352,7 +350,7 @@ def test_a_field_takes_its_time_along_when_its_part_is_split(kit: ShardKit) -> N
     assert sessions.hpttl(*range(10, 2000)) == [-1] * 1990
 
 
-def test_a_hash_whose_fields_come_and_expire_does_not_grow_for_ever(kit: ShardKit) -> None:
+def test_a_hash_whose_fields_come_and_expire_does_not_grow_forever(kit: ShardKit) -> None:
     sessions = kit.hash("sessions", component="one", part_size=16, groups=1, partition="crc32")
     for turn in range(40):
         fields = [f"{turn}:{n}" for n in range(100)]
@@ -389,7 +387,7 @@ def test_a_server_that_cannot_expire_fields_is_named(
                 sessions.hpttl(field)
 
 
-def test_times_and_conditions_that_are_none_are_named(kit: ShardKit) -> None:
+def test_invalid_times_and_conditions_are_named(kit: ShardKit) -> None:
     sessions = kit.hash("sessions", component="many")
     for attempt, named in (
         (lambda: sessions.hexpire(0, 1), "time=0"),
@@ -401,7 +399,7 @@ def test_times_and_conditions_that_are_none_are_named(kit: ShardKit) -> None:
             attempt()
 
 
-def test_a_plain_hash_is_taken_over(face: Face, kit: ShardKit) -> None:
+def test_a_plain_hash_is_copied(face: Face, kit: ShardKit) -> None:
     client = holder(kit, "many", "cityid2city:")
     client.hset("cityid2city:", mapping={str(n): f'["City {n}"]' for n in range(2500)})
     cities = face.kit.hash("cities", component="many")

@@ -30,13 +30,13 @@ def test_a_split_moves_members_only_from_the_part_in_line_to_the_new_one(q: int,
 
 
 @given(NUMBERS, PARTS, PARTS)
-def test_a_member_is_in_a_part_that_came_of_its_old_one(q: int, a: int, b: int) -> None:
+def test_a_member_is_in_a_part_that_was_split_from_its_old_one(q: int, a: int, b: int) -> None:
     before, now = min(a, b), max(a, b)
     assert address(q, now) in parts_after_splits(before, now, {address(q, before)})
 
 
 @given(PARTS, PARTS)
-def test_every_part_came_of_exactly_one_old_part(a: int, b: int) -> None:
+def test_every_part_was_split_from_exactly_one_old_part(a: int, b: int) -> None:
     before, now = min(a, b, 200), min(max(a, b), 400)
     found = [part for old in range(before) for part in parts_after_splits(before, now, {old})]
     assert sorted(found) == list(range(now))
@@ -125,7 +125,7 @@ def test_members_come_once_while_parts_split(kit: ShardKit) -> None:
     assert len(seen) == len(set(seen))
 
 
-def test_a_part_that_is_split_hands_on_when_it_expires(kit: ShardKit) -> None:
+def test_a_new_part_inherits_the_time_to_live(kit: ShardKit) -> None:
     ids = kit.set("ids", component="one", members=int, part_size=32, groups=1)
     ids.sadd(*range(100))
     assert ids.expire(1000)
@@ -134,7 +134,7 @@ def test_a_part_that_is_split_hands_on_when_it_expires(kit: ShardKit) -> None:
     assert all(client.ttl(key) > 0 for key in client.scan_iter("ids:*"))
 
 
-def test_a_set_that_sizes_itself_is_deleted_whole_and_can_be_made_anew(
+def test_a_set_that_grows_is_deleted_whole_and_can_be_created_again(
     face: Face, kit: ShardKit
 ) -> None:
     ids = face.kit.set("ids", component="both", members=int, part_size=32)
@@ -147,7 +147,7 @@ def test_a_set_that_sizes_itself_is_deleted_whole_and_can_be_made_anew(
 
 
 @pytest.mark.parametrize("other", [{"total": 1000}, {"groups": 8}, {"part_size": 100}])
-def test_a_set_is_not_opened_with_another_way_to_size_it(face: Face, other: dict[str, int]) -> None:
+def test_a_set_is_not_opened_with_another_layout(face: Face, other: dict[str, int]) -> None:
     face.run(face.kit.set("ids", component="many").sadd("a"))
     with pytest.raises(ParameterMismatchError):
         face.run(face.kit.set("ids", component="many", **other).sadd("b"))

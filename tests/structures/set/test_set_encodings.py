@@ -103,7 +103,7 @@ def test_a_limit_that_was_raised_is_enough(
     assert caplog.messages == []
 
 
-def test_a_server_that_may_not_be_asked_is_no_obstacle(
+def test_a_server_that_refuses_config_get_is_no_obstacle(
     own: Face, own_server: LocalServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     with own_server.client() as client:

@@ -95,7 +95,7 @@ def test_threads_that_pop_share_the_members(kit: ShardKit) -> None:
     assert len(set().union(*found)) == sum(map(len, found))
 
 
-def test_a_set_that_is_not_there_is_empty_and_stays_away(face: Face, kit: ShardKit) -> None:
+def test_a_missing_set_is_empty_and_reading_creates_nothing(face: Face, kit: ShardKit) -> None:
     ids = face.kit.set("ids", component="many", total=10, members=int)
     assert face.run(ids.scard()) == 0
     assert face.run(ids.srem(1)) == 0
@@ -299,7 +299,7 @@ NO_INTEGERS = [2**63, -(2**63) - 1, "", "x1", "1.0", "1e3", " 1", "1\n", "+1", "
 
 
 @pytest.mark.parametrize("kind", [int, str, bytes])
-def test_no_set_takes_what_is_no_member(face: Face, kit: ShardKit, kind: type) -> None:
+def test_no_set_takes_an_invalid_member(face: Face, kit: ShardKit, kind: type) -> None:
     members = face.kit.set("odd", component="many", total=1000, members=kind)
     for member in NO_MEMBERS:
         for call in (members.sadd, members.srem, members.smismember):
@@ -582,7 +582,7 @@ def test_a_part_of_another_type_fails_alone(face: Face, kit: ShardKit) -> None:
 # ---- composing
 
 
-def test_sets_are_asked_together_in_one_exchange(face: Face) -> None:
+def test_operations_of_several_sets_share_one_exchange(face: Face) -> None:
     sets = [face.kit.set(f"s{n}", component="many", total=10, members=int) for n in range(20)]
     added = face.run(face.kit.together(*(s.deferred.sadd(n, n + 1) for n, s in enumerate(sets))))
     assert added == [2] * 20

@@ -128,7 +128,7 @@ def test_a_difference_that_takes_its_target_away_is_not_to_be_repeated(
 
 
 @pytest.mark.parametrize("verb", ["sinterstore", "sunionstore", "sdiffstore"])
-def test_what_was_abandoned_half_way_is_completed_by_doing_it_again(
+def test_a_store_that_failed_half_way_is_completed_by_repeating_it(
     kit: ShardKit, verb: str
 ) -> None:
     plan = {"total": 1000, "part_size": 2, "members": int}  # 1,000 parts, in pages of 256
@@ -166,7 +166,7 @@ def test_sets_with_other_parameters_are_not_combined(face: Face, kit: ShardKit) 
     assert keys_of(kit, "many") == before
 
 
-def test_a_source_that_was_created_with_other_parameters_is_found_out(face: Face) -> None:
+def test_a_source_that_was_created_with_other_parameters_is_refused(face: Face) -> None:
     face.run(face.kit.set("b", component="many", **PLAN | {"part_size": 5}).sadd(1))
     a, b = (face.kit.set(name, component="many", **PLAN) for name in "ab")
     with pytest.raises(ParameterMismatchError, match="b:meta: 'b' was created with other"):
@@ -193,7 +193,7 @@ def test_a_store_needs_a_source(face: Face, kit: ShardKit) -> None:
     assert keys_of(kit, "many") == set()
 
 
-def test_sets_that_are_not_there_are_empty(face: Face, kit: ShardKit) -> None:
+def test_missing_sets_are_empty(face: Face, kit: ShardKit) -> None:
     a, b, c = (face.kit.set(name, component="many", **PLAN) for name in "abc")
     face.run(a.sadd_many(ONE))
     assert face.run(a.sinter(b)) == set()

@@ -1,4 +1,4 @@
--- Open a structure: create its parameters, or say what they are.
+-- Open a structure: create its parameters, or return those that exist.
 -- KEYS[1]  the structure's parameters, a HASH: <name>:meta
 -- ARGV     field, value, field, value, … to create them with
 -- Reply    an empty list if they were created, otherwise those that are stored, as HGETALL

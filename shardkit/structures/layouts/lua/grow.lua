@@ -1,6 +1,6 @@
--- Included by scripts that write to a growing structure: splits its parts, by linear hashing.
--- A group's state is a HASH: parts (absent: ARGV's), count of members, expiring (1 once any field
--- was given a time to live).
+-- Included by scripts that write to parts that split as they fill: linear hashing.
+-- A group's state is a HASH: parts (if absent, the initial number from ARGV), count of members,
+-- expiring (1 once any field has been given a time to live).
 
 local LENGTH = {HASH = 'HLEN', SET = 'SCARD', ZSET = 'ZCARD'}
 local AT_ONCE = 1000
@@ -11,7 +11,7 @@ local function slices(list, act)
   end
 end
 
--- What a part holds, flat: for each member itself and, but for a SET, what belongs to it.
+-- The contents of a part, flat: each member and, except in a SET, its value or score.
 local READ = {
   HASH = function(key) return redis.call('HGETALL', key), 2 end,
   SET = function(key) return redis.call('SMEMBERS', key), 1 end,
@@ -36,7 +36,7 @@ local ADD = {
 
 local REMOVE = {HASH = 'HDEL', SET = 'SREM', ZSET = 'ZREM'}
 
--- Fields of a HASH may expire one by one: they go on doing so where they move to.
+-- Fields of a HASH may expire one by one: they keep their time to live where they move to.
 local function expiries(source, members)
   local found = {}
   slices(members, function(...)
@@ -49,7 +49,7 @@ local function expiries(source, members)
   return found
 end
 
--- Move the members that belong into the new part, the number of which is how many there were.
+-- Move the members that belong to the new part, whose number is the previous number of parts.
 local function split(kind, source, target, parts, groups, expiring)
   local modulus = 1
   while modulus <= parts do modulus = modulus * 2 end
@@ -71,8 +71,8 @@ local function split(kind, source, target, parts, groups, expiring)
   slices(members, function(...) redis.call(REMOVE[kind], source, ...) end)
 end
 
--- A group as it is stored; what comes into being in one that expires, expires with it.
--- Names of more fields may follow: what they hold is in `more`.
+-- A group's state; new keys of a group that expires expire with it.
+-- Names of more fields may follow: their values are in `more`.
 local function read_state(key, initial, ...)
   local stored = redis.call('HMGET', key, 'parts', 'count', 'expiring', ...)
   local parts, count = tonumber(stored[1] or initial), tonumber(stored[2] or 0)
@@ -97,7 +97,7 @@ local function write_state(state)
   end
 end
 
--- Split parts until there are so many; from KEYS[first] on: a part that is split, the new one, ….
+-- Split parts until there are as many as wanted; KEYS[first] and on: a split part, its new part, ….
 local function grow(kind, state, wanted, groups, first)
   for parts = state.parts, wanted - 1 do
     split(kind, KEYS[first], KEYS[first + 1], parts, groups, state.expiring == 1)

@@ -1,12 +1,12 @@
--- Put one group of a growing structure in the place of another, at once.
--- KEYS[1]  the state of the group that is replaced
--- KEYS[2]  the state of the one that takes its place
+-- Replace one group of parts that split as they fill by another, atomically.
+-- KEYS[1]  the state of the group to replace
+-- KEYS[2]  the state of the group that replaces it
 -- KEYS[3]  and on: the parts of the first, as many as either has; then the parts of the second
--- ARGV[1]  how many parts the first has, as far as the caller knows
--- ARGV[2]  how many the second has
--- ARGV[3]  how many parts a group starts with
--- Reply    {1, parts, count, 0}; or, with nothing done because the caller does not know how many
---          parts there are, {0, parts, count, 0}
+-- ARGV[1]  the number of parts of the first that the caller last saw
+-- ARGV[2]  the number of parts of the second
+-- ARGV[3]  the initial number of parts of a group
+-- Reply    {1, parts, count, 0}; or {0, parts, count, 0}, with nothing done, if the number of parts
+--          has changed
 --@include structures/layouts/grow
 local ours, theirs = tonumber(ARGV[1]), tonumber(ARGV[2])
 local state = read_state(KEYS[1], ARGV[3])

@@ -1,15 +1,15 @@
--- Write to parts of a growing structure, after splitting as many parts as that will need.
--- KEYS[1]  a group's state
+-- Write to parts of a group, after splitting as many parts as that needs.
+-- KEYS[1]  the group's state
 -- KEYS[2]  and on: for each command the part that it writes to; then for each split the part that
 --          is split, and the new one
 -- ARGV[1]  HASH, SET or ZSET
--- ARGV[2]  how many parts there are, as far as the caller knows
--- ARGV[3]  how many there shall be
--- ARGV[4]  how many groups the structure has
--- ARGV[5]  how many parts a group starts with
--- ARGV[6]  how many commands follow: for each its name, how many arguments, and these
--- Reply    {1, parts, count, expiring, reply, …}; or, with nothing done because the caller does
---          not know how many parts there are, {0, parts, count, expiring}
+-- ARGV[2]  the number of parts that the caller last saw
+-- ARGV[3]  the number of parts wanted
+-- ARGV[4]  the structure's number of groups
+-- ARGV[5]  the initial number of parts of a group
+-- ARGV[6]  the number of commands that follow: for each its name, number of arguments, arguments
+-- Reply    {1, parts, count, expiring, reply, …}; or {0, parts, count, expiring}, with nothing
+--          done, if the number of parts has changed
 --@include structures/layouts/grow
 local kind, known, wanted = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local state = read_state(KEYS[1], ARGV[5])
@@ -19,7 +19,7 @@ end
 local commands = tonumber(ARGV[6])
 grow(kind, state, wanted, tonumber(ARGV[4]), 2 + commands)
 
--- Their replies say how many members there are more, or fewer: others have to be counted.
+-- Commands whose replies say how many members were added or removed; for others, count.
 local CHANGE = {SADD = 1, SREM = -1, HSET = 1, HSETNX = 1, HDEL = -1}
 
 local replies, failed = {}, nil
@@ -33,7 +33,7 @@ for n = 1, commands do
     failed = reply
     break
   end
-  if ARGV[at] == 'HINCRBY' then  -- which Lua's numbers do not hold exactly
+  if ARGV[at] == 'HINCRBY' then  -- Lua's numbers would not hold the sum exactly
     reply = redis.call('HGET', key, ARGV[at + 2])
   end
   if before == 0 then expire_with(state, key) end
