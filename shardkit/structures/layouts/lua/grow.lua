@@ -97,7 +97,7 @@ local function write_state(state)
   end
 end
 
--- Split parts until there are as many as wanted; KEYS[first] and on: a split part, its new part, ….
+-- Split parts until there are as many as wanted; from KEYS[first] on: a split part, its new one, …
 local function grow(kind, state, wanted, groups, first)
   for parts = state.parts, wanted - 1 do
     split(kind, KEYS[first], KEYS[first + 1], parts, groups, state.expiring == 1)
