@@ -34,7 +34,7 @@ class CaseLayout:
         get: reads one.
         put: writes one that is there.
         whole: reads or aggregates everything, where that is what the case is about.
-        probe: what looks into its table, if it is one large key: see `BenchServer.weight`.
+        probe: a command that looks up fields of its one large key: see `BenchServer.bytes_added`.
         settings: limits that it needs.
         share: one in so many of the case's entries is loaded, where all would take too much.
         prepare: is given some entries from all over before loading; counts as loading.

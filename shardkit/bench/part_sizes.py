@@ -150,7 +150,7 @@ def _point(kind: PartKind, server: BenchServer, size: int, entries: int) -> Poin
         for n, start in enumerate(range(0, entries, size))
     ]
     _send(server, commands)
-    weight = server.bytes_added()
+    added = server.bytes_added()
     random = Random(size)
     looked = [random.randrange(entries) for _ in range(min(_LOOKS, entries))]
     times = {}
@@ -159,7 +159,7 @@ def _point(kind: PartKind, server: BenchServer, size: int, entries: int) -> Poin
         calls = _sending(server, commands)
         # What others take from the machine can only make it longer.
         times[name] = min(server.timed(calls, len(commands))[1] for _ in range(_ROUNDS))
-    return Point(size, weight / entries, times["read"], times["write"])
+    return Point(size, added / entries, times["read"], times["write"])
 
 
 def _sending(server: BenchServer, commands: Sequence[list[Any]]) -> Callable[[], None]:

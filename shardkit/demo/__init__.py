@@ -2,12 +2,12 @@
 
 ::
 
-    access_log   opens a log and reads it, batch by batch
-    counting     what is done with a batch, and the figures that come of it
+    access_log   opens a log and reads it in batches
+    counting     counts a batch, and reads the figures of each day
     replay       the loop between the two, with its speed and Ctrl-C
-    load         how the shards share the visitors
-    weighing     what they weigh in parts, and as one SET a day
-    sample       the log that is bundled, and how it was made
-    report       the tables, the JSON document
+    load         how visitors are distributed over the shards
+    memory_use   the memory of visitors in parts, and as one SET a day
+    sample       the bundled log, and how it was generated
+    report       the tables and the JSON document
     command      ``shardkit demo``
 """

@@ -33,10 +33,10 @@ from shardkit.demo.counting import (
     VisitCounter,
 )
 from shardkit.demo.load import loads
+from shardkit.demo.memory_use import measure_memory
 from shardkit.demo.replay import BATCH_SIZE, ReplayResult, replay
 from shardkit.demo.report import DemoReport, VisitorExample, document, show
 from shardkit.demo.servers import started
-from shardkit.demo.weighing import weigh
 from shardkit.kit import ENVIRONMENT, ShardKit
 from shardkit.local import LocalServers
 
@@ -61,9 +61,11 @@ from shardkit.local import LocalServers
     "--config",
     "where",
     metavar="MAP|URL",
-    help="Use the servers of this shard map or config server, and not embedded ones.",
+    help="Use the servers of this shard map or config server, not embedded ones.",
 )
-@click.option("--fresh", is_flag=True, help="Remove first what earlier runs left on those servers.")
+@click.option(
+    "--fresh", is_flag=True, help="First remove the keys of earlier runs from those servers."
+)
 @click.option("--keep", is_flag=True, help="Keep the embedded servers running until Ctrl-C.")
 @click.option(
     "--batch-size",
@@ -79,7 +81,7 @@ from shardkit.local import LocalServers
     default=FIRST_DAY,
     show_default=True,
     metavar="VISITORS",
-    help="How many visitors to assume of the day before, where it is not there.",
+    help="How many visitors to plan for on a day without a previous one.",
 )
 @common_options
 def demo(
@@ -94,14 +96,14 @@ def demo(
     """Count the hits and unique visitors per day of a web access log, over 16 shards.
 
     Starts a config server and four data servers on free ports, pushes the laptop's shard map, and
-    replays the log through decorated functions and the unique-visitors structure. Then shows what
-    was counted, how the shards share it, what memory it takes, and where one visitor's id lives.
+    replays the log through decorated functions and the unique-visitors structure. Then shows the
+    counts, their distribution over the shards, their memory, and where one visitor's id lives.
     """
     if keep and where:
-        raise click.UsageError("--keep is about embedded servers, which --config does without")
+        raise click.UsageError("--keep is for embedded servers: it excludes --config")
     output = Output(as_json)
-    with _log(path) as log, _servers(output, where) as site:
-        counting = VisitCounter(site.kit, first_day)
+    with _log(path) as log, _servers(output, where) as servers:
+        counting = VisitCounter(servers.kit, first_day)
         if fresh:
             counting.forget()
         with _progress(log) as progress:
@@ -112,7 +114,7 @@ def demo(
         else:
             show(output, report)
         if keep and not replayed.interrupted:
-            _keep(output, site, report)
+            _keep(output, servers, report)
     if replayed.interrupted:
         return INTERRUPTED
     return 1 if report.damage else 0
@@ -134,7 +136,7 @@ def _log(path: str | None) -> AccessLog:
 
 @dataclass(frozen=True)
 class _DemoServers:
-    """Where the job runs: a kit; and the config server's URL, if the servers are embedded."""
+    """A kit on the servers; and the config server's URL, if they are embedded."""
 
     kit: ShardKit
     url: str = ""
@@ -142,7 +144,7 @@ class _DemoServers:
 
 @contextmanager
 def _servers(output: Output, where: str | None) -> Iterator[_DemoServers]:
-    """Open the topology that was named, or start the laptop map's servers and open theirs."""
+    """Open the named topology, or start the servers of the laptop map."""
     if where is not None:
         with opened(where) as topology:
             yield _DemoServers(topology.kit)
@@ -156,7 +158,7 @@ def _servers(output: Output, where: str | None) -> Iterator[_DemoServers]:
 
 @contextmanager
 def _progress(log: AccessLog) -> Iterator[Callable[[ReplayResult], object] | None]:
-    """Show how far the log is read, where there is somebody to show it to."""
+    """Show the progress of reading, in a terminal."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -190,12 +192,12 @@ def _report(
         example = VisitorExample(
             visitor, figures, place, there, component.entry_of(place.shard).address
         )
-    shares, weights = [], None
+    shares, memory = [], None
     if not replayed.interrupted:
-        with output.busy("asking the shards"):
+        with output.busy("querying the shards"):
             shares = list(loads(kit, VISITORS_COMPONENT, VISITORS))
-        with output.busy("weighing the visitors"):
-            weights = weigh(counting, days)
+        with output.busy("measuring the visitors"):
+            memory = measure_memory(counting, days)
     return DemoReport(
         log.name,
         log.damage,
@@ -204,16 +206,16 @@ def _report(
         counting.visitors.part_size,
         days,
         shares,
-        weights,
+        memory,
         example,
     )
 
 
-def _keep(output: Output, site: _DemoServers, report: DemoReport) -> None:
-    """Tell how to look around, and wait for Ctrl-C."""
+def _keep(output: Output, servers: _DemoServers, report: DemoReport) -> None:
+    """Show what to try on the servers, and wait for Ctrl-C."""
     if not output.as_json:
         output.line()
-        output.line(f"export {ENVIRONMENT}={shlex.quote(site.url)}", GOOD)
+        output.line(f"export {ENVIRONMENT}={shlex.quote(servers.url)}", GOOD)
         output.line("shardkit status", FAINT)
         if report.example is not None:
             example = report.example

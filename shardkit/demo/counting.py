@@ -1,4 +1,4 @@
-"""What the job counts: hits and unique visitors per day.
+"""Counts hits and unique visitors per day.
 
 ::
 

@@ -1,4 +1,4 @@
-"""How the shards share the visitors: ids, keys and bytes of each.
+"""Each shard's share of the visitors: ids, keys and bytes.
 
 Bytes are what ``MEMORY USAGE`` says of each key: its name, its value, and what the server keeps
 beside them, without the table that finds keys by name. It is exact for a compact part; of a part

@@ -1,4 +1,4 @@
-"""The loop of the job: read lines, parse them, count them; its speed, and how it is interrupted."""
+"""The loop of the job, which reads, parses and counts lines; its speed, and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EXAMPLES: Final = 5
 
 @dataclass(slots=True)
 class ReplayResult:
-    """What became of a log.
+    """The result of reading a log.
 
     Attributes:
         lines: how many lines were read and counted.
@@ -45,7 +45,7 @@ class ReplayResult:
         return self.lines / self.seconds if self.seconds else 0.0
 
     def add(self, batch: LogBatch) -> None:
-        """Take in a batch that was counted."""
+        """Add a batch that was counted."""
         for n, line in batch.malformed[: EXAMPLES - len(self.examples)]:
             self.examples[self.lines + n + 1] = line
         if self.visitor is None:
@@ -93,9 +93,9 @@ def replay(
 
 
 class _Interrupts:
-    """Ctrl-C waits for the batch that is being counted, so that none is counted by half.
+    """Delays Ctrl-C until the current batch is counted, so that none is counted partially.
 
-    A second one does not wait.
+    A second Ctrl-C interrupts at once.
     """
 
     def __init__(self) -> None:

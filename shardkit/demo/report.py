@@ -1,4 +1,4 @@
-"""What the job found: tables for people, one JSON document for programs."""
+"""The results of the job: tables for people, one JSON document for programs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from shardkit.config.component import Component
 from shardkit.demo.access_log import Visitor
 from shardkit.demo.counting import DayFigures
 from shardkit.demo.load import ShardLoad
+from shardkit.demo.memory_use import VisitorMemory
 from shardkit.demo.replay import ReplayResult
-from shardkit.demo.weighing import VisitorMemory
 from shardkit.structures.unique.days import VisitorPlace
 
 _ROWS: Final = 40  # of a table for people
@@ -45,17 +45,17 @@ class VisitorExample:
 
 @dataclass(frozen=True)
 class DemoReport:
-    """What the job found.
+    """The results of the job.
 
     Attributes:
         log: the log's name.
         damage: why the log could not be read to its end; empty if it could.
-        replayed: what became of its lines.
+        replayed: the result of reading it.
         component: where the visitors are.
         part_size: how many ids a part may have.
-        days: what the servers have of each day.
-        loads: how the shards share the visitors.
-        weights: what the visitors weigh; None if that was not asked.
+        days: the figures of each day, as stored.
+        loads: each shard's share of the visitors.
+        memory: the memory of the visitors; None if it was not measured.
         example: where a visitor's id lives; None if there is none.
     """
 
@@ -66,7 +66,7 @@ class DemoReport:
     part_size: int
     days: Sequence[DayFigures]
     loads: Sequence[ShardLoad] = field(default=())
-    weights: VisitorMemory | None = None
+    memory: VisitorMemory | None = None
     example: VisitorExample | None = None
 
 
@@ -91,7 +91,7 @@ def show(output: Output, report: DemoReport) -> None:
         if any(_outgrown(report, day) for day in report.days):
             output.line(
                 "More came on some days than they were planned for, and parts outgrew their "
-                "compact form: say --first-day.",
+                "compact form: use --first-day.",
                 DOUBTFUL,
             )
     if report.days and report.loads:
@@ -102,9 +102,9 @@ def show(output: Output, report: DemoReport) -> None:
                 "A part is never divided: the more parts there are, the more evenly they share.",
                 FAINT,
             )
-    if report.weights is not None:
-        _table(output, _memory(report.weights, report.part_size))
-        output.line(_measured(report.weights, len(report.days)), FAINT)
+    if report.memory is not None:
+        _table(output, _memory(report.memory, report.part_size))
+        output.line(_measured(report.memory, len(report.days)), FAINT)
     if report.example is not None:
         _table(output, _place(output, report.component, report.example))
 
@@ -175,21 +175,21 @@ def _shards(output: Output, report: DemoReport) -> Table:
     return grid
 
 
-def _memory(weights: VisitorMemory, part_size: int) -> Table:
+def _memory(memory: VisitorMemory, part_size: int) -> Table:
     grid = Table.of("memory", number("bytes"), number("a visitor"), number("times"))
-    for name, weight in (
-        (f"in parts of {part_size} ids", weights.parts),
-        ("one SET a day of the same ids", weights.plain),
-        ("one SET a day of UUIDs as text", weights.text),
+    for name, size in (
+        (f"in parts of {part_size} ids", memory.parts),
+        ("one SET a day of the same ids", memory.plain),
+        ("one SET a day of UUIDs as text", memory.text),
     ):
-        grid.row(name, weight, f"{weight / weights.visitors:.1f}", f"{weight / weights.parts:.1f}")
+        grid.row(name, size, f"{size / memory.visitors:.1f}", f"{size / memory.parts:.1f}")
     return grid
 
 
-def _measured(weights: VisitorMemory, days: int) -> str:
-    which = "all days" if weights.days == days else f"the {weights.days} busiest days"
-    visitors = counted(weights.visitors, "visitor")
-    return f"used_memory of fresh servers, {weights.server}; {visitors} of {which}"
+def _measured(memory: VisitorMemory, days: int) -> str:
+    which = "all days" if memory.days == days else f"the {memory.days} busiest days"
+    visitors = counted(memory.visitors, "visitor")
+    return f"used_memory of new servers, {memory.server}; {visitors} of {which}"
 
 
 def _place(output: Output, component: Component, example: VisitorExample) -> Table:
@@ -223,7 +223,7 @@ def _bar(output: Output, value: int, most: int) -> list[Styled]:
 
 def document(report: DemoReport) -> dict[str, Any]:
     """Return everything as one JSON document."""
-    replayed, weights, example = report.replayed, report.weights, report.example
+    replayed, memory, example = report.replayed, report.memory, report.example
     return {
         "log": report.log,
         "lines": replayed.lines,
@@ -258,14 +258,14 @@ def document(report: DemoReport) -> dict[str, Any]:
             for load in report.loads
         ],
         "memory": None
-        if weights is None
+        if memory is None
         else {
-            "server": weights.server,
-            "days": weights.days,
-            "visitors": weights.visitors,
-            "parts": weights.parts,
-            "plain_set": weights.plain,
-            "uuid_text_set": weights.text,
+            "server": memory.server,
+            "days": memory.days,
+            "visitors": memory.visitors,
+            "parts": memory.parts,
+            "plain_set": memory.plain,
+            "uuid_text_set": memory.text,
         },
         "visitor": None
         if example is None

@@ -121,7 +121,7 @@ def test_more_visitors_than_planned_are_remarked_upon(url: str, log: Path) -> No
         for n in range(600)
     )
     result = run("-c", url, "--log", "-", "--first-day", "0", stdin=text.encode())
-    assert "say --first-day" in result.stdout
+    assert "use --first-day" in result.stdout
 
 
 def test_years_of_days_are_shown_in_part_and_counted_in_full(url: str) -> None:

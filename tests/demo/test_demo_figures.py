@@ -15,8 +15,8 @@ from shardkit.demo import sample
 from shardkit.demo.access_log import AccessLog, LogBatch
 from shardkit.demo.counting import VISITORS, VisitCounter, session_of
 from shardkit.demo.load import loads
+from shardkit.demo.memory_use import measure_memory
 from shardkit.demo.replay import ReplayResult, replay
-from shardkit.demo.weighing import weigh
 
 
 def replayed(counting: VisitCounter, path: Path, batch_size: int = 10_000) -> ReplayResult:
@@ -183,16 +183,16 @@ def test_visitors_in_parts_weigh_a_fraction_of_a_plain_set(
     counting = VisitCounter(demo_kit)
     replayed(counting, sample_log)
     days = counting.days()
-    weights = weigh(counting, days)
-    assert weights is not None
-    assert (weights.days, weights.visitors) == (5, sum(day.visitors for day in days))
-    assert 8 * weights.visitors < weights.parts < 12 * weights.visitors
-    assert 30 * weights.visitors < weights.plain < 90 * weights.visitors
-    assert weights.text > weights.plain
+    memory = measure_memory(counting, days)
+    assert memory is not None
+    assert (memory.days, memory.visitors) == (5, sum(day.visitors for day in days))
+    assert 8 * memory.visitors < memory.parts < 12 * memory.visitors
+    assert 30 * memory.visitors < memory.plain < 90 * memory.visitors
+    assert memory.text > memory.plain
     # What the shards say of their keys, with the counts and plans beside them, is about the same.
     shares = sum(share.size for share in loads(demo_kit, "unique", VISITORS))
-    assert 0.8 * weights.parts < shares < 1.1 * weights.parts
+    assert 0.8 * memory.parts < shares < 1.1 * memory.parts
 
 
 def test_nothing_weighs_nothing(demo_kit: ShardKit) -> None:
-    assert weigh(VisitCounter(demo_kit), []) is None
+    assert measure_memory(VisitCounter(demo_kit), []) is None

@@ -1,13 +1,13 @@
-"""What the visitors weigh: in parts, as one SET a day, and as one SET a day of UUIDs as text.
+"""The memory of the visitors: in parts, as one SET a day, and as one SET a day of UUIDs as text.
 
-Each form is loaded into a fresh server of its own, all of the same binary. Its weight is what
-``used_memory`` grew by, asked for over a connection that was just opened, when there is no other::
+Each form is loaded into a new server of its own, all of the same binary. Its memory is the growth
+of ``used_memory``, measured over a new connection when there is no other::
 
-    used_memory ─► load ─► let tables settle ─► used_memory
+    used_memory ─► load ─► finish rehashing ─► used_memory
 
-Everything that a form needs is weighed: parts, parameters, plans and counts here, one key a day
-there. A table that grows is held twice until its entries are moved, one at each look into it; so it
-is looked into until that is over.
+All keys of a form count: parts, parameters, plans and counts, or one key a day. A hash table that
+grows is held twice until all its entries have moved, one with each look-up, so members are looked
+up until that is done.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from shardkit.kit import ShardKit
 from shardkit.local import LocalServer, Setting
 from shardkit.operations.operation import pages
 
-MOST: Final = 1_000_000  # visitors that are weighed, unless the busiest day alone has more
+MOST: Final = 1_000_000  # visitors to measure, unless the busiest day alone has more
 _AT_ONCE: Final = 10_000
-_PATIENCE: Final = 10.0  # seconds until connections are closed
-# What a server notes down for people who watch it would be weighed as well.
+_CLOSE_TIMEOUT: Final = 10.0  # seconds to wait for other connections to close
+# The server's own statistics would count as memory.
 _QUIET: Mapping[str, Setting] = {"latency-tracking": False, "slowlog-max-len": 0}
 
 
 @dataclass(frozen=True, slots=True)
 class VisitorMemory:
-    """What visitors weigh, in bytes.
+    """The memory of visitors, in bytes.
 
     Attributes:
         server: the server and its allocator: ``valkey 9.1.2, libc``.
-        days: how many days were weighed.
+        days: how many days were measured.
         visitors: how many visitors they have together.
         parts: as they are counted, in parts.
         plain: as one SET a day of the same ids.
@@ -55,11 +55,11 @@ class VisitorMemory:
     text: int
 
 
-def weigh(counting: VisitCounter, days: Iterable[DayFigures]) -> VisitorMemory | None:
-    """Weigh the busiest days: as many as have a million visitors together, and one at least.
+def measure_memory(counting: VisitCounter, days: Iterable[DayFigures]) -> VisitorMemory | None:
+    """Measure the busiest days: as many as have a million visitors together, and at least one.
 
     Returns:
-        The weights; None if nobody came.
+        The memory; None without visitors.
 
     Raises:
         LocalServerError: no server can be started.
@@ -71,39 +71,39 @@ def weigh(counting: VisitCounter, days: Iterable[DayFigures]) -> VisitorMemory |
     if not chosen:
         return None
     with ExitStack() as stack:
-        servers = [LocalServer(config=_QUIET, name=f"scale {n}") for n in range(3)]
+        servers = [LocalServer(config=_QUIET, name=f"measured {n}") for n in range(3)]
         parts, plain, text = (_MeasuredServer(stack.enter_context(server)) for server in servers)
         with parts.kit() as kit:
             for day in chosen:
                 name = counting.visitors.count_key(day.day)
                 counted = counting.visitors.visitors(day.day)
-                ids = kit.set(name, component="scale", total=counted.total, members=int)
+                ids = kit.set(name, component="measured", total=counted.total, members=int)
                 parts.client.mset({name: day.visitors, f"{name}:expected": day.planned})
                 for page in pages(counted.sscan_iter(), _AT_ONCE):
                     ids.sadd(*page)
                     plain.client.sadd(name, *page)
                     text.client.sadd(name, *map(_as_uuid, page))
-        for scale in (plain, text):
+        for server in (plain, text):
             for day in chosen:
-                scale.settle(counting.visitors.count_key(day.day), day.visitors)
+                server.finish_rehashing(counting.visitors.count_key(day.day), day.visitors)
         return VisitorMemory(
             plain.software,
             len(chosen),
             sum(day.visitors for day in chosen),
-            parts.weight(),
-            plain.weight(),
-            text.weight(),
+            parts.bytes_added(),
+            plain.bytes_added(),
+            text.bytes_added(),
         )
 
 
 class _MeasuredServer:
-    """A fresh server, and how much memory it uses while it holds nothing."""
+    """A new server, and the memory that it uses while it is empty."""
 
     def __init__(self, server: LocalServer) -> None:
         self._server = server
         self.client = server.client()
-        with self.kit() as kit:  # with all that a first use leaves behind
-            warm = kit.set("warm", component="scale", total=1, members=int)
+        with self.kit() as kit:  # including what a first use leaves behind
+            warm = kit.set("warm", component="measured", total=1, members=int)
             warm.sadd(1)
             warm.delete()
         self._empty = self._used()
@@ -115,29 +115,27 @@ class _MeasuredServer:
         return f"{name} {info[f'{name}_version']}, {info['mem_allocator']}"
 
     def kit(self) -> ShardKit:
-        """Open a kit whose component ``scale`` is the server."""
-        return shardkit.connect(ShardMap({"scale": Component("scale", self._server.entry)}))
+        """Open a kit whose component ``server`` is the server."""
+        return shardkit.connect(ShardMap({"measured": Component("measured", self._server.entry)}))
 
-    def settle(self, name: str, size: int) -> None:
-        """Look into a SET until it has moved all its entries."""
+    def finish_rehashing(self, name: str, size: int) -> None:
+        """Look up members of a SET until it has moved all its entries."""
         for _ in range(0, size, _AT_ONCE):
             self.client.smismember(name, ["0"] * _AT_ONCE)
 
-    def weight(self) -> int:
+    def bytes_added(self) -> int:
         return self._used() - self._empty
 
     def _used(self) -> int:
-        """Return how much memory is used, when this connection is the only one."""
+        """Return the used memory, once this connection is the only one."""
         self.client.connection_pool.disconnect()
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _CLOSE_TIMEOUT
         while True:
             info: Any = self.client.info()
             if info["connected_clients"] == 1:
                 return int(info["used_memory"])
             if time.monotonic() > deadline:
-                raise LocalServerError(
-                    f"{self._server} has clients that nobody knows", "let nobody use it"
-                )
+                raise LocalServerError(f"{self._server} has other clients", "disconnect them")
             time.sleep(0.01)
 
 
