@@ -49,7 +49,7 @@ def test_it_answers_like_a_list_of_redis_py(face: Face, jobs: Any) -> None:
     assert face.run(jobs.rpop(1)) is None
 
 
-def test_a_list_that_is_not_there_is_empty_and_stays_away(face: Face, kit: ShardKit) -> None:
+def test_a_missing_list_is_empty_and_not_created_by_reading(face: Face, kit: ShardKit) -> None:
     jobs = face.kit.list("jobs", component="many")
     other = face.kit.list("{jobs}:other", component="many")
     assert face.run(jobs.llen()) == 0
@@ -73,7 +73,7 @@ def test_a_list_that_is_not_there_is_empty_and_stays_away(face: Face, kit: Shard
     assert keys_of(kit, "many") == set()
 
 
-def test_calls_without_values_push_nothing_and_tell_the_length(face: Face, jobs: Any) -> None:
+def test_calls_without_values_push_nothing_and_return_the_length(face: Face, jobs: Any) -> None:
     face.run(jobs.rpush(1, 2))
     assert face.run(jobs.rpush()) == 2
     assert face.run(jobs.rpush_many(iter([]))) == 2
@@ -112,7 +112,7 @@ def test_a_generator_is_read_no_further_than_it_is_sent(kit: ShardKit) -> None:
     assert jobs.llen() == 10_000
 
 
-def test_an_index_is_found_whatever_others_do_meanwhile(face: Face, kit: ShardKit) -> None:
+def test_an_index_is_found_while_others_change_the_list(face: Face, kit: ShardKit) -> None:
     jobs = face.kit.list("jobs", component="many", part_size=3)
     other = kit.list("jobs", component="many", part_size=3)
     other.rpush(*range(10))
@@ -390,9 +390,7 @@ def test_other_parameters_are_refused_and_nothing_is_changed(face: Face, kit: Sh
     assert keys_of(kit, "many") == before
 
 
-def test_a_list_made_anew_by_others_is_noticed_by_those_that_knew_it(
-    face: Face, kit: ShardKit
-) -> None:
+def test_a_list_that_others_created_anew_is_noticed(face: Face, kit: ShardKit) -> None:
     """Their parameters were compared once; the scripts look at each call."""
     jobs = face.kit.list("jobs", component="many", part_size=3)
     face.run(jobs.rpush(*range(7)))
@@ -429,7 +427,7 @@ def pushes(jobs: Any, value: Any) -> list[Callable[[], Any]]:
 
 
 @pytest.mark.parametrize("kind", [str, bytes, int])
-def test_no_list_takes_what_is_no_value(face: Face, kit: ShardKit, kind: Any) -> None:
+def test_values_of_other_types_are_refused(face: Face, kit: ShardKit, kind: Any) -> None:
     for value in NO_VALUES:
         jobs = face.kit.list("jobs", component="many", values=kind)
         for call in pushes(jobs, value):
@@ -532,9 +530,7 @@ def refused(face: Face, call: Any) -> str:
     return str(failure)
 
 
-def test_a_key_of_another_type_in_its_way_is_told_and_nothing_is_pushed(
-    face: Face, kit: ShardKit
-) -> None:
+def test_a_foreign_key_in_the_way_is_named_and_nothing_is_pushed(face: Face, kit: ShardKit) -> None:
     jobs = face.kit.list("jobs", component="many", part_size=3)
     client = holder(kit, "many", "jobs")
     face.run(jobs.rpush(1, 2))
@@ -572,7 +568,7 @@ def test_a_list_over_keys_of_another_type_is_refused(face: Face, kit: ShardKit, 
     assert client.lrange("{jobs}:1", 0, -1) == [b"3", b"4", b"5"]
 
 
-def test_a_part_that_was_lost_is_passed_over(face: Face, kit: ShardKit) -> None:
+def test_pops_skip_a_part_that_was_lost(face: Face, kit: ShardKit) -> None:
     """A server that evicts keys may take any; what is left can still be popped."""
     jobs = face.kit.list("jobs", component="many", part_size=3)
     client = holder(kit, "many", "jobs")

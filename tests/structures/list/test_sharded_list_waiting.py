@@ -56,7 +56,7 @@ def test_a_value_that_is_there_is_given_at_once(face: Face) -> None:
 
 
 @pytest.mark.parametrize("end", ["l", "r"])
-def test_who_waits_gets_what_is_pushed(
+def test_a_blocked_pop_returns_what_is_pushed(
     kit: ShardKit, shard_map: ShardMap, only_tokens_wake: None, end: str
 ) -> None:
     jobs = kit.list("jobs", component="many", part_size=3)
@@ -70,7 +70,7 @@ def test_who_waits_gets_what_is_pushed(
     assert jobs.llen() == 3
 
 
-async def test_tasks_that_wait_get_what_is_pushed(
+async def test_blocked_tasks_return_what_is_pushed(
     akit: AsyncShardKit, kit: ShardKit, only_tokens_wake: None
 ) -> None:
     jobs = akit.list("jobs", component="many", part_size=3)
@@ -287,7 +287,7 @@ def die_with_token(kit: ShardKit, name: str) -> None:
     steps.close()
 
 
-def test_a_waiter_that_dies_with_the_token_does_not_strand_the_others(
+def test_a_consumer_that_dies_with_the_token_does_not_strand_the_others(
     kit: ShardKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(list_waiting, "LONGEST_BLOCK", 0.1)

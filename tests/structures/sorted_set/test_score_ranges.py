@@ -239,7 +239,9 @@ def test_members_removed_and_added_between_pages_leave_no_gap(kit: ShardKit, rev
     assert members == sorted(members, reverse=reverse)
 
 
-def test_a_cursor_among_100_000_equal_scores_is_found_by_few_looks(any_server: LocalServer) -> None:
+def test_a_cursor_among_100_000_equal_scores_is_found_in_few_commands(
+    any_server: LocalServer,
+) -> None:
     with any_server.client() as client:
         client.flushall()
         for first in range(0, 100_000, 10_000):
@@ -288,7 +290,9 @@ def test_it_runs_on_a_replica_that_cannot_be_written_to(any_server: LocalServer)
         ((1, 2, 1, "ab"), "cursor='ab'"),
     ],
 )
-def test_what_does_not_fit_is_refused(kit: ShardKit, arguments: tuple[Any, ...], said: str) -> None:
+def test_invalid_arguments_are_refused(
+    kit: ShardKit, arguments: tuple[Any, ...], said: str
+) -> None:
     with pytest.raises(InvalidArgumentError) as error:
         kit.driver.run(range_over(parts("one", 1), *arguments))
     assert said in str(error.value)

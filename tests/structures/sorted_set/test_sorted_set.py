@@ -80,7 +80,7 @@ def test_a_list_is_paged_to_its_end_whatever_is_removed_meanwhile(
     ("kind", "given", "comes_back"),
     [(int, ["17", 18, b"-3"], {17, 18, -3}), (bytes, ["a", b"\xff", 5], {b"a", b"\xff", b"5"})],
 )
-def test_members_come_back_as_what_they_are(
+def test_members_are_returned_in_their_type(
     face: Face, kind: type, given: list[Any], comes_back: set[Any]
 ) -> None:
     each = face.kit.sorted_set("s", component="many", members=kind)
@@ -127,7 +127,7 @@ def test_parts_and_bounds_are_compact_and_lie_together(
     assert encodings == {b"listpack"}
 
 
-def test_a_plan_saves_splits_and_changes_nothing_else(face: Face, kit: ShardKit) -> None:
+def test_a_planned_total_saves_splits_and_changes_nothing_else(face: Face, kit: ShardKit) -> None:
     planned = face.kit.sorted_set("s", component="many", total=2000)
     again = face.kit.sorted_set("s", component="many")
     face.run(planned.zadd(scored(300)))
@@ -229,7 +229,7 @@ def test_readers_see_every_untouched_member_while_parts_split(kit: ShardKit) -> 
     assert reader.zcard() == 1060
 
 
-def test_rebuilding_mends_bounds_and_count(face: Face, kit: ShardKit) -> None:
+def test_rebuilding_repairs_bounds_and_count(face: Face, kit: ShardKit) -> None:
     each = face.kit.sorted_set("s", component="one", part_size=16, groups=2, bound=4)
     face.run(each.zadd(scored(200)))
     client: Any = kit.client("one")
@@ -247,7 +247,7 @@ def test_rebuilding_mends_bounds_and_count(face: Face, kit: ShardKit) -> None:
     check_bounds(kit, "one", each)
 
 
-def test_a_plain_zset_is_taken_over(face: Face, kit: ShardKit) -> None:
+def test_a_plain_zset_is_copied(face: Face, kit: ShardKit) -> None:
     client: Any = kit.client("one")
     client.zadd("plain", scored(1500))
     each = face.kit.sorted_set("s", component="one")
@@ -332,7 +332,7 @@ def test_nothing_is_created_by_reading_or_by_nothing(face: Face, kit: ShardKit) 
         (lambda s: s.zmscore("ab"), "s: zmscore of 'ab'; give a list"),
     ],
 )
-def test_what_does_not_fit_is_refused_and_named(
+def test_invalid_arguments_are_refused_and_named(
     face: Face, kit: ShardKit, call: Any, said: str
 ) -> None:
     each = face.kit.sorted_set("s", component="many")
@@ -342,7 +342,7 @@ def test_what_does_not_fit_is_refused_and_named(
     assert keys_of(kit, "many") == set()
 
 
-def test_ranges_that_do_not_fit_are_refused(face: Face) -> None:
+def test_invalid_ranges_are_refused(face: Face) -> None:
     each = face.kit.sorted_set("s", component="many")
     wrong: list[tuple[Any, ...]] = [
         (each.range_iter, "a"),
@@ -366,7 +366,7 @@ def test_ranges_that_do_not_fit_are_refused(face: Face) -> None:
         ({"members": float}, "s: members="),
     ],
 )
-def test_plans_that_cannot_be_are_refused(face: Face, plan: dict[str, Any], said: str) -> None:
+def test_invalid_parameters_are_refused(face: Face, plan: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidArgumentError) as raised:
         face.kit.sorted_set("s", component="many", **plan)
     assert str(raised.value).startswith(said)
@@ -426,7 +426,7 @@ def test_on_a_cluster_nothing_is_different(cluster_map: ShardMap, kind: str) -> 
         assert face.run(each.zcard()) == 0
 
 
-def test_the_bytes_that_the_page_tells_were_measured() -> None:
+def test_the_bytes_on_the_page_were_measured() -> None:
     root = Path(__file__).parents[3]
     figures = json.loads((root / "benchmarks/results/sorted_set.json").read_text())["bytes"]
     valkey, redis = figures["figures"].values()
