@@ -1,14 +1,13 @@
 """Using a network for some seconds: many people at once on an event loop, a worker beside them.
 
-Each task is somebody who does one thing after another, and waits for nothing else than the answer::
+Each task is a person who does one thing after another, without pausing::
 
     83%  the first page of a home timeline, 30 statuses; one in four goes on to the second
      6%  a post
      7%  a follow
      4%  an unfollow
 
-What is left to chance comes from a seed, one for each task; only how far they come in the time is
-not the same each time.
+Random choices come from a seed for each task; only how far they get in the time differs.
 """
 
 from __future__ import annotations

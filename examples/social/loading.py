@@ -1,8 +1,8 @@
 """Building a network in bulk: users, who follows whom, and first posts.
 
-Following one by one takes five exchanges and four scripts each time. Of a network that nobody uses
-yet all is known beforehand, so both halves of each relation are written as they will be, all those
-of one account in one part by one command, and counters are written once instead of counted::
+Following one by one takes five exchanges and four scripts each time. In a network that is not in
+use yet, the result is known beforehand: both halves of each relation are written directly, all
+those of one account in one part by one command, and counters are written once instead of counted::
 
     users      create_user, 1,000 at a time
     relations  ZADD following:{social:3}:17 version id …      of each follower, part by part
@@ -11,9 +11,8 @@ of one account in one part by one command, and counters are written once instead
     at last    HSET user:{social:u17}:4113 followers 4 :f3 "version 1" …
                SET clock:{social:3} version
 
-What is left are the same keys with the same fields, members and order, and a test compares them.
-Accounts with more followers than ``fan_out_limit`` are then reconciled, so that their followers
-come to fetch their posts.
+The keys, fields, members and order are the same, which a test compares. Accounts with more
+followers than ``fan_out_limit`` are then reconciled, so that their followers fetch their posts.
 """
 
 from __future__ import annotations
