@@ -5,9 +5,9 @@
     ShardKitError
     ├── ConfigError                what the entries or the shard map say
     │   ├── InvalidEntryError      an entry that cannot be used (also a shard map's)
-    │   ├── MissingEntryError      an entry that is not there
+    │   ├── MissingEntryError      a missing entry
     │   ├── ShardCountError        a caller's shard count is not the map's
-    │   ├── ConfigServerError      the config server is away and nothing is known yet
+    │   ├── ConfigServerError      the config server is down and nothing is cached
     │   └── PushRefusedError       a push that would strand data
     ├── RoutingError               where a command should go
     │   ├── InvalidKeyError        not a key (also a TypeError)
@@ -23,9 +23,8 @@
     ├── ClosedError                a kit that was closed is used
     └── LocalServerError           an embedded server did not start or stop
 
-Each error says what is wrong and then what to do about it; both parts are kept apart, as
-``message`` and ``remedy``, so that the command line can print them on one line. Every error
-pickles. No error holds a password: whoever builds a message masks secrets first.
+Each error says what is wrong and what to do about it, as ``message`` and ``remedy``. Every error
+pickles. No error holds a password: secrets are masked before a message is built.
 """
 
 from __future__ import annotations
@@ -93,7 +92,7 @@ class ShardCountError(ConfigError):
 
 
 class ConfigServerError(ConfigError):
-    """The config server could not be read, and no earlier good entries are known."""
+    """The config server could not be read, and no good entries are cached."""
 
 
 class PushRefusedError(ConfigError):
@@ -127,7 +126,7 @@ class QuerySyntaxError(InvalidArgumentError):
 
     Attributes:
         query: the query.
-        position: where in it the trouble begins, in characters from 0.
+        position: where in it the problem begins, in characters from 0.
     """
 
     def __init__(self, message: str, remedy: str = "", query: str = "", position: int = 0) -> None:
