@@ -34,7 +34,7 @@ holds ShardUnavailable for them. Of what broke, links repeat what is idempotent,
 What connections say for themselves (AUTH, HELLO, SELECT, CLIENT) and what goes along with a command
 (MULTI, EXEC, WATCH, SCRIPT LOAD and their like) is struck only when it is named.
 
-Limits: there is no authentication; users, passwords and TLS are ignored. A Sentinel's service is one server
+Limits: users, passwords and TLS are ignored. A Sentinel's service is one server
 without replicas. A cluster is one server behind a plain client: it routes, and refuses a command
 whose keys lie in several slots, but has none of redis-py's methods for clusters. Sizes and
 encodings, ``MEMORY USAGE`` say, are not those of a real server.
