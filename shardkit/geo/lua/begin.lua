@@ -6,7 +6,7 @@
 --          little more before they notice, and so stay recorded for the next import to remove
 local key = KEYS[1]
 local now = tonumber(redis.call('TIME')[1])
--- At least the minutes since 2020: even if this key is lost with its server, no number is used again
+-- At least the minutes since 2020: even if this key is lost with its server, none is used again
 -- whose blocks are still on another server.
 local number = tonumber(redis.call('HGET', key, 'last') or '0') + 1
 number = math.max(number, math.floor((now - 1577836800) / 60))
