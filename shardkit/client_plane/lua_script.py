@@ -30,6 +30,7 @@ from redis.cluster import ClusterPipeline
 from redis.exceptions import NoScriptError
 
 from shardkit.client_plane.pipelines import AsyncShardedPipeline, ShardedPipeline
+from shardkit.connections.redis_private import is_script_missing
 from shardkit.errors import InvalidArgumentError
 from shardkit.operations.commands import Argument, Key, Script
 
@@ -133,13 +134,17 @@ class LuaScript:
             return self._awaited(client, sent)
         try:
             return client.evalsha(self.script.sha, *sent)
-        except NoScriptError:
+        except NoScriptError as error:
+            if not is_script_missing(error):
+                raise
             return client.eval(self.script.text, *sent)
 
     async def _awaited(self, conn: Any, sent: tuple[Any, ...]) -> Any:
         try:
             return await conn.evalsha(self.script.sha, *sent)
-        except NoScriptError:
+        except NoScriptError as error:
+            if not is_script_missing(error):
+                raise
             return await conn.eval(self.script.text, *sent)
 
     def __repr__(self) -> str:

@@ -244,9 +244,21 @@ class ReplyParser:
         self.gets_raw: Callable[[], Any] = self.reader.gets
         if encoder.decode_responses:
             self.gets_raw = partial(self.reader.gets, False)
+            self.gets_decoded = self._decoded
+
+    def _decoded(self) -> Any:
+        """Return the next reply; one that cannot be decoded is an error, and the next follows."""
+        try:
+            return self.reader.gets()
+        except UnicodeDecodeError as error:
+            self.refused = True
+            return ResponseError(f"the reply cannot be decoded: {error}")
 
     def _error(self, text: str) -> Exception:
-        error: Exception = self._parse_error(text)
+        try:
+            error: Exception = self._parse_error(text)
+        except (ValueError, LookupError):  # a script's own, which is called MOVED but is none
+            error = ResponseError(text)
         self.refused = True
         if isinstance(error, ReadOnlyError | ConnectionError):
             self.unusable = True
@@ -268,7 +280,7 @@ class ReplyParser:
             return
         # Not as one list if a reply may have been read in part. The reader does not tell: between
         # two elements of an array it has no data either.
-        if missing == 1 or more or mid_batch:
+        if missing == 1 or more or mid_batch or gets == self._decoded:
             replies.extend(
                 iter(gets, INCOMPLETE)
             )  # all that is there, without a step of Python each

@@ -15,8 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter, methodcaller
 from typing import Any
 
+from redis.asyncio.cluster import ClusterNode as AsyncClusterNode
+from redis.asyncio.cluster import RedisCluster as AsyncRedisCluster
 from redis.client import EMPTY_RESPONSE, NEVER_DECODE
+from redis.cluster import PRIMARY, ClusterNode
 from redis.connection import DefaultParser
+from redis.exceptions import NoScriptError
 from redis.utils import SENTINEL as NOT_GIVEN
 from redis.utils import str_if_bytes
 
@@ -45,6 +49,15 @@ def parse_error(line: str) -> Exception:
     """Return redis-py's exception for an error as a server writes it."""
     error: Exception = DefaultParser.parse_error(line)  # type: ignore[no-untyped-call]
     return error
+
+
+def is_script_missing(error: object) -> bool:
+    """Whether this is the error of a server that lacks a script, so that nothing was executed.
+
+    Redis, Valkey and their kin say "No matching script"; a script of the caller's may answer an
+    error of the same name, NOSCRIPT, after it has written.
+    """
+    return isinstance(error, NoScriptError) and str(error).startswith("No matching script")
 
 
 def postpone_health_check(connection: Any, now: float) -> None:
@@ -87,6 +100,19 @@ def slot_owners(client: Any) -> Mapping[int, Sequence[Any]]:
     """Return the nodes of each slot, its master first."""
     owners: Mapping[int, Sequence[Any]] = client.nodes_manager.slots_cache
     return owners
+
+
+def node_of(client: Any, host: str, port: int) -> Any:
+    """Return a cluster's node; it becomes known if it is not yet, as it owns no slot so far."""
+    node = client.get_node(host, port)
+    if node is None:
+        manager = client.nodes_manager
+        if isinstance(client, AsyncRedisCluster):
+            node = AsyncClusterNode(host, port, PRIMARY, **manager.connection_kwargs)
+        else:
+            node = ClusterNode(host, port, PRIMARY)  # type: ignore[no-untyped-call]
+        node = manager.nodes_cache.setdefault(node.name, node)
+    return node
 
 
 def learn_slots(client: Any) -> Any:
@@ -137,7 +163,9 @@ __all__ = [
     "drain_node",
     "error_parser_of",
     "health_check_is_due",
+    "is_script_missing",
     "learn_slots",
+    "node_of",
     "parse_error",
     "postpone_health_check",
     "reply_callbacks",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -27,6 +27,7 @@ from shardkit.topology import Topology
 from shardkit.transport.dispatcher import (
     Attempt,
     Dispatcher,
+    Need,
     NeedClients,
     NeedComponents,
     NeedRefresh,
@@ -39,7 +40,7 @@ from shardkit.transport.multiplexer import (
     QueuedRequest,
 )
 from shardkit.transport.resp import Chunk, pack_command
-from shardkit.transport.server_request import ServerRequest
+from shardkit.transport.server_request import ATTEMPT_ERRORS, ServerRequest
 
 
 class AwaitingLink:
@@ -94,25 +95,33 @@ class AwaitingLink:
                     True,
                 )
         steps = self._dispatcher.dispatch(batch, attempt)
+        resume: Callable[[Any], Need] = steps.send
         answer: Any = None
         try:
             while True:
-                need = steps.send(answer)
-                answer = None
-                if isinstance(need, NeedComponents):
-                    answer = {name: await self._topology.acomponent(name) for name in need.names}
-                elif isinstance(need, NeedClients):
-                    answer = [await self._client(*shard) for shard in need.shards]
-                elif isinstance(need, NeedRefresh):
-                    with suppress(RedisError, RedisClusterException, OSError):
-                        await learn_slots(need.client)  # if not, the next attempt tells
-                elif isinstance(need, Pause):
-                    await asyncio.sleep(need.seconds)
-                else:
-                    await self._exchange(need)
+                need = resume(answer)
+                try:
+                    resume, answer = steps.send, await self._provide(need)
+                except Exception as error:
+                    resume, answer = steps.throw, error
         except StopIteration as done:
             found: Replies = done.value
             return found
+
+    async def _provide(self, need: Need) -> Any:
+        """Return what the dispatcher needs."""
+        if isinstance(need, NeedComponents):
+            return {name: await self._topology.acomponent(name) for name in need.names}
+        if isinstance(need, NeedClients):
+            return [await self._client(*shard) for shard in need.shards]
+        if isinstance(need, NeedRefresh):
+            with suppress(*ATTEMPT_ERRORS):
+                await learn_slots(need.client)  # if not, the next attempt tells
+        elif isinstance(need, Pause):
+            await asyncio.sleep(need.seconds)
+        else:
+            await self._exchange(need)
+        return None
 
     def _send_one(
         self, command: Command | Transaction

@@ -17,13 +17,13 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
 import redis
-from redis.exceptions import RedisClusterException, RedisError
 
+from shardkit.config.component import Component
 from shardkit.connections import read_replies_of, timeout_for
 from shardkit.connections.clients import Clients
 from shardkit.connections.redis_private import learn_slots
@@ -33,13 +33,14 @@ from shardkit.topology import Topology
 from shardkit.transport.dispatcher import (
     Attempt,
     Dispatcher,
+    Need,
     NeedClients,
     NeedComponents,
     NeedRefresh,
 )
 from shardkit.transport.grouping import components_of, locate, place
 from shardkit.transport.resp import Chunk, pack_command
-from shardkit.transport.server_request import ServerRequest
+from shardkit.transport.server_request import ATTEMPT_ERRORS, ServerRequest
 
 # The shortest time a server gets to answer after others have timed out.
 MIN_TIMEOUT = 0.1
@@ -76,30 +77,39 @@ class BlockingLink:
         if type(attempt) is Replies:
             return attempt
         steps = self._dispatcher.dispatch(batch, attempt)  # type: ignore[arg-type]
+        resume: Callable[[Any], Need] = steps.send
         answer: Any = None
         try:
             while True:
-                need = steps.send(answer)
-                answer = None
-                if isinstance(need, NeedComponents):
-                    answer = {name: self._topology.component(name) for name in need.names}
-                elif isinstance(need, NeedClients):
-                    answer = []
-                    for component, number in need.shards:
-                        try:
-                            answer.append(self._clients.get(component, number, self._raw))
-                        except ShardFailure as failure:
-                            answer.append(failure)
-                elif isinstance(need, NeedRefresh):
-                    with suppress(RedisError, RedisClusterException, OSError):
-                        learn_slots(need.client)  # if not, the next attempt tells
-                elif isinstance(need, Pause):
-                    time.sleep(need.seconds)
-                else:
-                    exchange_all(need, self._raw)
+                need = resume(answer)
+                try:
+                    resume, answer = steps.send, self._provide(need)
+                except Exception as error:
+                    resume, answer = steps.throw, error
         except StopIteration as done:
             replies: Replies = done.value
             return replies
+
+    def _provide(self, need: Need) -> Any:
+        """Return what the dispatcher needs."""
+        if isinstance(need, NeedComponents):
+            return {name: self._topology.component(name) for name in need.names}
+        if isinstance(need, NeedClients):
+            return [self._client(*shard) for shard in need.shards]
+        if isinstance(need, NeedRefresh):
+            with suppress(*ATTEMPT_ERRORS):
+                learn_slots(need.client)  # if not, the next attempt tells
+        elif isinstance(need, Pause):
+            time.sleep(need.seconds)
+        else:
+            exchange_all(need, self._raw)
+        return None
+
+    def _client(self, component: Component, number: int | None) -> Any:
+        try:
+            return self._clients.get(component, number, self._raw)
+        except ShardFailure as failure:
+            return failure
 
     def _send_one(self, batch: Batch) -> Replies | Attempt | None:
         """Send one plain command to one server, without the dispatcher's bookkeeping.
@@ -143,7 +153,7 @@ class BlockingLink:
             complete = True
             if not refused:
                 return Replies((reply,))
-        except (RedisError, OSError) as failure:
+        except ATTEMPT_ERRORS as failure:
             error = failure
         finally:
             if connection is not None:
@@ -251,7 +261,11 @@ class Exchange:
 
     def try_start(self) -> bool:
         """Write the first chunk, if the pool has an idle connection."""
-        self.connection = self.pool.get_idle()
+        try:
+            self.connection = self.pool.get_idle()
+        except ATTEMPT_ERRORS as error:
+            self._fail(error)
+            return True
         if self.connection is None:
             return False
         self.write(0)
@@ -278,7 +292,7 @@ class Exchange:
                 self._set_timeout(timeout_for(attempt.server_request.block, usual))
             # A health check is an exchange of its own: only before the first chunk.
             self.connection.send_packed_command((self.chunks[n].data,), check_health=n == 0)
-        except (RedisError, OSError) as error:
+        except ATTEMPT_ERRORS as error:
             self._fail(error)
 
     def read(self, n: int) -> None:
@@ -291,7 +305,7 @@ class Exchange:
                 read = read_replies_of(self.connection)
                 if read(attempt.replies, self.expected, self.raw, more):
                     attempt.refused = True
-            except (RedisError, OSError) as error:
+            except ATTEMPT_ERRORS as error:
                 self._fail(error)
 
     def shorten_timeout(self) -> None:
@@ -307,7 +321,8 @@ class Exchange:
 
     def _set_timeout(self, seconds: float | None) -> None:
         if hasattr(self.connection, "set_timeout"):  # fake connections have no timeout
-            self.connection.set_timeout(seconds)
+            with suppress(OSError):  # it is closed: whoever uses it next is told
+                self.connection.set_timeout(seconds)
             self.timeout_changed = True
 
     def _fail(self, error: Exception) -> None:
@@ -321,5 +336,5 @@ class Exchange:
             if not complete:
                 self.connection.disconnect()
             elif self.timeout_changed:
-                self.connection.set_timeout(self.connection.socket_timeout)
+                self._set_timeout(self.connection.socket_timeout)
             self.pool.release(self.connection)

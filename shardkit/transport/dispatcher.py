@@ -14,29 +14,36 @@ what was certainly not executed, or is marked idempotent, is sent again.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from redis.exceptions import (
     AskError,
     ClusterDownError,
+    InvalidResponse,
     MovedError,
-    RedisClusterException,
-    RedisError,
     TimeoutError,  # noqa: A004 - redis-py's own
     TryAgainError,
 )
 
 from shardkit.config.component import Component
-from shardkit.connections.redis_private import slot_owners
-from shardkit.errors import ShardFailure
+from shardkit.connections.redis_private import node_of, slot_owners
+from shardkit.errors import ShardFailure, ShardKitError
 from shardkit.operations.commands import Batch, Columns, Command, Pause, Replies, Reply, coalesced
 from shardkit.routing.keys import key_bytes
 from shardkit.routing.placement import slots_of
 from shardkit.transport.coalescing import split
 from shardkit.transport.grouping import ServerGroup, components_in, group_by_shard
-from shardkit.transport.server_request import ServerRequest, lacks_script, may_repeat, settle
+from shardkit.transport.server_request import (
+    ATTEMPT_ERRORS,
+    ServerRequest,
+    lacks_script,
+    may_repeat,
+    settle,
+)
 
+# What a cluster's node answers while slots move, or masters are elected; nothing was executed.
+_MOVING = (AskError, ClusterDownError, MovedError, TryAgainError)
 # How often a request is sent at most: again after NOSCRIPT, a moved slot or, if it is idempotent, a
 # lost connection.
 MAX_ATTEMPTS = 5
@@ -120,33 +127,53 @@ class Dispatcher:
         """
         out = Replies([None] * len(batch))
         todo: Sequence[int] = range(len(batch))
-        redirected: dict[int, str] = {}
+        redirected: dict[int, tuple[str, int]] = {}
+        uncertain: set[int] = set()
         attempts = [attempt] if attempt else []
         for retry in range(MAX_ATTEMPTS):
             if retry > 1:
                 yield Pause(0.02 * 2**retry)  # a cluster is moving slots, or electing a master
-            if not attempts:
-                components = yield NeedComponents(components_in(batch, todo))
-                groups = group_by_shard(batch, todo, components)
-                shards = [
-                    (components[group.shard.component], group.shard.number) for group in groups
-                ]
-                clients = yield NeedClients(shards)
-                for group, (component, _), client in zip(groups, shards, clients, strict=True):
-                    attempts += self._attempts(batch, group, component, client, redirected, out)
-                yield attempts
+            if retry or not attempts:
+                try:
+                    attempts = yield from self._attempt(batch, todo, redirected, out)
+                except (ShardKitError, *ATTEMPT_ERRORS) as error:
+                    if not retry:  # nothing was sent: the whole batch can be refused
+                        raise
+                    _fail(attempts, set(todo), error, uncertain, out)
+                    break
             again: list[int] = []
             redirected = {}
             stale: dict[Any, None] = {}
             for attempt in attempts:
-                again += self._settle(attempt, redirected, out, stale, retry)
+                try:
+                    again += self._settle(attempt, redirected, uncertain, out, stale, retry)
+                except ATTEMPT_ERRORS as error:  # the replies do not match the requests
+                    attempt.error, attempt.sent = _mismatch(error), True
+                    self._settle(attempt, redirected, uncertain, out, stale, MAX_ATTEMPTS)
             for client in stale:
                 yield NeedRefresh(client)
             todo = again
             if not todo:
                 break
-            attempts = []
         return out
+
+    def _attempt(
+        self,
+        batch: Batch,
+        todo: Sequence[int],
+        redirected: dict[int, tuple[str, int]],
+        out: Replies,
+    ) -> Generator[Need, Any, list[Attempt]]:
+        """Send the requests at the positions ``todo`` once, and return the attempts."""
+        components = yield NeedComponents(components_in(batch, todo))
+        groups = group_by_shard(batch, todo, components)
+        shards = [(components[group.shard.component], group.shard.number) for group in groups]
+        clients = yield NeedClients(shards)
+        attempts: list[Attempt] = []
+        for group, (component, _), client in zip(groups, shards, clients, strict=True):
+            attempts += self._attempts(batch, group, component, client, redirected, out)
+        yield attempts
+        return attempts
 
     def _attempts(
         self,
@@ -154,7 +181,7 @@ class Dispatcher:
         group: ServerGroup,
         component: Component,
         client: Any,
-        redirected: dict[int, str],
+        redirected: dict[int, tuple[str, int]],
         out: Replies,
     ) -> list[Attempt]:
         """Return a group's attempts: one, or on a cluster one for each node."""
@@ -181,7 +208,7 @@ class Dispatcher:
         batch: Batch,
         group: ServerGroup,
         client: Any,
-        redirected: dict[int, str],
+        redirected: dict[int, tuple[str, int]],
         out: Replies,
     ) -> list[Attempt]:
         attempts: dict[str, Attempt] = {}
@@ -210,14 +237,13 @@ class Dispatcher:
         for position in group.positions:
             request = batch[position]
             try:
-                node: Any = None
-                if position in redirected:
-                    node = client.get_node(node_name=redirected[position])
-                asking = node is not None
-                if not asking:
+                asking = position in redirected
+                if asking:
+                    node = node_of(client, *redirected[position])
+                else:
                     node = client.get_node_from_key(key_bytes(request.key))
-                name = f"{node.name} asking for {position}" if asking else node.name
-            except (RedisError, RedisClusterException, AttributeError) as error:
+                name = f"{node.name} asking" if asking else node.name
+            except ATTEMPT_ERRORS as error:
                 server_request = ServerRequest(group.shard, "cluster")
                 out[position] = server_request.failure(request, error, sent=False)
                 out.failed = True
@@ -232,14 +258,16 @@ class Dispatcher:
     def _settle(
         self,
         attempt: Attempt,
-        redirected: dict[int, str],
+        redirected: dict[int, tuple[str, int]],
+        uncertain: set[int],
         out: Replies,
         stale: dict[Any, None],
         retry: int,
     ) -> list[int]:
         """Put an attempt's replies into their slots, and return the positions to send again.
 
-        ``stale`` gets its client, if that should learn its cluster's slots again.
+        ``stale`` gets its client, if that should learn its cluster's slots again; ``uncertain`` the
+        positions of what is sent again although it may have been executed.
         """
         server_request = attempt.server_request
         again: list[int] = []
@@ -252,8 +280,11 @@ class Dispatcher:
             ):
                 if repeats and (moved or (attempt.sent and may_repeat(request))):
                     again.append(position)
+                    if attempt.sent:
+                        uncertain.add(position)
                 else:
-                    out[position] = server_request.failure(request, attempt.error, attempt.sent)
+                    sent = attempt.sent or position in uncertain
+                    out[position] = server_request.failure(request, attempt.error, sent)
                     out.failed = True
             if attempt.node is not None:
                 stale[attempt.client] = None
@@ -277,20 +308,40 @@ class Dispatcher:
                     server_request.loaded.clear()
                     again.append(position)
                     continue
-                if isinstance(reply, MovedError | ClusterDownError):
-                    stale[attempt.client] = None
-                    again.append(position)
-                    continue
-                if isinstance(reply, AskError):
-                    redirected[position] = "{}:{}".format(*reply.node_addr)
-                    again.append(position)
-                    continue
-                if isinstance(reply, TryAgainError):
+                if attempt.node is not None and isinstance(reply, _MOVING):
+                    if isinstance(reply, MovedError | ClusterDownError):
+                        stale[attempt.client] = None
+                    elif isinstance(reply, AskError):
+                        redirected[position] = reply.node_addr
                     again.append(position)
                     continue
             out[position], failed = settle(server_request, request, reply)
             out.failed = out.failed or failed
         return again
+
+
+def _fail(
+    attempts: Iterable[Attempt],
+    positions: set[int],
+    error: Exception,
+    uncertain: set[int],
+    out: Replies,
+) -> None:
+    """Put failures into the slots of requests of these attempts that could not be sent again."""
+    for attempt in attempts:
+        server_request = attempt.server_request
+        for position, request in zip(
+            server_request.positions, server_request.requests, strict=True
+        ):
+            if position in positions:
+                out[position] = server_request.failure(request, error, position in uncertain)
+    out.failed = True
+
+
+def _mismatch(error: Exception) -> InvalidResponse:
+    found = InvalidResponse(f"the replies do not match the requests: {error!r}")
+    found.__cause__ = error
+    return found
 
 
 def _nodes_of(

@@ -28,7 +28,6 @@ from hiredis import PushNotification
 from redis.exceptions import (
     ConnectionError,  # noqa: A004 - redis-py's own
     MaxConnectionsError,
-    RedisError,
     ResponseError,
     TimeoutError,  # noqa: A004 - redis-py's own
 )
@@ -113,7 +112,7 @@ class ConnectionSource:
         """Send chunks over a connection of their own, and return the replies."""
         try:
             connection = await self.acquire()
-        except (RedisError, OSError) as error:
+        except Exception as error:  # whatever it is, nothing was sent
             raise ConnectionLost(error, sent=False) from error
         complete = False
         try:
@@ -126,7 +125,7 @@ class ConnectionSource:
                 with extended_timeout(connection, block):
                     replies = await self._read(connection, count)
             complete = True
-        except (RedisError, OSError) as error:
+        except Exception as error:  # whatever it is, only this server's requests fail
             raise ConnectionLost(error, sent=True) from error
         else:
             return replies
@@ -220,7 +219,11 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         """Acquire a connection and write: now if one is idle, else once connected."""
         if self._connecting is not None and not self._connecting.done():
             return
-        connection = self.source.get_idle()
+        try:
+            connection = self.source.get_idle()
+        except Exception as error:  # whatever it is, nothing was sent
+            self._fail_queued(error)
+            return
         if connection is None or health_check_is_due(connection, self._loop.time()):
             self._connecting = self._loop.create_task(self._connect(connection))
         else:

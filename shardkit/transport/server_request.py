@@ -20,11 +20,17 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 
 from redis.exceptions import (
-    NoScriptError,
+    AskError,
+    ClusterDownError,
+    MasterDownError,
+    MovedError,
+    RedisClusterException,
+    RedisError,
     ResponseError,
     TimeoutError,  # noqa: A004 - redis-py's own
 )
 
+from shardkit.connections.redis_private import is_script_missing
 from shardkit.errors import CommandRefused, ShardFailure, ShardUnavailable
 from shardkit.operations.commands import (
     Argument,
@@ -42,6 +48,14 @@ _MULTI = pack_command(("MULTI",))
 _EXEC = pack_command(("EXEC",))
 _ASKING = pack_command(("ASKING",))
 _ARGS, _SCRIPT = itemgetter(2), itemgetter(3)  # of a Command; many times faster than its names
+ATTEMPT_ERRORS = (
+    *(RedisError, RedisClusterException, OSError, ArithmeticError, AttributeError),
+    *(LookupError, MemoryError, RuntimeError, TypeError, ValueError),
+)
+"""What redis-py, hiredis, sockets and TLS raise; only the server's own requests fail then.
+
+Not all of Exception: what a signal handler of the caller's raises in the middle is the caller's.
+"""
 
 
 @dataclass(slots=True)
@@ -55,7 +69,7 @@ class ServerRequest:
         batch: the batch.
         loaded: the SHA-1s of the scripts that the server is known to have.
         brought: those whose text this request sends.
-        asking: whether the (only) request follows an ASK redirection.
+        asking: whether the requests follow an ASK redirection.
         block: how long its (only) request may block.
         plain: whether all are known to be commands without scripts.
         uniform: the same requests by column, if they are uniform.
@@ -98,15 +112,16 @@ class ServerRequest:
             chunks += self._packed(self._requests(self.positions[start:stop]))
         if self.runs and not any(run.joined for run in self.runs):
             self.runs = []
-        if self.asking:
-            return [Chunk(_ASKING + chunks[0].data, chunks[0].replies + 1)]
         return chunks
 
     def _packed(self, requests: Batch) -> list[Chunk]:
+        if self.asking:  # each for itself: a node forgets it after one command
+            asked = [(_ASKING + data, n + 1) for data, n in map(self._pack, requests)]
+            return join([data for data, _ in asked], [count for _, count in asked])
         if self.plain or (
             set(map(type, requests)) == {Command} and set(map(_SCRIPT, requests)) == {None}
         ):
-            if not self.joins or self.asking:
+            if not self.joins:
                 return pack_all(list(map(_ARGS, requests)))
             chunks, runs = pack_joined(list(map(_ARGS, requests)), self.in_slots)
             self.runs += runs
@@ -140,12 +155,13 @@ class ServerRequest:
 
     def unpack(self, replies: list[Reply]) -> Iterator[tuple[int, Command | Transaction, Reply]]:
         """Yield each request's position and reply; an error is an exception as a value."""
-        taken = int(self.asking)
+        taken = 0
         requests = self.requests
-        if len(replies) == taken + len(requests):
-            yield from zip(self.positions, requests, replies[taken:], strict=True)
+        if len(replies) == len(requests):
+            yield from zip(self.positions, requests, replies, strict=True)
             return
         for position, request in zip(self.positions, requests, strict=True):
+            taken += int(self.asking)
             if isinstance(request, Transaction):
                 count = len(request.commands)
                 queued = replies[taken : taken + count + 1]
@@ -177,7 +193,10 @@ class ServerRequest:
     def refusal(self, request: Command | Transaction, error: Exception) -> ShardFailure:
         """Return what stands in a request's slot when the server answered with an error."""
         if isinstance(error, ResponseError):
-            return self._failure(CommandRefused, request, error, f"{request.name} was refused")
+            what, remedy = f"{request.name} was refused", ""
+            if not self.in_slots:
+                remedy = next((text for kind, text in _REMEDIES if isinstance(error, kind)), "")
+            return self._failure(CommandRefused, request, error, what, remedy)
         # The server is up but cannot serve this client (loading, or authentication).
         return self._failure(
             ShardUnavailable, request, error, f"refused {request.name}", "see `shardkit status`"
@@ -202,6 +221,16 @@ class ServerRequest:
         )
 
 
+_REMEDIES = (
+    (MasterDownError, "the server is a replica that lost its master: name the master's address"),
+    (
+        AskError | MovedError | ClusterDownError,
+        "the server is a node of a cluster: give the component one entry with cluster: true",
+    ),
+)
+"""For errors that an entry without ``cluster: true`` should never meet."""
+
+
 def _with_text(command: Command) -> Sequence[Argument]:
     """Return a script's call with its text in place of its SHA-1; the server keeps the text."""
     assert command.script is not None
@@ -210,11 +239,7 @@ def _with_text(command: Command) -> Sequence[Argument]:
 
 def lacks_script(request: Command | Transaction, reply: Reply) -> bool:
     """Whether the server had forgotten the request's script, so that nothing was executed."""
-    return (
-        isinstance(reply, NoScriptError)
-        and isinstance(request, Command)
-        and request.script is not None
-    )
+    return is_script_missing(reply) and isinstance(request, Command) and request.script is not None
 
 
 def may_repeat(request: Command | Transaction) -> bool:

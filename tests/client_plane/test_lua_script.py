@@ -211,3 +211,17 @@ def test_what_json_or_lua_cannot_hold_is_refused(value: Any) -> None:
 def test_a_reply_that_is_no_json_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="cjson"):
         from_json(b"not json")
+
+
+async def test_a_script_that_answers_noscript_itself_runs_once(
+    kit: ShardKit, akit: AsyncShardKit
+) -> None:
+    odd = LuaScript("redis.call('INCR', KEYS[1]) return {err='NOSCRIPT of mine'}")
+    conn, aconn = kit.client("one"), await akit.client("one")
+    conn.script_load(odd.script.text)
+    for n in (1, 3):
+        with pytest.raises(redis.ResponseError, match="of mine"):
+            odd(conn, ["n"])
+        with pytest.raises(redis.ResponseError, match="of mine"):
+            await odd(aconn, ["n"])
+        assert conn.get("n") == str(n + 1).encode()

@@ -1,0 +1,313 @@
+"""What happens to one shard's requests leaves the other shards' replies alone."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from link_helpers import FACES, command, opened
+from redis.exceptions import (
+    ConnectionError,  # noqa: A004 - redis-py's own
+    MasterDownError,
+    RedisClusterException,
+)
+from scripted_server import bulk, scripted
+
+from shardkit import CommandRefused, ConfigError, ShardMap, ShardUnavailable
+from shardkit.connections.clients import Clients
+from shardkit.local import LocalServer
+from shardkit.operations.commands import Coalesced, Command, Script, Shard, Transaction, script_call
+from shardkit.transport import server_request
+
+BUMP = Script("bump", "return redis.call('INCRBY', KEYS[1], ARGV[1])")
+
+
+def two(bad: int, good: int, **fields: Any) -> ShardMap:
+    """Shard 0 of `data` is at the port `bad`, shard 1 at `good`."""
+    shards = [{"port": bad, **fields}, {"port": good, **fields}]
+    return ShardMap.parse(str({"components": {"data": {"shards": shards}}}), source="test")
+
+
+def on(shard: int, name: str, *args: Any, **options: Any) -> Command:
+    return Command(Shard("data", shard), "k", (name, *args), **options)
+
+
+@pytest.fixture(params=FACES)
+def face_name(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+# ---- errors that only a cluster should answer
+
+REDIRECTIONS = {
+    b"-MOVED 7629 127.0.0.1:1\r\n": "cluster: true",
+    b"-ASK 7629 127.0.0.1:1\r\n": "cluster: true",
+    b"-CLUSTERDOWN Hash slot not served\r\n": "cluster: true",
+    b"-MASTERDOWN Link with MASTER is down\r\n": "lost its master",
+}
+
+
+@pytest.mark.parametrize("answer", REDIRECTIONS, ids=lambda line: line.split()[0].decode())
+async def test_an_error_of_clusters_from_a_plain_entry_is_that_shards_and_says_the_remedy(
+    face_name: str, answer: bytes, own_server: LocalServer
+) -> None:
+    with scripted(GET=answer) as bad:
+        async with opened(face_name, two(bad.port, own_server.port)) as face:
+            for batch in (
+                [on(0, "GET", "k"), on(1, "INCR", "k")],
+                [on(0, "GET", "k"), on(0, "PING"), on(1, "INCR", "k")],
+            ):
+                replies = await face.send(*batch)
+                assert isinstance(replies[0], CommandRefused)
+                assert REDIRECTIONS[answer] in str(replies[0])
+                assert replies[-1] in (1, 2)
+            [alone] = await face.send(on(0, "GET", "k"))
+            assert isinstance(alone, CommandRefused)
+            assert REDIRECTIONS[answer] in alone.remedy
+        assert bad.names().count("GET") == 3  # never sent again
+
+
+async def test_a_replica_that_lost_its_master_is_named_as_such(
+    face_name: str, own_server: LocalServer
+) -> None:
+    with LocalServer() as replica, replica.client() as client:
+        client.config_set("replica-serve-stale-data", "no")
+        client.replicaof("127.0.0.1", 1)
+        async with opened(face_name, two(replica.port, own_server.port)) as face:
+            lost, kept = await face.send(on(0, "GET", "k"), on(1, "INCR", "k"))
+            assert isinstance(lost, CommandRefused)
+            assert isinstance(lost.error, MasterDownError)
+            assert "lost its master" in lost.remedy
+            assert kept == 1
+
+
+@pytest.mark.parametrize(
+    "name", ["MOVED", "MOVED here", "ASK 1", "ASK 1 a:b", "TRYAGAIN later", "LOADING it"]
+)
+async def test_an_error_that_a_script_answers_under_a_known_name_is_its_own(
+    face_name: str, name: str, own_server: LocalServer
+) -> None:
+    async with opened(face_name, two(own_server.port, own_server.port)) as face:
+        odd = Script("odd", f"redis.call('INCR', KEYS[1]) return {{err='{name}'}}")
+        call = script_call(Shard("data", 0), odd, ["n"])
+        replies = await face.send(call, call, on(1, "SET", "k", "v"))
+        assert isinstance(replies[0], CommandRefused | ShardUnavailable)
+        assert name.split()[-1] in str(replies[0])
+        assert replies[2] == b"OK"
+        assert await face.send(on(0, "GET", "n")) == [b"2"]
+
+
+async def test_a_script_that_answers_noscript_itself_runs_once(
+    face_name: str, own_server: LocalServer
+) -> None:
+    async with opened(face_name, two(own_server.port, own_server.port)) as face:
+        odd = Script("odd", "redis.call('INCR', KEYS[1]) return {err='NOSCRIPT of mine'}")
+        for n in (1, 2, 3):  # sent as its text, and by its SHA-1
+            [reply] = await face.send(script_call(Shard("data", 0), odd, ["n"]))
+            assert isinstance(reply, CommandRefused)
+            assert "of mine" in str(reply)
+            assert await face.send(on(0, "GET", "n")) == [str(n).encode()]
+
+
+# ---- replies that cannot be used
+
+
+async def test_a_reply_that_cannot_be_decoded_fails_alone(
+    face_name: str, own_server: LocalServer
+) -> None:
+    shard_map = two(own_server.port, own_server.port, decode_responses=True)
+    with own_server.client() as client:
+        client.mset({"bad": b"\xff", "good": "ä"})
+        client.rpush("list", b"\xff", "x")
+    async with opened(face_name, shard_map) as face:
+        link = (face.kit.plane.links if face.blocks else face.kit.plane.alinks)[False]
+
+        async def send(*batch: Any) -> Any:
+            found = link.send(list(batch))
+            return await found if inspect.isawaitable(found) else found
+
+        good, bad = on(0, "GET", "good"), on(0, "GET", "bad")
+        for batch in (
+            [bad],
+            [good, bad, good, on(0, "LRANGE", "list", 0, -1), good, on(1, "GET", "good")],
+            [bad] * 5,
+        ):
+            replies = await send(*batch)
+            for sent, reply in zip(batch, replies, strict=True):
+                if sent.args[1] == "good":
+                    assert reply == "ä"
+                else:
+                    assert isinstance(reply, CommandRefused)
+                    assert "cannot be decoded" in str(reply)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"?what\r\n", b"*1\r\n" * 12, b"$-7\r\n", b"*2\r\n+a\r\n", b"", b":x\r\n"],
+    ids=["no RESP", "deep", "length", "cut", "closed", "number"],
+)
+async def test_what_is_no_reply_fails_its_server_only(
+    face_name: str, answer: bytes, own_server: LocalServer
+) -> None:
+    given = answer or (lambda args: None)
+    with scripted(GET=given) as bad:
+        shard_map = two(bad.port, own_server.port, socket_timeout=0.3)
+        async with opened(face_name, shard_map) as face:
+            replies = await face.send(on(0, "GET", "k"), on(0, "PING"), on(1, "INCR", "k"))
+            assert isinstance(replies[0], ShardUnavailable)
+            assert replies[2] == 1
+            assert await face.send(on(0, "PING"), on(1, "INCR", "k")) == [b"PONG", 2]
+
+
+async def test_a_joined_command_with_too_few_values_fails_its_server_only(
+    face_name: str, own_server: LocalServer
+) -> None:
+    """A proxy that answers MGET with too few values: no reply gets to the wrong key."""
+    with scripted(MGET=b"*3\r\n" + bulk(b"1") * 3) as bad:
+        async with opened(face_name, two(bad.port, own_server.port)) as face:
+            batch = Coalesced(
+                [command(Shard("data", 0), f"k{n}", "GET") for n in range(20)]
+                + [on(1, "INCR", "k")]
+            )
+            found = face.kit.driver.link.send(batch)
+            replies = found if face.blocks else await found
+            assert all(isinstance(reply, ShardUnavailable) for reply in replies[:20])
+            assert "do not match" in str(replies[0])
+            assert replies[20] == 1
+
+
+async def test_an_exec_with_too_many_replies_fails_its_server_only(
+    face_name: str, own_server: LocalServer
+) -> None:
+    answers: dict[str, Any] = {
+        "MULTI": b"+OK\r\n",
+        "GET": b"+QUEUED\r\n",
+        "EXEC": b"*2\r\n-ERR a\r\n-ERR b\r\n",
+    }
+    with scripted(**answers) as bad:
+        async with opened(face_name, two(bad.port, own_server.port)) as face:
+            group = Transaction(Shard("data", 0), "k", (on(0, "GET", "k"),))
+            lost, kept = await face.send(group, on(1, "INCR", "k"))
+            assert isinstance(lost, ShardUnavailable)
+            assert kept == 1
+
+
+# ---- every exception that an attempt can raise
+
+
+def raising(error: Exception) -> Callable[..., Any]:
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        raise error
+
+    return fail
+
+
+ERRORS = [kind("forced") for kind in server_request.ATTEMPT_ERRORS] + [
+    UnicodeDecodeError("utf-8", b"", 0, 1, "forced"),
+    RecursionError("forced"),
+    ConnectionError("forced"),
+    BlockingIOError("forced"),
+]
+POINTS = {
+    "blocking": [
+        "_pool get_idle",
+        "_pool get_connection",
+        "send_packed_command",
+        "read_replies",
+        "round_trip",
+    ],
+    "awaiting": ["_pool get_idle", "_pool get_connection", "reply_parser"],
+}
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("where", [(f, p) for f in FACES for p in POINTS[f]], ids="-".join)
+async def test_no_exception_of_an_attempt_takes_other_shards_replies_with_it(
+    where: tuple[str, str], error: Exception, own_server: LocalServer, monkeypatch: Any
+) -> None:
+    kind, point = where
+    with scripted() as other:
+        async with opened(kind, two(other.port, own_server.port)) as face:
+            await face.send(on(0, "PING"), on(1, "PING"))
+            for batch in ([on(0, "SET", "k", 1)], [on(0, "SET", "k", 1), on(1, "INCR", "k")]):
+                found = face.kit.client("data", 0)
+                pool = (found if face.blocks else await found).connection_pool
+                with monkeypatch.context() as patched:
+                    if point.startswith("_pool"):
+                        if "get_connection" in point:
+                            dropped = pool.disconnect()
+                            if not face.blocks:
+                                await dropped
+                        patched.setattr(pool, point.split()[1], raising(error))
+                    else:
+                        original = getattr(pool.connection_class, point)
+
+                        def only_there(self: Any, *args: Any, o: Any = original, **kw: Any) -> Any:
+                            if self.port == other.port:
+                                raise error
+                            return o(self, *args, **kw)
+
+                        patched.setattr(pool.connection_class, point, only_there)
+                    replies = await face.send(*batch)
+                if len(batch) == 2:
+                    assert replies[1] == 1
+                meets = {"round_trip": 1, "send_packed_command": 2, "read_replies": 2}
+                if meets.get(point, len(batch)) == len(batch):
+                    assert isinstance(replies[0], ShardUnavailable)
+                    assert replies[0].error is error
+            assert await face.send(on(0, "SET", "k", 1), on(1, "INCR", "k")) == [b"OK", 2]
+
+
+# ---- when something is sent again
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ConfigError("gone"), RuntimeError("odd"), RedisClusterException("none")],
+    ids=lambda error: type(error).__name__,
+)
+async def test_what_cannot_be_sent_again_leaves_the_replies_that_came(
+    face_name: str, error: Exception, own_server: LocalServer, monkeypatch: Any
+) -> None:
+    """The entries, or the client, are gone between the first attempt and the second."""
+    async with opened(face_name, two(own_server.port, own_server.port)) as face:
+        call = script_call(Shard("data", 0), BUMP, ["n"], [1])
+        assert await face.send(call, on(1, "PING")) == [1, b"PONG"]
+        with own_server.client() as client:
+            client.script_flush()
+        name, calls = "get" if face.blocks else "aget", 0
+        original = getattr(Clients, name)
+
+        def second_fails(self: Any, *args: Any, **kwargs: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls > 2:
+                raise error
+            return original(self, *args, **kwargs)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Clients, name, second_fails)  # of the first attempt: both shards'
+            lost, kept = await face.send(call, on(1, "INCR", "k"))
+        assert isinstance(lost, ShardUnavailable)
+        assert lost.error is error or lost.error is not None
+        assert "may have been executed" not in lost.remedy
+        assert kept == 1
+        assert await face.send(call) == [2]
+
+
+async def test_what_was_sent_says_so_although_it_could_not_be_sent_again(face_name: str) -> None:
+    """An idempotent command whose connection breaks, and whose server is gone then."""
+    with scripted() as server:
+        stop = server.close
+
+        def breaks(args: list[bytes]) -> None:
+            stop()
+
+        async with opened(face_name, two(server.port, server.port)) as face:
+            await face.send(on(0, "PING"))
+            server.answers["SET"] = breaks
+            [lost] = await face.send(on(0, "SET", "k", "v", idempotent=True))
+            assert isinstance(lost, ShardUnavailable)
+            assert "may have been executed" in lost.remedy
