@@ -271,12 +271,12 @@ def _close(client: Any) -> None:
     if isinstance(client, redis.RedisCluster):
         client.close()
     for pool in _pools(client):
-        pool.disconnect()
+        pool.close_for_good()
 
 
 async def _aclose(client: Any) -> None:
     if not isinstance(client, aioredis.RedisCluster):
-        await client.connection_pool.disconnect()
+        await client.connection_pool.close_for_good()
         return
     await close_cluster(client)
 

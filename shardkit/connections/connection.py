@@ -8,10 +8,12 @@ from __future__ import annotations
 import math
 import os
 import select
+import socket
+import threading
 import time
 from builtins import TimeoutError as BuiltinTimeoutError
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -37,8 +39,10 @@ from shardkit.connections.redis_private import (
     transport_of,
     wants_reconnect,
 )
-from shardkit.errors import RoutingError
+from shardkit.errors import ClosedError, RoutingError
 from shardkit.routing.command_keys import blocking_seconds
+
+_LOST = (ConnectionError, TimeoutError, OSError)
 
 INCOMPLETE = object()
 READ_BYTES = 64 * 1024
@@ -57,7 +61,128 @@ _MAY_BLOCK = frozenset(
 )
 
 
-class _BlockingTimeouts:
+class _Process:
+    """This process's id: to ask the system for it costs a quarter of a short command."""
+
+    pid = os.getpid()
+
+    def after_fork(self) -> None:
+        self.pid = os.getpid()
+
+
+process = _Process()
+os.register_at_fork(after_in_child=process.after_fork)
+
+
+class Closable:
+    """A connection that another thread can close, and that stays closed with its kit.
+
+    A socket's number is given to the next that is opened, a file perhaps. So only the thread that
+    uses a connection closes its socket; another one shuts it down, and the user finds it closed.
+
+    Attributes:
+        closed: its kit is closed; it does not connect again.
+    """
+
+    closed = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._closing = threading.RLock()  # between shutting a socket down and closing it
+        super().__init__(*args, **kwargs)
+
+    def shut_down(self) -> None:
+        """Have its user find the connection closed by the server, and close it on release."""
+        self.mark_for_reconnect()  # type: ignore[attr-defined]
+        with self._closing:
+            sock = socket_of(self)
+            if isinstance(sock, socket.socket):
+                with suppress(OSError):
+                    # Not TLS's own, after which what is sent would go as it is.
+                    socket.socket.shutdown(sock, socket.SHUT_RDWR)
+
+    def disconnect(self, *args: Any, **kwargs: Any) -> None:
+        """Close the connection."""
+        if self.pid != process.pid:  # type: ignore[attr-defined]  # the lock may be held for ever
+            super().disconnect(*args, **kwargs)  # type: ignore[misc]
+            return
+        with self._closing:
+            super().disconnect(*args, **kwargs)  # type: ignore[misc]
+
+    def connect_check_health(self, *args: Any, **kwargs: Any) -> None:
+        """Connect, unless the kit is closed, or was meanwhile."""
+        require_open(self)
+        super().connect_check_health(*args, **kwargs)  # type: ignore[misc]
+        try:
+            require_open(self)
+        except ClosedError:
+            self.disconnect()
+            raise
+
+    def send_packed_command(self, *args: Any, **kwargs: Any) -> None:
+        """Send a command; if the kit was closed meanwhile, say that."""
+        try:
+            super().send_packed_command(*args, **kwargs)  # type: ignore[misc]
+        except Exception as error:
+            if self.closed:
+                raise closed_error() from error
+            raise
+
+    def read_response(self, *args: Any, **kwargs: Any) -> Any:
+        """Read a reply; if the kit was closed meanwhile, say that."""
+        try:
+            return super().read_response(*args, **kwargs)  # type: ignore[misc]
+        except _LOST as error:
+            if self.closed:
+                raise closed_error() from error
+            raise
+
+
+class AsyncClosable:
+    """The same for awaiting connections, which belong to one event loop and need no lock."""
+
+    closed = False
+
+    async def connect_check_health(self, *args: Any, **kwargs: Any) -> None:
+        """Connect, unless the kit is closed, or was meanwhile."""
+        require_open(self)
+        await super().connect_check_health(*args, **kwargs)  # type: ignore[misc]
+        try:
+            require_open(self)
+        except ClosedError:
+            await self.disconnect(nowait=True)  # type: ignore[attr-defined]
+            raise
+
+    async def send_packed_command(self, *args: Any, **kwargs: Any) -> None:
+        """Send a command; if the kit was closed meanwhile, say that."""
+        try:
+            await super().send_packed_command(*args, **kwargs)  # type: ignore[misc]
+        except Exception as error:
+            if self.closed:
+                raise closed_error() from error
+            raise
+
+    async def read_response(self, *args: Any, **kwargs: Any) -> Any:
+        """Read a reply; if the kit was closed meanwhile, say that."""
+        try:
+            return await super().read_response(*args, **kwargs)  # type: ignore[misc]
+        except _LOST as error:
+            if self.closed:
+                raise closed_error() from error
+            raise
+
+
+def require_open(part: Any) -> None:
+    """Refuse to use a pool or a connection whose kit is closed."""
+    if part.closed:
+        raise closed_error()
+
+
+def closed_error() -> ClosedError:
+    """Return what a call gets whose kit was closed before its end."""
+    return ClosedError("the kit is closed", "open a new one with shardkit.connect")
+
+
+class _BlockingTimeouts(Closable):
     """Waits for the reply of a blocking command as long as that may block."""
 
     socket_timeout: float | None
@@ -76,7 +201,7 @@ class _BlockingTimeouts:
             if timeout is NOT_GIVEN:
                 timeout = timeout_for(self._blocking_for, self.socket_timeout)
             self._blocking_for = None
-        return super().read_response(*args, timeout=timeout, **kwargs)  # type: ignore[misc]
+        return super().read_response(*args, timeout=timeout, **kwargs)
 
     def round_trip(self, data: bytes, raw: bool) -> tuple[Any, bool]:
         """Send one packed command; see the function."""
@@ -158,11 +283,7 @@ class _FastReplies(_BlockingTimeouts):
             reply_parser = self._parser_on(sock)
         reply_parser.refused = False
         try:
-            # A write by way of the socket would poll first, as it has a timeout.
-            try:
-                sent = os.write(reply_parser.descriptor, data)
-            except BlockingIOError:
-                sent = 0
+            sent = sock.send(data)
             if sent != len(data):
                 sock.sendall(memoryview(data)[sent:])
             gets = reply_parser.gets_raw if raw else reply_parser.gets_decoded
@@ -188,6 +309,8 @@ class _FastReplies(_BlockingTimeouts):
     def _close_and_raise(self, error: BaseException) -> None:
         """Close the connection; raise redis-py's error in place of the socket's."""
         self.disconnect()
+        if self.closed and isinstance(error, _LOST):
+            raise closed_error() from error
         if isinstance(error, BuiltinTimeoutError):
             raise TimeoutError(f"Timeout talking to {address_of(self)}") from None
         if isinstance(error, OSError):
@@ -204,14 +327,13 @@ class _FastReplies(_BlockingTimeouts):
 
     def disconnect(self, *args: Any, **kwargs: Any) -> None:
         self._reply_parser = self._parsed_socket = None
-        super().disconnect(*args, **kwargs)  # type: ignore[misc]
+        super().disconnect(*args, **kwargs)
 
 
 class ReplyParser:
     """Parses the replies on a connection.
 
     Attributes:
-        descriptor: the socket's.
         poll: tells whether there is anything to read.
         reader: hiredis' parser; returns INCOMPLETE while a reply is not complete.
         gets_decoded: returns the next reply, decoded as the connection is configured.
@@ -222,13 +344,12 @@ class ReplyParser:
 
     __slots__ = (
         *("_mid_batch", "_parse_error", "gets_decoded", "gets_raw"),
-        *("descriptor", "poll", "reader", "refused", "unusable"),
+        *("poll", "reader", "refused", "unusable"),
     )
 
     def __init__(self, connection: Any, sock: Any) -> None:
-        self.descriptor = sock.fileno()
         poll = select.poll()
-        poll.register(self.descriptor, select.POLLIN)
+        poll.register(sock, select.POLLIN)
         self.poll = poll.poll
         self.refused = self.unusable = self._mid_batch = False
         self._parse_error = error_parser_of(connection)
@@ -303,7 +424,7 @@ def _receive(recv: Callable[[int], bytes]) -> bytes:
     return data
 
 
-class _AsyncBlockingTimeouts:
+class _AsyncBlockingTimeouts(AsyncClosable):
     """The same for awaiting connections, whose ``timeout`` argument means something else."""
 
     socket_timeout: float | None
@@ -319,7 +440,7 @@ class _AsyncBlockingTimeouts:
         return packed
 
     async def send_packed_command(self, command: Any, *args: Any, **kwargs: Any) -> None:
-        await super().send_packed_command(command, *args, **kwargs)  # type: ignore[misc]
+        await super().send_packed_command(command, *args, **kwargs)
         # Noted only now: connecting and health checks have answers of their own.
         if self._packed is not None and self._packed[0] is command:
             self._blocking_for = self._packed[1]
@@ -328,9 +449,9 @@ class _AsyncBlockingTimeouts:
     async def read_response(self, *args: Any, **kwargs: Any) -> Any:
         blocks, self._blocking_for = self._blocking_for, None
         if blocks is None or kwargs.get("timeout") is not None:
-            return await super().read_response(*args, **kwargs)  # type: ignore[misc]
+            return await super().read_response(*args, **kwargs)
         with extended_timeout(self, blocks):
-            return await super().read_response(*args, **kwargs)  # type: ignore[misc]
+            return await super().read_response(*args, **kwargs)
 
     @property
     def transport(self) -> Any:

@@ -8,7 +8,6 @@ it, and closes each connection as it comes back.
 from __future__ import annotations
 
 import asyncio
-import os
 from contextlib import suppress
 from typing import Any
 
@@ -18,27 +17,17 @@ from redis import sentinel
 from redis.asyncio import sentinel as aiosentinel
 from redis.exceptions import RedisError
 
-from shardkit.connections.redis_private import count_available, count_in_use
-
-
-class _Process:
-    """This process's id: to ask the system for it costs a quarter of a short command."""
-
-    pid = os.getpid()
-
-    def after_fork(self) -> None:
-        self.pid = os.getpid()
-
-
-_process = _Process()
-os.register_at_fork(after_in_child=_process.after_fork)
+from shardkit.connections.connection import process, require_open
+from shardkit.connections.redis_private import connections_in_use, count_available, count_in_use
+from shardkit.errors import ClosedError
 
 
 class _Shown:
     """A pool's repr: the server, and how many connections are idle and in use. No secrets."""
 
     _idle: list[Any]
-    draining: bool
+    draining = False
+    closed = False
     connection_kwargs: dict[str, Any]
 
     def __repr__(self) -> str:
@@ -58,8 +47,6 @@ class _Shown:
 class _ReusingPool(_Shown):
     """A blocking pool that keeps its idle connections itself; see the module's text."""
 
-    draining = False
-
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._idle: list[Any] = []
         super().__init__(*args, **kwargs)
@@ -72,7 +59,7 @@ class _ReusingPool(_Shown):
             return None
         try:
             # A child process cannot use its parent's.
-            if connection.pid == _process.pid and connection.is_reusable():
+            if connection.pid == process.pid and connection.is_reusable():
                 connection.checked_out = True
                 return connection
         except (RedisError, OSError):
@@ -84,8 +71,16 @@ class _ReusingPool(_Shown):
     def get_connection(self, *args: Any, **kwargs: Any) -> Any:
         connection = self.get_idle()
         if connection is None:
+            require_open(self)
             connection = super().get_connection()  # type: ignore[misc]
             connection.checked_out = True
+            try:
+                require_open(self)
+            except ClosedError:  # it was closed meanwhile
+                connection.closed = True
+                connection.disconnect()
+                self.release(connection)
+                raise
         return connection
 
     def release(self, connection: Any) -> None:
@@ -98,21 +93,30 @@ class _ReusingPool(_Shown):
             self.disconnect(inuse_connections=False)
 
     def disconnect(self, inuse_connections: bool = True) -> None:
+        """Close idle connections; have those who use the others, if wanted, find them closed."""
         with suppress(IndexError):
             while True:
                 super().release(self._idle.pop())  # type: ignore[misc]
-        super().disconnect(inuse_connections)  # type: ignore[misc]
+        super().disconnect(inuse_connections=False)  # type: ignore[misc]
+        if inuse_connections:
+            for connection in connections_in_use(self):
+                connection.closed = self.closed
+                getattr(connection, "shut_down", connection.mark_for_reconnect)()
 
     def drain(self) -> None:
         """Close idle connections now, and every other one when it is released."""
         self.draining = True
         self.disconnect(inuse_connections=False)
 
+    def close_for_good(self) -> None:
+        """Close every connection, and open no other. Who uses one gets ClosedError."""
+        self.closed = self.draining = True
+        self.disconnect()
+
 
 class _AsyncReusingPool(_Shown):
     """The same for awaiting connections, which are taken and released without waiting."""
 
-    draining = False
     connection_class: type[Any]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -143,8 +147,16 @@ class _AsyncReusingPool(_Shown):
             if connection is not None:
                 return connection
             await self._close_idle(self._idle.pop())
+        require_open(self)
         connection = await super().get_connection()  # type: ignore[misc]
         connection.checked_out = hasattr(connection, "is_reusable")
+        try:
+            require_open(self)
+        except ClosedError:  # it was closed meanwhile
+            connection.closed = True
+            await connection.disconnect(nowait=True)
+            await self.release(connection)
+            raise
         return connection
 
     async def release(self, connection: Any) -> None:
@@ -169,6 +181,13 @@ class _AsyncReusingPool(_Shown):
         """Close idle connections now, and every other one when it is released."""
         self.draining = True
         await self.disconnect(inuse_connections=False)
+
+    async def close_for_good(self) -> None:
+        """Close every connection, and open no other. Who uses one gets ClosedError."""
+        self.closed = self.draining = True
+        for connection in connections_in_use(self):
+            connection.closed = True
+        await self.disconnect()
 
 
 class Pool(_ReusingPool, redis.ConnectionPool):

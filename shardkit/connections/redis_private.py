@@ -12,7 +12,9 @@ these as well.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from operator import attrgetter, methodcaller
+from threading import RLock
 from typing import Any
 
 from redis.asyncio.cluster import ClusterNode as AsyncClusterNode
@@ -23,6 +25,8 @@ from redis.connection import DefaultParser
 from redis.exceptions import NoScriptError
 from redis.utils import SENTINEL as NOT_GIVEN
 from redis.utils import str_if_bytes
+
+_LOCK = type(RLock())  # of a blocking pool; an awaiting one's is asyncio's
 
 # ---- blocking connections. Written in C, as they are used at every call.
 
@@ -86,6 +90,12 @@ def transport_of(connection: Any) -> Any:
 def count_in_use(pool: Any) -> int:
     """Return how many connections are checked out of redis-py's own pool."""
     return len(pool._in_use_connections)
+
+
+def connections_in_use(pool: Any) -> list[Any]:
+    """Return the connections that are checked out of redis-py's own pool."""
+    with pool._lock if isinstance(pool._lock, _LOCK) else nullcontext():
+        return list(pool._in_use_connections)
 
 
 def count_available(pool: Any) -> int:
@@ -158,6 +168,7 @@ __all__ = [
     "NOT_GIVEN",
     "address_of",
     "close_cluster",
+    "connections_in_use",
     "count_available",
     "count_in_use",
     "drain_node",

@@ -28,7 +28,7 @@ from redis.exceptions import (
 
 from shardkit.config.component import Component
 from shardkit.connections.redis_private import node_of, slot_owners
-from shardkit.errors import ShardFailure, ShardKitError
+from shardkit.errors import ClosedError, ShardFailure, ShardKitError
 from shardkit.operations.commands import Batch, Columns, Command, Pause, Replies, Reply, coalesced
 from shardkit.routing.keys import key_bytes
 from shardkit.routing.placement import slots_of
@@ -271,6 +271,8 @@ class Dispatcher:
         """
         server_request = attempt.server_request
         again: list[int] = []
+        if isinstance(attempt.error, ClosedError):
+            raise attempt.error
         if attempt.error is not None:
             # Once, as the request itself may break the connection; and never after a timeout.
             repeats = retry == 0 and not attempt.timed_out

@@ -66,6 +66,7 @@ from redis.exceptions import (
 
 from shardkit.config.entry import DEFAULT_PORT, Entry
 from shardkit.connections import Connector, is_reusable, round_trip
+from shardkit.connections.connection import AsyncClosable, Closable
 from shardkit.connections.redis_private import parse_error
 from shardkit.errors import LocalServerError, RoutingError
 from shardkit.routing.command_keys import key_positions
@@ -415,6 +416,10 @@ class _Faulty:
 
 
 class _BlockingFaulty(_Faulty):
+    def shut_down(self) -> None:
+        super().shut_down()  # type: ignore[misc]
+        self.break_off()
+
     def _connect(self) -> Any:
         self._begin()
         return super()._connect()  # type: ignore[misc]
@@ -510,8 +515,8 @@ def _connection_classes() -> tuple[type[Any], type[Any]]:
     fakeredis = _fakeredis()
     blocking, awaiting = fakeredis.FakeRedisConnection, fakeredis.FakeAsyncRedisConnection
     return (
-        type("MemoryConnection", (_BlockingFaulty, blocking), {}),
-        type("AsyncMemoryConnection", (_AwaitingFaulty, awaiting), {}),
+        type("MemoryConnection", (_BlockingFaulty, Closable, blocking), {}),
+        type("AsyncMemoryConnection", (_AwaitingFaulty, AsyncClosable, awaiting), {}),
     )
 
 

@@ -33,6 +33,7 @@ from redis.exceptions import (
 )
 
 from shardkit.connections import INCOMPLETE, READ_BYTES, extended_timeout
+from shardkit.connections.connection import closed_error
 from shardkit.connections.redis_private import health_check_is_due, postpone_health_check
 from shardkit.operations.commands import Replies, Reply
 from shardkit.transport.resp import CHUNK_BYTES, CHUNK_REQUESTS, Chunk
@@ -270,6 +271,8 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         """Close the connection, and fail what is in flight on it."""
         if self._transport is None:
             return
+        if self._connection.closed:
+            error = closed_error()
         for request, _ in self._in_flight:
             request.fail(error, sent=True)
         self._in_flight.clear()

@@ -1,0 +1,196 @@
+"""Closing while somebody uses a connection: nothing is written elsewhere, and closed is closed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from link_helpers import eventually
+
+import shardkit
+from shardkit import ClosedError, ShardKit, ShardMap
+from shardkit.connections import connection as connections
+from shardkit.connections.pool import Pool
+from shardkit.local import LocalServer, LocalServers
+
+PLAN = "components: {c: {entry: {port: 7001}}, d: {entry: {port: 7002}}}"
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[LocalServers]:
+    with LocalServers(ShardMap.parse(PLAN), ports="free") as running:
+        yield running
+
+
+@pytest.fixture
+def kit(own: LocalServers) -> Iterator[ShardKit]:
+    for server in own.servers:
+        with server.client() as client:
+            client.flushall()
+    with shardkit.connect(own.shard_map) as opened:
+        yield opened
+
+
+def connection_of(kit: ShardKit, component: str = "c") -> Any:
+    """The connection that the next call on a component uses."""
+    client: Any = kit.client(component)
+    client.ping()
+    pool = client.connection_pool
+    connection = pool.get_connection()
+    pool.release(connection)
+    return connection
+
+
+def between_look_up_and_write(
+    monkeypatch: pytest.MonkeyPatch, connection: Any, interrupt: Any
+) -> None:
+    """Have a connection's next call interrupted after it has looked its socket up."""
+    connection._reply_parser = None
+    find = connections._FastReplies._parser_on
+
+    def parser_on(self: Any, sock: Any) -> Any:
+        found = find(self, sock)
+        if self is connection:
+            monkeypatch.setattr(connections._FastReplies, "_parser_on", find)
+            interrupt()
+        return found
+
+    monkeypatch.setattr(connections._FastReplies, "_parser_on", parser_on)
+
+
+def test_a_call_whose_kit_is_closed_before_it_writes_writes_nowhere_else(
+    kit: ShardKit, own: LocalServers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    words = kit.hash("h", component="c")
+    words.hset("f", "v")
+    opened = []
+    with shardkit.connect(own.shard_map) as other:
+
+        def close_and_open_others() -> None:
+            kit.close()
+            other.client("d").ping()
+            opened.append(os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT))
+
+        between_look_up_and_write(monkeypatch, connection_of(kit), close_and_open_others)
+        with pytest.raises(ClosedError):
+            words.hset("stolen", "x")
+        assert other.client("d").get("nothing") is None  # no answer of another's
+        assert other.client("d").dbsize() == 0
+    assert (tmp_path / "file").read_bytes() == b""
+    os.close(opened[0])
+
+
+def test_closing_leaves_the_socket_to_the_thread_that_uses_it(
+    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = kit.hash("h", component="c")
+    words.hget("f")
+    connection = connection_of(kit)
+    number = connection._sock.fileno()
+    seen = []
+
+    def close() -> None:
+        closer = threading.Thread(target=kit.close)
+        closer.start()
+        closer.join()
+        seen.append(connection._sock.fileno())
+
+    between_look_up_and_write(monkeypatch, connection, close)
+    with pytest.raises(ClosedError):
+        words.hget("f")
+    assert seen == [number]
+    assert connection._sock is None
+
+
+def test_a_blocked_call_ends_when_its_kit_is_closed(kit: ShardKit, own: LocalServers) -> None:
+    client: Any = kit.client("c")
+    failures: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            client.blpop("jobs", 0)
+        except BaseException as error:
+            failures.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    with own.servers[0].client() as asking:
+        while "blpop" not in str(asking.client_list()):
+            pass
+    kit.close()
+    waiting.join(10)
+    assert [type(error) for error in failures] == [ClosedError]
+
+
+def test_a_connection_that_is_opened_while_its_pool_closes_is_closed_again(
+    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client: Any = kit.client("c")
+    pool = client.connection_pool
+    connect = connections.TcpConnection.connect
+    made: list[Any] = []
+
+    def connect_and_close(self: Any) -> None:
+        connect(self)
+        made.append(self)
+        pool.close_for_good()
+
+    monkeypatch.setattr(connections.TcpConnection, "connect", connect_and_close)
+    with pytest.raises(ClosedError):
+        client.ping()
+    assert made
+    assert made[0]._sock is None
+    assert not isinstance(pool, Pool) or not pool._idle
+
+
+def test_a_held_client_and_a_pub_sub_of_a_closed_kit_stay_closed(
+    kit: ShardKit, own: LocalServers
+) -> None:
+    client: Any = kit.client("c")
+    channel = client.pubsub()
+    channel.subscribe("news")
+    assert channel.get_message(timeout=5)
+    kit.close()
+    for use in (client.ping, lambda: channel.get_message(timeout=5), channel.ping):
+        with pytest.raises(ClosedError):
+            use()
+    assert asyncio.run(eventually(lambda: clients_of(own.servers[0]) == 0))
+
+
+async def test_awaiting_calls_under_way_end_when_their_kit_is_closed(own: LocalServers) -> None:
+    kit = await shardkit.aconnect(own.shard_map)
+    client: Any = await kit.client("c")
+    channel = client.pubsub()
+    await channel.subscribe("news")
+    assert await channel.get_message(timeout=5)
+    words = kit.hash("h", component="c")
+    await words.hget("f")
+    server = own.servers[0]
+    server.pause()
+    calls: list[Any] = [words.hget("f"), words.hset("f", "v"), client.get("k")]
+    tasks = [asyncio.ensure_future(call) for call in calls]
+    try:
+        for _ in range(10):  # turns of the loop: by then they have been sent
+            await asyncio.sleep(0)
+        await kit.aclose()
+    finally:
+        server.resume()
+    found = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(error) for error in found] == [ClosedError] * 3
+    for use in (client.ping, channel.ping, lambda: channel.get_message(timeout=5)):
+        with pytest.raises(ClosedError):
+            await use()
+    with pytest.raises(ClosedError):
+        await words.hget("f")
+    assert await eventually(lambda: clients_of(server) == 0)
+
+
+def clients_of(server: LocalServer) -> int:
+    """How many clients a server has, the one that asks aside."""
+    with server.client() as client:
+        return len(client.client_list()) - 1
