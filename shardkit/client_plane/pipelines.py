@@ -24,12 +24,15 @@ exchange of its own, after what precedes it there and before what follows.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import suppress
+from functools import wraps
+from itertools import starmap
+from operator import itemgetter
 from typing import Any, Literal, NamedTuple, NoReturn, Self, TypeAlias
 
 from shardkit.client_plane.lookup import ClientPlane
 from shardkit.client_plane.pipeline_commands import AsyncPipelineCommands, PipelineCommands
 from shardkit.config.component import Component, entry_key
-from shardkit.connections.clients import AsyncClient, Client
 from shardkit.connections.redis_private import (
     EMPTY_RESPONSE,
     NEVER_DECODE,
@@ -38,16 +41,23 @@ from shardkit.connections.redis_private import (
 )
 from shardkit.errors import CrossShardError, RoutingError, ShardFailure
 from shardkit.operations.commands import (
+    Batch,
     Command,
     Key,
     Locate,
     Partial,
+    PlainCommands,
     Replies,
     Reply,
     Shard,
     raise_failures,
 )
-from shardkit.routing.command_keys import blocking_seconds, command_name, key_positions
+from shardkit.routing.command_keys import (
+    blocking_seconds,
+    command_name,
+    has_plain_form,
+    key_positions,
+)
 from shardkit.transport.grouping import locate
 from shardkit.transport.resp import pack
 
@@ -55,6 +65,10 @@ _SUMMED = frozenset({"DEL", "UNLINK", "EXISTS", "TOUCH"})
 _SPLIT = _SUMMED | {"MGET", "MSET"}
 _TRANSACTIONS = frozenset({"WATCH", "UNWATCH", "MULTI", "EXEC", "DISCARD"})
 _SUBSCRIPTIONS = frozenset({"SSUBSCRIBE", "SUNSUBSCRIBE"})  # the others have no key
+
+_NAME, _KEY = itemgetter(0), itemgetter(1)
+# So many different replies to commands of a name are converted once each.
+_FEW = 8
 
 Place: TypeAlias = tuple[Shard, int | None]
 
@@ -108,11 +122,13 @@ class _CommandCollector:
         self._plane = plane
         self._component = component
         self._shards = shards
-        self._commands: list[_CollectedCommand] = []
+        # Tuples of arguments, or what has options too.
+        self._commands: list[tuple[Any, ...]] = []
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Collect a command: its name and arguments."""
-        self._commands.append(_CollectedCommand(args, options))
+        options.pop("keys", None)
+        self._commands.append(_CollectedCommand(args, options) if options else args)
         return self
 
     def reset(self) -> None:
@@ -135,7 +151,7 @@ class _CommandCollector:
         """
         raise _no_transaction("MULTI")
 
-    def _take_commands(self) -> list[_CollectedCommand]:
+    def _take_commands(self) -> list[tuple[Any, ...]]:
         commands, self._commands = self._commands, []
         return commands
 
@@ -181,15 +197,10 @@ class ShardedPipeline(_CommandCollector, PipelineCommands):
         plane: ClientPlane = self._plane.plane()
         component = plane.topology.component(self._component)
         component.require_shards(self._shards)
-        split = _split_all(commands, component)
-        for raw, batch in _exchanges(split, component):
-            link = plane.link(component, raw=raw)
-            _assign_replies(batch, link.send(Partial([part.command for part in batch])))
-
-        def client(shard: Shard) -> Client:
-            return plane.clients.get(component, shard.number)
-
-        return _finish(commands, split, client, raise_on_error)
+        prepared = _Prepared(commands, component)
+        for raw, batch in prepared.exchanges():
+            prepared.receive(plane.link(component, raw=raw).send(batch))
+        return prepared.finish(plane.clients.get, raise_on_error)
 
     def __enter__(self) -> Self:
         return self
@@ -209,15 +220,10 @@ class AsyncShardedPipeline(_CommandCollector, AsyncPipelineCommands):
         plane: ClientPlane = self._plane.plane()
         component = await plane.topology.acomponent(self._component)
         component.require_shards(self._shards)
-        split = _split_all(commands, component)
-        for raw, batch in _exchanges(split, component):
-            link = plane.alink(component, raw=raw)
-            _assign_replies(batch, await link.send(Partial([part.command for part in batch])))
-
-        def client(shard: Shard) -> AsyncClient:
-            return plane.clients.aget(component, shard.number)
-
-        return _finish(commands, split, client, raise_on_error)
+        prepared = _Prepared(commands, component)
+        for raw, batch in prepared.exchanges():
+            prepared.receive(await plane.alink(component, raw=raw).send(batch))
+        return prepared.finish(plane.clients.aget, raise_on_error)
 
     def __await__(self) -> Generator[Any, Any, Self]:
         """Allow ``await pipe.get(key)``, as redis-py's pipeline does; nothing is waited for."""
@@ -238,27 +244,169 @@ def _no_transaction(name: str) -> RoutingError:
     )
 
 
-# All that follows works with one version of the component, looked up once for each execution: what
-# is cut by one version must not be sent by another.
+class _Prepared:
+    """Commands prepared for being sent, by one version of the component.
 
+    Most are *rows*: a name, its only key, further arguments, and no options. These are placed,
+    packed and finished together; each of the others is split first.
 
-def _split_all(
-    commands: Sequence[_CollectedCommand], component: Component
-) -> list[list[_ShardCommand]]:
-    """Return the pieces of each command."""
-    split = []
-    for n, command in enumerate(commands):
+    Args:
+        commands: what was collected.
+        component: the component, looked up once for each execution: what is split by one version
+            must not be sent by another.
+
+    Raises:
+        RoutingError: a command cannot be routed; says which one.
+    """
+
+    def __init__(self, commands: Sequence[tuple[Any, ...]], component: Component) -> None:
+        self._commands = commands
+        self._component = component
+        self._parts: dict[int, list[_ShardCommand]] = {}  # of what is split, by index
+        self._rows: Sequence[tuple[Any, ...]] = commands
+        self._keys: list[Key] = []
+        self._replies = Replies()
+        self._apart: list[_ShardCommand] = []
+        kinds: set[tuple[Any, int]] = set()
+        if set(map(type, commands)) <= {tuple} and all(commands):
+            with suppress(TypeError):  # a name that is no word
+                kinds = set(zip(map(_NAME, commands), map(len, commands), strict=True))
+        if kinds and all(starmap(has_plain_form, kinds)):
+            self._keys = list(map(_KEY, commands))
+        else:
+            self._split_some()
         try:
-            split.append(_split(command, component))
-        except RoutingError as error:
-            message = f"command {n + 1}, {error.message}"
-            raise type(error)(message, error.remedy) from None
-    return split
+            self._numbers = component.place_all(self._keys)
+        except RoutingError:  # looked at one by one, it is known which
+            for n, command in enumerate(commands):
+                _split_one(n, command, component)
+            raise
+
+    def _split_some(self) -> None:
+        rows: list[tuple[Any, ...]] = []
+        is_row: dict[tuple[Any, int], bool] = {}
+        for n, command in enumerate(self._commands):
+            if type(command) is tuple and command and type(command[0]) is str:
+                kind = command[0], len(command)
+                if kind not in is_row:
+                    is_row[kind] = has_plain_form(*kind)
+                if is_row[kind]:
+                    self._keys.append(command[1])
+                    rows.append(command)
+                    continue
+            parts = self._parts[n] = _split_one(n, command, self._component)
+            self._keys += [part.command.key for part in parts]
+            rows += [part.command.args for part in parts]
+        self._rows = rows
+
+    def exchanges(self) -> Iterator[tuple[bool, Batch]]:
+        """Yield what goes out together, and whether over a link that leaves replies undecoded.
+
+        Mostly that is everything. But what blocks has a connection of its own, and so has what is
+        not decoded where the client decodes: they wait for what precedes them on their shard, and
+        what follows waits for them.
+        """
+        component = self._component
+        split = (part for parts in self._parts.values() for part in parts)
+        if not any(part.undecoded or part.command.block is not None for part in split):
+            if self._rows:
+                yield False, PlainCommands(component.name, self._keys, self._rows)
+            return
+        self._parts = {
+            n: self._parts.get(n) or _split_one(n, command, component)
+            for n, command in enumerate(self._commands)
+        }
+        exchanges: dict[tuple[int, bool], list[_ShardCommand]] = {}
+        latest: dict[Shard, tuple[int, object]] = {}
+        for parts in self._parts.values():
+            for part in parts:
+                raw = part.undecoded and _decodes(component, part.shard)
+                kind = object() if part.command.block is not None else raw
+                turn, before = latest.get(part.shard, (0, kind))
+                turn += kind != before
+                latest[part.shard] = turn, kind
+                exchanges.setdefault((turn, raw), []).append(part)
+        if len(exchanges) > 1:  # what cannot be sent is found before anything is
+            for batch in exchanges.values():
+                for part in batch:
+                    pack(part.command.args)
+        for turn, raw in sorted(exchanges):
+            self._apart = exchanges[turn, raw]
+            yield raw, Partial([part.command for part in self._apart])
+
+    def receive(self, replies: Replies) -> None:
+        """Take the replies to what was yielded last."""
+        if not self._apart:
+            self._replies = replies
+        for part, reply in zip(self._apart, replies, strict=False):
+            part.reply = reply
+
+    def finish(
+        self, client: Callable[[Component, int | None], Any], raise_on_error: bool
+    ) -> list[Any]:
+        """Give each reply the form that redis-py's own clients give it; raise failures if asked."""
+        replies = self._merged() if self._parts else self._replies
+        if replies.failed and raise_on_error:
+            raise_failures(replies)
+        component = self._component
+        shards = set(self._numbers) if component.shards else {None}
+        tables = {number: reply_callbacks(client(component, number)) for number in shards}
+        if not self._parts and not replies.failed:
+            names = list(map(_NAME, self._rows))
+            callbacks = {
+                name: {table.get(name) for table in tables.values()} for name in set(names)
+            }
+            if all(len(found) == 1 for found in callbacks.values()):
+                return _convert(names, replies, {n: found.pop() for n, found in callbacks.items()})
+        numbers = iter(self._numbers)
+        values = []
+        for n, (command, reply) in enumerate(zip(self._commands, replies, strict=True)):
+            args, options = _collected(command)
+            parts = self._parts.get(n)
+            here = [next(numbers) for _ in parts or range(parts is None)]
+            if here and not isinstance(reply, ShardFailure):
+                callback = tables[here[0] if component.shards else None].get(args[0])
+                if callback is not None:
+                    kept = {k: v for k, v in options.items() if k not in _NOT_OF_CALLBACKS}
+                    reply = callback(reply, **kept)
+            values.append(reply)
+        return values
+
+    def _merged(self) -> Replies:
+        """Return one reply for each command; a failure of a part is a failure of all."""
+        merged, left = Replies(), iter(self._replies)
+        for n, command in enumerate(self._commands):
+            parts = self._parts.get(n)
+            if parts is None:
+                merged.append(next(left))
+                continue
+            args, options = _collected(command)
+            if not self._apart:
+                for part in parts:
+                    part.reply = next(left)
+            merged.append(_merged(args, parts) if parts else options[EMPTY_RESPONSE])
+        merged.failed = any(isinstance(reply, ShardFailure) for reply in merged)
+        return merged
 
 
-def _split(command: _CollectedCommand, component: Component) -> list[_ShardCommand]:
+def _split_one(n: int, command: tuple[Any, ...], component: Component) -> list[_ShardCommand]:
+    """Return what each shard gets of the command with index ``n``."""
+    try:
+        return _split(*_collected(command), component)
+    except RoutingError as error:
+        message = f"command {n + 1}, {error.message}"
+        raise type(error)(message, error.remedy) from None
+
+
+def _collected(command: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return a command's arguments and options."""
+    return command if isinstance(command, _CollectedCommand) else (command, {})
+
+
+def _split(
+    args: tuple[Any, ...], options: dict[str, Any], component: Component
+) -> list[_ShardCommand]:
     """Cut a command into what each shard gets of it: one piece, if it cannot be split."""
-    args, options = command
     if EMPTY_RESPONSE in options:
         return []  # redis-py answers it without a server
     name, positions = command_name(args), key_positions(args)
@@ -306,69 +454,9 @@ def _places(keys: Sequence[Key], component: Component) -> dict[Place, list[int]]
     return places
 
 
-def _exchanges(
-    split: Sequence[Sequence[_ShardCommand]], component: Component
-) -> Iterator[tuple[bool, list[_ShardCommand]]]:
-    """Yield what goes out together, and whether over a link that leaves replies undecoded.
-
-    Mostly that is everything. But what blocks has a connection of its own, and so has what is not
-    decoded where the client decodes: they wait for what precedes them on their shard, and what
-    follows waits for them.
-    """
-    exchanges: dict[tuple[int, bool], list[_ShardCommand]] = {}
-    latest: dict[Shard, tuple[int, object]] = {}
-    for parts in split:
-        for part in parts:
-            raw = part.undecoded and _decodes(component, part.shard)
-            kind = object() if part.command.block is not None else raw
-            turn, before = latest.get(part.shard, (0, kind))
-            turn += kind != before
-            latest[part.shard] = turn, kind
-            exchanges.setdefault((turn, raw), []).append(part)
-    if len(exchanges) > 1:  # what cannot be sent is found before anything is
-        for batch in exchanges.values():
-            for part in batch:
-                pack(part.command.args)
-    for turn, raw in sorted(exchanges):
-        yield raw, exchanges[turn, raw]
-
-
 def _decodes(component: Component, shard: Shard) -> bool:
     entry = component.entry_of(shard)
     return bool(entry.resolved(entry_key(*shard)).get("decode_responses", False))
-
-
-def _assign_replies(batch: Sequence[_ShardCommand], replies: Replies) -> None:
-    for part, reply in zip(batch, replies, strict=True):
-        part.reply = reply
-
-
-def _finish(
-    commands: Sequence[_CollectedCommand],
-    split: Sequence[Sequence[_ShardCommand]],
-    client: Callable[[Shard], Any],
-    raise_on_error: bool,
-) -> list[Any]:
-    """Give each reply the form that redis-py's own clients give it; raise failures if asked."""
-    finished = Replies()
-    callbacks: dict[Shard, Any] = {}
-    for (args, options), parts in zip(commands, split, strict=True):
-        reply = _merged(args, parts) if parts else options[EMPTY_RESPONSE]
-        if isinstance(reply, ShardFailure):
-            finished.failed = True
-        elif parts:
-            shard = parts[0].shard
-            if shard not in callbacks:
-                callbacks[shard] = reply_callbacks(client(shard))
-            callback = callbacks[shard].get(args[0])
-            if callback is not None:
-                for name in _NOT_OF_CALLBACKS & options.keys():
-                    del options[name]
-                reply = callback(reply, **options)
-        finished.append(reply)
-    if finished.failed and raise_on_error:
-        raise_failures(finished)
-    return list(finished)
 
 
 def _merged(args: Sequence[Any], parts: Sequence[_ShardCommand]) -> Reply:
@@ -390,4 +478,56 @@ def _merged(args: Sequence[Any], parts: Sequence[_ShardCommand]) -> Reply:
     return values
 
 
+def _convert(
+    names: Sequence[str],
+    replies: Sequence[Reply],
+    callbacks: dict[str, Callable[..., Any] | None],
+) -> list[Any]:
+    """Return replies as redis-py converts them, each by the callback of its command's name."""
+    if not any(callbacks.values()):
+        return list(replies)
+    if len(callbacks) > 1:
+        found = zip(map(callbacks.__getitem__, names), replies, strict=True)
+        return [reply if callback is None else callback(reply) for callback, reply in found]
+    [callback] = callbacks.values()
+    assert callback is not None
+    if getattr(callback, "__module__", "").startswith("redis."):  # not a user's
+        with suppress(TypeError):  # lists
+            distinct = set(replies)
+            if len(distinct) <= _FEW and set(map(type, distinct)) <= {bytes, str}:  # such as OK
+                values = {reply: callback(reply) for reply in distinct}
+                if set(map(type, values.values())) <= {bool, bytes, str}:
+                    return list(map(values.__getitem__, replies))
+    return list(map(callback, replies))
+
+
 _NOT_OF_CALLBACKS = frozenset({"keys", EMPTY_RESPONSE, NEVER_DECODE})
+
+
+# Methods that send their arguments as they are, the key first. Collecting these without a detour
+# over redis-py's body takes a fifth of the time; called in another form, they go there.
+_DIRECT = {
+    **{name: (name.upper(), 1) for name in ("get", "getdel", "hgetall", "hkeys", "hlen", "hvals")},
+    **{name: (name.upper(), 1) for name in ("llen", "persist", "pttl", "scard", "smembers")},
+    **{name: (name.upper(), 1) for name in ("strlen", "ttl", "type", "zcard")},
+    **{name: (name.upper(), 2) for name in ("hexists", "hget", "lindex", "lpush", "rpush")},
+    **{name: (name.upper(), 2) for name in ("sadd", "set", "sismember", "srem", "zrem", "zscore")},
+    **{name: (name.upper(), 3) for name in ("hincrby", "lrange", "zincrby")},
+    "delete": ("DEL", 1),
+}
+
+
+def _direct(method: Callable[..., Any], name: str, count: int) -> Callable[..., Any]:
+    @wraps(method)
+    def collect(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if kwargs or len(args) != count:
+            return method(self, *args, **kwargs)
+        self._commands.append((name, *args))
+        return self
+
+    return collect
+
+
+for _pipeline in (ShardedPipeline, AsyncShardedPipeline):
+    for _method, (_name, _count) in _DIRECT.items():
+        setattr(_pipeline, _method, _direct(getattr(_pipeline, _method), _name, _count))

@@ -209,6 +209,40 @@ class Columns(Sequence["Command | Transaction"]):
         return f"Columns({self.to!r}, {self.name!r}, {len(self)} keys)"
 
 
+class PlainCommands(Sequence["Command | Transaction"]):
+    """A batch of commands for one component, given as tuples; none is built unless it is looked at.
+
+    For commands of several kinds, without scripts, that neither block nor are marked idempotent.
+
+    Args:
+        to: where to; see `Command`.
+        keys: the key that each is placed by.
+        rows: the name and arguments of each.
+    """
+
+    __slots__ = ("keys", "rows", "to")
+
+    def __init__(self, to: To, keys: Sequence[Key], rows: Sequence[tuple[Argument, ...]]) -> None:
+        self.to = to
+        self.keys = keys
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, at: int) -> Command: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Command | Transaction]: ...
+    def __getitem__(self, at: int | slice) -> Command | list[Command | Transaction]:
+        if isinstance(at, slice):
+            return [self[n] for n in range(len(self))[at]]
+        return Command(self.to, self.keys[at], self.rows[at])
+
+    def __repr__(self) -> str:
+        return f"PlainCommands({self.to!r}, {len(self)} commands)"
+
+
 class Pause(NamedTuple):
     """Yielded instead of a batch: wait so many seconds."""
 

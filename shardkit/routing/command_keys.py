@@ -118,6 +118,27 @@ def blocking_seconds(args: Sequence[Argument]) -> float | None:
     return None if at is None else _seconds(rule.name, args[at]) * unit
 
 
+def has_plain_form(name: object, length: int) -> bool:
+    """Whether commands of a name have their only key behind it, and neither wait nor are special.
+
+    Args:
+        name: the name, as it is sent.
+        length: of how many elements the command is, its name included.
+    """
+    if type(name) is not str:
+        return False
+    try:
+        rule = _spelled.get(name) or _rule((name,))
+    except RoutingError:
+        return False
+    return (
+        rule.keys == (1,)
+        and length >= rule.least
+        and not rule.joined
+        and rule.name not in _TIMEOUTS
+    )
+
+
 def command_name(args: Sequence[Argument]) -> str:
     """Return a command's name in capitals, with its sub-command: ``"MGET"``, ``"XGROUP CREATE"``.
 

@@ -29,7 +29,16 @@ from redis.exceptions import (
 from shardkit.config.component import Component
 from shardkit.connections.redis_private import node_of, slot_owners
 from shardkit.errors import ClosedError, ShardFailure, ShardKitError
-from shardkit.operations.commands import Batch, Columns, Command, Pause, Replies, Reply, coalesced
+from shardkit.operations.commands import (
+    Batch,
+    Columns,
+    Command,
+    Pause,
+    PlainCommands,
+    Replies,
+    Reply,
+    coalesced,
+)
 from shardkit.routing.keys import key_bytes
 from shardkit.routing.placement import slots_of
 from shardkit.transport.coalescing import split
@@ -355,7 +364,7 @@ def _nodes_of(
     """
     try:
         nodes = slot_owners(client)
-        if isinstance(batch, Columns):
+        if isinstance(batch, Columns | PlainCommands):
             keys = [batch.keys[position] for position in positions]
         else:
             keys = [batch[position].key for position in positions]

@@ -15,6 +15,7 @@ from shardkit.operations.commands import (
     Home,
     Key,
     Locate,
+    PlainCommands,
     Shard,
     ShardOf,
     To,
@@ -61,7 +62,7 @@ def components_of(targets: Iterable[To]) -> set[str]:
 
 def components_in(batch: Batch, todo: Sequence[int]) -> set[str]:
     """Return the components of the requests at the positions ``todo``."""
-    if type(batch) is Columns:
+    if isinstance(batch, Columns | PlainCommands):
         return components_of((batch.to,))
     if len(todo) == len(batch):
         return components_of(set(map(_TO_OF, batch)))
@@ -72,6 +73,8 @@ def group_by_shard(batch: Batch, todo: Sequence[int], components: Components) ->
     """Group the requests at the positions ``todo`` by shard; one that may block stays alone."""
     if type(batch) is Columns and len(todo) == len(batch):
         return _group_columns(batch, components)
+    if type(batch) is PlainCommands and len(todo) == len(batch):
+        return _group_plain(batch, components)
     if len(todo) == len(batch) >= _MIN_UNIFORM:
         found = _group_uniform(batch, components)
         if found is not None:
@@ -143,6 +146,23 @@ def _group_columns(batch: Columns, components: Components) -> list[ServerGroup]:
         uniform = (
             UniformCommands.of_columns(batch.name, columns, keys) if sharded.is_uniform else None
         )
+        sharded.add(component, keys, uniform)
+    return sharded.groups(component.name, plain=True)
+
+
+def _group_plain(batch: PlainCommands, components: Components) -> list[ServerGroup]:
+    """Group commands that are given as tuples."""
+    if not batch.keys:
+        return []
+    component = _spread(batch.to, components)
+    if component is None:
+        shard = place(batch.to, batch.keys[0], components)
+        return [ServerGroup(shard, range(len(batch)), None, True)]
+    sharded = ShardedColumns(len(component.shards))
+    for start in range(0, len(batch), _SLICE):
+        keys = batch.keys[start : start + _SLICE]
+        rows = batch.rows[start : start + _SLICE]
+        uniform = UniformCommands.of(rows, keys) if sharded.is_uniform else None
         sharded.add(component, keys, uniform)
     return sharded.groups(component.name, plain=True)
 

@@ -36,6 +36,7 @@ from shardkit.operations.commands import (
     Argument,
     Batch,
     Command,
+    PlainCommands,
     Reply,
     Shard,
     Transaction,
@@ -109,6 +110,11 @@ class ServerRequest:
         # Slice by slice, so that what is passed over repeatedly stays in the processor's cache.
         for start in range(0, len(self.positions), resp.CHUNK_REQUESTS):
             stop = start + resp.CHUNK_REQUESTS
+            if type(self.batch) is PlainCommands and not self.asking:
+                chunks += pack_all(
+                    list(map(self.batch.rows.__getitem__, self.positions[start:stop]))
+                )
+                continue
             chunks += self._packed(self._requests(self.positions[start:stop]))
         if self.runs and not any(run.joined for run in self.runs):
             self.runs = []
