@@ -30,13 +30,13 @@ from itertools import starmap
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple, NoReturn, Self, TypeAlias
 
+from shardkit.client_plane.bulk import callbacks_of, converted
 from shardkit.client_plane.lookup import ClientPlane
 from shardkit.client_plane.pipeline_commands import AsyncPipelineCommands, PipelineCommands
 from shardkit.config.component import Component, entry_key
 from shardkit.connections.redis_private import (
     EMPTY_RESPONSE,
     NEVER_DECODE,
-    reply_callbacks,
     str_if_bytes,
 )
 from shardkit.errors import CrossShardError, RoutingError, ShardFailure
@@ -67,8 +67,6 @@ _TRANSACTIONS = frozenset({"WATCH", "UNWATCH", "MULTI", "EXEC", "DISCARD"})
 _SUBSCRIPTIONS = frozenset({"SSUBSCRIBE", "SUNSUBSCRIBE"})  # the others have no key
 
 _NAME, _KEY = itemgetter(0), itemgetter(1)
-# So many different replies to commands of a name are converted once each.
-_FEW = 8
 
 Place: TypeAlias = tuple[Shard, int | None]
 
@@ -276,7 +274,7 @@ class _Prepared:
         else:
             self._split_some()
         try:
-            self._numbers = component.place_all(self._keys)
+            component.place_all(self._keys)
         except RoutingError:  # looked at one by one, it is known which
             for n, command in enumerate(commands):
                 _split_one(n, command, component)
@@ -348,24 +346,17 @@ class _Prepared:
         replies = self._merged() if self._parts else self._replies
         if replies.failed and raise_on_error:
             raise_failures(replies)
-        component = self._component
-        shards = set(self._numbers) if component.shards else {None}
-        tables = {number: reply_callbacks(client(component, number)) for number in shards}
-        if not self._parts and not replies.failed:
-            names = list(map(_NAME, self._rows))
-            callbacks = {
-                name: {table.get(name) for table in tables.values()} for name in set(names)
-            }
-            if all(len(found) == 1 for found in callbacks.values()):
-                return _convert(names, replies, {n: found.pop() for n, found in callbacks.items()})
-        numbers = iter(self._numbers)
+        callbacks = callbacks_of(self._component, self._keys, client)
+        if not self._parts:
+            return converted(list(map(_NAME, self._rows)), replies, callbacks)
+        numbers = iter(callbacks.numbers)
         values = []
         for n, (command, reply) in enumerate(zip(self._commands, replies, strict=True)):
             args, options = _collected(command)
             parts = self._parts.get(n)
             here = [next(numbers) for _ in parts or range(parts is None)]
             if here and not isinstance(reply, ShardFailure):
-                callback = tables[here[0] if component.shards else None].get(args[0])
+                callback = callbacks.tables[here[0]].get(args[0])
                 if callback is not None:
                     kept = {k: v for k, v in options.items() if k not in _NOT_OF_CALLBACKS}
                     reply = callback(reply, **kept)
@@ -476,29 +467,6 @@ def _merged(args: Sequence[Any], parts: Sequence[_ShardCommand]) -> Reply:
         for index, value in zip(part.keys, part.reply, strict=True):
             values[index] = value
     return values
-
-
-def _convert(
-    names: Sequence[str],
-    replies: Sequence[Reply],
-    callbacks: dict[str, Callable[..., Any] | None],
-) -> list[Any]:
-    """Return replies as redis-py converts them, each by the callback of its command's name."""
-    if not any(callbacks.values()):
-        return list(replies)
-    if len(callbacks) > 1:
-        found = zip(map(callbacks.__getitem__, names), replies, strict=True)
-        return [reply if callback is None else callback(reply) for callback, reply in found]
-    [callback] = callbacks.values()
-    assert callback is not None
-    if getattr(callback, "__module__", "").startswith("redis."):  # not a user's
-        with suppress(TypeError):  # lists
-            distinct = set(replies)
-            if len(distinct) <= _FEW and set(map(type, distinct)) <= {bytes, str}:  # such as OK
-                values = {reply: callback(reply) for reply in distinct}
-                if set(map(type, values.values())) <= {bool, bytes, str}:
-                    return list(map(values.__getitem__, replies))
-    return list(map(callback, replies))
 
 
 _NOT_OF_CALLBACKS = frozenset({"keys", EMPTY_RESPONSE, NEVER_DECODE})

@@ -5,6 +5,8 @@
     timelines = kit.key_sharded("timelines", shards=8)
     timelines["home:42"].zadd("home:42", {"7": 1.0})       # a redis.Redis
 
+    timelines.mget(keys), timelines.each("ZCARD", keys)    # any number of keys, at once
+
     followers = kit.id_pair_sharded("followers", shards=16)
     followers[42, 99].zadd("followers:99", {"42": 1.0})    # both sides of the pair on one shard
 
@@ -16,20 +18,23 @@ one use later.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar
 
+from shardkit.client_plane import bulk
 from shardkit.client_plane.lookup import DEFAULT_PLANE, ClientPlane
 from shardkit.client_plane.pipelines import AsyncShardedPipeline, ShardedPipeline
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import DEFAULT_PORT
 from shardkit.connections.clients import AsyncClient, Client
 from shardkit.errors import InvalidKeyError
-from shardkit.operations.commands import Key, Shard
+from shardkit.operations.commands import Argument, Key, Shard
+from shardkit.operations.operation import pages
 from shardkit.routing.keys import pair_key
 
 Pair: TypeAlias = tuple[Key, Key]
 K = TypeVar("K", Key, Pair)
+T = TypeVar("T")
 
 
 class Planes(Protocol):
@@ -225,6 +230,105 @@ class _ByPair(_Router[Pair]):
 class KeyShardedConnection(_ByKey, _BlockingRouter[Key]):
     """Routes by key: ``router[key]`` is the redis-py client of the shard that owns the key."""
 
+    def mget(self, keys: Key | Iterable[Key], *args: Key) -> list[Any]:
+        """Return the values of keys on any shards, in their order; None for what is missing.
+
+        Args:
+            keys: a key or several, in a list or any iterable.
+            *args: further keys.
+
+        Raises:
+            ShardErrors: shards failed.
+            InvalidKeyError: a key is none; nothing of its page was sent.
+
+        Cost: one exchange with each shard for each 50,000 keys, all shards at the same time.
+        """
+        return self._bulk(lambda component: bulk.mget(component, bulk.keys_of(keys, args)))
+
+    def mget_iter(self, keys: Iterable[Key], page_size: int = bulk.PAGE) -> Iterator[Any]:
+        """Iterate over the values of any number of keys, a page of them in memory at a time.
+
+        Args:
+            keys: the keys, of any iterable.
+            page_size: how many are asked for in one exchange.
+        """
+        for page in pages(keys, bulk.checked_size(page_size)):
+            yield from self.mget(page)
+
+    def mset(self, mapping: Mapping[Any, Argument]) -> bool:
+        """Set keys on any shards to values; atomic on each shard up to a chunk, not over them.
+
+        Args:
+            mapping: values by key.
+
+        Returns:
+            True.
+
+        Raises:
+            ShardErrors: shards failed; the keys of others are set.
+
+        Cost: one exchange with each shard for each 50,000 keys, all shards at the same time.
+        """
+        return self._bulk(lambda component: bulk.mset(component, mapping))
+
+    def delete(self, *names: Key) -> int:
+        """Delete keys on any shards; return how many there were. Cost: as `mget`."""
+        return self._bulk(lambda component: bulk.total(component, "DEL", names))
+
+    def unlink(self, *names: Key) -> int:
+        """Delete keys, whose memory is freed in the background; see `delete`."""
+        return self._bulk(lambda component: bulk.total(component, "UNLINK", names))
+
+    def exists(self, *names: Key) -> int:
+        """Return how many of the keys exist; one that is given twice counts twice."""
+        return self._bulk(lambda component: bulk.total(component, "EXISTS", names))
+
+    def touch(self, *names: Key) -> int:
+        """Note that keys were used; return how many of them exist."""
+        return self._bulk(lambda component: bulk.total(component, "TOUCH", names))
+
+    def each(
+        self, command: str, keys: Iterable[Key], *args: Argument, raise_on_error: bool = True
+    ) -> list[Any]:
+        """Send a command for each key, and return its replies in the order of the keys.
+
+        ::
+
+            router.each("HGETALL", users)            # every user's hash, as redis-py returns it
+            router.each("EXPIRE", sessions, 3600)
+
+        Args:
+            command: a command whose only key is its first argument.
+            keys: the keys; several of any shards.
+            *args: what follows the key, the same for all.
+            raise_on_error: raise what failed, as one group; otherwise each failure stands in its
+                key's place, as a ShardFailure.
+
+        Raises:
+            ShardErrors: commands failed; all others were executed.
+            RoutingError: the command is not known, or its keys are given in another way.
+
+        Cost: as `mget`.
+        """
+
+        def steps(component: Component) -> bulk.Steps[list[Any]]:
+            client = self._plane.plane().clients.get
+            return bulk.each(component, client, command, keys, args, raise_on_error)
+
+        return self._bulk(steps)
+
+    def _bulk(self, make: Callable[[Component], bulk.Steps[T]]) -> T:
+        component = self._now()
+        steps = make(component)
+        send = self._plane.plane().link(component, raw=False).send
+        try:
+            batch = next(steps)
+            while True:
+                batch = steps.send(send(batch))
+        except StopIteration as done:
+            found: T = done.value
+            return found
+
 
 class IdPairShardedConnection(_ByPair, _BlockingRouter[Pair]):
     """Routes by a pair of ids, for relations whose both halves shall live on one shard.
@@ -236,6 +340,104 @@ class IdPairShardedConnection(_ByPair, _BlockingRouter[Pair]):
 
 class AsyncKeyShardedConnection(_ByKey, _AwaitingRouter[Key]):
     """Routes by key to awaiting clients; see `KeyShardedConnection`."""
+
+    async def mget(self, keys: Key | Iterable[Key], *args: Key) -> list[Any]:
+        """Return the values of keys on any shards, in their order; None for what is missing.
+
+        Args:
+            keys: a key or several, in a list or any iterable.
+            *args: further keys.
+
+        Raises:
+            ShardErrors: shards failed.
+            InvalidKeyError: a key is none; nothing of its page was sent.
+
+        Cost: one exchange with each shard for each 50,000 keys, all shards at the same time.
+        """
+        return await self._bulk(lambda component: bulk.mget(component, bulk.keys_of(keys, args)))
+
+    async def mget_iter(
+        self, keys: Iterable[Key], page_size: int = bulk.PAGE
+    ) -> AsyncIterator[Any]:
+        """Iterate over the values of any number of keys; see `KeyShardedConnection.mget_iter`."""
+        for page in pages(keys, bulk.checked_size(page_size)):
+            for value in await self.mget(page):
+                yield value
+
+    async def mset(self, mapping: Mapping[Any, Argument]) -> bool:
+        """Set keys on any shards to values; atomic on each shard up to a chunk, not over them.
+
+        Args:
+            mapping: values by key.
+
+        Returns:
+            True.
+
+        Raises:
+            ShardErrors: shards failed; the keys of others are set.
+
+        Cost: one exchange with each shard for each 50,000 keys, all shards at the same time.
+        """
+        return await self._bulk(lambda component: bulk.mset(component, mapping))
+
+    async def delete(self, *names: Key) -> int:
+        """Delete keys on any shards; return how many there were. Cost: as `mget`."""
+        return await self._bulk(lambda component: bulk.total(component, "DEL", names))
+
+    async def unlink(self, *names: Key) -> int:
+        """Delete keys, whose memory is freed in the background; see `delete`."""
+        return await self._bulk(lambda component: bulk.total(component, "UNLINK", names))
+
+    async def exists(self, *names: Key) -> int:
+        """Return how many of the keys exist; one that is given twice counts twice."""
+        return await self._bulk(lambda component: bulk.total(component, "EXISTS", names))
+
+    async def touch(self, *names: Key) -> int:
+        """Note that keys were used; return how many of them exist."""
+        return await self._bulk(lambda component: bulk.total(component, "TOUCH", names))
+
+    async def each(
+        self, command: str, keys: Iterable[Key], *args: Argument, raise_on_error: bool = True
+    ) -> list[Any]:
+        """Send a command for each key, and return its replies in the order of the keys.
+
+        ::
+
+            router.each("HGETALL", users)            # every user's hash, as redis-py returns it
+            router.each("EXPIRE", sessions, 3600)
+
+        Args:
+            command: a command whose only key is its first argument.
+            keys: the keys; several of any shards.
+            *args: what follows the key, the same for all.
+            raise_on_error: raise what failed, as one group; otherwise each failure stands in its
+                key's place, as a ShardFailure.
+
+        Raises:
+            ShardErrors: commands failed; all others were executed.
+            RoutingError: the command is not known, or its keys are given in another way.
+
+        Cost: as `mget`.
+        """
+
+        def steps(component: Component) -> bulk.Steps[list[Any]]:
+            client = self._plane.plane().clients.aget
+            return bulk.each(component, client, command, keys, args, raise_on_error)
+
+        return await self._bulk(steps)
+
+    async def _bulk(self, make: Callable[[Component], bulk.Steps[T]]) -> T:
+        await self.load()
+        component = self._now()
+        steps = make(component)
+        send = self._plane.plane().alink(component, raw=False).send
+        try:
+            batch = next(steps)
+            while True:
+                batch = steps.send(await send(batch))
+        except StopIteration as done:
+            found: T = done.value
+            return found
 
 
 class AsyncIdPairShardedConnection(_ByPair, _AwaitingRouter[Pair]):

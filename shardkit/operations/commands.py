@@ -131,9 +131,11 @@ class Partial(list["Command | Transaction"]):
 class Coalesced(list["Command | Transaction"]):
     """A batch in which neighbours may be joined: GETs to MGET, SETs to MSET, HGETs to HMGET.
 
-    For keys that the caller owns: a GET of a key of another type answers None in place of
-    WRONGTYPE. Everything else is as with a list; see `shardkit.transport.coalescing`. Uniform
-    commands are better given as `Columns`, which can be coalesced too.
+    So are DEL, EXISTS, TOUCH and UNLINK of one key each: the first reply is the count of all that
+    were joined, the others are 0. For keys that the caller owns: a GET of a key of another type
+    answers None in place of WRONGTYPE. Everything else is as with a list; see
+    `shardkit.transport.coalescing`. Uniform commands are better given as `Columns`, which can be
+    coalesced too.
     """
 
 

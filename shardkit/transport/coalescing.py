@@ -5,10 +5,12 @@
     GET a   GET b   GET c            ─►  MGET a b c
     SET a 1   SET b 2                ─►  MSET a 1 b 2
     HGET h x   HGET h y              ─►  HMGET h x y
+    DEL a   DEL b                    ─►  DEL a b          and so EXISTS, TOUCH and UNLINK
 
 A server looks up and calls a command once and not a thousand times, and says one header: a batch
-takes half of the time. Only a `Coalesced` batch is treated so, because one thing changes: where a
-GET finds a key of another type it answers WRONGTYPE, and MGET answers None.
+takes half of the time. Only a `Coalesced` batch is treated so, because two things change: where a
+GET finds a key of another type it answers WRONGTYPE, and MGET answers None; and of joined commands
+that count keys, the first has the count of all and the others have 0.
 
 Only neighbours are joined, in a shard's part of the batch, so that what stands between them keeps
 its place: a GET after a SET of its key sees that. SETs with options stay what they are. On a
@@ -42,7 +44,12 @@ from shardkit.transport.resp import (
 )
 
 # By name and number of arguments: what they become, and how many of the arguments all share.
-_JOINED = {("GET", 2): ("MGET", 0), ("SET", 3): ("MSET", 0), ("HGET", 3): ("HMGET", 1)}
+_JOINED = {
+    ("GET", 2): ("MGET", 0),
+    ("SET", 3): ("MSET", 0),
+    ("HGET", 3): ("HMGET", 1),
+    **{(name, 2): (name, 0) for name in ("DEL", "EXISTS", "TOUCH", "UNLINK")},
+}
 _NAME, _KEY = itemgetter(0), itemgetter(1)
 _NAMES = frozenset(name for name, _ in _JOINED)
 # Of one of them: what the joined command says of it.
@@ -50,6 +57,7 @@ _VALUES = {
     "MGET": itemgetter(slice(1, 2)),
     "MSET": itemgetter(1, 2),
     "HMGET": itemgetter(slice(2, 3)),
+    **dict.fromkeys(("DEL", "EXISTS", "TOUCH", "UNLINK"), itemgetter(slice(1, 2))),
 }
 # So many or more neighbours are joined; or two, if there is nothing else.
 _MIN_JOINED = 12
@@ -188,8 +196,14 @@ def split(replies: Iterable[Reply], runs: Sequence[JoinedRun]) -> list[Reply]:
             found.extend(islice(left, run.size))
             continue
         reply = next(left)
-        # Of MGET and HMGET each its own; an error, or the OK of MSET, is everybody's.
-        found.extend(reply if isinstance(reply, list) else [reply] * run.size)
+        # Of MGET and HMGET each its own; a count is said once; an error, or MSET's OK, for all.
+        if isinstance(reply, list):
+            found.extend(reply)
+        elif isinstance(reply, int):
+            found.append(reply)
+            found.extend([0] * (run.size - 1))
+        else:
+            found.extend([reply] * run.size)
     return found
 
 

@@ -59,6 +59,9 @@ def pack(args: Sequence[Argument]) -> bytes:
     try:
         return pack_command(tuple(args))
     except (TypeError, UnicodeEncodeError) as error:
+        given: Sequence[Any] = args
+        if any(isinstance(argument, bytearray | memoryview) for argument in given):
+            return pack([bytes(a) if isinstance(a, bytearray | memoryview) else a for a in given])
         for argument in args:
             try:
                 pack_command((argument,))
