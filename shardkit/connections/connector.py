@@ -36,18 +36,18 @@ from shardkit.connections.redis_private import set_connection_class
 SOCKET_TIMEOUT = 5.0
 CONNECT_TIMEOUT = 5.0
 
-# The fields of an entry that every kind of connection takes as they are.
-_COMMON = (
-    "db",
-    "username",
-    "password",
-    "max_connections",
-    "health_check_interval",
-    "client_name",
-    "encoding",
-    "encoding_errors",
-    "decode_responses",
-)
+# The fields of an entry that every kind of connection takes as they are, and their defaults. They
+# are given always: libraries look for them among a pool's arguments.
+_COMMON: dict[str, Any] = {
+    "db": 0,
+    "username": None,
+    "password": None,
+    "health_check_interval": 0,
+    "client_name": None,
+    "encoding": "utf-8",
+    "encoding_errors": "strict",
+    "decode_responses": False,
+}
 
 
 # What a cluster's client itself wants to know of its connections.
@@ -178,7 +178,8 @@ def _common(fields: Mapping[str, Any], retry: type[Any]) -> dict[str, Any]:
         "socket_timeout": fields.get("socket_timeout", SOCKET_TIMEOUT),
         "retry": retry(backoff, retries),
         "driver_info": driver_info(),
-        **{name: fields[name] for name in _COMMON if name in fields},
+        **{name: fields.get(name, default) for name, default in _COMMON.items()},
+        **{name: fields[name] for name in ("max_connections",) if name in fields},
     }
 
 

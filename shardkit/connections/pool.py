@@ -1,13 +1,16 @@
 """redis-py's pools, made quicker, and able to drain.
 
-Idle connections wait here and stay checked out of redis-py's own pool, which saves its bookkeeping
-on every call: a third of the cost of a short one. A pool that drains goes on serving whoever holds
-it, and closes each connection as it comes back.
+A pool keeps its connections where redis-py's keep them, and lends them without most of redis-py's
+bookkeeping, which is a third of the cost of a short call. It takes each back once, and only its
+own. A pool that drains goes on serving whoever holds it, and closes each connection as it comes
+back.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import weakref
 from contextlib import suppress
 from typing import Any
 
@@ -15,17 +18,21 @@ import redis
 import redis.asyncio as aioredis
 from redis import sentinel
 from redis.asyncio import sentinel as aiosentinel
-from redis.exceptions import RedisError
+from redis.exceptions import MaxConnectionsError, RedisError
 
-from shardkit.connections.connection import process, require_open
-from shardkit.connections.redis_private import connections_in_use, count_available, count_in_use
-from shardkit.errors import ClosedError
+from shardkit.connections.connection import require_open
+from shardkit.connections.redis_private import (
+    idle_of,
+    in_use_of,
+    lock_of,
+    renew_locks,
+    set_created,
+)
 
 
 class _Shown:
     """A pool's repr: the server, and how many connections are idle and in use. No secrets."""
 
-    _idle: list[Any]
     draining = False
     closed = False
     connection_kwargs: dict[str, Any]
@@ -35,159 +42,247 @@ class _Shown:
         server = where.get("path") or f"{where.get('host')}:{where.get('port')}"
         if hasattr(self, "service_name"):
             server = f"sentinel:{self.service_name}"
-        in_use = count_in_use(self) - len(self._idle)
-        idle = count_available(self) + len(self._idle)
         state = ", draining" if self.draining else ""
         return (
             f"<{type(self).__name__} {server}/{where.get('db', 0)}: "
-            f"{in_use} in use, {idle} idle{state}>"
+            f"{len(in_use_of(self))} in use, {len(idle_of(self))} idle{state}>"
         )
 
 
 class _ReusingPool(_Shown):
-    """A blocking pool that keeps its idle connections itself; see the module's text."""
+    """A pool for threads that lends and takes back with little bookkeeping; see the module's text.
+
+    A connection is in one of redis-py's two collections: idle, or in use. What is in neither is not
+    this pool's (any more): it is not taken back.
+    """
+
+    max_connections: int
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._idle: list[Any] = []
         super().__init__(*args, **kwargs)
+        _pools.add(self)
+
+    def reset(self) -> None:
+        """Forget every connection, idle or in use; new ones are made as `connection_kwargs` say."""
+        super().reset()  # type: ignore[misc]
+        # redis-py's own; to look them up at each use by name takes longer.
+        self._idle, self._in_use, self._guard = idle_of(self), in_use_of(self), lock_of(self)
 
     def get_idle(self) -> Any:
         """Return a connection that can be used at once, or None."""
-        try:
-            connection = self._idle.pop()
-        except IndexError:
-            return None
-        try:
-            # A child process cannot use its parent's.
-            if connection.pid == process.pid and connection.is_reusable():
-                connection.checked_out = True
-                return connection
-        except (RedisError, OSError):
-            pass  # the server closed it
-        connection.disconnect()
-        super().release(connection)  # type: ignore[misc]
+        while self._idle:
+            connection = None
+            try:
+                with self._guard:
+                    if not self._idle:
+                        return None
+                    connection = self._idle.pop()
+                    self._in_use.add(connection)
+                if connection.is_reusable():
+                    return connection
+            except (RedisError, OSError):
+                pass  # the server closed it
+            except BaseException:
+                self._drop(connection)
+                raise
+            self._drop(connection)
         return None
 
     def get_connection(self, *args: Any, **kwargs: Any) -> Any:
+        """Return a connected connection, an idle one if there is any.
+
+        Raises:
+            MaxConnectionsError: ``max_connections`` are in use.
+            ConnectionError, TimeoutError: redis-py's.
+            ClosedError: the pool was closed for good.
+        """
         connection = self.get_idle()
-        if connection is None:
-            require_open(self)
-            connection = super().get_connection()  # type: ignore[misc]
-            connection.checked_out = True
-            try:
-                require_open(self)
-            except ClosedError:  # it was closed meanwhile
-                connection.closed = True
-                connection.disconnect()
-                self.release(connection)
-                raise
+        if connection is not None:
+            return connection
+        require_open(self)
+        try:
+            with self._guard:
+                self._in_use.add(connection := self.make_connection())
+            connection.connect()
+            require_open(self)  # it may have been closed meanwhile
+        except BaseException:
+            self._drop(connection)
+            raise
         return connection
 
+    def make_connection(self) -> Any:
+        """Return a new connection, which is not connected yet.
+
+        Raises:
+            MaxConnectionsError: there are ``max_connections``.
+        """
+        with self._guard:
+            there = len(self._idle) + len(self._in_use)
+            if there >= self.max_connections:
+                raise too_many(self.max_connections)
+            set_created(self, there)
+            return super().make_connection()  # type: ignore[misc]
+
     def release(self, connection: Any) -> None:
-        if not getattr(connection, "checked_out", False):
-            super().release(connection)  # type: ignore[misc]
-            return
-        connection.checked_out = False
-        self._idle.append(connection)
+        """Take a connection back, once; one that is not this pool's is left alone."""
+        with self._guard:
+            try:
+                self._in_use.remove(connection)
+            except KeyError:
+                return
+            self._idle.append(connection)
         if self.draining:
-            self.disconnect(inuse_connections=False)
+            self._drop_idle()
 
     def disconnect(self, inuse_connections: bool = True) -> None:
         """Close idle connections; have those who use the others, if wanted, find them closed."""
-        with suppress(IndexError):
-            while True:
-                super().release(self._idle.pop())  # type: ignore[misc]
-        super().disconnect(inuse_connections=False)  # type: ignore[misc]
+        self._drop_idle()
         if inuse_connections:
-            for connection in connections_in_use(self):
+            with self._guard:
+                in_use = list(self._in_use)
+            for connection in in_use:
                 connection.closed = self.closed
                 getattr(connection, "shut_down", connection.mark_for_reconnect)()
 
     def drain(self) -> None:
         """Close idle connections now, and every other one when it is released."""
         self.draining = True
-        self.disconnect(inuse_connections=False)
+        self._drop_idle()
 
     def close_for_good(self) -> None:
         """Close every connection, and open no other. Who uses one gets ClosedError."""
         self.closed = self.draining = True
         self.disconnect()
 
+    def _drop(self, connection: Any) -> None:
+        """Close a connection that was in use, and forget it."""
+        if connection is not None:
+            with self._guard:
+                self._in_use.discard(connection)
+            connection.disconnect()
+
+    def _drop_idle(self) -> None:
+        with suppress(IndexError):
+            while True:
+                self._idle.pop().disconnect()
+
+    def after_fork(self) -> None:
+        """Forget the parent's connections, and its locks: a thread of it may have held them."""
+        renew_locks(self)
+        self.reset()
+
 
 class _AsyncReusingPool(_Shown):
     """The same for awaiting connections, which are taken and released without waiting."""
 
     connection_class: type[Any]
+    max_connections: int
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._idle: list[Any] = []
         self._closing: set[asyncio.Task[None]] = set()
         super().__init__(*args, **kwargs)
 
     def get_idle(self) -> Any:
         """Return a connection that can be used at once, or None."""
-        if not self._idle or not self._idle[-1].is_reusable():
+        idle = idle_of(self)
+        if not idle or not idle[-1].is_reusable():
             return None
-        connection = self._idle.pop()
-        connection.checked_out = True
+        connection = idle.pop()
+        in_use_of(self).add(connection)
         return connection
 
     def release_nowait(self, connection: Any) -> None:
-        """Release a connection without waiting."""
-        connection.checked_out = False
-        self._idle.append(connection)
-        if self.draining:
-            task = asyncio.get_running_loop().create_task(self.disconnect(inuse_connections=False))
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
+        """Take a connection back without waiting, once; one that is not this pool's is left."""
+        if not self._take_back(connection) or not self.draining:
+            return
+        task = asyncio.get_running_loop().create_task(self._drop_idle())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
 
     async def get_connection(self, *args: Any, **kwargs: Any) -> Any:
-        while self._idle:
+        """Return a connected connection, an idle one if there is any; see the blocking pool's."""
+        if not hasattr(self.connection_class, "is_reusable"):
+            require_open(self)
+            return await super().get_connection()  # type: ignore[misc]
+        while idle_of(self):
             connection = self.get_idle()
             if connection is not None:
                 return connection
-            await self._close_idle(self._idle.pop())
+            await idle_of(self).pop().disconnect(nowait=True)
         require_open(self)
-        connection = await super().get_connection()  # type: ignore[misc]
-        connection.checked_out = hasattr(connection, "is_reusable")
+        connection = self.get_available_connection()
         try:
-            require_open(self)
-        except ClosedError:  # it was closed meanwhile
-            connection.closed = True
+            await connection.connect()
+            require_open(self)  # it may have been closed meanwhile
+        except BaseException:
+            in_use_of(self).discard(connection)
             await connection.disconnect(nowait=True)
-            await self.release(connection)
             raise
         return connection
 
+    def get_available_connection(self) -> Any:
+        """Return a connection, an idle one if there is any, which may not be connected.
+
+        Raises:
+            MaxConnectionsError: ``max_connections`` are in use.
+        """
+        if not idle_of(self) and len(in_use_of(self)) >= self.max_connections:
+            raise too_many(self.max_connections)
+        return super().get_available_connection()  # type: ignore[misc]
+
     async def release(self, connection: Any) -> None:
-        if getattr(connection, "checked_out", False):
-            connection.checked_out = False
-            self._idle.append(connection)
-        else:
-            await super().release(connection)  # type: ignore[misc]
-        if self.draining:
-            await self.disconnect(inuse_connections=False)
+        """Take a connection back, once; one that is not this pool's is left alone."""
+        if self._take_back(connection) and self.draining:
+            await self._drop_idle()
 
     async def disconnect(self, inuse_connections: bool = True) -> None:
-        while self._idle:
-            await self._close_idle(self._idle.pop())
+        """Close idle connections, and those in use, if wanted, under their users' hands."""
+        await self._drop_idle()
         await super().disconnect(inuse_connections)  # type: ignore[misc]
-
-    async def _close_idle(self, connection: Any) -> None:
-        await connection.disconnect(nowait=True)
-        await super().release(connection)  # type: ignore[misc]
 
     async def drain(self) -> None:
         """Close idle connections now, and every other one when it is released."""
         self.draining = True
-        await self.disconnect(inuse_connections=False)
+        await self._drop_idle()
 
     async def close_for_good(self) -> None:
         """Close every connection, and open no other. Who uses one gets ClosedError."""
         self.closed = self.draining = True
-        for connection in connections_in_use(self):
+        for connection in list(in_use_of(self)):
             connection.closed = True
         await self.disconnect()
+
+    def _take_back(self, connection: Any) -> bool:
+        try:
+            in_use_of(self).remove(connection)
+        except KeyError:
+            return False
+        idle_of(self).append(connection)
+        return True
+
+    async def _drop_idle(self) -> None:
+        idle = [*idle_of(self)]
+        idle_of(self).clear()
+        await asyncio.gather(*(each.disconnect() for each in idle), return_exceptions=True)
+
+
+def too_many(limit: int) -> MaxConnectionsError:
+    """Return the error of a pool whose every connection is in use."""
+    return MaxConnectionsError(
+        f"Too many connections: {limit} are in use; "
+        "use fewer at once, or give the entry a higher max_connections"
+    )
+
+
+_pools: weakref.WeakSet[_ReusingPool] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for pool in list(_pools):
+        pool.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class Pool(_ReusingPool, redis.ConnectionPool):
@@ -196,6 +291,13 @@ class Pool(_ReusingPool, redis.ConnectionPool):
 
 class SentinelPool(_ReusingPool, sentinel.SentinelConnectionPool):
     """redis-py's Sentinel pool, quicker and able to drain."""
+
+    def release(self, connection: Any) -> None:
+        """Take a connection back, once; close it if the Sentinels named another master since."""
+        owned = self.owns_connection(connection)  # type: ignore[no-untyped-call]
+        if connection in self._in_use and not owned:
+            connection.mark_for_reconnect()
+        super().release(connection)
 
     def disconnect(self, inuse_connections: bool = True) -> None:
         """Close idle connections; all of them, and those to the Sentinels, if wanted."""

@@ -12,7 +12,6 @@ these as well.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from operator import attrgetter, methodcaller
 from threading import RLock
 from typing import Any
@@ -25,8 +24,6 @@ from redis.connection import DefaultParser
 from redis.exceptions import NoScriptError
 from redis.utils import SENTINEL as NOT_GIVEN
 from redis.utils import str_if_bytes
-
-_LOCK = type(RLock())  # of a blocking pool; an awaiting one's is asyncio's
 
 # ---- blocking connections. Written in C, as they are used at every call.
 
@@ -87,20 +84,25 @@ def transport_of(connection: Any) -> Any:
 # ---- pools
 
 
-def count_in_use(pool: Any) -> int:
-    """Return how many connections are checked out of redis-py's own pool."""
-    return len(pool._in_use_connections)
+idle_of: Callable[[Any], list[Any]] = attrgetter("_available_connections")
+"""The connections that lie idle in a pool, the one to be lent next at the end."""
+
+in_use_of: Callable[[Any], set[Any]] = attrgetter("_in_use_connections")
+"""The connections that a pool has lent."""
+
+lock_of: Callable[[Any], Any] = attrgetter("_lock")
+"""What guards both in a blocking pool; one thread may take it twice."""
 
 
-def connections_in_use(pool: Any) -> list[Any]:
-    """Return the connections that are checked out of redis-py's own pool."""
-    with pool._lock if isinstance(pool._lock, _LOCK) else nullcontext():
-        return list(pool._in_use_connections)
+def set_created(pool: Any, count: int) -> None:
+    """Say how many connections a blocking pool counts as made when it compares with its limit."""
+    pool._created_connections = count
 
 
-def count_available(pool: Any) -> int:
-    """Return how many connections lie idle in redis-py's own pool."""
-    return len(pool._available_connections)
+def renew_locks(pool: Any) -> None:
+    """Give a blocking pool new locks: in a forked child, the parent's may be held for ever."""
+    pool._lock = RLock()
+    pool._fork_lock = RLock()
 
 
 # ---- clusters
@@ -168,19 +170,21 @@ __all__ = [
     "NOT_GIVEN",
     "address_of",
     "close_cluster",
-    "connections_in_use",
-    "count_available",
-    "count_in_use",
     "drain_node",
     "error_parser_of",
     "health_check_is_due",
+    "idle_of",
+    "in_use_of",
     "is_script_missing",
     "learn_slots",
+    "lock_of",
     "node_of",
     "parse_error",
     "postpone_health_check",
+    "renew_locks",
     "reply_callbacks",
     "set_connection_class",
+    "set_created",
     "slot_owners",
     "socket_of",
     "str_if_bytes",

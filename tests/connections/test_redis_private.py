@@ -103,19 +103,34 @@ async def test_an_awaiting_connection_has_a_transport(awaiting: aioredis.Connect
         assert redis_private.transport_of(awaiting) is None
 
 
-async def test_pools_count_their_connections(server: LocalServer) -> None:
-    with contract("count_in_use", "where does a pool keep its connections?"):
+async def test_pools_keep_their_connections_in_two_collections(server: LocalServer) -> None:
+    with contract("idle_of", "where does a pool keep its connections?"):
         pool = redis.ConnectionPool(host="127.0.0.1", port=server.port)
         connection = pool.get_connection()
-        assert (redis_private.count_in_use(pool), redis_private.count_available(pool)) == (1, 0)
+        assert (redis_private.idle_of(pool), redis_private.in_use_of(pool)) == ([], {connection})
         pool.release(connection)
-        assert (redis_private.count_in_use(pool), redis_private.count_available(pool)) == (0, 1)
+        assert (redis_private.idle_of(pool), redis_private.in_use_of(pool)) == ([connection], set())
         pool.disconnect()
         apool = aioredis.ConnectionPool(host="127.0.0.1", port=server.port)
         awaiting = await apool.get_connection()
-        assert (redis_private.count_in_use(apool), redis_private.count_available(apool)) == (1, 0)
+        assert (redis_private.idle_of(apool), redis_private.in_use_of(apool)) == ([], {awaiting})
         await apool.release(awaiting)
+        assert (redis_private.idle_of(apool), redis_private.in_use_of(apool)) == ([awaiting], set())
         await apool.disconnect()
+
+
+def test_a_blocking_pool_compares_a_count_with_its_limit_under_a_lock() -> None:
+    pool = redis.ConnectionPool(max_connections=2)
+    with contract("set_created", "what does make_connection() compare with max_connections?"):
+        redis_private.set_created(pool, 2)
+        with pytest.raises(redis.exceptions.MaxConnectionsError):
+            pool.make_connection()
+    with contract("renew_locks", "what guards a pool's connections?"):
+        before = redis_private.lock_of(pool)
+        redis_private.renew_locks(pool)
+        assert redis_private.lock_of(pool) is not before
+        with redis_private.lock_of(pool):
+            pool.disconnect()
 
 
 def test_replies_are_turned_into_values_by_callbacks() -> None:
