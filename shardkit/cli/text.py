@@ -10,14 +10,12 @@ import re
 from collections.abc import Iterable, Sequence
 
 from redis.exceptions import (
-    AuthenticationError,
-    AuthenticationWrongNumberOfArgsError,
-    NoPermissionError,
     TimeoutError,  # noqa: A004 - redis-py's own
 )
 
 from shardkit.config.url import mask_url
 from shardkit.operations.commands import Shard
+from shardkit.server_errors import meaning
 
 _PROGRESSION = 4  # more numbers than this in even steps are written as first, second, …, last
 _UNITS = ("B", "K", "M", "G", "T", "P")
@@ -114,10 +112,9 @@ def reason(error: Exception) -> str:
     text = str(error)
     if isinstance(error, TimeoutError):
         return "no answer in time"
-    if isinstance(error, NoPermissionError):
-        return "no permission: the user may not do what is asked"
-    if isinstance(error, AuthenticationError | AuthenticationWrongNumberOfArgsError):
-        return "the user or password is refused"
+    known = meaning(error)
+    if known is not None:
+        return one_line(known.text)
     found = re.fullmatch(r"Error (?:-?\d+ )?(?:while )?connecting to \S+?\.? (.*?)\.?", text)
     if found:
         text = re.sub(r"^\[Errno -?\d+\] ", "", found[1])

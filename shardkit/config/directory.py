@@ -26,6 +26,7 @@ from shardkit.config.component import check_name
 from shardkit.config.entry import load_json
 from shardkit.config.problem import invalid
 from shardkit.errors import ConfigError, ConfigServerError, InvalidEntryError, MissingEntryError
+from shardkit.server_errors import meaning
 
 logger = logging.getLogger("shardkit")
 
@@ -94,7 +95,8 @@ class _DirectoryCache:
             return copy.deepcopy(cached[1])
         if isinstance(error, ConfigError):
             raise error
-        raise ConfigServerError(f"{key} cannot be read: {error}", "start the config server")
+        text, remedy = meaning(error) or (error, "start the config server")
+        raise ConfigServerError(f"{key} cannot be read: {text}", remedy)
 
     def _forget(self, key: str) -> None:
         with self._lock:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 from shardkit.config.url import MASK, REFERENCE, mask_url
@@ -45,6 +46,16 @@ def invalid(problems: Sequence[Problem]) -> InvalidEntryError:
     error = InvalidEntryError(f"{problems[0]}{more}", problems[0].remedy)
     error.problems = tuple(problems)
     return error
+
+
+def similar_name(name: str, names: Iterable[str]) -> str:
+    """Return the one of some names that a misspelt one probably means; empty if none is close.
+
+    Names that differ in digits only are different on purpose: `users2` is no misspelt `users`.
+    """
+    letters = re.sub("[0-9]", "", name)
+    others = [other for other in names if re.sub("[0-9]", "", other) != letters]
+    return next(iter(get_close_matches(name, others, 1, 0.8)), "")
 
 
 def mask(name: str, value: Any) -> Any:

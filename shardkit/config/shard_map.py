@@ -44,7 +44,7 @@ from shardkit.errors import ConfigError
 from shardkit.operations.commands import Shard
 from shardkit.routing.placement import DEFAULT
 
-_TOP = ("config_server", "defaults", "components")
+_TOP = ("config_server", "epoch", "defaults", "components")
 _COMPONENT = ("entry", "shards", "placement")
 _SHORT = ("count", "over", "spread")
 _SPREADS = ("databases", "ports")
@@ -59,12 +59,15 @@ class ShardMap:
         config_server: where the entries are pushed; None if the map is used as it is.
         warnings: what is legal but probably not meant.
         source: the file's path.
+        epoch: the `config:epoch` that it was made from; None if it does not say. A push is refused
+            once another one came in between.
     """
 
     components: Mapping[str, Component]
     config_server: Entry | None = None
     warnings: tuple[Problem, ...] = ()
     source: str = "shard map"
+    epoch: int | None = None
 
     @classmethod
     def load(cls, path: str | Path) -> ShardMap:
@@ -102,6 +105,8 @@ class ShardMap:
         top: dict[str, Any] = {"components": components}
         if self.config_server is not None:
             top = {"config_server": self.config_server.fields, **top}
+        if self.epoch is not None:
+            top = {"epoch": self.epoch, **top}
         return yaml.safe_dump(top, sort_keys=False, default_flow_style=None, width=100)
 
 
@@ -115,6 +120,10 @@ class _Reader:
     def read(self, text: str) -> ShardMap:
         top = self._load(text)
         self._known(top, "", _TOP)
+        epoch = top.get("epoch")
+        if epoch is not None and (type(epoch) is not int or epoch < 0):
+            remedy = "give the number that `shardkit config diff` shows, or leave it out"
+            self._problem("epoch", shown("", epoch), "is not an epoch", remedy)
         defaults = self._object(top, "defaults")
         before = len(self.problems)
         self.problems += check_entry(defaults, self._at("defaults"))
@@ -140,7 +149,7 @@ class _Reader:
         if self.problems:
             raise invalid(self.problems)
         warnings = tuple(warnings_of(components, self.source))
-        return ShardMap(components, config_server, warnings, self.source)
+        return ShardMap(components, config_server, warnings, self.source, epoch)
 
     def _load(self, text: str) -> Mapping[Any, Any]:
         top = load_yaml(text, self.source)

@@ -23,7 +23,7 @@ import json
 import random
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
@@ -39,9 +39,10 @@ from shardkit.config.changes import diff as diff
 from shardkit.config.changes import sample_keys as sample_keys
 from shardkit.config.component import Component, check_name, entry_key, shards_key
 from shardkit.config.entry import Entry
-from shardkit.config.problem import Problem, invalid
+from shardkit.config.problem import Problem, invalid, similar_name
 from shardkit.config.shard_map import ShardMap, warnings_of
 from shardkit.config.stored import PUSH_AGAIN, Stored, component_of, read_shards, reading
+from shardkit.config.url import REFERENCE, url_fields
 from shardkit.errors import (
     ConfigError,
     ConfigServerError,
@@ -49,6 +50,7 @@ from shardkit.errors import (
     MissingEntryError,
     PushRefusedError,
 )
+from shardkit.server_errors import meaning
 
 EPOCH_KEY = "config:epoch"
 
@@ -83,6 +85,16 @@ def read_components(client: redis.Redis) -> dict[str, Component]:
     raise ConfigServerError("the entries on the config server keep changing", "try again")
 
 
+def read_epoch(client: redis.Redis) -> int:
+    """Return `config:epoch`: the number of the last push that changed anything; 0 before the first.
+
+    Raises:
+        ConfigServerError: the config server cannot be read.
+    """
+    with _translated_errors():
+        return _number(_mget(client, [EPOCH_KEY])[0])
+
+
 def read_component(client: redis.Redis, name: str) -> Component | None:
     """Read one component; None if it is not there.
 
@@ -108,10 +120,11 @@ def push(
     client: redis.Redis,
     shard_map: ShardMap,
     *,
-    force: bool = False,
+    force: bool | Collection[str] = False,
     prune: bool = False,
     has_data: Callable[[Component], bool] | None = None,
     sample: Sample | None = None,
+    epoch: int | None = None,
 ) -> list[ComponentChange]:
     """Write a shard map to the config server: all of what changed, at once, or nothing.
 
@@ -120,19 +133,23 @@ def push(
     Args:
         client: a client of the config server, however it decodes.
         shard_map: what shall be there. Components that it does not describe stay as they are.
-        force: write also where data would be stranded.
+        force: write also what would strand data, or looks like a typing error: of the components
+            of these names, or of all (True).
         prune: remove the components that the map does not describe.
         has_data: says whether a component's shards hold data. Asked for components whose count of
             shards or placement changes, and for those to be removed, with what is stored of them
             now. Without it they are taken to hold some.
         sample: see `diff`.
+        epoch: refuse the push unless this is `config:epoch`; by default the one that the map says
+            it was made from, if it does.
 
     Returns:
         What was changed; also the map's unchanged components.
 
     Raises:
         PushRefusedError: keys of components that hold data would be looked for on other shards,
-            or a component that holds data would be removed.
+            a component that holds data would be removed, a component would be added whose name
+            differs by a typing error from one that is there, or another push came in between.
         InvalidEntryError: the map names a component what none can be called.
         ConfigError: other pushes came in between, again and again.
         ConfigServerError: the config server cannot be read or written. If the connection broke
@@ -145,11 +162,12 @@ def push(
     ]
     if problems:
         raise invalid(problems)
+    expected = shard_map.epoch if epoch is None else epoch
     with _translated_errors():
         for attempt in range(_PUSHES):
             with client.pipeline(transaction=True) as pipe:
                 try:
-                    return _push(pipe, shard_map.components, force, prune, has_data, sample)
+                    return _push(pipe, shard_map, force, prune, has_data, sample, expected)
                 except WatchError as error:
                     if isinstance(error.__context__, RedisError):
                         raise ConfigServerError(
@@ -166,13 +184,15 @@ def pull(client: redis.Redis, config_server: Entry | None = None) -> ShardMap:
 
     Args:
         client: a client of the config server, however it decodes.
-        config_server: how the config server is reached, for the map to say so.
+        config_server: how the config server is reached, for the map to say so. A user's name and
+            password are left out: who may read need not be who may push.
 
     Raises:
         MissingEntryError: nothing was pushed yet, or an entry is missing; names its key.
         InvalidEntryError: an entry cannot be used; names its key.
         ConfigServerError: the config server cannot be read.
     """
+    epoch = read_epoch(client)  # first: a push in between makes it too old, never too new
     components = read_components(client)
     if not components:
         raise MissingEntryError(
@@ -180,18 +200,35 @@ def pull(client: redis.Redis, config_server: Entry | None = None) -> ShardMap:
             "push a shard map first: shardkit config push",
         )
     source = "config server"
-    return ShardMap(components, config_server, tuple(warnings_of(components, source)), source)
+    warnings = tuple(warnings_of(components, source))
+    return ShardMap(components, _without_user(config_server), warnings, source, epoch)
+
+
+def _without_user(config_server: Entry | None) -> Entry | None:
+    if config_server is None:
+        return None
+    fields = config_server.fields
+    url = fields.pop("url", "")
+    if REFERENCE.search(url):
+        return config_server
+    if url:
+        fields = {**url_fields(url), **fields}
+    if fields.get("username", "default") == "default":
+        return config_server
+    return Entry({n: v for n, v in fields.items() if n not in ("username", "password")})
 
 
 def _push(
     pipe: Any,
-    wanted: Mapping[str, Component],
-    force: bool,
+    shard_map: ShardMap,
+    force: bool | Collection[str],
     prune: bool,
     has_data: Callable[[Component], bool] | None,
     sample: Sample | None,
+    expected: int | None,
 ) -> list[ComponentChange]:
     """Push once; WatchError says that somebody else wrote meanwhile, or the connection broke."""
+    wanted = shard_map.components
     pipe.watch(EPOCH_KEY)  # from here on, no other push goes unnoticed
     [epoch] = _mget(pipe, [EPOCH_KEY])
     found = _scan(pipe)
@@ -218,10 +255,19 @@ def _push(
         for change in changes
     ]
     changes += [ComponentChange(name, "removed") for name in sorted(broken.keys() - wanted.keys())]
-    if not force:
-        _refuse(changes, current, broken, has_data)
     if all(change.kind == "unchanged" for change in changes):
         return changes
+    if expected is not None and expected != _number(epoch):
+        raise PushRefusedError(
+            f"nothing was pushed: the map was made from epoch {expected}, and the config server is "
+            f"at epoch {_number(epoch)}: other pushes came in between",
+            "compare with `shardkit config diff`, merge what changed, and write epoch: "
+            f"{_number(epoch)} into the map",
+        )
+    if force is not True:
+        forced = frozenset(force or ())
+        others = [change for change in changes if change.component not in forced]
+        _refuse(others, current, broken, has_data, stored.keys() - wanted.keys())
 
     epochs = {name: _epoch(name, own) for name, own in stored.items()}
     newest = max([_number(epoch), *epochs.values()]) + 1
@@ -249,25 +295,36 @@ def _refuse(
     current: Mapping[str, Component],
     broken: Mapping[str, ConfigError],
     has_data: Callable[[Component], bool] | None,
+    undescribed: Collection[str],
 ) -> None:
-    """Raise if any of the changes would strand data."""
-    reasons = []
+    """Raise if any of the changes would strand data, or adds a component by a typing error."""
+    reasons: dict[str, str] = {}
     for change in changes:
         name = change.component
+        if change.kind == "added" and (meant := similar_name(name, undescribed)):
+            reasons[name] = (
+                f"component {name!r} would be added; did you mean {meant!r}, which the config "
+                "server has?"
+            )
         if change.kind != "removed" and not (change.kind == "changed" and change.replaced):
             continue
         if name in broken:
-            reasons.append(
+            reasons[name] = (
                 f"component {name!r} may hold data on its shards, and what is stored of it cannot "
                 f"be read ({broken[name].message})"
             )
         elif has_data is None or _holds_data(has_data, current[name]):
-            reasons.append(f"component {name!r} holds data, and {_consequence(change)}")
+            reasons[name] = f"component {name!r} holds data, and {_consequence(change)}"
     if reasons:
         raise PushRefusedError(
-            f"nothing was pushed: {'; '.join(reasons)}",
-            "move the data first, or push with --force",
+            f"nothing was pushed: {'; '.join(reasons.values())}",
+            f"move the data first, or push with {force_options(reasons)}",
         )
+
+
+def force_options(names: Iterable[str]) -> str:
+    """Return the options of `shardkit config push` that force components."""
+    return " ".join(f"--force {name}" for name in names)
 
 
 def _holds_data(has_data: Callable[[Component], bool], component: Component) -> bool:
@@ -277,7 +334,7 @@ def _holds_data(has_data: Callable[[Component], bool], component: Component) -> 
         raise ConfigError(
             f"nothing was pushed: cannot tell whether component {component.name!r} holds data: "
             f"{error}",
-            "start its servers, or push with --force",
+            f"start its servers, or push with {force_options([component.name])}",
         ) from error
 
 
@@ -408,6 +465,5 @@ def _translated_errors() -> Iterator[None]:
     try:
         yield
     except RedisError as error:
-        raise ConfigServerError(
-            f"the config server cannot be used: {error}", "start it, or name another one"
-        ) from error
+        text, remedy = meaning(error) or (error, "start it, or name another one")
+        raise ConfigServerError(f"the config server cannot be used: {text}", remedy) from error

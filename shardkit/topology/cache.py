@@ -18,6 +18,7 @@ from redis.exceptions import RedisError
 
 from shardkit.config.component import Component
 from shardkit.errors import ClosedError, ConfigError, ConfigServerError, MissingEntryError
+from shardkit.server_errors import meaning
 from shardkit.topology.sources import Source
 
 logger = logging.getLogger("shardkit")
@@ -321,9 +322,8 @@ class Topology:
             logger.info("%s can be read again", what)
 
     def _unreadable(self, error: Exception) -> ConfigServerError:
-        return ConfigServerError(
-            f"{self.source} cannot be read: {error}", "start it, or name another one"
-        )
+        text, remedy = meaning(error) or (error, "start it, or name another one")
+        return ConfigServerError(f"{self.source} cannot be read: {text}", remedy)
 
     def _check_open(self) -> None:
         if self._closed:

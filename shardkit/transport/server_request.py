@@ -41,6 +41,7 @@ from shardkit.operations.commands import (
     Shard,
     Transaction,
 )
+from shardkit.server_errors import meaning
 from shardkit.transport import resp
 from shardkit.transport.coalescing import JoinedRun, join_all, pack_joined
 from shardkit.transport.resp import Chunk, UniformCommands, join, pack, pack_all, pack_command
@@ -189,9 +190,8 @@ class ServerRequest:
             sent: whether the server may have seen it.
         """
         if not sent:
-            return self._failure(
-                ShardUnavailable, request, error, "cannot be reached", "see `shardkit status`"
-            )
+            what = "cannot be used" if meaning(error) else "cannot be reached"
+            return self._failure(ShardUnavailable, request, error, what, "see `shardkit status`")
         what = "did not answer in time" if isinstance(error, TimeoutError) else "was lost"
         remedy = "the command may have been executed; look before you send it again"
         return self._failure(ShardUnavailable, request, error, what, remedy)
@@ -218,9 +218,10 @@ class ServerRequest:
     ) -> ShardFailure:
         where = f"{self.shard} ({self.address})"
         separator = ": " if kind is CommandRefused else " "
+        text, better = meaning(error) or (str(error), "")
         return kind(
-            f"{where}{separator}{what}: {error}",
-            remedy,
+            f"{where}{separator}{what}: {text}",
+            better or remedy,
             shard=str(self.shard),
             command=request.name,
             error=error,

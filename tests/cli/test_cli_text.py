@@ -143,7 +143,7 @@ def test_no_url_in_a_message_shows_its_password() -> None:
         ),
         (
             redis.exceptions.NoPermissionError("this user has no permissions"),
-            "no permission: the user may not do what is asked",
+            "the user may not use this key",
         ),
         (redis.ResponseError("ERR what\nis this"), "ERR what is this"),
         (redis.RedisError(), "RedisError"),

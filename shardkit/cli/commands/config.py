@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
 
 from shardkit.cli.commands.config_diff import compare, document, holds_data, show
 from shardkit.cli.commands.config_findings import FileProblem, examine
+from shardkit.cli.commands.config_preflight import Finding, preflight
 from shardkit.cli.options import (
     common_options,
     components,
@@ -42,11 +43,12 @@ from shardkit.config.changes import SAMPLE_SIZE, ComponentChange
 from shardkit.config.component import Component
 from shardkit.config.entry import LOCATION, Entry
 from shardkit.config.shard_map import ShardMap
-from shardkit.errors import ConfigError
+from shardkit.errors import ConfigError, PushRefusedError
 from shardkit.operations.commands import Shard
 
 DIFFERS = 3  # what `diff --exit-code` exits with
 _WIDE = 140
+_MOST_FINDINGS = 5  # that an error lists
 
 _MAP = click.Path(path_type=Path)
 _sample_option = click.option(
@@ -206,7 +208,14 @@ def diff(
 @click.argument("shard_map", metavar="MAP", type=_MAP)
 @target_option
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")
-@click.option("--force", is_flag=True, help="Push even if keys would be looked up on other shards.")
+@click.option(
+    "--force",
+    "forced",
+    multiple=True,
+    metavar="COMPONENT",
+    help="Push this component in spite of what speaks against it. May be repeated.",
+)
+@click.option("--no-check", is_flag=True, help="Do not connect to the servers of changed entries.")
 @click.option("--prune", is_flag=True, help="Remove components that MAP does not describe.")
 @_sample_option
 @common_options
@@ -214,7 +223,8 @@ def push(
     shard_map: Path,
     where: str | None,
     dry_run: bool,
-    force: bool,
+    forced: Sequence[str],
+    no_check: bool,
     prune: bool,
     size: int,
     as_json: bool,
@@ -223,10 +233,14 @@ def push(
 
     Refused if keys would then be looked up on other shards than those that hold them: if a
     component's shard count or placement changes, or it is removed, while its servers hold keys or
-    cannot be reached.
+    cannot be reached. Every changed entry is connected to before: refused if it names a replica, a
+    database that does not exist or does not hold the data of the present one, or a user who lacks
+    rights.
     """
     output = Output(as_json)
     wanted = ShardMap.load(shard_map)
+    for problem in wanted.warnings:
+        output.warning(str(problem))
     server = config_server(where, wanted)
     with connected(server) as client:
         difference = compare(client, wanted, prune, size)
@@ -234,23 +248,59 @@ def push(
         if not as_json:
             show(output, server.address, difference)
             output.line()
+        for name in forced:
+            if name not in {change.component for change in changes}:
+                raise ConfigError(
+                    f"--force {name}: the push does not touch a component of this name",
+                    "name one that the table shows",
+                )
+        findings = [] if no_check else preflight(difference.current, wanted.components)
+        _heed(output, findings, forced, dry_run)
         if not dry_run:
             changes = store.push(
                 client,
                 wanted,
-                force=force,
+                force=forced,
                 prune=prune,
                 has_data=holds_data(wanted),
                 sample=difference.sample,
+                epoch=difference.epoch if wanted.epoch is None else wanted.epoch,
             )
     if as_json:
-        output.document({"pushed": not dry_run, **document(server.address, difference, changes)})
+        output.document(
+            {
+                "pushed": not dry_run,
+                **document(server.address, difference, changes),
+                "findings": [asdict(finding) for finding in findings],
+            }
+        )
     elif dry_run:
         output.line("nothing was pushed: this is a dry run", FAINT)
     elif difference.is_empty:
         output.line("there was nothing to push", FAINT)
     else:
         output.line(f"pushed: {_summary(changes)}", GOOD)
+        if wanted.epoch is not None:
+            output.line(f"write epoch: {difference.epoch + 1} into {shard_map} now", DOUBTFUL)
+
+
+def _heed(
+    output: Output, findings: Sequence[Finding], forced: Sequence[str], dry_run: bool
+) -> None:
+    """Show findings, and refuse the push for those of components that are not forced."""
+    serious = [f for f in findings if not f.warning and f.component not in forced and not dry_run]
+    for finding in findings:
+        if finding not in serious:
+            output.warning(f"{finding}; {finding.remedy}")
+    if serious:
+        names = dict.fromkeys(finding.component for finding in serious)
+        shown = [str(finding) for finding in serious[:_MOST_FINDINGS]]
+        if len(serious) > _MOST_FINDINGS:
+            shown.append(f"and {len(serious) - _MOST_FINDINGS} more")
+        raise PushRefusedError(
+            f"nothing was pushed: {'; '.join(shown)}",
+            f"{serious[0].remedy}, or push with {store.force_options(names)}",
+        )
 
 
 def _summary(changes: Sequence[ComponentChange]) -> str:
@@ -337,7 +387,9 @@ def _masked(shard_map: ShardMap) -> ShardMap:
         for name, component in shard_map.components.items()
     }
     server = shard_map.config_server
-    return ShardMap(described, None if server is None else masked(server))
+    return replace(
+        shard_map, components=described, config_server=None if server is None else masked(server)
+    )
 
 
 # ---- show

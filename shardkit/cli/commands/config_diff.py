@@ -38,7 +38,7 @@ from shardkit.config.changes import ComponentChange, FieldChange, diff, sample_k
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap
-from shardkit.config.store import read_component, read_components
+from shardkit.config.store import read_component, read_components, read_epoch
 from shardkit.errors import ConfigError, ConfigServerError
 from shardkit.operations.commands import Key, Shard
 
@@ -58,12 +58,16 @@ class Difference:
         sample: by component, the keys whose placement was compared.
         real: the components whose sample comes from their servers.
         left: components that the map does not describe and the push does not touch.
+        epoch: `config:epoch` before the push.
+        current: the components of the push as they are on the config server, if readable.
     """
 
     changes: Sequence[ComponentChange]
     sample: Mapping[str, Sequence[Key]]
     real: frozenset[str]
     left: Sequence[str]
+    epoch: int
+    current: Mapping[str, Component]
 
     @property
     def is_empty(self) -> bool:
@@ -84,6 +88,7 @@ def compare(client: redis.Redis, shard_map: ShardMap, prune: bool, size: int) ->
         ConfigServerError: the config server cannot be read.
     """
     wanted = shard_map.components
+    epoch = read_epoch(client)
     current, broken = _current(client, wanted)
     left = sorted(current.keys() - wanted.keys())
     if not prune:
@@ -98,20 +103,25 @@ def compare(client: redis.Redis, shard_map: ShardMap, prune: bool, size: int) ->
             changes[n] = ComponentChange(
                 change.component, "changed", (), -1, after[0], "", after[1]
             )
-    return Difference(changes, sample, frozenset(real), [] if prune else left)
+    return Difference(changes, sample, frozenset(real), [] if prune else left, epoch, current)
 
 
 def holds_data(shard_map: ShardMap) -> Callable[[Component], bool]:
     """Return the function by which `shardkit.config.store.push` checks if a component holds data.
 
     It queries the component's current servers. For a component that stays these are its shards, or
-    its entry if it has none, because only their keys would be placed by another rule.
+    its entry if it has none, because only their keys would be placed by another rule. For one to be
+    removed, a database that another component of the map uses as well does not count: its keys
+    cannot be told apart, and most likely are the other's.
     """
+    used = {e.address for c in shard_map.components.values() for _, e in c.entries()}
 
     def holds(component: Component) -> bool:
         entries = _entries(component)
         if component.name in shard_map.components and component.shards:
             entries = {shard: e for shard, e in entries.items() if shard.number is not None}
+        if component.name not in shard_map.components:
+            entries = {shard: e for shard, e in entries.items() if e.address not in used}
         answers = _ask(entries, has_keys)
         if any(answer is True for answer in answers.values()):
             return True
@@ -179,10 +189,11 @@ def has_keys(client: Any) -> bool:
     size = client.dbsize()
     if not size or size > _MAX_PAGES * _PAGE:
         return bool(size)
-    return any(True for _ in _keys(client))
+    return any(True for _ in data_keys(client))
 
 
-def _keys(client: Any) -> Iterator[bytes]:
+def data_keys(client: Any) -> Iterator[bytes]:
+    """Yield the keys of a client's database that are not configuration."""
     return (key for key in client.scan_iter(count=_PAGE) if not key.startswith(_CONFIG_PREFIXES))
 
 
@@ -192,7 +203,7 @@ def _real_keys(component: Component, size: int) -> list[Key]:
     if component.shards:
         entries = {shard: e for shard, e in entries.items() if shard.number is not None}
     share = -(-size // len(entries))
-    answers = _ask(entries, lambda client: list(islice(_keys(client), share)))
+    answers = _ask(entries, lambda client: list(islice(data_keys(client), share)))
     lists = [answer for answer in answers.values() if isinstance(answer, list)]
     return [key for keys in lists for key in keys]
 
@@ -202,7 +213,8 @@ def _real_keys(component: Component, size: int) -> list[Key]:
 
 def show(output: Output, server: str, difference: Difference) -> None:
     """Show what a push to a config server would change."""
-    output.line(f"config server {server}")
+    at = f", epoch {difference.epoch}" if difference.epoch else ""
+    output.line(f"config server {server}{at}")
     output.line()
     table = table_of(_change_fields(difference), difference.changes)
     for name in difference.left:
@@ -308,6 +320,7 @@ def document(
     """Return the changes of a push for JSON."""
     return {
         "config_server": server,
+        "epoch": difference.epoch,
         "changes": json_rows(_change_fields(difference), changes),
         "not_in_map": list(difference.left),
     }

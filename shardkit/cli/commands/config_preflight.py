@@ -1,0 +1,353 @@
+"""Checks what a push points clients at, before it points them there.
+
+Each entry that the push adds or changes is connected to as it says: is the server there, is it a
+master, does its database exist, may the user do what clients do? Where an entry leaves one database
+for another, keys are sampled in both::
+
+    now    ── 100 keys ──┐
+                         ├─► are they in the new database too?
+    then   ── EXISTS ────┘
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from shardkit.cli.commands.config_diff import data_keys
+from shardkit.cli.server_queries import TIMEOUT, ServerErrors, client_of, query_all
+from shardkit.cli.text import reason
+from shardkit.config.component import Component, entry_key
+from shardkit.config.entry import Entry
+from shardkit.errors import ConfigError
+from shardkit.operations.commands import Shard
+from shardkit.routing.keys import hash_tag
+from shardkit.server_errors import meaning
+
+SAMPLED_KEYS = 100
+_STRANGE = 0.1  # the share of sampled keys that may be missing, or belong elsewhere
+_DATABASES_PER_QUERY = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What speaks against one entry of a push.
+
+    Attributes:
+        component: its component.
+        entry: its key, also ``… replicas[0]``.
+        address: where it points.
+        problem: what is wrong.
+        remedy: what to do about it.
+        warning: whether it may well be meant.
+    """
+
+    component: str
+    entry: str
+    address: str
+    problem: str
+    remedy: str
+    warning: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.entry} ({self.address}) {self.problem}"
+
+
+@dataclass(frozen=True)
+class _Database:
+    """What was found in one database.
+
+    Attributes:
+        server: the run id of its server; empty if unknown.
+        number: its number.
+        role: ``master`` or ``replica``.
+        keys: a sample of its keys.
+        missing: the commands that the user may not run.
+    """
+
+    server: str
+    number: int
+    role: str
+    keys: Sequence[bytes]
+    missing: Sequence[str]
+
+    def same_as(self, other: _Database) -> bool:
+        return bool(self.server) and (self.server, self.number) == (other.server, other.number)
+
+
+@dataclass(frozen=True)
+class _Target:
+    """One entry that a push adds or changes, and the one that it replaces."""
+
+    component: Component
+    shard: Shard
+    where: str
+    entry: Entry
+    before: Entry | None = None
+    is_replica: bool = False
+
+
+def preflight(
+    current: Mapping[str, Component],
+    wanted: Mapping[str, Component],
+    timeout: float = TIMEOUT,
+) -> list[Finding]:
+    """Connect to every entry that a push would add or change, and say what speaks against it.
+
+    Args:
+        current: the components on the config server.
+        wanted: the components to push.
+        timeout: seconds to wait for one answer of a server.
+
+    Returns:
+        The findings, in the components' order. Cost: about four exchanges for each database that
+        is added or changed, servers in parallel.
+    """
+    targets = [
+        target for name in sorted(wanted) for target in _targets(current.get(name), wanted[name])
+    ]
+    visited = _visit([t.entry for t in targets] + [t.before for t in targets if t.before], timeout)
+    shared = _shared_keys(targets, visited, timeout)
+    return [finding for target in targets for finding in _judge(target, visited, shared)]
+
+
+def _targets(before: Component | None, after: Component) -> Iterator[_Target]:
+    if before is not None and before.same_as(after):
+        return
+    old = dict(before.entries()) if before is not None else {}
+    moved = before is not None and (
+        len(before.shards) != len(after.shards) or before.placement != after.placement
+    )
+    for shard, entry in after.entries():
+        previous = old.get(shard)
+        if previous == entry:
+            continue
+        where = entry_key(*shard)
+        compared = None if moved and shard.number is not None else previous
+        yield _Target(after, shard, where, entry, compared)
+        known = previous.replicas if previous else ()
+        for n, replica in enumerate(entry.replicas):
+            if replica not in known:
+                yield _Target(after, shard, f"{where} replicas[{n}]", replica, is_replica=True)
+
+
+# ---- queries
+
+
+_Visited = Mapping[Entry, _Database | Exception]
+
+
+def _visit(entries: Sequence[Entry], timeout: float) -> dict[Entry, _Database | Exception]:
+    """Look at databases; those of one server by the same thread."""
+    visited: dict[Entry, _Database | Exception] = {}
+    groups: dict[str, list[tuple[Entry, dict[str, Any]]]] = {}
+    for entry in dict.fromkeys(entries):
+        try:
+            fields = entry.resolved("it")
+        except ConfigError as error:
+            visited[entry] = error
+            continue
+        fields.pop("replicas", None)
+        server = json.dumps({n: v for n, v in fields.items() if n != "db"}, sort_keys=True)
+        groups.setdefault(server, []).append((entry, fields))
+    longest = max(map(len, groups.values()), default=0)
+
+    def visit(group: Sequence[tuple[Entry, dict[str, Any]]]) -> dict[Entry, Any]:
+        found: dict[Entry, Any] = {}
+        dead: Exception | None = None
+        for entry, fields in group:
+            try:
+                found[entry] = dead or _look(fields, timeout)
+            except ResponseError as error:
+                found[entry] = error
+            except ServerErrors as error:
+                found[entry] = dead = error
+        return found
+
+    patience = timeout * (1 + longest // _DATABASES_PER_QUERY)
+    queries = {server: lambda group=group: visit(group) for server, group in groups.items()}
+    for server, answer in query_all(queries, patience).items():
+        for entry, _ in groups[server]:
+            visited[entry] = answer if isinstance(answer, Exception) else answer[entry]
+    return visited
+
+
+def _look(fields: Mapping[str, Any], timeout: float) -> _Database:
+    with client_of(fields, timeout) as client:
+        client.ping()
+        if fields.get("cluster"):
+            return _Database("", 0, "master", [], [])
+        keys = list(islice(data_keys(client), SAMPLED_KEYS))
+        role, server = _role(client), _run_id(client)
+        missing = [] if role == "replica" else _missing_rights(client)
+        return _Database(server, fields.get("db", 0), role, keys, missing)
+
+
+def _role(client: Any) -> str:
+    try:  # unlike INFO and ROLE, any user may ask for it
+        words = client.execute_command("HELLO", "2")
+    except ResponseError:
+        return ""
+    found = dict(zip(words[::2], words[1::2], strict=False))
+    role = found.get(b"role", b"").decode()
+    return "replica" if role == "slave" else role
+
+
+def _run_id(client: Any) -> str:
+    try:
+        return str(client.info("server")["run_id"])
+    except ResponseError:
+        return ""
+
+
+def _missing_rights(client: Any) -> list[str]:
+    """Return the commands that clients use and this user may not run. Changes nothing."""
+    key = f"shardkit:preflight:{secrets.token_hex(8)}"  # is not there, and none of these makes it
+    pipe = client.pipeline(transaction=False)
+    for words in (
+        ("GET", key),
+        ("SET", key, "1", "XX"),
+        ("DEL", key),
+        ("SREM", key, "1"),
+        ("ZADD", key, "XX", "1", "1"),
+        ("HDEL", key, "1"),
+        ("LPUSHX", key, "1"),
+        ("EVAL", "return 1", "0"),
+        ("SCRIPT", "EXISTS", "0" * 40),
+    ):
+        pipe.execute_command(*words)
+    found = []
+    for answer in pipe.execute(raise_on_error=False):
+        match = re.search(r"permissions to run the '(\S+)'", str(answer))
+        if isinstance(answer, ResponseError) and match:
+            found.append(match[1].upper().replace("|", " "))
+    return found
+
+
+def _shared_keys(
+    targets: Sequence[_Target], visited: _Visited, timeout: float
+) -> dict[_Target, float | Exception]:
+    """Return which share of the keys sampled at the old address is at the new one too."""
+
+    def share(target: _Target, keys: Sequence[bytes]) -> float:
+        with client_of(target.entry.resolved(target.where), timeout) as client:
+            pipe = client.pipeline(transaction=False)
+            for key in keys:
+                pipe.exists(key)
+            return float(sum(pipe.execute())) / len(keys)
+
+    queries = {}
+    for target in targets:
+        now, then = _databases(target, visited)
+        if now and then and now.keys and then.keys and not now.same_as(then):
+            queries[target] = lambda t=target, keys=now.keys: share(t, keys)
+    return query_all(queries, timeout)
+
+
+def _databases(target: _Target, visited: _Visited) -> tuple[_Database | None, _Database | None]:
+    """Return the databases of a target's old and new address, if there are any to compare."""
+    if target.before is None or target.entry.is_cluster or target.before.is_cluster:
+        return None, None
+    now, then = visited[target.before], visited[target.entry]
+    return now if isinstance(now, _Database) else None, then if isinstance(
+        then, _Database
+    ) else None
+
+
+# ---- judgement
+
+
+def _judge(
+    target: _Target, visited: _Visited, shared: Mapping[_Target, float | Exception]
+) -> Iterator[Finding]:
+    def finding(problem: str, remedy: str, warning: bool = False) -> Finding:
+        address = target.entry.address
+        return Finding(target.component.name, target.where, address, problem, remedy, warning)
+
+    found = visited[target.entry]
+    if isinstance(found, ConfigError):
+        yield finding(found.message.removeprefix("it: "), found.remedy)
+        return
+    if isinstance(found, Exception):
+        known = meaning(found)
+        remedy = known.remedy if known else "correct the entry, or start the server"
+        yield finding(f"cannot be used: {reason(found)}", remedy)
+        return
+    if found.role == "replica" and not target.is_replica:
+        yield finding("is a replica: it refuses writes", "name its master, or promote it")
+    if found.role == "master" and target.is_replica:
+        yield finding(
+            "is a master: reads would see its own data", "name a replica of the entry's server"
+        )
+    if found.missing and not target.is_replica:
+        listed = ", ".join(found.missing)
+        yield finding(f"has a user who may not run {listed}", "grant them, see docs/rights.md")
+    if not target.is_replica and not target.entry.is_cluster:
+        yield from (finding(*each) for each in _data_problems(target, found, visited, shared))
+
+
+def _data_problems(
+    target: _Target,
+    then: _Database,
+    visited: _Visited,
+    shared: Mapping[_Target, float | Exception],
+) -> Iterator[tuple[str, str, bool]]:
+    before = target.before
+    if before is None:
+        strange = _strange_keys(target, then.keys)
+        if strange:
+            yield f"holds keys that are not this shard's: {strange}", "check the address", True
+        return
+    if before.address == target.entry.address:
+        return
+    now, _ = _databases(target, visited)
+    if now is None:
+        gone = visited[before]
+        why = reason(gone) if isinstance(gone, Exception) else "it is a cluster"
+        problem = ""
+        if not then.keys:
+            problem = "is empty"
+        elif strange := _strange_keys(target, then.keys):
+            problem = f"holds keys that are not this shard's ({strange})"
+        if problem:
+            yield (
+                f"{problem}, and the data at {before.address} cannot be compared: {why}",
+                "move the data first",
+                False,
+            )
+        return
+    if now.same_as(then) or not (now.keys or then.keys):
+        return
+    moved = f"move the data from {before.address} first"
+    share = shared.get(target, 0.0)
+    if now.keys and not then.keys:
+        yield f"is empty, and {before.address} holds data", moved, False
+    elif now.keys and (isinstance(share, Exception) or share < 1 - _STRANGE):
+        part = "" if isinstance(share, Exception) else f": it has {share:.0%} of its sampled keys"
+        yield f"does not hold the data of {before.address}{part}", moved, False
+    elif not now.keys and (strange := _strange_keys(target, then.keys)):
+        yield f"holds keys that are not this shard's: {strange}", "check the address", False
+
+
+def _strange_keys(target: _Target, keys: Sequence[bytes]) -> str:
+    """Return, in words, how many keys are placed on other shards; nothing if hardly any is."""
+    number = target.shard.number
+    if number is None or not keys:
+        return ""
+    suffix = b":%d" % number  # of the tag where structures place their parts by number
+    others = [
+        key
+        for key in keys
+        if target.component.place(key) != number and not hash_tag(key).endswith(suffix)
+    ]
+    if len(others) <= _STRANGE * len(keys):
+        return ""
+    rule = target.component.placement
+    return f"{rule} places {len(others)} of {len(keys)} sampled keys on other shards"

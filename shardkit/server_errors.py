@@ -1,0 +1,135 @@
+"""What a server's error means, and what to do about it: one sentence each.
+
+redis-py's texts are the server's, which name neither the cause nor a remedy, and the text of an
+absent Sentinel master is a repr of 800 characters. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from redis.exceptions import (
+    AuthenticationError,
+    AuthenticationWrongNumberOfArgsError,
+    BusyLoadingError,
+    ConnectionError,  # noqa: A004 - redis-py's own
+    NoPermissionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    ResponseError,
+)
+from redis.sentinel import MasterNotFoundError
+
+
+class Meaning(NamedTuple):
+    """What a server's error means: ``the server is out of memory``; and the remedy."""
+
+    text: str
+    remedy: str
+
+
+_REFUSED = Meaning("the user or password is refused", "correct username and password in its entry")
+
+_BY_CLASS: tuple[tuple[type[Exception], str, str], ...] = (
+    (
+        OutOfMemoryError,
+        "the server is at its maxmemory",
+        "raise maxmemory, or let data expire or be evicted",
+    ),
+    (
+        ReadOnlyError,
+        "the server is a replica, which refuses writes",
+        "name its master in the entry",
+    ),
+    (BusyLoadingError, "the server is still loading its data", "try again in a moment"),
+)
+
+# By the beginning of the server's text, where redis-py has no class of its own.
+_BY_TEXT: tuple[tuple[str, str, str], ...] = (
+    (
+        "Authentication required|HELLO must be called with the client already",
+        "the server asks for a password",
+        "add password: to its entry",
+    ),
+    (
+        "AUTH <password> called without any password configured",
+        "the server has no password, and the entry gives one",
+        "take password: out of the entry",
+    ),
+    (
+        "(ERR )?DB index is out of range",
+        "the server has no database of this number",
+        "correct db in the entry, or raise `databases` in the server's configuration",
+    ),
+    (
+        "BUSY ",
+        "the server is busy with a script",
+        "wait until it ends, or end it: SCRIPT KILL",
+    ),
+    (
+        "MISCONF ",
+        "the server cannot save its data to disk, and so refuses writes",
+        "look at its log and its disk",
+    ),
+    (
+        "MASTERDOWN |Link with MASTER is down",
+        "the server is a replica that has lost its master",
+        "start the master, or promote it",
+    ),
+    (
+        "NOREPLICAS ",
+        "too few replicas follow the server",
+        "start its replicas, or lower min-replicas-to-write",
+    ),
+    (
+        "(ERR )?max number of clients reached",
+        "the server has as many clients as it allows",
+        "raise maxclients, or close clients",
+    ),
+    (
+        "DENIED ",
+        "the server is in protected mode, which refuses other machines",
+        "give it a password, or set protected-mode to no",
+    ),
+)
+
+
+def meaning(error: BaseException) -> Meaning | None:
+    """Return what a server's error means, and the remedy; None for one that speaks for itself."""
+    text = str(error)
+    if isinstance(error, MasterNotFoundError):
+        service = re.match(r"No master found for (['\"].*?['\"])", text)
+        named = f" for {service[1]}" if service else ""
+        return Meaning(
+            f"no Sentinel names a master{named}",
+            "start the Sentinels and the master, or correct sentinel: in its entry",
+        )
+    if isinstance(error, NoPermissionError):
+        return _permission(text)
+    for kind, what, remedy in _BY_CLASS:
+        if isinstance(error, kind):
+            return Meaning(what, remedy)
+    if isinstance(error, ResponseError | ConnectionError):
+        for pattern, what, remedy in _BY_TEXT:
+            if re.match(pattern, text):
+                return Meaning(what, remedy)
+    if isinstance(error, AuthenticationError | AuthenticationWrongNumberOfArgsError):
+        return _REFUSED
+    return None
+
+
+def _permission(text: str) -> Meaning:
+    command = re.search(r"permissions to run the '([^']+)'", text)
+    if command:
+        name = command[1]
+        return Meaning(
+            f"the user may not run {name.upper().replace('|', ' ')}",
+            f"grant it: ACL SETUSER <user> +{name} (docs/rights.md)",
+        )
+    what = "channel" if "channel" in text else "key"
+    pattern = "&<pattern>" if what == "channel" else "~<pattern>"
+    return Meaning(
+        f"the user may not use this {what}",
+        f"grant it: ACL SETUSER <user> {pattern} (docs/rights.md)",
+    )

@@ -1,0 +1,272 @@
+"""A push looks at what it points clients at, and refuses what would strand data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from cli_helpers import Result
+
+import shardkit
+from shardkit import ShardMap
+from shardkit.local import LocalServer, LocalServers
+
+Cli = Callable[..., Result]
+Edit = Callable[..., Path]
+
+MAP = """
+config_server: {port: 7000}
+defaults: {host: 127.0.0.1}
+components:
+  unique: {shards: [{port: 7001, db: 1}, {port: 7002, db: 1}]}
+  sessions: {entry: {port: 7002, replicas: [{port: 7003}]}}
+"""
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[LocalServers]:
+    with LocalServers(ShardMap.parse(MAP), ports="free") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def stranger() -> Iterator[LocalServer]:
+    """A server of somebody else."""
+    with LocalServer() as server:
+        yield server
+
+
+@pytest.fixture
+def pushed(servers: LocalServers, stranger: LocalServer, tmp_path: Path, cli: Cli) -> Path:
+    """The map of the running servers, pushed; each shard of `unique` holds keys of its own."""
+    for server in [*servers.servers[:-1], stranger]:  # the replica follows
+        with server.client() as client:
+            client.flushall()
+    path = tmp_path / "map.yaml"
+    path.write_text(servers.shard_map.to_yaml())
+    assert cli("config", "push", path).code == 0
+    with shardkit.connect(servers.shard_map) as kit:
+        pipe = kit.key_sharded("unique").pipeline()
+        for n in range(60):
+            pipe.set(f"key:{n}", 1)
+        pipe.execute()
+    return path
+
+
+@pytest.fixture
+def edited(servers: LocalServers, pushed: Path) -> Edit:
+    """Write the map with fields of one entry changed."""
+
+    def write(component: str, number: int | None = None, **fields: Any) -> Path:
+        described = yaml.safe_load(pushed.read_text())
+        of_component = described["components"][component]
+        entry = of_component["entry"] if number is None else of_component["shards"][number]
+        entry.update(fields)
+        pushed.write_text(yaml.safe_dump(described))
+        return pushed
+
+    return write
+
+
+def stored(servers: LocalServers) -> dict[str, Any]:
+    """Return all that the config server holds."""
+    assert servers.config_server is not None
+    with servers.config_server.client() as client:
+        return {key.decode(): client.get(key) for key in client.scan_iter()}
+
+
+def copy(source: Any, target: Any) -> None:
+    for key in source.scan_iter():
+        target.restore(key, 0, source.dump(key), replace=True)
+
+
+def test_an_entry_that_leaves_its_data_behind_is_refused(
+    cli: Cli, servers: LocalServers, stranger: LocalServer, edited: Edit
+) -> None:
+    before = stored(servers)
+    wrong = edited("unique", 0, port=stranger.port)
+    old = f"{servers.server_of('unique', 0).address}/1"
+    refused = cli("config", "push", wrong)
+    assert f"config:redis:unique:0 ({stranger.address}/1) is empty, and {old} holds data" in (
+        refused.error()
+    )
+    assert f"move the data from {old} first, or push with --force unique" in refused.error()
+    with stranger.client(db=1) as client:
+        client.mset({f"another:{n}": 1 for n in range(50)})
+    other = cli("config", "push", wrong).error()
+    assert f"does not hold the data of {old}: it has 0% of its sampled keys" in other
+    assert stored(servers) == before
+    assert cli("config", "push", wrong, "--no-check").code == 0
+
+
+def test_an_entry_whose_data_was_moved_is_pushed(
+    cli: Cli, servers: LocalServers, stranger: LocalServer, edited: Edit
+) -> None:
+    with servers.server_of("unique", 0).client(db=1) as old, stranger.client(db=1) as new:
+        copy(old, new)
+        keys = new.dbsize()
+        result = cli("config", "push", edited("unique", 0, port=stranger.port))
+        assert (result.code, result.err) == (0, "")
+        assert new.dbsize() == keys  # the check writes nothing
+
+
+def test_another_name_of_the_same_server_is_no_other_place(cli: Cli, edited: Edit) -> None:
+    result = cli("config", "push", edited("unique", 0, host="localhost"))
+    assert (result.code, result.err) == (0, "")
+
+
+def test_a_dead_server_is_replaced_only_by_one_that_holds_the_shards_keys(
+    cli: Cli, servers: LocalServers, stranger: LocalServer, edited: Edit
+) -> None:
+    dead = edited("unique", 1, port=1)
+    assert cli("config", "push", dead, "--no-check").code == 0
+    empty = edited("unique", 1, port=stranger.port)
+    found = cli("config", "push", empty).error()
+    assert "is empty, and the data at 127.0.0.1:1/1 cannot be compared: connection ref" in found
+    with stranger.client(db=1) as new:
+        with servers.server_of("unique", 0).client(db=1) as first:
+            copy(first, new)
+        found = cli("config", "push", empty).error()
+        assert "holds keys that are not this shard's (crc32 places " in found
+        new.flushdb()
+        with servers.server_of("unique", 1).client(db=1) as own:
+            copy(own, new)
+    assert cli("config", "push", empty).code == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem", "remedy"),
+    [
+        ({"port": 1}, "cannot be used: connection refused", "start the server"),
+        (
+            {"db": 99},
+            "the server has no database of this number",
+            "correct db in the entry",
+        ),
+        (
+            {"password": "wr0ng"},
+            "the server has no password, and the entry gives one",
+            "take password",
+        ),
+        ({"password": "${NOT_SET}"}, "refers to ${NOT_SET}, which is not in the", "export NOT_SET"),
+    ],
+)
+def test_an_entry_that_cannot_be_used_is_refused(
+    cli: Cli,
+    servers: LocalServers,
+    edited: Edit,
+    fields: dict[str, Any],
+    problem: str,
+    remedy: str,
+) -> None:
+    before = stored(servers)
+    refused = cli("config", "push", edited("unique", 0, **fields)).error()
+    assert problem in refused
+    assert remedy in refused
+    assert stored(servers) == before
+
+
+def test_a_replica_is_refused_where_a_master_is_named_and_the_other_way_round(
+    cli: Cli, servers: LocalServers, edited: Edit, stranger: LocalServer
+) -> None:
+    replica = servers.servers[-1]
+    path = edited("sessions", port=replica.port, replicas=[{"port": stranger.port}])
+    refused = cli("config", "push", path).error()
+    assert f"config:redis:sessions ({replica.address}/0) is a replica: it refuses writes" in refused
+    assert "config:redis:sessions replicas[0]" in refused
+    assert "is a master: reads would see its own data" in refused
+
+
+def test_a_user_who_lacks_rights_is_refused_with_their_names(
+    cli: Cli, servers: LocalServers, edited: Edit
+) -> None:
+    with servers.server_of("unique", 0).client() as client:
+        rights = ("on", ">pw", "~*", "+@all", "-@scripting", "-zadd", "-info")
+        client.execute_command("ACL", "SETUSER", "reader", *rights)
+    refused = cli("config", "push", edited("unique", 0, username="reader", password="pw")).error()
+    assert "has a user who may not run ZADD, EVAL, SCRIPT EXISTS" in refused
+
+
+def test_only_what_was_forced_by_name_is_pushed_in_spite_of_it(
+    cli: Cli, servers: LocalServers, edited: Edit
+) -> None:
+    edited("unique", 0, port=1)
+    path = edited("sessions", port=1)
+    first = cli("config", "push", path, "--force", "unique")
+    assert first.error().endswith("or push with --force sessions")
+    assert "warning: config:redis:unique:0" in first.err
+    both = cli("config", "push", path, "--force", "unique", "--force", "sessions")
+    assert both.lines[-1] == "pushed: 2 changed"
+    assert (
+        "--force nope: the push does not touch"
+        in cli("config", "push", path, "--force", "nope").error()
+    )
+
+
+def test_a_misspelt_component_is_not_added(cli: Cli, servers: LocalServers, pushed: Path) -> None:
+    pushed.write_text(pushed.read_text().replace("sessions:", "sesions:"))
+    refused = cli("config", "push", pushed).error()
+    assert "component 'sesions' would be added; did you mean 'sessions'" in refused
+    assert cli("config", "push", pushed, "--force", "sesions").lines[-1] == "pushed: 1 added"
+
+
+def test_a_map_that_is_out_of_date_is_not_pushed(
+    cli: Cli, servers: LocalServers, edited: Edit, tmp_path: Path
+) -> None:
+    assert servers.config_server is not None
+    url = f"redis://{servers.config_server.address}"
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(cli("config", "pull", "-c", url).out)
+    assert mine.read_text().startswith("epoch: 1\n")
+    assert cli("config", "push", edited("unique", 0, socket_timeout=3)).code == 0
+    mine.write_text(mine.read_text().replace("db: 1,", "client_name: a, db: 1,"))
+    refused = cli("config", "push", mine).error()
+    assert "the map was made from epoch 1, and the config server is at epoch 2" in refused
+    mine.write_text(
+        cli("config", "pull", "-c", url).out.replace("db: 1,", "client_name: a, db: 1,")
+    )
+    pushed = cli("config", "push", mine)
+    assert pushed.lines[-1] == f"write epoch: 3 into {mine} now"
+
+
+def test_a_push_shows_the_warnings_of_the_map(
+    cli: Cli, edited: Edit, servers: LocalServers
+) -> None:
+    port = servers.server_of("unique", 0).port
+    result = cli("config", "push", edited("unique", 1, port=port), "--no-check")
+    assert "unique:0, unique:1 share" in result.err
+
+
+def test_a_pulled_map_leaves_out_the_user_who_pulled_it(
+    cli: Cli, servers: LocalServers, pushed: Path
+) -> None:
+    assert servers.config_server is not None
+    with servers.config_server.client() as client:
+        rights = ("on", ">pw", "~*", "+@read", "+@connection")
+        client.execute_command("ACL", "SETUSER", "reader", *rights)
+    pulled = cli("config", "pull", "-c", f"redis://reader:pw@{servers.config_server.address}")
+    server = yaml.safe_load(pulled.out)["config_server"]
+    assert server.keys().isdisjoint({"username", "password", "url"})
+    assert server["port"] == servers.config_server.port
+
+
+def test_a_component_is_pruned_though_others_have_data_in_its_database(
+    cli: Cli, servers: LocalServers, pushed: Path, tmp_path: Path
+) -> None:
+    more = yaml.safe_load(pushed.read_text())
+    shard = more["components"]["unique"]["shards"][0]
+    more["components"]["neighbour"] = {"entry": shard}
+    bigger = tmp_path / "more.yaml"
+    bigger.write_text(yaml.safe_dump(more))
+    assert cli("config", "push", bigger).code == 0
+    assert cli("config", "push", pushed, "--prune").lines[-1] == "pushed: 1 removed"
+    more["components"]["neighbour"]["entry"] = {**shard, "db": 5}
+    with servers.server_of("unique", 0).client(db=5) as client:
+        client.set("of the neighbour alone", 1)
+    bigger.write_text(yaml.safe_dump(more))
+    assert cli("config", "push", bigger).code == 0
+    refused = cli("config", "push", pushed, "--prune").error()
+    assert "component 'neighbour' holds data, and the push would remove its entries" in refused

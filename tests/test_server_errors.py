@@ -1,0 +1,133 @@
+"""What a sick server answers becomes one sentence and a remedy, with the shard and the server."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+from redis.exceptions import RedisError
+from redis.sentinel import MasterNotFoundError
+
+import shardkit
+from shardkit import ShardMap
+from shardkit.errors import ConfigServerError, ShardFailure, ShardKitError
+from shardkit.local import LocalServer
+from shardkit.server_errors import meaning
+
+SECRET = "s3cretWord"
+
+
+@pytest.fixture
+def server() -> Iterator[LocalServer]:
+    with LocalServer() as running:
+        yield running
+
+
+def failure(server: LocalServer, **entry: object) -> str:
+    """Write to a structure on the server; return the error's text."""
+    fields = {"host": "127.0.0.1", "port": server.port, **entry}
+    described = {"ids": {"shards": [fields]}}
+    text = f"components: {described}".replace("'", "")
+    with shardkit.connect(ShardMap.parse(text)) as kit:
+        ids = kit.set("ids", component="ids", total=100, members=int)
+        with pytest.raises(ShardKitError) as raised:
+            ids.sadd(1)
+    found = raised.value
+    failures = found.exceptions if isinstance(found, ExceptionGroup) else [found]
+    assert all(isinstance(each, ShardFailure) for each in failures)
+    text = str(failures[0])
+    assert text.startswith(f"ids:0 (127.0.0.1:{server.port}/")
+    assert SECRET not in text
+    return text
+
+
+def test_a_server_at_its_maxmemory_says_so(server: LocalServer) -> None:
+    with server.client() as client:
+        client.config_set("maxmemory", 1)
+        said = failure(server)
+    assert "was refused: the server is at its maxmemory; raise maxmemory" in said
+
+
+def test_a_replica_says_that_it_refuses_writes(server: LocalServer) -> None:
+    with LocalServer(replica_of=server) as replica:
+        said = failure(replica)
+    assert "the server is a replica, which refuses writes; name its master" in said
+
+
+def test_a_server_that_is_busy_with_a_script_says_so(server: LocalServer) -> None:
+    with server.client() as client, server.client(socket_timeout=20) as other:
+        client.config_set("busy-reply-threshold", 1)
+
+        def run() -> None:
+            with pytest.raises(RedisError):
+                other.eval("while true do end", 0)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            for _ in range(1000):
+                try:
+                    client.ping()
+                    time.sleep(0.005)
+                except RedisError:
+                    break
+            said = failure(server)
+        finally:
+            client.script_kill()
+            thread.join()
+    assert "the server is busy with a script; wait until it ends, or end it: SCRIPT KILL" in said
+
+
+def test_a_user_without_rights_learns_which(server: LocalServer) -> None:
+    with server.client() as client:
+        client.acl_setuser("app", True, passwords=[f"+{SECRET}"], keys="*", categories=["+@all"])
+        client.execute_command("ACL", "SETUSER", "app", "-eval", "-evalsha", "-hsetnx", "-hset")
+    said = failure(server, username="app", password=SECRET)
+    assert "the user may not run EVAL" in said or "the user may not run HSET" in said
+    assert "grant it: ACL SETUSER <user> +" in said
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", "app", "+@all", "resetkeys", "~other:*")
+    said = failure(server, username="app", password=SECRET)
+    assert "the user may not use this key; grant it: ACL SETUSER <user> ~<pattern>" in said
+
+
+def test_wrong_and_missing_passwords_and_databases_are_told_apart(server: LocalServer) -> None:
+    assert "the server has no password, and the entry gives one" in failure(server, password=SECRET)
+    said = failure(server, db=99)
+    assert "cannot be used: the server has no database of this number; correct db" in said
+    with server.client() as client:
+        client.config_set("requirepass", "other")
+    assert "the user or password is refused; correct" in failure(server, password=SECRET)
+    assert "the server asks for a password; add password:" in failure(server)
+
+
+def test_a_config_server_that_asks_for_a_password_says_so(server: LocalServer) -> None:
+    with server.client() as client:
+        client.config_set("requirepass", SECRET)
+    with (
+        shardkit.connect(f"redis://127.0.0.1:{server.port}") as kit,
+        pytest.raises(ConfigServerError, match="asks for a password; add password: to its entry"),
+    ):
+        kit.client("ids")
+
+
+def test_an_absent_sentinel_master_is_one_sentence() -> None:
+    text = (
+        """components: {ids: {entry: {sentinel: {service: main, sentinels: [[127.0.0.1, 1]]}}}}"""
+    )
+    with shardkit.connect(ShardMap.parse(text)) as kit, ExitStack() as stack:
+        raised = stack.enter_context(pytest.raises(ShardKitError))
+        kit.set("ids", component="ids", total=100, members=int).sadd(1)
+    said = str(raised.value)
+    assert "no Sentinel names a master for 'main'; start the Sentinels" in said
+    assert "redis.client" not in said
+
+
+def test_errors_that_speak_for_themselves_are_left_alone() -> None:
+    assert meaning(RedisError("WRONGTYPE Operation against a key")) is None
+    found = meaning(MasterNotFoundError("No master found for 'a' : <redis.client…"))
+    assert found is not None
+    assert found.text == "no Sentinel names a master for 'a'"
