@@ -56,6 +56,19 @@ _ASKED_OF_CLUSTERS = (
 )
 
 
+class AsyncClusterClient(aioredis.RedisCluster):
+    """redis-py's awaiting cluster client; a command waits until it has learnt the cluster.
+
+    redis-py's own lets commands pass as soon as the nodes are known, while what it still learns
+    over the same connections replaces these: of many tasks that began together, some failed.
+    """
+
+    async def execute_command(self, *args: Any, **kwargs: Any) -> Any:
+        """Wait until the cluster is known, and execute a command."""
+        await self.initialize()
+        return await super().execute_command(*args, **kwargs)
+
+
 class Connector:
     """Builds redis-py clients for entries.
 
@@ -100,7 +113,7 @@ class Connector:
         """Return an awaiting client; connects when it is first used."""
         common = _common(fields, AsyncRetry)
         if fields.get("cluster"):
-            cluster = aioredis.RedisCluster(
+            cluster = AsyncClusterClient(
                 host=fields.get("host", "localhost"),
                 port=fields.get("port", DEFAULT_PORT),
                 ssl=bool(fields.get("ssl")),

@@ -1,0 +1,229 @@
+"""Slots on the move, nodes that join and slots that nobody owns: once, and by few connections."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, nullcontext, suppress
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import redis
+from link_helpers import FACES, Face, command, eventually, opened
+
+from shardkit import CommandRefused, ShardMap, ShardUnavailable
+from shardkit.connections import redis_private
+from shardkit.local import LocalCluster
+from shardkit.local.cluster import ClusterNode
+from shardkit.operations.commands import Script, Transaction, script_call
+from shardkit.routing.placement import slot_of
+
+BUMP = Script("bump", "return redis.call('INCRBY', KEYS[1], ARGV[1])")
+KEYS = [f"{{tag}}{n}" for n in range(1_000)]
+SLOT = slot_of(KEYS[0])
+
+
+@pytest.fixture(scope="module")
+def whole() -> Iterator[LocalCluster]:
+    with LocalCluster() as running:
+        yield running
+
+
+@asynccontextmanager
+async def joined(whole: LocalCluster) -> AsyncIterator[ClusterNode]:
+    """A node that has just joined and owns no slot."""
+    with ClusterNode(name="joined") as node, node.client() as client:
+        clients = [client, *[each.client() for each in whole.nodes]]
+        first = whole.nodes[0]
+        client.execute_command("CLUSTER MEET", "127.0.0.1", first.port, first.bus_port)
+        assert await eventually(lambda: all(len(each.cluster("NODES")) == 4 for each in clients))
+        assert await eventually(lambda: client.cluster("INFO")["cluster_state"] == "ok")
+        yield node
+        for each in clients[1:]:
+            each.execute_command("CLUSTER FORGET", client.execute_command("CLUSTER MYID"))
+            each.close()
+
+
+@pytest_asyncio.fixture(params=FACES)
+async def slots(request: pytest.FixtureRequest, whole: LocalCluster) -> AsyncIterator[Face]:
+    for node in whole.nodes:
+        with node.client() as client:
+            client.flushall()
+            client.script_flush()
+    async with opened(request.param, mapped(whole)) as found:
+        yield found
+
+
+def mapped(whole: LocalCluster) -> ShardMap:
+    entry = {**whole.entry.fields, "max_connections": 20}
+    return ShardMap.parse(str({"components": {"data": {"entry": entry}}}), source="test")
+
+
+class Migration:
+    """One slot's way from its node to another."""
+
+    def __init__(self, whole: LocalCluster, target: ClusterNode | None = None) -> None:
+        with whole.client() as asking:
+            owner = asking.get_node_from_key(KEYS[0]).name
+        nodes = {node.address: node for node in whole.nodes}
+        self.source_node = nodes[owner]
+        self.target_node: Any = target or next(n for a, n in nodes.items() if a != owner)
+        self.source, self.target = self.source_node.client(), self.target_node.client()
+        self.all = [node.client() for node in whole.nodes]
+
+    def start(self) -> None:
+        ids = [each.execute_command("CLUSTER MYID") for each in (self.source, self.target)]
+        self.target.execute_command("CLUSTER SETSLOT", SLOT, "IMPORTING", ids[0])
+        self.source.execute_command("CLUSTER SETSLOT", SLOT, "MIGRATING", ids[1])
+
+    def move(self, *keys: str) -> None:
+        port = self.target_node.port
+        self.source.execute_command("MIGRATE", "127.0.0.1", port, "", 0, 5000, "KEYS", *keys)
+
+    def finish(self, owner: redis.Redis | None = None) -> None:
+        owner = owner or self.target
+        name = owner.execute_command("CLUSTER MYID")
+        for each in (owner, self.source, self.target, *self.all):
+            each.execute_command("CLUSTER SETSLOT", SLOT, "NODE", name)
+
+    def close(self) -> None:
+        for each in (self.source, self.target, *self.all):
+            each.close()
+
+
+def connections(node: Any) -> int:
+    with node.client() as client:
+        return int(client.info("stats")["total_connections_received"])
+
+
+def bumps() -> list[Any]:
+    """Of each kind of request, a third."""
+    batch: list[Any] = [command("data", key, "INCR") for key in KEYS[::3]]
+    batch += [script_call("data", BUMP, [key], [1]) for key in KEYS[1::3]]
+    return batch + [Transaction("data", k, (command("data", k, "INCR"),)) for k in KEYS[2::3]]
+
+
+def counted(n: int) -> list[Any]:
+    return [n] * len(KEYS[::3]) + [n] * len(KEYS[1::3]) + [[n]] * len(KEYS[2::3])
+
+
+@pytest.mark.parametrize("joins", [False, True], ids=["known node", "node that just joined"])
+async def test_asked_requests_share_a_connection_and_are_executed_once(
+    slots: Face, whole: LocalCluster, joins: bool
+) -> None:
+    async with joined(whole) if joins else nullcontext(None) as target:
+        await check_asked(slots, whole, target)
+
+
+async def check_asked(slots: Face, whole: LocalCluster, target: ClusterNode | None) -> None:
+    move = Migration(whole, target)
+    try:
+        assert await slots.send(*bumps()) == counted(1)
+        move.start()
+        move.move(*KEYS)
+        before = connections(move.target_node)
+        assert await slots.send(*bumps()) == counted(2)
+        assert await slots.send(*bumps()) == counted(3)
+        assert connections(move.target_node) - before <= 3  # one of them asks
+    finally:
+        move.finish()
+        if target is not None:  # and back
+            move.source, move.target = move.target, move.source
+            move.source_node, move.target_node = move.target_node, move.source_node
+            move.start()
+            move.move(*KEYS)
+            move.finish()
+        move.close()
+
+
+async def test_a_batch_over_a_slot_that_moved_meanwhile_is_executed_once(
+    slots: Face, whole: LocalCluster
+) -> None:
+    move = Migration(whole)
+    assert await slots.send(*bumps()) == counted(1)
+    move.start()
+    move.move(*KEYS)
+    move.finish()
+    assert await slots.send(*bumps()) == counted(2)  # MOVED
+    [alone] = await slots.send(command("data", KEYS[0], "INCR"))
+    assert alone == 3
+    move.close()
+
+
+async def test_a_slot_that_nobody_owns_is_refused_and_its_neighbours_are_served(
+    slots: Face, whole: LocalCluster
+) -> None:
+    move = Migration(whole)
+    others = [command("data", f"k{n}", "INCR") for n in range(100)]
+    assert await slots.send(*others) == [1] * 100
+    try:
+        for client in move.all:
+            client.config_set("cluster-require-full-coverage", "no")
+            with suppress(redis.ResponseError):  # it has heard of it
+                client.execute_command("CLUSTER DELSLOTS", SLOT)
+        lost, *replies = await slots.send(command("data", KEYS[0], "INCR"), *others)
+        assert isinstance(lost, CommandRefused | ShardUnavailable)
+        assert "may have been executed" not in lost.remedy
+        assert replies == [2] * 100
+    finally:
+        move.source.execute_command("CLUSTER ADDSLOTS", SLOT)
+        move.finish(move.source)
+        for client in move.all:
+            client.config_set("cluster-require-full-coverage", "yes")
+        assert await eventually(
+            lambda: all(c.cluster("INFO")["cluster_state"] == "ok" for c in move.all)
+        )
+        move.close()
+    assert (await slots.send(command("data", KEYS[0], "INCR")))[0] == 1
+
+
+def up(whole: LocalCluster) -> bool:
+    for node in whole.nodes:
+        with node.client() as client:
+            if client.cluster("INFO")["cluster_state"] != "ok":
+                return False
+    return True
+
+
+async def test_an_error_of_the_clusters_client_is_that_keys_only(
+    slots: Face, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = [f"k{n}" for n in range(30)]
+    assert await slots.send(*[command("data", key, "SET", 0) for key in keys]) == [b"OK"] * 30
+    found = slots.kit.client("data")
+    client = found if slots.blocks else await found
+    original = client.get_node_from_key
+
+    def fails(key: Any, *args: Any) -> Any:
+        if key == b"k7":
+            raise redis.exceptions.SlotNotCoveredError("none")
+        return original(key, *args)
+
+    monkeypatch.setattr("shardkit.transport.dispatcher._nodes_of", lambda *args: None)
+    monkeypatch.setattr(type(client), "get_node_from_key", lambda self, *args: fails(*args))
+    replies = await slots.send(*[command("data", key, "INCR") for key in keys])
+    assert isinstance(replies[7], ShardUnavailable)
+    assert "may have been executed" not in str(replies[7])
+    assert replies[:7] + replies[8:] == [1] * 29
+    assert redis_private.slot_owners(client)
+
+
+@pytest.mark.parametrize("face_name", FACES)
+async def test_a_node_that_is_gone_was_sent_nothing_and_says_so(face_name: str) -> None:
+    keys = [f"k{n}" for n in range(60)]
+    with LocalCluster(config={"cluster-require-full-coverage": False}) as whole:
+        async with opened(face_name, mapped(whole)) as face:
+            await face.send(*[command("data", key, "GET") for key in keys])
+            [node, *_] = whole.nodes
+            with whole.client() as asking:
+                own = {key for key in keys if asking.get_node_from_key(key).name == node.address}
+            node.kill()
+            await face.send(*[command("data", key, "GET") for key in keys])  # it is noticed
+            replies = await face.send(*[command("data", key, "INCR") for key in keys])
+        for key, reply in zip(keys, replies, strict=True):
+            if key in own:
+                assert isinstance(reply, ShardUnavailable)
+                assert "cannot be reached" in str(reply)
+                assert "may have been executed" not in str(reply)
+            else:
+                assert reply == 1
