@@ -34,6 +34,7 @@ from shardkit.connections.redis_private import (
     NOT_GIVEN,
     address_of,
     error_parser_of,
+    has_unread,
     postpone_health_check,
     socket_of,
     transport_of,
@@ -323,7 +324,7 @@ class _FastReplies(_BlockingTimeouts):
             return False
         if not self._is_plain_tcp or self._reply_parser is None or self._parsed_socket is not sock:
             return is_reusable(self)
-        return not self._reply_parser.poll(0)
+        return not has_unread(self) and not self._reply_parser.poll(0)
 
     def disconnect(self, *args: Any, **kwargs: Any) -> None:
         self._reply_parser = self._parsed_socket = None
@@ -470,12 +471,12 @@ class _AsyncBlockingTimeouts(AsyncClosable):
     def is_reusable(self) -> bool:
         """Whether it is connected, and the server has neither sent anything nor closed it.
 
-        The event loop may not have seen yet what has arrived, so this polls the socket.
+        What came may lie with redis-py or, not seen yet by the event loop, in the socket.
         """
         transport = self.transport
         if transport is None or transport.is_closing() or self.should_reconnect():  # type: ignore[attr-defined]
             return False
-        return not self.reply_parser().poll(0)
+        return not has_unread(self) and not self.reply_parser().poll(0)
 
 
 def timeout_for(blocks: float, socket_timeout: float | None) -> float | None:

@@ -61,6 +61,15 @@ def is_script_missing(error: object) -> bool:
     return isinstance(error, NoScriptError) and str(error).startswith("No matching script")
 
 
+def has_unread(connection: Any) -> bool:
+    """Whether redis-py has received something on a connection that it has not handed out."""
+    parser = connection._parser
+    if parser._reader.has_data():
+        return True
+    stream = getattr(parser, "_stream", None)  # an awaiting connection's
+    return stream is not None and bool(stream._buffer)
+
+
 def postpone_health_check(connection: Any, now: float) -> None:
     """Note that the server has just answered."""
     if connection.health_check_interval:
@@ -172,6 +181,7 @@ __all__ = [
     "close_cluster",
     "drain_node",
     "error_parser_of",
+    "has_unread",
     "health_check_is_due",
     "idle_of",
     "in_use_of",

@@ -6,6 +6,7 @@ shardkit/connections/redis_private.py, where each of these has its one place.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -92,6 +93,27 @@ async def test_errors_are_made_by_the_parser(
             assert isinstance(error, redis.exceptions.ReadOnlyError)
     with contract("parse_error", "what makes an exception of an error reply?"):
         assert isinstance(redis_private.parse_error("NOSCRIPT no"), redis.exceptions.NoScriptError)
+
+
+async def test_a_connection_tells_what_it_received_and_nobody_read(
+    connection: redis.Connection, awaiting: aioredis.Connection
+) -> None:
+    with contract("has_unread", "where does a parser keep what it has read from its socket?"):
+        connection.send_packed_command([b"PING\r\nPING\r\n"])
+        assert not redis_private.has_unread(connection)
+        connection.read_response()
+        if not redis_private.has_unread(connection):  # the second came later
+            assert connection.can_read(timeout=5)
+            connection._parser.read_from_socket()
+        assert redis_private.has_unread(connection)
+        connection.read_response()
+        assert not redis_private.has_unread(connection)
+        await awaiting.send_packed_command([b"PING\r\nPING\r\n"])
+        await awaiting.read_response()
+        while not redis_private.has_unread(awaiting):  # noqa: ASYNC110 - nothing to wait for
+            await asyncio.sleep(0.001)
+        await awaiting.read_response()
+        assert not redis_private.has_unread(awaiting)
 
 
 async def test_an_awaiting_connection_has_a_transport(awaiting: aioredis.Connection) -> None:

@@ -311,3 +311,32 @@ async def test_what_was_sent_says_so_although_it_could_not_be_sent_again(face_na
             [lost] = await face.send(on(0, "SET", "k", "v", idempotent=True))
             assert isinstance(lost, ShardUnavailable)
             assert "may have been executed" in lost.remedy
+
+
+# ---- one reply too many
+
+
+@pytest.mark.parametrize(
+    "stray", [b"+stray\r\n", b"+str", b"$5\r\nst"], ids=["whole", "part", "bulk"]
+)
+@pytest.mark.parametrize("first", ["client", "link"])
+@pytest.mark.parametrize("second", ["client", "link"])
+async def test_a_reply_too_many_reaches_nobody(
+    face_name: str, stray: bytes, first: str, second: str
+) -> None:
+    def echo(args: list[bytes]) -> bytes:
+        return bulk(args[1]) + (stray if args[1] == b"odd" else b"")
+
+    async def read(by: str, face: Any, key: str) -> Any:
+        if by == "client":
+            return await face.client_call("data", "get", key)
+        [reply] = await face.send(command("data", key, "GET"))
+        return reply
+
+    with scripted(GET=echo) as server:
+        text = str({"components": {"data": {"entry": {"port": server.port}}}})
+        async with opened(face_name, ShardMap.parse(text)) as face:
+            assert await read(second, face, "a") == b"a"  # the connection is known to both
+            assert await read(first, face, "odd") == b"odd"
+            for key, by in (("b", second), ("c", first), ("d", second)):
+                assert await read(by, face, key) == key.encode()
