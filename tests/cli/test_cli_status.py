@@ -48,7 +48,9 @@ def test_every_shard_has_a_row(cli: Cli, town: LocalServers, town_map: Path) -> 
     assert memory[-1] in "KM"
     assert int(connections) >= 1
     assert table["sessions replica 0"][3] == "replica"
-    assert result.lines[-1] == "4 servers, all well"
+    assert result.lines[-1] == (
+        "4 servers: roles, databases, memory and response times are good; data was not looked at"
+    )
 
 
 def test_programs_get_the_figures_of_every_shard(
@@ -266,3 +268,103 @@ def test_watching_goes_on_until_it_is_interrupted(town_map: Path) -> None:
     out, err = process.communicate(timeout=60)
     assert SECRET not in out + err
     assert (process.returncode, err) == (0, "")
+
+
+def written(path: Path, components: str) -> Path:
+    path.write_text(f"defaults: {{host: 127.0.0.1}}\ncomponents: {components}")
+    return path
+
+
+def remarks(result: Result) -> list[str]:
+    assert result.code == 1
+    return result.lines[result.lines.index("") + 1 :]
+
+
+@pytest.fixture(scope="module")
+def sick() -> Iterator[LocalServer]:
+    with LocalServer() as server:
+        yield server
+
+
+def test_a_database_that_does_not_exist_is_named(
+    cli: Cli, sick: LocalServer, tmp_path: Path
+) -> None:
+    path = written(tmp_path / "map.yaml", f"{{a: {{entry: {{port: {sick.port}, db: 99}}}}}}")
+    assert remarks(cli("status", "-c", path)) == [
+        f"{sick.address} lacks a database: there is no database 99 (a)"
+    ]
+
+
+def test_an_entry_that_names_a_replica_is_not_well(
+    cli: Cli, sick: LocalServer, tmp_path: Path
+) -> None:
+    with LocalServer(replica_of=sick) as replica:
+        entry = f"{{port: {replica.port}, replicas: [{{port: {sick.port}}}]}}"
+        path = written(tmp_path / "map.yaml", f"{{a: {{entry: {entry}}}}}")
+        found, address = remarks(cli("status", "-c", path)), replica.address
+    role = "has not the role that its entry says"
+    assert found == [
+        f"{address} {role}: it is a replica, which refuses writes (a)",
+        f"{sick.address} {role}: it is a master, with data of its own (a)",
+    ]
+
+
+def test_a_server_above_its_maxmemory_is_not_well(
+    cli: Cli, sick: LocalServer, tmp_path: Path
+) -> None:
+    path = written(tmp_path / "map.yaml", f"{{a: {{entry: {{port: {sick.port}}}}}}}")
+    with sick.client() as client:
+        client.config_set("maxmemory", 1)
+        try:
+            found = remarks(cli("status", "-c", path))
+            client.config_set("maxmemory-policy", "allkeys-lru")
+            evicting = remarks(cli("status", "-c", path))
+        finally:
+            client.config_set("maxmemory", 0)
+            client.config_set("maxmemory-policy", "noeviction")
+    assert found == [f"{sick.address} is above its maxmemory: it refuses writes (a)"]
+    assert evicting == [f"{sick.address} is above its maxmemory: it evicts keys (allkeys-lru) (a)"]
+
+
+def test_two_shards_in_one_database_are_noticed_by_whatever_address(
+    cli: Cli, sick: LocalServer, tmp_path: Path
+) -> None:
+    shards = f"[{{port: {sick.port}, db: 1}}, {{host: localhost, port: {sick.port}, db: 1}}]"
+    path = written(tmp_path / "map.yaml", f"{{a: {{shards: {shards}}}}}")
+    assert remarks(cli("status", "-c", path)) == [
+        f"localhost:{sick.port} holds two shards in one database: its database is that of a:0 (a:1)"
+    ]
+
+
+def test_a_user_who_may_not_run_info_learns_that(
+    cli: Cli, sick: LocalServer, tmp_path: Path
+) -> None:
+    with sick.client() as client:
+        client.execute_command("ACL", "SETUSER", "app", "on", "nopass", "~*", "+@all", "-info")
+    entry = f"{{port: {sick.port}, username: app, password: x}}"
+    path = written(tmp_path / "map.yaml", f"{{a: {{entry: {entry}}}}}")
+    assert remarks(cli("status", "-c", path)) == [
+        f"{sick.address} refuses access: the user may not run INFO (a)"
+    ]
+
+
+def test_a_server_that_stands_still_again_and_again_is_slow(cli: Cli, tmp_path: Path) -> None:
+    ended = threading.Event()
+    with LocalServer() as server:
+        path = written(tmp_path / "map.yaml", f"{{a: {{entry: {{port: {server.port}}}}}}}")
+
+        def stall() -> None:
+            while not ended.wait(0.02):
+                server.pause()
+                ended.wait(0.4)
+                server.resume()
+
+        thread = threading.Thread(target=stall)
+        thread.start()
+        try:
+            found = remarks(cli("status", "-c", path, "--timeout", "5"))
+            address = server.address
+        finally:
+            ended.set()
+            thread.join()
+    assert f"{address} stands still at times: one PING took 0." in found[0]

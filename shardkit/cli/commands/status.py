@@ -11,12 +11,17 @@ from typing import Any, Protocol
 import click
 
 from shardkit.cli.commands.status_survey import (
+    FULL,
     LOADING,
+    NO_DATABASE,
     OK,
     REFUSED,
+    SHARED,
+    SLOW,
     STALE,
     UNREACHABLE,
     UNUSABLE,
+    WRONG_ROLE,
     ServerHealth,
     ShardStatus,
     survey,
@@ -87,8 +92,9 @@ def status(
     """Show every shard, its server, and the server's health.
 
     All servers are queried in parallel; a dead one does not delay the others. Keys are those of the
-    shard's database, the other figures those of the whole server. Exits with 1 if anything is
-    wrong.
+    shard's database, the other figures those of the whole server; ms is the slowest of four PINGs.
+    Looks at roles, databases, maxmemory and shards that share a database, not at data. Exits with 1
+    if anything is wrong.
     """
     output = Output(as_json)
     if watch is None:
@@ -222,7 +228,7 @@ def _role(row: _StatusRow) -> Cell:
     health = row.health
     if health.state == OK:
         return Styled(health.role, FAINT) if health.role == "replica" else health.role
-    return Styled(health.state, DOUBTFUL if health.state in (LOADING, STALE) else BAD)
+    return Styled(health.state, DOUBTFUL if health.state in (LOADING, SLOW, STALE) else BAD)
 
 
 def _address(row: ShardStatus) -> str:
@@ -259,6 +265,11 @@ def _name(row: ShardStatus) -> str:
 
 
 _PROBLEMS = {
+    FULL: "is above its maxmemory",
+    NO_DATABASE: "lacks a database",
+    SHARED: "holds two shards in one database",
+    SLOW: "stands still at times",
+    WRONG_ROLE: "has not the role that its entry says",
     LOADING: "is loading its data",
     REFUSED: "refuses access",
     STALE: "has lost its master",
@@ -281,7 +292,8 @@ def _summary(rows: Sequence[ShardStatus], broken: dict[str, ConfigError]) -> Ite
         yield Styled(f"{name} cannot be used: {error}", BAD)
     if not unhealthy and not broken:
         servers = len({row.health.server for row in rows})
-        yield Styled(f"{counted(servers, 'server')}, all well", FAINT)
+        looked_at = "roles, databases, memory and response times are good; data was not looked at"
+        yield Styled(f"{counted(servers, 'server')}: {looked_at}", FAINT)
 
 
 # ---- for programs

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
 
@@ -21,6 +21,7 @@ import redis
 from redis.exceptions import (
     AuthenticationError,
     BusyLoadingError,
+    NoPermissionError,
     ResponseError,
 )
 
@@ -31,6 +32,7 @@ from shardkit.config.entry import Entry
 from shardkit.errors import ConfigError
 from shardkit.operations.commands import Shard
 from shardkit.routing.placement import SLOTS
+from shardkit.server_errors import meaning
 
 OK = "ok"
 LOADING = "loading"  # reading its data at the start
@@ -38,8 +40,15 @@ STALE = "no link"  # a replica without a link to its master
 REFUSED = "refused"  # it denies access to this user
 UNREACHABLE = "unreachable"
 UNUSABLE = "unusable"  # the entry cannot be used on this machine
+SLOW = "slow"  # it answers, but stands still for longer than it should
+FULL = "full"  # it uses more memory than its maxmemory
+NO_DATABASE = "no database"  # the server has no database of the entry's number
+WRONG_ROLE = "wrong role"  # an entry names a replica, or one under `replicas` a master
+SHARED = "shared"  # another shard of the component has the same database
 
-_PINGS = 3
+_PINGS = 4
+_PING_INTERVAL = 0.05  # seconds, so that a server that stands still again and again is noticed
+_SLOW_PING = 0.25  # seconds
 _ABSENT = {"noaddr", "handshake"}
 
 Fields: TypeAlias = Mapping[str, Any]
@@ -59,8 +68,10 @@ class ServerHealth:
         memory: the bytes that it uses.
         connections: the number of connected clients, including this one.
         ops: the current number of commands per second.
-        latency: the best of several PINGs, in milliseconds.
+        latency: the slowest of several PINGs, in milliseconds.
         keys: the number of keys of each database.
+        run_id: identifies the server's process; empty if unknown.
+        missing: the databases that were looked for and do not exist.
     """
 
     state: str = OK
@@ -74,6 +85,8 @@ class ServerHealth:
     ops: int | None = None
     latency: float | None = None
     keys: Mapping[int, int] = field(default_factory=dict, hash=False)
+    run_id: str = ""
+    missing: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +140,7 @@ def survey(
         The status of each shard, each replica in an entry, and each node of a cluster.
     """
     rows: list[ShardStatus | _Target] = []
-    queries: dict[str, Callable[[], list[tuple[str, ServerHealth]]]] = {}
+    servers: dict[str, tuple[Fields, set[int]]] = {}
     query_keys: dict[int, str] = {}
     databases: dict[int, int] = {}
     for target in _targets(components, config_server):
@@ -140,9 +153,13 @@ def survey(
         databases[len(rows)] = fields.pop("db", 0)
         fields.pop("replicas", None)
         key = json.dumps(fields, sort_keys=True)
-        queries.setdefault(key, lambda fields=fields: _query(fields, timeout))  # type: ignore[misc]
+        servers.setdefault(key, (fields, set()))[1].add(databases[len(rows)])
         query_keys[len(rows)] = key
         rows.append(target)
+    queries: dict[str, Callable[[], list[tuple[str, ServerHealth]]]] = {
+        key: lambda fields=fields, wanted=wanted: _query(fields, timeout, wanted)  # type: ignore[misc]
+        for key, (fields, wanted) in servers.items()
+    }
     answers = query_all(queries, timeout)
     found: list[ShardStatus] = []
     for n, row in enumerate(rows):
@@ -154,8 +171,37 @@ def survey(
         for node, health in nodes:
             at = replace(health, server=health.server or server_of(row.entry.address))
             name = row.node or node
-            found.append(ShardStatus(row.shard, name, row.entry.address, databases[n], at))
-    return found
+            status = ShardStatus(row.shard, name, row.entry.address, databases[n], at)
+            found.append(_judged(status, row))
+    return list(_shared(found))
+
+
+def _judged(status: ShardStatus, target: _Target) -> ShardStatus:
+    """Return a status with what is wrong about this entry, rather than its server."""
+    health = status.health
+    state, reason_why = health.state, health.reason
+    if state == OK and status.database in health.missing:
+        state, reason_why = NO_DATABASE, f"there is no database {status.database}"
+    elif state in (OK, FULL, SLOW) and not target.entry.is_cluster:
+        if not status.node and health.role == "replica":
+            state, reason_why = WRONG_ROLE, "it is a replica, which refuses writes"
+        elif status.node and health.role == "master":
+            state, reason_why = WRONG_ROLE, "it is a master, with data of its own"
+    return replace(status, health=replace(health, state=state, reason=reason_why))
+
+
+def _shared(rows: Iterable[ShardStatus]) -> Iterator[ShardStatus]:
+    """Mark the shards whose database another shard of the component has, by whatever address."""
+    first: dict[tuple[str, str, int], Shard] = {}
+    for row in rows:
+        health = row.health
+        if row.shard is not None and row.shard.number is not None and not row.node:
+            other = first.setdefault((row.shard.component, health.run_id, row.database), row.shard)
+            if other != row.shard and health.run_id and health.state == OK:
+                why = f"its database is that of {other}"
+                yield replace(row, health=replace(health, state=SHARED, reason=why))
+                continue
+        yield row
 
 
 def _targets(components: Iterable[Component], config_server: Entry | None) -> Iterable[_Target]:
@@ -172,7 +218,9 @@ def _targets(components: Iterable[Component], config_server: Entry | None) -> It
 # ---- one server
 
 
-def _query(fields: Fields, timeout: float) -> list[tuple[str, ServerHealth]]:
+def _query(
+    fields: Fields, timeout: float, databases: Collection[int]
+) -> list[tuple[str, ServerHealth]]:
     if fields.get("cluster"):
         return _query_cluster({n: v for n, v in fields.items() if n != "cluster"}, timeout)
     with client_of(fields, timeout) as client:
@@ -181,7 +229,7 @@ def _query(fields: Fields, timeout: float) -> list[tuple[str, ServerHealth]]:
             manager = client.connection_pool.sentinel_manager
             host, port = manager.discover_master(fields["sentinel"]["service"])
             server = f"{host}:{port}"
-        return [("", replace(_health(client), server=server))]
+        return [("", replace(_health(client, databases), server=server))]
 
 
 def _query_cluster(fields: Fields, timeout: float) -> list[tuple[str, ServerHealth]]:
@@ -196,7 +244,7 @@ def _query_cluster(fields: Fields, timeout: float) -> list[tuple[str, ServerHeal
         target = {**fields, "port": member.port}
         if not member.is_self:
             target["host"] = member.host
-        queries[member] = lambda target=target: _query(target, timeout)[0][1]  # type: ignore[misc]
+        queries[member] = lambda target=target: _query(target, timeout, ())[0][1]  # type: ignore[misc]
     healths = []
     for member, answer in query_all(queries, timeout).items():
         health = _failed(answer) if isinstance(answer, Exception) else answer
@@ -226,9 +274,16 @@ class _NodeInfo(NamedTuple):
         return cls(order, name, host, int(port), not host or "myself" in flags)
 
 
-def _health(client: redis.Redis) -> ServerHealth:
-    latency = min(_timed(client.ping) for _ in range(_PINGS))
-    info: Mapping[str, Any] = client.info()
+def _health(client: redis.Redis, databases: Collection[int]) -> ServerHealth:
+    latency = 0.0
+    for n in range(_PINGS):
+        time.sleep(_PING_INTERVAL if n else 0)
+        latency = max(latency, _timed(client.ping))
+    missing = frozenset(n for n in sorted(databases) if not _has_database(client, n))
+    try:
+        info: Mapping[str, Any] = client.info()
+    except NoPermissionError as error:
+        return ServerHealth(REFUSED, reason(error), latency=1000 * latency, missing=missing)
     role = "replica" if info.get("role") == "slave" else str(info.get("role", ""))
     health = ServerHealth(
         software="valkey" if "valkey_version" in info else "redis",
@@ -238,6 +293,8 @@ def _health(client: redis.Redis) -> ServerHealth:
         connections=info.get("connected_clients"),
         ops=info.get("instantaneous_ops_per_sec"),
         latency=1000 * latency,
+        run_id=str(info.get("run_id", "")),
+        missing=missing,
         keys={
             int(name[2:]): space["keys"]
             for name, space in info.items()
@@ -248,7 +305,26 @@ def _health(client: redis.Redis) -> ServerHealth:
         return replace(health, state=LOADING)
     if info.get("master_link_status", "up") != "up":
         return replace(health, state=STALE)
+    if 0 < info.get("maxmemory", 0) <= info["used_memory"]:
+        policy = info.get("maxmemory_policy", "noeviction")
+        does = "it refuses writes" if policy == "noeviction" else f"it evicts keys ({policy})"
+        return replace(health, state=FULL, reason=does)
+    if latency > _SLOW_PING:
+        return replace(health, state=SLOW, reason=f"one PING took {latency:.1f} s")
     return health
+
+
+def _has_database(client: redis.Redis, number: int) -> bool:
+    try:
+        client.select(number)
+    except NoPermissionError:
+        return True  # nobody knows; the entry's own clients would say so
+    except ResponseError as error:
+        known = meaning(error)
+        if known is None or "no database" not in known.text:
+            raise
+        return False
+    return True
 
 
 def _timed(call: Callable[[], object]) -> float:
