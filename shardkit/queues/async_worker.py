@@ -21,7 +21,7 @@ import signal
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from shardkit.operations.operation import Awaiting
 from shardkit.queues.task_codec import Task
@@ -38,6 +38,8 @@ from shardkit.queues.worker_base import (
     failure_reason,
     is_fatal,
 )
+
+Reported = TypeVar("Reported")
 
 
 class AsyncWorker(BaseWorker[Awaiting]):
@@ -162,8 +164,8 @@ class AsyncWorker(BaseWorker[Awaiting]):
             except BaseException as error:  # also SystemExit: only the task ends, not the worker
                 await self._fail(task, error)
                 return
-            done = await self._report(task, "is done", lambda: self.tasks.acknowledge(task))
-            self._succeeded(task, time.monotonic() - started, done is not False)
+            done = await self._report(task, "is done", lambda: self.tasks._acknowledge(task))
+            self._succeeded(task, time.monotonic() - started, done)
         finally:
             self._running.pop(slot, None)
 
@@ -180,8 +182,8 @@ class AsyncWorker(BaseWorker[Awaiting]):
             self._could_not_report(task, "was given back", error)
 
     async def _report(
-        self, task: Task, what: str, report: Callable[[], Coroutine[Any, Any, bool]]
-    ) -> bool | None:
+        self, task: Task, what: str, report: Callable[[], Coroutine[Any, Any, Reported]]
+    ) -> Reported | None:
         """Report the outcome of a task, with retries; None if no server could be reached."""
         pause = FIRST_PAUSE
         for attempt in range(1, TRIES + 1):

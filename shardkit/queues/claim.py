@@ -18,6 +18,7 @@ polled, after 10 milliseconds, then less and less often, up to every 100::
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -71,6 +72,7 @@ class Claim:
         self._lease = lease
         self._new_id = new_id
         self._places: list[Any] = [None] * len(queues)
+        self._claim = ""  # of the latest batch
         # By the clocks of the queues' servers: the time of the first attempt, by queue; the seconds
         # since then; and the seconds until something is due.
         self._first: dict[int, float] = {}
@@ -90,6 +92,8 @@ class Claim:
             if taken is not None:
                 return taken
             left = timeout - max(waited, self._passed)
+            if self._due <= 0:
+                continue  # one script looks at a hundred entries; there are more
             if len(self._failures) == len(self._queues) or (left <= 0 and self._failures):
                 raise_failures(self._failures)
             if left <= 0:
@@ -114,7 +118,7 @@ class Claim:
         counts = [self._commands.move(keys, MOVED_AT_ONCE) for keys in self._queues[end:]]
         [reply, *replies] = yield self._batch(0, end, waits, counts)
         taken = self._handle_take(0, end, reply)
-        if taken is not None:
+        if taken is not None or self._due <= 0:
             return taken
         waiting = [self._handle_move(n, reply) for n, reply in enumerate(replies, end)]
         for n, count in enumerate(waiting, end):
@@ -122,7 +126,7 @@ class Claim:
                 end = self._end_of(n)
                 [reply] = yield self._batch(n, end, waits, [])
                 taken = self._handle_take(n, end, reply)
-                if taken is not None:
+                if taken is not None or self._due <= 0:
                     return taken
         return None
 
@@ -136,30 +140,32 @@ class Claim:
 
     def _batch(self, first: int, end: int, waits: bool, more: list[Command]) -> _ClaimBatch:
         """Return a batch that takes from some queues, and gives back if it is cancelled."""
+        # A claim that is random is never another's, whatever becomes of the task meanwhile.
+        claim = self._claim = secrets.token_hex(8)
 
         def undo(replies: Replies) -> list[Command]:
-            taken = self._parse_take(first, replies[0])
+            taken = self._parse_take(first, replies[0], claim)
             if taken is None:
                 return []
-            queue = taken.keys.queue
-            return [self._commands.give_back(queue, taken.id, taken.attempts, counts=False)]
+            keys, id_, _, attempts, _ = taken
+            return [self._commands.give_back(keys.queue, id_, attempts, claim, counts=False)]
 
         queues = self._queues[first:end]
-        take = self._commands.take(queues, self._lease, self._new_id(), waits=waits)
+        take = self._commands.take(queues, self._lease, self._new_id(), claim, waits=waits)
         return _ClaimBatch([take, *more], undo)
 
-    def _parse_take(self, first: int, reply: Reply) -> ClaimedTask | None:
+    def _parse_take(self, first: int, reply: Reply, claim: str) -> ClaimedTask | None:
         if isinstance(reply, ShardFailure) or not reply[0]:
             return None
         n, _, _, id_, stored, attempts = reply
-        return ClaimedTask(self._queues[first + n - 1], id_, stored, attempts)
+        return ClaimedTask(self._queues[first + n - 1], id_, stored, attempts, claim)
 
     def _handle_take(self, first: int, end: int, reply: Reply) -> ClaimedTask | None:
         if isinstance(reply, ShardFailure):
             self._failures += [reply] * (end - first)
             return None
         self._record_times(first, reply[1], reply[2])
-        return self._parse_take(first, reply)
+        return self._parse_take(first, reply, self._claim)
 
     def _handle_move(self, n: int, reply: Reply) -> int:
         if isinstance(reply, ShardFailure):

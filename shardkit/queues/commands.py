@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from enum import Enum
 from typing import NamedTuple
 
 from shardkit.lua import script
@@ -36,13 +37,23 @@ class ClaimedTask(NamedTuple):
         keys: the keys of its queue.
         id: its id.
         stored: the task as it is stored.
-        attempts: how often it was taken, which identifies this claim.
+        attempts: how often it was taken.
+        claim: identifies this claim of it.
     """
 
     keys: QueueKeys
     id: bytes
     stored: bytes
     attempts: int
+    claim: str
+
+
+class Acknowledged(Enum):
+    """What came of an acknowledgement, as its script replies."""
+
+    YES = 1
+    CLAIM_LOST = 0  # taken again, given back or queued again since
+    GONE = -1
 
 
 class QueueCommands:
@@ -77,7 +88,7 @@ class QueueCommands:
         return self._call("put", self.keys(queue), self._now(), *rows)
 
     def take(
-        self, queues: Sequence[QueueKeys], lease: float, new_id: str, *, waits: bool
+        self, queues: Sequence[QueueKeys], lease: float, new_id: str, claim: str, *, waits: bool
     ) -> Command:
         """Return the command that takes a task from the first of these queues that has one.
 
@@ -85,29 +96,40 @@ class QueueCommands:
             queues: queues that live together.
             lease: the seconds that the task is leased.
             new_id: an id for a task that was pushed without one.
+            claim: text that no other call uses.
             waits: whether the caller waits for tasks.
         """
         keys = [key for queue in queues for key in queue.all]
-        args = (self._now(), f"{lease:.6f}", self._attempts, new_id, int(waits), MOVED_AT_ONCE)
+        args = (
+            self._now(),
+            f"{lease:.6f}",
+            self._attempts,
+            new_id,
+            int(waits),
+            MOVED_AT_ONCE,
+            claim,
+        )
         return script_call(self._component, script("queues/take"), keys, args)
 
     def move(self, keys: QueueKeys, limit: int) -> Command:
         """Return the command that moves due tasks and ended leases to the waiting tasks."""
         return self._call("move", keys, self._now(), self._attempts, limit)
 
-    def acknowledge(self, queue: str, id_: bytes, attempts: int) -> Command:
+    def acknowledge(self, queue: str, id_: bytes, attempts: int, claim: str) -> Command:
         """Return the command that removes a task that is done."""
-        return self._call("acknowledge", self.keys(queue), id_, attempts)
+        return self._call("acknowledge", self.keys(queue), id_, attempts, claim)
 
-    def extend(self, queue: str, id_: bytes, attempts: int, lease: float) -> Command:
+    def extend(self, queue: str, id_: bytes, attempts: int, claim: str, lease: float) -> Command:
         """Return the command that leases a task for so many seconds from now."""
-        return self._call("extend", self.keys(queue), self._now(), id_, attempts, f"{lease:.6f}")
+        args = (self._now(), id_, attempts, claim, f"{lease:.6f}")
+        return self._call("extend", self.keys(queue), *args)
 
     def give_back(
         self,
         queue: str,
         id_: bytes,
         attempts: int,
+        claim: str,
         *,
         delay: float = 0,
         counts: bool = True,
@@ -119,11 +141,13 @@ class QueueCommands:
             queue: its queue.
             id_: its id.
             attempts: how often it was taken.
+            claim: the claim.
             delay: the seconds until it is due; 0 to wait as the first.
             counts: whether this was an attempt.
             dead: why it is dead, if it is.
         """
-        args: list[Argument] = [self._now(), id_, attempts, f"{delay:.6f}", 0 if counts else 1]
+        args: list[Argument] = [self._now(), id_, attempts, claim]
+        args += [f"{delay:.6f}", 0 if counts else 1]
         if dead is not None:
             args.append(dead.encode(errors="replace"))
         return script_call(self._component, script("queues/return"), self.keys(queue).all, args)
@@ -135,6 +159,10 @@ class QueueCommands:
     def revive(self, queue: str, *ids: bytes) -> Command:
         """Return the command that makes dead tasks wait again: these, or the first 1,000."""
         return self._call("revive", self.keys(queue), *ids)
+
+    def restore(self, queue: str, cursor: Argument, limit: int) -> Command:
+        """Return the command that queues lost tasks again, of about so many."""
+        return self._call("restore", self.keys(queue), cursor, limit)
 
     def counts(self, keys: QueueKeys) -> tuple[Command, ...]:
         """Return the commands that count the tasks of each kind, in the order of QueueCounts."""

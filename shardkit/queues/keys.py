@@ -8,7 +8,7 @@ from shardkit.errors import InvalidArgumentError
 from shardkit.routing.keys import key_bytes
 from shardkit.structures.base.arguments import check_name, shown
 
-PARTS = ("delayed", "taken", "tasks", "attempts", "dead", "reasons", "signal")
+PARTS = ("delayed", "taken", "tasks", "attempts", "dead", "reasons", "signal", "claims")
 
 
 class QueueKeys:
@@ -29,6 +29,7 @@ class QueueKeys:
         dead: the ids of dead letters, a ZSET.
         reasons: why they are dead, a HASH.
         signal: workers that wait block on it, a LIST.
+        claims: the latest claim of each task, a HASH.
 
     Raises:
         InvalidArgumentError: the queue's name is not valid.
@@ -52,6 +53,7 @@ class QueueKeys:
             self.dead,
             self.reasons,
             self.signal,
+            self.claims,
         ) = self.all[1:]
 
 

@@ -34,6 +34,7 @@ class Task(NamedTuple):
             dictionaries.
         attempts: how often it was taken, including this time. If more than 1, it may have run
             before, wholly or in part.
+        claim: identifies this claim of it: random text, which no other claim has.
     """
 
     id: str
@@ -41,6 +42,7 @@ class Task(NamedTuple):
     name: str
     args: tuple[Any, ...]
     attempts: int
+    claim: str = ""
 
 
 class NewTask(NamedTuple):

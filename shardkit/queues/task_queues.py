@@ -19,8 +19,8 @@ report that it had finished. Make tasks such that this is harmless.
 Taking also moves what is due, delayed tasks and ended leases, so there is no poller that could die.
 All times are the server's.
 
-Each claim of a task has a number, the attempt. A worker that is late, after its lease ended and the
-task was taken again, has an old number, and can no longer acknowledge, extend or fail the task.
+Each claim of a task is identified by random text. A worker that is late, after its lease ended and
+the task was taken again, has an old claim, and can no longer acknowledge, extend or fail the task.
 
 After Redis in Action, sections 6.4.1 and 6.4.2, whose workers lose what they popped when they die.
 """
@@ -49,9 +49,15 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.queues.claim import Claim
-from shardkit.queues.commands import QueueCommands, QueueCounts
+from shardkit.queues.commands import Acknowledged, QueueCommands, QueueCounts
 from shardkit.queues.keys import QueueKeys, check_prefix
-from shardkit.queues.task_codec import DeadTask, NewTask, Task, decode_task, encode_task
+from shardkit.queues.task_codec import (
+    DeadTask,
+    NewTask,
+    Task,
+    decode_task,
+    encode_task,
+)
 from shardkit.structures.base.arguments import check_integer, shown
 from shardkit.structures.sorted_set.merged_ranges import range_over
 
@@ -64,6 +70,7 @@ RETRY_DELAY = 1.0
 LONGEST_RETRY_DELAY = 3600.0
 TASKS_AT_ONCE = 1000
 DEAD_A_PAGE = 100
+RESTORED_AT_ONCE = 100
 MOST_QUEUES = 100
 LONGEST_TIME = 2**31 - 1
 LONGEST_REASON = 1000
@@ -217,14 +224,15 @@ class TaskQueues(Structure[Face]):
             taken = yield from claim.take(seconds)
             if taken is None:
                 return None
-            keys, id_, stored, attempts = taken
+            keys, id_, stored, attempts, claimed = taken
             try:
                 name, args = decode_task(stored)
             except ValueError as error:
                 reason = str(error)[:LONGEST_REASON]
-                yield [self._commands.give_back(keys.queue, id_, attempts, dead=reason)]
+                call = self._commands.give_back
+                yield [call(keys.queue, id_, attempts, claimed, dead=reason)]
             else:
-                return Task(_id_text(id_), keys.queue, name, args, attempts)
+                return Task(_id_text(id_), keys.queue, name, args, attempts, claimed)
 
     @operation
     def acknowledge(self, task: Task) -> Operation[bool]:
@@ -232,13 +240,17 @@ class TaskQueues(Structure[Face]):
 
         Returns:
             True, also after its lease ended if nobody has taken it since. False if somebody has:
-            then it runs twice.
+            then it runs twice. Also False if it is not there: it was purged, acknowledged already,
+            or its queue has moved to another server meanwhile.
 
         Cost: one exchange, O(log n).
         """
-        command = self._commands.acknowledge(task.queue, _id_bytes(task.id), task.attempts)
-        [acknowledged] = yield [command]
-        return bool(acknowledged)
+        return (yield from self._try_acknowledge(task)) is Acknowledged.YES
+
+    @operation
+    def _acknowledge(self, task: Task) -> Operation[Acknowledged]:
+        """Do what `acknowledge` does; workers are told why it did not count."""
+        return (yield from self._try_acknowledge(task))
 
     @operation
     def extend(self, task: Task, lease: float = LEASE) -> Operation[bool]:
@@ -250,8 +262,9 @@ class TaskQueues(Structure[Face]):
         Cost: one exchange, O(log n).
         """
         seconds = self._seconds("lease", lease)
-        command = self._commands.extend(task.queue, _id_bytes(task.id), task.attempts, seconds)
-        [extended] = yield [command]
+        id_ = _id_bytes(task.id)
+        call = self._commands.extend(task.queue, id_, task.attempts, task.claim, seconds)
+        [extended] = yield [call]
         return bool(extended)
 
     @operation
@@ -377,6 +390,28 @@ class TaskQueues(Structure[Face]):
         return revived
 
     @operation
+    def restore(self, queue: str) -> Operation[int]:
+        """Queue again what a lost key has stranded: tasks that nobody would ever take.
+
+        For damage: a server, or somebody, has removed a key of the queue, such as the LIST of
+        waiting tasks. `enqueue` does the same for the id that it is given. Tasks that workers have
+        at the moment, if the key of leased tasks was lost, run twice.
+
+        Returns:
+            The number of tasks queued, in no particular order.
+
+        Cost: an exchange for about 100 tasks; each task that is neither leased, delayed nor dead is
+        looked for among those that wait, up to half a million.
+        """
+        cursor: Argument = 0
+        restored = 0
+        while True:
+            [[cursor, count]] = yield [self._commands.restore(queue, cursor, RESTORED_AT_ONCE)]
+            restored += count
+            if cursor == b"0":
+                return int(restored)
+
+    @operation
     def purge(self, queue: str) -> Operation[QueueCounts]:
         """Remove everything in a queue, including dead letters and leased tasks.
 
@@ -404,15 +439,22 @@ class TaskQueues(Structure[Face]):
             stored = encode_task(self.name, id_, queue, name, args)
             rows += [id_, f"{self._delay(delay):.6f}", stored]
             ids.append(id_)
-        yield [self._commands.put(queue, rows)]
+        while rows:
+            [done] = yield [self._commands.put(queue, rows)]
+            rows = rows[3 * done :]
         return ids
+
+    def _try_acknowledge(self, task: Task) -> Operation[Acknowledged]:
+        id_ = _id_bytes(task.id)
+        [reply] = yield [self._commands.acknowledge(task.queue, id_, task.attempts, task.claim)]
+        return Acknowledged(reply)
 
     def _give_back(
         self, task: Task, delay: float, *, counts: bool = True, dead: str | None = None
     ) -> Operation[bool]:
         id_ = _id_bytes(task.id)
         command = self._commands.give_back(
-            task.queue, id_, task.attempts, delay=delay, counts=counts, dead=dead
+            task.queue, id_, task.attempts, task.claim, delay=delay, counts=counts, dead=dead
         )
         [done] = yield [command]
         return bool(done)

@@ -26,7 +26,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 from shardkit.operations.operation import Blocking
 from shardkit.queues.task_codec import Task
@@ -43,6 +43,8 @@ from shardkit.queues.worker_base import (
     failure_reason,
     is_fatal,
 )
+
+Reported = TypeVar("Reported")
 
 
 class Worker(BaseWorker[Blocking]):
@@ -153,14 +155,14 @@ class Worker(BaseWorker[Blocking]):
             if self._running.pop(thread, None) is None:
                 return  # it was given back meanwhile
         if error is None:
-            done = self._report(task, "is done", lambda: self.tasks.acknowledge(task))
-            self._succeeded(task, seconds, done is not False)
+            done = self._report(task, "is done", lambda: self.tasks._acknowledge(task))
+            self._succeeded(task, seconds, done)
         else:
             reason = failure_reason(error)
             self._failed(task, error)
             self._report(task, "failed", lambda: self.tasks.fail(task, reason))
 
-    def _report(self, task: Task, what: str, report: Callable[[], bool]) -> bool | None:
+    def _report(self, task: Task, what: str, report: Callable[[], Reported]) -> Reported | None:
         """Report the outcome of a task, with retries; None if no server could be reached."""
         pause = FIRST_PAUSE
         for attempt in range(1, TRIES + 1):

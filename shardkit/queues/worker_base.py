@@ -11,8 +11,15 @@ from redis.exceptions import RedisError
 
 from shardkit.errors import ClosedError, InvalidArgumentError, ShardKitError
 from shardkit.operations.operation import Face
+from shardkit.queues.commands import Acknowledged
 from shardkit.queues.task_codec import Task
-from shardkit.queues.task_queues import LEASE, MOST_QUEUES, QueueOrder, TaskQueues
+from shardkit.queues.task_queues import (
+    LEASE,
+    LONGEST_REASON,
+    MOST_QUEUES,
+    QueueOrder,
+    TaskQueues,
+)
 from shardkit.structures.base.arguments import check_integer, shown
 
 logger = logging.getLogger("shardkit.queues")
@@ -149,20 +156,23 @@ class BaseWorker(Generic[Face]):
         except KeyError:
             raise LookupError(f"no callback is registered for {shown(task.name)}") from None
 
-    def _succeeded(self, task: Task, seconds: float, acknowledged: bool) -> None:
+    def _succeeded(self, task: Task, seconds: float, acknowledged: Acknowledged | None) -> None:
         self.summary.done += 1
         logger.info("%s done in %.3f s", _describe(task), seconds)
-        if not acknowledged:
-            self._lease_lost(task)
+        if acknowledged is Acknowledged.CLAIM_LOST:
+            self.summary.overtaken += 1
+            logger.warning("%s outlived its lease: another worker runs it too", _describe(task))
+        elif acknowledged is Acknowledged.GONE:
+            logger.warning(
+                "%s was done, but is not in its queue any more: it was acknowledged already, or "
+                "the queue was purged, or is on another server now",
+                _describe(task),
+            )
 
     def _failed(self, task: Task, error: BaseException) -> None:
         self.summary.failed += 1
         trace = None if isinstance(error, LookupError) and task.name not in self.names else error
         logger.warning("%s failed: %s", _describe(task), failure_reason(error), exc_info=trace)
-
-    def _lease_lost(self, task: Task) -> None:
-        self.summary.overtaken += 1
-        logger.warning("%s outlived its lease: another worker runs it too", _describe(task))
 
     def _released(self, task: Task) -> None:
         self.summary.released += 1
@@ -178,8 +188,15 @@ class BaseWorker(Generic[Face]):
 
 
 def failure_reason(error: BaseException) -> str:
-    """Return why a task failed, for its dead letter."""
-    return f"{type(error).__name__}: {error}"
+    """Return why a task failed, for its dead letter.
+
+    The error is a callback's: its ``__str__`` may raise anything, or return a book.
+    """
+    name = type(error).__name__
+    try:
+        return f"{name}: {error}"[:LONGEST_REASON]
+    except BaseException as raised:  # also SystemExit: only the task ends, not the worker
+        return f"{name}, whose text cannot be had: __str__ raises {type(raised).__name__}"
 
 
 def is_fatal(error: BaseException) -> bool:

@@ -11,6 +11,7 @@ import redis
 from faces import holder
 
 from shardkit import ShardKit
+from shardkit.queues import Task
 
 
 class Clock:
@@ -21,6 +22,11 @@ class Clock:
 
     def __call__(self) -> float:
         return self.seconds
+
+
+def unclaimed(task: Task | None) -> Task | None:
+    """A task as everybody sees it, without what identifies the claim."""
+    return task and task._replace(claim="")
 
 
 def server_of(kit: ShardKit, component: str, queue: str) -> redis.Redis:

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from queue_helpers import Clock
+from queue_helpers import Clock, unclaimed
 
 from shardkit import ShardKit
 from shardkit.queues import QueueCounts
@@ -28,6 +28,7 @@ class Model:
     dead: dict[str, float] = field(default_factory=dict)
     attempts: dict[str, int] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
+    claims: dict[str, str] = field(default_factory=dict)
 
     def enqueue(self, id_: str, name: str, delay: float) -> None:
         if id_ in self.names and id_ not in self.dead:
@@ -35,6 +36,7 @@ class Model:
         self.dead.pop(id_, None)
         self.names[id_] = name
         self.attempts[id_] = 0
+        self.claims.pop(id_, None)
         self.put(id_, delay)
 
     def put(self, id_: str, delay: float) -> None:
@@ -67,10 +69,11 @@ class Model:
         return Task(id_, "q", self.names[id_], (), self.attempts[id_])
 
     def holds(self, task: Task) -> bool:
-        return task.id in self.names and self.attempts[task.id] == task.attempts
+        return self.claims.get(task.id) == task.claim
 
     def forget(self, id_: str) -> None:
         del self.names[id_], self.attempts[id_]
+        self.claims.pop(id_, None)
 
     def acknowledge(self, task: Task) -> bool:
         if not self.holds(task):
@@ -94,7 +97,7 @@ class Model:
     def release(self, task: Task, delay: float) -> bool:
         if not self.extend(task, 0):
             return False
-        del self.taken[task.id]
+        del self.taken[task.id], self.claims[task.id]
         self.attempts[task.id] -= 1
         if delay > 0:
             self.put(task.id, delay)
@@ -105,7 +108,7 @@ class Model:
     def fail(self, task: Task) -> bool:
         if not self.extend(task, 0):
             return False
-        del self.taken[task.id]
+        del self.taken[task.id], self.claims[task.id]
         if task.attempts >= ATTEMPTS:
             self.dead[task.id] = self.clock()
         else:
@@ -124,6 +127,7 @@ class Model:
         if self.dead.pop(id_, None) is None:
             return False
         self.attempts[id_] = 0
+        self.claims.pop(id_, None)
         self.waiting.append(id_)
         return True
 
@@ -164,8 +168,9 @@ def test_a_queue_does_what_its_model_says(kit: ShardKit, program: list[tuple[Any
             clock.seconds += args[0]
         elif verb == "take":
             task = queues.take("q", lease=args[0], timeout=0)
-            assert task == model.take(args[0])
+            assert unclaimed(task) == model.take(args[0])
             if task is not None:
+                model.claims[task.id] = task.claim
                 taken.insert(0, task)
         elif verb == "enqueue":
             id_, name, delay = args
@@ -188,7 +193,7 @@ def test_a_queue_does_what_its_model_says(kit: ShardKit, program: list[tuple[Any
     left = []
     while True:
         task = queues.take("q", lease=1000, timeout=0)
-        assert task == model.take(1000)  # which also buries what has no attempts left
+        assert unclaimed(task) == model.take(1000)  # which also buries what has no attempts left
         if task is None:
             break
         left.append(task)

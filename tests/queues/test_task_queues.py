@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from faces import Face, faced
-from queue_helpers import Clock, server_of
+from queue_helpers import Clock, server_of, unclaimed
 
 import shardkit
 from shardkit import ShardKit, ShardMap
@@ -29,7 +29,7 @@ def test_tasks_come_out_in_the_order_in_which_they_went_in(face: Face, component
     others = run(queues.enqueue_many("email", [NewTask("note", [n]) for n in range(2500)]))
     assert len({first, *others}) == 2501
     assert run(queues.length("email")) == 2501
-    assert run(queues.take("email")) == Task(
+    assert unclaimed(run(queues.take("email"))) == Task(
         first, "email", "send", (1, "Ünï", None, {"a": [2.5]}), 1
     )
     for n in range(20):
@@ -118,7 +118,7 @@ def test_an_id_is_not_queued_twice_as_long_as_its_task_is_there(face: Face, comp
     assert run(queues.counts("q")) == QueueCounts(0, 0, 0, 1)
     run(queues.enqueue("q", "z", id="me"))  # a dead one begins anew
     assert run(queues.counts("q")) == QueueCounts(1, 0, 0, 0)
-    assert run(queues.take("q", timeout=0)) == Task("me", "q", "z", (), 1)
+    assert unclaimed(run(queues.take("q", timeout=0))) == Task("me", "q", "z", (), 1)
 
 
 def test_a_task_that_was_not_taken_can_be_cancelled(face: Face) -> None:
@@ -154,7 +154,7 @@ def test_a_task_whose_lease_ended_is_somebody_elses(face: Face, component: str) 
     assert run(queues.take("q", timeout=0)) is None
     clock.seconds += 1
     second = run(queues.take("q", lease=10, timeout=0))
-    assert second == Task("t", "q", "x", (), 2)
+    assert unclaimed(second) == Task("t", "q", "x", (), 2)
     # The first one comes late, with a number that is not the task's any more.
     assert run(queues.acknowledge(first)) is False
     assert run(queues.extend(first)) is False
@@ -231,11 +231,178 @@ def test_what_is_given_back_waits_as_the_first_and_counts_no_attempt(face: Face)
     task = run(queues.take("q", timeout=0))
     assert run(queues.release(task)) is True
     assert run(queues.release(task)) is False
-    assert run(queues.take("q", timeout=0)) == task
-    assert run(queues.release(task, delay=5)) is True
+    again = run(queues.take("q", timeout=0))
+    assert unclaimed(again) == unclaimed(task)
+    assert run(queues.release(again, delay=5)) is True
     assert run(queues.take("q", timeout=0)).name == "b"
     clock.seconds += 5
-    assert run(queues.take("q", timeout=0)) == task
+    assert unclaimed(run(queues.take("q", timeout=0))) == unclaimed(task)
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+@pytest.mark.parametrize(
+    "between",
+    [
+        lambda q, task: [q.release(task)],
+        lambda q, task: [q.fail(task, "no", delay=0)],
+        lambda q, task: [q.acknowledge(task), q.enqueue("q", "x", id="t")],
+        lambda q, task: [q.purge("q"), q.enqueue("q", "x", id="t")],
+        lambda q, task: [q.fail(task, "no"), q.revive("q", "t")],
+        lambda q, task: [q.fail(task, "no"), q.enqueue("q", "x", id="t")],
+    ],
+)
+def test_the_former_holder_of_a_task_cannot_act_for_the_next_one(
+    face: Face, component: str, between: Callable[[Any, Task], list[Any]]
+) -> None:
+    clock = Clock()
+    queues, run = face.kit.queues(component=component, now=clock, attempts=1), face.run
+    run(queues.enqueue("q", "x", id="t"))
+    former = run(queues.take("q", timeout=0))
+    for done in between(queues, former):
+        run(done)
+    present = run(queues.take("q", timeout=0))
+    if present is None:  # dead, after its only attempt
+        assert run(queues.revive("q", "t"))
+        present = run(queues.take("q", timeout=0))
+    assert (present.id, present.attempts) == (former.id, former.attempts)
+    assert run(queues.acknowledge(former)) is False
+    assert run(queues.extend(former)) is False
+    assert run(queues.release(former)) is False
+    assert run(queues.fail(former, "late")) is False
+    assert run(queues.counts("q")) == QueueCounts(0, 0, 1, 0)
+    assert run(queues.extend(present)) is True
+    assert run(queues.acknowledge(present)) is True
+    assert run(queues.counts("q")) == QueueCounts(0, 0, 0, 0)
+
+
+def test_what_a_release_without_claims_has_taken_is_not_the_former_holders(
+    face: Face, kit: ShardKit
+) -> None:
+    """Its scripts count how often a task was taken, and know no claims."""
+    clock = Clock()
+    queues, run = face.kit.queues(component="one", now=clock), face.run
+    server = server_of(kit, "one", "q")
+    run(queues.enqueue("q", "x", id="t"))
+    former = run(queues.take("q", lease=10, timeout=0))
+    clock.seconds += 20
+    assert run(queues.move_due("q")) == 1
+    server.lpop("queues:{q}")
+    server.zadd("queues:{q}:taken", {"t": clock.seconds + 10})
+    server.hincrby("queues:{q}:attempts", "t", 1)
+    assert run(queues.acknowledge(former)) is False
+    assert run(queues.release(former)) is False
+    server.hdel("queues:{q}:claims", "t")  # as if the former holder had been of that release, too
+    assert run(queues.acknowledge(former._replace(attempts=2, claim=""))) is True
+    assert run(queues.counts("q")) == QueueCounts(0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_the_id_of_a_task_that_is_pushed_again_hands_it_out_once(
+    face: Face, kit: ShardKit, component: str
+) -> None:
+    clock = Clock()
+    queues, run = face.kit.queues(component=component, now=clock, attempts=1), face.run
+    server = server_of(kit, component, "q")
+    for id_ in ("dead", "taken"):
+        run(queues.enqueue("q", "x", id=id_))
+    run(queues.enqueue("q", "x", id="delayed", delay=50))
+    assert run(queues.fail(run(queues.take("q", timeout=0)), "no"))
+    task = run(queues.take("q", timeout=0))
+    assert task.id == "taken"
+    server.rpush("queues:{q}", "taken", "delayed", "dead", "taken")
+    assert run(queues.take("q", timeout=0)) is None
+    assert run(queues.counts("q")) == QueueCounts(0, 1, 1, 1)
+    assert run(queues.acknowledge(task)) is True
+
+
+def test_any_number_of_copies_does_not_hide_a_task(face: Face, kit: ShardKit) -> None:
+    clock = Clock()
+    queues, run = face.kit.queues(component="many", now=clock), face.run
+    server = server_of(kit, "many", "q")
+    run(queues.enqueue("q", "x", id="same"))
+    run(queues.take("q", timeout=0))
+    for _ in range(3):
+        server.rpush("queues:{q}", *["same"] * 50, *['["same", "q", "x", []]'] * 100)
+    run(queues.enqueue("q", "real"))
+    run(queues.enqueue("less urgent", "x"))
+    assert run(queues.take(["q", "less urgent"], timeout=0)).name == "real"
+    # So do leases that ended with the last attempt.
+    strict = face.kit.queues(component="one", now=clock, attempts=1)
+    run(strict.enqueue_many("q", [NewTask("x")] * 350))
+    for _ in range(350):
+        run(strict.take("q", lease=1, timeout=0))
+    run(strict.enqueue("q", "late", delay=2))
+    clock.seconds += 2
+    assert run(strict.take("q", timeout=0)).name == "late"
+
+
+# ---- lost keys
+
+
+def test_a_count_of_attempts_that_is_no_number_stops_nobody(face: Face, kit: ShardKit) -> None:
+    clock = Clock()
+    queues, run = face.kit.queues(component="one", now=clock, attempts=2), face.run
+    server = server_of(kit, "one", "q")
+    run(queues.enqueue_many("q", [NewTask("x", id="a"), NewTask("x", id="b")]))
+    for damage in ("nonsense", "1e3", "-5", "9" * 30):
+        server.hset("queues:{q}:attempts", mapping={"a": damage})
+        task = run(queues.take("q", lease=1, timeout=0))
+        assert (task.id, task.attempts) == ("a", 1)
+        server.hset("queues:{q}:attempts", mapping={"a": damage})
+        clock.seconds += 2
+        assert run(queues.move_due("q")) == 1
+        assert run(queues.cancel("q", "b"))
+        run(queues.enqueue("q", "x", id="b"))
+    assert run(queues.counts("q")) == QueueCounts(2, 0, 0, 0)
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+@pytest.mark.parametrize("lost", ["", ":delayed", ":taken", ":dead"])
+def test_enqueueing_an_id_whose_task_is_nowhere_queues_it(
+    face: Face, kit: ShardKit, component: str, lost: str
+) -> None:
+    queues, run = face.kit.queues(component=component, attempts=1), face.run
+    run(queues.enqueue("q", "x", id="dead"))
+    run(queues.fail(run(queues.take("q", timeout=0)), "no"))
+    run(queues.enqueue("q", "x", id="taken"))
+    run(queues.take("q", timeout=0))
+    run(queues.enqueue("q", "x", id="delayed", delay=100))
+    run(queues.enqueue("q", "x", id="waiting"))
+    before = run(queues.counts("q"))
+    server_of(kit, component, "q").delete(f"queues:{{q}}{lost}")
+    run(queues.enqueue("q", "other"))
+    id_ = lost[1:] or "waiting"
+    for _ in range(2):
+        assert run(queues.enqueue("q", "x", [7], id=id_)) == id_
+    after = before._asdict() | {id_: 0}
+    assert run(queues.counts("q")) == QueueCounts(**after)._replace(waiting=after["waiting"] + 2)
+    found = [run(queues.take("q", timeout=0)) for _ in range(int(after["waiting"]) + 2)]
+    assert [task.args for task in found if task.id == id_] == [(7,)]
+
+
+def test_tasks_of_a_lost_list_are_restored(face: Face, kit: ShardKit) -> None:
+    queues, run = face.kit.queues(component="one"), face.run
+    ids = run(queues.enqueue_many("q", [NewTask("x", [n]) for n in range(700)]))
+    taken = run(queues.take("q", timeout=0))
+    server = server_of(kit, "one", "q")
+    server.delete("queues:{q}")
+    run(queues.enqueue("q", "new", id="new"))
+    assert run(queues.restore("q")) == 699
+    assert run(queues.restore("q")) == 0
+    assert run(queues.counts("q")) == QueueCounts(700, 0, 1, 0)
+    found = {run(queues.take("q", timeout=0)).id for _ in range(700)}
+    assert found == {*ids, "new"} - {taken.id}
+
+
+def test_a_search_among_very_many_that_wait_is_cut_into_slices(face: Face, kit: ShardKit) -> None:
+    queues, run = face.kit.queues(component="one"), face.run
+    server = server_of(kit, "one", "q")
+    ids = run(queues.enqueue_many("q", [NewTask("x") for _ in range(3000)]))
+    server.ltrim("queues:{q}", 1000, -1)
+    before = server.info("commandstats")["cmdstat_evalsha"]["calls"]
+    assert run(queues.enqueue_many("q", [NewTask("x", id=id_) for id_ in ids])) == ids
+    assert server.info("commandstats")["cmdstat_evalsha"]["calls"] - before > 3
+    assert run(queues.counts("q")) == QueueCounts(3000, 0, 0, 0)
 
 
 def test_dead_letters_come_page_by_page_and_are_revived_together(face: Face) -> None:

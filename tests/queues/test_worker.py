@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
-from faces import Face
+from faces import Face, faced
 from queue_helpers import eventually, server_of
 
 import shardkit
 from shardkit import AsyncShardKit, ShardKit, ShardMap
 from shardkit.errors import ClosedError, InvalidArgumentError
+from shardkit.local import LocalServer
 from shardkit.queues import QueueCounts
 from shardkit.queues.async_worker import AsyncWorker
 from shardkit.queues.task_codec import NewTask
@@ -111,6 +114,45 @@ def test_what_raises_or_is_unknown_is_tried_again_and_stops_nobody(
     messages = [record.getMessage() for record in caplog.records]
     assert any(" done in " in message for message in messages)
     assert any("attempt 2) failed: RuntimeError: not yet" in message for message in messages)
+
+
+class Speechless(Exception):
+    """An exception whose text cannot be had."""
+
+    def __str__(self) -> str:
+        raise SystemExit("not even this")
+
+
+class Verbose(Exception):
+    """An exception whose text is no text, or too long."""
+
+    def __str__(self) -> Any:
+        return self.args[0]
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (Speechless(), "Speechless, whose text cannot be had: __str__ raises SystemExit"),
+        (Verbose(7), "Verbose, whose text cannot be had: __str__ raises TypeError"),
+        (Verbose("\ud800"), "Verbose: ?"),
+        (Verbose("x" * 5000), "Verbose: " + "x" * 991),
+    ],
+)
+def test_an_exception_that_cannot_be_shown_ends_its_task_only(
+    face: Face, kit: ShardKit, caplog: pytest.LogCaptureFixture, error: Exception, reason: str
+) -> None:
+    kind: Any = Worker if face.runner is None else AsyncWorker
+    worker = kind(face.kit.queues(component="many", attempts=1), "q", {"fine": lambda: None})
+
+    @worker.task()
+    def fails() -> None:
+        raise error
+
+    tasks = kit.queues(component="many")
+    tasks.enqueue_many("q", [NewTask("fails"), NewTask("fine")])
+    assert face.run(worker.run(burst=True)) == WorkerSummary(done=1, failed=1)
+    assert [dead.reason for dead in tasks.dead("q")] == [reason]
 
 
 def test_a_worker_is_stopped_when_it_has_finished_what_it_works_on(kit: ShardKit) -> None:
@@ -234,6 +276,37 @@ def test_a_task_that_somebody_else_took_meanwhile_is_told_of(face: Face, kit: Sh
     assert tasks.acknowledge(taken[0])
 
 
+@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
+def test_a_task_whose_queue_moved_meanwhile_has_not_outlived_its_lease(
+    tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, passed = tmp_path / "map.json", [0.0]
+
+    def point_to(server: LocalServer) -> None:
+        path.with_suffix(".new").write_text(
+            json.dumps({"components": {"many": {"entry": {"port": server.port}}}})
+        )
+        path.with_suffix(".new").replace(path)
+        passed[0] += 2
+
+    with LocalServer() as first, LocalServer() as second:
+        point_to(first)
+        with faced(kind, path, clock=lambda: passed[0]) as face:  # type: ignore[arg-type]
+            worker = worker_of(face, "q")
+            component = face.kit.topology.component
+
+            def moves() -> None:
+                point_to(second)
+                assert eventually(lambda: component("many").entry.fields["port"] == second.port)
+
+            worker.register("moves", moves)
+            face.run(worker.tasks.enqueue("q", "moves"))
+            assert face.run(worker.run(burst=True)) == WorkerSummary(done=1)
+    messages = [record.getMessage() for record in caplog.records]
+    assert any("is on another server now" in message for message in messages)
+    assert not any("lease" in message for message in messages)
+
+
 def test_two_workers_do_each_task_once(kit: ShardKit, shard_map: ShardMap) -> None:
     tasks = kit.queues(component="many")
     done: list[int] = []
@@ -252,8 +325,6 @@ def test_two_workers_do_each_task_once(kit: ShardKit, shard_map: ShardMap) -> No
 
 
 def test_a_worker_outlives_its_server(tmp_path: Any) -> None:
-    from shardkit.local import LocalServer
-
     with LocalServer() as server:
         text = f'{{"components": {{"own": {{"entry": {{"port": {server.port}}}}}}}}}'
         with shardkit.connect(ShardMap.parse(text)) as kit, ThreadPoolExecutor() as pool:

@@ -1,17 +1,17 @@
 -- Included by the scripts of task queues: their keys, the time, and how tasks move.
--- A queue has eight KEYS, in this order: the ids of waiting tasks, a LIST; delayed ones, a ZSET by
+-- A queue has nine KEYS, in this order: the ids of waiting tasks, a LIST; delayed ones, a ZSET by
 -- when they are due; leased ones, a ZSET by when their lease ends; a HASH of tasks by id; a HASH of
 -- how often each was taken; dead letters, a ZSET by when they died; a HASH of reasons by id; the
--- signal, a LIST. Times are seconds since 1970.
+-- signal, a LIST; the latest claim of each task, a HASH. Times are seconds since 1970.
 -- An id in tasks is in exactly one of waiting, delayed, taken and dead. What another program pushed
 -- onto the LIST is the task itself, and gets its id when it is taken.
 
 local function queue(n)
-  local first = 8 * n - 7
+  local first = 9 * n - 8
   return {
     waiting = KEYS[first], delayed = KEYS[first + 1], taken = KEYS[first + 2],
     tasks = KEYS[first + 3], attempts = KEYS[first + 4], dead = KEYS[first + 5],
-    reasons = KEYS[first + 6], signal = KEYS[first + 7],
+    reasons = KEYS[first + 6], signal = KEYS[first + 7], claims = KEYS[first + 8],
   }
 end
 
@@ -40,11 +40,41 @@ local function forget(q, id)
   redis.call('HDEL', q.tasks, id)
   redis.call('HDEL', q.attempts, id)
   redis.call('HDEL', q.reasons, id)
+  redis.call('HDEL', q.claims, id)
 end
 
--- Whether the caller has the latest claim of a task: each claim has a number of its own.
-local function is_holder(q, id, attempts)
+-- Whether the caller has the latest claim of a task. A claim is random text, never used again. A
+-- release that knows no claims leaves the one before, but counts how often the task was taken.
+local function is_holder(q, id, attempts, claim)
   return redis.call('HGET', q.attempts, id) == attempts
+    and (redis.call('HGET', q.claims, id) or '') == claim
+end
+
+-- How often a task was taken; 0 if what is stored is not a number.
+local function taken_before(q, id)
+  local stored = redis.call('HGET', q.attempts, id)
+  return stored and string.match(stored, '^%d+$') and #stored < 10 and tonumber(stored) or 0
+end
+
+-- Whether a task is leased, delayed or dead. If its id waits as well, somebody pushed a copy.
+local function is_elsewhere(q, id)
+  return redis.call('ZSCORE', q.taken, id) or redis.call('ZSCORE', q.delayed, id)
+    or redis.call('ZSCORE', q.dead, id)
+end
+
+-- Whether some tasks are nowhere: a key was lost. What others pushed and nobody has taken yet can
+-- hide it.
+local function has_lost(q)
+  local places = redis.call('LLEN', q.waiting) + redis.call('ZCARD', q.delayed)
+    + redis.call('ZCARD', q.taken) + redis.call('ZCARD', q.dead)
+  return redis.call('HLEN', q.tasks) > places
+end
+
+-- Whether a task waits; true also if so many others wait that it was not found.
+local LONGEST_SEARCH = 500000
+local function waits(q, id)
+  if redis.call('LPOS', q.waiting, id, 'MAXLEN', LONGEST_SEARCH) then return true end
+  return redis.call('LLEN', q.waiting) > LONGEST_SEARCH
 end
 
 -- Move what is due, oldest first: tasks whose lease ended, then delayed ones; of each kind at most
@@ -54,7 +84,7 @@ local function move_due(q, now, limit, most_attempts)
   local ended = redis.call('ZRANGEBYSCORE', q.taken, '-inf', till, 'LIMIT', 0, limit)
   for _, id in ipairs(ended) do
     redis.call('ZREM', q.taken, id)
-    if tonumber(redis.call('HGET', q.attempts, id) or 0) >= most_attempts then
+    if taken_before(q, id) >= most_attempts then
       bury(q, id, 'its lease ended, and it had no attempts left', now)
     else
       redis.call('RPUSH', q.waiting, id)

@@ -7,6 +7,7 @@
 -- KEYS[6]  dead letters
 -- KEYS[7]  their reasons
 -- KEYS[8]  the signal
+-- KEYS[9]  the latest claim of each task
 -- ARGV[1]  its id
 -- Reply    1; 0 if it is leased, dead or does not exist
 --@include queues/base

@@ -7,6 +7,7 @@
 -- KEYS[6]  dead letters
 -- KEYS[7]  their reasons
 -- KEYS[8]  the signal
+-- KEYS[9]  the latest claim of each task
 -- ARGV[1]  the time; empty for the server's clock
 -- ARGV[2]  the attempts after which a task whose lease ended is dead
 -- ARGV[3]  the most tasks to move, of each kind

@@ -7,17 +7,32 @@
 -- KEYS[6]  dead letters
 -- KEYS[7]  their reasons
 -- KEYS[8]  the signal
+-- KEYS[9]  the latest claim of each task
 -- ARGV[1]  the time; empty for the server's clock
 -- ARGV[2]  and on: for each task its id, the seconds until it is due, and the task
--- Reply    how many were queued; existing tasks are not counted, dead ones start again
+-- Reply    how many tasks were looked at; if fewer than given, send the others again
 --@include queues/base
 local q, now, added = queue(1), clock(ARGV[1]), 0
+local left = LONGEST_SEARCH
+
+-- Also of a task that is nowhere else, because a key was lost.
+local function is_new(id, task)
+  if redis.call('HSETNX', q.tasks, id, task) == 1 or redis.call('ZREM', q.dead, id) == 1 then
+    return true
+  end
+  if is_elsewhere(q, id) or not has_lost(q) then return false end
+  left = left - redis.call('LLEN', q.waiting)
+  return not waits(q, id)
+end
+
 for i = 2, #ARGV, 3 do
   local id, delay, task = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2]
-  if redis.call('HSETNX', q.tasks, id, task) == 1 or redis.call('ZREM', q.dead, id) == 1 then
+  if left < 0 then return (i - 2) / 3 end
+  if is_new(id, task) then
     redis.call('HSET', q.tasks, id, task)
     redis.call('HDEL', q.attempts, id)
     redis.call('HDEL', q.reasons, id)
+    redis.call('HDEL', q.claims, id)
     if delay > 0 then
       -- A microsecond after the previous one, which keeps their order.
       redis.call('ZADD', q.delayed, stamp(now + delay + added / 1000000), id)
@@ -29,4 +44,4 @@ for i = 2, #ARGV, 3 do
     added = added + 1
   end
 end
-return added
+return (#ARGV - 1) / 3

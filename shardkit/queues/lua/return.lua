@@ -7,21 +7,26 @@
 -- KEYS[6]  dead letters
 -- KEYS[7]  their reasons
 -- KEYS[8]  the signal
+-- KEYS[9]  the latest claim of each task
 -- ARGV[1]  the time; empty for the server's clock
 -- ARGV[2]  its id
--- ARGV[3]  how often it was taken, which identifies the claim
--- ARGV[4]  the seconds until it is due
--- ARGV[5]  1 if this was no attempt, else 0
--- ARGV[6]  why it is dead, if it is
+-- ARGV[3]  how often it was taken
+-- ARGV[4]  the claim
+-- ARGV[5]  the seconds until it is due
+-- ARGV[6]  1 if this was no attempt, else 0
+-- ARGV[7]  why it is dead, if it is
 -- Reply    1; 0 if its lease has ended, or it does not exist
 --@include queues/base
 local q, now, id = queue(1), clock(ARGV[1]), ARGV[2]
-if not is_holder(q, id, ARGV[3]) or redis.call('ZREM', q.taken, id) == 0 then return 0 end
-if ARGV[5] == '1' then redis.call('HINCRBY', q.attempts, id, -1) end
-if ARGV[6] then
-  bury(q, id, ARGV[6], now)
-elseif tonumber(ARGV[4]) > 0 then
-  redis.call('ZADD', q.delayed, stamp(now + ARGV[4]), id)
+if not is_holder(q, id, ARGV[3], ARGV[4]) or redis.call('ZREM', q.taken, id) == 0 then
+  return 0
+end
+redis.call('HDEL', q.claims, id)
+if ARGV[6] == '1' then redis.call('HINCRBY', q.attempts, id, -1) end
+if ARGV[7] then
+  bury(q, id, ARGV[7], now)
+elseif tonumber(ARGV[5]) > 0 then
+  redis.call('ZADD', q.delayed, stamp(now + ARGV[5]), id)
   if redis.call('ZRANGE', q.delayed, 0, 0)[1] == id then wake(q) end
 else
   redis.call('LPUSH', q.waiting, id)

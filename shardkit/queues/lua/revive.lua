@@ -7,6 +7,7 @@
 -- KEYS[6]  dead letters
 -- KEYS[7]  their reasons
 -- KEYS[8]  the signal
+-- KEYS[9]  the latest claim of each task
 -- ARGV     their ids; none for the oldest
 -- Reply    how many; without ids at most 1,000
 --@include queues/base
@@ -16,6 +17,7 @@ for _, id in ipairs(ids) do
   if redis.call('ZREM', q.dead, id) == 1 then
     redis.call('HDEL', q.attempts, id)
     redis.call('HDEL', q.reasons, id)
+    redis.call('HDEL', q.claims, id)
     redis.call('RPUSH', q.waiting, id)
     revived = revived + 1
   end

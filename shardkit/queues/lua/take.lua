@@ -6,15 +6,18 @@
 -- KEYS[5]  how often each task was taken
 -- KEYS[6]  dead letters
 -- KEYS[7]  their reasons
--- KEYS[8]  the signal; and eight more for every other queue
+-- KEYS[8]  the signal
+-- KEYS[9]  the latest claim of each task; and nine more for every other queue
 -- ARGV[1]  the time; empty for the server's clock
 -- ARGV[2]  the seconds that the task is leased
 -- ARGV[3]  the attempts after which a task whose lease ended is dead
 -- ARGV[4]  an id for a task that was pushed without one
 -- ARGV[5]  1 if the caller waits for tasks, else 0
 -- ARGV[6]  the most tasks to move, of each queue and kind
--- Reply    {which queue, from 1, or 0, the time, when something is due if there is no task, or an
---          empty string}; with a task also {…, its id, the task, how often it was taken now}
+-- ARGV[7]  the claim
+-- Reply    {which queue, from 1, or 0, the time, if there is no task when one is due (now if there
+--          is more to look at), or an empty string}; with a task also {…, its id, the task, how
+--          often it was taken now}
 --@include queues/base
 local now, most, found = clock(ARGV[1]), tonumber(ARGV[6]), nil
 local queues, earliest = {}, nil
@@ -23,7 +26,7 @@ local queues, earliest = {}, nil
 local function adopt(q, task)
   local id = ARGV[4]
   local is_json, decoded = pcall(cjson.decode, task)
-  if is_json and type(decoded) == 'table' and #decoded == 4
+  if is_json and type(decoded) == 'table' and #decoded >= 4
     and type(decoded[1]) == 'string' and decoded[1] ~= '' then
     id = decoded[1]
     if redis.call('HEXISTS', q.tasks, id) == 1 then return nil end
@@ -37,23 +40,31 @@ local function pop(q)
     local id = redis.call('LPOP', q.waiting)
     if not id then return nil end
     local task = redis.call('HGET', q.tasks, id)
-    if task then return id, task end
-    id, task = adopt(q, id)
+    if not task then
+      id, task = adopt(q, id)
+    elseif is_elsewhere(q, id) then
+      id = nil
+    end
     if id then return id, task end
   end
 end
 
-for n = 1, #KEYS / 8 do
+for n = 1, #KEYS / 9 do
   local q = queue(n)
   queues[n] = q
-  if not found then
+  if not found and earliest ~= now then
     move_due(q, now, most, tonumber(ARGV[3]))
     local id, task = pop(q)
     if id then
       redis.call('ZADD', q.taken, stamp(now + ARGV[2]), id)
-      found = {n, stamp(now), '', id, task, redis.call('HINCRBY', q.attempts, id, 1)}
+      local attempts = taken_before(q, id) + 1
+      redis.call('HSET', q.attempts, id, attempts)
+      redis.call('HSET', q.claims, id, ARGV[7])
+      found = {n, stamp(now), '', id, task, attempts}
     else
-      local due = next_due(q)
+      -- Copies that were dropped, and leases that ended with the last attempt, leave more to see.
+      local due = redis.call('EXISTS', q.waiting) == 1 and now or next_due(q)
+      if due then due = math.max(due, now) end
       if due and (not earliest or due < earliest) then earliest = due end
     end
   end
