@@ -15,7 +15,8 @@
     ├── StructureError             what a structure is asked to hold
     │   ├── InvalidArgumentError   a member, field, id or size out of range (also a ValueError)
     │   │   └── QuerySyntaxError   a search query that cannot be read, with the position
-    │   └── ParameterMismatchError opened with other parameters than it was created with
+    │   ├── ParameterMismatchError opened with other parameters than it was created with
+    │   └── NewerFormatError       written by a later release, in a form that this one cannot read
     ├── ShardFailure               one command on one shard; a reply slot may hold it as a value
     │   ├── ShardUnavailable       never reached, or lost before the answer came
     │   └── CommandRefused         the server answered with an error
@@ -44,6 +45,7 @@ __all__ = [
     "InvalidKeyError",
     "LocalServerError",
     "MissingEntryError",
+    "NewerFormatError",
     "ParameterMismatchError",
     "PushRefusedError",
     "QuerySyntaxError",
@@ -145,6 +147,14 @@ class QuerySyntaxError(InvalidArgumentError):
 
 class ParameterMismatchError(StructureError):
     """An existing structure is opened with other parameters than it was created with."""
+
+
+class NewerFormatError(StructureError):
+    """What is stored was written by a later release, in a form that this one cannot read.
+
+    A worker puts a task back whose callback raises this, without counting an attempt: a worker of
+    the later release does it.
+    """
 
 
 class ShardFailure(ShardKitError):

@@ -23,6 +23,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, TypeVar
 
+from shardkit.errors import NewerFormatError
 from shardkit.operations.operation import Awaiting
 from shardkit.queues.task_codec import Task
 from shardkit.queues.worker_base import (
@@ -161,6 +162,13 @@ class AsyncWorker(BaseWorker[Awaiting]):
                     return
                 await asyncio.shield(asyncio.ensure_future(self._give_back(task)))
                 raise
+            except NewerFormatError as error:
+                self._left_to_others(task, error)
+                delay = self.tasks.unknown_delay
+                await self._report(
+                    task, "was put back", lambda: self.tasks.release(task, delay=delay)
+                )
+                return
             except BaseException as error:  # also SystemExit: only the task ends, not the worker
                 await self._fail(task, error)
                 return

@@ -8,10 +8,12 @@ first queues are empty, and nothing is taken that is not worked on.
 Waiting. Queues that live together have signals, LISTs that can be blocked on: queueing a task
 pushes a token, which only wakes a waiter, and whoever takes one of several tasks pushes it again
 for the next waiter. A lost token costs a second: nobody blocks for longer, or beyond the time at
-which the next task is due. Queues that live apart cannot be blocked on together, so they are
-polled, after 10 milliseconds, then less and less often, up to every 100::
+which the next task is due. An idle server ends blocks ten times a second only, so for the last 0.1
+seconds before something is due queues are polled instead. Queues that live apart cannot be blocked
+on together, so they are polled always, after 10 milliseconds, then less and less often, up to every
+100, or when something is due::
 
-    together     take ── BLPOP signals, up to 1 s or until something is due ── take ── …
+    together     take ── BLPOP signals, at most 1 s, or until something is nearly due ── take ── …
     apart        take + count ── 10 ms ── take + count ── 15 ms ── … ── 100 ms ── take + count ── …
 """
 
@@ -41,6 +43,8 @@ LONGEST_BLOCK = 1.0  # seconds
 SHORTEST_PAUSE = 0.001
 FIRST_PAUSE = 0.01
 LONGEST_PAUSE = 0.1
+# How much later than it was told to an idle server may end a block.
+LATENESS = 0.1
 
 
 class _ClaimBatch(UndoableBatch, Partial):
@@ -98,8 +102,11 @@ class Claim:
                 raise_failures(self._failures)
             if left <= 0:
                 return None
-            if together:
-                seconds = max(SHORTEST_PAUSE, min(left, LONGEST_BLOCK, self._due))
+            # A block that ends at a due time would end too late, but a pause ends in time.
+            soon = self._due <= LATENESS + SHORTEST_PAUSE
+            if together and not soon:
+                seconds = max(SHORTEST_PAUSE, min(left, LONGEST_BLOCK, self._due - LATENESS))
+                pause = FIRST_PAUSE
                 signals = [keys.signal for keys in self._queues]
                 pop = ("BLPOP", *signals, f"{seconds:.3f}")
                 [token] = yield [Command(self._component, signals[0], pop, None, True, seconds)]

@@ -8,6 +8,10 @@
 A program that pushes onto a queue's LIST without shardkit may leave out the id and the queue::
 
     RPUSH queues:{email} '["send_receipt", [7, "ann@example.org"]]'
+
+Releases differ. Elements after the fourth, and fields of the fifth, which is a mapping, are ignored
+by who does not know them. If a later release writes what must not be ignored, it says so there, as
+``{"format": 2}``, or writes a mapping with such a field; this release leaves such a task to others.
 """
 
 from __future__ import annotations
@@ -16,9 +20,10 @@ import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from shardkit.errors import InvalidArgumentError
+from shardkit.errors import InvalidArgumentError, NewerFormatError
 from shardkit.structures.base.arguments import shown
 
+FORMAT = 1
 LONGEST_ID = 200
 LONGEST_TASK = 512 * 1024 * 1024 // 64  # 8 MB: a task is a message, not a file
 
@@ -131,14 +136,21 @@ def decode_task(stored: bytes) -> tuple[str, tuple[Any, ...]]:
 
     Raises:
         ValueError: it is not a task; the message says why.
+        NewerFormatError: it is one of a later release.
     """
     try:
         found = json.loads(stored)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"not JSON: {error}") from None
-    if not isinstance(found, list) or len(found) not in (2, 4):
+    options = found[4] if isinstance(found, list) and len(found) > 4 else found
+    version = options.get("format", FORMAT) if isinstance(options, dict) else FORMAT
+    if isinstance(version, int) and version > FORMAT:
+        raise NewerFormatError(
+            f"a task has format {version}, this release reads {FORMAT}", "upgrade this program"
+        )
+    if not isinstance(found, list) or len(found) in (0, 1, 3):
         raise ValueError("neither [id, queue, name, args] nor [name, args]")
-    name, args = found[-2:]
+    name, args = found if len(found) == 2 else found[2:4]
     if not isinstance(name, str) or not name:
         raise ValueError(f"its name is {shown(name)}, which is not text")
     if not isinstance(args, list):

@@ -27,13 +27,14 @@ After Redis in Action, sections 6.4.1 and 6.4.2, whose workers lose what they po
 
 from __future__ import annotations
 
+import logging
 import math
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias
 
-from shardkit.errors import InvalidArgumentError
+from shardkit.errors import InvalidArgumentError, NewerFormatError
 from shardkit.operations.cancellation import undo_on_cancel
 from shardkit.operations.commands import Argument, Key, Transaction
 from shardkit.operations.operation import (
@@ -60,6 +61,8 @@ from shardkit.queues.task_codec import (
 )
 from shardkit.structures.base.arguments import check_integer, shown
 from shardkit.structures.sorted_set.merged_ranges import range_over
+
+logger = logging.getLogger("shardkit.queues")
 
 # Queues in order of priority; those in a tuple have the same.
 QueueOrder: TypeAlias = Sequence[str | tuple[str, ...]]
@@ -117,6 +120,14 @@ class TaskQueues(Structure[Face]):
     def deferred(self) -> TaskQueues[Deferred]:
         """The face whose calls return steps, for ``yield from`` and ``together``."""
         return self._deferred()  # type: ignore[return-value]
+
+    @property
+    def unknown_delay(self) -> float:
+        """The seconds for which a task of a later release is left to other workers.
+
+        Ten times ``retry_delay``.
+        """
+        return min(10 * self._retry_delay, max(self._retry_delay, self._longest_retry_delay))
 
     # ---- for producers
 
@@ -207,7 +218,8 @@ class TaskQueues(Structure[Face]):
         Cancelling an async call gives back a task that it did not return. If the connection breaks
         or the process dies, the task is moved back when its lease ends.
 
-        Anything in a queue that is not a task becomes a dead letter, and the next one is taken.
+        Anything in a queue that is not a task becomes a dead letter, and the next one is taken. A
+        task that a later release wrote in a form that this one cannot read is put back.
 
         Cost: one exchange if a queue that lives where the first one does has a task, otherwise two.
         See `shardkit.queues.claim` for the cost of waiting.
@@ -231,6 +243,10 @@ class TaskQueues(Structure[Face]):
                 reason = str(error)[:LONGEST_REASON]
                 call = self._commands.give_back
                 yield [call(keys.queue, id_, attempts, claimed, dead=reason)]
+            except NewerFormatError as error:
+                logger.warning("task %s %s is put back: %s", keys.queue, _id_text(id_), error)
+                call, delay = self._commands.give_back, self.unknown_delay
+                yield [call(keys.queue, id_, attempts, claimed, delay=delay, counts=False)]
             else:
                 return Task(_id_text(id_), keys.queue, name, args, attempts, claimed)
 
@@ -473,7 +489,7 @@ class TaskQueues(Structure[Face]):
                 continue
             name: str | None = None
             args: tuple[Any, ...] = ()
-            with suppress(ValueError):
+            with suppress(ValueError, NewerFormatError):
                 name, args = decode_task(stored)
             text = reason.decode(errors="replace")
             letters.append(

@@ -15,8 +15,9 @@ renews the leases of running tasks. SIGTERM and SIGINT stop the worker: running 
 and tasks taken at that moment are given back. A second signal does not wait: running tasks are
 given back at once and run by another worker, though perhaps for the second time.
 
-A function that raises or is missing does not stop a worker: the task is tried again later, and is
-dead after its attempts. The next version of the program may have a function that this one lacks.
+A function that raises does not stop a worker: the task is tried again later, and is dead after its
+attempts. A task whose function is missing is put back for a while, and is never dead: the next
+version of the program may have a function that this one lacks.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar
 
+from shardkit.errors import NewerFormatError
 from shardkit.operations.operation import Blocking
 from shardkit.queues.task_codec import Task
 from shardkit.queues.worker_base import (
@@ -157,6 +159,10 @@ class Worker(BaseWorker[Blocking]):
         if error is None:
             done = self._report(task, "is done", lambda: self.tasks._acknowledge(task))
             self._succeeded(task, seconds, done)
+        elif isinstance(error, NewerFormatError):
+            self._left_to_others(task, error)
+            delay = self.tasks.unknown_delay
+            self._report(task, "was put back", lambda: self.tasks.release(task, delay=delay))
         else:
             reason = failure_reason(error)
             self._failed(task, error)

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from redis.exceptions import RedisError
 
-from shardkit.errors import ClosedError, InvalidArgumentError, ShardKitError
+from shardkit.errors import ClosedError, InvalidArgumentError, NewerFormatError, ShardKitError
 from shardkit.operations.operation import Face
 from shardkit.queues.commands import Acknowledged
 from shardkit.queues.task_codec import Task
@@ -48,8 +48,8 @@ class WorkerSummary:
 
     Attributes:
         done: tasks whose callback returned.
-        failed: tasks whose callback raised, or that have no callback.
-        released: tasks given back when the worker stopped.
+        failed: tasks whose callback raised.
+        released: tasks given back: the worker stopped, or cannot do them.
         overtaken: tasks whose lease ended while they ran, and that another worker took.
         errors: calls that failed because a server was unreachable.
     """
@@ -154,7 +154,10 @@ class BaseWorker(Generic[Face]):
         try:
             return self._callbacks[task.name]
         except KeyError:
-            raise LookupError(f"no callback is registered for {shown(task.name)}") from None
+            raise NewerFormatError(
+                f"no callback is registered for {shown(task.name)}",
+                "register it, or start a worker that has it",
+            ) from None
 
     def _succeeded(self, task: Task, seconds: float, acknowledged: Acknowledged | None) -> None:
         self.summary.done += 1
@@ -171,12 +174,20 @@ class BaseWorker(Generic[Face]):
 
     def _failed(self, task: Task, error: BaseException) -> None:
         self.summary.failed += 1
-        trace = None if isinstance(error, LookupError) and task.name not in self.names else error
-        logger.warning("%s failed: %s", _describe(task), failure_reason(error), exc_info=trace)
+        logger.warning("%s failed: %s", _describe(task), failure_reason(error), exc_info=error)
 
     def _released(self, task: Task) -> None:
         self.summary.released += 1
         logger.info("%s was given back", _describe(task))
+
+    def _left_to_others(self, task: Task, error: NewerFormatError) -> None:
+        self.summary.released += 1
+        logger.warning(
+            "%s is left to other workers for %g s: %s",
+            _describe(task),
+            self.tasks.unknown_delay,
+            error,
+        )
 
     def _could_not_report(self, task: Task, what: str, error: BaseException) -> None:
         self.summary.errors += 1

@@ -490,6 +490,33 @@ def test_what_is_no_task_goes_to_the_dead_letters_and_stops_nobody(
     assert run(queues.counts("q")) == QueueCounts(0, 0, 1, len(MALFORMED))
 
 
+def test_tasks_of_later_releases_are_done_or_left_to_them(face: Face, kit: ShardKit) -> None:
+    clock = Clock()
+    queues, run = face.kit.queues(component="many", now=clock, attempts=1), face.run
+    server = server_of(kit, "many", "q")
+    further = [
+        '["a", "q", "x", [1], {"priority": 3}]',
+        '["b", "q", "x", [2], {"format": 1}, "more"]',
+        '["c", "q", "x", [3], "fifth"]',
+    ]
+    newer = ['["d", "q", "x", [4], {"format": 2}]', '{"format": 7, "id": "e", "do": "x"}']
+    server.rpush("queues:{q}", *newer, *further, '{"format": 1}')
+    taken = [run(queues.take("q", timeout=0)) for _ in range(4)]
+    assert [task and (task.id, *task.args) for task in taken] == [
+        ("a", 1),
+        ("b", 2),
+        ("c", 3),
+        None,
+    ]
+    for _ in range(6):
+        assert run(queues.counts("q")) == QueueCounts(0, 2, 3, 1)
+        clock.seconds += queues.unknown_delay
+        assert run(queues.take("q", timeout=0)) is None
+    stored = {value.decode() for value in server.hvals("queues:{q}:tasks")}
+    assert stored >= {*newer}  # as they were pushed
+    assert set(server.hmget("queues:{q}:attempts", "d")) == {b"0"}
+
+
 def test_many_copies_of_one_task_do_not_hold_up_a_script(face: Face, kit: ShardKit) -> None:
     queues, run = face.kit.queues(component="many"), face.run
     server = server_of(kit, "many", "q")

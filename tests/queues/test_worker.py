@@ -18,7 +18,7 @@ from queue_helpers import eventually, server_of
 
 import shardkit
 from shardkit import AsyncShardKit, ShardKit, ShardMap
-from shardkit.errors import ClosedError, InvalidArgumentError
+from shardkit.errors import ClosedError, InvalidArgumentError, NewerFormatError
 from shardkit.local import LocalServer
 from shardkit.queues import QueueCounts
 from shardkit.queues.async_worker import AsyncWorker
@@ -100,19 +100,19 @@ def test_what_raises_or_is_unknown_is_tried_again_and_stops_nobody(
     tasks.enqueue_many("q", [NewTask("flaky", ["too", "many"]), NewTask("fine")])
     server_of(kit, "many", "q").rpush("queues:{q}", "garbage", '["fine", []]')
     with caplog.at_level(logging.INFO, "shardkit.queues"):
-        assert eventually(
-            lambda: face.run(worker.run(burst=True)) and not tasks.counts("q").delayed
-        )
+        assert eventually(lambda: face.run(worker.run(burst=True)) and tasks.counts("q").dead == 3)
     assert tries == [1, 1, 1]
-    assert worker.summary == WorkerSummary(done=3, failed=2 + 3 + 3 + 3)
+    released = worker.summary.released
+    assert released >= 1
+    assert worker.summary == WorkerSummary(done=3, failed=2 + 3 + 3, released=released)
     letters = {dead.name: dead.reason for dead in tasks.dead("q")}
     assert letters["leave"] == "SystemExit: 3"
-    assert letters["unknown"] == "LookupError: no callback is registered for 'unknown'"
     assert letters["flaky"].startswith("TypeError: ")
     assert letters[None].startswith("not JSON")
-    assert tasks.counts("q") == QueueCounts(0, 0, 0, 4)
+    assert tasks.counts("q") == QueueCounts(0, 1, 0, 3)
     messages = [record.getMessage() for record in caplog.records]
     assert any(" done in " in message for message in messages)
+    assert any("no callback is registered for 'unknown'" in message for message in messages)
     assert any("attempt 2) failed: RuntimeError: not yet" in message for message in messages)
 
 
@@ -153,6 +153,28 @@ def test_an_exception_that_cannot_be_shown_ends_its_task_only(
     tasks.enqueue_many("q", [NewTask("fails"), NewTask("fine")])
     assert face.run(worker.run(burst=True)) == WorkerSummary(done=1, failed=1)
     assert [dead.reason for dead in tasks.dead("q")] == [reason]
+
+
+@pytest.mark.parametrize("name", ["unknown", "of a later release"])
+def test_what_a_worker_cannot_do_is_left_to_others_however_often_it_is_met(
+    face: Face, kit: ShardKit, name: str
+) -> None:
+    tasks = kit.queues(component="many", attempts=1)
+
+    def refuses() -> None:
+        raise NewerFormatError("this job has format 2")
+
+    old = worker_of(face, "q", {"of a later release": refuses})
+    tasks.enqueue("q", name, id="t")
+    server = server_of(kit, "many", "q")
+    for turn in range(1, 8):  # more often than it may fail
+        server.zadd("queues:{q}:delayed", {"t": 0}, xx=True)
+        assert face.run(old.run(burst=True)).released == turn
+        assert tasks.counts("q") == QueueCounts(0, 1, 0, 0)
+    server.zadd("queues:{q}:delayed", {"t": 0}, xx=True)
+    task = tasks.take("q", timeout=0)
+    assert task is not None
+    assert (task.id, task.attempts) == ("t", 1)
 
 
 def test_a_worker_is_stopped_when_it_has_finished_what_it_works_on(kit: ShardKit) -> None:
