@@ -50,6 +50,7 @@ from shardkit.operations.drivers import AwaitingDriver, BlockingDriver
 from shardkit.operations.operation import Awaiting, Blocking, Face, Operation
 from shardkit.structures.base.server_clock import ServerClock
 from shardkit.topology import ConfigServer, FixedMap, MapFile, Source, Topology
+from shardkit.transport.multiplexed_client import MultiplexedClient
 
 logger = logging.getLogger("shardkit")
 
@@ -81,7 +82,7 @@ class _Kit(Catalogue[Face]):
         config_clients: Clients | None = None,
     ) -> None:
         self.topology = Topology(source)
-        self.clients = Clients(connector)
+        self.clients = Clients(connector or Connector(MultiplexedClient))
         self.plane = ClientPlane(self.topology, self.clients)
         self._clock = clock or ServerClock()
         self._config_clients = config_clients

@@ -102,6 +102,7 @@ FIELDS: dict[str, _Rule] = {
     "encoding_errors": ((str,), "strict, replace, ignore or another handler", _is_error_handler),
     "decode_responses": _TRUTH,
     "protocol": ((int,), "2 or 3", lambda v: v in (2, 3)),
+    "multiplex": _TRUTH,
     "retries": ((int,), "a number, 0 for none", lambda v: 0 <= v <= _LARGEST),
     "cluster": _TRUTH,
     "replicas": ((list,), "a list of entries", _anything),

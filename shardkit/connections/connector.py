@@ -73,7 +73,13 @@ class Connector:
     """Builds redis-py clients for entries.
 
     `shardkit.transport.fake_servers` replaces it to build clients of in-memory servers.
+
+    Args:
+        awaiting_class: what awaiting clients are, `redis.asyncio.Redis` or a subclass.
     """
+
+    def __init__(self, awaiting_class: type[aioredis.Redis] = aioredis.Redis) -> None:
+        self._awaiting_class = awaiting_class
 
     def blocking(self, fields: Mapping[str, Any]) -> redis.Redis | redis.RedisCluster:
         """Return a blocking client; connects only for a cluster, whose nodes it must learn.
@@ -149,7 +155,9 @@ class Connector:
                 **common,
                 **_network(fields),
             )
-        return aioredis.Redis(connection_pool=pool)
+        if not fields.get("multiplex", True):
+            return aioredis.Redis(connection_pool=pool)
+        return self._awaiting_class(connection_pool=pool)
 
 
 def _cluster(fields: Mapping[str, Any], common: dict[str, Any]) -> redis.RedisCluster:

@@ -146,7 +146,7 @@ class AwaitingLink:
                 return None
             number = place(to, key, {component.name: component}).number
         client = self._clients.aget(component, number, self._raw)
-        if type(client) is not aioredis.Redis or (
+        if not isinstance(client, aioredis.Redis) or (
             script is not None and script.sha not in self._dispatcher.loaded(client)
         ):
             return None

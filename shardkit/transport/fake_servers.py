@@ -262,6 +262,7 @@ class MemoryConnector(Connector):
     """
 
     def __init__(self) -> None:
+        super().__init__()
         _fakeredis()
         self._servers: dict[str, MemoryServer] = {}
         self._lock = threading.Lock()

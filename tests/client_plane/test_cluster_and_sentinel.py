@@ -110,7 +110,7 @@ def test_decorators_and_routers_hand_out_a_client_that_does_everything(
 
     router = kit.key_sharded(component)
     kind = redis.RedisCluster if component == "archive" else redis.Redis
-    assert type(router["{t}a"]) is kind
+    assert isinstance(router["{t}a"], kind)
     assert type(kit.id_pair_sharded(component)[1, 2]) is kind
     assert whole() == USED
     kit.client(component).flushall()
@@ -130,7 +130,7 @@ async def test_awaiting_clients_do_everything(akit: AsyncShardKit, component: st
 
     router = akit.key_sharded(component)
     kind = aioredis.RedisCluster if component == "archive" else aioredis.Redis
-    assert type(router["{t}a"]) is kind
+    assert isinstance(router["{t}a"], kind)
     assert await whole() == USED
     await (await akit.client(component)).flushall()
     assert await sharded("{t}") == USED

@@ -57,7 +57,7 @@ async def test_the_connection_is_redis_pys_client_of_the_shard(source: Any, kit:
             found = client.connection_pool.connection_kwargs
             assert (found["port"], found.get("db", 0)) == (place["port"], place.get("db", 0))
         assert type(blocking(key)) is redis.Redis
-        assert type(await awaiting(key)) is aioredis.Redis
+        assert isinstance(await awaiting(key), aioredis.Redis)
         assert blocking(key) is blocking(key)
     assert blocking(42) is blocking("42") is blocking(b"42")
 
@@ -129,7 +129,7 @@ def test_objects_that_can_be_called_and_partial_functions_can_be_decorated(kit: 
         assert decorate(function)("k") is client
     for function in (AsyncGetter(), functools.partial(aplain, "s")):
         got = asyncio.run(decorate(function)("k"))
-        assert type(got) is aioredis.Redis
+        assert isinstance(got, aioredis.Redis)
     bound = functools.partial(decorate(lambda conn, key, more: (conn, key, more)), "k")
     assert bound(more=1) == (client, "k", 1)
 

@@ -35,7 +35,7 @@ async def test_an_awaiting_router_hands_out_the_awaiting_client(
     assert len(router) == 16
     for n in range(100):
         client = router[f"k{n}"]
-        assert type(client) is aioredis.Redis
+        assert isinstance(client, aioredis.Redis)
         await client.set(f"k{n}", n)
         assert client is router.client(router.shard_of(f"k{n}"))
         assert blocking[f"k{n}"].get(f"k{n}") == str(n).encode()

@@ -270,7 +270,7 @@ async def test_deeply_nested_replies_come_through(wide: Face) -> None:
 # ---- what cannot be sent
 
 
-@pytest.mark.parametrize("bad", [None, True, object(), [1], {"a": 1}, bytearray(b"x"), "\ud800"])
+@pytest.mark.parametrize("bad", [None, True, object(), [1], {"a": 1}, "\ud800"])
 async def test_what_cannot_be_sent_is_named_and_nothing_is_sent(face: Face, bad: Any) -> None:
     good = command("many", "k1", "SET", 1)
     for batch in ([command("many", "k2", "SET", bad)], [good, command("many", "k2", "SET", bad)]):

@@ -1,0 +1,232 @@
+"""Awaiting clients of a kit: redis-py's for their users, over one connection for all tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+import redis.asyncio as aioredis
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import DataError, NoScriptError, ResponseError
+
+import shardkit
+from shardkit import AsyncShardKit, ShardMap
+from shardkit.local import LocalServer
+from shardkit.transport.multiplexed_client import MultiplexedClient
+
+
+def map_of(port: int, **fields: Any) -> ShardMap:
+    return ShardMap.parse(json.dumps({"components": {"own": {"entry": {"port": port, **fields}}}}))
+
+
+def connections(server: LocalServer) -> int:
+    """How many clients are connected, without the one that asks."""
+    with server.client() as client:
+        return len(client.client_list()) - 1
+
+
+async def seen(client: Any, command: str) -> None:
+    """Wait until the server has a client that executes a command."""
+    while True:
+        if any(command in each["cmd"] for each in await client.client_list()):
+            return
+
+
+async def test_a_thousand_calls_at_once_share_one_connection_a_server(
+    own_server: LocalServer,
+) -> None:
+    before = connections(own_server)
+    shards = [{"port": own_server.port, "db": n, "max_connections": 2} for n in range(8)]
+    text = json.dumps({"components": {"eight": {"shards": shards}}})
+    async with await shardkit.aconnect(ShardMap.parse(text)) as kit:
+
+        @kit.sharded_connection("eight")
+        async def count(conn: aioredis.Redis, key: str) -> Any:
+            return await conn.incr(key)
+
+        for round_ in (1, 2):
+            found = await asyncio.gather(*(count(f"k{n}") for n in range(1000)))
+            assert found == [round_] * 1000
+        assert connections(own_server) - before <= 8
+
+
+async def test_what_blocks_does_not_hold_up_the_others(akit: AsyncShardKit) -> None:
+    client: Any = await akit.client("one")
+    waiting = asyncio.create_task(client.blpop(["list"], timeout=20))
+    reading = asyncio.create_task(client.xread({"stream": "$"}, block=20_000))
+    for n in range(20):
+        assert await client.incr("n") == n + 1
+    await seen(client, "blpop")
+    await client.rpush("list", "x")
+    assert await waiting == (b"list", b"x")
+    await seen(client, "xread")
+    await client.xadd("stream", {"f": "v"})
+    assert len(await reading) == 1
+
+
+async def test_connections_that_keep_a_state_are_not_shared(akit: AsyncShardKit) -> None:
+    client: Any = await akit.client("one")
+    await client.set("a", 1)
+    async with client.pipeline() as pipe:
+        await pipe.watch("a")
+        await client.set("a", 2)  # over another connection, so that the transaction is aborted
+        pipe.multi()
+        pipe.set("a", 3)
+        with pytest.raises(aioredis.WatchError):
+            await pipe.execute()
+    assert await client.get("a") == b"2"
+    async with client.pubsub() as pubsub:
+        await pubsub.subscribe("news")
+        assert (await pubsub.get_message(timeout=5))["type"] == "subscribe"
+        await asyncio.gather(*(client.publish("news", n) for n in range(3)))
+        received = [await pubsub.get_message(timeout=5) for _ in range(3)]
+        assert [message["data"] for message in received] == [b"0", b"1", b"2"]
+    async with client.lock("lock", timeout=5):
+        assert await client.exists("lock") == 1
+    assert await client.client_setname("mine") is True
+    one = client.client()
+    await one.client_setname("its-own")
+    assert await one.client_getname() in ("its-own", b"its-own")
+    await one.aclose()
+
+
+CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
+    ("set", ("a", "1"), {}),
+    ("set", ("a", "2"), {"nx": True}),
+    ("set", ("a", "3"), {"get": True}),
+    ("get", ("a",), {}),
+    ("getex", ("a",), {"ex": 100}),
+    ("incrbyfloat", ("f", 1.5), {}),
+    ("mset", ({"x": 1, "y": bytearray(b"2")},), {}),
+    ("mget", (["x", "y", "z"],), {}),
+    ("mget", ([],), {}),
+    ("hset", ("h",), {"mapping": {"f": "v", "g": 1}}),
+    ("hgetall", ("h",), {}),
+    ("hmget", ("h", ["f", "no"]), {}),
+    ("sadd", ("s", "m", "n"), {}),
+    ("smembers", ("s",), {}),
+    ("zadd", ("z", {"m": 1.5, "n": 2}), {}),
+    ("zrange", ("z", 0, -1), {"withscores": True}),
+    ("zscore", ("z", "m"), {}),
+    ("zpopmin", ("z",), {}),
+    ("xadd", ("t", {"f": "v"}, "1-1"), {}),
+    ("xrange", ("t",), {}),
+    ("expire", ("a", 100), {}),
+    ("ttl", ("a",), {}),
+    ("type", ("h",), {}),
+    ("object", ("encoding", "h"), {}),
+    ("exists", ("a", "b", "h"), {}),
+    ("rename", ("x", "x2"), {}),
+    ("eval", ("return {1, KEYS[1], ARGV[1]}", 1, "a", "b"), {}),
+    ("evalsha", ("0" * 40, 0), {}),
+    ("scan", (), {"count": 1000}),
+    ("dbsize", (), {}),
+    ("ping", (), {}),
+    ("echo", ("é",), {}),
+    ("config_get", ("maxmemory",), {}),
+    ("incr", ("h",), {}),  # WRONGTYPE
+    ("get", (None,), {}),
+    ("execute_command", ("NONSENSE",), {}),
+    ("dump", ("a",), {}),
+    ("delete", ("a", "b", "h"), {}),
+]
+
+
+@pytest.mark.parametrize("decode", [False, True])
+@pytest.mark.parametrize("protocol", [2, 3])
+async def test_calls_return_and_raise_what_redis_pys_client_does(
+    own_server: LocalServer, decode: bool, protocol: int
+) -> None:
+    options: dict[str, Any] = {"decode_responses": decode, "protocol": protocol}
+    seen = []
+    for make in (plain, multiplexed):
+        client, close = await make(own_server.port, options)
+        await client.flushall()
+        answers = []
+        for method, args, named in CALLS:
+            try:
+                answer = await getattr(client, method)(*args, **named)
+                if method == "scan":
+                    answer = answer[0], sorted(answer[1])
+            except (ResponseError, DataError, NoScriptError) as error:
+                answer = type(error), str(error)
+            answers.append((method, answer))
+        seen.append(answers)
+        await close()
+    assert seen[0] == seen[1]
+
+
+async def plain(port: int, options: dict[str, Any]) -> tuple[Any, Any]:
+    client = aioredis.Redis(port=port, **options)
+    return client, client.aclose
+
+
+async def multiplexed(port: int, options: dict[str, Any]) -> tuple[Any, Any]:
+    kit = await shardkit.aconnect(map_of(port, **options))
+    client = await kit.client("own")
+    assert type(client) is MultiplexedClient
+    return client, kit.aclose
+
+
+async def test_a_callback_that_a_user_sets_is_called(akit: AsyncShardKit) -> None:
+    client: Any = await akit.client("one")
+
+    async def later(reply: bytes, **options: Any) -> tuple[str, bytes]:
+        return "later", reply
+
+    await client.set("a", 1)
+    client.set_response_callback("GET", lambda reply, **options: ("mine", reply))
+    assert await client.get("a") == ("mine", b"1")
+    client.set_response_callback("GET", later)
+    assert await client.get("a") == ("later", b"1")
+
+
+async def test_a_cancelled_call_leaves_the_replies_of_the_others_in_place(
+    akit: AsyncShardKit,
+) -> None:
+    client: Any = await akit.client("one")
+    await client.mset({f"k{n}": n for n in range(100)})
+    tasks = [asyncio.create_task(client.get(f"k{n}")) for n in range(100)]
+    await asyncio.sleep(0)
+    for task in tasks[::3]:
+        task.cancel()
+    found = await asyncio.gather(*tasks, return_exceptions=True)
+    for n, reply in enumerate(found):
+        assert isinstance(reply, asyncio.CancelledError) if n % 3 == 0 else reply == b"%d" % n
+
+
+async def test_a_server_that_goes_away_fails_its_calls_as_redis_py_says_it() -> None:
+    with LocalServer() as server:
+        async with await shardkit.aconnect(map_of(server.port, socket_timeout=1)) as kit:
+            client: Any = await kit.client("own")
+            await client.set("a", 1)
+            server.kill()
+            for error in await asyncio.gather(
+                *(client.get("a") for _ in range(5)), return_exceptions=True
+            ):
+                assert isinstance(error, RedisConnectionError)
+            server.restart()
+            assert await client.get("a") is None
+            server.pause()
+            waiting = await asyncio.gather(
+                *(client.get("a") for _ in range(5)), return_exceptions=True
+            )
+            assert [type(error) for error in waiting] == [aioredis.TimeoutError] * 5
+            server.resume()
+            assert await client.get("a") is None
+
+
+@pytest.mark.parametrize("fields", [{"multiplex": False}, {"retries": 2}, {"encoding": "latin-1"}])
+async def test_an_entry_can_ask_for_redis_pys_own_way(
+    own_server: LocalServer, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(self: Any, chunks: Any) -> Any:
+        raise AssertionError("multiplexed")
+
+    monkeypatch.setattr("shardkit.transport.multiplexer.MultiplexedConnection.submit", never)
+    async with await shardkit.aconnect(map_of(own_server.port, **fields)) as kit:
+        client: Any = await kit.client("own")
+        assert await client.set("a", "é") is True
+        assert await client.get("a") == "é".encode(fields.get("encoding", "utf-8"))
