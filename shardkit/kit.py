@@ -23,11 +23,15 @@ import asyncio
 import logging
 import os
 import threading
+import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self, TypeAlias, TypeVar
+
+import redis
+import redis.asyncio as aioredis
 
 from shardkit.catalogue import Catalogue
 from shardkit.client_plane import decorators
@@ -45,6 +49,7 @@ from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap
 from shardkit.connections import Connector
 from shardkit.connections.clients import AsyncClient, Client, Clients
+from shardkit.connections.following import AsyncFollowingPool, FollowingPool
 from shardkit.errors import ConfigError, InvalidEntryError, ShardKitError
 from shardkit.operations.drivers import AwaitingDriver, BlockingDriver
 from shardkit.operations.operation import Awaiting, Blocking, Face, Operation
@@ -86,6 +91,8 @@ class _Kit(Catalogue[Face]):
         self.plane = ClientPlane(self.topology, self.clients)
         self._clock = clock or ServerClock()
         self._config_clients = config_clients
+        self._connector = connector
+        self._private: weakref.WeakSet[Clients] = weakref.WeakSet()
 
     def redis_connection(self, component: str) -> Decorator:
         """Return a decorator that hands a function the client of a component's unsharded entry.
@@ -118,7 +125,12 @@ class _Kit(Catalogue[Face]):
             await clients.aclose()
 
     def _all_clients(self) -> Sequence[Clients]:  # `list` is a method here
-        return [self.clients, *([self._config_clients] if self._config_clients else [])]
+        config = [self._config_clients] if self._config_clients else []
+        return [self.clients, *config, *self._private]
+
+    def _new_private(self) -> Clients:
+        self._private.add(clients := Clients(self._connector))
+        return clients
 
     def __repr__(self) -> str:
         shown = "".join(f"\n  {line}" for line in self.clients.shown())
@@ -159,9 +171,36 @@ class ShardKit(_Kit[Blocking]):
         """List the components that there are."""
         return self.topology.names()
 
-    def client(self, component: str, shard: int | None = None) -> Client:
-        """Return the client of a shard, or (None) of a component's unsharded entry."""
-        return self.clients.get(self.topology.component(component), shard)
+    def client(self, component: str, shard: int | None = None, *, private: bool = False) -> Client:
+        """Return the client of a shard, or (None) of a component's unsharded entry.
+
+        Args:
+            component: the component's name.
+            shard: the shard's number; None for the unsharded entry.
+            private: give a client with connections of its own, for a library that keeps it. Its
+                holder may close it, and disconnect, reset or change its pool; the kit closes it at
+                the latest. It follows its entry: new connections are made by the entry as it is
+                then, and those to an old address closed as they are released. A cluster's does not.
+
+        Returns:
+            redis-py's client. One that is not private is shared by all who ask the kit for it, and
+            by decorated functions: leave its pool alone, and do not keep it.
+
+        Raises:
+            ConfigError: the component or its entry is missing or broken.
+            ShardUnavailable: the entry is a cluster, and none of its nodes answers.
+        """
+        if not private:
+            return self.clients.get(self.topology.component(component), shard)
+        clients = self._new_private()
+
+        def find() -> Client:
+            return clients.get(self.topology.component(component), shard)
+
+        client = find()
+        if isinstance(client, redis.RedisCluster):
+            return client
+        return redis.Redis.from_pool(FollowingPool(find, client))
 
     def key_sharded(self, component: str, shards: int | None = None) -> KeyShardedConnection:
         """Return a router by key; see `shardkit.client_plane.routers`."""
@@ -248,9 +287,24 @@ class AsyncShardKit(_Kit[Awaiting]):
             elif isinstance(outcome, BaseException):
                 raise outcome
 
-    async def client(self, component: str, shard: int | None = None) -> AsyncClient:
-        """Return the awaiting client of a shard, or (None) of the unsharded entry."""
-        return self.clients.aget(await self.topology.acomponent(component), shard)
+    async def client(
+        self, component: str, shard: int | None = None, *, private: bool = False
+    ) -> AsyncClient:
+        """Return the awaiting client of a shard, or (None) of the unsharded entry.
+
+        See `ShardKit.client`.
+        """
+        if not private:
+            return self.clients.aget(await self.topology.acomponent(component), shard)
+        clients = self._new_private()
+
+        async def find() -> AsyncClient:
+            return clients.aget(await self.topology.acomponent(component), shard)
+
+        client = await find()
+        if isinstance(client, aioredis.RedisCluster):
+            return client
+        return aioredis.Redis.from_pool(AsyncFollowingPool(find, client))
 
     def key_sharded(self, component: str, shards: int | None = None) -> AsyncKeyShardedConnection:
         """Return a router by key; see `shardkit.client_plane.routers`."""

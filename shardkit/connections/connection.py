@@ -34,6 +34,7 @@ from shardkit.connections.redis_private import (
     NOT_GIVEN,
     address_of,
     error_parser_of,
+    has_connect_callbacks,
     has_unread,
     postpone_health_check,
     socket_of,
@@ -198,11 +199,22 @@ class _BlockingTimeouts(Closable):
     def read_response(self, *args: Any, timeout: Any = NOT_GIVEN, **kwargs: Any) -> Any:
         # Otherwise a Sentinel-managed connection stays open when its reader is interrupted.
         kwargs.setdefault("disconnect_on_error", True)
-        if self._blocking_for is not None:
-            if timeout is NOT_GIVEN:
-                timeout = timeout_for(self._blocking_for, self.socket_timeout)
+        if self._blocking_for is None:
+            return super().read_response(*args, timeout=timeout, **kwargs)
+        if timeout is NOT_GIVEN:
+            timeout = timeout_for(self._blocking_for, self.socket_timeout)
+        try:
+            return super().read_response(*args, timeout=timeout, **kwargs)
+        finally:
             self._blocking_for = None
-        return super().read_response(*args, timeout=timeout, **kwargs)
+
+    def waits(self) -> bool:
+        """Whether its user waits for what may never come: subscribed, or in a blocking command."""
+        return self._blocking_for is not None or has_connect_callbacks(self)
+
+    def lose(self) -> None:
+        """Have its user find the connection lost."""
+        self.shut_down()
 
     def round_trip(self, data: bytes, raw: bool) -> tuple[Any, bool]:
         """Send one packed command; see the function."""
@@ -448,11 +460,25 @@ class _AsyncBlockingTimeouts(AsyncClosable):
             self._packed = None
 
     async def read_response(self, *args: Any, **kwargs: Any) -> Any:
-        blocks, self._blocking_for = self._blocking_for, None
-        if blocks is None or kwargs.get("timeout") is not None:
+        blocks = self._blocking_for
+        if blocks is None:
             return await super().read_response(*args, **kwargs)
-        with extended_timeout(self, blocks):
-            return await super().read_response(*args, **kwargs)
+        try:
+            if kwargs.get("timeout") is not None:
+                return await super().read_response(*args, **kwargs)
+            with extended_timeout(self, blocks):
+                return await super().read_response(*args, **kwargs)
+        finally:
+            self._blocking_for = None
+
+    def waits(self) -> bool:
+        """Whether its user waits for what may never come: subscribed, or in a blocking command."""
+        return self._blocking_for is not None or has_connect_callbacks(self)
+
+    def lose(self) -> None:
+        """Have its user find the connection lost."""
+        if self.transport is not None:
+            self.transport.abort()
 
     @property
     def transport(self) -> Any:

@@ -60,7 +60,7 @@ class _ReusingPool(_Shown):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        _pools.add(self)
+        renew_after_fork(self)
 
     def reset(self) -> None:
         """Forget every connection, idle or in use; new ones are made as `connection_kwargs` say."""
@@ -274,7 +274,12 @@ def too_many(limit: int) -> MaxConnectionsError:
     )
 
 
-_pools: weakref.WeakSet[_ReusingPool] = weakref.WeakSet()
+_pools: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def renew_after_fork(pool: Any) -> None:
+    """Have a pool's ``after_fork`` called in each forked child."""
+    _pools.add(pool)
 
 
 def _after_fork_in_child() -> None:

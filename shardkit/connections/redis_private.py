@@ -61,6 +61,11 @@ def is_script_missing(error: object) -> bool:
     return isinstance(error, NoScriptError) and str(error).startswith("No matching script")
 
 
+def has_connect_callbacks(connection: Any) -> bool:
+    """Whether somebody wants to be told when it connects: a subscriber, who subscribes again."""
+    return any(callback() is not None for callback in connection._connect_callbacks)
+
+
 def has_unread(connection: Any) -> bool:
     """Whether redis-py has received something on a connection that it has not handed out."""
     parser = connection._parser
@@ -181,6 +186,7 @@ __all__ = [
     "close_cluster",
     "drain_node",
     "error_parser_of",
+    "has_connect_callbacks",
     "has_unread",
     "health_check_is_due",
     "idle_of",

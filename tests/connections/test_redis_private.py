@@ -95,6 +95,19 @@ async def test_errors_are_made_by_the_parser(
         assert isinstance(redis_private.parse_error("NOSCRIPT no"), redis.exceptions.NoScriptError)
 
 
+async def test_a_subscriber_is_told_of_each_connect(server: LocalServer) -> None:
+    with contract("has_connect_callbacks", "how does a subscriber learn that it reconnected?"):
+        with redis.Redis(port=server.port) as client, client.pubsub() as listener:
+            client.ping()
+            [idle] = redis_private.idle_of(client.connection_pool)
+            assert not redis_private.has_connect_callbacks(idle)
+            listener.subscribe("news")
+            assert redis_private.has_connect_callbacks(listener.connection)
+        async with aioredis.Redis(port=server.port) as aclient, aclient.pubsub() as alistener:
+            await alistener.subscribe("news")
+            assert redis_private.has_connect_callbacks(alistener.connection)
+
+
 async def test_a_connection_tells_what_it_received_and_nobody_read(
     connection: redis.Connection, awaiting: aioredis.Connection
 ) -> None:

@@ -1,0 +1,270 @@
+"""Private clients: what their holder does stays theirs, and they go where their entry goes."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import redis
+import yaml
+
+import shardkit
+from shardkit import ClosedError, ConfigError
+from shardkit.local import LocalCluster, LocalServer, LocalServers
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[LocalServers]:
+    plan = shardkit.ShardMap.parse("components: {c: {shards: [{port: 7001}, {port: 7002}]}}")
+    with LocalServers(plan, ports="free") as running:
+        yield running
+
+
+@pytest.fixture
+def here(own: LocalServers) -> LocalServer:
+    return own.servers[0]
+
+
+@pytest.fixture
+def there(own: LocalServers) -> LocalServer:
+    return own.servers[1]
+
+
+class Moving:
+    """A kit of either face whose entry the test changes."""
+
+    def __init__(self, kit: Any, path: Path) -> None:
+        self.kit = kit
+        self.path = path
+        self.blocks = isinstance(kit, shardkit.ShardKit)
+        self.held: list[Any] = []  # until the kit is closed
+
+    def move(self, server: Any, **fields: Any) -> None:
+        entry = {"host": "127.0.0.1", "port": server.port, **fields}
+        self.path.write_text(yaml.safe_dump({"components": {"jobs": {"entry": entry}}}))
+        if self.kit is not None:
+            self.kit.topology.expire()
+
+    async def of(self, value: Any) -> Any:
+        return await value if inspect.isawaitable(value) else value
+
+    async def client(self, **options: Any) -> Any:
+        self.held.append(client := await self.of(self.kit.client("jobs", **options)))
+        return client
+
+    def start(self, call: Callable[..., Any], *args: Any) -> asyncio.Task[Any]:
+        """Begin a call that will take a while."""
+        if self.blocks:
+            return asyncio.ensure_future(asyncio.to_thread(call, *args))  # type: ignore[return-value]
+        return asyncio.ensure_future(call(*args))
+
+
+@pytest_asyncio.fixture(params=["blocking", "awaiting"])
+async def moving(
+    request: pytest.FixtureRequest, tmp_path: Path, here: LocalServer, there: LocalServer
+) -> AsyncIterator[Moving]:
+    for server in (here, there):
+        with server.client() as client:
+            client.flushall()
+    found = Moving(None, tmp_path / "map.yaml")
+    found.move(here)
+    if request.param == "blocking":
+        found.kit = shardkit.connect(found.path)
+        found.blocks = True
+    else:
+        found.kit = await shardkit.aconnect(found.path)
+    yield found
+    await found.kit.aclose()
+
+
+def connections(server: LocalServer) -> int:
+    """How many clients a server has, the one that asks aside."""
+    with server.client() as client:
+        return len(client.client_list()) - 1
+
+
+def blocked(server: LocalServer, command: str) -> bool:
+    with server.client() as client:
+        return any(found["cmd"] == command for found in client.client_list())
+
+
+async def eventually(done: Callable[[], bool]) -> bool:
+    for _ in range(2000):
+        if done():
+            return True
+        await asyncio.sleep(0.005)
+    return False
+
+
+async def test_a_private_client_writes_to_where_its_entry_points_now(
+    moving: Moving, here: LocalServer, there: LocalServer
+) -> None:
+    client = await moving.client(private=True)
+    await moving.of(client.set("k", 1))
+    moving.move(there)
+    with there.client() as asking:
+        before = asking.info("stats")["total_connections_received"]
+        for n in range(200):
+            await moving.of(client.set("k", n))
+        assert asking.get("k") in ("199", b"199")
+        assert asking.info("stats")["total_connections_received"] == before + 1
+    assert await eventually(lambda: connections(here) == 0)
+    moving.move(here)
+    assert await moving.of(client.get("k")) == b"1"
+    assert await eventually(lambda: connections(there) == 0)
+
+
+async def test_what_its_holder_does_to_a_private_client_is_its_own(moving: Moving) -> None:
+    client, other, shared = [
+        await moving.client(private=private) for private in (True, True, False)
+    ]
+    for each in (client, other, shared):
+        await moving.of(each.ping())
+    waiting = moving.start(other.blpop, ["jobs"], 20)
+    client.connection_pool.connection_kwargs["socket_timeout"] = 415
+    await moving.of(client.connection_pool.disconnect())
+    client.connection_pool.reset()
+    await moving.of(client.close() if moving.blocks else client.aclose())
+    assert "socket_timeout" in shared.connection_pool.connection_kwargs
+    for each in (other, shared):
+        assert each.connection_pool.connection_kwargs["socket_timeout"] == 5
+    await moving.of(shared.rpush("jobs", "one"))
+    assert await waiting == (b"jobs", b"one")
+    assert await moving.of(client.ping())  # redis-py's pools open again
+
+
+async def test_the_holders_arguments_outlive_a_move(moving: Moving, there: LocalServer) -> None:
+    client = await moving.client(private=True)
+    client.connection_pool.connection_kwargs["socket_timeout"] = 415
+    client.connection_pool.connection_kwargs.update(client_name="queue")
+    moving.move(there)
+    assert await moving.of(client.client_getname()) in (b"queue", "queue")
+    assert client.connection_pool.connection_kwargs["socket_timeout"] == 415
+    assert client.connection_pool.connection_kwargs["port"] == there.port
+
+
+async def test_closing_the_kit_closes_its_private_clients(
+    moving: Moving, here: LocalServer
+) -> None:
+    client = await moving.client(private=True)
+    await moving.of(client.ping())
+    await moving.kit.aclose()
+    assert await eventually(lambda: connections(here) == 0)
+    with pytest.raises(ClosedError):
+        await moving.of(client.ping())
+
+
+async def test_a_private_client_that_nobody_holds_leaves_nothing(
+    moving: Moving, here: LocalServer
+) -> None:
+    client = await moving.client(private=True)
+    await moving.of(client.ping())
+    await moving.of(client.close() if moving.blocks else client.aclose())
+    moving.held.clear()
+    del client
+    gc.collect()
+    assert len(moving.kit._private) == 0
+    assert await eventually(lambda: connections(here) == 0)
+
+
+async def test_a_blocking_call_is_lost_when_its_client_moves(
+    moving: Moving, here: LocalServer, there: LocalServer
+) -> None:
+    """As when a server goes away: the caller repeats it, at the new place."""
+    client = await moving.client(private=True)
+    waiting = moving.start(client.blpop, ["jobs"], 60)
+    assert await eventually(lambda: blocked(here, "blpop"))
+    moving.move(there)
+    await moving.of(client.rpush("jobs", "one"))
+    with pytest.raises(redis.ConnectionError):
+        await waiting
+    assert await moving.of(client.blpop(["jobs"], 60)) == (b"jobs", b"one")
+    assert await eventually(lambda: connections(here) == 0)
+
+
+async def test_a_subscriber_reconnects_to_the_new_place(
+    moving: Moving, here: LocalServer, there: LocalServer
+) -> None:
+    client = await moving.client(private=True)
+    listener = client.pubsub()
+    await moving.of(listener.subscribe("news"))
+    assert (await moving.of(listener.get_message(timeout=10)))["type"] == "subscribe"
+    moving.move(there)
+    await moving.of(client.ping())
+    assert await eventually(lambda: connections(here) == 0)
+    found = []
+    for _ in range(10):
+        with suppress(redis.ConnectionError):
+            message = await moving.of(listener.get_message(timeout=0.2))
+            found.append(message and message["type"])
+        await moving.of(client.publish("news", "moved"))
+        if "message" in found:
+            break
+    assert "message" in found
+    await moving.of(listener.close() if moving.blocks else listener.aclose())
+
+
+async def test_a_transaction_under_way_ends_where_it_began(
+    moving: Moving, here: LocalServer, there: LocalServer
+) -> None:
+    client = await moving.client(private=True)
+    pipeline = client.pipeline()
+    await moving.of(pipeline.watch("k"))
+    moving.move(there)
+    await moving.of(client.ping())
+    pipeline.multi()
+    pipeline.set("k", "old place")
+    assert await moving.of(pipeline.execute()) == [True]
+    with here.client() as asking:
+        assert asking.get("k") in ("old place", b"old place")
+    assert await eventually(lambda: connections(here) == 0)
+
+
+async def test_a_move_to_a_cluster_says_what_to_do(moving: Moving, tmp_path: Path) -> None:
+    client = await moving.client(private=True)
+    with LocalCluster(masters=3) as cluster:
+        moving.move(cluster.nodes[0], cluster=True)
+        with pytest.raises(ConfigError, match="a cluster now; ask the kit for a new client"):
+            await moving.of(client.ping())
+        anew = await moving.client(private=True)
+        assert await moving.of(anew.set("k", 1))
+        await moving.kit.aclose()
+
+
+def test_threads_that_go_on_during_many_moves_lose_nothing(
+    tmp_path: Path, here: LocalServer, there: LocalServer
+) -> None:
+    found = Moving(None, tmp_path / "map.yaml")
+    found.move(here)
+    with shardkit.connect(found.path) as kit:
+        found.kit = kit
+        client = kit.client("jobs", private=True)
+        errors: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                for n in range(300):
+                    client.set("k", n)
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for n in range(20):
+            found.move((there, here)[n % 2])
+            client.ping()
+        for thread in threads:
+            thread.join()
+        assert not errors
+        client.ping()
+        gc.collect()
+        assert connections(there) == 0
