@@ -16,7 +16,8 @@
     │   ├── InvalidArgumentError   a member, field, id or size out of range (also a ValueError)
     │   │   └── QuerySyntaxError   a search query that cannot be read, with the position
     │   ├── ParameterMismatchError opened with other parameters than it was created with
-    │   └── NewerFormatError       written by a later release, in a form that this one cannot read
+    │   ├── NewerFormatError       written by a later release, in a form that this one cannot read
+    │   └── DamagedDataError       what is stored is not what was written
     ├── ShardFailure               one command on one shard; a reply slot may hold it as a value
     │   ├── ShardUnavailable       never reached, or lost before the answer came
     │   └── CommandRefused         the server answered with an error
@@ -40,6 +41,7 @@ __all__ = [
     "ConfigError",
     "ConfigServerError",
     "CrossShardError",
+    "DamagedDataError",
     "InvalidArgumentError",
     "InvalidEntryError",
     "InvalidKeyError",
@@ -157,6 +159,53 @@ class NewerFormatError(StructureError):
     """
 
 
+class DamagedDataError(StructureError):
+    """What is stored under a key is not what was written there.
+
+    A part was lost or cut, a byte changed, or somebody else writes to the key. Nothing was written
+    by the call to the key in question.
+
+    Args:
+        key: the key.
+        found: what is there.
+        expected: what should be.
+        remedy: what to do; by default to check, repair or restore it.
+        component: whose key it is.
+        shard: where it is, as text; filled in by whoever runs the operation.
+        place: where the key is sent to, if that is not its component.
+
+    Attributes:
+        key, found, expected, component, shard, place: as given.
+    """
+
+    def __init__(
+        self,
+        key: str | bytes,
+        found: str,
+        expected: str,
+        remedy: str = "",
+        *,
+        component: str = "",
+        shard: str = "",
+        place: Any = None,
+    ) -> None:
+        self.place = place or component
+        self.key = key.decode(errors="backslashreplace") if isinstance(key, bytes) else key
+        self.found = found
+        self.expected = expected
+        self.component = component
+        self.shard = shard
+        super().__init__(
+            f"{self.key} is damaged: {found}, where {expected} was expected",
+            remedy or "see `shardkit doctor --check`; repair it, restore it, or delete it",
+        )
+        self.args = (key, found, expected, remedy)
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return f"{self.shard}: {text}" if self.shard else text
+
+
 class ShardFailure(ShardKitError):
     """What happened to one command on one shard; stands in the command's reply slot.
 
@@ -164,6 +213,7 @@ class ShardFailure(ShardKitError):
         shard: the shard as text, ``unique:7``.
         command: the command's name, ``SADD``; never its arguments.
         error: redis-py's error.
+        key: the key that the command was sent for.
     """
 
     def __init__(
@@ -174,11 +224,13 @@ class ShardFailure(ShardKitError):
         shard: str = "",
         command: str = "",
         error: Exception | None = None,
+        key: str | bytes = "",
     ) -> None:
         super().__init__(message, remedy)
         self.shard = shard
         self.command = command
         self.error = error
+        self.key = key
         self.__cause__ = error
 
 

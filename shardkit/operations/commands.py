@@ -18,12 +18,13 @@ What must keep an order goes into one transaction, one script, or into batches o
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, NamedTuple, TypeAlias, overload
 
-from shardkit.errors import ShardErrors, ShardFailure
+from shardkit.errors import DamagedDataError, ShardErrors, ShardFailure
 
 Key: TypeAlias = str | bytes | int
 Argument: TypeAlias = str | bytes | int | float
@@ -308,10 +309,17 @@ def script_call(
     return Command(to, keys[0], sent, script, idempotent)
 
 
-def raise_failures(replies: Replies) -> None:
+def raise_failures(replies: Replies, *, own: bool = True) -> None:
     """Raise one group with a failure for each shard and kind of error; nothing if none failed.
 
+    Args:
+        replies: the replies to a batch.
+        own: whether the keys are the library's own, so that one of another type is damage; not
+            where an application gives the commands.
+
     Raises:
+        DamagedDataError: a key holds what nobody of ours has written there; the other failures are
+            its cause.
         ShardErrors: something failed.
     """
     found: dict[tuple[str, type[ShardFailure], type[Exception]], ShardFailure] = {}
@@ -322,7 +330,40 @@ def raise_failures(replies: Replies) -> None:
                 found.setdefault(kind, failure)
     if found:
         shards = sorted({shard for shard, _, _ in found})
-        raise ShardErrors(
+        errors = ShardErrors(
             f"{len(shards)} shard{'s' * (len(shards) > 1)} failed ({', '.join(shards)})",
             list(found.values()),
         )
+        if own:
+            for failure in found.values():
+                damage = damage_in(failure)
+                if damage is not None:
+                    raise damage from errors
+        raise errors
+
+
+def damage_in(failure: ShardFailure) -> DamagedDataError | None:
+    """Return the damage that a server's refusal tells of, if it does.
+
+    Scripts name the key, what they found and what they expected as JSON; see
+    ``structures/base/lua/damage.lua``. Of WRONGTYPE only the command's own key is known.
+    """
+    kind, _, rest = str(failure.error).partition(" ")
+    component = failure.shard.partition(":")[0]
+    if kind == "DAMAGED":
+        (key, found, expected), _ = json.JSONDecoder(strict=False).raw_decode(rest)
+    elif kind in ("WRONGTYPE", "INVALIDOBJ"):
+        key, found = failure.key, "a value of another type"
+        expected = "a value that is not corrupt" if kind == "INVALIDOBJ" else _type_of(failure)
+    else:
+        return None
+    return DamagedDataError(key, found, expected, component=component, shard=failure.shard)
+
+
+def _type_of(failure: ShardFailure) -> str:
+    """Return the type of key that a command is for, for messages."""
+    name = failure.command.upper()
+    if name.startswith(("SET", "STR")) or name[:2] in ("PF", "BI", "GE", "IN", "DE", "MG", "MS"):
+        return "a STRING"
+    kinds = {"H": "a HASH", "S": "a SET", "Z": "a ZSET", "L": "a LIST", "R": "a LIST"}
+    return kinds.get(name[:1], "another type") if name.isalnum() else "other types of keys"

@@ -17,7 +17,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from shardkit.errors import ShardErrors, ShardFailure, ShardKitError
+from shardkit.errors import DamagedDataError, ShardErrors, ShardFailure, ShardKitError
 from shardkit.operations.commands import (
     Batch,
     Call,
@@ -64,6 +64,9 @@ class BlockingDriver:
         except StopIteration as done:
             value: T = done.value
             return value
+        except DamagedDataError as error:
+            self._locate(error)
+            raise
         finally:
             steps.close()
 
@@ -79,6 +82,9 @@ class BlockingDriver:
                     step = _answer(steps, step, self._run_step(step))
         except StopIteration:
             return
+        except DamagedDataError as error:
+            self._locate(error)
+            raise
         finally:
             steps.close()
 
@@ -99,7 +105,15 @@ class BlockingDriver:
                 lock_step.retry_alone(error)
             else:
                 lock_step.answer(answer)
+        for damage in lock_step.damage():
+            self._locate(damage)
         return lock_step.values()
+
+    def _locate(self, error: DamagedDataError) -> None:
+        """Say in the error which shard it is."""
+        if error.place and not error.shard:
+            [(shard, _)] = self.link.locate(Locate([(error.place, error.key)]))
+            error.shard = str(shard)
 
     def _run_step(self, step: Any) -> Any:
         if isinstance(step, Locate):
@@ -136,6 +150,9 @@ class AwaitingDriver:
         except StopIteration as done:
             value: T = done.value
             return value
+        except DamagedDataError as error:
+            await self._locate(error)
+            raise
         finally:
             steps.close()
 
@@ -152,6 +169,9 @@ class AwaitingDriver:
                     step = _answer(steps, step, await self._run_step(step))
         except StopIteration:
             return
+        except DamagedDataError as error:
+            await self._locate(error)
+            raise
         finally:
             steps.close()
 
@@ -165,7 +185,15 @@ class AwaitingDriver:
                 lock_step.retry_alone(error)
             else:
                 lock_step.answer(answer)
+        for damage in lock_step.damage():
+            await self._locate(damage)
         return lock_step.values()
+
+    async def _locate(self, error: DamagedDataError) -> None:
+        """Say in the error which shard it is."""
+        if error.place and not error.shard:
+            [(shard, _)] = await self.link.locate(Locate([(error.place, error.key)]))
+            error.shard = str(shard)
 
     def _run_step(self, step: Any) -> Coroutine[Any, Any, Any]:
         if isinstance(step, Locate):
@@ -206,7 +234,7 @@ def _answer(steps: Generator[Any, Any, Any], step: Any, answer: Any) -> Any:
     if isinstance(answer, Replies) and answer.failed and not isinstance(step, Partial):
         try:
             raise_failures(answer)
-        except ShardErrors as errors:
+        except (ShardErrors, DamagedDataError) as errors:
             return steps.throw(errors)
     return steps.send(answer)
 
@@ -276,6 +304,10 @@ class _LockStep:
         [n] = self._current
         del self._steps[n]
         self._advance(n, self._operations[n].throw, error)
+
+    def damage(self) -> list[DamagedDataError]:
+        """Return the errors that say what is damaged."""
+        return [error for error in self._errors if isinstance(error, DamagedDataError)]
 
     def values(self) -> list[Any]:
         """Return the operations' values, in order."""

@@ -225,6 +225,7 @@ class ServerRequest:
             shard=str(self.shard),
             command=request.name,
             error=error,
+            key=request.key if isinstance(request.key, bytes) else str(request.key),
         )
 
 

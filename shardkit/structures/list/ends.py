@@ -17,6 +17,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from shardkit.structures.base.damage import damage, stored_integer
+
+MOST_PARTS = 2**50
 FIELDS = ("first", "last", "left", "right", "part_size")
 
 
@@ -36,9 +39,28 @@ class Ends(NamedTuple):
     part_size: int
 
     @classmethod
-    def parse(cls, reply: Sequence[bytes | None]) -> Ends:
-        """Parse the reply to an HMGET of FIELDS."""
-        return cls(*(int(field or 0) for field in reply))
+    def parse(cls, component: str, key: str, reply: Sequence[bytes | None]) -> Ends:
+        """Parse the reply to an HMGET of FIELDS.
+
+        Args:
+            component: where the list lives.
+            key: where its ends are stored.
+            reply: the reply.
+
+        Raises:
+            DamagedDataError: the numbers cannot be a list's.
+        """
+        if not any(reply):
+            return cls(0, 0, 0, 0, 0)
+        size = stored_integer(component, key, "part_size", reply[4], 1)
+        first = stored_integer(component, key, "first", reply[0], -MOST_PARTS, MOST_PARTS)
+        last = stored_integer(component, key, "last", reply[1], first, MOST_PARTS)
+        least = int(first < last)
+        left = stored_integer(component, key, "left", reply[2], least, size)
+        right = stored_integer(component, key, "right", reply[3], least, size)
+        if not least and left != right:
+            raise damage(component, key, f"left={left} right={right}", "the same number twice")
+        return cls(first, last, left, right, size)
 
     @property
     def length(self) -> int:

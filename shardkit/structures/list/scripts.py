@@ -100,7 +100,13 @@ class ListScripts:
             ends = self._update_ends(reply)
             if ends is not None:
                 return ends
+        yield from self.length()  # says it if the stored part size is damaged
         raise self.unstable()
+
+    def length(self) -> Operation[int]:
+        """Return how many values there are, once the ends are known to hold. Cost: one exchange."""
+        length, *_ = yield from self.read("at", 2**53 - 1)
+        return int(length)
 
     def value_at(self, index: int) -> Operation[bytes | None]:
         """Return the value at an index.
@@ -114,7 +120,7 @@ class ListScripts:
         for _ in range(2):
             expected = ends.find(index)
             if expected is None:
-                return None
+                break
             part, place = expected
             key = f"{self.head[0]}{part}"
             value_query = Command(self._component, key, ("LINDEX", key, place))
@@ -124,7 +130,7 @@ class ListScripts:
             ends = self._update_ends(reply)
             if ends is None:
                 break
-            if ends.find(index) == expected:
+            if ends.find(index) == expected and value is not None:
                 return value  # type: ignore[no-any-return]
         _, *found = yield from self.read("at", index)
         return found[0] if found else None
@@ -143,7 +149,7 @@ class ListScripts:
 
     def _update_ends(self, reply: Sequence[bytes | None]) -> Ends | None:
         """Remember where the list ends; None if it was created anew with other parameters."""
-        ends = Ends.parse(reply)
+        ends = Ends.parse(self._component, self.keys[1], reply)
         if ends.part_size not in (0, self._part_size):
             self.meta.checked = False
             self._ends = None

@@ -277,7 +277,7 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
     @operation
     def llen(self) -> Operation[int]:
         """Return the number of values. Cost: one exchange, O(1)."""
-        return (yield from self._scripts.ends()).length
+        return (yield from self._scripts.length())
 
     @operation
     def lindex(self, index: int) -> Operation[M | None]:
@@ -465,7 +465,7 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
                 f"or use {command.lower()}_many",
             )
         if not sent:
-            return (yield from self._scripts.ends()).length
+            return (yield from self._scripts.length())
         return int((yield from self._scripts.run("push", command, *sent, create=True)))
 
     def _push_many(self, command: str, values: Iterable[Argument]) -> Operation[int]:
@@ -485,7 +485,7 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
             return self._values.decode(values[0]) if values else None
         check_integer(self.name, "count", count, 0, VALUES_AT_ONCE)
         if count == 0:
-            return [] if (yield from self._scripts.ends()).length else None
+            return [] if (yield from self._scripts.length()) else None
         return self._page((yield from self._pop_values(command, count))) or None
 
     def _pop_values(

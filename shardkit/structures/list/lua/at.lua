@@ -14,6 +14,7 @@ local list = read_list(1, 1)
 if list.is_other then return false end
 local at, index = find(list, tonumber(ARGV[3]))
 if not at then return {list.count} end
+check_part(list, at, size_of(list, at))
 if ARGV[4] then
   return {list.count, redis.call('LSET', part(list, at), index, ARGV[4])}
 end

@@ -5,6 +5,50 @@
 -- The ends are a HASH: first and last are the numbers of the end parts, left and right how many
 -- values are in them; due is when the list expires, in milliseconds since 1970. Parts between the
 -- ends are full. Numbers in it are far below 2^53, so they are stored as digits.
+-- What is read is checked before it is used: the numbers, and that the end parts hold as many values.
+--@include structures/base/damage
+
+local MOST_PARTS = 2 ^ 50
+
+local function part(list, n)
+  return list.prefix .. string.format('%d', n)
+end
+
+-- Check that a part holds so many values.
+local function check_part(list, n, wanted)
+  local held = redis.call('LLEN', part(list, n))
+  if held ~= wanted then
+    damaged(part(list, n), held .. ' values', string.format('%d, as its list has it,', wanted))
+  end
+end
+
+-- How many values a part should hold.
+local function size_of(list, n)
+  if n == list.first then return list.left end
+  if n == list.last then return list.right end
+  return list.size
+end
+
+-- Check all parts from one to another.
+local function check_parts(list, from, to)
+  for n = from, to do check_part(list, n, size_of(list, n)) end
+end
+
+local function read_numbers(list, first, last, left, right)
+  local key = list.ends
+  list.first = stored_integer(key, 'first', first, -MOST_PARTS, MOST_PARTS)
+  list.last = stored_integer(key, 'last', last, list.first, MOST_PARTS)
+  local least = list.first < list.last and 1 or 0
+  list.left = stored_integer(key, 'left', left, least, list.size)
+  list.right = stored_integer(key, 'right', right, least, list.size)
+  if least == 0 and list.left ~= list.right then
+    damaged(key, 'left=' .. left .. ' right=' .. right, 'the same number twice')
+  end
+  list.count = list.left
+  if list.first < list.last then
+    list.count = list.left + list.right + (list.last - list.first - 1) * list.size
+  end
+end
 
 local function read_list(key, argument)
   local ends = redis.call('HMGET', KEYS[key + 1],
@@ -12,21 +56,30 @@ local function read_list(key, argument)
   local list = {
     ends = KEYS[key + 1], signal = KEYS[key + 2], prefix = ARGV[argument],
     size = tonumber(ARGV[argument + 1]), due = ends[6], is_new = not ends[5],
-    first = tonumber(ends[1] or 0), last = tonumber(ends[2] or 0),
-    left = tonumber(ends[3] or 0), right = tonumber(ends[4] or 0),
+    first = 0, last = 0, left = 0, right = 0, count = 0,
   }
-  list.count = list.left
-  if list.first ~= list.last then
-    list.count = list.left + list.right + (list.last - list.first - 1) * list.size
+  if ends[6] then stored_integer(list.ends, 'due', ends[6], 0, 2 ^ 52) end
+  local stored = ends[5]
+  if stored ~= ARGV[argument + 1] then
+    local first = redis.call('HGET', KEYS[key], 'part_size')
+    if stored and first == ARGV[argument + 1] then
+      damaged(list.ends, 'part_size=' .. stored, first)
+    end
+    stored = stored or first
   end
-  local stored = ends[5] or redis.call('HGET', KEYS[key], 'part_size')
   list.absent = not stored
   list.is_other = stored and stored ~= ARGV[argument + 1]
+  if list.is_other then return list end
+  if not list.is_new then
+    read_numbers(list, ends[1], ends[2], ends[3], ends[4])
+    check_part(list, list.first, list.left)
+    if list.first < list.last then check_part(list, list.last, list.right) end
+  elseif ends[1] or ends[2] or ends[3] or ends[4] then
+    damaged(list.ends, 'part_size=missing', ARGV[argument + 1])
+  elseif redis.call('EXISTS', list.signal) == 1 or redis.call('EXISTS', part(list, 0)) == 1 then
+    damaged(list.ends, 'nothing', 'where the list ends')
+  end
   return list
-end
-
-local function part(list, n)
-  return list.prefix .. string.format('%d', n)
 end
 
 local function save(list, has_moved)

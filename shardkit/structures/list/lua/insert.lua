@@ -16,6 +16,7 @@ if list.is_other then return false end
 if list.count == 0 then return 0 end
 local at
 for n = list.first, list.last do
+  check_part(list, n, size_of(list, n))
   if redis.call('LPOS', part(list, n), ARGV[4]) then
     at = n
     break
@@ -30,6 +31,7 @@ local held = rightward and list.right or list.left
 if at == list.first and list.left < list.size then
   final, held, rightward, step = at, list.left, false, -1
 end
+check_parts(list, math.min(at, final), math.max(at, final))
 local opened = held == list.size and final + step
 if opened and redis.call('EXISTS', part(list, opened)) == 1 then
   return redis.error_reply(

@@ -21,6 +21,7 @@ if (near - at) * step > 0 then at = near end
 if (to - far) * step > 0 then to = far end
 local reply = {at, to}
 while #reply - 2 < tonumber(ARGV[6]) and (to - at) * step >= 0 do
+  check_part(list, at, size_of(list, at))
   reply[#reply + 1] = redis.call('LRANGE', part(list, at), 0, -1)
   at = at + step
 end

@@ -8,26 +8,29 @@
 -- ARGV[4]  how many values, 10,000 at most
 -- ARGV[5]  1 if the caller is blocking, else 0
 -- Reply    the values; nil if the list's parameters are not those of the caller
+--@include structures/list/base
+--@include structures/list/pop_values
 local ends = redis.call('HMGET', KEYS[2], 'first', 'last', 'left', 'right', 'part_size')
-local is_left, wanted = ARGV[3] == 'LPOP', tonumber(ARGV[4])
-local held = tonumber(is_left and ends[3] or ends[4] or 0)
-if wanted > 0 and held > wanted and ends[5] == ARGV[2] and ARGV[5] ~= '1' then
+local wanted = tonumber(ARGV[4])
+if wanted > 0 and ends[5] == ARGV[2] and ARGV[5] ~= '1' then
   -- The usual case, at half the cost of the general one: no part is emptied.
-  local key = ARGV[1] .. (is_left and ends[1] or ends[2])
-  local values = redis.call(ARGV[3], key, wanted)
-  if values then
-    held = #values == wanted and held - wanted or 0  -- an eviction may have taken the part
-    if ends[1] == ends[2] then
+  local list = {ends = KEYS[2], prefix = ARGV[1], size = tonumber(ARGV[2])}
+  read_numbers(list, ends[1], ends[2], ends[3], ends[4])
+  local at, held, side = list.last, list.right, 'right'
+  if ARGV[3] == 'LPOP' then at, held, side = list.first, list.left, 'left' end
+  if held > wanted then
+    check_part(list, at, held)
+    local values = redis.call(ARGV[3], part(list, at), wanted)
+    held = held - wanted
+    if list.first == list.last then
       redis.call('HSET', KEYS[2], 'left', held, 'right', held)
     else
-      redis.call('HSET', KEYS[2], is_left and 'left' or 'right', held)
+      redis.call('HSET', KEYS[2], side, held)
     end
     return values
   end
 end
 
---@include structures/list/base
---@include structures/list/pop_values
 local list = read_list(1, 1)
 if list.is_other then return false end
 return pop(list, ARGV[3], wanted, ARGV[5] == '1')

@@ -6,16 +6,19 @@ local function pop(list, command, wanted, waits)
   if command == 'LPOP' then inward, at, held = 1, list.first, list.left end
   local start = at
   local values = {}
+  -- Check the parts that will be opened before anything is written.
+  for n = 1, math.min(math.ceil((wanted - held) / list.size), list.last - list.first) do
+    check_part(list, at + n * inward, size_of(list, at + n * inward))
+  end
   while #values < wanted or held == 0 do
     if held > 0 then
-      -- A server that evicts keys may have lost the part.
-      local taken = redis.call(command, part(list, at), math.min(wanted - #values, held)) or {}
+      local taken = redis.call(command, part(list, at), math.min(wanted - #values, held))
       if #values == 0 then
         values = taken
       else
         for n = 1, #taken do values[#values + 1] = taken[n] end
       end
-      held = #taken == 0 and 0 or held - #taken
+      held = held - #taken
     elseif list.first == list.last then
       break
     else
@@ -37,7 +40,7 @@ local function pop(list, command, wanted, waits)
       redis.call('DEL', list.signal)
     end
   elseif #values > 0 then
-    list.count = math.max(1, list.count - #values)
+    list.count = list.count - #values
     save(list, at ~= start)
     if waits and redis.call('EXISTS', list.signal) == 0 then
       redis.call('RPUSH', list.signal, '1')

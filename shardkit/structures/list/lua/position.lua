@@ -19,10 +19,9 @@ if rank < 0 then step, from, to = -1, list.last, list.first end
 local found = {}
 for n = from, to, step do
   if left <= 0 then break end
-  local size, before = list.size, 0
+  local size, before = size_of(list, n), 0
+  check_part(list, n, size)
   if n > list.first then before = list.left + (n - list.first - 1) * list.size end
-  if n == list.last then size = list.right end
-  if n == list.first then size = list.left end
   local places = redis.call('LPOS', part(list, n), ARGV[3],
     'RANK', step, 'COUNT', 0, 'MAXLEN', math.min(left, 10000))
   for _, place in ipairs(places) do

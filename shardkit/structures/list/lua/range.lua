@@ -20,6 +20,7 @@ local from, skipped = find(list, start)
 local to, last = find(list, stop)
 local parts = {}
 for n = from, to do
+  check_part(list, n, size_of(list, n))
   parts[#parts + 1] = redis.call('LRANGE', part(list, n),
     n == from and skipped or 0, n == to and last or -1)
 end

@@ -15,6 +15,7 @@ local count = tonumber(ARGV[3])
 local step, from, to = 1, list.first, list.last
 if count < 0 then step, from, to = -1, list.last, list.first end
 local sizes, removed = {}, 0
+check_parts(list, list.first, list.last)
 for n = from, to, step do
   local gone = 0
   if count == 0 or removed < math.abs(count) then
@@ -22,10 +23,7 @@ for n = from, to, step do
     gone = redis.call('LREM', part(list, n), string.format('%d', most), ARGV[4])
   end
   removed = removed + gone
-  local size = list.size
-  if n == list.last then size = list.right end
-  if n == list.first then size = list.left end
-  sizes[n] = math.max(0, size - gone)
+  sizes[n] = size_of(list, n) - gone
 end
 if removed == 0 then return 0 end
 

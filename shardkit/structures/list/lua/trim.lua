@@ -27,6 +27,8 @@ if not start then
 end
 local from, skipped = find(list, start)
 local to, last = find(list, stop)
+check_part(list, from, size_of(list, from))
+check_part(list, to, size_of(list, to))
 if from == to then
   redis.call('LTRIM', part(list, from), skipped, last)
   list.left = last - skipped + 1

@@ -1,0 +1,48 @@
+"""Checks of what is stored, once, where it is read: digits, a range, agreement with neighbours."""
+
+from __future__ import annotations
+
+from shardkit.errors import DamagedDataError
+from shardkit.operations.commands import To
+from shardkit.structures.base.arguments import shown
+
+MOST_STORED = 2**53 - 1  # what Lua's numbers hold exactly
+
+
+def stored_integer(
+    to: To,
+    key: str,
+    field: str,
+    text: bytes | str | None,
+    lowest: int = 0,
+    highest: int = MOST_STORED,
+) -> int:
+    """Return a number that is stored as digits.
+
+    Args:
+        to: where the key lives: a component, or its home.
+        key: where it is stored.
+        field: its field there, or what else it is called.
+        text: what was read.
+        lowest: the lowest that it can be.
+        highest: the highest.
+
+    Raises:
+        DamagedDataError: it is missing, is not digits, or is out of range.
+    """
+    digits = text.decode("latin-1") if isinstance(text, bytes) else text or ""
+    unsigned = digits.removeprefix("-")
+    if unsigned.isascii() and unsigned.isdigit() and len(unsigned) <= 20:
+        value = int(digits)
+        if lowest <= value <= highest:
+            return value
+    found = f"{field}=missing" if text is None else f"{field}={shown(text)}"
+    raise damage(to, key, found, f"an integer from {lowest} to {highest}")
+
+
+def damage(
+    to: To, key: str | bytes, found: str, expected: str, remedy: str = ""
+) -> DamagedDataError:
+    """Return the error that reports damage; whoever runs the operation adds the shard."""
+    component = to if isinstance(to, str) else to.component
+    return DamagedDataError(key, found, expected, remedy, component=component, place=to)

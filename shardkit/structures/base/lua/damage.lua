@@ -1,0 +1,36 @@
+-- Included by scripts that read what may be damaged, first: says which key it is, and stops.
+-- What a script finds it reports before it has written anything.
+
+local function damaged(key, found, expected)
+  local function shown(text)
+    return string.sub(string.gsub(text, '[^\32-\126]', '?'), 1, 200)
+  end
+  error({err = 'DAMAGED ' .. cjson.encode({shown(key), shown(found), shown(expected)})})
+end
+
+-- Commands say which key was of another type.
+local redis = (function(server)
+  local function call(...)
+    local reply = server.pcall(...)
+    if type(reply) == 'table' and reply.err then
+      local name, key = ...
+      if string.sub(reply.err, 1, 9) == 'WRONGTYPE' then
+        damaged(key, 'a ' .. string.upper(server.call('TYPE', key).ok), 'what ' .. name .. ' takes')
+      end
+      error(reply)
+    end
+    return reply
+  end
+  return setmetatable({call = call}, {__index = server})
+end)(redis)
+
+-- Return a number that was stored as digits.
+local function stored_integer(key, field, text, low, high)
+  local value = type(text) == 'string' and #text <= 16 and string.find(text, '^%-?%d+$')
+    and tonumber(text)
+  if not value or value < low or value > high then
+    damaged(key, field .. '=' .. (text or 'missing'),
+      string.format('an integer from %.0f to %.0f', low, high))
+  end
+  return value
+end
