@@ -16,6 +16,8 @@ from shardkit.operations.commands import Script
 # By script, or by the folder of all of them.
 UNDECLARED: dict[str, str] = {
     "structures/list": "Only the list's ends say which parts it has; a part is {name}:<number>.",
+    "structures/layouts": "A group without a state must have no parts {name}:<number> either.",
+    "structures/sorted_set": "Likewise.",
     "search": "Words are numbered by the lexicon of the part; all of a part is {name:part}:….",
     "ads": "An ad's words are looked up in a part of an index, as search does.",
     "job_search": "A skill's jobs are looked up in a part of an index, as search does.",

@@ -47,7 +47,7 @@ class RecentContacts(Structure[Face]):
         limit: how many contacts of a user to keep, the newest: at most 10,000 in a LIST, 1,000,000
             by time.
         order: ``list`` for a LIST, ``time`` for a ZSET by time. A name has one of them: the server
-            refuses what was written with the other (``WRONGTYPE``).
+            refuses what was written with the other (``DamagedDataError``).
 
     Attributes:
         limit, order: as given.

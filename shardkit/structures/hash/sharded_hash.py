@@ -67,6 +67,7 @@ from shardkit.structures.layouts import (
     GROUPS,
     Chunk,
     FixedLayout,
+    GroupPart,
     GrowingLayout,
     Layout,
     NumberedLayout,
@@ -373,26 +374,37 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         large hashes use `hscan_iter`.
         """
         found: dict[F, V] = {}
+        seen = 0
         for chunk in (yield from self._chunks(PARTS_READ)):
-            found.update((yield from self._read_items(chunk)))
+            items = yield from self._read_items(chunk)
+            found.update(items)
+            seen += _counted(chunk, items)
+        yield from self.layout.verify(seen)
         return found
 
     @operation
     def hkeys(self) -> Operation[list[F]]:
         """Return all fields; see `hgetall`."""
         found: list[F] = []
+        seen = 0
         for chunk in (yield from self._chunks(PARTS_READ)):
-            found += yield from self._read_fields(chunk)
+            fields = yield from self._read_fields(chunk)
+            found += fields
+            seen += _counted(chunk, fields)
+        yield from self.layout.verify(seen)
         return found
 
     @operation
     def hvals(self) -> Operation[list[V]]:
         """Return all values; see `hgetall`."""
         found: list[V] = []
+        seen = 0
         for chunk in (yield from self._chunks(PARTS_READ)):
             for _, stored in (yield from self.layout.read_parts(chunk, "HVALS")):
                 yield from self._values.load_missing(stored)
                 found += map(self.codec.decode, stored)
+                seen += _counted(chunk, stored)
+        yield from self.layout.verify(seen)
         return found
 
     @stream
@@ -413,13 +425,17 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         """
         matches = glob_filter(match)
         encode = self._fields.encode
+        seen = 0
         for chunk in (yield from self._chunks(self._parts_of(count))):
             if no_values:
                 fields: list[Any] = yield from self._read_fields(chunk)
+                seen += _counted(chunk, fields)
                 yield Page(f for f in fields if match is None or matches(encode(f)))
             else:
                 items = yield from self._read_items(chunk)
+                seen += _counted(chunk, items)
                 yield Page(i for i in items if match is None or matches(encode(i[0])))
+        yield from self.layout.verify(seen)
 
     @operation
     def hrandfield(self, count: int | None = None, withvalues: bool = False) -> Operation[Any]:
@@ -767,6 +783,11 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
                 f"{self.name}: {command} does not work on what codec {self.codec.name!r} stores",
                 "make the hash without a codec",
             )
+
+
+def _counted(chunk: Chunk, found: Sequence[Any]) -> int:
+    """Return how many of the fields of a chunk are counted in the states of groups."""
+    return len(found) if isinstance(chunk[0], GroupPart) else 0
 
 
 def _setting(fields: list[bytes], values: list[Argument]) -> tuple[Argument, ...]:

@@ -16,6 +16,7 @@ from shardkit.structures.layouts.base import Chunk, Layout
 from shardkit.structures.layouts.fixed import FixedLayout
 from shardkit.structures.layouts.growing import (
     GROUPS,
+    GroupPart,
     GrowingLayout,
     check_groups,
     chunks_of,
@@ -27,6 +28,7 @@ __all__ = [
     "GROUPS",
     "Chunk",
     "FixedLayout",
+    "GroupPart",
     "GrowingLayout",
     "Layout",
     "NumberedLayout",

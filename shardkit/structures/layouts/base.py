@@ -98,6 +98,16 @@ class Layout(ABC):
         """Return the whole member of what a part stores."""
         return stored
 
+    def verify(self, found: int) -> Operation[None]:
+        """Compare how many members a visit to all parts found with what is stored beside them.
+
+        Raises:
+            DamagedDataError: nobody else can have changed the number in the meantime.
+
+        Cost: none if it is what it was at `refresh`; else one exchange.
+        """
+        yield from ()
+
     def reset(self) -> None:
         """Drop cached state after the structure is deleted."""
         return

@@ -40,11 +40,12 @@ from math import ceil, sqrt
 from typing import Any, NamedTuple, TypeAlias
 from zlib import crc32
 
-from shardkit.errors import InvalidArgumentError
+from shardkit.errors import DamagedDataError, InvalidArgumentError
 from shardkit.lua import script
 from shardkit.operations.commands import Argument, Columns, Command, Reply, script_call
 from shardkit.operations.operation import Operation
-from shardkit.structures.base.arguments import check_integer
+from shardkit.structures.base.arguments import check_integer, shown
+from shardkit.structures.base.damage import damage, stored_integer
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.layouts.base import Build, Chunk, Layout, T, grouped
 
@@ -52,8 +53,10 @@ GROUPS = 64
 MOST_GROUPS = 4096
 # Members that one script writes, so that it does not block its server for long.
 MEMBERS_PER_SCRIPT = 500
+KEYS_LOOKED_FOR = 1000
 # Where fields expire, a group's count is too high: recount when it has grown by this factor.
 _RECOUNT = 1.1
+MOST_PARTS = 2**24  # of a group
 
 
 class GrowingLayout(Layout):
@@ -185,12 +188,63 @@ class GrowingLayout(Layout):
         return script_call(self.component, script("structures/layouts/write_growing"), keys, args)
 
     def refresh(self) -> Operation[None]:
-        """See `Layout.refresh`: reads how many parts each group has."""
-        replies = yield [
-            self._read(key, "HMGET", "parts", "count", "expiring") for key in self._keys
-        ]
-        for group, (parts, number, expiring) in enumerate(replies):
-            self._update_state(group, int(parts or self.initial), int(number or 0), bool(expiring))
+        """See `Layout.refresh`: reads how many parts each group has.
+
+        Cost: one exchange; one more while some groups are empty.
+
+        Raises:
+            DamagedDataError: a group's state is damaged, or lost.
+        """
+        new = yield from self._read_states(range(self.groups))
+        each = max(1, KEYS_LOOKED_FOR // max(1, len(new)))
+        firsts = [(g, part) for g in new for part in range(min(self.initial, each))]
+        if firsts:
+            found = yield [self._read(self.key(*first), "EXISTS") for first in firsts]
+            there = {
+                group: part for (group, part), exists in zip(firsts, found, strict=True) if exists
+            }
+            # They may have been written since.
+            for group in (yield from self._read_states(list(there))):
+                raise self._damage(group, "no state", f"that of {self.key(group, there[group])}")
+
+    def _read_states(self, groups: Sequence[int]) -> Operation[list[int]]:
+        """Read the states of groups; return the groups that have none."""
+        new = []
+        if groups:
+            fields = ("parts", "count", "expiring")
+            replies = yield [self._read(self._keys[group], "HMGET", *fields) for group in groups]
+            for group, (parts, number, expiring) in zip(groups, replies, strict=True):
+                if parts is None and number is None:
+                    new.append(group)
+                else:
+                    count = stored_integer(self.component, self._keys[group], "count", number)
+                    self._update_parts(group, parts or b"")
+                    self._update_state(group, self.parts[group], count, bool(expiring))
+                    continue
+                self._update_state(group, self.initial, 0, bool(expiring))
+        return new
+
+    def verify(self, found: int) -> Operation[None]:
+        """See `Layout.verify`: compares with the counts, and if need be group by group."""
+        if found == sum(self._counts):
+            return
+        # Members may have come and gone meanwhile: a group is counted in one step.
+        small = [g for g in range(self.groups) if self.parts[g] <= PARTS_AT_ONCE]
+        replies = yield [self.count_command(group) for group in small]
+        for group, (parts, number, members) in zip(small, replies, strict=True):
+            if parts in (0, self.parts[group]) and number != members and not self._expiring[group]:
+                raise self._damage(group, f"{members} members", f"{number}, as its state has it,")
+
+    def count_command(self, group: int, *, store: bool = False) -> Command:
+        """Return the command that counts a group's members; see ``lua/count_group.lua``."""
+        keys = [self._keys[group], *(self.key(group, n) for n in range(self.parts[group]))]
+        args = (self._kind, int(store))
+        return script_call(
+            self.component, script("structures/layouts/count_group"), keys, args, idempotent=True
+        )
+
+    def _damage(self, group: int, found: str, expected: str) -> DamagedDataError:
+        return damage(self.component, self._keys[group], found, expected)
 
     def chunks(self, size: int) -> Iterator[Chunk]:
         """See `Layout.chunks`: group by group."""
@@ -320,7 +374,13 @@ class GrowingLayout(Layout):
         return Command(self.component, key, (name, key, *args), None, True)  # type: ignore[arg-type]
 
     def _update_parts(self, group: int, parts: bytes | None) -> int:
-        self.parts[group] = number = int(parts or self.initial)
+        if parts is None:
+            number = self.initial
+        else:
+            number = int(parts) if parts.isdigit() and len(parts) <= 8 else 0
+            if not 0 < number <= MOST_PARTS:
+                raise self._damage(group, f"parts={shown(parts)}", f"1 to {MOST_PARTS} parts")
+        self.parts[group] = number
         return number
 
     def _update_state(self, group: int, parts: int, number: int, expiring: bool) -> None:

@@ -166,6 +166,10 @@ class NumberedLayout(Layout):
         key = self._registry.key
         return total + sum((yield [Command(self._component, key, (name, key, *args))]))
 
+    def verify(self, found: int) -> Operation[None]:
+        """See `Layout.verify`: of members that are not numbers."""
+        return self._rest.verify(found)
+
     def reset(self) -> None:
         """See `Layout.reset`."""
         self._registry.reset()

@@ -337,9 +337,12 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         for large sets use `sscan_iter`.
         """
         found: set[M] = set()
+        seen = 0
         for chunk in (yield from self._chunks(PARTS_READ)):
             for _, members in (yield from self.layout.read_parts(chunk, "SMEMBERS")):
                 found.update(map(self._members.decode, members))
+                seen += len(members)
+        yield from self.layout.verify(seen)
         return found
 
     @stream
@@ -359,9 +362,12 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         if count is not None:
             check_integer(self.name, "count", count, 1, MOST_MEMBERS)
             at_once = min(max(1, count // self.part_size), PARTS_AT_ONCE)
+        seen = 0
         for chunk in (yield from self._chunks(at_once)):
             for _, members in (yield from self.layout.read_parts(chunk, "SMEMBERS")):
+                seen += len(members)
                 yield self._page(members if match is None else filter(matches, members))
+        yield from self.layout.verify(seen)
 
     @operation
     def sinter(

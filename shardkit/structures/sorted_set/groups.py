@@ -24,8 +24,9 @@ from math import ceil, sqrt
 from typing import Any, NamedTuple, TypeAlias
 
 from shardkit.lua import script
-from shardkit.operations.commands import Argument, Columns, Command, script_call
+from shardkit.operations.commands import Argument, Columns, Command, Transaction, script_call
 from shardkit.operations.operation import Operation
+from shardkit.structures.base.damage import damage, stored_integer
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.layouts import GrowingLayout
 from shardkit.structures.layouts.base import Build
@@ -223,7 +224,28 @@ class ScoredGroups(GrowingLayout):
             name, keys = "ZRANGE", self._bottoms
         asking = (0, size - 1, "WITHSCORES")
         replies = yield [self._read(keys[group], name, *asking) for group in groups]
-        return {g: _rows(flat) for g, flat in zip(groups, replies, strict=True)}
+        found = {g: _rows(flat) for g, flat in zip(groups, replies, strict=True)}
+        short = [group for group, rows in found.items() if len(rows) < size]
+        if short:
+            yield from self._check_all(short, found, keys)
+        return found
+
+    def _check_all(
+        self, groups: Sequence[int], found: dict[int, list[Row]], keys: Sequence[str]
+    ) -> Operation[None]:
+        """Check that what was found in tops or bottoms is all that groups have. One exchange."""
+        counts = yield [self._read(self._keys[group], "HGET", "count") for group in groups]
+        for group, count in zip(groups, counts, strict=True):
+            state = self._keys[group]
+            stored = stored_integer(self.component, state, "count", count) if count else 0
+            if stored > len(found[group]):
+                # Members may have been added since.
+                pair = (self._read(keys[group], "ZCARD"), self._read(state, "HGET", "count"))
+                [[cached, count]] = yield [Transaction(self.component, state, pair)]
+                stored = stored_integer(self.component, state, "count", count) if count else 0
+                if cached < min(self.bound_size, stored):
+                    what = f"{self.bound_size} of {stored}"
+                    raise damage(self.component, keys[group], f"{cached} members", what)
 
     def _first_of_parts(
         self, groups: Sequence[int], wanted: OrderedRange, size: int

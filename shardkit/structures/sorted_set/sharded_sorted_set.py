@@ -421,12 +421,16 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
             parts = min(PARTS_READ, ceil(count / self.part_size))
         yield from self._open()
         yield from self.layout.refresh()
+        seen = 0
         for chunk in self.layout.chunks(parts):
             name, *args = command
             for _, reply in (yield from self.layout.read_parts(chunk, str(name), *args)):
                 flat = reply if match is None else reply[1]
+                seen += len(flat) // 2
                 scores = (score_cast_func(float(score)) for score in flat[1::2])
                 yield Page(zip(map(decode, flat[::2]), scores, strict=True))
+        if match is None:
+            yield from self.layout.verify(seen)
 
     # ---- counts and ranks
 

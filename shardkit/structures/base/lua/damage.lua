@@ -1,27 +1,34 @@
 -- Included by scripts that read what may be damaged, first: says which key it is, and stops.
 -- What a script finds it reports before it has written anything.
 
-local function damaged(key, found, expected)
+local function damage(key, found, expected)
   local function shown(text)
     return string.sub(string.gsub(text, '[^\32-\126]', '?'), 1, 200)
   end
-  error({err = 'DAMAGED ' .. cjson.encode({shown(key), shown(found), shown(expected)})})
+  return 'DAMAGED ' .. cjson.encode({shown(key), shown(found), shown(expected)})
+end
+
+local function damaged(key, found, expected)
+  error({err = damage(key, found, expected)})
 end
 
 -- Commands say which key was of another type.
 local redis = (function(server)
-  local function call(...)
+  local function pcall(...)
     local reply = server.pcall(...)
-    if type(reply) == 'table' and reply.err then
+    if type(reply) == 'table' and reply.err and string.sub(reply.err, 1, 9) == 'WRONGTYPE' then
       local name, key = ...
-      if string.sub(reply.err, 1, 9) == 'WRONGTYPE' then
-        damaged(key, 'a ' .. string.upper(server.call('TYPE', key).ok), 'what ' .. name .. ' takes')
-      end
-      error(reply)
+      local found = 'a ' .. string.upper(server.call('TYPE', key).ok)
+      return {err = damage(key, found, 'what ' .. name .. ' takes')}
     end
     return reply
   end
-  return setmetatable({call = call}, {__index = server})
+  local function call(...)
+    local reply = pcall(...)
+    if type(reply) == 'table' and reply.err then error(reply) end
+    return reply
+  end
+  return setmetatable({call = call, pcall = pcall}, {__index = server})
 end)(redis)
 
 -- Return a number that was stored as digits.

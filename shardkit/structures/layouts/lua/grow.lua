@@ -1,7 +1,9 @@
 -- Included by scripts that write to parts that split as they fill: linear hashing.
 -- A group's state is a HASH: parts (if absent, the initial number from ARGV), count of members,
 -- expiring (1 once any field has been given a time to live).
+--@include structures/base/damage
 
+local MOST_PARTS = 2 ^ 24
 local LENGTH = {HASH = 'HLEN', SET = 'SCARD', ZSET = 'ZCARD'}
 local AT_ONCE = 1000
 
@@ -72,10 +74,21 @@ local function split(kind, source, target, parts, groups, expiring)
 end
 
 -- A group's state; new keys of a group that expires expire with it.
--- Names of more fields may follow: their values are in `more`.
+-- Names of more fields may follow: their values are in `more`. A group that has a state has its
+-- number of parts there; one that has none has no parts: the first ones are looked for.
 local function read_state(key, initial, ...)
   local stored = redis.call('HMGET', key, 'parts', 'count', 'expiring', ...)
-  local parts, count = tonumber(stored[1] or initial), tonumber(stored[2] or 0)
+  local parts, count = tonumber(initial), 0
+  if stored[1] or stored[2] then
+    parts = stored_integer(key, 'parts', stored[1], 1, MOST_PARTS)
+    count = stored_integer(key, 'count', stored[2], 0, 2 ^ 52)
+  else
+    for part = 0, parts - 1 do
+      if redis.call('EXISTS', key .. ':' .. part) == 1 then
+        damaged(key, 'no state', 'that of the group that ' .. key .. ':' .. part .. ' belongs to')
+      end
+    end
+  end
   return {
     key = key,
     parts = parts, stored_parts = parts,
@@ -99,6 +112,11 @@ end
 
 -- Split parts until there are as many as wanted; from KEYS[first] on: a split part, its new one, …
 local function grow(kind, state, wanted, groups, first)
+  for n = first + 1, first + 1 + 2 * (wanted - state.parts - 1), 2 do
+    if redis.call('EXISTS', KEYS[n]) == 1 then
+      damaged(KEYS[n], 'a part', string.format('none, as its group has %d parts,', state.parts))
+    end
+  end
   for parts = state.parts, wanted - 1 do
     split(kind, KEYS[first], KEYS[first + 1], parts, groups, state.expiring == 1)
     expire_with(state, KEYS[first + 1])

@@ -23,8 +23,18 @@ local function open_bounds(state, least, first)
   local bounds = {}
   if least == 0 then return bounds end
   for i, field in ipairs(BOUNDS) do
-    local size, score = string.match(state.more[i] or '0', '^(%d+) ?(.*)$')
-    size = tonumber(size)
+    local stored = state.more[i] or '0'
+    local size, score = string.match(stored, '^(%d+) ?(.*)$')
+    size = stored_integer(state.key, field, size or stored, 0, math.min(2 * least, state.count))
+    local all = math.min(least, state.count)
+    if (size > 0) ~= (number(score) ~= nil) or (size < all and not state.is_rebuilt) then
+      damaged(state.key, field .. '=' .. stored,
+        string.format('the size and worst score of one of %d members', state.count))
+    end
+    local held = redis.call('ZCARD', KEYS[first + i - 1])
+    if held ~= size then
+      damaged(KEYS[first + i - 1], held .. ' members', size .. ', as its group has it,')
+    end
     bounds[i] = {
       key = KEYS[first + i - 1], field = field, reverse = i == 1, least = least,
       size = size, complete = size == state.count, worst = number(score), short = false,

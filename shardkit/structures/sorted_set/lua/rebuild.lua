@@ -19,7 +19,7 @@ for n = 4, #KEYS do state.count = state.count + redis.call('ZCARD', KEYS[n]) end
 write_state(state)
 redis.call('DEL', KEYS[2], KEYS[3])
 redis.call('HDEL', KEYS[1], unpack(BOUNDS))
-state.more = {}
+state.more, state.is_rebuilt = {}, true
 if state.count > 0 then
   for _, bound in ipairs(open_bounds(state, tonumber(ARGV[2]), 2)) do
     fill(state, bound, 4, #KEYS)

@@ -3,7 +3,9 @@
 -- KEYS[2]  a SET; and so on for more sets
 -- ARGV     for each set: how many members, and the members, some thousands at most
 -- Reply    how many were new; an error if a set could not be added to: the others' are counted
-redis.call('GET', KEYS[1]) -- fails before anything is added if it is no counter
+--@include structures/base/damage
+-- Fails before anything is added if it is no counter.
+stored_integer(KEYS[1], 'count', redis.call('GET', KEYS[1]) or '0', 0, 2 ^ 52)
 local added, at, failed = 0, 1, nil
 for n = 2, #KEYS do
   local last = at + tonumber(ARGV[at])

@@ -4,10 +4,15 @@
 -- ARGV[1]  how many bits the bitmap has
 -- ARGV     after it: the positions of bits, some thousands at most
 -- Reply    how many were not set before
-if KEYS[2] then
-  redis.call('GET', KEYS[2]) -- fails before a bit is set if it is no counter
+--@include structures/base/damage
+if KEYS[2] then -- fails before a bit is set if it is no counter
+  stored_integer(KEYS[2], 'count', redis.call('GET', KEYS[2]) or '0', 0, 2 ^ 52)
 end
-if redis.call('EXISTS', KEYS[1]) == 0 then
+local length = redis.call('STRLEN', KEYS[1])
+if length > 0 and length ~= math.ceil(ARGV[1] / 8) then
+  damaged(KEYS[1], length .. ' bytes', math.ceil(ARGV[1] / 8) .. ' bytes')
+end
+if length == 0 then
   -- The last bit first: a string that grows is given twice the bytes that it needs.
   redis.call('SETBIT', KEYS[1], ARGV[1] - 1, 0)
 end

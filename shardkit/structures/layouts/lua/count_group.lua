@@ -1,0 +1,18 @@
+-- Count the members of a group of parts, and compare them with its state.
+-- KEYS[1]  the group's state
+-- KEYS[2]  and on: all its parts
+-- ARGV[1]  HASH, SET or ZSET
+-- ARGV[2]  1 to store what was counted, with the number of parts; else 0
+-- Reply    {parts, count, members}: as stored, both 0 if there is no state, and as counted
+--@include structures/layouts/grow
+local members = 0
+for n = 2, #KEYS do members = members + redis.call(LENGTH[ARGV[1]], KEYS[n]) end
+if ARGV[2] == '1' then
+  redis.call('HSET', KEYS[1], 'parts', #KEYS - 1, 'count', members)
+end
+local stored = redis.call('HMGET', KEYS[1], 'parts', 'count')
+if not stored[1] and not stored[2] then return {0, 0, members} end
+return {
+  stored_integer(KEYS[1], 'parts', stored[1], 1, MOST_PARTS),
+  stored_integer(KEYS[1], 'count', stored[2], 0, 2 ^ 52), members,
+}
