@@ -45,7 +45,7 @@ def read(component: Component, keys: Sequence[Key]) -> Steps[list[Any]]:
     """Return the values of a page of keys."""
     replies = yield Columns(component.name, "GET", keys, idempotent=True, coalesced=True)
     if replies.failed:
-        raise_failures(replies)
+        raise_failures(replies, own=False)
     return list(replies)
 
 
@@ -55,7 +55,7 @@ def mset(component: Component, mapping: Mapping[Any, Any]) -> Steps[bool]:
     for keys, values in pairs:
         replies = yield Columns(component.name, "SET", keys, values, coalesced=True)
         if replies.failed:
-            raise_failures(replies)
+            raise_failures(replies, own=False)
     return True
 
 
@@ -66,7 +66,7 @@ def total(component: Component, name: str, keys: Iterable[Key]) -> Steps[int]:
         idempotent = name in ("EXISTS", "TOUCH")
         replies = yield Columns(component.name, name, page, idempotent=idempotent, coalesced=True)
         if replies.failed:
-            raise_failures(replies)
+            raise_failures(replies, own=False)
         found += sum(replies)
     return found
 
@@ -90,7 +90,7 @@ def each(
     for page in _pages(keys):
         replies = yield Columns.each(component.name, name, page, *args)
         if replies.failed and raise_on_error:
-            raise_failures(replies)
+            raise_failures(replies, own=False)
         callbacks = callbacks_of(component, page, client)
         values += converted([name] * len(page), replies, callbacks)
     return values

@@ -345,7 +345,7 @@ class _Prepared:
         """Give each reply the form that redis-py's own clients give it; raise failures if asked."""
         replies = self._merged() if self._parts else self._replies
         if replies.failed and raise_on_error:
-            raise_failures(replies)
+            raise_failures(replies, own=False)
         callbacks = callbacks_of(self._component, self._keys, client)
         if not self._parts:
             return converted(list(map(_NAME, self._rows)), replies, callbacks)
