@@ -25,7 +25,6 @@ import os
 import threading
 import weakref
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self, TypeAlias, TypeVar
@@ -88,6 +87,7 @@ class _Kit(Catalogue[Face]):
     ) -> None:
         self.topology = Topology(source)
         self.clients = Clients(connector or Connector(MultiplexedClient))
+        self.topology.changed = self.clients.changed
         self.plane = ClientPlane(self.topology, self.clients)
         self._clock = clock or ServerClock()
         self._config_clients = config_clients
@@ -220,22 +220,16 @@ class ShardKit(_Kit[Blocking]):
     def close(self) -> None:
         """Close every pool. Whoever uses the kit afterwards gets ClosedError.
 
-        The pools that async functions used are closed when their event loop ends, those of a loop
-        that runs here in its next turns; ``await kit.aclose()`` waits for that.
+        The pools that async functions used are closed in the next turns of their event loops;
+        ``await kit.aclose()`` waits for the running loop's.
         """
         self._close()
-        with suppress(RuntimeError):  # no loop runs here
-            _closing.add(task := asyncio.get_running_loop().create_task(self.aclose()))
-            task.add_done_callback(_closing.discard)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
-
-
-_closing: set[asyncio.Task[None]] = set()
 
 
 class AsyncShardKit(_Kit[Awaiting]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import count
 
 from shardkit.config.entry import Entry
 from shardkit.config.problem import Problem, shown
@@ -59,6 +60,7 @@ class Component:
         shards: the shards' entries, shard 0 first; empty if the component is not sharded.
         placement: how a key finds its shard; see `shardkit.routing.placement`.
         epoch: grows with every push that changes the component.
+        version: grows with every component that is made in this process.
         place: the function from a key to its shard's number; 0 if the component is not sharded.
         number_of: the same, but None if the component is not sharded.
         place_all: the function from many keys to their shards' numbers.
@@ -69,6 +71,7 @@ class Component:
     shards: tuple[Entry, ...] = ()
     placement: str = DEFAULT
     epoch: int = 0
+    version: int = field(init=False, repr=False, default_factory=count(1).__next__)
     place: Place = field(init=False, repr=False)
     number_of: Callable[[Key], int | None] = field(init=False, repr=False)
     place_all: PlaceAll = field(init=False, repr=False)

@@ -1,11 +1,15 @@
 """redis-py clients by component and shard: built when first used, kept, replaced with their entry.
 
 A client is cached until its entry changes. Then a new client replaces it, and the old one drains:
-it goes on serving the calls that hold it, and each connection is closed when it is released.
+it goes on serving the calls that hold it, and each connection is closed when it is released. The
+topology tells of each change, so that clients that nobody uses at the time drain as well, in every
+event loop. A caller who looked a component up just before a change gets a client of that version,
+which drains from the first.
 
 Awaiting clients belong to one event loop. Each loop gets its own, which are closed when the loop
 ends: asyncio.run and others then shut down asynchronous generators, and a generator here waits for
-that. A forked child builds its own.
+that. What a loop leaves that was closed without this is closed when the next loop comes. A forked
+child builds its own.
 
 The operation plane needs replies as RESP2 and bytes. Where an entry asks for something else it gets
 a client of its own (``raw=True``); elsewhere both planes share one.
@@ -17,7 +21,7 @@ import asyncio
 import os
 import threading
 import weakref
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -29,7 +33,12 @@ from redis.exceptions import RedisClusterException, RedisError
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
 from shardkit.connections import Connector
-from shardkit.connections.redis_private import close_cluster, drain_node
+from shardkit.connections.connection import closed_error
+from shardkit.connections.redis_private import (
+    abandon_connections,
+    close_cluster,
+    drain_cluster,
+)
 from shardkit.errors import ShardUnavailable
 from shardkit.operations.commands import Shard
 
@@ -43,17 +52,36 @@ _RAW = {"protocol": 2, "decode_responses": False}
 class _ClientTable:
     """The clients of one version of a component, by shard; None is its unsharded entry's.
 
-    ``previous`` is the version that it replaced: a call that looked the component up just before
-    the change still uses that one's draining clients.
+    ``outdated`` has those of earlier versions that somebody still holds.
     """
 
     component: Component
     clients: dict[int | None, Any] = field(default_factory=dict)
-    previous: _ClientTable | None = None
+    outdated: weakref.WeakKeyDictionary[Component, dict[int | None, Any]] = field(
+        default_factory=weakref.WeakKeyDictionary
+    )
     build_lock: threading.RLock = field(default_factory=threading.RLock)
 
 
 _ClientTables: TypeAlias = dict[tuple[str, bool], _ClientTable]
+
+
+@dataclass(eq=False)
+class _Held:
+    """The clients of one event loop, or the blocking ones of all threads.
+
+    Attributes:
+        tables: those of the components as they are now, by name and whether they are raw.
+        built: what has to be closed, also of earlier versions: pools, and the clients of clusters.
+            A pipeline or a lock holds the pool alone.
+        tasks: what closes drained connections.
+        cleanup: waits for the end of the loop.
+    """
+
+    tables: _ClientTables = field(default_factory=dict)
+    built: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    cleanup: Any = None
 
 
 def _no_loop() -> None:
@@ -70,18 +98,12 @@ class Clients:
     def __init__(self, connector: Connector | None = None) -> None:
         self._connector = connector or Connector()
         self._lock = threading.RLock()
-        self._tables: _ClientTables = {}
-        self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _ClientTables] = (
+        self._closed = False
+        self._blocking = _Held()
+        self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Held] = (
             weakref.WeakKeyDictionary()
         )
-        self._last_loop: tuple[Callable[[], object], _ClientTables | None] = _no_loop, None
-        # A draining client may still be in use; what is left of it is closed with the others.
-        self._draining: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, list[AsyncClient]] = (
-            weakref.WeakKeyDictionary()
-        )
-        self._loop_cleanups: weakref.WeakKeyDictionary[
-            asyncio.AbstractEventLoop, AsyncGenerator[None, None]
-        ] = weakref.WeakKeyDictionary()
+        self._last_loop: tuple[Callable[[], object], _Held | None] = _no_loop, None
         _all_clients.add(self)
 
     def get(self, component: Component, number: int | None, raw: bool = False) -> Client:
@@ -93,66 +115,93 @@ class Clients:
             MissingEntryError: there is no such entry.
             ConfigError: the entry refers to a name that is not in the environment.
             ShardUnavailable: the entry is a cluster, and none of its nodes answers.
+            ClosedError: the kit is closed.
         """
-        table = self._tables.get((component.name, raw))
+        table = self._blocking.tables.get((component.name, raw))
         if table is not None and table.component is component and number in table.clients:
             return table.clients[number]  # type: ignore[no-any-return]
         with self._lock:
-            table, displaced = _current(self._tables, component, raw)
-        for old in displaced:
-            _drain(old)
-        found: Client = self._get_or_build(table, number, raw, awaiting=False)
+            self._require_open()
+            held = self._blocking
+            table, displaced = _current(held.tables, component, raw)
+        _drain(displaced)
+        found: Client = self._get_or_build(held, table, component, number, raw, None)
         return found
 
     def aget(self, component: Component, number: int | None, raw: bool = False) -> AsyncClient:
         """Return the awaiting client of a shard for the running event loop; see `get`."""
         loop = asyncio.get_running_loop()
-        latest, tables = self._last_loop  # mostly there is one loop; to look it up takes longer
+        latest, held = self._last_loop  # mostly there is one loop; to look it up takes longer
         if latest() is not loop:
-            tables = self._by_loop.get(loop)
-        if tables is not None:
-            table = tables.get((component.name, raw))
+            held = self._by_loop.get(loop)
+        if held is not None:
+            table = held.tables.get((component.name, raw))
             if table is not None and table.component is component:
                 known: AsyncClient | None = table.clients.get(number)
                 if known is not None:
                     return known
         with self._lock:
-            if tables is None:
-                tables = self._by_loop[loop] = {}
-                self._register_loop_cleanup(loop)
-            self._last_loop = weakref.ref(loop), tables
-            table, displaced = _current(tables, component, raw)
-        for old in displaced:
-            self._draining.setdefault(loop, []).append(old)
-            task = loop.create_task(_adrain(old))
-            _drain_tasks.add(task)
-            task.add_done_callback(_drain_tasks.discard)
-        found: AsyncClient = self._get_or_build(table, number, raw, awaiting=True)
+            self._require_open()
+            if held is None:
+                held = self._hold(loop)
+            self._last_loop = weakref.ref(loop), held
+            table, displaced = _current(held.tables, component, raw)
+        _adrain(loop, held, displaced)
+        found: AsyncClient = self._get_or_build(held, table, component, number, raw, loop)
         return found
 
-    def close(self) -> None:
-        """Close every blocking client's pool."""
+    def changed(self, component: Component) -> None:
+        """Have clients of earlier versions of a component drain, whoever used them last."""
         with self._lock:
-            tables, self._tables = self._tables, {}
-        for client in _all_of(tables):
-            _close(client)
+            displaced = _displaced(self._blocking.tables, component)
+            loops = list(self._by_loop.items())
+        _drain(displaced)
+        for loop, held in loops:
+            with suppress(RuntimeError):  # it is closed
+                loop.call_soon_threadsafe(self._changed_in, loop, held, component)
+        self._abandon_closed_loops()
+
+    def close(self) -> None:
+        """Close every client, the awaiting ones in the next turns of their loops.
+
+        Nobody gets a client afterwards, and those that somebody holds raise ClosedError.
+        """
+        with self._lock:
+            self._closed = True
+            self._blocking.tables = {}
+            built = list(self._blocking.built)
+            loops = list(self._by_loop)
+            for held in self._by_loop.values():
+                for each in held.built:
+                    each.closed = True
+        for each in built:
+            _close(each)
+        for loop in loops:
+            with suppress(RuntimeError):  # it is closed
+                loop.call_soon_threadsafe(self._start_closing, loop)
+        self._abandon_closed_loops()
 
     async def aclose(self) -> None:
-        """Close the running loop's clients' pools."""
+        """Close the running loop's clients."""
         loop = asyncio.get_running_loop()
         with self._lock:
-            tables = self._by_loop.pop(loop, {})
+            held = self._by_loop.pop(loop, None)
             self._last_loop = _no_loop, None
-            self._loop_cleanups.pop(loop, None)
-            displaced = self._draining.pop(loop, [])
-        for client in [*_all_of(tables), *displaced]:
-            await _aclose(client)
+        if held is None:
+            return
+        for closable in list(held.built):
+            if isinstance(closable, aioredis.RedisCluster):
+                await close_cluster(closable)
+            else:
+                await closable.close_for_good()
+        if not held.cleanup.ag_running:  # or it is the one that calls
+            await held.cleanup.aclose()
 
     def shown(self) -> list[str]:
         """Return a line for each client that has been built: its shard and its connections."""
-        tables = list(self._tables.values())
+        tables = list(self._blocking.tables.values())
         for of_loop in list(self._by_loop.values()):
-            tables += of_loop.values()
+            tables += of_loop.tables.values()
         return [
             f"{Shard(table.component.name, number)} {_shown(client)}"
             for table in tables
@@ -162,14 +211,47 @@ class Clients:
     def __repr__(self) -> str:
         return f"<Clients: {'; '.join(self.shown()) or 'none yet'}>"
 
+    def _require_open(self) -> None:
+        if self._closed:
+            raise closed_error()
+
     def _get_or_build(
-        self, table: _ClientTable, number: int | None, raw: bool, *, awaiting: bool
+        self,
+        held: _Held,
+        table: _ClientTable,
+        component: Component,
+        number: int | None,
+        raw: bool,
+        loop: asyncio.AbstractEventLoop | None,
     ) -> Any:
+        clients = table.clients
+        if component is not table.component:  # the caller looked it up before the last change
+            if _entry(component, number) == _entry(table.component, number):
+                component = table.component
+            else:
+                with self._lock:
+                    clients = table.outdated.setdefault(component, {})
         # Not under the common lock: a cluster's client connects, which may take long.
         with table.build_lock:
-            client = table.clients.get(number)
-            if client is None:
-                client = table.clients[number] = self._build(table.component, number, raw, awaiting)
+            client = clients.get(number)
+            if client is not None:
+                return client
+            client = self._build(component, number, raw, awaiting=loop is not None)
+            with self._lock:
+                clients[number] = client
+                held.built.add(_closable(client))
+                now = held.tables.get((component.name, raw))
+                is_current = now is not None and now.clients is clients
+        if self._closed:  # while it was built
+            if loop is None:
+                _close(_closable(client))
+            else:
+                self._start_closing(loop)
+            self._require_open()
+        if not is_current and loop is None:
+            _drain([client])
+        elif not is_current and loop is not None:
+            _adrain(loop, held, [client])
         return client
 
     def _build(self, component: Component, number: int | None, raw: bool, awaiting: bool) -> Any:
@@ -190,18 +272,42 @@ class Clients:
                 error=error,
             ) from error
 
-    def _register_loop_cleanup(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Have the loop's clients closed when it shuts down its asynchronous generators."""
-        cleanup = _until_shutdown(weakref.ref(self))
+    def _hold(self, loop: asyncio.AbstractEventLoop) -> _Held:
+        """Return what holds a new loop's clients, which are closed when it ends."""
+        self._abandon_closed_loops()
+        held = self._by_loop[loop] = _Held(cleanup=_until_shutdown(weakref.ref(self)))
         with suppress(StopIteration):
-            cleanup.asend(None).send(None)  # run to its yield, where no loop is needed
-        self._loop_cleanups[loop] = cleanup
+            held.cleanup.asend(None).send(None)  # run to its yield, where no loop is needed
+        return held
+
+    def _start_closing(self, loop: asyncio.AbstractEventLoop) -> None:
+        held = self._by_loop.get(loop)
+        if held is not None:
+            _keep(held, loop.create_task(self.aclose()))
+
+    def _changed_in(
+        self, loop: asyncio.AbstractEventLoop, held: _Held, component: Component
+    ) -> None:
+        with self._lock:
+            displaced = _displaced(held.tables, component)
+        _adrain(loop, held, displaced)
+
+    def _abandon_closed_loops(self) -> None:
+        """Close what loops left that were closed without shutting down their generators."""
+        with self._lock:
+            closed = [loop for loop in self._by_loop if loop.is_closed()]
+            left = [self._by_loop.pop(loop) for loop in closed]
+        _abandon(left)
 
     def _after_fork(self) -> None:
         # A thread of the parent may have held a lock, of ours or of a pool, which would never be
         # released here. Dropping the parent's clients closes this process's copies.
         self._lock = threading.RLock()
-        self._tables = {}
+        self._blocking = _Held()
+        left = list(self._by_loop.values())
+        self._by_loop = weakref.WeakKeyDictionary()
+        self._last_loop = _no_loop, None
+        _abandon(left)
 
 
 async def _until_shutdown(clients: weakref.ref[Clients]) -> AsyncGenerator[None, None]:
@@ -216,32 +322,36 @@ async def _until_shutdown(clients: weakref.ref[Clients]) -> AsyncGenerator[None,
 def _current(
     tables: _ClientTables, component: Component, raw: bool
 ) -> tuple[_ClientTable, list[Any]]:
-    """Return the table of this version of a component, and the clients that it displaced."""
+    """Return the table of a component as it is now, and the clients that this displaced.
+
+    A caller who has an older version gets the table of the newer one.
+    """
     key = (component.name, raw)
     old = tables.get(key)
-    if old is not None and old.component is component:
+    if old is not None and old.component.version >= component.version:
         return old, []
-    if old is not None and old.previous is not None and old.previous.component is component:
-        return old.previous, []
-    table = _ClientTable(component, previous=old)
+    table = tables[key] = _ClientTable(component)
     if old is None:
-        tables[key] = table
         return table, []
-    old.previous = None
+    table.outdated = old.outdated
+    table.outdated[old.component] = old.clients
     displaced = []
-    for number, client in list(old.clients.items()):
+    for number, client in old.clients.items():
         if _entry(old.component, number) == _entry(component, number):
             table.clients[number] = client
         else:
             displaced.append(client)
-    tables[key] = table
     return table, displaced
 
 
-def _all_of(tables: _ClientTables) -> list[Any]:
-    current = list(tables.values())
-    current += [table.previous for table in current if table.previous is not None]
-    return [client for table in current for client in table.clients.values()]
+def _displaced(tables: _ClientTables, component: Component) -> list[Any]:
+    """Put tables for a component in the place of those of earlier versions, as far as there are.
+
+    Returns:
+        The clients that this displaced.
+    """
+    kinds = [raw for raw in (False, True) if (component.name, raw) in tables]
+    return [client for raw in kinds for client in _current(tables, component, raw)[1]]
 
 
 def _entry(component: Component, number: int | None) -> Entry | None:
@@ -250,35 +360,44 @@ def _entry(component: Component, number: int | None) -> Entry | None:
     return component.shards[number] if number < len(component.shards) else None
 
 
-# A client's pool is closed here and not when the client is collected: a pipeline or a lock made
-# from it holds the pool alone.
+def _closable(client: Any) -> Any:
+    """Return what has to be closed of a client, and outlives it in a pipeline: its pool."""
+    is_cluster = isinstance(client, redis.RedisCluster | aioredis.RedisCluster)
+    return client if is_cluster else client.connection_pool
 
 
-def _drain(client: Any) -> None:
-    for pool in _pools(client):
-        pool.drain()
+def _drain(clients: Iterable[Any]) -> None:
+    for client in clients:
+        for pool in _pools(client):
+            pool.drain()
 
 
-async def _adrain(client: Any) -> None:
-    if not isinstance(client, aioredis.RedisCluster):
-        await client.connection_pool.drain()
-        return
-    for node in client.get_nodes():
-        await drain_node(node)
+def _adrain(loop: asyncio.AbstractEventLoop, held: _Held, clients: Iterable[Any]) -> None:
+    for client in clients:
+        closable = _closable(client)
+        closable.draining = True
+        drain = drain_cluster(client) if closable is client else closable.drain()
+        _keep(held, loop.create_task(drain))
 
 
-def _close(client: Any) -> None:
-    if isinstance(client, redis.RedisCluster):
-        client.close()
-    for pool in _pools(client):
-        pool.close_for_good()
+def _keep(held: _Held, task: asyncio.Task[None]) -> None:
+    held.tasks.add(task)
+    task.add_done_callback(held.tasks.discard)
 
 
-async def _aclose(client: Any) -> None:
-    if not isinstance(client, aioredis.RedisCluster):
-        await client.connection_pool.close_for_good()
-        return
-    await close_cluster(client)
+def _close(closable: Any) -> None:
+    if isinstance(closable, redis.RedisCluster):
+        closable.close()
+        for pool in _pools(closable):
+            pool.close_for_good()
+    else:
+        closable.close_for_good()
+
+
+def _abandon(left: Iterable[_Held]) -> None:
+    for held in left:
+        for closable in list(held.built):
+            abandon_connections(closable)
 
 
 def _shown(client: Any) -> str:
@@ -295,7 +414,6 @@ def _pools(client: Any) -> list[Any]:
     return [client.get_redis_connection(node).connection_pool for node in nodes]
 
 
-_drain_tasks: set[asyncio.Task[None]] = set()
 _all_clients: weakref.WeakSet[Clients] = weakref.WeakSet()
 
 

@@ -140,9 +140,18 @@ class Closable:
 
 
 class AsyncClosable:
-    """The same for awaiting connections, which belong to one event loop and need no lock."""
+    """The same for awaiting connections, which belong to one event loop and need no lock.
+
+    Attributes:
+        draining: it is closed whenever it is released.
+    """
 
     closed = False
+    draining = False
+
+    def should_reconnect(self) -> bool:
+        """Whether it is to be closed before it is used again."""
+        return self.draining or super().should_reconnect()  # type: ignore[misc]
 
     async def connect_check_health(self, *args: Any, **kwargs: Any) -> None:
         """Connect, unless the kit is closed, or was meanwhile."""
@@ -500,7 +509,7 @@ class _AsyncBlockingTimeouts(AsyncClosable):
         What came may lie with redis-py or, not seen yet by the event loop, in the socket.
         """
         transport = self.transport
-        if transport is None or transport.is_closing() or self.should_reconnect():  # type: ignore[attr-defined]
+        if transport is None or transport.is_closing() or self.should_reconnect():
             return False
         return not has_unread(self) and not self.reply_parser().poll(0)
 

@@ -29,6 +29,7 @@ from shardkit.connections.connection import (
     TcpConnection,
     TlsConnection,
     UnixConnection,
+    require_open,
 )
 from shardkit.connections.pool import AsyncPool, AsyncSentinelPool, Pool, SentinelPool
 from shardkit.connections.redis_private import set_connection_class
@@ -60,13 +61,46 @@ class AsyncClusterClient(aioredis.RedisCluster):
     """redis-py's awaiting cluster client; a command waits until it has learnt the cluster.
 
     redis-py's own lets commands pass as soon as the nodes are known, while what it still learns
-    over the same connections replaces these: of many tasks that began together, some failed.
+    over the same connections replaces these: of many tasks that began together, some failed. This
+    one can also drain, and stays closed with its kit.
+
+    Attributes:
+        connection_class: of this client alone; tells all its connections that they drain, or that
+            the kit is closed.
     """
+
+    connection_class: Any
+
+    @property
+    def draining(self) -> bool:
+        """Whether each connection is closed when it is released."""
+        return bool(self.connection_class.draining)
+
+    @draining.setter
+    def draining(self, value: bool) -> None:
+        self.connection_class.draining = value
+
+    @property
+    def closed(self) -> bool:
+        """Whether the kit is closed."""
+        return bool(self.connection_class.closed)
+
+    @closed.setter
+    def closed(self, value: bool) -> None:
+        self.connection_class.closed = value
 
     async def execute_command(self, *args: Any, **kwargs: Any) -> Any:
         """Wait until the cluster is known, and execute a command."""
         await self.initialize()
         return await super().execute_command(*args, **kwargs)
+
+    async def initialize(self, *args: Any, **kwargs: Any) -> Any:
+        """Learn the cluster's nodes, unless the kit is closed."""
+        require_open(self)
+        return await super().initialize(*args, **kwargs)
+
+    def __del__(self, *_: Any) -> None:
+        """Nothing: a client that drained has no connections, and the nodes warn of others."""
 
 
 class Connector:
@@ -93,9 +127,12 @@ class Connector:
         pool: redis.ConnectionPool
         if "sentinel" in fields:
             asked = fields["sentinel"]
-            manager = sentinel.Sentinel(  # type: ignore[no-untyped-call]
-                _addresses(asked), sentinel_kwargs=_to_sentinels(fields, asked, Retry)
-            )
+            manager = sentinel.Sentinel([])  # type: ignore[no-untyped-call]
+            to_sentinels = _to_sentinels(fields, asked, Retry)
+            manager.sentinels = [
+                redis.Redis(connection_pool=Pool(host=host, port=port, **to_sentinels))
+                for host, port in asked["sentinels"]
+            ]
             pool = SentinelPool(
                 asked["service"],
                 manager,
@@ -126,17 +163,25 @@ class Connector:
                 **_without(common, "db"),
                 **_network(fields),
             )
-            set_connection_class(
-                cluster, AsyncTlsConnection if fields.get("ssl") else AsyncTcpConnection
-            )
+            base: Any = AsyncTlsConnection if fields.get("ssl") else AsyncTcpConnection
+
+            class NodeConnection(base):  # type: ignore[misc]
+                """Of this cluster alone, as its attributes are those of all its connections."""
+
+            set_connection_class(cluster, NodeConnection)
+            cluster.connection_class = NodeConnection
             return cluster
         pool: aioredis.ConnectionPool
         if "sentinel" in fields:
             asked = fields["sentinel"]
-            manager = aiosentinel.Sentinel(  # type: ignore[no-untyped-call]
-                _addresses(asked), sentinel_kwargs=_to_sentinels(fields, asked, AsyncRetry)
-            )
+            manager = aiosentinel.Sentinel([])  # type: ignore[no-untyped-call]
+            to_sentinels = _to_sentinels(fields, asked, AsyncRetry)
             tls = fields.get("ssl")
+            to_sentinels["connection_class"] = AsyncTlsConnection if tls else AsyncTcpConnection
+            manager.sentinels = [
+                aioredis.Redis(connection_pool=AsyncPool(host=host, port=port, **to_sentinels))
+                for host, port in asked["sentinels"]
+            ]
             pool = AsyncSentinelPool(
                 asked["service"],
                 manager,
@@ -170,11 +215,21 @@ def _cluster(fields: Mapping[str, Any], common: dict[str, Any]) -> redis.RedisCl
         def __init__(self, **given: Any) -> None:
             super().__init__(**{**given, **own})
 
+    class NodePool(Pool):
+        # Of nodes that become known later as well.
+        def drain(self) -> None:
+            type(self).draining = True
+            super().drain()
+
+        def close_for_good(self) -> None:
+            type(self).closed = type(self).draining = True
+            super().close_for_good()
+
     # Only a cluster by URL looks at the classes of pool and connection.
     return redis.RedisCluster(
         url=f"redis://[{host}]:{port}" if ":" in host else f"redis://{host}:{port}",
         retry=retry,
-        connection_pool_class=Pool,
+        connection_pool_class=NodePool,
         connection_class=NodeConnection,
         **{name: options[name] for name in _ASKED_OF_CLUSTERS if name in options},
     )
@@ -217,15 +272,12 @@ def _network(fields: Mapping[str, Any]) -> dict[str, Any]:
     return taken
 
 
-def _addresses(asked: Mapping[str, Any]) -> list[tuple[str, int]]:
-    return [(host, port) for host, port in asked["sentinels"]]
-
-
 def _to_sentinels(
     fields: Mapping[str, Any], asked: Mapping[str, Any], retry: type[Any]
 ) -> dict[str, Any]:
     """How to connect to the Sentinels themselves: the entry's timeouts and TLS, own credentials."""
-    taken = {
+    return {
+        "connection_class": TlsConnection if fields.get("ssl") else TcpConnection,
         "socket_timeout": fields.get("socket_timeout", SOCKET_TIMEOUT),
         "protocol": 2,
         "retry": retry(NoBackoff(), 0),
@@ -233,7 +285,6 @@ def _to_sentinels(
         **_network(fields),
         **{name: asked[name] for name in ("username", "password") if name in asked},
     }
-    return taken | {"ssl": True} if fields.get("ssl") else taken
 
 
 def _without(values: dict[str, Any], name: str) -> dict[str, Any]:

@@ -304,6 +304,18 @@ class SentinelPool(_ReusingPool, sentinel.SentinelConnectionPool):
             connection.mark_for_reconnect()
         super().release(connection)
 
+    def drain(self) -> None:
+        """Close idle connections now, those to the Sentinels too, and others when released."""
+        super().drain()
+        for client in self.sentinel_manager.sentinels:
+            client.connection_pool.drain()
+
+    def close_for_good(self) -> None:
+        """Close every connection, also those to the Sentinels, and open no other."""
+        super().close_for_good()
+        for client in self.sentinel_manager.sentinels:
+            client.connection_pool.close_for_good()
+
     def disconnect(self, inuse_connections: bool = True) -> None:
         """Close idle connections; all of them, and those to the Sentinels, if wanted."""
         super().disconnect(inuse_connections)
@@ -318,6 +330,18 @@ class AsyncPool(_AsyncReusingPool, aioredis.ConnectionPool):
 
 class AsyncSentinelPool(_AsyncReusingPool, aiosentinel.SentinelConnectionPool):
     """The awaiting Sentinel pool, quicker and able to drain."""
+
+    async def drain(self) -> None:
+        """Close idle connections now, those to the Sentinels too, and others when released."""
+        await super().drain()
+        for client in self.sentinel_manager.sentinels:
+            await client.connection_pool.drain()
+
+    async def close_for_good(self) -> None:
+        """Close every connection, also those to the Sentinels, and open no other."""
+        await super().close_for_good()
+        for client in self.sentinel_manager.sentinels:
+            await client.connection_pool.close_for_good()
 
     async def disconnect(self, inuse_connections: bool = True) -> None:
         """Close idle connections; all of them, and those to the Sentinels, if wanted."""

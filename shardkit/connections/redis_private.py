@@ -153,10 +153,13 @@ def set_connection_class(cluster: Any, connection_class: type[Any]) -> None:
         node.connection_class = connection_class
 
 
-async def drain_node(node: Any) -> None:
-    """Close an awaiting node's idle connections now, and the others as they come back."""
-    node.update_active_connections_for_reconnect()
-    await node.disconnect_free_connections()
+async def drain_cluster(client: Any) -> None:
+    """Close an awaiting cluster's idle connections. None of them can be taken meanwhile."""
+    for node in _async_nodes(client):
+        while node._free:
+            connection = node._free.popleft()
+            node._connections.remove(connection)
+            await connection.disconnect(nowait=True)
 
 
 async def close_cluster(client: Any) -> None:
@@ -164,9 +167,40 @@ async def close_cluster(client: Any) -> None:
 
     After an error the client takes itself for closed, although its connections are not.
     """
+    client.closed = True
     await client.aclose()
     for nodes in ("nodes_cache", "startup_nodes"):
         await client.nodes_manager.aclose(nodes)
+
+
+def _async_nodes(client: Any) -> list[Any]:
+    """Return the nodes; of the same name there may be two, which take themselves for equal."""
+    manager = client.nodes_manager
+    nodes = [*manager.nodes_cache.values(), *manager.startup_nodes.values()]
+    return list({id(node): node for node in nodes}.values())
+
+
+def abandon_connections(closable: Any) -> None:
+    """Close the sockets of an awaiting pool or cluster without its event loop.
+
+    That has been closed, or is a forked parent's, whose selector must be left alone.
+    """
+    if isinstance(closable, AsyncRedisCluster):
+        connections = [c for node in _async_nodes(closable) for c in node._connections]
+    else:
+        connections = [*closable._available_connections, *closable._in_use_connections]
+        for sentinel in getattr(getattr(closable, "sentinel_manager", None), "sentinels", ()):
+            abandon_connections(sentinel.connection_pool)
+    for connection in connections:
+        transport = getattr(getattr(connection, "_writer", None), "transport", None)
+        while transport is not None:  # asyncio's: TLS's first, then the socket's
+            transport._closed = transport._closing = True
+            sock, transport._sock = getattr(transport, "_sock", None), None
+            if sock is not None:
+                sock.close()
+            protocol = getattr(transport, "_ssl_protocol", None)
+            transport = getattr(protocol, "_transport", None)
+        connection._reader = connection._writer = None
 
 
 def reply_callbacks(client: Any) -> Mapping[Any, Callable[..., Any]]:
@@ -182,9 +216,10 @@ __all__ = [
     "EMPTY_RESPONSE",
     "NEVER_DECODE",
     "NOT_GIVEN",
+    "abandon_connections",
     "address_of",
     "close_cluster",
-    "drain_node",
+    "drain_cluster",
     "error_parser_of",
     "has_connect_callbacks",
     "has_unread",

@@ -60,7 +60,12 @@ class Topology:
         source: where entries come from.
         clock: seconds that never go back.
         interval: how long what was read stays fresh, in seconds.
+
+    Attributes:
+        changed: is told each component that has changed; the kit sets it.
     """
+
+    changed: Callable[[Component], object] = staticmethod(lambda component: None)
 
     def __init__(
         self,
@@ -263,6 +268,8 @@ class Topology:
         ):
             component = previous  # the old object stays, and its clients with it
         cached.component, cached.error = component, None
+        if previous is not None and component is not previous:
+            self.changed(component)
         cached.fresh_until = self._clock() + self._interval
         if self._failures or self._problems:
             self._recovered(component.name)

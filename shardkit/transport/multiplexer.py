@@ -19,6 +19,7 @@ replaces asyncio's stream as the protocol of its transport, so that no task wait
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections import deque
 from contextlib import suppress
 from itertools import islice
@@ -410,7 +411,11 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._unwritten = 0
         timeout = self._connection.socket_timeout
         if timeout is not None and self._timer is None:
-            self._timer = self._loop.call_later(timeout, self._check_timeout)
+            self._call_later(timeout)
+
+    def _call_later(self, seconds: float) -> None:
+        # Not by a strong reference, which would keep a closed kit until then.
+        self._timer = self._loop.call_later(seconds, _check_timeout, weakref.ref(self))
 
     def _check_timeout(self) -> None:
         """Close a connection on which nothing has moved for the socket timeout."""
@@ -425,6 +430,12 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         timeout = self._connection.socket_timeout
         left = self._last_read + timeout - now
         if left > 0:
-            self._timer = self._loop.call_later(left, self._check_timeout)
+            self._call_later(left)
         else:
             self._break_off(TimeoutError(f"no reply for {timeout} seconds"))
+
+
+def _check_timeout(found: weakref.ref[MultiplexedConnection]) -> None:
+    connection = found()
+    if connection is not None:
+        connection._check_timeout()

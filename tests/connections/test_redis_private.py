@@ -7,6 +7,7 @@ shardkit/connections/redis_private.py, where each of these has its one place.
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -238,15 +239,30 @@ async def test_a_clusters_client_shows_its_slots_and_nodes() -> None:
             node.release(connection)
             assert redis_private.reply_callbacks(awaiting)["SET"](b"OK") is True
             await redis_private.learn_slots(awaiting)
-        with contract("drain_node", "how does a node close its connections?"):
-            connection = node.acquire_connection()
-            await connection.connect()
-            await redis_private.drain_node(node)
-            assert connection.should_reconnect()
-            node.release(connection)
+        with contract("drain_cluster", "where does a node keep its idle connections?"):
+            lent, idle = node.acquire_connection(), node.acquire_connection()
+            await lent.connect()
+            await idle.connect()
+            node.release(idle)
+            await redis_private.drain_cluster(awaiting)
+            assert (lent.is_connected, idle.is_connected) == (True, False)
+            assert node.acquire_connection() is not idle
+        connection = lent
         with contract("close_cluster", "how does a cluster's client close its nodes?"):
             await redis_private.close_cluster(awaiting)
             assert not connection.is_connected
+
+
+def test_the_sockets_of_a_closed_loop_can_be_closed(server: LocalServer) -> None:
+    with contract("abandon_connections", "where does asyncio keep a transport's socket?"):
+        pool = aioredis.ConnectionPool(host="127.0.0.1", port=server.port)
+        loop = asyncio.new_event_loop()
+        connection = loop.run_until_complete(pool.get_connection())
+        sock = redis_private.transport_of(connection).get_extra_info("socket")
+        loop.close()
+        redis_private.abandon_connections(pool)
+        assert sock.fileno() == -1
+        gc.collect()  # warns of nothing
 
 
 PRIVATE = re.compile(

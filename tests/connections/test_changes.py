@@ -1,0 +1,291 @@
+"""Entries that change: nothing is left of what they were, whoever used it, and no call fails."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from link_helpers import eventually
+from sockets import connections
+
+from shardkit import AsyncShardKit, ClosedError, Entry, ShardKit, ShardMap
+from shardkit.config.component import Component
+from shardkit.connections.clients import Clients
+from shardkit.connections.connection import AsyncTcpConnection
+from shardkit.connections.pool import AsyncPool
+from shardkit.local import LocalServer, LocalServers
+from shardkit.topology import FixedMap
+
+PLAN = "components: {c: {shards: [{port: 7001}, {port: 7002}]}}"
+EVERYTHING = """
+components:
+  cluster: {entry: {cluster: true, port: 7301}}
+  watched: {entry: {sentinel: {service: main, sentinels: [[s1, 26379]]}}}
+"""
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[LocalServers]:
+    with LocalServers(ShardMap.parse(PLAN), ports="free") as running:
+        yield running
+
+
+@pytest.fixture
+def here(own: LocalServers) -> LocalServer:
+    return own.servers[0]
+
+
+@pytest.fixture
+def there(own: LocalServers) -> LocalServer:
+    return own.servers[1]
+
+
+@pytest.fixture(scope="module")
+def others() -> Iterator[LocalServers]:
+    with LocalServers(ShardMap.parse(EVERYTHING), ports="free") as running:
+        yield running
+
+
+class Changing(FixedMap):
+    """A map in memory that the test replaces."""
+
+    def __init__(self, **entries: Entry | list[Entry]) -> None:
+        self.change(**entries)
+
+    def change(self, **entries: Entry | list[Entry]) -> None:
+        components = {
+            name: {"shards": [each.fields for each in entry]}
+            if isinstance(entry, list)
+            else {"entry": entry.fields}
+            for name, entry in entries.items()
+        }
+        self.shard_map = ShardMap.parse(json.dumps({"components": components}))
+
+
+def entry(server: LocalServer, **fields: Any) -> Entry:
+    return Entry({**server.entry.fields, **fields})
+
+
+def clients_of(server: LocalServer) -> int:
+    """How many clients a server has, the one that asks aside."""
+    with server.client() as client:
+        return len(client.client_list()) - 1
+
+
+def test_what_only_structures_use_is_retired_when_anybody_reads_the_change(
+    here: LocalServer, there: LocalServer
+) -> None:
+    source = Changing(c=entry(here, decode_responses=True, protocol=3))
+    with ShardKit(source) as kit:
+        kit.hash("h", component="c").hset("f", "v")  # over a client of its own: RESP2, bytes
+        kit.client("c").ping()
+        assert clients_of(here) == 2
+        source.change(c=entry(there, decode_responses=True, protocol=3))
+        kit.topology.expire()
+        kit.client("c").ping()
+        assert clients_of(here) == 0
+
+
+async def test_an_idle_event_loop_lets_go_when_anybody_reads_the_change(
+    here: LocalServer, there: LocalServer
+) -> None:
+    source = Changing(c=entry(here))
+    other = asyncio.new_event_loop()
+    thread = threading.Thread(target=other.run_forever)
+    thread.start()
+    async with AsyncShardKit(source) as kit:
+        await kit.load("c")
+
+        async def use() -> None:
+            await (await kit.client("c")).ping()
+            await kit.hash("h", component="c").hset("f", "v")
+
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(use(), other))
+        assert clients_of(here) >= 1
+        source.change(c=entry(there))
+        kit.topology.expire()
+        await use()
+        assert await eventually(lambda: clients_of(here) == 0)
+        ending = asyncio.run_coroutine_threadsafe(other.shutdown_asyncgens(), other)
+        await asyncio.wrap_future(ending)
+    other.call_soon_threadsafe(other.stop)
+    thread.join()
+    other.close()
+
+
+@pytest.mark.parametrize("blocks", [True, False])
+async def test_a_caller_some_versions_behind_displaces_nobody_and_leaves_nothing(
+    here: LocalServer, there: LocalServer, blocks: bool
+) -> None:
+    held = Clients()
+    get: Any = held.get if blocks else held.aget
+    first, second, third = (
+        Component("c", shards=(entry(server), entry(server, db=1)))
+        for server in (here, there, here)
+    )
+    get(first, 0)
+    there_first = get(second, 0)
+    newest = get(third, 0)
+    assert get(second, 0) is there_first  # its holder goes on with it
+    assert get(first, 0) is newest  # they say the same
+    late = get(second, 1)  # built only now, two versions later
+    assert late is get(second, 1)
+    assert get(third, 0) is newest
+    found = late.ping()
+    assert found if blocks else await found
+    assert await eventually(lambda: clients_of(there) == 0)
+    held.close()
+    await held.aclose()
+
+
+def test_a_client_that_is_built_while_the_entry_changes_drains(
+    here: LocalServer, there: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = Clients()
+    old, new = Component("c", entry(here)), Component("c", entry(there))
+    build = Clients._build
+
+    def change_and_build(self: Clients, *args: Any, **kwargs: Any) -> Any:
+        monkeypatch.setattr(Clients, "_build", build)
+        client = build(self, *args, **kwargs)
+        held.changed(new)
+        return client
+
+    monkeypatch.setattr(Clients, "_build", change_and_build)
+    client = held.get(old, None)
+    assert client.ping()
+    assert clients_of(here) == 0
+    held.close()
+
+
+@pytest.mark.parametrize("blocks", [True, False])
+async def test_a_client_that_is_built_while_its_kit_closes_is_closed(
+    here: LocalServer, monkeypatch: pytest.MonkeyPatch, blocks: bool
+) -> None:
+    held = Clients()
+    build = Clients._build
+    made: list[Any] = []
+
+    def close_and_build(self: Clients, *args: Any, **kwargs: Any) -> Any:
+        held.close()
+        made.append(build(self, *args, **kwargs))
+        return made[0]
+
+    monkeypatch.setattr(Clients, "_build", close_and_build)
+    get: Any = held.get if blocks else held.aget
+    with pytest.raises(ClosedError):
+        get(Component("c", entry(here)), None)
+    assert await eventually(lambda: made[0].connection_pool.closed)
+    await held.aclose()
+
+
+async def test_a_thousand_changes_leave_no_client_and_no_connection(
+    here: LocalServer, there: LocalServer
+) -> None:
+    async with AsyncShardKit(Changing(c=entry(here))) as kit:
+        source: Any = kit.topology.source
+        await kit.load("c")
+        for n in range(1000):
+            kit.topology.expire()
+            source.change(c=entry((here, there)[n % 2], client_name=f"n{n}"))
+            await kit.hash("h", component="c").hget("f")
+        await asyncio.sleep(0)
+        gc.collect()
+        pools = [each for each in gc.get_objects() if isinstance(each, AsyncPool)]
+        assert len(pools) <= 3
+        assert clients_of(here) + clients_of(there) <= 2
+
+
+# ---- clusters and Sentinels
+
+
+async def test_draining_a_cluster_breaks_no_call_under_way(
+    others: LocalServers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call takes a connection while others of the node are being closed."""
+    component = others.shard_map.components["cluster"]
+    held = Clients()
+    before = sum(connections()[server.port] for server in others.servers)
+    client: Any = held.aget(component, None)
+    await asyncio.gather(*[client.set("k", 4) for _ in range(5)])
+    disconnect = AsyncTcpConnection.disconnect
+    outcomes: list[Any] = []
+
+    async def call_first(self: Any, *args: Any, **kwargs: Any) -> None:
+        monkeypatch.undo()
+        outcomes.append(await client.get("k"))
+        await disconnect(self, *args, **kwargs)
+
+    monkeypatch.setattr(AsyncTcpConnection, "disconnect", call_first)
+    fields = dict(component.entry.fields, client_name="new") if component.entry else {}
+    held.changed(Component("cluster", Entry(fields)))
+    assert await eventually(lambda: outcomes == [b"4"])
+    assert await client.get("k") == b"4"  # a holder's call: its connection goes with it
+    ports = {node.port for node in client.get_nodes()}
+    assert await eventually(lambda: sum(connections()[port] for port in ports) == before)
+    await held.aclose()
+
+
+@pytest.mark.parametrize("blocks", [True, False])
+async def test_connections_to_sentinels_go_with_their_entry(
+    others: LocalServers, here: LocalServer, blocks: bool
+) -> None:
+    component = others.shard_map.components["watched"]
+    assert component.entry is not None
+    [[_, port]] = component.entry.fields["sentinel"]["sentinels"]
+    held = Clients()
+    client: Any = (held.get if blocks else held.aget)(component, None)
+    found = client.ping()
+    assert found if blocks else await found
+    assert connections()[port]
+    held.changed(Component("watched", entry(here)))
+    assert await eventually(lambda: not connections()[port])
+    found = client.ping()  # a holder's
+    assert found if blocks else await found
+    assert await eventually(lambda: not connections()[port])
+    held.close()
+    await held.aclose()
+
+
+# ---- event loops that end anyhow
+
+
+def test_loops_closed_without_shutting_down_their_generators_leave_nothing(
+    here: LocalServer,
+) -> None:
+    kit = AsyncShardKit(Changing(c=entry(here)))
+
+    async def use() -> None:
+        await kit.load("c")
+        await kit.hash("h", component="c").hget("f")
+        await (await kit.client("c")).ping()
+
+    for _ in range(20):
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(use())
+        loop.close()
+        del loop
+    assert clients_of(here) <= 2  # the last one's
+    asyncio.run(kit.aclose())
+    gc.collect()
+    assert clients_of(here) == 0
+    loops = [each for each in gc.get_objects() if isinstance(each, asyncio.SelectorEventLoop)]
+    assert len(loops) <= 1  # pytest's
+
+
+def test_a_closed_kit_is_let_go_at_once(here: LocalServer) -> None:
+    async def use() -> int:
+        kit = AsyncShardKit(Changing(c=entry(here)))
+        await kit.load("c")
+        await kit.hash("h", component="c").hget("f")
+        await kit.aclose()
+        del kit
+        gc.collect()
+        return sum(isinstance(each, AsyncPool | AsyncShardKit) for each in gc.get_objects())
+
+    assert asyncio.run(use()) == 0
