@@ -49,7 +49,7 @@ from shardkit.config.shard_map import ShardMap
 from shardkit.connections import Connector
 from shardkit.connections.clients import AsyncClient, Client, Clients
 from shardkit.connections.following import AsyncFollowingPool, FollowingPool
-from shardkit.errors import ConfigError, InvalidEntryError, ShardKitError
+from shardkit.errors import ConfigError, InvalidEntryError
 from shardkit.operations.drivers import AwaitingDriver, BlockingDriver
 from shardkit.operations.operation import Awaiting, Blocking, Face, Operation
 from shardkit.structures.base.server_clock import ServerClock
@@ -59,7 +59,7 @@ from shardkit.transport.multiplexed_client import MultiplexedClient
 logger = logging.getLogger("shardkit")
 
 ENVIRONMENT = "SHARDKIT_CONFIG"
-# The config server is asked in the way of somebody's call: it gets less time than data does.
+# The first caller waits for the config server: it gets less time than data does.
 CONFIG_TIMEOUT = 1.0
 
 Where: TypeAlias = str | Path | ShardMap | Entry
@@ -271,15 +271,12 @@ class AsyncShardKit(_Kit[Awaiting]):
         Raises:
             ConfigError: a named component is missing or broken.
         """
-        found = names or await self.components()
-        outcomes = await asyncio.gather(
-            *map(self.topology.acomponent, found), return_exceptions=True
-        )
-        for name, outcome in zip(found, outcomes, strict=True):
-            if isinstance(outcome, ShardKitError) and not names:
+        outcomes = await self.topology.aload(names or await self.components())
+        for name, outcome in outcomes.items():
+            if isinstance(outcome, Exception):
+                if names:
+                    raise outcome
                 logger.warning("component %r cannot be used: %s", name, outcome)
-            elif isinstance(outcome, BaseException):
-                raise outcome
 
     async def client(
         self, component: str, shard: int | None = None, *, private: bool = False

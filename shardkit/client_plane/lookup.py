@@ -6,7 +6,6 @@ looking up the component, placing the key, and looking up the client.
 
 from __future__ import annotations
 
-import asyncio
 import copy
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeAlias, TypeVar
@@ -36,7 +35,6 @@ class ClientPlane:
         # By whether replies are raw: structures want them so, pipelines as the clients are.
         self.links = {raw: BlockingLink(topology, clients, raw=raw) for raw in (True, False)}
         self.alinks = {raw: AwaitingLink(topology, clients, raw=raw) for raw in (True, False)}
-        self._refreshing: set[asyncio.Task[Component]] = set()
 
     def plane(self) -> ClientPlane:
         """Return this plane; the default plane returns the default kit's."""
@@ -82,31 +80,18 @@ class ClientPlane:
 
     def cached_connection(self, component: str, shards: int | None, key: Key) -> AsyncClient:
         """Return the awaiting client of the shard of a key without waiting; see `cached`."""
-        found = self.topology.fresh(component) or self.cached(component)
+        found = self.cached(component)
         if shards is not None and len(found.shards) != shards:
             found.require_shards(shards)
         return self.clients.aget(found, found.number_of(key))
 
     def cached(self, component: str) -> Component:
-        """Return a component without waiting; refresh it in the background if it is time.
+        """Return a component without waiting; it is read again in the background if it is time.
 
         Raises:
             MissingEntryError: it has not been read yet.
         """
-        topology = self.topology
-        found = topology.fresh(component)
-        if found is None:
-            found = topology.last_known(component)
-            if topology.claim(component):
-                task = asyncio.get_running_loop().create_task(topology.acomponent(component))
-                self._refreshing.add(task)
-                task.add_done_callback(self._refreshed)
-        return found
-
-    def _refreshed(self, task: asyncio.Task[Component]) -> None:
-        self._refreshing.discard(task)
-        if not task.cancelled():
-            task.exception()  # if the kit was closed meanwhile, its next caller is told
+        return self.topology.fresh(component) or self.topology.last_known(component)
 
     def link(self, component: Component, *, raw: bool) -> BlockingLink:
         """Return a link for commands placed by one version of one component."""

@@ -1,20 +1,19 @@
 """The topology: each component's entries, as they are now.
 
 Entries come from a source, the config server or a YAML shard map, and are cached. A caller gets the
-cached component; about once a second one caller reads it again first, while all others go on with
-the cached one:
+cached component; when that is older than a second, a thread of the topology's own reads it again:
 
 ::
 
-    component("unique") ──► cached less than a second ago ─────────────────► cached Component
-                     └────► older: one caller reads it (one MGET), others ─► cached Component
+    component("unique") ──► cached ──────────────────────────────────────► cached Component
+                     │         └─ older than a second: a thread reads it (one MGET)
                      └────► never read: all wait for the first reader
 
 A changed entry takes effect within about a second; a hot call costs a look-up and reading the
-clock. While the source is down, or holds something broken, the last good entries stay in use and
-the reason is logged once. The pause between attempts grows to eight seconds; only the caller that
-makes one waits for its timeout. For a component that was never read the error is raised, and cached
-for a second as well.
+clock, and never waits for the config server. While the source is down, or holds something broken,
+the last good entries stay in use and the reason is logged once. The pause between attempts grows to
+eight seconds. For a component that was never read the error is raised, and cached for a second as
+well. A shard map is read by the caller: that needs no server.
 """
 
 from shardkit.topology.cache import INTERVAL, LONGEST_PAUSE, Topology

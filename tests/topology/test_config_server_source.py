@@ -393,33 +393,48 @@ async def test_tasks_go_on_while_the_config_server_is_killed(mortal: LocalServer
         assert len(router) == 2
 
 
-def test_a_paused_config_server_delays_one_caller_by_its_short_timeout_and_no_other(
-    mortal: LocalServer,
-) -> None:
+async def test_a_paused_config_server_delays_no_caller(mortal: LocalServer) -> None:
     with mortal.client() as client:
         push(client, shards_on(mortal))
-    with shardkit.connect(url(mortal)) as kit, ThreadPoolExecutor(2) as pool:
+    with shardkit.connect(url(mortal)) as kit:
         known = kit.component("few")
+        router, arouter = (
+            kit.key_sharded("few"),
+            shardkit.AsyncKeyShardedConnection("few", plane=kit.plane),
+        )
         assert kit.topology.source.entry.fields["socket_timeout"] == 1.0
         assert kit.topology.source.entry.fields["socket_connect_timeout"] == 1.0
         mortal.pause()
         try:
-            kit.topology.expire()
-            waiting = pool.submit(kit.component, "few")
-            assert eventually(kit.topology._cache["few"].lock.locked)
-
-            async def task() -> Any:
-                return await kit.topology.acomponent("few")
-
+            cached = kit.topology._cache["few"]
+            cached.fresh_until = 0.001  # stale
+            assert kit.component("few") is known
+            assert eventually(cached.lock.locked)
             calls = 0
-            while not waiting.done():
+            while cached.lock.locked():  # somebody reads, and waits
                 assert kit.component("few") is known
-                assert calls % 100 or asyncio.run(task()) is known
+                assert await kit.topology.acomponent("few") is known
+                assert router[calls]
+                assert arouter[calls]
                 calls += 1
-            assert calls > 200  # he waited, all the others were served
-            assert waiting.result(20) is known
+            assert calls > 200
         finally:
             mortal.resume()
+        await kit.aclose()
+
+
+async def test_more_components_than_connections_are_read_by_few_exchanges(
+    running: LocalServer, config: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    push(config, shard_map(**{f"c{n}": [{"host": "h", "port": 1 + n}] * 4 for n in range(150)}))
+    config.config_resetstat()
+    before = config.info("stats")["total_connections_received"]
+    async with await shardkit.aconnect(url(running)) as kit:
+        assert len(await kit.components()) == 150
+        assert kit.key_sharded("c149")[1]
+    assert mgets(config) <= 11  # 15 components of 64 expected shards at once
+    assert config.info("stats")["total_connections_received"] - before <= 2
+    assert not caplog.messages
 
 
 @pytest.mark.parametrize(

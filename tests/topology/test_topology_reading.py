@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from redis.exceptions import ConnectionError  # noqa: A004
-from topology_helpers import Clock, Directory, component, eventually
+from topology_helpers import Clock, Directory, component, eventually, look, settle
 
 from shardkit.config.component import Component
 from shardkit.errors import ClosedError, ConfigServerError, InvalidEntryError, MissingEntryError
@@ -40,15 +40,15 @@ def topology(directory: Directory, clock: Clock) -> Topology:
 def test_a_component_is_read_once_a_second_however_often_it_is_asked_for(
     topology: Topology, directory: Directory, clock: Clock
 ) -> None:
-    first = topology.component("c")
+    first = look(topology, "c")
     for _ in range(1000):
-        assert topology.component("c") is first
+        assert look(topology, "c") is first
     assert directory.asked == ["c"]
     clock.now += 0.99
-    topology.component("c")
+    look(topology, "c")
     assert directory.asked == ["c"]
     clock.now += 0.02
-    assert topology.component("c") is first  # it says the same, so the object stays
+    assert look(topology, "c") is first  # it says the same, so the object stays
     assert directory.asked == ["c", "c"]
 
 
@@ -67,21 +67,21 @@ def test_a_jump_of_the_wall_clock_changes_nothing(
 def test_a_changed_component_replaces_the_kept_one(
     topology: Topology, directory: Directory, clock: Clock
 ) -> None:
-    first = topology.component("c")
+    first = look(topology, "c")
     directory.components["c"] = component(port=7100, epoch=2)
-    assert topology.component("c") is first
+    assert look(topology, "c") is first
     clock.now += 1.01
-    assert topology.component("c").entry_of(first.shard_of("k")).fields["port"] >= 7100
-    assert topology.component("c").epoch == 2
+    assert look(topology, "c").entry_of(first.shard_of("k")).fields["port"] >= 7100
+    assert look(topology, "c").epoch == 2
 
 
 def test_an_epoch_is_live_even_if_the_entries_say_the_same_again(
     topology: Topology, directory: Directory, clock: Clock
 ) -> None:
-    topology.component("c")
+    look(topology, "c")
     directory.components["c"] = component(epoch=3)
     clock.now += 1.01
-    assert topology.component("c").epoch == 3
+    assert look(topology, "c").epoch == 3
 
 
 def test_threads_that_come_first_wait_for_the_one_that_reads(
@@ -144,21 +144,115 @@ async def test_a_blocking_call_does_not_wait_for_a_task_of_the_loop_that_it_hold
     assert (await task).name == "c"
 
 
-async def test_who_knows_the_old_entries_does_not_wait_for_the_one_who_reads(
-    topology: Topology, directory: Directory, clock: Clock
+@pytest.mark.parametrize("error", [None, ConnectionError("gone"), RuntimeError("odd")])
+async def test_no_caller_waits_for_reading_again(
+    topology: Topology, directory: Directory, clock: Clock, error: Exception | None
 ) -> None:
     known = topology.component("c")
-    clock.now += 2
     directory.open.clear()
-    with ThreadPoolExecutor(1) as pool:
-        delayed = pool.submit(topology.component, "c")
-        assert eventually(lambda: directory.hanging == 1)
-        for _ in range(1000):
+    directory.error = error
+    for _ in range(3):
+        clock.now += 2
+        for _ in range(300):
             assert topology.component("c") is known
             assert await topology.acomponent("c") is known
-        directory.open.set()
-        assert delayed.result(20) is known
+            assert topology.fresh("c") is known
+            assert topology.last_known("c") is known
+    assert eventually(lambda: directory.hanging == 1)
     assert directory.asked == ["c", "c"]
+    directory.open.set()
+    settle(topology)
+    assert topology.component("c") is known
+
+
+async def test_what_expired_is_read_again_for_who_never_waits(
+    topology: Topology, directory: Directory
+) -> None:
+    topology.component("c")
+    directory.components["c"] = component(epoch=2)
+    topology.expire()
+    assert topology.last_known("c").epoch == 1
+    settle(topology)
+    assert topology.last_known("c").epoch == 2
+
+
+def test_a_loop_that_was_stopped_while_it_read_leaves_reading_again_to_the_thread(
+    topology: Topology, directory: Directory, clock: Clock
+) -> None:
+    asyncio.run(topology.acomponent("c"))
+    clock.now += 2
+
+    async def stopped() -> None:
+        assert (await topology.acomponent("c")).epoch == 1
+
+    loop = asyncio.new_event_loop()
+    directory.components["c"] = component(epoch=2)
+    loop.run_until_complete(stopped())
+    loop.close()
+    settle(topology)
+    assert topology.component("c").epoch == 2
+
+
+def test_nothing_is_read_by_nor_left_of_a_topology_that_nobody_uses(
+    topology: Topology, directory: Directory, clock: Clock
+) -> None:
+    look(topology, "c")
+    clock.now += 2
+    look(topology, "c")
+    assert topology._thread is None
+    assert not [each for each in threading.enumerate() if each.name == "shardkit-config"]
+
+
+def test_without_a_thread_the_known_entries_stay_and_the_next_second_tries_again(
+    topology: Topology, directory: Directory, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = topology.component("c")
+
+    def refuses(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuses)
+        clock.now += 2
+        assert topology.component("c") is known
+    directory.components["c"] = component(epoch=2)
+    clock.now += 2
+    assert look(topology, "c").epoch == 2
+
+
+async def test_many_components_are_loaded_by_few_exchanges(
+    directory: Directory, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"c{n}" for n in range(2_500)]
+    directory.components = {name: component(name) for name in names[1:]}
+    topology = Topology(directory, clock=clock)
+    exchanges: list[int] = []
+    original = directory.afetch
+
+    async def counting(keys: list[str]) -> list[None]:
+        exchanges.append(len(keys))
+        return await original(keys)
+
+    monkeypatch.setattr(directory, "afetch", counting)
+    outcomes = await topology.aload(names)
+    assert exchanges == [1000, 1000, 500]
+    assert isinstance(outcomes.pop("c0"), MissingEntryError)
+    assert all(isinstance(each, Component) for each in outcomes.values())
+    assert len(outcomes) == 2_499
+    await topology.aload(names)
+    assert exchanges == [1000, 1000, 500, 1]
+
+
+async def test_who_loads_together_reads_once(topology: Topology, directory: Directory) -> None:
+    directory.open.clear()
+    loading = [asyncio.create_task(topology.aload(["c", "d"])) for _ in range(5)]
+    single = asyncio.create_task(topology.acomponent("d"))
+    await asyncio.sleep(0.02)
+    directory.open.set()
+    for outcomes in await asyncio.gather(*loading):
+        assert list(outcomes) == ["c", "d"]
+    assert (await single).name == "d"
+    assert sorted(directory.asked) == ["c", "d"]
 
 
 async def test_a_cancelled_reader_leaves_its_place_to_the_next(
@@ -232,14 +326,14 @@ def test_the_last_good_entries_stay_in_use_while_the_source_is_away(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "shardkit")
-    known = {name: topology.component(name) for name in ("c", "d")}
+    known = {name: look(topology, name) for name in ("c", "d")}
     directory.asked.clear()
     for error in (ConnectionError("refused"), TimeoutError("too late"), OSError("no route")):
         directory.error = error
         for _ in range(200):
             clock.now += 0.1
             for name in known:
-                assert topology.component(name) is known[name]
+                assert look(topology, name) is known[name]
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "the directory cannot be read, the last good entries stay in use: refused" in caplog.text
     # 60 seconds: pauses of 1, 2, 4 and then 8 seconds, over both components together.
@@ -250,7 +344,7 @@ def test_the_last_good_entries_stay_in_use_while_the_source_is_away(
     for _ in range(3):
         clock.now += 1.01
         for name in known:
-            assert topology.component(name) is known[name]
+            assert look(topology, name) is known[name]
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
     assert "the directory can be read again" in caplog.text
     assert directory.asked[-2:] == ["c", "d"]  # every second again
@@ -259,11 +353,11 @@ def test_the_last_good_entries_stay_in_use_while_the_source_is_away(
 def test_an_outage_of_days_is_survived(
     topology: Topology, directory: Directory, clock: Clock
 ) -> None:
-    known = topology.component("c")
+    known = look(topology, "c")
     directory.error = ConnectionError("refused")
-    for _ in range(3000):
+    for _ in range(300):
         clock.now += 2 * LONGEST_PAUSE
-        assert topology.component("c") is known
+        assert look(topology, "c") is known
 
 
 def test_one_broken_component_is_logged_once_and_read_every_second(
@@ -273,41 +367,36 @@ def test_one_broken_component_is_logged_once_and_read_every_second(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "shardkit")
-    known = topology.component("c")
-    topology.component("d")
+    known = look(topology, "c")
+    look(topology, "d")
     broken = directory.components.pop("c")
     for _ in range(10):
         clock.now += 1.01
-        assert topology.component("c") is known
-        topology.component("d")
+        assert look(topology, "c") is known
+        look(topology, "d")
     assert [record.message for record in caplog.records] == [
         "component 'c' keeps its last good entries (epoch 1): config:redis:c is missing; push it"
     ]
     assert directory.asked.count("c") == directory.asked.count("d") == 11
     directory.components["c"] = broken
     clock.now += 1.01
-    topology.component("c")
+    look(topology, "c")
     clock.now += 1.01
-    topology.component("c")
+    look(topology, "c")
     assert caplog.messages[1:] == ["component 'c' can be read again"]
 
 
-def test_failing_at_the_same_time_is_logged_once(
-    directory: Directory, caplog: pytest.LogCaptureFixture
+def test_failing_together_is_logged_once(
+    directory: Directory, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     names = [f"c{n}" for n in range(16)]
     directory.components = {name: component(name) for name in names}
-    topology = Topology(directory, interval=0.001)
+    topology = Topology(directory, clock=clock)
     for name in names:
         topology.component(name)
     directory.error = ConnectionError("refused")
-    directory.open.clear()
-    time.sleep(0.002)
-    with ThreadPoolExecutor(16) as pool:
-        futures = [pool.submit(topology.component, name) for name in names]
-        assert eventually(lambda: directory.hanging == 16)
-        directory.open.set()
-        assert [future.result(20).name for future in futures] == names
+    clock.now += 1.01
+    assert [look(topology, name).name for name in names] == names
     assert len(caplog.records) == 1
 
 
@@ -316,19 +405,6 @@ def test_expiring_makes_the_next_call_read(topology: Topology, directory: Direct
     topology.expire()
     topology.component("c")
     assert directory.asked == ["c", "c"]
-
-
-def test_a_claim_is_given_once_a_second_and_only_for_what_is_old(
-    topology: Topology, directory: Directory, clock: Clock
-) -> None:
-    topology.component("c")
-    assert not topology.claim("c")
-    clock.now += 1.01
-    assert [topology.claim("c") for _ in range(5)] == [True, False, False, False, False]
-    clock.now += 1.01
-    assert topology.claim("c")  # he who promised did not come back
-    topology.component("c")
-    assert not topology.claim("c")
 
 
 def test_what_was_never_read_is_not_known(topology: Topology) -> None:
@@ -355,7 +431,7 @@ def test_names_are_listed_and_an_absent_source_is_an_error_of_ours(
         lambda topology: topology.component("unseen"),
         lambda topology: asyncio.run(topology.acomponent("c")),
         lambda topology: topology.last_known("c"),
-        lambda topology: topology.claim("c"),
+        lambda topology: asyncio.run(topology.aload(["c"])),
         lambda topology: topology.names(),
         lambda topology: asyncio.run(topology.anames()),
     ],

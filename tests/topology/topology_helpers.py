@@ -10,7 +10,7 @@ from collections.abc import Callable
 from shardkit.config.component import Component
 from shardkit.config.entry import Entry
 from shardkit.errors import MissingEntryError
-from shardkit.topology import Reading, Values
+from shardkit.topology import Reading, Topology, Values
 
 
 def component(name: str = "c", shards: int = 2, port: int = 7001, epoch: int = 1) -> Component:
@@ -25,6 +25,21 @@ def eventually(done: Callable[[], bool], seconds: float = 20) -> bool:
             return False
         time.sleep(0.005)
     return True
+
+
+def settle(topology: Topology) -> None:
+    """Wait until nothing is being read in the background."""
+    thread = topology._thread
+    if thread is not None:
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def look(topology: Topology, name: str) -> Component:
+    """A component as it is now: a call finds that it is stale, the next has what was read."""
+    topology.component(name)
+    settle(topology)
+    return topology.component(name)
 
 
 class Clock:
