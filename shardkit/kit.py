@@ -19,7 +19,6 @@ needed, never at import.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import threading
