@@ -12,6 +12,9 @@ def main() -> NoReturn:
     """Run the command line and exit."""
     try:
         from shardkit.cli.app import app
+    except KeyboardInterrupt:
+        sys.stderr.write("shardkit: error: interrupted\n")
+        sys.exit(130)
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing not in _NEEDED:

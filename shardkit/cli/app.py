@@ -19,7 +19,7 @@ from typing import Any
 import click
 
 import shardkit
-from shardkit.cli.options import INTERRUPTED, Session, examples
+from shardkit.cli.options import INTERRUPTED, Session, examples, timed
 from shardkit.cli.output import PROGRAM, Output, write_error
 from shardkit.cli.server_queries import ServerErrors
 from shardkit.cli.text import reason
@@ -93,7 +93,7 @@ class Application(click.Group):
         if not standalone_mode:
             return run()
         _replace_unprintable()
-        warnings = _WarningHandler(logging.WARNING)
+        warnings = _WarningHandler(session)
         logging.getLogger("shardkit").addHandler(warnings)
         try:
             code = run()
@@ -169,8 +169,12 @@ def _replace_unprintable() -> None:
 class _WarningHandler(logging.Handler):
     """Shows the library's warnings on stderr."""
 
+    def __init__(self, session: Session) -> None:
+        super().__init__(logging.WARNING)
+        self._session = session
+
     def emit(self, record: logging.LogRecord) -> None:
-        Output().warning(record.getMessage())
+        Output().warning(timed(record) if self._session.timed else record.getMessage())
 
 
 @click.group(

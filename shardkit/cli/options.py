@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -33,9 +35,17 @@ class Session:
 
     Attributes:
         debug: errors show a traceback.
+        timed: warnings say when; for what runs for days.
     """
 
     debug: bool = False
+    timed: bool = False
+
+
+def timed(record: logging.LogRecord) -> str:
+    """Return a log record's message with its local time."""
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created))
+    return f"{when} {record.getMessage()}"
 
 
 def examples(*lines: str) -> str:

@@ -15,6 +15,7 @@ from shardkit.doctor.scan import ScanResult
 from shardkit.doctor.summary import KeyGroup, KeyStatistics, StoredStructure
 from shardkit.doctor.targets import ServerInfo
 from shardkit.encodings.limits import FORMS, Excess, beyond, recommend
+from shardkit.structures.base.parameters import meta_key
 
 # Up to these sizes parts are fast: an HGET from 1,024 fields takes seven times as long as from 128,
 # an intset is searched by bisection, and only adding to it moves the members that follow.
@@ -23,7 +24,7 @@ MOST_ENTRIES: Final[Mapping[str, int]] = {"hash": 1024, "zset": 1024, "set": 102
 MOST_BYTES: Final = 1024
 
 ENTRIES, BYTES, PLAN = "entries", "bytes", "plan"
-STALE, NO_FORM, UNKNOWN = "stale", "no form", "unknown"
+STALE, NO_FORM, UNKNOWN, BROKEN = "stale", "no form", "unknown", "broken"
 
 _OTHERS = {"hash": "kit.hash", "zset": "kit.sorted_set", "intset": "kit.set", "set": "kit.set"}
 
@@ -38,7 +39,8 @@ class Finding:
         type: TYPE of the keys, if they belong to no structure.
         problem: ``entries`` or ``bytes``: a limit is exceeded; ``plan``: it will be exceeded when
             parts reach their planned size; ``stale``: it was exceeded once; ``no form``: the server
-            has no compact form; ``unknown``: the server does not show its limits.
+            has no compact form; ``unknown``: the server does not show its limits;
+            ``broken``: a ``:meta`` key describes no structure.
         keys: about how many keys are affected; 0 for ``plan``.
         text: what is wrong.
         remedy: what to do about it.
@@ -94,16 +96,19 @@ class Diagnosis:
         scan: what was scanned.
         structures: the structures, by component and name.
         others: all other keys, by component, type and encoding.
+        broken: the ``:meta`` keys that describe no structure.
     """
 
     scan: ScanResult
     structures: list[GroupReport] = field(default_factory=list)
     others: list[GroupReport] = field(default_factory=list)
+    broken: list[Finding] = field(default_factory=list)
 
     @property
     def findings(self) -> list[Finding]:
         """Everything that is wrong, structures first."""
-        return [each for report in (*self.structures, *self.others) for each in report.findings]
+        reports = (*self.structures, *self.others)
+        return [*self.broken, *(each for report in reports for each in report.findings)]
 
     @property
     def healthy(self) -> bool:
@@ -120,6 +125,7 @@ def diagnose(scan: ScanResult) -> Diagnosis:
         statistics = scan.groups.get(group, KeyStatistics())
         found = (
             *_beyond(group, statistics, structure),
+            *_beyond_ends(group, statistics),
             *_planned(scan, structure),
             *_rest(group, statistics),
         )
@@ -133,7 +139,19 @@ def diagnose(scan: ScanResult) -> Diagnosis:
         )
         if group.structure is None
     ]
-    return Diagnosis(scan, structures, others)
+    broken = [
+        Finding(
+            component,
+            key.decode(errors="backslashreplace").removesuffix(meta_key("")),
+            "",
+            BROKEN,
+            1,
+            f"its :meta {text}",
+            "restore it from a backup; if the key is your own, rename it",
+        )
+        for (component, key), text in sorted(scan.broken.items())
+    ]
+    return Diagnosis(scan, structures, others, broken)
 
 
 def _beyond(
@@ -155,6 +173,17 @@ def _beyond(
             form,
             needed,
         )
+
+
+def _beyond_ends(group: KeyGroup, statistics: KeyStatistics) -> Iterator[Finding]:
+    """Yield the limits that the first and last members of a sorted set exceed."""
+    for worst in statistics.worst_ends.values():
+        excess = worst.excess
+        needed = _needed("zset", excess, None)
+        remedy = f"set {excess.setting} to {needed}" if needed else "make it with a smaller bound"
+        text = f"{excess}, of its first or last members"
+        problem = BYTES if excess.of_bytes else ENTRIES
+        yield _finding(group, problem, round(worst.keys), text, remedy, excess, "zset", needed)
 
 
 def _needed(form: str, excess: Excess, planned: int | None) -> int | None:

@@ -39,6 +39,7 @@ from shardkit.kit import ShardKit
 from shardkit.lua import script
 from shardkit.operations.commands import Shard, script_call
 from shardkit.operations.operation import Operation, pages
+from shardkit.server_errors import meaning
 from shardkit.structures.base.parameters import meta_key
 from shardkit.structures.layouts.growing import tags
 
@@ -47,6 +48,12 @@ _SCAN: Final = 1_000  # keys of one SCAN
 _SCAN_NAMES: Final = 10_000  # of a SCAN whose pattern few keys match
 _WORKERS: Final = 8
 _REPACKED_AT_ONCE: Final = 100
+_KINDS: Final = frozenset(
+    (
+        *("hash", "list", "packed", "set", "sorted-set", "unique-visitors"),
+        *("address-book", "ads", "jobs", "search", "social"),
+    )
+)
 _PROBED: Final = 16  # parts of a structure that the sample missed
 
 Progress = Callable[[str, int, int], object]
@@ -65,6 +72,7 @@ class ScanResult:
         keys: how many keys there are.
         seen: how many were scanned.
         repacked: how many parts were rewritten.
+        broken: by component and key, why a ``:meta`` key describes no structure.
         failures: by shard, why it could not be scanned.
     """
 
@@ -76,6 +84,7 @@ class ScanResult:
     keys: int = 0
     seen: int = 0
     repacked: int = 0
+    broken: dict[tuple[str, bytes], str] = field(default_factory=dict)
     failures: dict[str, Exception] = field(default_factory=dict)
 
     @property
@@ -195,9 +204,11 @@ class _Scanner:
                 pipe.hgetall(key)
             for key, fields in zip(page, pipe.execute(raise_on_error=False), strict=True):
                 found = _described(component, key, fields)
-                if found is not None:
-                    with self._lock:
+                with self._lock:
+                    if isinstance(found, StoredStructure):
                         self._result.structures[component, found.name] = found
+                    elif found:
+                        self._result.broken[component, key] = found
 
     # ---- then: the keys
 
@@ -239,7 +250,7 @@ class _Scanner:
             if structure is None or is_part(seen.key):
                 statistics.add(seen, weight, limits)
             else:
-                statistics.add_bytes(seen, weight)
+                statistics.add_beside(seen, weight, limits)
         with self._lock:
             for group, statistics in groups.items():
                 self._result.groups.setdefault(group, KeyStatistics()).merge(statistics)
@@ -288,13 +299,22 @@ def _repack(shard: Shard, keys: Sequence[bytes]) -> Operation[list[KeyEncoding]]
     return (yield from inspect_keys(shard, keys))
 
 
-def _described(component: str, key: bytes, fields: object) -> StoredStructure | None:
-    """Return the structure that a ``:meta`` key describes; None if it describes none."""
-    if not isinstance(fields, dict) or b"kind" not in fields:
-        return None
+def _described(component: str, key: bytes, fields: object) -> StoredStructure | str:
+    """Return the structure that a ``:meta`` key describes, or why it describes none."""
+    if isinstance(fields, Exception):
+        known = meaning(fields)
+        return known.text if known else "is not a HASH"
+    if not isinstance(fields, dict) or not fields:
+        return ""  # it is gone
+    if b"kind" not in fields:
+        return "does not say the kind of its structure"
     words = {n.decode(errors="replace"): v.decode(errors="replace") for n, v in fields.items()}
     try:
         name = key.decode().removesuffix(meta_key(""))
     except UnicodeDecodeError:
-        return None
+        return "is not UTF-8"
+    if words["kind"] not in _KINDS:
+        return f"says kind={words['kind'][:40]!r}, which is not known"
+    if not words.get("part_size", "1").isdigit():
+        return f"says part_size={words['part_size'][:40]!r}, which is not a number"
     return StoredStructure(component, name, words)

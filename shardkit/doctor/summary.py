@@ -20,6 +20,7 @@ from typing import NamedTuple
 from shardkit.encodings.limits import Excess, KeyEncoding, Limits, check
 
 _PART = re.compile(rb":[0-9]+\Z")
+_ENDS = (b":top", b":bottom")
 _SUMS = ("seen", "keys", "entries", "bytes", "loose", "stale", "without_form", "unknown_limits")
 
 
@@ -103,6 +104,7 @@ class KeyStatistics:
         largest: the largest number of entries of a key.
         longest: the longest entry, in bytes, of a key that is not compact.
         worst: the largest excess over each limit, by setting and its value.
+        worst_ends: the same of the keys that hold a sorted set's first and last members.
     """
 
     form: str | None = None
@@ -117,6 +119,7 @@ class KeyStatistics:
     largest: int = 0
     longest: int = 0
     worst: dict[tuple[str, int], WorstExcess] = field(default_factory=dict)
+    worst_ends: dict[tuple[str, int], WorstExcess] = field(default_factory=dict)
 
     def add(self, seen: KeyEncoding, weight: float, limits: Limits | None) -> None:
         """Add a key that represents ``weight`` keys."""
@@ -140,11 +143,14 @@ class KeyStatistics:
         elif limits.entries(form) is None:
             self.without_form += weight
         for excess in verdict.excesses:
-            self._beyond(excess, weight)
+            _beyond(self.worst, excess, weight)
 
-    def add_bytes(self, seen: KeyEncoding, weight: float) -> None:
-        """Add the bytes of a key of a structure that is not one of its parts."""
+    def add_beside(self, seen: KeyEncoding, weight: float, limits: Limits | None) -> None:
+        """Add a key of a structure that is not one of its parts: its bytes, and its limits."""
         self.bytes += weight * (seen.bytes or 0)
+        if seen.key.endswith(_ENDS):
+            for excess in check(seen, limits).excesses:
+                _beyond(self.worst_ends, excess, weight)
 
     def merge(self, other: KeyStatistics) -> None:
         """Add other totals."""
@@ -153,14 +159,16 @@ class KeyStatistics:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.largest = max(self.largest, other.largest)
         self.longest = max(self.longest, other.longest)
-        for worst in other.worst.values():
-            self._beyond(worst.excess, worst.keys)
+        for mine, others in ((self.worst, other.worst), (self.worst_ends, other.worst_ends)):
+            for worst in others.values():
+                _beyond(mine, worst.excess, worst.keys)
 
-    def _beyond(self, excess: Excess, weight: float) -> None:
-        at = (excess.setting, excess.limit)
-        known = self.worst.get(at, WorstExcess(excess, 0))
-        worse = max(known.excess, excess, key=lambda each: each.found)
-        self.worst[at] = WorstExcess(worse, known.keys + weight)
+
+def _beyond(worst: dict[tuple[str, int], WorstExcess], excess: Excess, weight: float) -> None:
+    at = (excess.setting, excess.limit)
+    known = worst.get(at, WorstExcess(excess, 0))
+    worse = max(known.excess, excess, key=lambda each: each.found)
+    worst[at] = WorstExcess(worse, known.keys + weight)
 
 
 class StructureLookup:

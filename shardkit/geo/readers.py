@@ -114,7 +114,8 @@ def csv_cities(
 
     Args:
         file: see the module.
-        id: the column of the id: its number from 0, or its name in the heading.
+        id: the column of the id: its number from 0, or its name in the heading. By numbers, a first
+            line whose id is a word is taken for the heading if the second line's is a number.
         city: the column of the city's name.
         region: the column of the region's name.
         country: the column of the country's name.
@@ -125,13 +126,31 @@ def csv_cities(
         OSError: the file cannot be read.
     """
     rows = Rows(file, [id, city, region, country], delimiter, encoding)
-    for line, cells in rows:
+    for line, cells in _without_heading(rows):
         if isinstance(cells, str):
             yield SkippedLine(line, cells, rows.source)
         elif not cells[0]:
             yield SkippedLine(line, "has no id", rows.source)
         else:
             yield City(cells[1], cells[2], cells[3], source_id(cells[0]))
+
+
+def _without_heading(rows: Rows) -> Iterator[tuple[int, list[str] | str]]:
+    """Yield rows; a first one whose id is a word, while the next one's is a number, is skipped."""
+    first: tuple[int, list[str]] | None = None
+    seen = False
+    for line, cells in rows:
+        if not seen and not isinstance(cells, str):
+            seen = True
+            if not cells[0].isdecimal():
+                first = line, cells
+                continue
+        elif first is not None and not isinstance(cells, str):
+            yield (first[0], "is the heading") if cells[0].isdecimal() else first
+            first = None
+        yield line, cells
+    if first is not None:
+        yield first
 
 
 def geolite2(*blocks: File, locations: File) -> Iterator[Item]:

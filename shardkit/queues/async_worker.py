@@ -94,19 +94,20 @@ class AsyncWorker(BaseWorker[Awaiting]):
     # ---- a slot
 
     async def _work(self, slot: int, burst: bool) -> None:
-        pause = FIRST_PAUSE
+        pause, failures = FIRST_PAUSE, 0
         try:
             while not self._stopping.is_set():
                 try:
                     task = await self._take(burst)
                 except SERVER_ERRORS as error:
-                    if is_fatal(error):
+                    failures += 1
+                    if is_fatal(error) or (burst and failures == TRIES):
                         raise
                     self._unreachable(error, pause)
                     await self._pause(pause)
                     pause = min(2 * pause, LONGEST_PAUSE)
                     continue
-                pause = FIRST_PAUSE
+                pause, failures = FIRST_PAUSE, 0
                 if task is not None:
                     await self._handle(slot, task)
                 elif burst:

@@ -73,7 +73,8 @@ class Worker(BaseWorker[Blocking]):
         """Run tasks until stopped, by `stop` or, in the main thread, by a signal.
 
         Args:
-            burst: end when no task waits, is due or runs.
+            burst: end when no task waits, is due or runs; raise if five attempts in a row to take
+                one fail, instead of waiting for the servers to come back.
             signals: stop at SIGTERM and SIGINT. False inside a program that handles them itself,
                 such as a web server, which then calls `stop`.
             on_progress: called about five times a second with the summary so far and the number of
@@ -114,20 +115,21 @@ class Worker(BaseWorker[Blocking]):
     # ---- a thread
 
     def _work(self, burst: bool) -> None:
-        pause = FIRST_PAUSE
+        pause, failures = FIRST_PAUSE, 0
         try:
             while not self._stopping.is_set():
                 try:
                     timeout = 0 if burst else TAKE_TIMEOUT
                     task = self.tasks.take(self.queues, lease=self.lease, timeout=timeout)
                 except SERVER_ERRORS as error:
-                    if is_fatal(error):
+                    failures += 1
+                    if is_fatal(error) or (burst and failures == TRIES):
                         raise
                     self._unreachable(error, pause)
                     self._stopping.wait(pause)
                     pause = min(2 * pause, LONGEST_PAUSE)
                     continue
-                pause = FIRST_PAUSE
+                pause, failures = FIRST_PAUSE, 0
                 if task is not None:
                     self._handle(task)
                 elif burst:

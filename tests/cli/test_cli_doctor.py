@@ -340,7 +340,7 @@ def test_a_change_that_is_refused_is_an_error(cli: Cli, ward: Ward) -> None:
             client.execute_command("ACL", "SETUSER", "default", "-config|set")
     result = cli("doctor", "-c", ward.path, "--fix")
     assert result.code == 1
-    assert sum("no: no permission" in line for line in result.lines) == 2
+    assert sum("no: the user may not run CONFIG SET" in line for line in result.lines) == 2
 
 
 def test_a_shard_that_is_away_holds_nobody_up(
@@ -400,3 +400,35 @@ def test_a_master_that_sentinels_name_is_inspected() -> None:
             found = diagnose(scan(kit, {"s": kit.component("s")}))
             assert [report.statistics.entries for report in found.structures] == [2_000]
             assert len(limit_changes(found)) == 1
+
+
+def test_the_first_and_last_members_of_a_sorted_set_have_limits_too(
+    cli: Cli, read_json: ReadJson, ward: Ward
+) -> None:
+    scores = ward.kit.sorted_set("scores", component="geo", bound=5_000, members=int)
+    scores.zadd({n: n for n in range(12_000)})
+    found = read_json("doctor", "-c", ward.path, "--all", code=1)["findings"]
+    [ends] = [each for each in found if "first or last members" in each["text"]]
+    assert (ends["structure"], ends["setting"]) == ("scores", "zset-max-listpack-entries")
+    assert ends["found"] > 128
+    assert ends["remedy"] == "set zset-max-listpack-entries to 256"
+    cli("doctor", "-c", ward.path, "--all", "--fix")
+    assert read_json("doctor", "-c", ward.path, "--all")["findings"] == []
+
+
+def test_meta_keys_that_describe_no_structure_are_named(
+    cli: Cli, read_json: ReadJson, ward: Ward
+) -> None:
+    client = ward.client("plain")
+    client.set("text:meta", "x")
+    client.hset("nothing:meta", "part_size", "5")
+    client.hset("strange:meta", "kind", "stew")
+    client.hset("odd:meta", mapping={"kind": "set", "part_size": "many"})
+    found = read_json("doctor", "-c", ward.path, code=1)["findings"]
+    assert {each["structure"]: each["text"] for each in found if each["problem"] == "broken"} == {
+        "text": "its :meta is not a HASH",
+        "nothing": "its :meta does not say the kind of its structure",
+        "strange": "its :meta says kind='stew', which is not known",
+        "odd": "its :meta says part_size='many', which is not a number",
+    }
+    assert "restore it from a backup" in cli("doctor", "-c", ward.path).out

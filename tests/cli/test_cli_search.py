@@ -332,3 +332,44 @@ def test_what_the_others_have_is_shown_when_a_server_is_down(
         assert found["missing"] == [1]
         assert set(ids(found)) < set(there)
         assert "warning: 1 part did not answer" in cli("search", "query", "*", "--partial").err
+
+
+def test_what_is_named_and_cannot_be_indexed_is_an_error(cli: Cli, tmp_path: Path) -> None:
+    good, odd = tmp_path / "good.txt", tmp_path / "odd.xyz"
+    good.write_text("a good text")
+    odd.write_text("of an unknown kind")
+    assert cli("search", "index", *TO, good).code == 0
+    for path, why in ((tmp_path / "nowhere.txt", "does not exist"), (odd, "is of a kind")):
+        result = cli("search", "index", *TO, good, path)
+        assert result.code == 1
+        assert f"{path}: {why}" in result.err
+    assert cli("search", "index", *TO, tmp_path).code == 0  # odd.xyz is not named
+
+
+def test_a_module_that_python_cannot_read_is_named(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "broken.py"
+    path.write_text("def broken(:\n    pass\n")
+    result = cli("search", "index", *TO, path)
+    assert result.code == 1
+    assert f"{path}: is not Python: invalid syntax" in result.err
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "utf-8-sig"])
+def test_text_is_read_in_the_encoding_that_its_first_bytes_say(
+    cli: Cli, read_json: ReadJson, tmp_path: Path, encoding: str
+) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("Grüße an alle Zebras\n", encoding=encoding)
+    assert cli("search", "index", *TO, path).code == 0
+    [hit] = read_json("search", "query", "zebras", *TO)["hits"]
+    assert hit["title"] == "Grüße an alle Zebras"
+
+
+def test_bytes_that_are_no_text_are_not_indexed(cli: Cli, tmp_path: Path) -> None:
+    path, lines = tmp_path / "noise.txt", tmp_path / "lines.jsonl"
+    path.write_text("no mark tells", encoding="utf-16-le")
+    lines.write_text('{"text": "a"}\n', encoding="utf-16")
+    result = cli("search", "index", *TO, path, lines)
+    assert result.code == 1
+    assert f"{path}: is not text: it is full of zero bytes" in result.err
+    assert f"{lines}: is UTF-16 or UTF-32; JSON lines are UTF-8" in result.err

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -223,3 +225,59 @@ def test_a_topology_has_to_be_named(cli: Callable[..., Result], module: Path) ->
 def test_its_help_has_examples(cli: Callable[..., Result]) -> None:
     result: Any = cli("worker", "--help")
     assert "shardkit worker myapp.tasks:worker" in result.out
+
+
+def test_a_factory_that_raises_is_named(
+    cli: Callable[..., Result], tmp_path: Path, town_map: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "raising.py").write_text(
+        "def make(kit):\n    raise ValueError('no good')\n"
+        "async def amake(kit):\n    raise ValueError('no good')\n"
+    )
+    (tmp_path / "raising_module.py").write_text("1 / 0\n")
+    for name in ("make", "amake"):
+        refused = cli("worker", f"raising:{name}", "-c", town_map)
+        assert refused.error() == (
+            f"raising:{name} raised ValueError: no good; correct it; --debug shows where"
+        )
+    module = cli("worker", "raising_module:worker", "-c", town_map)
+    assert "raising_module raised ZeroDivisionError" in module.error()
+
+
+@pytest.mark.parametrize("name", ["make", "amake"])
+def test_a_burst_ends_when_no_server_can_be_reached(
+    module: Path, tmp_path: Path, name: str
+) -> None:
+    path = tmp_path / "away.yaml"
+    path.write_text("components: {unique: {entry: {port: 1}}}")
+    done = subprocess.run(
+        [*COMMAND, "worker", f"town_tasks:{name}", "-c", str(path), "--burst"],
+        cwd=module,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    *warnings, error = done.stderr.splitlines()
+    assert "connection refused" in error.lower()
+    assert len(warnings) >= 4
+    when = r"warning: [0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2} cannot take tasks"
+    assert all(re.match(when, line) for line in warnings)
+
+
+def test_an_interrupt_while_it_starts_is_one_line() -> None:
+    program = (
+        "import sys\n"
+        "class Interrupted:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'shardkit.cli.app': raise KeyboardInterrupt\n"
+        "from shardkit.__main__ import main\n"
+        "sys.meta_path.insert(0, Interrupted())\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (130, "shardkit: error: interrupted\n")

@@ -306,3 +306,15 @@ def test_readers_can_be_chained() -> None:
     items = chain(csv_cities(["7,Bonn"], city=1), csv_ranges(["1.0.0.0/24,7"], last=None, id=1))
     assert [type(item) for item in items] == [City, IpRange]
     assert IpRange.of(str(ip_network("1.0.0.0/24")), city=7).last == 0x010000FF
+
+
+def test_cities_by_numbered_columns_leave_out_the_heading() -> None:
+    cities, skipped = split(csv_cities(["id,name", "7,Bonn", "9,Köln"], city=1))
+    assert [city.id for city in cities] == [7, 9]
+    assert skipped == ["1: is the heading"]
+
+
+@pytest.mark.parametrize("ids", [["a", "b"], ["7", "b"], ["a"], []])
+def test_cities_whose_ids_are_words_have_no_heading(ids: list[str]) -> None:
+    cities, skipped = split(csv_cities([f"{each},c" for each in ids], city=1))
+    assert (len(cities), skipped) == (len(ids), [])

@@ -121,7 +121,7 @@ def index(
     no_text: bool,
     no_phrases: bool,
     as_json: bool,
-) -> None:
+) -> int:
     """Index files, and the files of folders.
 
     Each file of plain text, Markdown, HTML or Python (its docstrings) is a document. JSON lines
@@ -130,7 +130,7 @@ def index(
 
     A document's id is its path as given here; it replaces the document with the same id. All
     documents have a title and a text, and the attributes kind, updated and size. An index keeps the
-    options that it was created with.
+    options that it was created with. Exits with 1 if a file or folder named here cannot be indexed.
     """
     output = Output(as_json)
     if not files and not installed:
@@ -162,7 +162,7 @@ def index(
                 "first_skipped": [asdict(skipped) for skipped in reading.first_skipped],
             }
         )
-        return
+        return int(reading.failed)
     output.line(f"{counted(reading.indexed, 'document')} indexed in {name!r}")
     if reading.empty:
         output.note(f"{counted(reading.empty, 'file')} without text")
@@ -170,6 +170,7 @@ def index(
         output.note(f"{reading.skipped:,} skipped" + _first(reading.skipped))
         for skipped in reading.first_skipped:
             output.note(f"  {skipped.path}: {skipped.why}")
+    return int(reading.failed)
 
 
 def _first(skipped: int) -> str:
@@ -185,18 +186,22 @@ class _DocumentReader:
     indexed: int = 0
     empty: int = 0
     skipped: int = 0
+    failed: bool = False  # whether a path that was named is among them
     first_skipped: list[SkippedFile] = field(default_factory=list)
 
     def documents(self, paths: Sequence[Path], installed: bool) -> Iterator[AdaptedDocument]:
         """Yield the documents of the files and of installed packages."""
         files = list(self._files(paths))
+        named = set(paths)
         for number_, file in enumerate(files):
             self.report_progress(f"{file.name}", number_, len(files))
-            nothing = True
+            nothing, skipped, indexed = True, self.skipped, self.indexed
             for document in documents_of(file):
                 nothing = False
                 yield from self._fitted(document)
             self.empty += nothing
+            if file in named and self.skipped > skipped and self.indexed == indexed:
+                self.failed = True
         packages = installed_packages() if installed else []
         for number_, package in enumerate(packages):
             self.report_progress(f"{package.name}", number_, len(packages))
@@ -207,9 +212,11 @@ class _DocumentReader:
         there = [path for path in paths if path.exists()]
         for path in paths:
             if path not in there:
+                self.failed = True
                 self._skip(SkippedFile(str(path), "does not exist"))
             elif not path.is_dir() and path.suffix.lower() not in KINDS:
                 kinds = " ".join(KINDS)
+                self.failed = True
                 self._skip(SkippedFile(str(path), f"is of a kind that is not read: {kinds} are"))
         for found in files_below(there):
             if isinstance(found, Path):

@@ -6,7 +6,8 @@ import asyncio
 import inspect
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -16,11 +17,13 @@ from rich.status import Status
 import shardkit
 from shardkit.cli.options import (
     INTERRUPTED,
+    Session,
     common_options,
     config_option,
     examples,
     is_url,
     opened,
+    timed,
 )
 from shardkit.cli.output import Output
 from shardkit.cli.text import counted
@@ -53,9 +56,11 @@ from shardkit.queues.worker_base import MOST_CONCURRENCY, WorkerSummary
     help="How many tasks to run at a time.",
 )
 @click.option("--burst", is_flag=True, help="Exit when no task is waiting.")
-@click.option("-v", "--verbose", is_flag=True, help="ProgressCallback of every task.")
+@click.option("-v", "--verbose", is_flag=True, help="Show every task.")
 @common_options
+@click.pass_obj
 def worker(
+    session: Session,
     spec: str,
     where: str | None,
     queues: Sequence[str],
@@ -75,6 +80,7 @@ def worker(
     were returned unfinished.
     """
     output = Output(as_json)
+    session.timed = True
     found = _load(spec)
     ran: Worker | AsyncWorker
 
@@ -94,7 +100,7 @@ def worker(
         if isinstance(found, Worker):
             ran = _run(prepare(found), burst, status)
         elif inspect.iscoroutinefunction(found):
-            ran = asyncio.run(_arun(where, found, prepare, burst, status))
+            ran = asyncio.run(_arun(spec, where, found, prepare, burst, status))
         elif isinstance(found, AsyncWorker) or not callable(found):
             raise ShardKitError(
                 f"{spec} is not a Worker, nor a function",
@@ -103,7 +109,9 @@ def worker(
             )
         else:
             with opened(where) as topology:
-                ran = _run(prepare(found(topology.kit)), burst, status)
+                with _explained(spec):
+                    made = found(topology.kit)
+                ran = _run(prepare(made), burst, status)
     if as_json:
         output.document(ran.summary.as_dict())
     else:
@@ -121,6 +129,7 @@ def _run(found: Worker | AsyncWorker, burst: bool, status: Status | None) -> Wor
 
 
 async def _arun(
+    spec: str,
     where: str | None,
     make: Callable[..., Any],
     prepare: Callable[[Any], Worker | AsyncWorker],
@@ -134,7 +143,9 @@ async def _arun(
         )
     place = Entry({"url": where}, "config server") if is_url(where) else ShardMap.load(where)
     async with await shardkit.aconnect(place) as kit:
-        made = prepare(await make(kit))
+        with _explained(spec):
+            made = await make(kit)
+        made = prepare(made)
         if not isinstance(made, AsyncWorker):
             raise ShardKitError("an async function returned a Worker", "return an AsyncWorker")
         await made.run(burst=burst, on_progress=_progress_reporter(made, status))
@@ -149,7 +160,8 @@ def _load(spec: str) -> Any:
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
-        found = import_module(module)
+        with _explained(module):
+            found = import_module(module)
     except ImportError as error:
         raise ShardKitError(
             f"{module} cannot be imported: {error}", "run it where the module is found"
@@ -162,6 +174,19 @@ def _load(spec: str) -> Any:
             f"{module} has no {name}", "name a Worker, or a function that returns one"
         ) from None
     return found
+
+
+@contextmanager
+def _explained(name: str) -> Iterator[None]:
+    """Name the user's code in an error that it raises itself."""
+    try:
+        yield
+    except (ShardKitError, ImportError):
+        raise
+    except Exception as error:
+        raise ShardKitError(
+            f"{name} raised {type(error).__name__}: {error}", "correct it; --debug shows where"
+        ) from error
 
 
 def _progress_reporter(
@@ -203,7 +228,7 @@ class _LogHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno < logging.WARNING:
-            self._output.note(record.getMessage())
+            self._output.note(timed(record))
 
     def __enter__(self) -> _LogHandler:
         if self._verbose:

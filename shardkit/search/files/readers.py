@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import ast
+import codecs
 import json
 import os
 import stat
@@ -38,6 +39,13 @@ KINDS = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
 }
+_MARKS = (  # the longer ones first: that of UTF-32 begins with that of UTF-16
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+    (codecs.BOM_UTF8, "utf-8"),
+)
 _BODY = ("text", "body", "content")
 _ID = ("id", "_id")
 
@@ -93,8 +101,9 @@ def files_below(paths: Iterable[Path]) -> Iterator[Path | SkippedFile]:
 def documents_of(path: Path) -> Iterator[FileDocument | SkippedFile]:
     """Yield the documents in a file.
 
-    A file of an unknown kind is read as plain text. Bytes that are not UTF-8 become replacement
-    characters; a file that cannot be read is yielded as `SkippedFile`.
+    A file of an unknown kind is read as plain text. It is UTF-8, or says by its first bytes that it
+    is UTF-16 or UTF-32; bytes that are not become replacement characters. A file that cannot be
+    read, or is no text, is yielded as `SkippedFile`.
     """
     kind, name = KINDS.get(path.suffix.lower(), "text"), _name_of(path)
     try:
@@ -108,9 +117,12 @@ def documents_of(path: Path) -> Iterator[FileDocument | SkippedFile]:
         if status.st_size > MAX_FILE_BYTES:
             yield SkippedFile(name, f"is larger than {MAX_FILE_BYTES // 2**20} MB")
             return
-        content = path.read_text(encoding="utf-8", errors="replace")
+        content = decoded(path.read_bytes())
     except OSError as error:
         yield SkippedFile(name, error.strerror or str(error))
+        return
+    if content.count("\0") > len(content) // 10:  # UTF-16 that does not say so, or no text at all
+        yield SkippedFile(name, "is not text: it is full of zero bytes")
         return
     try:
         title, text = _READERS[kind](content)
@@ -120,6 +132,17 @@ def documents_of(path: Path) -> Iterator[FileDocument | SkippedFile]:
     if text.strip():
         about = {"kind": kind, "updated": status.st_mtime, "size": status.st_size}
         yield FileDocument(name, title or _name_of(Path(path.stem)), text, about)
+
+
+def decoded(content: bytes) -> str:
+    """Return a file's content as text, with all line ends as newlines."""
+    for mark, encoding in _MARKS:
+        if content.startswith(mark):
+            text = content[len(mark) :].decode(encoding, "replace")
+            break
+    else:
+        text = content.decode("utf-8", "replace")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def installed_packages() -> list[Distribution]:
@@ -262,8 +285,6 @@ def _html(content: str) -> tuple[str, str]:
 
 
 def _python(content: str) -> tuple[str, str]:
-    if '"""' not in content and "'''" not in content:
-        return "", ""  # without parsing it
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of strange escapes in other people's code
         tree = ast.parse(content)
@@ -289,12 +310,18 @@ _LANGUAGES = {"text": "text", "markdown": "Markdown", "html": "HTML", "python": 
 _UNREADABLE = (SyntaxError, ValueError, AssertionError, NotImplementedError, RecursionError)
 
 
+_NOT_UTF8 = tuple(mark for mark, encoding in _MARKS if encoding != "utf-8")
+
+
 def _json_lines(path: Path, name: str) -> Iterator[FileDocument | SkippedFile]:
     with path.open("rb") as file:
         number = 0
         while line := file.readline(MAX_FILE_BYTES):
             number += 1
             where = f"{name}#{number}"
+            if number == 1 and line.startswith(_NOT_UTF8):
+                yield SkippedFile(name, "is UTF-16 or UTF-32; JSON lines are UTF-8")
+                return
             if len(line) == MAX_FILE_BYTES and not line.endswith(b"\n"):
                 _skip_line(file)
                 yield SkippedFile(where, f"is longer than {MAX_FILE_BYTES // 2**20} MB")
