@@ -62,7 +62,14 @@ __all__ = [
 
 
 class ShardKitError(Exception):
-    """The root of the tree: ``message`` says what is wrong, ``remedy`` what to do."""
+    """The root of the tree: ``message`` says what is wrong, ``remedy`` what to do.
+
+    Attributes:
+        ids: what a call that failed has stored, or may have stored, in the order of its arguments;
+            empty if it stores nothing with an id.
+    """
+
+    ids: tuple[Any, ...] = ()
 
     def __init__(self, message: str, remedy: str = "") -> None:
         super().__init__(message, remedy)
@@ -257,11 +264,14 @@ class ShardErrors(ShardKitError, ExceptionGroup[ShardFailure]):
         self.remedy = ""
 
     def __str__(self) -> str:
-        return f"{self.message}: " + "; ".join(str(failure) for failure in self.exceptions)
+        text = f"{self.message}: " + "; ".join(str(failure) for failure in self.exceptions)
+        return f"{text}; {self.remedy}" if self.remedy else text
 
     def derive(self, excs: Sequence[Any]) -> Any:
         """Keep the type when ``except*`` splits the group."""
-        return ShardErrors(self.message, excs)
+        derived = ShardErrors(self.message, excs)
+        derived.ids, derived.remedy = self.ids, self.remedy
+        return derived
 
 
 class ClosedError(ShardKitError):

@@ -34,7 +34,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias
 
-from shardkit.errors import InvalidArgumentError, NewerFormatError
+from shardkit.errors import InvalidArgumentError, NewerFormatError, ShardKitError
 from shardkit.operations.cancellation import undo_on_cancel
 from shardkit.operations.commands import Argument, Key, Transaction
 from shardkit.operations.operation import (
@@ -156,7 +156,8 @@ class TaskQueues(Structure[Face]):
 
         Raises:
             InvalidArgumentError: an argument is out of range, or not for JSON.
-            ShardErrors: the server failed.
+            ShardErrors: the server failed. The task may have been queued: ``ids`` of the error has
+                its id, with which it can be queued again, and is not queued twice.
 
         Cost: one exchange, O(1), for a delayed task O(log n). If the connection breaks it is sent
         once more, which is harmless unless the task was done in between.
@@ -176,11 +177,18 @@ class TaskQueues(Structure[Face]):
             The tasks' ids.
 
         Raises:
-            InvalidArgumentError: a task is not valid; earlier pages were queued by then.
+            InvalidArgumentError: a task is not valid; earlier pages were queued by then, and
+                ``ids`` of the error has their ids.
+            ShardErrors: the server failed; ``ids`` has these ids and those of the page that failed,
+                which may have been queued.
         """
         ids: list[str] = []
         for page in pages(tasks, TASKS_AT_ONCE):
-            ids += yield from self._enqueue(queue, page)
+            try:
+                ids += yield from self._enqueue(queue, page)
+            except ShardKitError as error:
+                error.ids = (*ids, *error.ids)
+                raise
         return ids
 
     @operation
@@ -455,9 +463,15 @@ class TaskQueues(Structure[Face]):
             stored = encode_task(self.name, id_, queue, name, args)
             rows += [id_, f"{self._delay(delay):.6f}", stored]
             ids.append(id_)
-        while rows:
-            [done] = yield [self._commands.put(queue, rows)]
-            rows = rows[3 * done :]
+        try:
+            while rows:
+                [done] = yield [self._commands.put(queue, rows)]
+                rows = rows[3 * done :]
+        except ShardKitError as error:
+            error.ids = tuple(ids)
+            named = ", ".join(ids[:3]) + (", …" if len(ids) > 3 else "")
+            error.remedy = f"what was to be queued may be: queue it again with its id ({named})"
+            raise
         return ids
 
     def _try_acknowledge(self, task: Task) -> Operation[Acknowledged]:

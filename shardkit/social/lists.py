@@ -12,7 +12,7 @@ from shardkit.errors import InvalidArgumentError
 from shardkit.lua import script
 from shardkit.operations.commands import script_call
 from shardkit.operations.operation import Operation
-from shardkit.social.base.keys import KeyLayout
+from shardkit.social.base.keys import REMEMBERED, KeyLayout
 from shardkit.social.base.models import UserList, check_text, list_of
 
 LONGEST_NAME = 200
@@ -30,7 +30,7 @@ class Lists:
         self._layout = layout
         self._limit = limit
 
-    def create(self, uid: int, name: str) -> Operation[int | None]:
+    def create(self, uid: int, name: str, idempotency_key: str | None) -> Operation[int | None]:
         """Create a list; None if there is no such user, or the limit is reached."""
         layout = self._layout
         if not check_text(layout.name, "name", name) or len(name) > LONGEST_NAME:
@@ -40,11 +40,12 @@ class Lists:
             )
         part = uid % layout.parts
         keys = [layout.owned("user", uid), layout.near("ids", uid), layout.owned("lists", uid)]
-        prefix = layout.of_part("list", part) + ":"
-        arguments = (prefix, part, layout.parts, self._limit, uid, name)
+        keys += layout.once("list", uid, idempotency_key)
+        suffix = layout.record_suffix(part)
+        arguments = (suffix, part, layout.parts, self._limit, uid, name, REMEMBERED)
         call = script_call(layout.users, script("social/create_list"), keys, arguments)
         [created] = yield [call]
-        return created or None
+        return int(created) if created else None
 
     def get(self, lists: Sequence[int]) -> Operation[list[UserList | None]]:
         """Return lists by id."""

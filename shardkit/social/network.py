@@ -217,16 +217,20 @@ class SocialNetwork(Structure[Face]):
     # ---- users
 
     @operation
-    def create_user(self, /, login: str, name: str, **extras: Extra) -> Operation[int | None]:
+    def create_user(
+        self, /, login: str, name: str, *, idempotency_key: str | None = None, **extras: Extra
+    ) -> Operation[int | None]:
         """Create a user.
 
         Args:
             login: unique; compared without regard to case, in any script.
             name: the name to show.
+            idempotency_key: text that identifies this call, such as a UUID. If a call failed and
+                may have created the user, another one with its key returns the user's id.
             extras: further fields, text or numbers.
 
         Returns:
-            The user's id; None if the login is taken.
+            The user's id; None if the login is taken, unless by a call with the same key.
 
         Raises:
             InvalidArgumentError: an argument is out of range, or an extra has the name of a field
@@ -235,7 +239,7 @@ class SocialNetwork(Structure[Face]):
         Cost: one exchange, one script.
         """
         yield from self._open(create=True)
-        return (yield from self._users.create(login, name, extras))
+        return (yield from self._users.create(login, name, extras, idempotency_key))
 
     @operation
     def get_user(self, uid: int | str) -> Operation[User | None]:
@@ -266,12 +270,23 @@ class SocialNetwork(Structure[Face]):
     # ---- statuses
 
     @operation
-    def post(self, /, uid: int | str, message: str, **extras: Extra) -> Operation[int | None]:
+    def post(
+        self,
+        /,
+        uid: int | str,
+        message: str,
+        *,
+        idempotency_key: str | None = None,
+        **extras: Extra,
+    ) -> Operation[int | None]:
         """Post a status: store it, count it, and write it to the followers' timelines.
 
         Args:
             uid: the author.
             message: the text.
+            idempotency_key: text that identifies this call, such as a UUID. For a day another call
+                of the same user with the same key posts nothing more, but finishes what the first
+                one left half done, and returns its status's id.
             extras: further fields, text or numbers.
 
         Returns:
@@ -280,13 +295,19 @@ class SocialNetwork(Structure[Face]):
         Raises:
             InvalidArgumentError: an argument is out of range, or an extra has the name of a field
                 that the network sets. Nothing was written.
-            ShardErrors: a shard failed. If the status was stored by then, `repair` delivers it.
+            ShardErrors: a shard failed. If the status was stored by then, ``ids`` of the error has
+                its id, and `repair` delivers it. Without ``ids`` it may have been stored: to call
+                again is safe with an ``idempotency_key`` only.
 
         Cost: five exchanges for up to ``pass_size`` followers, further passes are tasks; three for
         an account whose posts are fetched.
         """
         yield from self._open(create=True)
-        return (yield from self._posts.post(self.layout.id("uid", uid), message, extras))
+        return (
+            yield from self._posts.post(
+                self.layout.id("uid", uid), message, extras, idempotency_key
+            )
+        )
 
     @operation
     def delete_status(self, uid: int | str, status: int | str) -> Operation[bool]:
@@ -497,8 +518,16 @@ class SocialNetwork(Structure[Face]):
     # ---- lists
 
     @operation
-    def create_list(self, uid: int | str, name: str) -> Operation[int | None]:
+    def create_list(
+        self, uid: int | str, name: str, *, idempotency_key: str | None = None
+    ) -> Operation[int | None]:
         """Create a list of a user.
+
+        Args:
+            uid: the user.
+            name: the list's name.
+            idempotency_key: text that identifies this call: for a day another one with the same key
+                creates nothing more, and returns the id.
 
         Returns:
             Its id; None if there is no such user, or it has ``following_limit`` lists.
@@ -506,7 +535,7 @@ class SocialNetwork(Structure[Face]):
         Cost: one exchange.
         """
         yield from self._open(create=True)
-        return (yield from self._lists.create(self.layout.id("uid", uid), name))
+        return (yield from self._lists.create(self.layout.id("uid", uid), name, idempotency_key))
 
     @operation
     def get_list(self, list_id: int | str) -> Operation[UserList | None]:

@@ -36,15 +36,17 @@ class Users:
     def __init__(self, layout: KeyLayout) -> None:
         self._layout = layout
 
-    def create(self, login: str, name: str, extras: Mapping[str, Extra]) -> Operation[int | None]:
+    def create(
+        self, login: str, name: str, extras: Mapping[str, Extra], idempotency_key: str | None
+    ) -> Operation[int | None]:
         """Create a user; see `SocialNetwork.create_user`."""
         layout = self._layout
         compared, part = self._login(login)
         check_text(layout.name, "name", name)
         fields = ["login", login, "name", name, *flat_extras(layout.name, extras, USER_FIELDS)]
         keys = [layout.of_part("logins", part), layout.of_part("ids", part)]
-        prefix = layout.of_part("user", part) + ":"
-        arguments = (prefix, part, layout.parts, compared, *fields)
+        once = layout.check_idempotency_key(idempotency_key)
+        arguments = (layout.record_suffix(part), part, layout.parts, compared, once, *fields)
         call = script_call(layout.users, script("social/create_user"), keys, arguments)
         [uid] = yield [call]
         return None if uid is None else int(uid)

@@ -25,6 +25,9 @@ from shardkit.structures.base.arguments import check_integer, check_name, shown
 # Ids are ZSET members and travel through Lua: exact as doubles.
 LARGEST_ID = 2**53 - 1
 MOST_PARTS = 16384
+LONGEST_IDEMPOTENCY_KEY = 200
+# Milliseconds for which what a call created is remembered by its idempotency key.
+REMEMBERED = 24 * 3600 * 1000
 
 
 class RelationKind(NamedTuple):
@@ -97,6 +100,43 @@ class KeyLayout:
     def owned(self, prefix: str, id_: int) -> str:
         """Return the key of a user, status or list, or of something of a user, by id."""
         return f"{prefix}:{{{self.name}:u{id_ % self.parts}}}:{id_}"
+
+    def record_suffix(self, part: int) -> str:
+        """Return what stands between the kind of a record and its id: ``:{social:u17}:``."""
+        return f":{{{self.name}:u{part}}}:"
+
+    def once(self, what: str, uid: int, idempotency_key: str | None) -> list[str]:
+        """Return the key that remembers what a call of a user created; none without a key.
+
+        Args:
+            what: ``post`` or ``list``.
+            uid: the user.
+            idempotency_key: identifies the call.
+
+        Raises:
+            InvalidArgumentError: the key is not valid.
+        """
+        key = self.check_idempotency_key(idempotency_key)
+        return [f"{self.owned('once', uid)}:{what}:{key}"] if key else []
+
+    def check_idempotency_key(self, idempotency_key: str | None) -> str:
+        """Return an idempotency key, empty for None.
+
+        Raises:
+            InvalidArgumentError: it is not valid.
+        """
+        if idempotency_key is None:
+            return ""
+        try:
+            length = isinstance(idempotency_key, str) and len(key_bytes(idempotency_key))
+        except InvalidKeyError:
+            length = 0
+        if not length or length > LONGEST_IDEMPOTENCY_KEY:
+            raise InvalidArgumentError(
+                f"{self.name}: idempotency_key={shown(idempotency_key)}",
+                f"give text of 1 to {LONGEST_IDEMPOTENCY_KEY} bytes, such as a UUID",
+            )
+        return idempotency_key
 
     def near(self, prefix: str, id_: int) -> str:
         """Return a key of the part that an id belongs to."""

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from shardkit.lua import script
 from shardkit.operations.commands import script_call
 from shardkit.operations.operation import Operation, pages
-from shardkit.social.base.keys import KeyLayout
+from shardkit.social.base.keys import REMEMBERED, KeyLayout
 from shardkit.social.base.models import (
     STATUS_FIELDS,
     Extra,
@@ -36,13 +36,13 @@ class CreatedStatus(NamedTuple):
 
     Attributes:
         id: its id.
-        time: when it was posted, in microseconds.
+        time: when it was posted, in microseconds; None if an earlier call did all of it.
         mode: how its author's posts reach readers; see `shardkit.social.relations.delivery_mode`.
         version: the version of the mode.
     """
 
     id: int
-    time: int
+    time: int | None
     mode: str
     version: str
 
@@ -60,7 +60,7 @@ class Statuses:
         self._cache = cache
 
     def create(
-        self, uid: int, message: str, extras: Mapping[str, Extra]
+        self, uid: int, message: str, extras: Mapping[str, Extra], idempotency_key: str | None
     ) -> Operation[CreatedStatus | None]:
         """Write a status and count it; None if there is no such user."""
         layout = self._layout
@@ -68,12 +68,15 @@ class Statuses:
         fields = ["message", message, *flat_extras(layout.name, extras, STATUS_FIELDS)]
         part = uid % layout.parts
         keys = [layout.owned("user", uid), layout.near("ids", uid), layout.near("pending", uid)]
-        arguments = (layout.of_part("status", part) + ":", part, layout.parts, uid, *fields)
+        keys += layout.once("post", uid, idempotency_key)
+        arguments = (layout.record_suffix(part), part, layout.parts, uid, REMEMBERED, *fields)
         call = script_call(layout.users, script("social/content/create_status"), keys, arguments)
         [reply] = yield [call]
         if reply is None:
             return None
-        return CreatedStatus(reply[0], reply[1], reply[2].decode(), reply[3].decode())
+        id_, posted, mode, version = reply
+        time = int(posted) if posted else None
+        return CreatedStatus(int(id_), time, mode.decode(), version.decode())
 
     def persist(self, status: int) -> Operation[None]:
         """Write a new status to disk, if there is a store."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from shardkit.errors import ShardKitError
 from shardkit.operations.operation import Operation
 from shardkit.social.base.keys import KeyLayout
 from shardkit.social.base.models import MICRO, Extra
@@ -52,13 +53,21 @@ class Posts:
         self._fan_out = fan_out
         self._background = background
 
-    def post(self, uid: int, message: str, extras: Mapping[str, Extra]) -> Operation[int | None]:
+    def post(
+        self, uid: int, message: str, extras: Mapping[str, Extra], idempotency_key: str | None
+    ) -> Operation[int | None]:
         """Post a status; see `SocialNetwork.post`."""
-        created = yield from self._statuses.create(uid, message, extras)
+        created = yield from self._statuses.create(uid, message, extras, idempotency_key)
         if created is None:
             return None
-        fetched = created.version if created.mode == FETCHED else None
-        yield from self._deliver(created.id, uid, created.time, fetched)
+        if created.time is not None:
+            fetched = created.version if created.mode == FETCHED else None
+            try:
+                yield from self._deliver(created.id, uid, created.time, fetched)
+            except ShardKitError as error:
+                error.ids = (created.id,)
+                error.remedy = f"status {created.id} is stored: repair() delivers it"
+                raise
         return created.id
 
     def delete(self, uid: int, status: int) -> Operation[bool]:
