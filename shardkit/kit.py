@@ -25,8 +25,9 @@ import threading
 import weakref
 from collections.abc import Sequence
 from functools import cached_property
+from os import PathLike
 from pathlib import Path
-from typing import Any, Self, TypeAlias, TypeVar
+from typing import Any, NoReturn, Self, TypeAlias, TypeVar
 
 import redis
 import redis.asyncio as aioredis
@@ -48,7 +49,7 @@ from shardkit.config.shard_map import ShardMap
 from shardkit.connections import Connector
 from shardkit.connections.clients import AsyncClient, Client, Clients
 from shardkit.connections.following import AsyncFollowingPool, FollowingPool
-from shardkit.errors import ConfigError, InvalidEntryError
+from shardkit.errors import ConfigError, InvalidEntryError, ShardKitError
 from shardkit.operations.drivers import AwaitingDriver, BlockingDriver
 from shardkit.operations.operation import Awaiting, Blocking, Face, Operation
 from shardkit.structures.base.server_clock import ServerClock
@@ -108,6 +109,12 @@ class _Kit(Catalogue[Face]):
         See `shardkit.client_plane.decorators.sharded_connection`.
         """
         return decorators.sharded_connection(self.plane, component, shards, key)
+
+    def __reduce__(self) -> NoReturn:
+        raise ShardKitError(
+            f"a {type(self).__name__} cannot be pickled or copied: it holds connections",
+            "give the other process the map's path or the config server's URL, and connect there",
+        )
 
     def _close(self) -> None:
         self.topology.close()
@@ -363,6 +370,12 @@ def _source(where: Where | None, connector: Connector | None) -> tuple[Source, C
                 f"no topology was named, and ${ENVIRONMENT} is not set",
                 f"give a shard map's path or a config server's URL, or export {ENVIRONMENT}",
             )
+    if not isinstance(where, str | PathLike | ShardMap | Entry) or where == "":
+        what = "empty text" if where == "" else f"a {type(where).__name__}"
+        raise ConfigError(
+            f"{what} names no topology",
+            "give a shard map's path, a config server's URL, a ShardMap or an Entry",
+        )
     if isinstance(where, ShardMap):
         return FixedMap(where), None
     if isinstance(where, str) and "://" in where:

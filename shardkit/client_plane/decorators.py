@@ -34,7 +34,8 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, ov
 import redis
 import redis.asyncio as aioredis
 
-from shardkit.errors import RoutingError
+from shardkit.config.problem import shown
+from shardkit.errors import InvalidArgumentError, RoutingError
 from shardkit.operations.commands import Key
 
 P = ParamSpec("P")
@@ -106,6 +107,7 @@ def redis_connection(connections: Connections, component: str) -> Decorator:
         MissingEntryError: the component has no unsharded entry; names the key.
         ConfigError: where it lives cannot be read.
     """
+    _check_component(component, "redis_connection")
 
     def decorate(function: Callable[..., Any]) -> Any:
         if isinstance(function, staticmethod | classmethod):
@@ -142,6 +144,7 @@ def sharded_connection(
         InvalidKeyError: the key is neither text, bytes nor an integer.
         ConfigError: where the component lives cannot be read.
     """
+    _check_component(component, "sharded_connection")
 
     def decorate(function: Callable[..., Any]) -> Any:
         find, afind = connections.shard_connection, connections.ashard_connection
@@ -164,6 +167,17 @@ def sharded_connection(
         return _wrap(function, find_shard, afind_shard)
 
     return decorate
+
+
+def _check_component(component: object, decorator: str) -> None:
+    """Refuse a decorator that was given something else than a component's name."""
+    if not isinstance(component, str):
+        name = getattr(component, "__name__", "")
+        what = f"function {name}" if callable(component) and name else shown("", component)
+        raise InvalidArgumentError(
+            f"@{decorator} was given {what}, not a component's name",
+            f'write @{decorator}("<component>")',
+        )
 
 
 Find: TypeAlias = Callable[[tuple[Any, ...], dict[str, Any]], Any]

@@ -14,6 +14,7 @@ from shardkit.operations.commands import Key, Shard
 from shardkit.routing.placement import DEFAULT, Place, PlaceAll, placement, placement_of_all
 
 MAX_SHARDS = 16384  # as many as a Redis Cluster has slots
+LONGEST_NAME = 200
 _NAME = re.compile(r"[A-Za-z0-9_.-]+(:[A-Za-z0-9_.-]+)*")
 
 
@@ -40,6 +41,10 @@ def check_name(name: object, where: str) -> Iterator[Problem]:
             "is not a component's name",
             "use letters, digits, '_', '-' and '.', in words joined by ':'",
         )
+    elif len(name) > LONGEST_NAME:
+        short = f"{name[:40]}…"
+        remedy = f"use at most {LONGEST_NAME}"
+        yield Problem(where, short, "", f"has {len(name):,} characters", remedy)
     elif re.search(r":[0-9]+$", name):
         yield Problem(
             where,
@@ -133,6 +138,11 @@ class Component:
             ShardCountError: the count differs.
         """
         there = len(self.shards)
+        if count is not None and type(count) is not int:
+            raise ShardCountError(
+                f"component {self.name!r}: shards={shown('', count)} is no number of shards",
+                f"say shards={there}, or leave it out" if there else "leave shards= out",
+            )
         if count is None or count == there or (self.entry is not None and self.entry.is_cluster):
             return
         raise ShardCountError(

@@ -58,6 +58,12 @@ def similar_name(name: str, names: Iterable[str]) -> str:
     return next(iter(get_close_matches(name, others, 1, 0.8)), "")
 
 
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """Return the beginning of a remedy for a name that is not there; empty if none is close."""
+    meant = similar_name(name, names)
+    return f"did you mean {meant!r}? Otherwise " if meant else ""
+
+
 def mask(name: str, value: Any) -> Any:
     """Return a field's value for showing: secrets and what may hold one replaced by ``***``."""
     if isinstance(value, Mapping):
@@ -68,6 +74,8 @@ def mask(name: str, value: Any) -> Any:
         return value if isinstance(value, str) and REFERENCE.fullmatch(value) else MASK
     if isinstance(value, str) and (name == "url" or "://" in value):
         return mask_url(value)
+    if isinstance(value, str) and "@" in value and (name == "host" or ":" in value):
+        return f"{MASK}@{value.rpartition('@')[2]}"  # most likely a URL without its scheme
     return value
 
 

@@ -24,6 +24,7 @@ from typing import Any, TypeAlias
 from redis.exceptions import RedisError
 
 from shardkit.config.component import Component
+from shardkit.config.problem import did_you_mean
 from shardkit.errors import ClosedError, ConfigError, ConfigServerError, MissingEntryError
 from shardkit.server_errors import meaning
 from shardkit.topology.sources import Reading, Source, Values
@@ -237,6 +238,8 @@ class Topology:
             if found is not None:
                 return found
             outcomes = self._fetch_all(self._read_together([name]))
+            if _is_unknown(cached, outcomes[name]):
+                _suggest(outcomes[name], name, self.names())
             return self._settle(name, cached, outcomes[name])
         finally:
             if locked:
@@ -254,6 +257,8 @@ class Topology:
             if found is not None:
                 return found
             outcomes = await self._afetch_all(self._read_together([name]))
+            if _is_unknown(cached, outcomes[name]):
+                _suggest(outcomes[name], name, await self.anames())
             return self._settle(name, cached, outcomes[name])
         finally:
             cached.read_by_task = False
@@ -519,3 +524,14 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def _is_unknown(cached: CacheEntry, outcome: object) -> bool:
+    """Whether a component is missing that was never there: its name may be misspelt."""
+    return cached.component is None and isinstance(outcome, MissingEntryError)
+
+
+def _suggest(outcome: Any, name: str, names: Iterable[str]) -> None:
+    """Have the error of a missing component name the one that is probably meant."""
+    if not outcome.remedy.startswith("did you mean"):
+        outcome.remedy = f"{did_you_mean(name, names)}{outcome.remedy}"

@@ -19,8 +19,9 @@ from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
-from shardkit.config.component import Component, entry_key, shards_key
+from shardkit.config.component import Component, check_name, entry_key, shards_key
 from shardkit.config.entry import Entry
+from shardkit.config.problem import did_you_mean, invalid
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.stored import EXPECTED_SHARDS, Stored, component_of, reading
 from shardkit.errors import ConfigError, MissingEntryError
@@ -87,7 +88,7 @@ class ConfigServer:
             component = component_of(name, stored, place)
             if component is None:
                 raise MissingEntryError(
-                    f"{entry_key(name)} and {shards_key(name)} are missing{place}",
+                    f"{entry_key(name)} and {shards_key(name)} are missing{place}, or hold no text",
                     "push a shard map that describes the component: shardkit config push",
                 )
             self._last[name] = stored, component
@@ -159,10 +160,13 @@ class MapFile:
         try:
             return components[name]
         except KeyError:
+            problems = list(check_name(name, "component"))
+            if problems:
+                raise invalid(problems) from None
             described = ", ".join(sorted(components))
             raise MissingEntryError(
                 f"{entry_key(name)} is missing: {self} does not describe component {name!r}",
-                f"add it; the map describes {described}",
+                f"{did_you_mean(name, components)}add it; the map describes {described}",
             ) from None
 
     def fetch(self, keys: list[str]) -> Values:

@@ -1,0 +1,124 @@
+"""What is given by mistake gets one sentence that names it, and the remedy."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import shardkit
+from shardkit import ShardMap
+from shardkit.config import store
+from shardkit.config.entry import Entry
+from shardkit.errors import (
+    ConfigError,
+    InvalidArgumentError,
+    InvalidEntryError,
+    MissingEntryError,
+    ShardCountError,
+    ShardKitError,
+)
+from shardkit.local import LocalServer
+
+SECRET = "s3cretWord"
+MAP = ShardMap.parse("components: {sessions: {entry: {}}, unique: {shards: [{}, {db: 1}]}}")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalServer]:
+    with LocalServer() as running, running.client() as client:
+        store.push(client, MAP, force=True)
+        yield running
+
+
+@pytest.mark.parametrize("wrong", [f"u:{SECRET}@h", f"{SECRET}@h", f"redis://u:{SECRET}@h"])
+def test_a_password_in_a_host_is_not_quoted(wrong: str) -> None:
+    with pytest.raises(InvalidEntryError) as raised:
+        Entry({"host": wrong})
+    assert SECRET not in str(raised.value)
+    assert "***@h" in str(raised.value.problems)
+
+
+@pytest.mark.parametrize("where", ["map", "server"])
+def test_a_misspelt_component_gets_the_one_that_is_meant(where: str, server: LocalServer) -> None:
+    place: Any = MAP if where == "map" else f"redis://{server.address}"
+    with shardkit.connect(place) as kit:
+        with pytest.raises(MissingEntryError, match="did you mean 'sessions'") as raised:
+            kit.client("sesions")
+        assert "push" in raised.value.remedy or "the map describes" in raised.value.remedy
+        with pytest.raises(MissingEntryError) as other:
+            kit.client("timelines")
+        assert "did you mean" not in str(other.value)
+
+    async def misspelt() -> None:
+        async with await shardkit.aconnect(place) as kit:
+            with pytest.raises(MissingEntryError, match="did you mean 'sessions'"):
+                await kit.set("ids", component="sesions", total=10, members=int).sadd(1)
+
+    asyncio.run(misspelt())
+
+
+def test_a_count_of_shards_that_is_no_number_says_so() -> None:
+    with (
+        shardkit.connect(MAP) as kit,
+        pytest.raises(ShardCountError, match=r"shards=\"2\" is no number of shards; say shards=2"),
+    ):
+        kit.key_sharded("unique", shards="2")["key"]  # type: ignore[arg-type]
+
+
+def test_a_decorator_without_parentheses_says_how_to_write_it() -> None:
+    with shardkit.connect(MAP) as kit:
+        for name, decorator in (
+            ("redis_connection", kit.redis_connection),
+            ("redis_connection", shardkit.redis_connection),
+            ("sharded_connection", kit.sharded_connection),
+        ):
+            with pytest.raises(InvalidArgumentError, match=rf"write @{name}\(\"<component>\"\)"):
+
+                @decorator  # type: ignore[arg-type]
+                def count(conn: Any) -> None:
+                    """Never called."""
+
+
+@pytest.mark.parametrize("where", ["", 5, ["map.yaml"], b"map.yaml"])
+def test_what_names_no_topology_is_refused(where: Any) -> None:
+    with pytest.raises(ConfigError, match="names no topology; give a shard map's path"):
+        shardkit.connect(where)
+
+
+def test_a_path_is_a_path(tmp_path: Path) -> None:
+    (tmp_path / "map.yaml").write_text(MAP.to_yaml())
+    with shardkit.connect(tmp_path / "map.yaml") as kit:
+        assert kit.components() == ["sessions", "unique"]
+
+
+@pytest.mark.parametrize("where", ["map", "server"])
+def test_a_very_long_name_is_not_repeated(where: str, server: LocalServer) -> None:
+    place: Any = MAP if where == "map" else f"redis://{server.address}"
+    with shardkit.connect(place) as kit, pytest.raises(InvalidEntryError) as raised:
+        kit.client("a" * 10_000)
+    assert len(str(raised.value)) < 200
+    assert "has 10,000 characters; use at most 200" in str(raised.value)
+
+
+def test_a_key_of_the_wrong_type_on_the_config_server_is_named(server: LocalServer) -> None:
+    with server.client() as client:
+        client.hset("config:redis:odd", "host", "a")
+        with (
+            shardkit.connect(f"redis://{server.address}") as kit,
+            pytest.raises(MissingEntryError, match=r"config:redis:odd .*or hold no text"),
+        ):
+            kit.client("odd")
+        client.delete("config:redis:odd")
+
+
+def test_a_kit_says_why_it_does_not_pickle() -> None:
+    with shardkit.connect(MAP) as kit:
+        for attempt in (pickle.dumps, copy.copy, copy.deepcopy):
+            with pytest.raises(ShardKitError, match="ShardKit cannot be pickled or copied"):
+                attempt(kit)
