@@ -14,7 +14,8 @@ component is a single key that no reader can see half of: it has no ``config:sha
 
 Whoever reads several keys in several exchanges compares ``config:epoch`` before and after. The
 epoch of a component that comes back, or becomes sharded, starts at ``config:epoch``: above every
-epoch it ever had.
+epoch it ever had. A client refuses a ``config:epoch`` below one that it has seen: the server was
+restored from an old snapshot, and a push above that number leads on from there.
 """
 
 from __future__ import annotations
@@ -41,7 +42,15 @@ from shardkit.config.component import Component, check_name, entry_key, shards_k
 from shardkit.config.entry import Entry
 from shardkit.config.problem import Problem, invalid, similar_name
 from shardkit.config.shard_map import ShardMap, warnings_of
-from shardkit.config.stored import PUSH_AGAIN, Stored, component_of, read_shards, reading
+from shardkit.config.stored import (
+    EPOCH_KEY,
+    PUSH_AGAIN,
+    Stored,
+    component_of,
+    epoch_number,
+    read_shards,
+    reading,
+)
 from shardkit.config.url import REFERENCE, url_fields
 from shardkit.errors import (
     ConfigError,
@@ -51,8 +60,6 @@ from shardkit.errors import (
     PushRefusedError,
 )
 from shardkit.server_errors import meaning
-
-EPOCH_KEY = "config:epoch"
 
 _ENTRY, _SHARDS = entry_key(""), shards_key("")
 _CHUNK = 1000  # keys of one MGET
@@ -92,7 +99,7 @@ def read_epoch(client: redis.Redis) -> int:
         ConfigServerError: the config server cannot be read.
     """
     with _translated_errors():
-        return _number(_mget(client, [EPOCH_KEY])[0])
+        return epoch_number(_mget(client, [EPOCH_KEY])[0])
 
 
 def read_component(client: redis.Redis, name: str) -> Component | None:
@@ -125,6 +132,7 @@ def push(
     has_data: Callable[[Component], bool] | None = None,
     sample: Sample | None = None,
     epoch: int | None = None,
+    above: int | None = None,
 ) -> list[ComponentChange]:
     """Write a shard map to the config server: all of what changed, at once, or nothing.
 
@@ -142,6 +150,8 @@ def push(
         sample: see `diff`.
         epoch: refuse the push unless this is `config:epoch`; by default the one that the map says
             it was made from, if it does.
+        above: after the config server was restored from an old snapshot: the epoch that clients
+            have seen, and say in their log. Every component of the map gets a higher one.
 
     Returns:
         What was changed; also the map's unchanged components.
@@ -167,7 +177,7 @@ def push(
         for attempt in range(_PUSHES):
             with client.pipeline(transaction=True) as pipe:
                 try:
-                    return _push(pipe, shard_map, force, prune, has_data, sample, expected)
+                    return _push(pipe, shard_map, force, prune, has_data, sample, expected, above)
                 except WatchError as error:
                     if isinstance(error.__context__, RedisError):
                         raise ConfigServerError(
@@ -226,6 +236,7 @@ def _push(
     has_data: Callable[[Component], bool] | None,
     sample: Sample | None,
     expected: int | None,
+    above: int | None,
 ) -> list[ComponentChange]:
     """Push once; WatchError says that somebody else wrote meanwhile, or the connection broke."""
     wanted = shard_map.components
@@ -255,14 +266,14 @@ def _push(
         for change in changes
     ]
     changes += [ComponentChange(name, "removed") for name in sorted(broken.keys() - wanted.keys())]
-    if all(change.kind == "unchanged" for change in changes):
+    if above is None and all(change.kind == "unchanged" for change in changes):
         return changes
-    if expected is not None and expected != _number(epoch):
+    if above is None and expected is not None and expected != epoch_number(epoch):
         raise PushRefusedError(
             f"nothing was pushed: the map was made from epoch {expected}, and the config server is "
-            f"at epoch {_number(epoch)}: other pushes came in between",
+            f"at epoch {epoch_number(epoch)}: other pushes came in between",
             "compare with `shardkit config diff`, merge what changed, and write epoch: "
-            f"{_number(epoch)} into the map",
+            f"{epoch_number(epoch)} into the map",
         )
     if force is not True:
         forced = frozenset(force or ())
@@ -270,16 +281,16 @@ def _push(
         _refuse(others, current, broken, has_data, stored.keys() - wanted.keys())
 
     epochs = {name: _epoch(name, own) for name, own in stored.items()}
-    newest = max([_number(epoch), *epochs.values()]) + 1
+    newest = max([epoch_number(epoch), above or 0, *epochs.values()]) + 1
     texts: dict[str, str] = {EPOCH_KEY: str(newest)}
     gone: set[str] = set()
     for n, change in enumerate(changes):
-        if change.kind == "unchanged":
+        if above is None and change.kind == "unchanged":
             continue
         name = change.component
         gone |= stored.get(name, {}).keys()
         if name in wanted:
-            number = epochs[name] + 1 if epochs.get(name) else newest
+            number = epochs[name] + 1 if epochs.get(name) and above is None else newest
             texts |= _texts(wanted[name], number)
             changes[n] = replace(change, epoch=number if wanted[name].shards else 0)
     pipe.multi()
@@ -389,14 +400,6 @@ def _epoch(name: str, values: Stored) -> int:
         return read_shards(name, values)[2]
     except ConfigError:
         return 0
-
-
-def _number(text: bytes | str | None) -> int:
-    return int(text) if text is not None and re.fullmatch(rb"[0-9]{1,15}", _bytes(text)) else 0
-
-
-def _bytes(text: bytes | str) -> bytes:
-    return text.encode() if isinstance(text, str) else text
 
 
 def _by_component(values: Stored, *, strict: bool = True) -> dict[str, dict[str, Any]]:

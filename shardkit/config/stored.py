@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -14,6 +15,7 @@ from shardkit.routing.placement import DEFAULT
 Stored: TypeAlias = Mapping[str, bytes | str | None]
 """Values by key; None for a key that is missing."""
 
+EPOCH_KEY = "config:epoch"
 EXPECTED_SHARDS = 64  # read before the count is known; a missing key costs next to nothing
 PUSH_AGAIN = "push the shard map again: shardkit config push"
 
@@ -68,6 +70,13 @@ def read_shards(name: str, stored: Stored, place: str = "") -> tuple[int, str, i
             # Without the count, a shard's data would be looked for behind the unsharded entry.
             raise MissingEntryError(f"{key} is missing{place}, but {found} is stored", PUSH_AGAIN)
     return 0, DEFAULT, 0
+
+
+def epoch_number(text: bytes | str | None) -> int:
+    """Return the number that ``config:epoch`` holds; 0 if it is missing, or no number."""
+    if isinstance(text, bytes):
+        text = text.decode(errors="replace")
+    return int(text) if text is not None and re.fullmatch(r"[0-9]{1,15}", text, re.ASCII) else 0
 
 
 def component_of(name: str, stored: Stored, place: str = "") -> Component | None:

@@ -460,7 +460,8 @@ class Topology:
             reported = problem in self._problems.values()
             self._problems[name] = problem
         if not reported and problem:
-            logger.warning(
+            logger.log(
+                logging.ERROR if isinstance(error, ConfigServerError) else logging.WARNING,
                 "component %r keeps its last good entries (epoch %d): %s",
                 name,
                 previous.epoch,

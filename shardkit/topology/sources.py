@@ -23,13 +23,21 @@ from shardkit.config.component import Component, check_name, entry_key, shards_k
 from shardkit.config.entry import Entry
 from shardkit.config.problem import did_you_mean, invalid
 from shardkit.config.shard_map import ShardMap
-from shardkit.config.stored import EXPECTED_SHARDS, Stored, component_of, reading
-from shardkit.errors import ConfigError, MissingEntryError
+from shardkit.config.stored import (
+    EPOCH_KEY,
+    EXPECTED_SHARDS,
+    Stored,
+    component_of,
+    epoch_number,
+    reading,
+)
+from shardkit.errors import ConfigError, ConfigServerError, MissingEntryError
 
 logger = logging.getLogger("shardkit")
 
 Values: TypeAlias = list[Any]
 Reading: TypeAlias = Generator[list[str], Values, Component]
+StoredReading: TypeAlias = Generator[list[str], Values, Stored]
 
 
 class Source(Protocol):
@@ -78,11 +86,16 @@ class ConfigServer:
         self.client = client
         self.aclient = aclient
         self._last: dict[str, tuple[Stored, Component]] = {}
+        self.epoch = 0  # the highest config:epoch seen
 
     def read(self, name: str, known: Component | None) -> Reading:
-        """Read a component in one MGET; in two when it has more shards than were expected."""
+        """Read a component in one MGET; in two when it has more shards than were expected.
+
+        Raises:
+            ConfigServerError: its epoch, or config:epoch, is lower than one seen before.
+        """
         place = f" on {self}"
-        stored = yield from reading(name, len(known.shards) if known else EXPECTED_SHARDS, place)
+        stored = yield from self._reading(name, known, place)
         same, component = self._last.get(name, ({}, None))
         if component is None or stored != same:  # else thousands of shards were parsed every second
             component = component_of(name, stored, place)
@@ -92,7 +105,34 @@ class ConfigServer:
                     "push a shard map that describes the component: shardkit config push",
                 )
             self._last[name] = stored, component
+        if known is not None and 0 < component.epoch < known.epoch:
+            raise self._went_back(f"component {name!r}", known.epoch, component.epoch)
         return component
+
+    def _reading(self, name: str, known: Component | None, place: str) -> StoredReading:
+        """Read what is stored of a component, and check config:epoch with it."""
+        steps = reading(name, len(known.shards) if known else EXPECTED_SHARDS, place)
+        keys = next(steps)
+        while True:
+            newest = self.epoch  # now: what others read meanwhile may be newer than this reply
+            *values, text = yield [*keys, EPOCH_KEY]
+            epoch = epoch_number(text)
+            if epoch < newest:
+                raise self._went_back("config:epoch", newest, epoch)
+            self.epoch = max(self.epoch, epoch)
+            try:
+                keys = steps.send(values)
+            except StopIteration as done:
+                stored: Stored = done.value
+                break
+        return stored
+
+    def _went_back(self, what: str, seen: int, now: int) -> ConfigServerError:
+        return ConfigServerError(
+            f"{self} went back in time: {what} was {seen} and is {now or 'missing'}; it was "
+            "restored from an old snapshot, or lost its data",
+            f"push the newest shard map: shardkit config push MAP --above {max(seen, self.epoch)}",
+        )
 
     def fetch(self, keys: list[str]) -> Values:
         """MGET."""

@@ -217,6 +217,13 @@ def diff(
 )
 @click.option("--no-check", is_flag=True, help="Do not connect to the servers of changed entries.")
 @click.option("--prune", is_flag=True, help="Remove components that MAP does not describe.")
+@click.option(
+    "--above",
+    type=click.IntRange(min=0),
+    metavar="EPOCH",
+    help="After the config server was restored from an old snapshot: give every component of MAP a "
+    "higher epoch than this, which clients have seen and say in their log.",
+)
 @_sample_option
 @common_options
 def push(
@@ -226,6 +233,7 @@ def push(
     forced: Sequence[str],
     no_check: bool,
     prune: bool,
+    above: int | None,
     size: int,
     as_json: bool,
 ) -> None:
@@ -265,6 +273,7 @@ def push(
                 has_data=holds_data(wanted),
                 sample=difference.sample,
                 epoch=difference.epoch if wanted.epoch is None else wanted.epoch,
+                above=above,
             )
     if as_json:
         output.document(
@@ -276,7 +285,7 @@ def push(
         )
     elif dry_run:
         output.line("nothing was pushed: this is a dry run", FAINT)
-    elif difference.is_empty:
+    elif difference.is_empty and above is None:
         output.line("there was nothing to push", FAINT)
     else:
         output.line(f"pushed: {_summary(changes)}", GOOD)

@@ -1,0 +1,185 @@
+"""A config server that was restored from an old snapshot does not send clients back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+from topology_helpers import settle
+
+import shardkit
+from shardkit import ShardMap
+from shardkit.config import store
+from shardkit.config.component import Component
+from shardkit.config.entry import Entry
+from shardkit.errors import ConfigServerError
+from shardkit.local import LocalServer
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[LocalServer]:
+    with LocalServer(name="config") as server:
+        yield server
+
+
+@pytest.fixture
+def config(running: LocalServer) -> Iterator[redis.Redis]:
+    with running.client() as client:
+        client.flushall()
+        yield client
+
+
+def four(port: int = 1, shards: int = 4) -> ShardMap:
+    """A sharded component and one that is not."""
+    entries = tuple(Entry({"port": port, "db": n}) for n in range(shards))
+    return ShardMap(
+        {"few": Component("few", None, entries), "one": Component("one", Entry({"port": port}))}
+    )
+
+
+def push(config: redis.Redis, shard_map: ShardMap, **options: Any) -> None:
+    store.push(config, shard_map, force=True, **options)
+
+
+def snapshot(config: redis.Redis) -> dict[bytes, bytes]:
+    return {key: config.get(key) for key in config.scan_iter()}  # type: ignore[misc]
+
+
+def restore(config: redis.Redis, values: dict[bytes, bytes]) -> None:
+    config.flushall()
+    if values:
+        config.mset(values)  # type: ignore[arg-type]
+
+
+class Reader:
+    """A kit of either kind that reads again when it is told to."""
+
+    def __init__(self, face: str, running: LocalServer) -> None:
+        self.runner = asyncio.Runner() if face == "awaiting" else None
+        where = f"redis://{running.address}"
+        self.kit: Any = (
+            self.runner.run(shardkit.aconnect(where)) if self.runner else shardkit.connect(where)
+        )
+
+    def component(self, name: str) -> Component:
+        found: Component = (
+            self.runner.run(self.kit.component(name)) if self.runner else self.kit.component(name)
+        )
+        return found
+
+    def now(self, name: str) -> Component:
+        for cached in self.kit.topology._cache.values():
+            cached.fresh_until = 0.001  # stale
+        self.component(name)
+        settle(self.kit.topology)
+        return self.component(name)
+
+    def close(self) -> None:
+        if self.runner:
+            self.runner.run(self.kit.aclose())
+            self.runner.close()
+        else:
+            self.kit.close()
+
+
+@pytest.fixture(params=["blocking", "awaiting"])
+def reader(
+    request: pytest.FixtureRequest, running: LocalServer, config: redis.Redis
+) -> Iterator[Reader]:
+    push(config, four())
+    found = Reader(request.param, running)
+    yield found
+    found.close()
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["old snapshot", "nothing"])
+def test_the_newest_known_entries_stay_in_use_with_one_loud_line(
+    reader: Reader, config: redis.Redis, caplog: pytest.LogCaptureFixture, lost: bool
+) -> None:
+    old = {} if lost else snapshot(config)
+    push(config, four(port=2, shards=8))
+    known = {name: reader.now(name) for name in ("few", "one")}
+    assert len(known["few"].shards) == 8
+    caplog.clear()
+    restore(config, old)
+    for _ in range(3):
+        for name, each in known.items():
+            assert reader.now(name) is each
+    [record] = caplog.records
+    assert record.levelno == logging.ERROR
+    assert "went back in time: config:epoch was 2 and is" in record.message
+    assert "shardkit config push MAP --above 2" in record.message
+
+
+def test_a_push_above_what_was_seen_leads_on(
+    reader: Reader, config: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "shardkit")
+    old = snapshot(config)
+    for n in range(2, 6):
+        push(config, four(port=n))
+    known = {name: reader.now(name) for name in ("few", "one")}
+    restore(config, old)
+    assert reader.now("few") is known["few"]
+    push(config, four(port=1), above=5)  # what the old snapshot says as well
+    for name in known:
+        assert reader.now(name).all_shards() == known[name].all_shards()
+        assert reader.now(name).entries()[0][1].fields["port"] == 1
+    assert reader.now("few").epoch == 6
+    assert store.read_epoch(config) == 6
+    assert "can be read again" in caplog.text
+    push(config, four(port=7))
+    assert reader.now("few").epoch == 7
+
+
+def test_a_component_that_went_back_alone_is_refused(reader: Reader, config: redis.Redis) -> None:
+    old = {key: value for key, value in snapshot(config).items() if b"few" in key}
+    push(config, four(port=2))
+    known = reader.now("few")
+    assert known.epoch == 2
+    config.mset(old)  # type: ignore[arg-type]
+    assert reader.now("few") is known
+    assert reader.now("one").entries()[0][1].fields["port"] == 2
+
+
+def test_what_was_never_read_is_refused_too(reader: Reader, config: redis.Redis) -> None:
+    old = snapshot(config)
+    push(config, four(port=2))
+    reader.now("one")
+    restore(config, old)
+    reader.kit.topology._cache.pop("few", None)
+    with pytest.raises(ConfigServerError, match="--above 2"):
+        reader.component("few")
+
+
+def test_a_slower_reply_than_that_of_a_newer_push_is_no_return(
+    running: LocalServer, config: redis.Redis
+) -> None:
+    push(config, four())
+    source, clients = shardkit.kit._source(f"redis://{running.address}", None)
+    slow = source.read("few", None)
+    slow_values = source.fetch(next(slow))
+    push(config, four(port=2))
+    quick = source.read("one", None)
+    with pytest.raises(StopIteration):
+        quick.send(source.fetch(next(quick)))
+    with pytest.raises(StopIteration) as done:
+        slow.send(slow_values)
+    assert done.value.value.epoch == 1
+    assert clients is not None
+    clients.close()
+
+
+def test_entries_written_by_hand_have_no_epoch_and_may_change(
+    running: LocalServer, config: redis.Redis
+) -> None:
+    config.set("config:redis:one", '{"port": 1}')
+    with shardkit.connect(f"redis://{running.address}") as kit:
+        assert kit.component("one").entry.fields["port"] == 1  # type: ignore[union-attr]
+        config.set("config:redis:one", '{"port": 2}')
+        kit.topology.expire()
+        assert kit.component("one").entry.fields["port"] == 2  # type: ignore[union-attr]
