@@ -18,6 +18,7 @@ from shardkit.lua import script
 from shardkit.operations.commands import (
     Argument,
     Command,
+    Partial,
     Reply,
     ShardOf,
     Transaction,
@@ -43,6 +44,7 @@ class HasId(Protocol):
 
 
 D = TypeVar("D", bound=HasId)
+N = TypeVar("N")
 
 
 class Written(NamedTuple):
@@ -173,6 +175,53 @@ class IndexParts:
     ) -> Operation[list[Reply]]:
         """Send commands; see `send_opened`. A replica checks its own parameters."""
         return send_opened(self._metas[source], commands, partial=partial)
+
+    def send_in_slices(
+        self,
+        command: Callable[[int, N], Command],
+        following: Callable[[Any], N | None],
+        begin: N,
+        *,
+        source: int = PRIMARY,
+        partial: bool = False,
+    ) -> Operation[tuple[list[list[Any]], tuple[int, ...]]]:
+        """Run a script on all parts, again and again where it is not done.
+
+        A script does a limited amount of work in a call, so that it never holds its server for
+        long, and says where to continue.
+
+        Args:
+            command: makes the call of a part, given its number and where to continue.
+            following: takes from a reply where to continue; None if the part is done.
+            begin: where all parts begin.
+            source: which source to read.
+            partial: whether parts may fail; such a part counts as missing, with all its slices.
+
+        Returns:
+            The replies of each part that answered, and the numbers of the parts that did not.
+
+        Cost: one exchange; one more as long as a part is not done.
+        """
+        numbers = list(range(len(self._sources[source])))
+        replies = yield from self.send(
+            [command(number, begin) for number in numbers], source=source, partial=partial
+        )
+        slices: dict[int, list[Any]] = {number: [] for number in numbers}
+        while True:
+            pending = []
+            for number, reply in zip(numbers, replies, strict=True):
+                if isinstance(reply, ShardFailure):
+                    del slices[number]
+                    continue
+                slices[number].append(reply)
+                if (place := following(reply)) is not None:
+                    pending.append((number, place))
+            if not pending:
+                missing = set(range(len(self._sources[source]))) - slices.keys()
+                return list(slices.values()), tuple(sorted(missing))
+            batch = [command(number, place) for number, place in pending]
+            numbers = [number for number, _ in pending]
+            replies = yield Partial(batch) if partial else batch
 
     def count(self) -> Operation[int]:
         """Return how many documents there are. Cost: one exchange."""

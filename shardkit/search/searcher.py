@@ -9,6 +9,10 @@
 Each part returns its first ``offset + limit`` hits in order; the page is cut out of the merged
 ones. So the deeper a page is, the more it costs every part. A cursor is the value and id of the
 last hit of a page: each part returns only what follows, and page 1,000 costs what page 2 does.
+
+A call looks at a limited number of postings, so that no query holds a server for long. If a part
+has more of them, the call says at which document to continue; the hits of such slices are merged as
+those of parts are.
 """
 
 from __future__ import annotations
@@ -32,7 +36,10 @@ from shardkit.search.snippets import find_matches, snippet
 
 MAX_CACHED: Final = 10_000
 MAX_EXPANSIONS: Final = 1_000
+WORK_PER_CALL: Final = 60_000  # steps, such as to read a posting: together some milliseconds
+HITS_PER_CALL: Final = 1_000  # of a cached result
 MAX_FACET_VALUES: Final = 10_000
+MAX_WORDS: Final = 1_024  # in a query, with those that prefixes stand for
 _NO_COUNTS: Final = TermCounts(0, {})
 
 
@@ -45,6 +52,7 @@ class _Answers(NamedTuple):
     counts: TermCounts
     cached: CachedResult | None
     facets: dict[str, list[tuple[OrderValue, int]]]
+    removed: frozenset[str] = frozenset()
 
 
 class Searcher:
@@ -81,6 +89,8 @@ class Searcher:
         if more and hits:
             last, counts = hits[-1], answers.counts if request.order.scores else None
             cursor = SearchCursor(request.digest, source, last.value, last.id, counts).token()
+        # In a cached result removed documents keep their places, or the next page would skip hits.
+        hits = [hit for hit in hits if hit.id not in answers.removed]
         page = yield from self._complete(request, source, hits)
         result = answers.cached.token() if answers.cached else None
         return Results(answers.total, page, cursor, result, answers.facets, answers.missing)
@@ -133,42 +143,54 @@ class Searcher:
         """
         expansions, counts = yield from self._expansions(request, source, counts)
         plan = compile_query(self._schema, request.tree, expansions)
+        if len(plan.words) > MAX_WORDS:
+            raise InvalidArgumentError(
+                f"{self._schema.name}: a query of {len(plan.words):,} different words, with those "
+                "that its prefixes stand for",
+                f"give at most {MAX_WORDS:,}: the rarest ones of a long text, or longer prefixes",
+            )
         key = self._new_id() if request.cache else None
-        cache_key = f"q:{key}" if key else None
+        cache_key = f"q:2:{key}" if key else None
         sent = self._encode(request, plan, counts)
-        replies = yield from self._parts.send(
-            [
-                part.call("search/query", [sent], key=cache_key)
-                for part in self._parts.source(source)
-            ],
+        parts = self._parts.source(source)
+        slices, missing = yield from self._parts.send_in_slices(
+            lambda number, place: parts[number].call("search/query", [sent, *place], key=cache_key),
+            lambda reply: (reply[6], reply[7]) if reply[6] else None,
+            (0, 0),
             source=source,
             partial=request.partial,
         )
-        answered, missing = split_failures(replies)
-        for reply in answered:
-            if reply[2] < 0:
-                raise InvalidArgumentError(
-                    f"{self._schema.name}: attribute {request.facets[-reply[2] - 1]} has more than "
-                    f"{MAX_FACET_VALUES:,} different values here",
-                    "count attributes that have few, or make the query narrower",
-                )
+        answered = [reply for of_part in slices for reply in of_part]
         if request.order.scores and not missing:
-            self._learn(plan, counts, answered)
+            self._learn(plan, counts, [of_part[0] for of_part in slices])
         cached = None
         if key and not missing and all(reply[4] for reply in answered):
             scored = counts if request.order.scores else None
             cached = CachedResult(request.digest, source, key, scored)
         facets = {
-            name: merge_facet(
-                [reply[place] for reply in answered],
-                text=self._schema.attributes[name] == "text",
-                limit=request.facet_limit,
-            )
-            for place, name in enumerate(request.facets, 6)
+            name: self._merge_facet(request, name, [[reply[place] for reply in s] for s in slices])
+            for place, name in enumerate(request.facets, 8)
         }
         total = sum([reply[2] for reply in answered])
         hits = [self._read_hits(request, reply[5]) for reply in answered]
         return _Answers(total, hits, missing, counts, cached, facets)
+
+    def _merge_facet(
+        self, request: SearchRequest, name: str, slices: Sequence[Sequence[Sequence[Reply]]]
+    ) -> list[tuple[OrderValue, int]]:
+        """Return the counted values of an attribute, given those in each part's slices."""
+        for of_part in slices:
+            if len({value for reply in of_part for value in reply[::2]}) > MAX_FACET_VALUES:
+                raise InvalidArgumentError(
+                    f"{self._schema.name}: attribute {name} has more than "
+                    f"{MAX_FACET_VALUES:,} different values here",
+                    "count attributes that have few, or make the query narrower",
+                )
+        return merge_facet(
+            [reply for of_part in slices for reply in of_part],
+            text=self._schema.attributes[name] == "text",
+            limit=request.facet_limit,
+        )
 
     def _expansions(
         self, request: SearchRequest, source: int, before: TermCounts | None
@@ -214,7 +236,7 @@ class Searcher:
                 "limit": request.most,
                 "after": before is not None and [_exact(before.value), before.id],
                 "facets": facets,
-                "max_values": MAX_FACET_VALUES,
+                "work": WORK_PER_CALL,
                 "attributes": request.inline and bool(request.attributes),
                 "text": request.inline and request.snippets is not None,
                 "cache": request.cache,
@@ -238,20 +260,24 @@ class Searcher:
             int(request.inline and bool(request.attributes)),
             int(request.inline and request.snippets is not None),
         ]
-        replies = yield from self._parts.send(
-            [
-                part.call("search/page", arguments, key=f"q:{cached.key}")
-                for part in self._parts.source(source)
-            ],
+        parts, key = self._parts.source(source), f"q:2:{cached.key}"
+        slices, missing = yield from self._parts.send_in_slices(
+            lambda number, place: parts[number].call(
+                "search/page", [*arguments, place, HITS_PER_CALL], key=key
+            ),
+            lambda reply: (reply and int(reply[2])) or None,
+            0,
             source=source,
             partial=request.partial,
         )
-        if any(reply is None for reply in replies):
+        answered = [reply for of_part in slices for reply in of_part]
+        if any(reply is None for reply in answered):
             return None
-        answered, missing = split_failures(replies)
         total = sum(reply[0] for reply in answered)
         hits = [self._read_hits(request, reply[1]) for reply in answered]
-        return _Answers(total, hits, missing, cached.counts or _NO_COUNTS, cached, {})
+        removed = frozenset([doc_id.decode() for reply in answered for doc_id in reply[3]])
+        counts = cached.counts or _NO_COUNTS
+        return _Answers(total, hits, missing, counts, cached, {}, removed)
 
     def _read_hits(self, request: SearchRequest, reply: Sequence[bytes]) -> list[PartHit]:
         return read_hits(reply, text_order=request.order.text, details=request.inline)

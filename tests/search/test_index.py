@@ -169,7 +169,7 @@ def test_a_cached_result_does_not_change_with_the_documents(face: Face) -> None:
                 "x", sort=sort, offset=3, limit=3, result=first.result, attributes=["votes"]
             )
         )
-        assert (second.total, ids(second)) == (9, [wanted[3], *wanted[5:7]])
+        assert (second.total, ids(second)) == (9, [wanted[3], wanted[5]])
         assert second.hits[0].attributes == {"votes": int(wanted[3])}
         assert second.result == first.result
         face.run(index.remove("new"))

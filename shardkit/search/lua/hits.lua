@@ -56,9 +56,11 @@ local function reply_hits(ids, values, first, last, attributes, text)
     hits[#hits + 1] = values[i]
     if attributes or text then
       local key = document_key(ids[i])
-      local _, words, size = struct.unpack('<I4I4I4', call('GETRANGE', key, '0', '11'))
+      local head = call('GETRANGE', key, '0', '11')
+      if head == '' then head = ('\0'):rep(12) end -- removed meanwhile
+      local _, words, size = struct.unpack('<I4I4I4', head)
       local from = 12 + words
-      hits[#hits + 1] = attributes and call('GETRANGE', key, int(from), int(from + size - 1)) or ''
+      hits[#hits + 1] = attributes and size > 0 and call('GETRANGE', key, int(from), int(from + size - 1)) or ''
       hits[#hits + 1] = text and call('GETRANGE', key, int(from + size), '-1') or ''
     end
   end

@@ -6,22 +6,154 @@
 --   {'and', {node, …}, {filter, …}, {unwanted, …}}
 --   {'or', {node, …}}   {'all'}   {'none'}
 
--- A cache for the current chunk: the postings of words, their places, columns.
-local here
-
-local function open_chunk(chunk)
-  here = {chunk = chunk, postings = {}, places = {}, columns = {}}
-end
+-- A script looks at one window at a time: the documents of a chunk from a place on and before
+-- another one. A window ends where the work in it would take a server too long.
+local here = {} -- the open window, and a cache: the postings of words in it, their places, columns
+local loaded = {} -- by word, its postings in the chunk, or a run of them that the window is in
 
 local words -- the ids of the query's words; false for words that no document ever had
+
+local function place_at(of, index)
+  local a, b = byte(of, 4 * index - 3, 4 * index - 2)
+  return a * 256 + b
+end
+
+-- The index of the first posting at or after a place, from an index on.
+local function seek(of, place, low)
+  local high = #of / 4 + 1
+  while low < high do
+    local middle = (low + high - (low + high) % 2) / 2
+    local a, b = byte(of, 4 * middle - 3, 4 * middle - 2)
+    if a * 256 + b < place then low = middle + 1 else high = middle end
+  end
+  return low
+end
+
+-- The ids of words. Those in the same key are read together.
+local function ids_of_words(texts)
+  local by_key, ids = {}, {}
+  for n, text in ipairs(texts) do
+    local key = lexicon_key(text)
+    if not by_key[key] then by_key[key] = {} end
+    table.insert(by_key[key], n)
+    ids[n] = false
+  end
+  for key, numbers in pairs(by_key) do
+    for from = 1, #numbers, 1000 do
+      local some = {}
+      for i = from, math.min(from + 999, #numbers) do some[#some + 1] = texts[numbers[i]] end
+      for i, id in ipairs(call('HMGET', key, unpack(some))) do
+        ids[numbers[from + i - 1]] = tonumber(id or nil) or false
+      end
+    end
+  end
+  return ids
+end
+
+local WHOLE = 2048 -- postings that are read as a whole
+
+local function loading(n)
+  local run = loaded[n]
+  if not run then
+    local id = words[n]
+    local short = id and call('HGET', short_key(here.chunk, id), int(id % 128)) or ''
+    if short == LONG then
+      run = {key = long_key(here.chunk, id)}
+      run.size = floor(call('STRLEN', run.key) / 4)
+      if run.size <= WHOLE then run.of, run.starts, run.ends = call('GET', run.key), true, true end
+    else
+      run = {size = #short / 4, of = short, starts = true, ends = true}
+    end
+    loaded[n] = run
+  end
+  return run
+end
+
+local function covers_window(run)
+  return run.of and (run.starts or place_at(run.of, 1) < here.first)
+    and (run.ends or place_at(run.of, #run.of / 4) >= here.last)
+end
+
+-- The postings of a word around the window, and the indexes of those in it: the first one, and the
+-- first one behind it. Where they are is guessed, as words are spread evenly more or less.
+local function bounds_of(n)
+  local run = loading(n)
+  local slack = 64
+  while not covers_window(run) do
+    local low = floor(run.size * here.first / here.documents) - slack
+    local high = floor(run.size * here.last / here.documents) + slack
+    run.starts, run.ends = low <= 0, high >= run.size
+    low, high = math.min(math.max(low, 0), run.size - 1), math.max(high, 1)
+    run.of = call('GETRANGE', run.key, int(4 * low), int(4 * math.min(high, run.size) - 1))
+    slack = 8 * slack
+  end
+  local low = seek(run.of, here.first, 1)
+  return run.of, low, seek(run.of, here.last, low)
+end
+
+local function open_window(chunk, first, last, documents)
+  if here.chunk ~= chunk then loaded = {} end
+  here = {
+    chunk = chunk, first = first, last = last, documents = documents,
+    counts = {}, postings = {}, places = {}, columns = {},
+  }
+end
+
+-- How many postings of a word there are in the window, more or less if the window is a rough one.
+local function count_of(n)
+  local count = here.counts[n]
+  if not count then
+    if here.rough then
+      count = loading(n).size * (here.last - here.first) / here.documents
+    else
+      local _, low, behind = bounds_of(n)
+      count = behind - low
+    end
+    here.counts[n] = count
+  end
+  return count
+end
 
 local function postings_of(n)
   local found = here.postings[n]
   if not found then
-    found = words[n] and postings(here.chunk, words[n]) or ''
+    local of, low, behind = bounds_of(n)
+    found = behind - low == #of / 4 and of or sub(of, 4 * low - 3, 4 * behind - 4)
     here.postings[n] = found
   end
   return found
+end
+
+-- Call a function for one window after another, until the work is done or enough for one call.
+-- Windows end where the work in them reaches what is left: first by a rough estimate, then by one
+-- that counts the postings.
+-- Return where to continue, a document number; 0 if nothing is left.
+local function each_window(state, from, stop, work, estimate, visit)
+  for _, chunk in ipairs(chunks_of(state)) do
+    local base = chunk * CHUNK
+    local first, behind = math.max(from - base, 0), math.min(CHUNK, stop - base)
+    while first < behind do
+      if work <= 0 then return base + first end
+      local last = behind
+      local function shorten(share)
+        if share < 1 then last = first + math.max(8, 8 * floor((last - first) * share / 8)) end
+      end
+      open_window(chunk, first, last, behind)
+      here.rough = true
+      shorten(0.9 * work / estimate(last - first))
+      local cost
+      while true do
+        open_window(chunk, first, last, behind)
+        cost = estimate(last - first)
+        if cost <= 1.5 * work or last - first <= 8 then break end
+        shorten(math.min(work / cost, 0.8))
+      end
+      visit(base)
+      work = work - cost - 100 - 30 * #words
+      first = last
+    end
+  end
+  return 0
 end
 
 -- The places of all postings. Eight at a time, as a call of string.byte costs as much as two bytes.
@@ -49,27 +181,35 @@ local function places_of(n)
   return places
 end
 
--- The index of the first posting at or after a place, from an index on.
-local function seek(of, place, low)
-  local high = #of / 4 + 1
+-- The index of the first candidate at or after a place, from an index on.
+local function seek_among(candidates, place, low)
+  local high = #candidates + 1
   while low < high do
-    local middle = floor((low + high) / 2)
-    local a, b = byte(of, 4 * middle - 3, 4 * middle - 2)
-    if a * 256 + b < place then low = middle + 1 else high = middle end
+    local middle = (low + high - (low + high) % 2) / 2
+    if candidates[middle] < place then low = middle + 1 else high = middle end
   end
   return low
 end
 
--- Call a function with the indexes, in candidates and in a word's postings, of what is in both. Few
--- candidates are looked up in the postings; of many, both lists are merged.
+-- Call a function with the indexes, in candidates and in a word's postings, of what is in both. If
+-- one of them has few, these are looked up in the other; else both are merged.
 local function intersect(n, candidates, found)
   local of = postings_of(n)
-  local size = #of / 4
-  if size == 0 then return end
-  if here.places[n] or #candidates * 16 > size then
+  local size, many = #of / 4, #candidates
+  if size == 0 or many == 0 then return end
+  if size * 16 < many then
+    local places, i = places_of(n), 1
+    for j = 1, size do
+      i = seek_among(candidates, places[j], i)
+      if i > many then return end
+      if candidates[i] == places[j] then found(i, j) end
+    end
+    return
+  end
+  if many * 16 >= size then
     local places, j = places_of(n), 1
     local other = places[1]
-    for i = 1, #candidates do
+    for i = 1, many do
       local place = candidates[i]
       while other and other < place do
         j = j + 1
@@ -81,12 +221,11 @@ local function intersect(n, candidates, found)
     return
   end
   local j = 1
-  for i = 1, #candidates do
+  for i = 1, many do
     local place = candidates[i]
     j = seek(of, place, j)
     if j > size then return end
-    local a, b = byte(of, 4 * j - 3, 4 * j - 2)
-    if a * 256 + b == place then found(i, j) end
+    if place_at(of, j) == place then found(i, j) end
   end
 end
 
@@ -122,15 +261,16 @@ local function matching_word(n, fields)
   return found
 end
 
--- All documents of the chunk.
+-- All documents of the window.
 local function all_places()
   if here.all then return here.all end
-  local found, size = {}, 0
-  local bits = call('GET', live_key(here.chunk)) or ''
-  for from = 1, #bits, 4000 do
-    local bytes = {byte(bits, from, from + 3999)}
+  local found, size, last = {}, 0, here.last
+  local from = floor(here.first / 8)
+  local bits = call('GETRANGE', live_key(here.chunk), int(from), int(floor((last - 1) / 8)))
+  for start = 1, #bits, 4000 do
+    local bytes = {byte(bits, start, start + 3999)}
     for k = 1, #bytes do
-      local rest, place = bytes[k], 8 * (from + k - 2)
+      local rest, place = bytes[k], 8 * (from + start + k - 2)
       if rest == 255 then
         for bit = 0, 7 do found[size + 1 + bit] = place + bit end
         size = size + 8
@@ -145,17 +285,23 @@ local function all_places()
       end
     end
   end
+  while size > 0 and found[size] >= last do
+    found[size] = nil
+    size = size - 1
+  end
   here.all = found
   return found
 end
 
-local function column(k)
+-- The bytes of a column in the window, and what to subtract from a document's place in it.
+local function column(k, width)
   local found = here.columns[k]
   if not found then
-    found = call('GET', column_key(k, here.chunk)) or ''
+    local first, last = int(width * here.first), int(width * here.last - 1)
+    found = call('GETRANGE', column_key(k, here.chunk), first, last)
     here.columns[k] = found
   end
-  return found
+  return found, here.first
 end
 
 local INFINITE = {['inf'] = math.huge, ['-inf'] = -math.huge}
@@ -165,11 +311,12 @@ local function number(text)
 end
 
 local function filter_range(k, low, high, open_low, open_high, candidates)
-  local values, unpack_one = column(k), struct.unpack
+  local values, base = column(k, 8)
+  local unpack_one = struct.unpack
   low, high = low and number(low), high and number(high)
   local found, size = {}, 0
   for i = 1, #candidates do
-    local value = unpack_one('<d', values, 8 * candidates[i] + 1)
+    local value = unpack_one('<d', values, 8 * (candidates[i] - base) + 1)
     if value == value
       and (not low or value > low or (value == low and not open_low))
       and (not high or value < high or (value == high and not open_high))
@@ -192,6 +339,20 @@ local function subtract(candidates, unwanted)
     end
   end
   return left
+end
+
+-- What is in both of two lists.
+local function common(a, b)
+  local both, size, j = {}, 0, 1
+  for i = 1, #a do
+    local place = a[i]
+    while b[j] and b[j] < place do j = j + 1 end
+    if b[j] == place then
+      size = size + 1
+      both[size] = place
+    end
+  end
+  return both
 end
 
 local function union(a, b)
@@ -217,15 +378,31 @@ local function union(a, b)
   return both
 end
 
+-- Many lists are merged through a table of what is in any of them.
 local function union_all(lists)
-  while #lists > 1 do
-    local fewer = {}
-    for i = 1, #lists, 2 do
-      fewer[#fewer + 1] = lists[i + 1] and union(lists[i], lists[i + 1]) or lists[i]
+  if #lists <= 2 then return lists[2] and union(lists[1], lists[2]) or lists[1] or {} end
+  local seen, found, size, before = {}, {}, 0, here.first - 1
+  for _, list in ipairs(lists) do
+    for i = 1, #list do
+      local place = list[i]
+      if not seen[place - before] then
+        size = size + 1
+        seen[place - before], found[size] = true, place
+      end
     end
-    lists = fewer
   end
-  return lists[1] or {}
+  if size * 16 < here.last - here.first then
+    table.sort(found)
+    return found
+  end
+  size = 0
+  for place = here.first, here.last - 1 do
+    if seen[place - before] then
+      size = size + 1
+      found[size] = place
+    end
+  end
+  return found
 end
 
 -- The words of a document in order: ids of three bytes, 0 after each field.
@@ -249,29 +426,32 @@ end
 local function has_phrase(text, sequence, field)
   if field == 0 then return find_words(text, sequence, 1) end
   local from = 1
-  for _ = 2, field do from = find_words(text, '\0\0\0', from) + 3 end
+  for _ = 2, field do from = (find_words(text, '\0\0\0', from) or #text) + 3 end
   local at = find_words(text, sequence, from)
-  return at and at < find_words(text, '\0\0\0', from)
+  return at and at < (find_words(text, '\0\0\0', from) or #text)
 end
 
 local function matching_phrase(numbers, field, candidates)
-  local ids = {}
+  local ids, order, seen = {}, {}, {}
   for i, n in ipairs(numbers) do
     if not words[n] then return {} end
     ids[i] = struct.pack('>I3', words[n])
+    if not seen[n] then
+      seen[n], order[#order + 1] = true, n
+    end
   end
-  local order = {unpack(numbers)}
-  table.sort(order, function(a, b) return #postings_of(a) < #postings_of(b) end)
+  table.sort(order, function(a, b) return count_of(a) < count_of(b) end)
   local mask = field == 0 and 0 or 2 ^ (field - 1)
   for _, n in ipairs(order) do
     candidates = candidates and intersect_word(n, mask, candidates) or matching_word(n, mask)
+    if #candidates == 0 then return candidates end
   end
   local sequence = concat(ids)
   local full = {}
   for i, place in ipairs(candidates) do full[i] = here.chunk * CHUNK + place end
   local found, size = {}, 0
   for i, id in ipairs(ids_of(full)) do
-    if has_phrase(words_of(id), sequence, field) then
+    if id and has_phrase(words_of(id), sequence, field) then
       size = size + 1
       found[size] = candidates[i]
     end
@@ -279,16 +459,71 @@ local function matching_phrase(numbers, field, candidates)
   return found
 end
 
+-- The work of matching a node among some candidates at most, in steps of about an eighth of a
+-- microsecond, such as to read a posting; and how many documents match it at most.
+local WORK = {}
+local function work_of(node, most) return WORK[node[1]](node, most) end
+
+local LOOKUP = 10 -- of a candidate in postings
+local PHRASE = 90 -- of a candidate: reading its words
+
+local function work_of_word(n, most)
+  local count = count_of(n)
+  return math.min(count + most, LOOKUP * count, LOOKUP * most), math.min(count, most)
+end
+
+-- Without candidates all postings are read.
+function WORK.word(node, most)
+  if most < here.last - here.first then return work_of_word(node[2], most) end
+  local count = count_of(node[2])
+  return count, count
+end
+function WORK.none() return 0, 0 end
+function WORK.all(_, most) return most, most end
+function WORK.range(_, most) return most, most end
+function WORK.phrase(node, most)
+  local work = 0
+  for _, n in ipairs(node[2]) do most = math.min(most, count_of(n)) end
+  for _, n in ipairs(node[2]) do work = work + work_of_word(n, most) end
+  return work + PHRASE * most, most
+end
+WORK['or'] = function(node, most)
+  local work, size = 0, 0
+  for _, part in ipairs(node[2]) do
+    local more, some
+    if part[1] == 'word' then
+      local count = count_of(part[2])
+      more, some = math.min(count, LOOKUP * most), math.min(count, most)
+    else
+      more, some = work_of(part, most)
+    end
+    work, size = work + more + 3 * some, size + some
+  end
+  return work, math.min(size, most)
+end
+WORK['and'] = function(node, most)
+  local least, smallest = most, nil
+  for _, part in ipairs(node[2]) do
+    local work, size = work_of(part, most)
+    if not smallest or size < least then least, smallest = size, work end
+  end
+  local work = smallest
+  for _, part in ipairs(node[2]) do work = work + work_of(part, least) end
+  for _, filter in ipairs(node[3]) do work = work + work_of(filter, least) end
+  for _, unwanted in ipairs(node[4]) do work = work + least + work_of(unwanted, least) end
+  return work, least
+end
+
 -- Roughly how many documents match a node.
 local SIZES, MATCHES = {}, {}
 local function size_of(node) return SIZES[node[1]](node) end
 
-function SIZES.word(node) return #postings_of(node[2]) / 4 end
+function SIZES.word(node) return count_of(node[2]) end
 function SIZES.all() return CHUNK end
 function SIZES.none() return 0 end
 function SIZES.phrase(node)
   local least = CHUNK
-  for _, n in ipairs(node[2]) do least = math.min(least, #postings_of(n) / 4) end
+  for _, n in ipairs(node[2]) do least = math.min(least, count_of(n)) end
   return least + 1
 end
 SIZES['or'] = function(node)
@@ -319,9 +554,16 @@ function MATCHES.range(node, candidates)
   return filter_range(node[2], node[3], node[4], node[5], node[6], candidates or all_places())
 end
 MATCHES['or'] = function(node, candidates)
-  local lists = {}
-  for i, part in ipairs(node[2]) do lists[i] = match(part, candidates) end
-  return union_all(lists)
+  local lists, more = {}, false
+  for i, part in ipairs(node[2]) do
+    -- The postings of a word are read as a whole, unless they are many more than the candidates.
+    local all = not candidates
+      or part[1] == 'word' and count_of(part[2]) <= LOOKUP * #candidates
+    lists[i] = match(part, not all and candidates or nil)
+    more = more or all
+  end
+  local found = union_all(lists)
+  return candidates and more and common(candidates, found) or found
 end
 MATCHES['and'] = function(node, candidates)
   local parts = {}

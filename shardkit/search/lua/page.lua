@@ -1,32 +1,61 @@
--- Read the first hits of a cached result of a part of an index.
+-- Read the first hits of a cached result of a part of an index, a slice or more of it at a time.
 -- KEYS[1]  the part's state; its other keys, which depend on the data, have its tag
--- KEYS[2]  the result
+-- KEYS[2]  the result, a HASH: the hits of each slice, by the document number where it begins
 -- ARGV[1]  how many document numbers a chunk covers
--- ARGV[2]  how many to return
+-- ARGV[2]  how many hits to return of each slice
 -- ARGV[3]  for how many seconds to keep the result from now on
 -- ARGV[4]  1 to return documents' attributes, else 0
 -- ARGV[5]  1 to return their text, else 0
--- Reply    {total, {id, value, …}}, with attributes and text of each hit if either was requested;
---          nil if the result expired, or holds fewer hits than requested although more matched.
---          Documents removed meanwhile are left out.
+-- ARGV[6]  the slice to begin at
+-- ARGV[7]  about how many hits to read, in whole slices
+-- Reply    {total, {id, value, …}, next, {id, …}}, with attributes and text of each hit if either was
+--          requested; next is where to continue, 0 at the end; the last are the hits whose documents
+--          were removed meanwhile. Nil if the result expired, or holds fewer hits than requested
+--          although more matched.
 --@include search/base
 --@include search/hits
-local result = call('GET', KEYS[2])
-if not result then return false end
-local text, total, size, at = struct.unpack('<BI4I4', result)
-local limit = tonumber(ARGV[2])
-if size < total and size < limit then return false end
-redis.pcall('EXPIRE', KEYS[2], ARGV[3]) -- fails on a read-only replica
+local limit, slice, left = tonumber(ARGV[2]), tonumber(ARGV[6]), tonumber(ARGV[7])
+local with_attributes, with_text = ARGV[4] == '1', ARGV[5] == '1'
 
-local ids, values = {}, {}
-local width = text == 1 and 8 or 12
-while #ids < limit and at <= #result do
-  local number, value = struct.unpack(text == 1 and '<I4I4' or '<I4d', result, at)
-  local id = ids_of({number})[1]
-  if id then
-    ids[#ids + 1] = id
-    values[#values + 1] = text == 1 and first_value(texts_of({value})[value]) or exact(value)
-  end
-  at = at + width
+-- Whether a document number is still given to a document.
+local bits = {}
+local function is_live(number)
+  local chunk, place = floor(number / CHUNK), number % CHUNK
+  if not bits[chunk] then bits[chunk] = call('GET', live_key(chunk)) or '' end
+  local eight = byte(bits[chunk], floor(place / 8) + 1) or 0
+  return floor(eight / 2 ^ (7 - place % 8)) % 2 == 1
 end
-return {total, reply_hits(ids, values, 1, #ids, ARGV[4] == '1', ARGV[5] == '1')}
+
+local reply = {0, {}, 0, {}}
+local hits, gone = reply[2], reply[4]
+repeat
+  local result = call('HGET', KEYS[2], int(slice))
+  if not result then return false end
+  local text, total, size, next, at = struct.unpack('<BI4I4d', result)
+  if size < total and size < limit then return false end
+  reply[1], slice = reply[1] + total, next
+  local ids, values, codes = {}, {}, {}
+  for i = 1, math.min(size, limit) do
+    local number, length = struct.unpack('<I4I2', result, at)
+    local id = sub(result, at + 6, at + 5 + length)
+    ids[i], at = id, at + 6 + length
+    if text == 1 then
+      codes[i], at = struct.unpack('<I4', result, at)
+    else
+      values[i], at = struct.unpack('<d', result, at)
+      values[i] = exact(values[i])
+    end
+    if not is_live(number) then gone[#gone + 1] = id end
+  end
+  if text == 1 then
+    local texts = texts_of(codes)
+    for i, code in ipairs(codes) do values[i] = first_value(texts[code]) end
+  end
+  for _, field in ipairs(reply_hits(ids, values, 1, #ids, with_attributes, with_text)) do
+    hits[#hits + 1] = field
+  end
+  left = left - #ids
+until slice == 0 or left <= 0
+reply[3] = slice
+redis.pcall('EXPIRE', KEYS[2], ARGV[3]) -- fails on a read-only replica
+return reply

@@ -13,33 +13,48 @@
 --            limit    how many hits to return
 --            after    {value, id}: return only hits after this one; or false
 --            facets   the columns whose values are counted, {column, whether it is text}
---            max_values   how many different values a facet may have
+--            work     about how much to do, in postings
 --            attributes, text  whether to return them with each hit
 --            cache    for how many seconds to cache the result; 0 for not at all
 --            max_cached   how many hits of it, at most
--- Reply    {documents, version, total, {documents with the word, …}, cached, {id, value, …},
---          {value, count, …}, …}: for each hit its attributes and text too if either was requested;
---          cached is 1 if the result is cached. Or {documents, version, -n}: the nth facet has too
---          many different values
+-- ARGV[3]  the document number to begin at, 0 at first
+-- ARGV[4]  the document number to stop before; 0 at first: all that there are
+-- Reply    {documents, version, total, {documents with the word, …}, cached, {id, value, …}, next,
+--          stop, {value, count, …}, …}: of the documents looked at, which are those before next, or
+--          all if it is 0. How many documents have each word is only told at first. Each hit has its
+--          attributes and text too if either was requested; cached is 1 if the result is cached
 --@include text_order
 --@include search/base
 --@include search/hits
 --@include search/match
 local query = cjson.decode(ARGV[2])
 local state = read_state()
-local chunks = chunks_of(state)
+local from, stop = tonumber(ARGV[3]), tonumber(ARGV[4])
+if stop == 0 then stop = state.next end
 local by, reverse = query.sort[1], query.reverse
+local scored = #query.weights > 0
 
-words = {}
-for n, word in ipairs(query.words) do words[n] = id_of(word) or false end
+words = ids_of_words(query.words)
 
--- Add a node's share to the scores of documents, all of which match the node; a document's score is
--- at the same index as its place.
+-- Add a node's share to the scores of documents, all of which match the node. Scores are by place.
 local add_scores
 
+-- Few candidates are looked up in the postings; else all postings are read.
 local function add_word(n, places, scores)
   local of, weight = postings_of(n), query.weights[n]
-  intersect(n, places, function(i, j) scores[i] = scores[i] + weight * byte(of, 4 * j - 1) end)
+  if #places * 16 < #of / 4 then
+    intersect(n, places, function(i, j)
+      local place = places[i]
+      scores[place] = scores[place] + weight * byte(of, 4 * j - 1)
+    end)
+    return
+  end
+  for at = 1, #of, 4 do
+    local a, b, impact = byte(of, at, at + 2)
+    local place = a * 256 + b
+    local score = scores[place]
+    if score then scores[place] = score + weight * impact end
+  end
 end
 
 local ADDS = {}
@@ -55,11 +70,12 @@ ADDS['or'] = function(node, places, scores)
     if part[1] == 'word' and part[3] == 0 then
       add_word(part[2], places, scores)
     else
-      local some, given, j = match(part, places), {}, 1
-      for k = 1, #some do given[k] = 0 end
+      local some, given = match(part, places), {}
+      for k = 1, #some do given[some[k]] = 0 end
       add_scores(part, some, given)
-      for i = 1, #places do
-        if places[i] == some[j] then scores[i], j = scores[i] + given[j], j + 1 end
+      for k = 1, #some do
+        local place = some[k]
+        scores[place] = scores[place] + given[place]
       end
     end
   end
@@ -78,16 +94,19 @@ local function scores_of(places)
     for i = 1, #places do scores[i] = weight * byte(of, 4 * i - 1) end
     return scores
   end
-  for i = 1, #places do scores[i] = 0 end
-  add_scores(tree, places, scores)
+  local by_place = {}
+  for i = 1, #places do by_place[places[i]] = 0 end
+  add_scores(tree, places, by_place)
+  for i = 1, #places do scores[i] = by_place[places[i]] end
   return scores
 end
 
 -- The numbers in a column, with a default for missing ones.
 local function numbers_in(k, places, missing)
-  local found, of, unpack_one = {}, column(k), struct.unpack
+  local found, unpack_one = {}, struct.unpack
+  local of, base = column(k, 8)
   for i = 1, #places do
-    local value = unpack_one('<d', of, 8 * places[i] + 1)
+    local value = unpack_one('<d', of, 8 * (places[i] - base) + 1)
     if value ~= value then value = missing end
     found[i] = value
   end
@@ -95,8 +114,9 @@ local function numbers_in(k, places, missing)
 end
 
 local function codes_in(k, places)
-  local found, of, unpack_one = {}, column(k), struct.unpack
-  for i = 1, #places do found[i] = unpack_one('<I4', of, 4 * places[i] + 1) end
+  local found, unpack_one = {}, struct.unpack
+  local of, base = column(k, 4)
+  for i = 1, #places do found[i] = unpack_one('<I4', of, 4 * (places[i] - base) + 1) end
   return found
 end
 
@@ -104,9 +124,10 @@ end
 local function complete(places)
   for _, source in ipairs(query.sort[2]) do
     if source[1] > 0 and source[3] == cjson.null then
-      local of, left, size = column(source[1]), {}, 0
+      local left, size = {}, 0
+      local of, base = column(source[1], 8)
       for i = 1, #places do
-        local value = struct.unpack('<d', of, 8 * places[i] + 1)
+        local value = struct.unpack('<d', of, 8 * (places[i] - base) + 1)
         if value == value then
           size = size + 1
           left[size] = places[i]
@@ -162,48 +183,48 @@ else
   less = precedes
 end
 
--- The nth key in order, found with a heap.
-local function bound_of(keys, n, less)
+-- The first n items in order, in a heap: the last of them comes first.
+local function first_of(items, n, less)
   local heap = {}
-  for i = 1, n do heap[i] = keys[i] end
+  for i = 1, n do heap[i] = items[i] end
   local function sink(at)
-    local key = heap[at]
+    local item = heap[at]
     while true do
       local child = 2 * at
       if child > n then break end
       if child < n and less(heap[child], heap[child + 1]) then child = child + 1 end
-      if not less(key, heap[child]) then break end
+      if not less(item, heap[child]) then break end
       heap[at] = heap[child]
       at = child
     end
-    heap[at] = key
+    heap[at] = item
   end
   for at = floor(n / 2), 1, -1 do sink(at) end
-  if less == number_less then -- the usual case, without a call for each key
+  if less == number_less then -- the usual case, without a call for each item
     local highest = heap[1]
-    for i = n + 1, #keys do
-      if keys[i] < highest then
-        heap[1] = keys[i]
+    for i = n + 1, #items do
+      if items[i] < highest then
+        heap[1] = items[i]
         sink(1)
         highest = heap[1]
       end
     end
-    return highest
+    return heap
   end
-  for i = n + 1, #keys do
-    if less(keys[i], heap[1]) then
-      heap[1] = keys[i]
+  for i = n + 1, #items do
+    if less(items[i], heap[1]) then
+      heap[1] = items[i]
       sink(1)
     end
   end
-  return heap[1]
+  return heap
 end
 
 -- The candidates for the first n hits: more than n if several have the nth key.
 local function narrowed(numbers, keys, n)
   if #keys <= n then return numbers, keys end
   if n == 0 then return {}, {} end
-  local bound = bound_of(keys, n, less)
+  local bound = first_of(keys, n, less)[1]
   local left, left_keys, size = {}, {}, 0
   for i = 1, #keys do
     local key = keys[i]
@@ -223,18 +244,16 @@ end
 -- Exactly n of these candidates: of those with the nth key, the first by id.
 local function cut(numbers, keys, ids, bound, n)
   if #keys <= n then return numbers, keys, ids end
-  local equal = {}
-  for i = 1, #keys do
-    if not less(keys[i], bound) then equal[#equal + 1] = ids[i] end
+  local left, left_keys, left_ids, equal = {}, {}, {}, {}
+  local function keep(i)
+    local size = #left + 1
+    left[size], left_keys[size], left_ids[size] = numbers[i], keys[i], ids[i]
   end
-  local id_bound = bound_of(equal, n - #keys + #equal, id_less)
-  local left, left_keys, left_ids, size = {}, {}, {}, 0
   for i = 1, #keys do
-    if less(keys[i], bound) or not id_less(id_bound, ids[i]) then
-      size = size + 1
-      left[size], left_keys[size], left_ids[size] = numbers[i], keys[i], ids[i]
-    end
+    if less(keys[i], bound) then keep(i) else equal[#equal + 1] = i end
   end
+  local function tie_less(a, b) return id_less(ids[a], ids[b]) end
+  for _, i in ipairs(first_of(equal, n - #left, tie_less)) do keep(i) end
   return left, left_keys, left_ids
 end
 
@@ -271,7 +290,7 @@ local size = query.limit
 if query.cache > 0 then size = math.max(size, query.max_cached) end
 
 local counts = {}
-for f in ipairs(query.facets) do counts[f] = {size = 0, of = {}} end
+for f in ipairs(query.facets) do counts[f] = {} end
 
 local function count_values(places)
   for f, facet in ipairs(query.facets) do
@@ -279,34 +298,41 @@ local function count_values(places)
     local given = facet[2] and codes_in(facet[1], places) or numbers_in(facet[1], places, nil)
     for i = 1, #places do
       local value = given[i]
-      if value and (value ~= 0 or not facet[2]) then
-        if not found.of[value] then found.size = found.size + 1 end
-        found.of[value] = (found.of[value] or 0) + 1
-      end
+      if value and (value ~= 0 or not facet[2]) then found[value] = (found[value] or 0) + 1 end
     end
-    if found.size > query.max_values then return f end
   end
 end
 
 local numbers, keys, total, bound = {}, {}, 0, nil
-for _, chunk in ipairs(chunks) do
-  open_chunk(chunk)
+
+-- Documents with equal keys are ordered by their ids, so each match may mean reading an id.
+local each = 3 + 8 * #query.facets + (by == 'sum' and 6 * #query.sort[2] or 0)
+  + (size > 0 and (scored and 8 or 16) or 0) + (query.after and 8 or 0)
+local function estimate(most)
+  local work, matches = work_of(query.tree, most)
+  local hits = 45 * math.min(matches, size)
+  if query.attributes or query.text then hits = hits + 60 * math.min(matches, query.limit) end
+  return (scored and 2 or 1) * work + each * matches + hits
+end
+
+-- Looking up the words takes its time too.
+local work = math.max(query.work - 100 * #words, query.work / 4)
+local next = each_window(state, from, stop, work, estimate, function(base)
   local places = match(query.tree)
   if by == 'sum' then places = complete(places) end
   total = total + #places
-  local too_many = count_values(places)
-  if too_many then return {state.docs, state.version, -too_many} end
+  count_values(places)
   if size > 0 then
     local first = #numbers
     for i, key in ipairs(keys_of(places)) do
-      numbers[first + i], keys[first + i] = chunk * CHUNK + places[i], key
+      numbers[first + i], keys[first + i] = base + places[i], key
     end
     if by ~= 'text' then
       if after_key then numbers, keys = after_cursor(numbers, keys, after_key, query.after[2]) end
       numbers, keys, bound = narrowed(numbers, keys, size)
     end
   end
-end
+end)
 
 local codes = {}
 if by == 'text' then
@@ -332,22 +358,28 @@ for i = 1, math.min(#order, query.limit) do
   values[i] = by == 'text' and keys[at] or exact(reverse and -keys[at] + 0 or keys[at] + 0)
 end
 
+-- The hits of this slice, by where it begins; see search/page.
 local function cache_result()
   if query.cache == 0 then return 0 end
   local count = math.min(#order, size)
-  local pieces = {struct.pack('<BI4I4', by == 'text' and 1 or 0, total, count)}
+  local pieces = {struct.pack('<BI4I4d', by == 'text' and 1 or 0, total, count, next)}
   for i = 1, count do
     local at = order[i]
-    pieces[i + 1] = by == 'text' and struct.pack('<I4I4', numbers[at], codes[numbers[at]])
-      or struct.pack('<I4d', numbers[at], reverse and -keys[at] or keys[at])
+    local id = found_ids[at]
+    pieces[i + 1] = struct.pack('<I4I2', numbers[at], #id) .. id
+      .. (by == 'text' and struct.pack('<I4', codes[numbers[at]])
+        or struct.pack('<d', reverse and -keys[at] or keys[at]))
   end
   -- A read-only replica caches nothing.
-  local answer = redis.pcall('SET', KEYS[2], concat(pieces), 'EX', int(query.cache))
-  return answer.ok and 1 or 0
+  local answer = redis.pcall('HSET', KEYS[2], int(from), concat(pieces))
+  if type(answer) == 'table' then return 0 end
+  call('EXPIRE', KEYS[2], int(query.cache))
+  return 1
 end
 
 local frequencies = {}
-if #query.weights > 0 then
+if scored and from == 0 then
+  local chunks = chunks_of(state)
   for n = 1, #query.words do
     frequencies[n] = words[n] and frequency(chunks, words[n]) or 0
   end
@@ -355,15 +387,15 @@ end
 
 local reply = {
   state.docs, state.version, total, frequencies, cache_result(),
-  reply_hits(ids, values, 1, #ids, query.attributes, query.text),
+  reply_hits(ids, values, 1, #ids, query.attributes, query.text), next, stop,
 }
 for f, facet in ipairs(query.facets) do
   local flat, given = {}, {}
-  for value in pairs(counts[f].of) do given[#given + 1] = value end
+  for value in pairs(counts[f]) do given[#given + 1] = value end
   local texts = facet[2] and texts_of(given)
   for _, value in ipairs(given) do
     flat[#flat + 1] = texts and texts[value] or exact(value)
-    flat[#flat + 1] = counts[f].of[value]
+    flat[#flat + 1] = counts[f][value]
   end
   reply[#reply + 1] = flat
 end
