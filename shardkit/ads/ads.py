@@ -58,7 +58,7 @@ from shardkit.search.model.documents import (
     write_arguments,
 )
 from shardkit.search.model.schema import CHUNK, Schema
-from shardkit.search.parts import IndexPart, IndexParts, Written, split_failures
+from shardkit.search.parts import WORK_PER_CALL, IndexPart, IndexParts, Written
 from shardkit.search.text.analyzer import Analyzer
 from shardkit.structures.base.arguments import shown
 
@@ -287,19 +287,25 @@ class Ads(Structure[Face]):
                 the view could not be recorded.
 
         Cost: two exchanges: one with all parts, one with the ad's. They are repeated if that ad is
-        removed in between. A part looks at all its ads for the locations.
+        removed in between. A part looks at all its ads for the locations, at some thousand in an
+        exchange, so that its server serves others in between.
         """
         places = check_locations(f"{self.name}: target", locations)
         words = self._words(text)
         wanted = [location_word(place) for place in places]
         arguments: list[Argument] = [len(wanted), *wanted, *words]
+        parts = self._parts.primary
         target = ""
         for _ in range(MAX_ATTEMPTS if wanted else 0):
-            replies = yield from self._parts.send(
-                [part.call("ads/target", arguments) for part in self._parts.primary],
+            slices, _ = yield from self._parts.send_in_slices(
+                lambda number, place: parts[number].call(
+                    "ads/target", [WORK_PER_CALL, *place, *arguments]
+                ),
+                lambda _, reply: (reply[0], reply[1]) if reply[0] else None,
+                [(0, 0)] * len(parts),
                 partial=partial,
             )
-            found = [best for best in split_failures(replies)[0] if best]
+            found = [reply[2:] for of_part in slices for reply in of_part if len(reply) > 2]
             if not found:
                 return None
             _, ad_id = min((-float(ecpm), ad.decode()) for ad, ecpm in found)

@@ -39,7 +39,7 @@ from shardkit.job_search.skills import (
     value_of,
     write_arguments,
 )
-from shardkit.operations.commands import Argument, Reply
+from shardkit.operations.commands import Reply
 from shardkit.operations.operation import (
     Deferred,
     Driver,
@@ -55,7 +55,7 @@ from shardkit.operations.operation import (
 from shardkit.search.model.documents import check_id, check_ids
 from shardkit.search.model.results import Hit, Results, SearchCursor, read_cursor
 from shardkit.search.model.schema import CHUNK, Schema
-from shardkit.search.parts import PRIMARY, IndexParts, Written, split_failures
+from shardkit.search.parts import PRIMARY, WORK_PER_CALL, IndexParts, Written
 from shardkit.search.request import DEFAULT_LIMIT, MAX_LIMIT, MAX_OFFSET
 from shardkit.structures.base.arguments import check_integer, shown
 
@@ -255,7 +255,8 @@ class JobSearch(Structure[Face]):
             ParameterMismatchError: the index was created with other parameters.
             ShardErrors: shards failed, and partial results were not requested; or all failed.
 
-        Cost: one exchange. A part reads all postings of the candidate's skills.
+        Cost: one exchange for some thousand postings of the candidate's skills in a part; so its
+        server serves others in between.
         """
         offered = read_skills(self.name, self.measure, skills, "candidate")
         check_integer(self.name, "limit", limit, 0, MAX_LIMIT)
@@ -265,12 +266,16 @@ class JobSearch(Structure[Face]):
         most = limit + 1 if before and limit else offset + limit
         last = (int(before.value), before.id) if before else ("", "")
         flat = [text for pair in offered.items() for text in pair]
-        arguments: list[Argument] = [most, *last, NO_SKILL, *flat]
-        replies = yield from self._parts.send(
-            [part.call("job_search/find", arguments) for part in self._parts.primary],
+        parts = self._parts.primary
+        slices, missing = yield from self._parts.send_in_slices(
+            lambda number, place: parts[number].call(
+                "job_search/find", [most, *last, WORK_PER_CALL, *place, NO_SKILL, *flat]
+            ),
+            lambda _, reply: (reply[2], reply[3]) if reply[2] else None,
+            [(0, 0)] * len(parts),
             partial=partial,
         )
-        answered, missing = split_failures(replies)
+        answered = [reply for of_part in slices for reply in of_part]
         total = sum(reply[0] for reply in answered)
         hits = _merged(answered)
         more = len(hits) > limit if before else total > offset + limit
@@ -332,7 +337,7 @@ def _merged(replies: Iterable[Reply]) -> list[Hit]:
     Python compares text by code points, which is the order of its bytes in UTF-8, as in Lua.
     """
     hits = []
-    for _, flat in replies:
+    for _, flat, *_ in replies:
         pairs = zip(flat[::2], flat[1::2], strict=True)
         hits += [Hit(job_id.decode(), required) for job_id, required in pairs]
     return sorted(hits, key=lambda hit: (-float(hit.value), hit.id))

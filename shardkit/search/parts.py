@@ -31,6 +31,7 @@ from shardkit.structures.base.arguments import check_name, shown
 from shardkit.structures.base.parameters import Metadata, open_all, send_opened
 
 PRIMARY: Final = -1
+WORK_PER_CALL: Final = 60_000  # steps, such as to read a posting: together some milliseconds
 BUCKETS_PER_CALL: Final = 20  # of 128 documents and words each
 
 
@@ -179,48 +180,50 @@ class IndexParts:
     def send_in_slices(
         self,
         command: Callable[[int, N], Command],
-        following: Callable[[Any], N | None],
-        begin: N,
+        following: Callable[[int, Any], N | None],
+        begin: Sequence[N],
         *,
         source: int = PRIMARY,
         partial: bool = False,
     ) -> Operation[tuple[list[list[Any]], tuple[int, ...]]]:
-        """Run a script on all parts, again and again where it is not done.
+        """Run calls, each again and again as long as its reply says where to continue.
 
         A script does a limited amount of work in a call, so that it never holds its server for
-        long, and says where to continue.
+        long.
 
         Args:
-            command: makes the call of a part, given its number and where to continue.
-            following: takes from a reply where to continue; None if the part is done.
-            begin: where all parts begin.
+            command: makes a call, given its number and where to begin.
+            following: takes from a call's number and reply where to continue; None if nothing is
+                left.
+            begin: where each call begins.
             source: which source to read.
-            partial: whether parts may fail; such a part counts as missing, with all its slices.
+            partial: whether calls may fail, as long as one does not; what they returned before is
+                then dropped.
 
         Returns:
-            The replies of each part that answered, and the numbers of the parts that did not.
+            The replies of each call that did not fail, and the numbers of those that did.
 
-        Cost: one exchange; one more as long as a part is not done.
+        Cost: one exchange; one more as long as a call has to continue.
         """
-        numbers = list(range(len(self._sources[source])))
-        replies = yield from self.send(
-            [command(number, begin) for number in numbers], source=source, partial=partial
+        pending = list(enumerate(begin))
+        replies: Sequence[Any] = yield from self.send(
+            [command(number, place) for number, place in pending], source=source, partial=partial
         )
-        slices: dict[int, list[Any]] = {number: [] for number in numbers}
+        slices: dict[int, list[Any]] = {number: [] for number, _ in pending}
         while True:
-            pending = []
-            for number, reply in zip(numbers, replies, strict=True):
+            rest = []
+            for (number, _), reply in zip(pending, replies, strict=True):
                 if isinstance(reply, ShardFailure):
                     del slices[number]
                     continue
                 slices[number].append(reply)
-                if (place := following(reply)) is not None:
-                    pending.append((number, place))
-            if not pending:
-                missing = set(range(len(self._sources[source]))) - slices.keys()
-                return list(slices.values()), tuple(sorted(missing))
+                if (place := following(number, reply)) is not None:
+                    rest.append((number, place))
+            if not rest:
+                missing = tuple([n for n in range(len(begin)) if n not in slices])
+                return list(slices.values()), missing
+            pending = rest
             batch = [command(number, place) for number, place in pending]
-            numbers = [number for number, _ in pending]
             replies = yield Partial(batch) if partial else batch
 
     def count(self) -> Operation[int]:
@@ -296,14 +299,6 @@ class IndexParts:
         yield [Command(self.primary[0].to, meta.key, ("UNLINK", meta.key))]
         meta.checked = False
         return removed
-
-
-def split_failures(replies: Sequence[Reply]) -> tuple[list[Any], tuple[int, ...]]:
-    """Return the replies of the parts that answered, and the numbers of those that did not."""
-    missing = tuple([n for n, reply in enumerate(replies) if isinstance(reply, ShardFailure)])
-    if not missing:
-        return list(replies), ()
-    return [reply for reply in replies if not isinstance(reply, ShardFailure)], missing
 
 
 def _parts_in(component: str, schema: Schema) -> list[IndexPart]:

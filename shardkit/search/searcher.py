@@ -23,20 +23,20 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.operations.commands import Argument, Reply
+from shardkit.operations.commands import Argument, Command, Reply
 from shardkit.operations.operation import Operation
 from shardkit.search.compiler import QueryPlan, compile_query, prefixes_of, scored_words
 from shardkit.search.merge import PartHit, merge_facet, merge_hits, read_hits
 from shardkit.search.model.documents import Document, document_of, unpack
 from shardkit.search.model.results import CachedResult, Hit, OrderValue, Results, SearchCursor
 from shardkit.search.model.term_counts import TermCounts, TermStatistics
-from shardkit.search.parts import PRIMARY, IndexParts, split_failures
+from shardkit.search.parts import PRIMARY, WORK_PER_CALL, IndexParts
 from shardkit.search.request import SearchRequest
 from shardkit.search.snippets import find_matches, snippet
 
 MAX_CACHED: Final = 10_000
 MAX_EXPANSIONS: Final = 1_000
-WORK_PER_CALL: Final = 60_000  # steps, such as to read a posting: together some milliseconds
+WORDS_PER_CALL: Final = 2_000  # of those that may have a prefix
 HITS_PER_CALL: Final = 1_000  # of a cached result
 MAX_FACET_VALUES: Final = 10_000
 MAX_WORDS: Final = 1_024  # in a query, with those that prefixes stand for
@@ -108,26 +108,58 @@ class Searcher:
 
         Each part returns its own first words in order: the first of all are among them, with all
         their counts.
+
+        Raises:
+            InvalidArgumentError: there are too many words for a query.
         """
-        arguments: list[Argument] = [limit, len(prefixes), *prefixes, *words]
-        replies = yield from self._parts.send(
-            [part.call("search/words", arguments) for part in self._parts.source(source)],
-            source=source,
-            partial=partial,
+        parts = self._parts.source(source)
+        self._check_words(len(words))
+        # For each part a call that counts the words, then one for each prefix.
+        width = 1 + len(prefixes)
+        listed: list[dict[bytes, int]] = [{} for _ in range(width * len(parts))]
+
+        def call(number: int, place: tuple[bytes, bytes]) -> Command:
+            part, which = parts[number // width], number % width
+            if not which:
+                return part.call("search/words", words)
+            known = sorted(listed[number])
+            last = known[limit - 1] if len(known) >= limit else b""
+            arguments = (prefixes[which - 1], limit, last, *place, WORDS_PER_CALL)
+            return part.call("search/prefix", arguments)
+
+        def following(number: int, reply: Reply) -> tuple[bytes, bytes] | None:
+            if not number % width:
+                return None
+            flat, start, cursor = reply
+            listed[number].update(zip(flat[::2], flat[1::2], strict=True))
+            return (start, cursor) if start else None
+
+        replies, failed = yield from self._parts.send_in_slices(
+            call, following, [(b"", b"0")] * len(listed), source=source, partial=partial
         )
-        answered, _ = split_failures(replies)
-        counts: Counter[str] = Counter()
-        for reply in answered:
-            counts.update(dict(zip(words, reply[2], strict=True)))
-        found: dict[str, dict[str, int]] = {}
-        for place, prefix in enumerate(prefixes, 3):
-            sums: Counter[str] = Counter()
-            for reply in answered:
-                flat = reply[place]
-                for word, count in zip(flat[::2], flat[1::2], strict=True):
-                    sums[word.decode()] += count
-            found[prefix] = dict(sorted(sums.items())[:limit])
-        return TermCounts(sum(reply[0] for reply in answered), dict(counts)), found
+        missing = {number // width for number in failed}
+        documents, counts = 0, Counter[str]()
+        sums = {prefix: Counter[str]() for prefix in prefixes}
+        numbers = [number for number in range(len(listed)) if number not in failed]
+        for number, of_call in zip(numbers, replies, strict=True):
+            if number // width in missing:
+                continue
+            if number % width:
+                for word, count in listed[number].items():
+                    sums[prefixes[number % width - 1]][word.decode()] += count
+            else:
+                documents += of_call[0][0]
+                counts.update(dict(zip(words, of_call[0][1], strict=True)))
+        found = {prefix: dict(sorted(each.items())[:limit]) for prefix, each in sums.items()}
+        return TermCounts(documents, dict(counts)), found
+
+    def _check_words(self, count: int) -> None:
+        if count > MAX_WORDS:
+            raise InvalidArgumentError(
+                f"{self._schema.name}: a query of {count:,} different words, with those that its "
+                "prefixes stand for",
+                f"give at most {MAX_WORDS:,}: the rarest ones of a long text, or longer prefixes",
+            )
 
     # ---- querying the parts
 
@@ -143,20 +175,15 @@ class Searcher:
         """
         expansions, counts = yield from self._expansions(request, source, counts)
         plan = compile_query(self._schema, request.tree, expansions)
-        if len(plan.words) > MAX_WORDS:
-            raise InvalidArgumentError(
-                f"{self._schema.name}: a query of {len(plan.words):,} different words, with those "
-                "that its prefixes stand for",
-                f"give at most {MAX_WORDS:,}: the rarest ones of a long text, or longer prefixes",
-            )
+        self._check_words(len(plan.words))
         key = self._new_id() if request.cache else None
         cache_key = f"q:2:{key}" if key else None
         sent = self._encode(request, plan, counts)
         parts = self._parts.source(source)
         slices, missing = yield from self._parts.send_in_slices(
             lambda number, place: parts[number].call("search/query", [sent, *place], key=cache_key),
-            lambda reply: (reply[6], reply[7]) if reply[6] else None,
-            (0, 0),
+            lambda _, reply: (reply[6], reply[7]) if reply[6] else None,
+            [(0, 0)] * len(parts),
             source=source,
             partial=request.partial,
         )
@@ -246,6 +273,8 @@ class Searcher:
         )
 
     def _learn(self, plan: QueryPlan, counts: TermCounts, replies: Sequence[Reply]) -> None:
+        if not all(reply[3] for reply in replies):
+            return  # too many words to count them again
         sums = map(sum, zip(*[reply[3] for reply in replies], strict=True))
         words = {w: n for w, n in zip(plan.words, sums, strict=True) if w in counts.words}
         self._statistics.update(TermCounts(sum([reply[0] for reply in replies]), words))
@@ -265,8 +294,8 @@ class Searcher:
             lambda number, place: parts[number].call(
                 "search/page", [*arguments, place, HITS_PER_CALL], key=key
             ),
-            lambda reply: (reply and int(reply[2])) or None,
-            0,
+            lambda _, reply: (reply and int(reply[2])) or None,
+            [0] * len(parts),
             source=source,
             partial=request.partial,
         )

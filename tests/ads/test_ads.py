@@ -91,6 +91,37 @@ def test_clicked_words_move_an_ad_by_half_the_smallest_and_half_the_largest_bonu
     assert face.run(ads.target(BERLIN, "nothing of it")).ad == "shoes"
 
 
+def test_a_word_without_a_bonus_counts_as_0_beside_words_with_positive_ones(face: Face) -> None:
+    ads = face.kit.ads(component="few", shards=4, averages_ttl=0)
+    face.run(ads.index("shoes", BERLIN, "running shoes city", "cpc", 1))
+    face.run(ads.target(BERLIN, "city"))
+    served = face.run(ads.target(BERLIN, "running"))
+    assert face.run(ads.record_click(served.target, "shoes")) is True
+    ad = face.run(ads.get("shoes"))
+    assert (ad.ecpm, ad.words["running"].bonus, ad.words["city"].bonus) == (500, 500, 0)
+    face.run(ads.index("rival", BERLIN, "", "cpm", 800))
+    # 500 + 500 / 2 + 500 / 2, and 500 + 0 / 2 + 500 / 2.
+    assert face.run(ads.target(BERLIN, "running")).ad == "shoes"
+    assert face.run(ads.target(BERLIN, "running city")).ad == "rival"
+    assert face.run(ads.target(BERLIN, "running unknown")).ad == "shoes"
+
+
+def test_an_ad_is_chosen_among_many_in_slices(
+    face: Face, monkeypatch: pytest.MonkeyPatch, kit: ShardKit
+) -> None:
+    ads = face.kit.ads(component="one", shards=1)
+    face.run(ads.index_many((f"ad {n}", BERLIN, "", "cpm", n % 50) for n in range(300)))
+    client: Any = kit.client("one")
+    face.run(ads.target(BERLIN, "no matter"))
+    counts = []
+    for work in (10_000_000, 1_000):
+        monkeypatch.setattr("shardkit.ads.ads.WORK_PER_CALL", work)
+        client.config_resetstat()
+        assert face.run(ads.target(BERLIN, "no matter")).ad == "ad 149"
+        counts.append(client.info("commandstats")["cmdstat_evalsha"]["calls"])
+    assert counts[0] <= 2 < counts[1] <= 300 / 8 + 2
+
+
 def test_words_of_the_text_are_those_of_the_ad_in_both_kinds_of_clients(face: Face) -> None:
     """The book compares text with bytes, so that nothing ever matches."""
     ads = face.kit.ads(component="few", shards=4)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from shardkit.ads.ads import Ads
 from shardkit.errors import InvalidArgumentError
 from shardkit.kit import ShardKit
+from shardkit.search.parts import WORK_PER_CALL
 
 PLACES = st.lists(st.sampled_from("XYZ"), min_size=1, max_size=2, unique=True)
 TEXTS = st.lists(st.sampled_from(["red", "green", "blue", "grey"]), max_size=3).map(" ".join)
@@ -119,11 +120,13 @@ def empty(kit: ShardKit) -> None:
         kit.client("few", shard).flushdb()
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@pytest.mark.parametrize("work", [WORK_PER_CALL, 1])
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(STEPS)
 def test_one_part_and_many_choose_count_and_estimate_as_the_model(
-    kit: ShardKit, steps: list[tuple[Any, ...]]
+    kit: ShardKit, monkeypatch: pytest.MonkeyPatch, work: int, steps: list[tuple[Any, ...]]
 ) -> None:
+    monkeypatch.setattr("shardkit.ads.ads.WORK_PER_CALL", work)
     empty(kit)
     both = Both(kit)
     for ad_id, kind in (("ad 1", "cpc"), ("ad 2", "cpa"), ("ad 3", "cpm")):

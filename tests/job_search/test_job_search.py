@@ -22,6 +22,7 @@ from shardkit.errors import (
 from shardkit.job_search.job_search import JobSearch
 from shardkit.kit import ShardKit
 from shardkit.local import LocalCluster
+from shardkit.search.parts import WORK_PER_CALL
 
 COMPONENTS = {"many": 16, "few": 4, "one": 1, "both": 4}
 
@@ -138,6 +139,17 @@ def test_pages_by_offset_and_by_cursor_are_the_same(face: Face) -> None:
     assert start == 105
     assert face.run(jobs.find(["a"], limit=0)).total == 50
     assert face.run(jobs.find(["a"], limit=0)).hits == []
+
+
+def test_all_jobs_are_iterated_page_by_page(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shardkit.job_search.job_search.PAGE_SIZE", 3)
+    for component, shards in (("one", 1), ("few", 4)):
+        jobs = face.kit.job_search("paged", component=component, shards=shards)
+        face.run(jobs.index_many((f"{n:02}", ["a", "b"][: n % 3]) for n in range(10)))
+        found = [(hit.value, hit.id) for hit in face.list(jobs.all(["a", "b"]))]
+        assert found == sorted(
+            ((n % 3, f"{n:02}") for n in range(10)), key=lambda job: (-job[0], job[1])
+        )
 
 
 def test_a_cursor_continues_where_the_page_ended_even_if_that_job_was_removed(face: Face) -> None:
@@ -308,11 +320,16 @@ def expected(jobs: Mapping[str, Mapping[str, int]], skills: Mapping[str, int]) -
     return [job for _, job in sorted(met)]
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@pytest.mark.parametrize("work", [WORK_PER_CALL, 1])
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(STEPS)
 def test_one_part_and_many_find_what_a_model_finds_in_the_same_order(
-    kit: ShardKit, steps: list[tuple[int, dict[str, int] | None]]
+    kit: ShardKit,
+    monkeypatch: pytest.MonkeyPatch,
+    work: int,
+    steps: list[tuple[int, dict[str, int] | None]],
 ) -> None:
+    monkeypatch.setattr("shardkit.job_search.job_search.WORK_PER_CALL", work)
     for component in ("one", "few"):
         for shard in range(max(1, len(kit.component(component).shards))):
             kit.client(component, None if component == "one" else shard).flushdb()

@@ -104,6 +104,22 @@ def test_many_documents_are_indexed_and_removed_in_bulk(face: Face) -> None:
     assert len(face.run(index.get_many(f"d{n}" for n in range(900)))) == 450
 
 
+def test_words_of_many_documents_behind_the_256th_of_a_chunk_are_found(face: Face) -> None:
+    index = opened(face, component="one", shards=1)
+    face.run(index.index_many((f"{n:03}", "early" if n < 290 else "late") for n in range(330)))
+    late = [f"{n:03}" for n in range(290, 330)]
+    assert ids(face.run(index.search("late", limit=100, ascending=True))) == late
+    face.run(index.remove("300"))
+    face.run(index.index("301", "changed"))
+    face.run(index.index_many([("302", "late again"), ("999", "late")]))
+    found = face.run(index.search("late", limit=100, sort="votes"))
+    assert ids(found) == sorted({*late, "999"} - {"300", "301"})
+    assert face.run(index.count("early late")) == 0
+    assert face.run(index.remove_many(late)) == 39
+    assert ids(face.run(index.search("late"))) == ["999"]
+    assert face.run(index.count("early")) == 290
+
+
 def test_a_document_of_many_words_is_indexed_and_found(face: Face) -> None:
     index = opened(face)
     text = " ".join(f"w{n}" for n in range(2_500))

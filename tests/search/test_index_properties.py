@@ -7,12 +7,14 @@ import math
 from datetime import UTC, date, datetime
 from typing import Any
 
+import pytest
 from faces import Face
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from search_model import RELEVANCE, ModelIndex
 
 from shardkit import ShardKit
+from shardkit.search import searcher
 from shardkit.search.query.tree import (
     AllOf,
     AnyOf,
@@ -96,6 +98,14 @@ trees: st.SearchStrategy[Node] = st.recursive(
 weights = st.dictionaries(
     st.sampled_from([RELEVANCE, "votes", "day"]), st.sampled_from([1, 0.5, -2, 0]), min_size=1
 )
+
+
+@pytest.fixture(params=["one_call", "slices"], autouse=True)
+def work(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How much a script does in a call: everything, or as little as it can."""
+    if request.param == "slices":
+        for limit in ("WORK_PER_CALL", "HITS_PER_CALL", "WORDS_PER_CALL"):
+            monkeypatch.setattr(searcher, limit, 1)
 
 
 def filled(run: Any, kit: ShardKit, model: ModelIndex, steps: list[Any]) -> list[Any]:

@@ -5,22 +5,25 @@
 -- ARGV[2]  how many jobs to return
 -- ARGV[3]  how many requirements the last job of the page before has; empty for the first page
 -- ARGV[4]  that job's id
--- ARGV[5]  the word of jobs without requirements
--- ARGV[6]  and on: the words of skills, each followed by its level or years
--- Reply    {found, {id, requirements, …}}
+-- ARGV[5]  about how much to do
+-- ARGV[6]  the document number to begin at, 0 at first
+-- ARGV[7]  the document number to stop before; 0 at first: all that there are
+-- ARGV[8]  the word of jobs without requirements
+-- ARGV[9]  and on: the words of skills, each followed by its level or years
+-- Reply    {found, {id, requirements, …}, next, stop}: of the jobs looked at; next is where to
+--          continue, 0 if nothing is left
 --@include text_order
 --@include search/base
 --@include search/hits
+--@include search/match
 local limit, last_count, last_id = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
+local state = read_state()
+local from, stop = tonumber(ARGV[6]), tonumber(ARGV[7])
+if stop == 0 then stop = state.next end
 
-local skills, offered = {}, {}
-for i = 6, #ARGV, 2 do
-  local id = id_of(ARGV[i])
-  if id then
-    skills[#skills + 1], offered[#skills + 1] = id, tonumber(ARGV[i + 1])
-  end
-end
-local free = id_of(ARGV[5])
+local texts, offered = {ARGV[8]}, {0}
+for i = 9, #ARGV, 2 do texts[#texts + 1], offered[#offered + 1] = ARGV[i], tonumber(ARGV[i + 1]) end
+words = ids_of_words(texts)
 
 -- Count for each place how many of its postings require no more than is offered.
 local function count_met(of, enough, met)
@@ -47,16 +50,26 @@ local function add(required, number)
   total = total + 1
 end
 
-for _, chunk in ipairs(chunks_of(read_state())) do
-  local met, all = {}, {}
-  for i, id in ipairs(skills) do count_met(postings(chunk, id), offered[i], met) end
-  local first, column = chunk * CHUNK, call('GET', column_key(1, chunk)) or ''
-  for place, count in pairs(met) do
-    if struct.unpack('<d', column, 8 * place + 1) == count then add(count, first + place) end
-  end
-  if free then count_met(postings(chunk, free), 0, all) end
-  for place in pairs(all) do add(0, first + place) end
+-- All jobs found with equally many requirements are ordered by their ids.
+local function estimate()
+  local count = 0
+  for n = 1, #words do count = count + count_of(n) end
+  return 12 * count + (limit > 0 and 45 * math.min(count, limit) or 0)
 end
+
+local work = math.max(tonumber(ARGV[5]) - 60 * #words, tonumber(ARGV[5]) / 4)
+local next = each_window(state, from, stop, work, estimate, function(base)
+  local met, all = {}, {}
+  for n = 2, #words do count_met(postings_of(n), offered[n], met) end
+  local values, first = column(1, 8)
+  for place, count in pairs(met) do
+    if struct.unpack('<d', values, 8 * (place - first) + 1) == count then
+      add(count, base + place)
+    end
+  end
+  count_met(postings_of(1), 0, all)
+  for place in pairs(all) do add(0, base + place) end
+end)
 
 -- The first ids in order, after one if it is given.
 local function first_ids(numbers, after, size)
@@ -86,9 +99,9 @@ table.sort(counts, function(a, b) return a > b end)
 local jobs = {}
 for _, required in ipairs(counts) do
   local left = limit - #jobs / 2
-  if left == 0 then break end
+  if left <= 0 then break end
   for _, id in ipairs(first_ids(found[required], required == last_count and last_id, left)) do
     jobs[#jobs + 1], jobs[#jobs + 2] = id, required
   end
 end
-return {total, jobs}
+return {total, jobs, next, stop}

@@ -60,7 +60,8 @@ local function reply_hits(ids, values, first, last, attributes, text)
       if head == '' then head = ('\0'):rep(12) end -- removed meanwhile
       local _, words, size = struct.unpack('<I4I4I4', head)
       local from = 12 + words
-      hits[#hits + 1] = attributes and size > 0 and call('GETRANGE', key, int(from), int(from + size - 1)) or ''
+      local ends = int(from + size - 1)
+      hits[#hits + 1] = attributes and size > 0 and call('GETRANGE', key, int(from), ends) or ''
       hits[#hits + 1] = text and call('GETRANGE', key, int(from + size), '-1') or ''
     end
   end

@@ -1,4 +1,4 @@
--- Read the first hits of a cached result of a part of an index, a slice or more of it at a time.
+-- Read the first hits of a cached result of a part of an index, a slice of it or more at a time.
 -- KEYS[1]  the part's state; its other keys, which depend on the data, have its tag
 -- KEYS[2]  the result, a HASH: the hits of each slice, by the document number where it begins
 -- ARGV[1]  how many document numbers a chunk covers
@@ -8,10 +8,10 @@
 -- ARGV[5]  1 to return their text, else 0
 -- ARGV[6]  the slice to begin at
 -- ARGV[7]  about how many hits to read, in whole slices
--- Reply    {total, {id, value, …}, next, {id, …}}, with attributes and text of each hit if either was
---          requested; next is where to continue, 0 at the end; the last are the hits whose documents
---          were removed meanwhile. Nil if the result expired, or holds fewer hits than requested
---          although more matched.
+-- Reply    {total, {id, value, …}, next, {id, …}}, with attributes and text of each hit if either
+--          was requested; next is where to continue, 0 at the end; the last are the hits whose
+--          documents were removed meanwhile. Nil if the result expired, or holds fewer hits than
+--          requested although more matched.
 --@include search/base
 --@include search/hits
 local limit, slice, left = tonumber(ARGV[2]), tonumber(ARGV[6]), tonumber(ARGV[7])

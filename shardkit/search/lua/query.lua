@@ -13,16 +13,16 @@
 --            limit    how many hits to return
 --            after    {value, id}: return only hits after this one; or false
 --            facets   the columns whose values are counted, {column, whether it is text}
---            work     about how much to do, in postings
+--            work     about how much to do; see search/match
 --            attributes, text  whether to return them with each hit
 --            cache    for how many seconds to cache the result; 0 for not at all
 --            max_cached   how many hits of it, at most
 -- ARGV[3]  the document number to begin at, 0 at first
 -- ARGV[4]  the document number to stop before; 0 at first: all that there are
 -- Reply    {documents, version, total, {documents with the word, …}, cached, {id, value, …}, next,
---          stop, {value, count, …}, …}: of the documents looked at, which are those before next, or
---          all if it is 0. How many documents have each word is only told at first. Each hit has its
---          attributes and text too if either was requested; cached is 1 if the result is cached
+--          stop, {value, count, …}, …}: of the documents before next, or all if it is 0. How many
+--          documents have each word is told at first only, of a hundred words at most. Each hit has
+--          its attributes and text too if either was requested; cached is 1 if it is cached
 --@include text_order
 --@include search/base
 --@include search/hits
@@ -377,8 +377,9 @@ local function cache_result()
   return 1
 end
 
+local MOST_COUNTED = 100
 local frequencies = {}
-if scored and from == 0 then
+if scored and from == 0 and #words <= MOST_COUNTED then
   local chunks = chunks_of(state)
   for n = 1, #query.words do
     frequencies[n] = words[n] and frequency(chunks, words[n]) or 0

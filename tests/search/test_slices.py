@@ -1,0 +1,143 @@
+"""No call of a script looks at more than some milliseconds' worth: queries continue in slices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from faces import Face
+
+from shardkit import ShardKit
+from shardkit.errors import InvalidArgumentError
+from shardkit.search import searcher
+from shardkit.search.parts import IndexPart
+from shardkit.search.query.tree import AllOf, AnyOf, Not, Word
+
+COUNT = 400
+
+
+@pytest.fixture
+def index(face: Face) -> Any:
+    index = face.kit.search("s", component="one", shards=1, attributes={"lang": "text"}, chunk=128)
+    documents = [
+        (f"d{n:03}", f"every w{n % 40} x{n}", {"lang": "en" if n % 3 else "de"})
+        for n in range(COUNT)
+    ]
+    face.run(index.index_many(documents))
+    return index
+
+
+class Calls:
+    """Counts the calls of scripts on a server."""
+
+    def __init__(self, kit: ShardKit) -> None:
+        self._client: Any = kit.client("one")
+
+    def reset(self) -> None:
+        self._client.config_resetstat()
+
+    @property
+    def count(self) -> int:
+        return int(self._client.info("commandstats").get("cmdstat_evalsha", {}).get("calls", 0))
+
+
+@pytest.fixture
+def calls(kit: ShardKit) -> Calls:
+    return Calls(kit)
+
+
+@pytest.mark.parametrize("query", ["every", "*", "lang:=en", "w*", '"every w7"', "every -w3 w*"])
+def test_the_less_a_call_may_do_the_more_calls_give_the_same_hits(
+    face: Face, index: Any, calls: Calls, query: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results, counts = [], []
+    for work in (10_000_000, 2_000, 200):
+        monkeypatch.setattr(searcher, "WORK_PER_CALL", work)
+        calls.reset()
+        found = face.run(index.search(query, limit=30, facets=["lang"]))
+        results.append((found.total, found.hits, found.facets))
+        counts.append(calls.count)
+    assert results[0] == results[1] == results[2]
+    assert counts[0] <= 3 < counts[2] <= COUNT / 8 + 8
+    assert counts[1] <= counts[2]
+
+
+def test_many_synonyms_cost_their_postings_not_words_times_matches(
+    face: Face, index: Any, calls: Calls
+) -> None:
+    few = AnyOf(tuple(Word(f"x{n}") for n in range(10)))
+    many = AllOf((Word("every"), AnyOf(tuple(Word(f"x{n}") for n in range(COUNT)))))
+    assert face.run(index.count(few)) == 10
+    face.run(index.search(many))
+    calls.reset()
+    assert face.run(index.search(many)).total == COUNT
+    assert calls.count <= 4
+
+
+def test_documents_indexed_while_a_query_continues_are_not_found_twice(
+    face: Face, index: Any, kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A document that is removed and indexed again gets a number behind the query's end."""
+    monkeypatch.setattr(searcher, "WORK_PER_CALL", 1)
+    other = kit.search("s", component="one", shards=1, attributes={"lang": "text"}, chunk=128)
+    call = IndexPart.call
+    done: list[bool] = []
+
+    def interfering(part: Any, name: str, args: Any, **options: Any) -> Any:
+        if name == "search/query" and args[1] > COUNT / 2 and not done:
+            done.append(True)
+            other.remove("d000")
+            other.index("d000", "every")
+        return call(part, name, args, **options)
+
+    monkeypatch.setattr(IndexPart, "call", interfering)
+    found = face.run(index.search("every", limit=COUNT))
+    assert done
+    assert len({hit.id for hit in found}) == len(found.hits) == found.total == COUNT
+
+
+def test_a_query_of_more_words_than_a_call_can_look_up_is_refused(face: Face, index: Any) -> None:
+    text = " ".join(f"x{n}" for n in range(8_000))
+    for query in (f'"{text}"', text, AllOf((Word("every"), Not(Word(text))))):
+        with pytest.raises(InvalidArgumentError, match=r"8,00[01] different words"):
+            face.run(index.search(query))
+
+
+def test_a_phrase_of_a_thousand_words_is_found(face: Face, index: Any) -> None:
+    text = " ".join(f"y{n}" for n in range(1_000))
+    face.run(index.index("long", f"zebra {text} {text} lion"))
+    assert [hit.id for hit in face.run(index.search(f'"{text}"'))] == ["long"]
+    assert face.run(index.count(f'"{text} {text}"')) == 1
+    assert face.run(index.count(f'"{text} zebra"')) == 0
+
+
+def test_words_with_a_prefix_are_listed_some_at_a_time(
+    face: Face, index: Any, calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    face.run(index.index("more", " ".join(f"long{n}" for n in range(2_000)) + " lo* l"))
+    wanted = sorted(["l", "lo", *(f"long{n}" for n in range(2_000))])
+    monkeypatch.setattr(searcher, "WORDS_PER_CALL", 10)
+    for prefix, all_of_them in (("long", wanted[2:]), ("l", wanted), ("long11", None)):
+        expected = all_of_them or [word for word in wanted if word.startswith("long11")]
+        calls.reset()
+        assert face.run(index.words(prefix, 20)) == [(word, 1) for word in expected[:20]]
+        assert calls.count >= 3
+        assert [word for word, _ in face.run(index.words(prefix, 1_000))] == expected[:1_000]
+    with pytest.raises(InvalidArgumentError, match="more than 1,000 words begin with long"):
+        face.run(index.search("long*"))
+
+
+def test_pages_of_a_cached_result_skip_nothing_when_documents_are_removed(
+    face: Face, index: Any
+) -> None:
+    whole = [hit.id for hit in face.run(index.search("every", limit=COUNT))]
+    first = face.run(index.search("every", limit=10, cache=30))
+    face.run(index.remove_many([hit.id for hit in first.hits[:5]]))
+    second = face.run(index.search("every", offset=10, limit=10, result=first.result))
+    assert [hit.id for hit in second] == whole[10:20]
+    face.run(index.remove_many(whole[12:15]))
+    again = face.run(
+        index.search("every", offset=10, limit=10, result=first.result, attributes=True)
+    )
+    assert [hit.id for hit in again] == [*whole[10:12], *whole[15:20]]
+    assert (again.total, again.result) == (COUNT, first.result)
