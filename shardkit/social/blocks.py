@@ -71,8 +71,11 @@ class BlocksAndMutes:
         if not (yield from self._exist(uid, other)):
             return MuteResult.NO_SUCH_USER
         layout, key = self._layout, self._layout.owned("muted", uid)
-        [size] = yield [layout.at_user(key, "SCARD", key)]
-        if size >= self._limit:
+        size, muted = yield [
+            layout.at_user(key, "SCARD", key),
+            layout.at_user(key, "SISMEMBER", key, other),
+        ]
+        if size >= self._limit and not muted:
             return MuteResult.LIMIT_REACHED
         [added] = yield [Command(layout.users, key, ("SADD", key, other))]
         return MuteResult.MUTED if added else MuteResult.ALREADY_MUTED

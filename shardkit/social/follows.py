@@ -48,7 +48,8 @@ class Follows:
         if following is None or not exists:
             return FollowResult.NO_SUCH_USER
         if int(following) >= self._limit:
-            return FollowResult.LIMIT_REACHED
+            [already] = yield from self._relations.exist(kind, [(first, second)])
+            return FollowResult.ALREADY_FOLLOWING if already else FollowResult.LIMIT_REACHED
         change = yield from self._relations.change("follow", kind, first, second)
         if not isinstance(change, RelationChange):
             return FollowResult.ALREADY_FOLLOWING if change == NO_CHANGE else FollowResult.BLOCKED
@@ -75,3 +76,6 @@ class Follows:
         counter = yield from self._relations.check(kind, first, second)
         if counter is not None and counter.changed:
             yield from self._background.change_mode(second)
+        [follows] = yield from self._relations.exist(kind, [(first, second)])
+        if not follows:
+            yield from self._background.backfill(kind, first, ())

@@ -316,7 +316,8 @@ class SocialNetwork(Structure[Face]):
         Returns:
             False if it does not exist, is another user's, or was deleted already.
 
-        Cost: five exchanges for up to ``pass_size`` followers; further passes are tasks.
+        Cost: five exchanges for up to ``pass_size`` followers; further passes are tasks. Three for
+        a status that readers fetch.
         """
         yield from self._open(create=True)
         return (yield from self._posts.delete(*self._ids(uid=uid, status=status)))
@@ -428,9 +429,9 @@ class SocialNetwork(Structure[Face]):
         Returns:
             False if the user did not follow.
 
-        Cost: seven exchanges. If the home timeline then holds less than three quarters of its
-        limit, it is filled from the profiles of those still followed: four more for each 50; after
-        the first 50 as tasks.
+        Cost: seven exchanges. If the home timeline then holds less than its limit, it is filled
+        from the profiles of those still followed: four more for each 50; after the first 50 as
+        tasks.
         """
         yield from self._open(create=True)
         return (yield from self._follows.unfollow(USER, *self._ids(uid=uid, other=other)))
@@ -619,15 +620,16 @@ class SocialNetwork(Structure[Face]):
 
     @operation
     def reconcile(self, uid: int | str) -> Operation[ReconcileResult | None]:
-        """Make a user's counters and home timeline agree with the relations.
+        """Make a user's counters and home timeline agree with the relations and the profile.
 
         For damage that `repair` cannot know of, such as data that a server lost. The network may
-        be in use meanwhile.
+        be in use meanwhile. Posts are counted in the profile, if they are fewer than
+        ``profile_limit``.
 
         Returns:
             What was corrected; None if there is no such user.
 
-        Cost: about sixteen exchanges, four more for each 50 followed users, and six for each
+        Cost: about twenty exchanges, four more for each 50 followed users, and six for each
         account whose posts were missing or superfluous.
         """
         yield from self._open(create=True)

@@ -31,6 +31,8 @@ from shardkit.social.relations.delivery_mode import READERS_FETCH
 from shardkit.social.relations.relations import Relations
 
 AT_ONCE = 1000
+# After so many changes by others meanwhile, posts are not recounted.
+ROUNDS = 10
 
 
 class PendingRepair:
@@ -118,11 +120,11 @@ class Reconciler:
         """Reconcile one account; see `SocialNetwork.reconcile`."""
         layout = self._layout
         key = layout.owned(kind.account, id_)
-        [flat] = yield [layout.at_user(key, "HGETALL", key)]
-        if not flat:
+        [exists] = yield [layout.at_user(key, "EXISTS", key)]
+        if not exists:
             return None
-        fields = dict(zip(flat[::2], flat[1::2], strict=True))
-        yield from self._recount(kind, id_, fields)
+        changes = yield from self._recount(kind, id_)
+        posts = 0 if kind is LIST else (yield from self._recount_posts(id_))
         entries, strangers = yield from self._find_strangers(kind, id_)
         for uid in strangers:
             yield from self._follows.check(kind, id_, uid)
@@ -132,15 +134,17 @@ class Reconciler:
         positions: Sequence[Any] = ()
         while positions := (yield from self._backfill.step(kind, id_, positions, always=True)):
             pass
-        [now] = yield [layout.at_user(key, "HMGET", key, "followers", "following")]
-        followers, following = (
-            int(total or 0) - int(fields.get(name, 0))
-            for total, name in zip(now, (b"followers", b"following"), strict=True)
+        return ReconcileResult(
+            changes.get(USER.incoming, 0),
+            changes[FOLLOWING],
+            entries,
+            len({*strangers, *unmarked}),
+            changes.get(LIST.incoming, 0),
+            posts,
         )
-        return ReconcileResult(followers, following, entries, len({*strangers, *unmarked}))
 
-    def _recount(self, kind: RelationKind, id_: int, fields: dict[bytes, bytes]) -> Operation[None]:
-        """Record the counts of all parts."""
+    def _recount(self, kind: RelationKind, id_: int) -> Operation[dict[str, int]]:
+        """Set the counters of relations to what the parts hold; return how much each changed."""
         layout, counters = self._layout, self._counters
         names = [FOLLOWING] if kind is LIST else [USER.incoming, FOLLOWING, LIST.incoming]
         cards = script("social/cards")
@@ -155,20 +159,56 @@ class Reconciler:
             )
             for part in range(layout.relation_shards)
         ]
-        recorded = {name: counters.recorded_parts(fields, name) for name in names}
-        batch = [
-            counters.record(kind, name, id_, part, version, count)
-            for part, (version, *counts) in enumerate(replies)
-            for name, count in zip(names, counts, strict=True)
-            if count or part in recorded[name]
+        recounted = yield [
+            counters.recount(kind, name, id_, [(reply[0], reply[n]) for reply in replies])
+            for n, name in enumerate(names, 1)
         ]
-        changed = False
-        for page in pages(batch, AT_ONCE):
-            for reply in (yield page):
-                counter = counters.state_of(reply)
-                changed = changed or (counter is not None and counter.changed)
-        if changed:
+        # The counters are right now: should the account's posts be pushed, or fetched?
+        version, count = replies[0][:2]
+        [reply] = yield [counters.record(kind, names[0], id_, 0, version, count)]
+        counter = counters.state_of(reply)
+        if counter is not None and counter.changed:
             yield from self._background.change_mode(id_)
+        return {
+            name: 0 if pair is None else pair[1] - _stored_count(pair[0])
+            for name, pair in zip(names, recounted, strict=True)
+        }
+
+    def _recount_posts(self, uid: int) -> Operation[int]:
+        """Set the counter of posts to the number in the profile; return how much it changed.
+
+        A profile that is as long as it may be does not have all posts: then nothing is known. A
+        post that is on its way is counted by its note.
+        """
+        layout, timelines = self._layout, self._timelines
+        user, pending, profile = (
+            layout.owned("user", uid),
+            layout.near("pending", uid),
+            layout.profile(uid),
+        )
+        end = f":{uid}".encode()
+        for _ in range(ROUNDS):
+            posts, notes = yield [
+                layout.at_user(user, "HGET", user, "posts"),
+                layout.at_user(pending, "ZRANGE", pending, 0, -1),
+            ]
+            [entries] = yield [layout.at_timeline(profile, "ZRANGE", profile, 0, -1)]
+            before = _stored_count(posts)
+            if max(before, len(entries)) >= timelines.profile_limit:
+                return 0
+            coming = {
+                int(note.split(b":")[1])
+                for note in notes
+                if note.startswith(b"post:") and note.endswith(end)
+            }
+            authors = yield from self._statuses.authors(sorted({*map(int, entries), *coming}))
+            count = authors.count(uid)
+            arguments = ("posts", posts or b"", count)
+            replace = script("social/replace_counter")
+            [done] = yield [script_call(layout.users, replace, [user], arguments)]
+            if done:
+                return count - before
+        return 0
 
     def _find_strangers(self, kind: RelationKind, id_: int) -> Operation[tuple[int, list[int]]]:
         """Remove entries without a status; return their number, and authors not followed."""
@@ -216,3 +256,8 @@ class Reconciler:
                         yield from self._timelines.unmark([pulled], uid, version)
             if all(position == DONE for position in positions):
                 return missing
+
+
+def _stored_count(stored: bytes | None) -> int:
+    """Return a stored counter; 0 if it is not a number."""
+    return int(stored) if stored and stored.isdigit() and len(stored) <= 16 else 0

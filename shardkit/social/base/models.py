@@ -185,12 +185,16 @@ class ReconcileResult(NamedTuple):
         following: likewise.
         entries: entries of the timeline whose statuses no longer exist.
         accounts: accounts whose posts were missing from the timeline, or superfluous.
+        listed: the change of the counter of lists that follow the user.
+        posts: the change of the counter of the user's posts.
     """
 
     followers: int
     following: int
     entries: int
     accounts: int
+    listed: int = 0
+    posts: int = 0
 
 
 def login_key(owner: str, login: str) -> str:

@@ -11,6 +11,7 @@ disk before its post's note is removed, and expires; missing ones are read from 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from enum import Enum
 from typing import NamedTuple
 
 from shardkit.lua import script
@@ -45,6 +46,14 @@ class CreatedStatus(NamedTuple):
     time: int | None
     mode: str
     version: str
+
+
+class DeletedStatus(Enum):
+    """What became of a status that was to be deleted, as its script replies."""
+
+    NONE = 0  # there was none, or it is another user's
+    PUSHED = 1  # it is, or may be, in readers' timelines
+    FETCHED = 2  # it is in its author's profile only
 
 
 class Statuses:
@@ -88,11 +97,11 @@ class Statuses:
         if self._cache is not None:
             yield from self._cache.remove([status])
 
-    def delete(self, uid: int, status: int) -> Operation[bool]:
-        """Delete a user's status and count; return whether it existed."""
+    def delete(self, uid: int, status: int) -> Operation[DeletedStatus]:
+        """Delete a user's status and count; return what became of it."""
         layout = self._layout
         if status % layout.parts != uid % layout.parts:
-            return False  # a status belongs to the part of its author
+            return DeletedStatus.NONE  # a status belongs to the part of its author
         key = layout.owned("status", status)
         keys = [key, layout.owned("user", uid), layout.near("pending", status), f"{key}:gone"]
         while True:
@@ -102,13 +111,13 @@ class Statuses:
                 since = int(seconds) * 1000 + int(micros) // 1000
                 found = yield from self._cache.read([status])
                 if status not in found:
-                    return False
+                    return DeletedStatus.NONE
                 author = found[status]["uid"]
             arguments = (uid, deletion_note(status, uid), author, since, WINDOW, TOMBSTONE_TTL)
             delete = script("social/content/delete_status")
             [deleted] = yield [script_call(layout.users, delete, keys, arguments)]
             if deleted != -1:  # the disk was read recently enough
-                return deleted is not None
+                return DeletedStatus(deleted or 0)
 
     def get(self, statuses: Sequence[int]) -> Operation[list[Status | None]]:
         """Return statuses by id, None for unknown ids."""

@@ -1,8 +1,9 @@
 """Filling a timeline from the profiles of those whom its owner follows.
 
 A timeline keeps its newest entries only. When its owner unfollows an account, that account's posts
-leave, and older posts of the others were trimmed long ago. So a timeline with less than three
-quarters of its limit is filled again, from some profiles at a time.
+leave, and older posts of the others were trimmed long ago. So a timeline with fewer entries than
+its limit is filled again, from some profiles at a time. Accounts whose posts are fetched on reading
+are left out.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from shardkit.operations.operation import Operation
 from shardkit.social.base.keys import FOLLOWING, KeyLayout, RelationKind
 from shardkit.social.content.timelines import Timelines, scored_members
 from shardkit.social.delivery.fan_out_job import DONE
+from shardkit.social.relations.delivery_mode import FETCHED
 from shardkit.social.relations.relations import Relations, read_members
 
 # The profiles that one step reads: with 1,000 entries each, 50,000 entries.
@@ -49,7 +51,7 @@ class Backfill:
             kind: the kind of its owner.
             owner: the user or list.
             positions: the progress in each part of the relations, as in a FanOutJob; empty to
-                begin, which does nothing if the timeline has three quarters of its limit.
+                begin, which does nothing if the timeline is full.
             always: begin in any case.
 
         Returns:
@@ -61,12 +63,22 @@ class Backfill:
         key = self._layout.timeline(kind, owner)
         if not positions and not always:
             [size] = yield [self._layout.at_timeline(key, "ZCARD", key)]
-            if size >= limit * 3 // 4:
+            if size >= limit:
                 return []
         followed, positions = yield from self.followed(owner, positions, PROFILES_AT_ONCE)
         if followed:
-            replies = yield [timelines.newest(self._layout.profile(uid), limit) for uid in followed]
-            rows = [row for flat in replies for row in scored_members(flat)]
+            users = [self._layout.owned("user", uid) for uid in followed]
+            replies = yield [
+                *(timelines.newest(self._layout.profile(uid), limit) for uid in followed),
+                *(self._layout.at_user(key, "HGET", key, ":mode") for key in users),
+            ]
+            profiles, modes = replies[: len(followed)], replies[len(followed) :]
+            rows = [
+                row
+                for flat, mode in zip(profiles, modes, strict=True)
+                if mode != FETCHED.encode()
+                for row in scored_members(flat)
+            ]
             newest = nlargest(limit, rows, key=lambda row: (row[1], row[0]))
             yield from timelines.add([key], newest, limit)
             still = yield from self._relations.exist(kind, [(owner, uid) for uid in followed])

@@ -8,7 +8,7 @@
              4  the note is removed
     delete   1  the status goes, the count, a note                               one script
              2  the profile
-             3  followers' timelines, pass by pass
+             3  followers' timelines, pass by pass, or nothing if readers fetch
              4  the note is removed
 """
 
@@ -20,7 +20,7 @@ from shardkit.errors import ShardKitError
 from shardkit.operations.operation import Operation
 from shardkit.social.base.keys import KeyLayout
 from shardkit.social.base.models import MICRO, Extra
-from shardkit.social.content.statuses import Statuses, deletion_note, post_note
+from shardkit.social.content.statuses import DeletedStatus, Statuses, deletion_note, post_note
 from shardkit.social.content.timelines import Timelines
 from shardkit.social.delivery.background import BackgroundJobs
 from shardkit.social.delivery.fan_out import FanOut
@@ -73,9 +73,11 @@ class Posts:
     def delete(self, uid: int, status: int) -> Operation[bool]:
         """Delete a status; see `SocialNetwork.delete_status`."""
         deleted = yield from self._statuses.delete(uid, status)
-        if deleted:
-            yield from self._withdraw(status, uid, deletion_note(status, uid))
-        return deleted
+        if deleted is DeletedStatus.NONE:
+            return False
+        everywhere = deleted is DeletedStatus.PUSHED
+        yield from self._withdraw(status, uid, deletion_note(status, uid), everywhere=everywhere)
+        return True
 
     def resume(self, action: str, status: int, uid: int, note: str) -> Operation[None]:
         """Finish the post or deletion that a note stands for."""
@@ -102,9 +104,16 @@ class Posts:
         if fetched is None or not (yield from self._fan_out.finish(status, uid, note, fetched)):
             yield from self._background.begin(self._job(POST, status, uid, note, time))
 
-    def _withdraw(self, status: int, uid: int, note: str) -> Operation[None]:
+    def _withdraw(
+        self, status: int, uid: int, note: str, *, everywhere: bool = True
+    ) -> Operation[None]:
+        """Take a deleted status off its author's profile, and off the readers' timelines."""
         yield from self._statuses.remove_from_disk(status)
         yield from self._timelines.remove([self._layout.profile(uid)], [status])
+        if not everywhere:
+            pending = self._layout.near("pending", uid)
+            yield [self._layout.at_user(pending, "ZREM", pending, note)]
+            return
         yield from self._background.begin(self._job(DELETE, status, uid, note, 0))
 
     def _job(self, action: str, status: int, uid: int, note: str, time: int) -> FanOutJob:

@@ -17,11 +17,12 @@ part (M. Shapiro and others, "Conflict-free replicated data types", 2011).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from shardkit.errors import InvalidArgumentError
 from shardkit.lua import script
-from shardkit.operations.commands import Command, script_call
+from shardkit.operations.commands import Argument, Command, script_call
 from shardkit.social.base.keys import FOLLOWING, LIST, USER, KeyLayout, RelationKind
 from shardkit.structures.base.arguments import check_integer, shown
 
@@ -85,6 +86,24 @@ class Counters:
         call = script("social/relations/count")
         return script_call(layout.users, call, keys, arguments, idempotent=True)
 
+    def recount(
+        self, kind: RelationKind, counter: str, id_: int, counts: Sequence[tuple[int, int]]
+    ) -> Command:
+        """Return the command that sets a counter to the sum of all parts' counts.
+
+        Args:
+            kind: the account's kind.
+            counter: ``followers``, ``following`` or ``listed``.
+            id_: the account.
+            counts: of each part, the version and the number of relations.
+        """
+        layout = self._layout
+        numbers = (number for pair in counts for number in pair)
+        arguments: list[Argument] = [counter, _FIELDS[counter], *numbers]
+        call = script("social/relations/recount")
+        key = layout.owned(kind.account, id_)
+        return script_call(layout.users, call, [key], arguments, idempotent=True)
+
     @staticmethod
     def state_of(reply: list[object] | None) -> CounterState | None:
         """Return the counter in a reply; None if there is no such account."""
@@ -95,12 +114,6 @@ class Counters:
         assert isinstance(mode, bytes)
         assert isinstance(version, bytes)
         return CounterState(total, mode.decode(), version.decode(), changed == 1)
-
-    @staticmethod
-    def recorded_parts(fields: dict[bytes, bytes], counter: str) -> set[int]:
-        """Return the parts whose counts an account has recorded."""
-        start = _FIELDS[counter].encode()
-        return {int(name[2:]) for name in fields if name.startswith(start)}
 
 
 def mode_change_note(uid: int) -> str:

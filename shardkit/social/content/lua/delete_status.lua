@@ -9,7 +9,7 @@
 -- ARGV[4]  the server's time before the disk was read, in milliseconds
 -- ARGV[5]  the longest time ago, in milliseconds
 -- ARGV[6]  the milliseconds that the tombstone stays
--- Reply    1; -1 if the disk was read too long ago; nil if there is no such status, it is another
+-- Reply    1; 2 if readers fetch it, so that it is in no timeline but its author's profile; -1 if the disk was read too long ago; nil if there is no such status, it is another
 --          user's, or it is being deleted
 --@include social/clock
 local time, on_disk = now(), ARGV[3] ~= ''
@@ -21,8 +21,13 @@ if not author and on_disk then
   author = ARGV[3]
 end
 if author ~= ARGV[1] then return false end
+-- It was never pushed, if the account's mode is still the one in which it was posted.
+local fetched, mode = redis.call('HGET', KEYS[1], ':fetched'), redis.call('HMGET', KEYS[2], ':mode',
+  ':version')
+local unpushed = fetched and mode[1] == 'pull' and mode[2] == fetched
 redis.call('DEL', KEYS[1])
 if on_disk then redis.call('SET', KEYS[4], 1, 'PX', ARGV[6]) end
-if redis.call('EXISTS', KEYS[2]) == 1 then redis.call('HINCRBY', KEYS[2], 'posts', -1) end
+local posts = tonumber(redis.call('HGET', KEYS[2], 'posts'))
+if posts and posts > 0 then redis.call('HINCRBY', KEYS[2], 'posts', -1) end
 redis.call('ZADD', KEYS[3], string.format('%d', time), ARGV[2])
-return 1
+return unpushed and 2 or 1

@@ -10,6 +10,8 @@ if ARGV[3] ~= '1' and redis.call('EXISTS', KEYS[2]) == 0 then return 0 end
 if ARGV[2] ~= '' then
   local mode = redis.call('HMGET', KEYS[3], ':mode', ':version')
   if mode[1] ~= 'pull' or mode[2] ~= ARGV[2] then return 2 end
+  -- A later deletion need not visit the followers.
+  if redis.call('EXISTS', KEYS[2]) == 1 then redis.call('HSET', KEYS[2], ':fetched', ARGV[2]) end
 end
 redis.call('ZREM', KEYS[1], ARGV[1])
 return 1

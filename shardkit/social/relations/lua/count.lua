@@ -13,22 +13,23 @@
 local known = redis.call('HMGET', KEYS[1], 'id', ARGV[2], ':mode', ':version', ARGV[1])
 if not known[1] then return false end
 local total, mode, version = tonumber(known[5]) or 0, known[3] or '', known[4] or '0'
-local seen, count = string.match(known[2] or '0 0', '^(%d+) (%d+)$')
-if tonumber(seen) < tonumber(ARGV[3]) then
-  total = redis.call('HINCRBY', KEYS[1], ARGV[1], tonumber(ARGV[4]) - tonumber(count))
-  redis.call('HSET', KEYS[1], ARGV[2], ARGV[3] .. ' ' .. ARGV[4])
+local seen, count = string.match(known[2] or '', '^(%d+) (%d+)$')
+if not seen or tonumber(seen) < tonumber(ARGV[3]) then
+  total = total + tonumber(ARGV[4]) - tonumber(count or 0)
+  redis.call('HSET', KEYS[1], ARGV[1], string.format('%d', total),
+    ARGV[2], ARGV[3] .. ' ' .. ARGV[4])
 end
 local limit, changes = tonumber(ARGV[5]), 0
 if limit > 0 then
   local readers = redis.call('HMGET', KEYS[1], 'followers', 'listed')
-  local followers = tonumber(readers[1] or 0) + tonumber(readers[2] or 0)
+  local followers = (tonumber(readers[1]) or 0) + (tonumber(readers[2]) or 0)
   if followers > limit and (mode == '' or mode == 'filling') then
     mode, changes = 'marking', 1
   elseif followers < tonumber(ARGV[6]) and (mode == 'marking' or mode == 'pull') then
     mode, changes = 'filling', 1
   end
   if changes == 1 then
-    version = string.format('%d', math.max(tonumber(version) + 1, now()))
+    version = string.format('%d', math.max((tonumber(version) or 0) + 1, now()))
     redis.call('HSET', KEYS[1], ':mode', mode, ':version', version)
     redis.call('ZADD', KEYS[2], version, ARGV[7])
   end

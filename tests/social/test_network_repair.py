@@ -1,0 +1,247 @@
+"""Damage that `reconcile` mends, timelines that were trimmed, and deletions that visit nobody."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from faces import Face, faced, holder
+from social_helpers import StoppingLink, compare, opened, populate, seen
+
+from shardkit import ShardMap
+from shardkit.operations.drivers import BlockingDriver
+from shardkit.social import FollowResult, MuteResult
+from shardkit.social.base.keys import USER
+
+
+def record(kit: Any, network: Any, kind: str, id_: int) -> tuple[Any, str]:
+    """A client of the server with an account's HASH, and its key."""
+    key = network.layout.owned(kind, id_)
+    return holder(kit, "many", key), key
+
+
+# ---- counters
+
+
+@pytest.mark.parametrize("damage", ["99", "0", "-3", "nonsense", "9" * 30, None])
+def test_reconciling_sets_every_counter_to_what_is_there(
+    face: Face, shard_map: ShardMap, damage: str | None
+) -> None:
+    network = opened(face)
+    run, model = face.run, populate(face, network, users=6, lists=2)
+    ada, *others = model.users
+    for uid in others[:3]:
+        run(network.follow(uid, ada))
+        run(network.follow(ada, uid))
+        run(network.post(ada, "x"))
+    run(network.follow_into_list(model.lists[0], ada))
+    run(network.follow_into_list(model.lists[0], others[0]))
+    right = {"followers": 3, "following": 3, "listed": 1, "posts": 3}
+    with faced("blocking", shard_map) as other:
+        client, key = record(other.kit, network, "user", ada)
+        its_list, list_key = record(other.kit, network, "list", model.lists[0])
+        for name in right:
+            client.hset(key, name, damage) if damage is not None else client.hdel(key, name)
+        its_list.hset(list_key, "following", damage or "7")
+        wrong = int(damage) if damage in ("99", "0") else 0
+        changed = run(network.reconcile(ada))._asdict()
+        assert {name: changed[name] for name in right} == {
+            name: count - wrong for name, count in right.items()
+        }
+        assert {name: int(client.hget(key, name) or -1) for name in right} == right
+        run(network.reconcile_list(model.lists[0]))
+        assert run(network.get_list(model.lists[0])).following == 2
+    assert not any(run(network.reconcile(ada)))
+    compare(face, network, seen(face, network, model.users, model.lists))
+
+
+@pytest.mark.parametrize("damage", ["1 7", f"{9 * 10**15} 7", "nonsense", f"5 {9 * 10**12}", None])
+def test_reconciling_replaces_what_a_part_is_said_to_have(
+    face: Face, shard_map: ShardMap, damage: str | None
+) -> None:
+    network = opened(face)
+    run, users = face.run, populate(face, network, users=5, lists=0).users
+    for uid in users[1:4]:
+        run(network.follow(uid, users[0]))
+    with faced("blocking", shard_map) as other:
+        client, key = record(other.kit, network, "user", users[0])
+        for part in range(network.layout.relation_shards):
+            client.hset(key, f":f{part}", damage) if damage else client.hdel(key, f":f{part}")
+    run(network.reconcile(users[0]))
+    assert run(network.get_user(users[0])).followers == 3
+    run(network.follow(users[4], users[0]))  # and counting goes on
+    run(network.unfollow(users[1], users[0]))
+    assert run(network.get_user(users[0])).followers == 3
+
+
+def test_a_post_or_deletion_on_its_way_is_counted_once(shard_map: ShardMap) -> None:
+    with faced("blocking", shard_map) as face:
+        network = opened(face)
+        [ada] = populate(face, network, users=1, lists=0).users
+        kept = [network.post(ada, f"{n}") for n in range(3)]
+        deferred = network.deferred
+        for begun in (
+            lambda: deferred.post(ada, "coming"),
+            lambda: deferred.delete_status(ada, kept.pop()),
+        ):
+            for stop in range(6):
+                steps, link = begun(), network._driver.link
+                try:
+                    step = next(steps)
+                    for _ in range(stop):
+                        step = steps.send(link.send(step))
+                except StopIteration:
+                    pass
+                before = network.get_user(ada).posts
+                assert network.reconcile(ada).posts == 0
+                assert network.get_user(ada).posts == before
+                steps.close()
+                network.repair(0)
+                if not kept:
+                    break
+        user = network.get_user(ada)
+        assert user.posts == len(network.profile(ada, limit=100))
+
+
+def test_posts_that_come_while_they_are_recounted_are_counted(shard_map: ShardMap) -> None:
+    with faced("blocking", shard_map) as face:
+        network = opened(face)
+        [ada] = populate(face, network, users=1, lists=0).users
+        network.post(ada, "first")
+        client, key = record(face.kit, network, "user", ada)
+        for turn in range(12):
+            client.hset(key, "posts", 50)
+            other = opened(face)
+            other._driver = BlockingDriver(
+                StoppingLink(network._driver.link, turn, lambda _: network.post(ada, "more"))
+            )
+            other.reconcile(ada)
+            network.reconcile(ada)
+            assert network.get_user(ada).posts == len(network.profile(ada, limit=100))
+
+
+def test_posts_of_a_profile_that_was_trimmed_are_left_as_they_are(face: Face) -> None:
+    network = opened(face, home_limit=4, profile_limit=5)
+    run, [ada] = face.run, populate(face, network, users=1, lists=0).users
+    posts = [run(network.post(ada, f"{n}")) for n in range(9)]
+    run(network.delete_status(ada, posts[-1]))
+    assert run(network.reconcile(ada)).posts == 0
+    assert run(network.get_user(ada)).posts == 8
+
+
+# ---- limits
+
+
+def test_at_the_limit_whom_one_follows_or_mutes_is_known(face: Face) -> None:
+    network = opened(face, following_limit=2)
+    model = populate(face, network, users=4, lists=1)
+    run, users, [each] = face.run, model.users, model.lists
+    for follow, first in ((network.follow, users[0]), (network.follow_into_list, each)):
+        assert run(follow(first, users[1])) is FollowResult.FOLLOWED
+        assert run(follow(first, users[2])) is FollowResult.FOLLOWED
+        assert run(follow(first, users[1])) is FollowResult.ALREADY_FOLLOWING
+        assert run(follow(first, users[3])) is FollowResult.LIMIT_REACHED
+    for uid in users[1:3]:
+        assert run(network.mute(users[0], uid)) is MuteResult.MUTED
+    assert run(network.mute(users[0], users[1])) is MuteResult.ALREADY_MUTED
+    assert run(network.mute(users[0], users[3])) is MuteResult.LIMIT_REACHED
+
+
+# ---- trimmed timelines
+
+
+@pytest.mark.parametrize("ends", ["unfollow", "block", "blocked", "repair", "unfollow_from_list"])
+@pytest.mark.parametrize("limit", [1, 5, 20])
+def test_a_trimmed_timeline_is_complete_after_a_relation_ended(
+    face: Face, ends: str, limit: int
+) -> None:
+    network = opened(face, home_limit=limit, profile_limit=200, fan_out_limit=0)
+    model = populate(face, network, users=4, lists=1)
+    run, (ada, *others), [each] = face.run, model.users, model.lists
+    for uid in others:
+        run(network.follow(ada, uid))
+        run(network.follow_into_list(each, uid))
+    posts = [run(network.post(others[n % 3], f"{n}")) for n in range(3 * limit + 9)]
+    left = [status for n, status in enumerate(posts) if n % 3 != 1][::-1][:limit]
+    timeline, owner = network.home, ada
+    if ends == "unfollow":
+        assert run(network.unfollow(ada, others[1]))
+    elif ends == "block":
+        run(network.block(ada, others[1]))
+    elif ends == "blocked":
+        run(network.block(others[1], ada))
+    elif ends == "unfollow_from_list":
+        assert run(network.unfollow_from_list(each, others[1]))
+        timeline, owner = network.list_timeline, each
+    else:  # the unfollow ended after its script
+        change = network._relations.change("unfollow", USER, ada, others[1])
+        run(face.kit.driver.run(change))
+        assert run(network.repair(0)) == 1
+    assert [status.id for status in run(timeline(owner, limit=100))] == left
+
+
+def test_a_refill_leaves_out_whose_posts_are_fetched(face: Face, shard_map: ShardMap) -> None:
+    network = opened(face)
+    run, users = face.run, populate(face, network, users=9, lists=0).users
+    for uid in users[2:]:  # the first one's posts are fetched, the second one's pushed
+        run(network.follow(uid, users[0]))
+    run(network.follow(users[2], users[1]))
+    fetched, pushed = run(network.post(users[0], "x")), run(network.post(users[1], "x"))
+    run(network.reconcile(users[2]))
+    home = network.layout.timeline(USER, users[2])
+    with faced("blocking", shard_map) as other:
+        assert holder(other.kit, "many", home).zrange(home, 0, -1) == [str(pushed).encode()]
+    assert [status.id for status in run(network.home(users[2]))] == [pushed, fetched]
+
+
+# ---- deletions
+
+
+def exchanges(network: Any, call: Any) -> int:
+    """How many scripts and reads of followers and homes a deferred call takes."""
+    steps, count = call, 0
+    try:
+        step = next(steps)
+        while True:
+            if isinstance(step, list):
+                count += sum(b"followers:" in _key(each) or b"home:" in _key(each) for each in step)
+            step = steps.send(network._driver._run_step(step))
+    except StopIteration:
+        return count
+
+
+def _key(command: Any) -> bytes:
+    key = getattr(command, "key", "")
+    return key.encode() if isinstance(key, str) else bytes(key)
+
+
+def test_deleting_what_readers_fetch_visits_none_of_them(shard_map: ShardMap) -> None:
+    with faced("blocking", shard_map) as face:
+        network = opened(face)
+        users = populate(face, network, users=12, lists=0).users
+        pushed = network.post(users[0], "pushed")
+        for uid in users[1:9]:
+            network.follow(uid, users[0])
+        fetched = [network.post(users[0], f"fetched {n}") for n in range(3)]
+        assert exchanges(network, network.deferred.delete_status(users[0], fetched[0])) == 0
+        assert exchanges(network, network.deferred.delete_status(users[0], pushed)) > 0
+        compare(face, network, seen(face, network, users, []))
+        for uid in users[1:7]:  # pushed again: what was fetched is copied to the homes
+            network.unfollow(uid, users[0])
+        assert exchanges(network, network.deferred.delete_status(users[0], fetched[1])) > 0
+        for uid in users[1:7]:  # fetched again, in another version
+            network.follow(uid, users[0])
+        assert exchanges(network, network.deferred.delete_status(users[0], fetched[2])) > 0
+        assert network.get_user(users[0]).posts == 0
+        compare(face, network, seen(face, network, users, []))
+
+
+def test_a_deletion_does_not_count_below_nothing(face: Face, shard_map: ShardMap) -> None:
+    network = opened(face)
+    run, [ada] = face.run, populate(face, network, users=1, lists=0).users
+    status = run(network.post(ada, "x"))
+    with faced("blocking", shard_map) as other:
+        client, key = record(other.kit, network, "user", ada)
+        client.hset(key, "posts", 0)
+    assert run(network.delete_status(ada, status))
+    assert run(network.get_user(ada)).posts == 0
