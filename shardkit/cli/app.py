@@ -31,6 +31,7 @@ COMMANDS = {
     "up": "shardkit.cli.commands.up:up",
     "config": "shardkit.cli.commands.config:config",
     "locate": "shardkit.cli.commands.locate:locate",
+    "url": "shardkit.cli.commands.url:url",
     "status": "shardkit.cli.commands.status:status",
     "geo": "shardkit.cli.commands.geo:geo",
     "search": "shardkit.cli.commands.search:search",

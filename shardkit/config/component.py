@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Any
 
 from shardkit.config.entry import Entry
 from shardkit.config.problem import Problem, shown
@@ -86,6 +87,10 @@ class Component:
         object.__setattr__(self, "place", placement(self.placement, count))
         object.__setattr__(self, "number_of", self.place if self.shards else self._unsharded)
         object.__setattr__(self, "place_all", placement_of_all(self.placement, count))
+
+    def __reduce__(self) -> tuple[type[Component], tuple[Any, ...]]:
+        """Pickle what was given; the functions are made anew."""
+        return Component, (self.name, self.entry, self.shards, self.placement, self.epoch)
 
     def _unsharded(self, key: Key) -> None:
         self.place(key)  # refuses what is no key

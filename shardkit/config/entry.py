@@ -29,7 +29,7 @@ from shardkit.config.problem import invalid as invalid
 from shardkit.config.problem import mask as mask
 from shardkit.config.problem import shown_name
 from shardkit.config.url import DEFAULT_PORT as DEFAULT_PORT
-from shardkit.config.url import REFERENCE, BadUrlError, place, resolve_url, url_fields
+from shardkit.config.url import REFERENCE, BadUrlError, place, resolve_url, url_fields, write_url
 from shardkit.errors import ConfigError, InvalidEntryError
 
 
@@ -145,6 +145,27 @@ class Entry:
                 for n, replica in enumerate(self.replicas)
             ]
         return fields
+
+    def url(self, where: str = "entry", environ: Mapping[str, str] = os.environ) -> str:
+        """Return the entry as a URL, for libraries that take nothing else.
+
+        The URL is a secret: it holds the password. It says where the server is, the user, the
+        database and how TLS is checked; timeouts and what else the entry says are left out.
+
+        Args:
+            where: the key that the entry came from, for error messages.
+            environ: where ``${NAME}`` references are looked up.
+
+        Raises:
+            ConfigError: the entry is a cluster's or a Sentinel's, of which there are no URLs that
+                all libraries read alike; or a reference cannot be resolved.
+        """
+        if self.is_cluster or self.is_sentinel:
+            kind = "a cluster's" if self.is_cluster else "a Sentinel's"
+            raise ConfigError(
+                f"{where}: {kind} entry has no URL", "give the library a client: kit.client(...)"
+            )
+        return write_url(self.resolved(where, environ))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Entry) and self._canonical == other._canonical

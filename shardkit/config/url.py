@@ -219,6 +219,33 @@ def resolve_url(url: str, values: Mapping[str, str]) -> str:
     return f"{head}{put(pieces.path, '/')}{query}"
 
 
+def write_url(fields: Mapping[str, Any]) -> str:
+    """Return the URL of a plain server's resolved fields; see `shardkit.config.entry.Entry.url`."""
+
+    def quoted(value: str) -> str:
+        return quote(value, safe="")
+
+    user = quoted(fields.get("username") or "")
+    password = fields.get("password")
+    userinfo = f"{user}:{quoted(password)}@" if password else f"{user}@" if user else ""
+    query = {}
+    number = fields.get("db", 0)
+    if "unix_socket_path" in fields:
+        place = f"unix://{userinfo}{quote(fields['unix_socket_path'])}"
+        if number:
+            query["db"] = str(number)
+    else:
+        host = fields.get("host", "localhost")
+        host = f"[{host}]" if ":" in host else host
+        scheme = "rediss" if fields.get("ssl") else "redis"
+        place = f"{scheme}://{userinfo}{host}:{fields.get('port', DEFAULT_PORT)}/{number}"
+        if fields.get("ssl"):
+            tls = {name: value for name, value in fields.items() if name.startswith("ssl_")}
+            query = {n: str(v).lower() if v in (True, False) else v for n, v in tls.items()}
+    asked = "&".join(f"{name}={quoted(value)}" for name, value in query.items())
+    return f"{place}?{asked}" if asked else place
+
+
 def _split(url: str) -> _Pieces:
     if REFERENCE.fullmatch(url):
         return _Pieces("", "", "", "", "")

@@ -545,9 +545,8 @@ def _blocking_seconds(args: Sequence[Any]) -> float | None:
 
 def is_reusable(connection: Any) -> bool:
     """Whether a connection like redis-py's is connected, and the server has sent nothing."""
-    return (
-        connection.is_connected and not connection.should_reconnect() and not connection.can_read()
-    )
+    connected = getattr(connection, "is_connected", True)
+    return connected and not connection.should_reconnect() and not connection.can_read()
 
 
 def round_trip(connection: Any, data: bytes, raw: bool) -> tuple[Any, bool]:

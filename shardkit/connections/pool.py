@@ -20,7 +20,7 @@ from redis import sentinel
 from redis.asyncio import sentinel as aiosentinel
 from redis.exceptions import MaxConnectionsError, RedisError
 
-from shardkit.connections.connection import require_open
+from shardkit.connections.connection import is_reusable, require_open
 from shardkit.connections.redis_private import (
     idle_of,
     in_use_of,
@@ -78,7 +78,8 @@ class _ReusingPool(_Shown):
                         return None
                     connection = self._idle.pop()
                     self._in_use.add(connection)
-                if connection.is_reusable():
+                check = getattr(connection, "is_reusable", None)  # a holder's own class has none
+                if is_reusable(connection) if check is None else check():
                     return connection
             except (RedisError, OSError):
                 pass  # the server closed it

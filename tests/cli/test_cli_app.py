@@ -24,6 +24,7 @@ COMMAND_LINES = [
     ["config"],
     *(["config", name] for name in ("validate", "diff", "push", "pull", "show")),
     ["locate"],
+    ["url"],
     ["status"],
 ]
 

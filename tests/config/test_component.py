@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import Any
 
 import pytest
@@ -201,3 +203,13 @@ def test_counts_that_cannot_be_used_are_refused_with_their_key(value: Any) -> No
         check_shards(value, "config:shards:a")
     assert caught.value.remedy
     assert "hunter2" not in str(caught.value)
+
+
+def test_a_component_pickles_and_goes_to_spawned_workers() -> None:
+    component = Component("c", Entry({"db": 1}), (Entry({}), Entry({"db": 2})), "rendezvous", 7)
+    for found in (pickle.loads(pickle.dumps(component)), copy.deepcopy(component)):
+        assert found.same_as(component)
+        assert found.epoch == 7
+        assert [found.place(f"k{n}") for n in range(50)] == [
+            component.place(f"k{n}") for n in range(50)
+        ]

@@ -693,3 +693,38 @@ def test_any_text_is_a_url_or_an_error_that_can_be_printed(url: str) -> None:
                 entry.resolved("k", {})
             except ConfigError as error:
                 str(error).encode()
+
+
+# ---- as a URL
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"host": "a.internal", "port": 7000, "db": 3},
+        {"host": "::1", "username": "ü", "password": "p@/:#?% "},
+        {"host": "a", "username": "app"},
+        {"unix_socket_path": "/run/my redis.sock", "db": 2, "password": "p"},
+        {"host": "a", "ssl": True, "ssl_cert_reqs": "none", "ssl_check_hostname": False},
+        {"url": "rediss://u:%24p@h/1?ssl_ca_certs=/ca.pem"},
+    ],
+)
+def test_the_url_of_an_entry_leads_to_the_same_place(fields: dict[str, Any]) -> None:
+    entry = Entry(fields)
+    again = Entry({"url": entry.url()})
+    assert again.address == entry.address
+    said = {**again.resolved("again")}
+    for name, value in entry.resolved("entry").items():
+        assert said[name] == value
+    assert again.url() == entry.url()
+
+
+def test_a_url_has_the_secrets_of_the_environment_and_errors_have_not() -> None:
+    entry = Entry({"host": "a", "password": "${PW}"})
+    assert entry.url(environ={"PW": "x/y"}) == "redis://:x%2Fy@a:6379/0"
+    with pytest.raises(ConfigError, match="config:redis:c: password refers to"):
+        entry.url("config:redis:c", {})
+    for fields in ({"cluster": True}, {"sentinel": {"service": "m", "sentinels": [["s", 1]]}}):
+        with pytest.raises(ConfigError, match="has no URL; give the library a client"):
+            Entry({**fields, "password": SECRET}).url()

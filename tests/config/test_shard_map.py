@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -612,3 +613,12 @@ def test_yaml_keeps_the_lines_of_keys() -> None:
     assert loaded == {"a": 1, "b": {"c": 3}}
     assert loaded.lines == {"a": 1, "b": 2}
     assert loaded["b"].twice == [("c", 4)]
+
+
+def test_a_map_pickles() -> None:
+    component = "{entry: {password: p}, shards: [{db: 1}, {db: 1}]}"
+    shard_map = ShardMap.parse(f"config_server: {{db: 9}}\ncomponents: {{c: {component}}}")
+    assert shard_map.warnings
+    found = pickle.loads(pickle.dumps(shard_map))
+    assert found.to_yaml() == shard_map.to_yaml()
+    assert (found.config_server, found.warnings) == (shard_map.config_server, shard_map.warnings)

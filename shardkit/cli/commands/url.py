@@ -1,0 +1,65 @@
+"""``shardkit url``: writes an entry as a URL, for programs that take nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from shardkit.cli.options import common_options, config_option, examples, opened
+from shardkit.cli.output import GOOD, Output, write_private
+from shardkit.config.component import entry_key
+from shardkit.config.url import mask_url
+from shardkit.operations.commands import Shard
+
+
+@click.command(
+    short_help="Write an entry as a URL, with its password.",
+    epilog=examples(
+        "shardkit url jobs --shard 3 -o jobs.url",
+        'rq worker -u "$(shardkit url jobs)"',
+        "shardkit url jobs --show-secrets",
+    ),
+)
+@click.argument("name", metavar="COMPONENT")
+@click.option(
+    "--shard", "number", type=click.IntRange(min=0), metavar="N", help="The entry of a shard."
+)
+@config_option
+@click.option(
+    "-o",
+    "--output",
+    "written",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write a file that only you can read.",
+)
+@click.option("--show-secrets", is_flag=True, help="The password in the clear on a terminal too.")
+@common_options
+def url(
+    name: str,
+    number: int | None,
+    where: str | None,
+    written: Path | None,
+    show_secrets: bool,
+    as_json: bool,
+) -> None:
+    """Write an entry as a URL, for programs that take nothing else.
+
+    The URL is a secret: it holds the password, and ${NAME} is replaced. A terminal is shown *** in
+    its place.
+    """
+    output = Output(as_json)
+    with opened(where) as topology:
+        entry = topology.kit.component(name).entry_of(Shard(name, number))
+    found = entry.url(entry_key(name, number))
+    if written is not None:
+        write_private(str(written), f"{found}\n")
+        output.note(f"wrote {written}", GOOD)
+        return
+    if output.interactive and not show_secrets:
+        found = mask_url(found)
+    if as_json:
+        output.document({"url": found})
+    else:
+        output.text(f"{found}\n")
