@@ -24,7 +24,7 @@ import os
 import threading
 import weakref
 from collections.abc import Sequence
-from functools import cached_property
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, NoReturn, Self, TypeAlias, TypeVar
@@ -87,12 +87,13 @@ class _Kit(Catalogue[Face]):
     ) -> None:
         self.topology = Topology(source)
         self.clients = Clients(connector or Connector(MultiplexedClient))
-        self.topology.changed = self.clients.changed
         self.plane = ClientPlane(self.topology, self.clients)
         self._clock = clock or ServerClock()
         self._config_clients = config_clients
         self._connector = connector
-        self._private: weakref.WeakSet[Clients] = weakref.WeakSet()
+        self._private: set[weakref.ref[Clients]] = set()
+        self._directory: Any = None
+        self.topology.changed = partial(_tell_changed, self.clients, self._private)
 
     def redis_connection(self, component: str) -> Decorator:
         """Return a decorator that hands a function the client of a component's unsharded entry.
@@ -132,15 +133,28 @@ class _Kit(Catalogue[Face]):
 
     def _all_clients(self) -> Sequence[Clients]:  # `list` is a method here
         config = [self._config_clients] if self._config_clients else []
-        return [self.clients, *config, *self._private]
+        return [self.clients, *config, *_alive(self._private)]
 
     def _new_private(self) -> Clients:
-        self._private.add(clients := Clients(self._connector))
+        clients = Clients(self._connector)
+        self._private.add(weakref.ref(clients, self._private.discard))
         return clients
 
     def __repr__(self) -> str:
         shown = "".join(f"\n  {line}" for line in self.clients.shown())
         return f"<{type(self).__name__} of {self.topology.source}{':' if shown else ''}{shown}>"
+
+
+def _alive(private: set[weakref.ref[Clients]]) -> list[Clients]:
+    found = [each() for each in list(private)]
+    return [clients for clients in found if clients is not None]
+
+
+def _tell_changed(
+    clients: Clients, private: set[weakref.ref[Clients]], component: Component
+) -> None:
+    for each in (clients, *_alive(private)):
+        each.changed(component)
 
 
 class ShardKit(_Kit[Blocking]):
@@ -156,14 +170,18 @@ class ShardKit(_Kit[Blocking]):
     def _component(self, name: str) -> Component:
         return self.topology.component(name)
 
-    @cached_property
+    @property
     def directory(self) -> Directory:
         """Named configuration of any type on the config server; see `shardkit.config.directory`.
 
         Raises:
             ConfigError: the kit was opened from a shard map, which has no config server's place.
         """
-        return Directory(_config_server(self.topology.source).client)
+        # Not a cached_property: before Python 3.12 that has a lock, which a fork may leave held.
+        if self._directory is None:
+            self._directory = Directory(_config_server(self.topology.source).client)
+        found: Directory = self._directory
+        return found
 
     def component(self, name: str) -> Component:
         """Return a component as it is now: its entries, shards, placement and epoch.
@@ -251,14 +269,17 @@ class AsyncShardKit(_Kit[Awaiting]):
     def _component(self, name: str) -> Component:
         return self.topology.last_known(name)
 
-    @cached_property
+    @property
     def directory(self) -> AsyncDirectory:
         """Named configuration of any type on the config server; see `shardkit.config.directory`.
 
         Raises:
             ConfigError: the kit was opened from a shard map, which has no config server's place.
         """
-        return AsyncDirectory(_config_server(self.topology.source).aclient)
+        if self._directory is None:
+            self._directory = AsyncDirectory(_config_server(self.topology.source).aclient)
+        found: AsyncDirectory = self._directory
+        return found
 
     async def component(self, name: str) -> Component:
         """Return a component as it is now; see `ShardKit.component`."""

@@ -15,6 +15,7 @@ PACKAGE = Path(shardkit.__file__).parent
 # Bottom first. Within a group files may import one another, as long as there is no cycle.
 GROUPS = [
     "errors",
+    "forks",
     "server_errors",
     "operations.commands",
     "routing",

@@ -15,7 +15,6 @@ import copy
 import json
 import logging
 import re
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -26,6 +25,7 @@ from shardkit.config.component import check_name
 from shardkit.config.entry import load_json
 from shardkit.config.problem import invalid
 from shardkit.errors import ConfigError, ConfigServerError, InvalidEntryError, MissingEntryError
+from shardkit.forks import ForkSafeLock
 from shardkit.server_errors import meaning
 
 logger = logging.getLogger("shardkit")
@@ -60,7 +60,7 @@ class _DirectoryCache:
     ) -> None:
         self._client = client
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._cache: dict[str, tuple[float, dict[str, Any]]] = {}
         self._failing: set[str] = set()  # keys whose failure has been logged
 
@@ -137,16 +137,18 @@ class Directory(_DirectoryCache):
         """Return an object, read about once in ``wait`` seconds. Cost: one GET, if it is time.
 
         Raises:
+            ClosedError: the kit is closed.
             MissingEntryError: it is not there.
             InvalidEntryError: it was never read, and is no JSON object.
             ConfigServerError: it was never read, and the config server is down.
         """
         key = directory_key(kind, component)
+        client = self._client()  # first: a closed kit has none
         value = self._fresh(key, wait)
         if value is not None:
             return value
         try:
-            return self._store(key, self._client().get(key))
+            return self._store(key, client.get(key))
         except (InvalidEntryError, RedisError, OSError) as error:
             return self._last_good(key, error)
 
@@ -178,11 +180,12 @@ class AsyncDirectory(_DirectoryCache):
     async def get(self, kind: str, component: str, wait: float = 1.0) -> dict[str, Any]:
         """Return an object; see `Directory.get`."""
         key = directory_key(kind, component)
+        client = self._client()
         value = self._fresh(key, wait)
         if value is not None:
             return value
         try:
-            return self._store(key, await self._client().get(key))
+            return self._store(key, await client.get(key))
         except (InvalidEntryError, RedisError, OSError) as error:
             return self._last_good(key, error)
 

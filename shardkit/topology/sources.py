@@ -13,8 +13,10 @@ they are written once for blocking and awaiting callers. A map needs no keys.
 from __future__ import annotations
 
 import copy
+import hashlib
 import logging
 import re
+import time
 from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
@@ -32,6 +34,11 @@ from shardkit.config.stored import (
     reading,
 )
 from shardkit.errors import ConfigError, ConfigServerError, MissingEntryError
+from shardkit.forks import ForkSafeLock
+
+# How old a file is, in nanoseconds, before its time tells each change: file systems have ticks of
+# up to two seconds.
+_SETTLED = 2_000_000_000
 
 logger = logging.getLogger("shardkit")
 
@@ -162,28 +169,45 @@ class MapFile:
     """A YAML shard map used as it is; read again when the file changes."""
 
     local = True
+    _digest = b""  # of the file's content
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
+        self._lock = ForkSafeLock()  # of the following two, which are changed together
         self._seen: tuple[tuple[int, ...], ConfigError | None] = (), None
         self.shard_map = self._newest()
 
     def _newest(self) -> ShardMap:
         """Return the map as the file has it now. What is broken is not parsed twice either."""
-        stamp = self._stamp()
-        if stamp != self._seen[0]:
-            try:
-                self.shard_map = ShardMap.load(self._path)
-            except ConfigError as error:
-                self._seen = stamp, error.with_traceback(None)
-            else:
-                self._seen = stamp, None
-                for warning in self.shard_map.warnings:
-                    logger.warning("%s; %s", warning, warning.remedy)
-        broken = self._seen[1]
-        if broken is not None:
-            raise copy.copy(broken)
-        return self.shard_map
+        with self._lock:
+            stamp = self._stamp()  # before the file is read: what is written since has another
+            if stamp != self._seen[0]:
+                broken = self._load()
+                # A file may be written twice in one tick of its clock, and keep its size.
+                settled = abs(time.time_ns() - stamp[0]) > _SETTLED
+                self._seen = stamp if settled else (), broken
+            broken = self._seen[1]
+            if broken is not None:
+                raise copy.copy(broken)
+            return self.shard_map
+
+    def _load(self) -> ConfigError | None:
+        """Read the file, unless it says what it said; return why it cannot be used."""
+        try:
+            digest = hashlib.sha256(self._path.read_bytes()).digest()
+        except OSError:
+            digest = b""  # loading says why
+        if digest and digest == self._digest:
+            return self._seen[1]
+        self._digest = digest
+        try:
+            loaded = ShardMap.load(self._path)
+        except ConfigError as error:
+            return error.with_traceback(None)
+        for warning in loaded.warnings:
+            logger.warning("%s; %s", warning, warning.remedy)
+        self.shard_map = loaded
+        return None
 
     def _stamp(self) -> tuple[int, ...]:
         """Return what tells one content of the file from the next."""
@@ -196,7 +220,13 @@ class MapFile:
     def read(self, name: str, known: Component | None) -> Reading:
         """Look whether the file changed, and return what it says of a component."""
         yield from ()  # a reading, though it needs no keys
-        components = self._newest().components
+        try:
+            components = self._newest().components
+        except ConfigError as error:
+            if known is not None or name not in self.shard_map.components:
+                raise
+            logger.warning("component %r is read from the last good map: %s", name, error)
+            components = self.shard_map.components
         try:
             return components[name]
         except KeyError:

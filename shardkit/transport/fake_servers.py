@@ -44,7 +44,6 @@ from __future__ import annotations
 
 import copy
 import math
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -69,6 +68,7 @@ from shardkit.connections import Connector, is_reusable, round_trip
 from shardkit.connections.connection import AsyncClosable, Closable
 from shardkit.connections.redis_private import parse_error
 from shardkit.errors import LocalServerError, RoutingError
+from shardkit.forks import ForkSafeLock
 from shardkit.routing.command_keys import key_positions
 from shardkit.routing.placement import slot_of
 
@@ -126,7 +126,7 @@ class MemoryServer:
         self.address = address
         self.in_slots = False
         self.fake = _fakeredis().FakeServer(version=(7, 2))
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._faults: list[_Fault] = []
         self._down = False
         self._connections: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -265,7 +265,7 @@ class MemoryConnector(Connector):
         super().__init__()
         _fakeredis()
         self._servers: dict[str, MemoryServer] = {}
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
 
     @property
     def servers(self) -> list[MemoryServer]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -160,3 +161,48 @@ def test_warnings_are_logged_when_the_map_is_read(
     topology.component("few")
     assert len(caplog.messages) == 1
     assert "few:0, few:1 share localhost:1/0" in caplog.messages[-1]
+
+
+def test_a_change_during_a_reading_is_not_missed(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One reads the old file, and is overtaken by one who reads the new."""
+    source = MapFile(path)
+    write(path, port=7002)
+    load = ShardMap.load
+    second = threading.Thread(target=source.names)
+
+    def overtaken(file: Path) -> ShardMap:
+        monkeypatch.setattr(ShardMap, "load", load)
+        loaded = load(file)
+        write(path, port=7003, shards=5)
+        second.start()
+        second.join(0.2)  # it may wait for this reading
+        return loaded
+
+    monkeypatch.setattr(ShardMap, "load", overtaken)
+    source.names()
+    second.join()
+    source.names()
+    assert len(source.shard_map.components["few"].shards) == 5
+
+
+def test_a_change_in_the_tick_of_the_last_one_is_seen(path: Path, clock: Clock) -> None:
+    topology = Topology(MapFile(path), clock=clock)
+    assert port_of(topology) == 7001
+    before = path.stat()
+    path.write_text(MAP.format(shards=4, port=7002))  # in place, and of the same size
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    clock.now += 1.01
+    assert port_of(topology) == 7002
+
+
+def test_a_component_that_was_never_read_comes_from_the_last_good_map(
+    path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    topology = Topology(MapFile(path), clock=clock)
+    write(path, text="components: {few: {sha")
+    assert port_of(topology) == 7001
+    assert "component 'one' is read from the last good map" in caplog.text
+    with pytest.raises(ConfigError, match="is not YAML"):
+        topology.component("other")

@@ -7,12 +7,12 @@ Python, some thirty languages).
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from functools import lru_cache
 from types import ModuleType
 
 from shardkit.errors import InvalidArgumentError
+from shardkit.forks import ForkSafeLock
 
 CACHED_STEMS = 50_000
 
@@ -44,7 +44,7 @@ def stemmer(language: str) -> Callable[[str], str]:
         raise InvalidArgumentError(
             f"stemmer={language!r}", f"give one of {', '.join(sorted(library.algorithms()))}"
         )
-    snowball, lock = library.stemmer(language), threading.Lock()
+    snowball, lock = library.stemmer(language), ForkSafeLock()
 
     @lru_cache(CACHED_STEMS)
     def stem(word: str) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from shardkit.errors import ClosedError, InvalidArgumentError
+from shardkit.forks import ForkSafeLock
 from shardkit.social.content.status_store import TableStatusStore
 from shardkit.structures.base.arguments import shown
 
@@ -43,7 +43,7 @@ class SQLiteStatusStore(TableStatusStore):
             raise InvalidArgumentError(f"path={shown(str(path))}", "give the path of a file")
         self.path = Path(path)
         self._safe = safe
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._idle: list[sqlite3.Connection] = []
         self._pid = os.getpid()
         self._closed = False

@@ -1,0 +1,199 @@
+"""A closed kit: every method says so, whatever was looked up or cached before, and in forks."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+import shardkit
+from shardkit import AsyncShardKit, ClosedError, ShardKit, ShardMap
+from shardkit.config.store import push
+from shardkit.connections.connection import AsyncTcpConnection, TcpConnection
+from shardkit.local import LocalServer
+from shardkit.search.text.stemming import stemmer
+
+FORKING = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # Python 3.12
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalServer]:
+    with LocalServer() as running:
+        plan = f"components: {{c: {{entry: {{port: {running.port}, db: 1}}}}}}"
+        with running.client() as client:
+            push(client, ShardMap.parse(plan))
+        yield running
+
+
+@pytest.fixture
+def kit(server: LocalServer) -> Iterator[ShardKit]:
+    with shardkit.connect(f"redis://127.0.0.1:{server.port}") as opened:
+        opened.directory.set("flags", "checkout", {"new": True})
+        yield opened
+
+
+@pytest_asyncio.fixture
+async def akit(kit: ShardKit, server: LocalServer) -> AsyncIterator[AsyncShardKit]:
+    async with await shardkit.aconnect(f"redis://127.0.0.1:{server.port}") as opened:
+        yield opened
+
+
+def uses(kit: Any, client: Any, private: Any) -> list[Callable[[], Any]]:
+    """Everything that would use a server, prepared while the kit was open."""
+    directory, router = kit.directory, kit.key_sharded("c")
+    words, visitors = kit.hash("h", component="c"), kit.unique_visitors(component="c")
+    pipe = client.pipeline().get("k")
+    return [
+        lambda: directory.get("flags", "checkout", wait=60),
+        lambda: directory.set("flags", "checkout", {}),
+        lambda: directory.delete("flags", "checkout"),
+        lambda: directory.names("flags"),
+        lambda: kit.directory.get("flags", "checkout"),
+        lambda: kit.component("c"),
+        lambda: kit.components(),
+        lambda: kit.client("c"),
+        lambda: kit.client("c", private=True),
+        lambda: client.get("k"),
+        lambda: client.blpop("jobs", 1),
+        lambda: private.get("k"),
+        lambda: pipe.execute(),
+        lambda: client.pubsub().subscribe("news"),
+        lambda: words.hget("f"),
+        lambda: words.hset("f", "v"),
+        lambda: visitors.count(),
+        lambda: router["k"].get("k"),
+        lambda: router.mget(["a", "b"]),
+        lambda: router.pipeline().set("a", 1).set("b", 1).execute(),
+        lambda: kit.hash("new", component="c").hset("f", "v"),
+    ]
+
+
+def test_a_closed_kit_says_so_in_every_method(kit: ShardKit) -> None:
+    client, private = kit.client("c"), kit.client("c", private=True)
+    client.get("k"), private.get("k")
+    prepared = uses(kit, client, private)
+    assert kit.directory.get("flags", "checkout", wait=60) == {"new": True}
+    kit.close()
+    for use in prepared:
+        with pytest.raises(ClosedError):
+            use()
+
+
+async def test_a_closed_async_kit_says_so_in_every_method(akit: AsyncShardKit) -> None:
+    client, private = await akit.client("c"), await akit.client("c", private=True)
+    await client.get("k"), await private.get("k")
+    prepared = uses(akit, client, private)
+    assert await akit.directory.get("flags", "checkout", wait=60) == {"new": True}
+    await akit.aclose()
+    for use in prepared:
+        with pytest.raises(ClosedError):  # noqa: PT012 - some raise at once
+            found = use()
+            if inspect.isawaitable(found):
+                await found
+
+
+def test_a_kit_that_is_closed_during_a_handshake_leaves_no_connection(
+    kit: ShardKit, server: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shake_hands = TcpConnection.on_connect_check_health
+
+    def close_first(self: Any, *args: Any, **kwargs: Any) -> None:
+        kit.close()
+        shake_hands(self, *args, **kwargs)
+
+    words = kit.hash("h", component="c")
+    monkeypatch.setattr(TcpConnection, "on_connect_check_health", close_first)
+    with pytest.raises(ClosedError):
+        words.hget("f")
+    monkeypatch.undo()
+    with server.client() as client:
+        assert len(client.client_list()) == 1
+
+
+@pytest.mark.parametrize("through", ["structure", "client"])
+async def test_an_async_kit_that_is_closed_during_a_handshake_leaves_no_connection(
+    akit: AsyncShardKit,
+    kit: ShardKit,
+    server: LocalServer,
+    monkeypatch: pytest.MonkeyPatch,
+    through: str,
+) -> None:
+    kit.close()
+    shake_hands = AsyncTcpConnection.on_connect_check_health
+
+    async def close_first(self: Any, *args: Any, **kwargs: Any) -> None:
+        await akit.aclose()
+        await shake_hands(self, *args, **kwargs)
+
+    client, words = await akit.client("c"), akit.hash("h", component="c")
+    monkeypatch.setattr(AsyncTcpConnection, "on_connect_check_health", close_first)
+    with pytest.raises(ClosedError):
+        await (words.hget("f") if through == "structure" else client.get("k"))
+    monkeypatch.undo()
+    with server.client() as asking:
+        for _ in range(1000):
+            if len(asking.client_list()) == 1:
+                return
+            await asyncio.sleep(0.001)
+        raise AssertionError(asking.client_list())
+
+
+def test_closing_twice_and_from_several_threads_is_closing_once(kit: ShardKit) -> None:
+    kit.client("c").get("k")
+    for _ in range(2):
+        kit.close()
+    with pytest.raises(ClosedError):
+        kit.client("c")
+
+
+# ---- forks while a thread holds a lock
+
+
+def in_child(work: Callable[[], object]) -> int:
+    """Fork, do the work in the child, which a hang would end, and return its exit code."""
+    child = os.fork()
+    if child == 0:
+        signal.alarm(10)
+        code = 1
+        try:
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@FORKING
+def test_a_child_that_is_forked_while_a_lock_is_held_goes_on(kit: ShardKit) -> None:
+    directory = kit.directory
+    with directory._lock:
+        assert in_child(lambda: directory.get("flags", "checkout", wait=0)) == 0
+    with kit.topology._lock:
+        assert in_child(lambda: kit.hash("h", component="c").hset("f", "v")) == 0
+    with kit.clients._lock:
+        assert in_child(lambda: kit.client("c").get("k")) == 0
+    pool: Any = kit.client("c").connection_pool
+    with pool._lock:
+        assert in_child(lambda: kit.client("c").get("k")) == 0
+    kit.client("c").get("k")
+    connection = pool.get_connection()
+    with connection._closing:
+        assert in_child(lambda: connection.disconnect()) == 0
+    pool.release(connection)
+    assert in_child(kit.close) == 0
+    assert kit.client("c").get("k") is None  # the child's closing concerns nobody else
+
+
+@FORKING
+def test_a_child_that_is_forked_while_words_are_stemmed_stems(kit: ShardKit) -> None:
+    pytest.importorskip("snowballstemmer")
+    stem = stemmer("english")
+    found = inspect.getclosurevars(stem.__wrapped__).nonlocals  # type: ignore[attr-defined]
+    with found["lock"]:
+        assert in_child(lambda: stem("running")) == 0
