@@ -54,7 +54,7 @@ from shardkit.operations.drivers import AwaitingDriver, BlockingDriver
 from shardkit.operations.operation import Awaiting, Blocking, Face, Operation
 from shardkit.structures.base.server_clock import ServerClock
 from shardkit.topology import ConfigServer, FixedMap, MapFile, Source, Topology
-from shardkit.transport.multiplexed_client import MultiplexedClient
+from shardkit.transport.user_clients import DirectClient, MultiplexedClient
 
 logger = logging.getLogger("shardkit")
 
@@ -86,7 +86,7 @@ class _Kit(Catalogue[Face]):
         config_clients: Clients | None = None,
     ) -> None:
         self.topology = Topology(source)
-        self.clients = Clients(connector or Connector(MultiplexedClient))
+        self.clients = Clients(connector or Connector(DirectClient, MultiplexedClient))
         self.plane = ClientPlane(self.topology, self.clients)
         self._clock = clock or ServerClock()
         self._config_clients = config_clients

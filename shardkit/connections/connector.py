@@ -109,10 +109,16 @@ class Connector:
     `shardkit.transport.fake_servers` replaces it to build clients of in-memory servers.
 
     Args:
+        blocking_class: what blocking clients are, `redis.Redis` or a subclass.
         awaiting_class: what awaiting clients are, `redis.asyncio.Redis` or a subclass.
     """
 
-    def __init__(self, awaiting_class: type[aioredis.Redis] = aioredis.Redis) -> None:
+    def __init__(
+        self,
+        blocking_class: type[redis.Redis] = redis.Redis,
+        awaiting_class: type[aioredis.Redis] = aioredis.Redis,
+    ) -> None:
+        self._blocking_class = blocking_class
         self._awaiting_class = awaiting_class
 
     def blocking(self, fields: Mapping[str, Any]) -> redis.Redis | redis.RedisCluster:
@@ -150,7 +156,7 @@ class Connector:
                 **common,
                 **_network(fields),
             )
-        return redis.Redis(connection_pool=pool)
+        return self._blocking_class(connection_pool=pool)
 
     def awaiting(self, fields: Mapping[str, Any]) -> aioredis.Redis | aioredis.RedisCluster:
         """Return an awaiting client; connects when it is first used."""

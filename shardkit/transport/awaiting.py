@@ -41,6 +41,7 @@ from shardkit.transport.multiplexer import (
 )
 from shardkit.transport.resp import Chunk, pack_command
 from shardkit.transport.server_request import ATTEMPT_ERRORS, ServerRequest
+from shardkit.transport.user_clients import SINGLE_SERVER
 
 
 class AwaitingLink:
@@ -145,8 +146,8 @@ class AwaitingLink:
             if component is None:
                 return None
             number = place(to, key, {component.name: component}).number
-        client = self._clients.aget(component, number, self._raw)
-        if not isinstance(client, aioredis.Redis) or (
+        client: Any = self._clients.aget(component, number, self._raw)
+        if type(client) not in SINGLE_SERVER or (
             script is not None and script.sha not in self._dispatcher.loaded(client)
         ):
             return None

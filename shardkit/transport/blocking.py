@@ -21,8 +21,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-import redis
-
 from shardkit.config.component import Component
 from shardkit.connections import read_replies_of, timeout_for
 from shardkit.connections.clients import Clients
@@ -41,6 +39,7 @@ from shardkit.transport.dispatcher import (
 from shardkit.transport.grouping import components_of, locate, place
 from shardkit.transport.resp import Chunk, pack_command
 from shardkit.transport.server_request import ATTEMPT_ERRORS, ServerRequest
+from shardkit.transport.user_clients import SINGLE_SERVER
 
 # The shortest time a server gets to answer after others have timed out.
 MIN_TIMEOUT = 0.1
@@ -130,10 +129,10 @@ class BlockingLink:
             number = place(to, key, {component.name: component}).number
         raw = self._raw
         try:
-            client = self._clients.get(component, number, raw)
+            client: Any = self._clients.get(component, number, raw)
         except ShardFailure:
             return None
-        if type(client) is not redis.Redis or (
+        if type(client) not in SINGLE_SERVER or (
             script is not None and script.sha not in self._dispatcher.loaded(client)
         ):
             return None

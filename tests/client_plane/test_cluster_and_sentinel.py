@@ -111,7 +111,7 @@ def test_decorators_and_routers_hand_out_a_client_that_does_everything(
     router = kit.key_sharded(component)
     kind = redis.RedisCluster if component == "archive" else redis.Redis
     assert isinstance(router["{t}a"], kind)
-    assert type(kit.id_pair_sharded(component)[1, 2]) is kind
+    assert isinstance(kit.id_pair_sharded(component)[1, 2], kind)
     assert whole() == USED
     kit.client(component).flushall()
     assert sharded("{t}") == USED

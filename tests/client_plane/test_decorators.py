@@ -56,7 +56,7 @@ async def test_the_connection_is_redis_pys_client_of_the_shard(source: Any, kit:
         for client in (blocking(key), await awaiting(key)):
             found = client.connection_pool.connection_kwargs
             assert (found["port"], found.get("db", 0)) == (place["port"], place.get("db", 0))
-        assert type(blocking(key)) is redis.Redis
+        assert isinstance(blocking(key), redis.Redis)
         assert isinstance(await awaiting(key), aioredis.Redis)
         assert blocking(key) is blocking(key)
     assert blocking(42) is blocking("42") is blocking(b"42")
@@ -166,7 +166,7 @@ def test_a_stacked_decorator_without_a_named_key_is_refused_without_telling_secr
     @kit.sharded_connection("many")
     def wrong(shard: Any, whole: Any, key: str) -> Any: ...
 
-    with pytest.raises(InvalidKeyError, match="is a Redis"):
+    with pytest.raises(InvalidKeyError, match="is a DirectClient"):
         wrong("k")
 
 

@@ -21,7 +21,7 @@ def test_a_router_hands_out_redis_pys_client_of_the_owner(kit: ShardKit) -> None
     assert len(router) == 16
     for n in range(100):
         client = router[f"k{n}"]
-        assert type(client) is redis.Redis
+        assert isinstance(client, redis.Redis)
         client.set(f"k{n}", n)
         assert client is router.client(router.shard_of(f"k{n}"))
     held = [{int(key[1:]) for key in client.scan_iter()} for client in router]

@@ -1,12 +1,14 @@
-"""Awaiting clients of a kit: redis-py's for their users, over one connection for all tasks."""
+"""Clients of a kit: redis-py's for their users, with a shorter way to the socket."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+import redis
 import redis.asyncio as aioredis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import DataError, NoScriptError, ResponseError
@@ -14,7 +16,7 @@ from redis.exceptions import DataError, NoScriptError, ResponseError
 import shardkit
 from shardkit import AsyncShardKit, ShardMap
 from shardkit.local import LocalServer
-from shardkit.transport.multiplexed_client import MultiplexedClient
+from shardkit.transport.user_clients import DirectClient, MultiplexedClient
 
 
 def map_of(port: int, **fields: Any) -> ShardMap:
@@ -230,3 +232,65 @@ async def test_an_entry_can_ask_for_redis_pys_own_way(
         client: Any = await kit.client("own")
         assert await client.set("a", "é") is True
         assert await client.get("a") == "é".encode(fields.get("encoding", "utf-8"))
+
+
+@pytest.mark.parametrize("decode", [False, True])
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_blocking_calls_return_and_raise_what_redis_pys_client_does(
+    own_server: LocalServer, decode: bool, protocol: int
+) -> None:
+    options: dict[str, Any] = {"decode_responses": decode, "protocol": protocol}
+    seen = []
+    with (
+        redis.Redis(port=own_server.port, **options) as plain_client,
+        shardkit.connect(map_of(own_server.port, **options)) as kit,
+    ):
+        direct = kit.client("own")
+        assert type(direct) is DirectClient
+        clients: list[Any] = [plain_client, direct]
+        for client in clients:
+            client.flushall()
+            answers = []
+            for method, args, named in CALLS:
+                try:
+                    answer = getattr(client, method)(*args, **named)
+                    if method == "scan":
+                        answer = answer[0], sorted(answer[1])
+                except (ResponseError, DataError, NoScriptError) as error:
+                    answer = type(error), str(error)
+                answers.append((method, answer))
+            seen.append(answers)
+    assert seen[0] == seen[1]
+
+
+def test_a_blocking_call_that_is_interrupted_leaves_no_reply_for_the_next(
+    own_server: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with shardkit.connect(map_of(own_server.port)) as kit:
+        client: Any = kit.client("own")
+        client.mset({"a": 1, "b": 2})
+        pool = client.connection_pool
+        connection = pool.get_connection()
+        pool.release(connection)
+        gets = type(connection).round_trip
+
+        def interrupted(self: Any, data: bytes, raw: bool) -> Any:
+            self.send_packed_command((data,))  # the answer is on its way
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(type(connection), "round_trip", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            client.get("a")
+        monkeypatch.setattr(type(connection), "round_trip", gets)
+        assert client.get("b") == b"2"
+
+
+def test_threads_get_their_own_replies(kit: shardkit.ShardKit) -> None:
+    client: Any = kit.client("one")
+    client.mset({f"k{n}": n for n in range(100)})
+
+    def read(n: int) -> bool:
+        return all(client.get(f"k{n}") == b"%d" % n for _ in range(50))
+
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(read, range(100)))

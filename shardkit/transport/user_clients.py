@@ -1,0 +1,182 @@
+"""The clients that users get: redis-py's, with a shorter way from the method to the socket.
+
+::
+
+    DirectClient         GET a ─► pack ─► one idle connection: write, read ─► redis-py's callback
+
+    MultiplexedClient    await client.get("a")    ┐
+                         await client.incr("n")   ├─► one connection, one write a turn of the loop
+                         await client.hgetall(…)  ┘
+                         await client.blpop(…)    ──► a connection of its own, as with redis-py
+
+redis-py's awaiting client takes a connection from its pool for each call in flight: a thousand
+tasks want a thousand connections, and each pays for taking one, writing and waiting alone. Here
+what neither blocks nor changes its connection's state is submitted to a `MultiplexedConnection`, as
+operations are. The blocking client does the same command for command as an operation does.
+
+They are redis-py's clients in all else: types, methods, callbacks, errors; pipelines, pub/sub,
+locks, WATCH, SELECT and so on take redis-py's way. So does each command where the entry says
+``retries``, because redis-py repeats them. A server that stands still lets all tasks of a loop wait
+together, and fail together after the socket timeout.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, Final
+
+import redis
+import redis.asyncio as aioredis
+
+from shardkit.connections.redis_private import EMPTY_RESPONSE, NEVER_DECODE
+from shardkit.errors import RoutingError
+from shardkit.routing.command_keys import has_plain_form
+from shardkit.transport.multiplexer import ConnectionLost, ConnectionSource, MultiplexedConnection
+from shardkit.transport.resp import Chunk, pack_command
+
+# What has no key, or several, and neither blocks nor concerns its connection.
+_SHARED = frozenset(
+    {
+        *(
+            "MGET",
+            "MSET",
+            "DEL",
+            "UNLINK",
+            "EXISTS",
+            "TOUCH",
+            "PING",
+            "ECHO",
+            "PUBLISH",
+            "SPUBLISH",
+        ),
+        *("DBSIZE", "TIME", "SCAN", "KEYS", "INFO", "EVAL", "EVALSHA", "EVAL_RO", "EVALSHA_RO"),
+        *("SINTER", "SUNION", "SDIFF", "SINTERSTORE", "SUNIONSTORE", "SDIFFSTORE", "SMOVE"),
+        *("ZUNIONSTORE", "ZINTERSTORE", "ZDIFFSTORE", "RENAME", "RENAMENX", "COPY", "BITOP"),
+        *("PFCOUNT", "PFMERGE", "LMOVE", "RPOPLPUSH", "FCALL", "FCALL_RO", "RANDOMKEY"),
+    }
+)
+_is_shared: dict[Any, bool] = {}
+
+
+class DirectClient(redis.Redis):
+    """redis-py's blocking client, in one pass from the method to the socket."""
+
+    _takes_redis_pys_way: bool | None = None
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Execute a command, in one pass if it can be."""
+        name = args[0]
+        direct = _is_shared.get(name)
+        if direct is None:
+            direct = _may_share(name)
+        if self._takes_redis_pys_way is None:
+            self._takes_redis_pys_way = _repeats_or_encodes(self.connection_pool)
+        if (
+            not direct
+            or self._takes_redis_pys_way
+            or self.connection is not None
+            or NEVER_DECODE in options
+            or EMPTY_RESPONSE in options
+        ):
+            return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+        try:
+            data = pack_command(args)
+        except (TypeError, UnicodeEncodeError):  # redis-py takes more, and says what it does not
+            return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+        pool: Any = self.connection_pool
+        connection = pool.get_idle() or pool.get_connection()
+        complete = False
+        try:
+            reply, refused = connection.round_trip(data, False)
+            complete = True
+        finally:
+            if not complete:
+                connection.disconnect()
+            pool.release(connection)
+        if refused and isinstance(reply, Exception):
+            raise reply
+        callback: Any = self.response_callbacks.get(name)  # type: ignore[no-untyped-call]
+        if callback is None:
+            return reply
+        options.pop("keys", None)
+        return callback(reply, **options)
+
+
+class MultiplexedClient(aioredis.Redis):
+    """redis-py's awaiting client, over one connection for all tasks.
+
+    It belongs to the event loop in which it is first used.
+    """
+
+    _multiplexed: MultiplexedConnection | None = None
+    _takes_redis_pys_way: bool | None = None
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Execute a command, over the shared connection if it can be."""
+        name = args[0]
+        shared = _is_shared.get(name)
+        if shared is None:
+            shared = _may_share(name)
+        if self._takes_redis_pys_way is None:
+            self._takes_redis_pys_way = _repeats_or_encodes(self.connection_pool)
+        if (
+            not shared
+            or self._takes_redis_pys_way
+            or self.connection is not None
+            or NEVER_DECODE in options
+            or EMPTY_RESPONSE in options
+        ):
+            return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+        try:
+            data = pack_command(args)
+        except (TypeError, UnicodeEncodeError):  # redis-py takes more, and says what it does not
+            return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+        connection = self._multiplexed
+        if connection is None:
+            connection = self._multiplexed = MultiplexedConnection(
+                ConnectionSource(self.connection_pool, raw=False)
+            )
+        try:
+            request = await connection.submit([Chunk(data, 1)])
+        except ConnectionLost as lost:
+            raise lost.error from lost.error.__cause__
+        reply = request.replies[0]
+        if request.refused and isinstance(reply, Exception):
+            raise reply
+        callback = self.response_callbacks.get(name)
+        if callback is None:
+            return reply
+        options.pop("keys", None)
+        value = callback(reply, **options)
+        return await value if inspect.isawaitable(value) else value
+
+
+def _repeats_or_encodes(pool: Any) -> bool:
+    """Whether redis-py does for each command what the shorter way does not."""
+    options = pool.connection_kwargs
+    retry = options.get("retry")
+    return (
+        not hasattr(pool.connection_class, "is_reusable")
+        or (retry is not None and retry.get_retries() > 0)
+        or options.get("encoding", "utf-8") != "utf-8"
+        or options.get("encoding_errors", "strict") != "strict"
+    )
+
+
+def _may_share(name: Any) -> bool:
+    """Return whether commands of a name may go the shorter way; remember it."""
+    shared = type(name) is str and (name in _SHARED or _has_one_key(name))
+    if len(_is_shared) < 4096:
+        _is_shared[name] = shared
+    return shared
+
+
+def _has_one_key(name: str) -> bool:
+    try:
+        return has_plain_form(name, 1_000)
+    except RoutingError:
+        return False
+
+
+# The classes of clients of one server; a cluster in memory is a `redis.Redis` too.
+SINGLE_SERVER: Final = frozenset({redis.Redis, aioredis.Redis, DirectClient, MultiplexedClient})
