@@ -34,6 +34,7 @@ logger = logging.getLogger("shardkit")
 INTERVAL = 1.0
 LONGEST_PAUSE = 8.0
 MAX_WAIT = 10.0  # for another who reads; a config server's time-outs are shorter
+LOOK_AGAIN = 0.1  # whether he still can
 MOST_KEYS = 1000  # of one exchange, unless a single component has more
 
 Outcomes: TypeAlias = dict[str, Component | Exception]
@@ -49,7 +50,8 @@ class CacheEntry:
         error: why it could not be read, if it never was.
         fresh_until: when it has to be read again; 0 if the next caller is to do that and wait.
         lock: held by the one who reads.
-        read_by_task: that is a task of an event loop.
+        loop: the event loop whose task that is, if it is one.
+        since: when he began.
         waiting: wake the tasks that wait for him.
     """
 
@@ -57,7 +59,8 @@ class CacheEntry:
     error: ConfigError | None = None
     fresh_until: float = 0.0
     lock: threading.Lock = field(default_factory=threading.Lock)
-    read_by_task: bool = False
+    loop: asyncio.AbstractEventLoop | None = None
+    since: float = 0.0
     waiting: list[Callable[[], object]] = field(default_factory=list)
 
 
@@ -164,25 +167,26 @@ class Topology:
         """
         outcomes: Outcomes = {}
         own: dict[str, CacheEntry] = {}
+        locks: dict[str, threading.Lock] = {}
         try:
             for name in dict.fromkeys(names):
                 cached = self._entry(name)
                 found = self.fresh(name)
                 if found is not None:
                     outcomes[name] = found
-                elif cached.lock.acquire(blocking=False):
-                    cached.read_by_task = True
-                    own[name] = cached
+                elif (lock := self._claim(cached)) is not None:
+                    own[name], locks[name] = cached, lock
             found_now = await self._afetch_all(self._read_together(own))
             for name, outcome in found_now.items():
+                if own[name].lock is not locks[name]:  # it took too long: somebody else reads it
+                    continue
                 try:
                     outcomes[name] = self._settle(name, own[name], outcome)
                 except ConfigError as error:
                     outcomes[name] = error
         finally:
-            for cached in own.values():
-                cached.read_by_task = False
-                self._release(cached)
+            for name, cached in own.items():
+                self._release(cached, locks[name])
         for name in names:
             if name not in outcomes:  # somebody else was reading it
                 try:
@@ -229,9 +233,9 @@ class Topology:
         previous = cached.component
         # With nothing cached, wait for the current reader, but not for ever; and not if it is a
         # task, which may belong to the event loop that this call would block.
-        would_deadlock = cached.read_by_task and _in_a_loop()
-        locked = cached.lock.acquire(timeout=0 if previous or would_deadlock else MAX_WAIT)
-        if not locked and previous is not None:
+        would_deadlock = cached.loop is not None and _running_loop() is not None
+        lock = self._claim(cached, 0 if previous or would_deadlock else MAX_WAIT)
+        if lock is None and previous is not None:
             return previous
         try:
             found = self._fresh_or_error(cached)
@@ -242,16 +246,15 @@ class Topology:
                 _suggest(outcomes[name], name, self.names())
             return self._settle(name, cached, outcomes[name])
         finally:
-            if locked:
-                self._release(cached)
+            if lock is not None:
+                self._release(cached, lock)
 
     async def _aread(self, name: str) -> Component:
         cached = self._entry(name)
-        while not cached.lock.acquire(blocking=False):
+        while (lock := self._claim(cached)) is None:
             if cached.component is not None:
                 return cached.component
             await self._wait(cached)
-        cached.read_by_task = True
         try:
             found = self._fresh_or_error(cached)
             if found is not None:
@@ -259,10 +262,11 @@ class Topology:
             outcomes = await self._afetch_all(self._read_together([name]))
             if _is_unknown(cached, outcomes[name]):
                 _suggest(outcomes[name], name, await self.anames())
+            if cached.lock is not lock and cached.component is not None:
+                return cached.component  # it took too long: somebody else has read it
             return self._settle(name, cached, outcomes[name])
         finally:
-            cached.read_by_task = False
-            self._release(cached)
+            self._release(cached, lock)
 
     # ---- reading again, in the background
 
@@ -300,11 +304,14 @@ class Topology:
 
     def _read_again(self, names: Sequence[str]) -> None:
         own: dict[str, CacheEntry] = {}
+        locks: dict[str, threading.Lock] = {}
         try:
             for name in names:
                 cached = self._entry(name)
-                if cached.component is not None and cached.lock.acquire(blocking=False):
-                    own[name] = cached
+                if cached.component is None:
+                    continue
+                if (lock := self._claim(cached)) is not None:
+                    own[name], locks[name] = cached, lock
             if self._clock() < self._away_until:
                 for cached in own.values():
                     cached.fresh_until = self._away_until
@@ -312,10 +319,39 @@ class Topology:
             for name, outcome in self._fetch_all(self._read_together(own)).items():
                 self._settle(name, own[name], outcome)
         finally:
-            for cached in own.values():
-                self._release(cached)
+            for name, cached in own.items():
+                self._release(cached, locks[name])
 
     # ---- reading
+
+    def _claim(self, cached: CacheEntry, wait: float = 0.0) -> threading.Lock | None:
+        """Become the one who reads, and return the lock to release; None if somebody else is.
+
+        Args:
+            cached: what is read.
+            wait: how long to wait for him, in seconds.
+        """
+        deadline = time.monotonic() + wait
+        while True:
+            lock = self._lock_of(cached)
+            # His event loop may be stopped meanwhile: look again now and then.
+            if lock.acquire(timeout=max(0.0, min(LOOK_AGAIN, deadline - time.monotonic()))):
+                if lock is cached.lock:
+                    cached.loop, cached.since = _running_loop(), self._clock()
+                    return lock
+                lock.release()
+            elif time.monotonic() >= deadline:
+                return None
+
+    def _lock_of(self, cached: CacheEntry) -> threading.Lock:
+        """Return the lock; a new one if the task that holds it was left in a stopped loop."""
+        with self._lock:
+            loop = cached.loop
+            if loop is not None and (
+                not loop.is_running() or self._clock() > cached.since + MAX_WAIT
+            ):
+                cached.lock, cached.loop = threading.Lock(), None
+            return cached.lock
 
     def _read_together(self, names: Iterable[str]) -> Generator[list[str], Values, Outcomes]:
         """Read components, as many as fit into an exchange; yields keys, is sent their values."""
@@ -397,11 +433,13 @@ class Topology:
 
         cached.waiting.append(lambda: loop.call_soon_threadsafe(wake))
         if cached.lock.locked():
-            await free
+            await asyncio.wait([free], timeout=LOOK_AGAIN)  # his loop may be stopped meanwhile
 
     @staticmethod
-    def _release(cached: CacheEntry) -> None:
-        cached.lock.release()
+    def _release(cached: CacheEntry, lock: threading.Lock) -> None:
+        if cached.lock is lock:
+            cached.loop = None
+        lock.release()
         while cached.waiting:
             with suppress(IndexError, RuntimeError):  # woken by another; its loop has ended
                 cached.waiting.pop()()
@@ -504,15 +542,14 @@ class Topology:
     def _after_fork(self) -> None:
         self._lock, self._due, self._thread = threading.Lock(), set(), None
         for cached in self._cache.values():
-            cached.lock, cached.read_by_task, cached.waiting = threading.Lock(), False, []
+            cached.lock, cached.loop, cached.waiting = threading.Lock(), None, []
 
 
-def _in_a_loop() -> bool:
+def _running_loop() -> asyncio.AbstractEventLoop | None:
     try:
-        asyncio.get_running_loop()
+        return asyncio.get_running_loop()
     except RuntimeError:
-        return False
-    return True
+        return None
 
 
 _topologies: weakref.WeakSet[Topology] = weakref.WeakSet()

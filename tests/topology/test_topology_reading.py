@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 from redis.exceptions import ConnectionError  # noqa: A004
@@ -16,7 +17,7 @@ from topology_helpers import Clock, Directory, component, eventually, look, sett
 
 from shardkit.config.component import Component
 from shardkit.errors import ClosedError, ConfigServerError, InvalidEntryError, MissingEntryError
-from shardkit.topology import LONGEST_PAUSE, Topology
+from shardkit.topology import LONGEST_PAUSE, Topology, Values
 
 THREADS = 32
 TASKS = 200
@@ -508,3 +509,73 @@ def test_a_forked_child_reads_although_a_thread_of_the_parent_was_reading(
         directory.open.set()
         assert reading.result(20).name == "c"
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+# ---- readers that do not go on
+
+
+class Halting(Directory):
+    """A config server of which one task waits for ever."""
+
+    async def afetch(self, keys: list[str]) -> Values:
+        self.asked += keys
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_task_that_was_left_reading_in_a_stopped_loop_holds_up_nobody(known: bool) -> None:
+    clock, directory = Clock(), Halting(component())
+    topology = Topology(directory, clock=clock)
+    if known:
+        topology.component("c")
+        topology.expire()
+    stopped = asyncio.new_event_loop()
+    left = stopped.create_task(topology.acomponent("c"))
+    while not directory.asked[int(known) :]:
+        stopped.run_until_complete(asyncio.sleep(0))
+    directory.components["c"] = component(port=8001)
+    found = topology.component("c")  # by a thread
+    assert found.shards[0].fields["port"] == 8001
+    topology.expire()
+    directory.components["c"] = component(port=9001)
+    assert topology.component("c").shards[0].fields["port"] == 9001
+    left.cancel()
+    with suppress(asyncio.CancelledError):
+        stopped.run_until_complete(left)
+    stopped.close()
+    assert topology.component("c").shards[0].fields["port"] == 9001
+
+
+def test_tasks_that_wait_for_a_reader_in_a_stopped_loop_read_themselves() -> None:
+    directory = Halting(component())
+    topology = Topology(directory)
+    stopped = asyncio.new_event_loop()
+    left = stopped.create_task(topology.acomponent("c"))
+    while not directory.asked:
+        stopped.run_until_complete(asyncio.sleep(0))
+
+    async def wait() -> Component:
+        directory.afetch = Directory.afetch.__get__(directory)  # type: ignore[method-assign]
+        return await topology.acomponent("c")
+
+    assert asyncio.run(wait()).name == "c"
+    left.cancel()
+    with suppress(asyncio.CancelledError):
+        stopped.run_until_complete(left)
+    stopped.close()
+
+
+def test_a_loop_for_each_request_follows_a_change(caplog: pytest.LogCaptureFixture) -> None:
+    clock, directory = Clock(), Directory(component())
+    topology = Topology(directory, clock=clock)
+
+    async def request() -> Component:
+        return await topology.acomponent("c")
+
+    asyncio.run(request())
+    directory.components["c"] = component(port=8001)
+    clock.now += 1.01
+    asyncio.run(request())  # has it read again in the background, and is not waited for
+    assert eventually(lambda: asyncio.run(request()).shards[0].fields["port"] == 8001)
+    assert not caplog.messages
