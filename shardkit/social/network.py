@@ -571,21 +571,31 @@ class SocialNetwork(Structure[Face]):
 
         Args:
             job: the job's fields, as the task has them.
+
+        Raises:
+            NewerFormatError: a later release has queued this, for something else.
         """
         yield from self._open(create=True)
         yield from self._background.resume(job)
 
     @operation
-    def backfill(self, kind: str, owner: int, places: Sequence[Any] = ()) -> Operation[None]:
+    def backfill(
+        self, kind: str, owner: int, places: Sequence[Any] = (), *further: Any
+    ) -> Operation[None]:
         """Fill a timeline from further profiles; tasks on the queue call this.
 
         Args:
             kind: ``user`` or ``list``.
             owner: the user or list.
             places: the progress so far; empty to begin.
+            further: what a later release may add; ignored.
+
+        Raises:
+            NewerFormatError: a later release has queued this, for something else.
 
         Cost: four exchanges.
         """
+        self._background.check_backfill(kind, places)
         yield from self._open(create=True)
         yield from self._background.backfill(KINDS[kind], self.layout.id("owner", owner), places)
 
@@ -596,7 +606,8 @@ class SocialNetwork(Structure[Face]):
         Cost: two exchanges, with a script for each part: 1,040 by default.
         """
         yield from self._open()
-        return (yield from self._repair.notes(older_than, claim=False))
+        notes = yield from self._repair.notes(older_than, claim=False)
+        return [note.text for note in notes]
 
     @operation
     def repair(self, older_than: float = OLDER_THAN) -> Operation[int]:
@@ -614,9 +625,10 @@ class SocialNetwork(Structure[Face]):
         """
         yield from self._open(create=True)
         notes = yield from self._repair.notes(older_than, claim=True)
+        finished = 0
         for note in notes:
-            yield from self._repair.finish(note)
-        return len(notes)
+            finished += yield from self._repair.finish(note)
+        return finished
 
     @operation
     def reconcile(self, uid: int | str) -> Operation[ReconcileResult | None]:

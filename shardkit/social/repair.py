@@ -11,11 +11,12 @@ follows. It is for damage without a note: data that a server lost, or that was c
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from shardkit.lua import script
-from shardkit.operations.commands import Command, To, script_call
+from shardkit.operations.commands import Argument, Command, To, script_call
 from shardkit.operations.operation import Operation, pages
 from shardkit.social.base.keys import FOLLOWING, KINDS, LIST, USER, KeyLayout, RelationKind
 from shardkit.social.base.models import MICRO, ReconcileResult
@@ -23,16 +24,39 @@ from shardkit.social.content.statuses import Statuses
 from shardkit.social.content.timelines import Timelines
 from shardkit.social.delivery.backfill import Backfill
 from shardkit.social.delivery.background import BackgroundJobs
-from shardkit.social.delivery.fan_out_job import DONE
+from shardkit.social.delivery.fan_out_job import DELETE, DONE, POST
 from shardkit.social.delivery.posts import Posts
 from shardkit.social.follows import Follows
 from shardkit.social.relations.counters import Counters
 from shardkit.social.relations.delivery_mode import READERS_FETCH
 from shardkit.social.relations.relations import Relations
 
+logger = logging.getLogger("shardkit.social")
+
 AT_ONCE = 1000
 # After so many changes by others meanwhile, posts are not recounted.
 ROUNDS = 10
+
+
+# How many ids a note has after its kind. A later release may add further fields behind them, which
+# are ignored, and further kinds, which are left to it.
+_IDS_OF_NOTES: dict[str, int] = {**dict.fromkeys(KINDS, 2), "cross": 1, POST: 2, DELETE: 2}
+
+
+class PendingNote(NamedTuple):
+    """A note of a change that has not ended.
+
+    Attributes:
+        text: the note.
+        to: the component or shard where it is.
+        key: the ZSET that has it.
+        version: its score.
+    """
+
+    text: str
+    to: To
+    key: str
+    version: bytes
 
 
 class PendingRepair:
@@ -53,7 +77,7 @@ class PendingRepair:
         self._follows = follows
         self._background = background
 
-    def notes(self, older_than: float, *, claim: bool) -> Operation[list[str]]:
+    def notes(self, older_than: float, *, claim: bool) -> Operation[list[PendingNote]]:
         """Return the notes older than so many seconds; ``claim`` makes them new for others."""
         layout = self._layout
         places: list[tuple[To, str]] = [
@@ -63,23 +87,33 @@ class PendingRepair:
             (layout.relations(part), layout.of_relations("pending", part))
             for part in range(layout.relation_shards)
         ]
-        arguments = (int(older_than * MICRO), AT_ONCE, int(claim))
+        arguments: list[Argument] = [int(older_than * MICRO), AT_ONCE, int(claim), *_IDS_OF_NOTES]
         stale, found = script("social/stale"), []
         for page in pages(places, AT_ONCE):
             replies = yield [script_call(to, stale, [key], arguments) for to, key in page]
-            found += [note.decode() for notes in replies for note in notes]
+            for (to, key), flat in zip(page, replies, strict=True):
+                for text, version in zip(flat[::2], flat[1::2], strict=True):
+                    found.append(PendingNote(text.decode(errors="replace"), to, key, version))
         return found
 
-    def finish(self, note: str) -> Operation[None]:
-        """Repeat what a note stands for."""
-        action, *numbers = note.split(":")
-        ids = [int(number) for number in numbers]
+    def finish(self, note: PendingNote) -> Operation[bool]:
+        """Repeat what a note stands for; return False if only a later release knows that."""
+        name, (action, *numbers) = self._layout.name, note.text.split(":")
+        wanted = _IDS_OF_NOTES.get(action, 0)
+        ids = [int(number) for number in numbers[:wanted] if number.isdigit()]
+        if not wanted or len(ids) < wanted:
+            logger.warning("%s: %s of %s is left to a later release", name, note.text, note.key)
+            return False
         if action in KINDS:
             yield from self._follows.check(KINDS[action], ids[0], ids[1])
         elif action == "cross":
             yield from self._background.change_mode(ids[0])
         else:
-            yield from self._posts.resume(action, ids[0], ids[1], note)
+            yield from self._posts.resume(action, ids[0], ids[1], note.text)
+        if len(numbers) > wanted:  # what was done goes by a note without further fields
+            settle = script("social/relations/settle")
+            yield [script_call(note.to, settle, [note.key], (note.text, note.version))]
+        return True
 
 
 class Reconciler:

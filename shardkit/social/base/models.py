@@ -27,6 +27,7 @@ USER_FIELDS = frozenset({"id", "login", "name", "followers", "following", "liste
 }
 STATUS_FIELDS = frozenset({"id", "uid", "login", "message", "posted"})
 # The order in which create_status.lua writes them; a listpack keeps it.
+# Fields to come begin with a colon, as no extra can; who does not know them drops them.
 _STATUS_ORDER = [b"id", b"uid", b"login", b"posted", b"message"]
 
 Extra: TypeAlias = str | int | float
@@ -292,7 +293,7 @@ def status_of(fields: Mapping[str, str] | None) -> Status | None:
     """Return the status with these fields; None if there are none."""
     if not fields:
         return None
-    rest = dict(fields)
+    rest = {name: value for name, value in fields.items() if name[:1] != ":"}
     pop = rest.pop
     return Status(
         int(pop("id")),

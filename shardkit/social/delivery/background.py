@@ -12,14 +12,15 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any
 
+from shardkit.errors import NewerFormatError
 from shardkit.operations.operation import Operation
 from shardkit.queues.task_queues import TaskQueues
-from shardkit.social.base.keys import KeyLayout, RelationKind
+from shardkit.social.base.keys import KINDS, KeyLayout, RelationKind
 from shardkit.social.delivery.backfill import Backfill
 from shardkit.social.delivery.fan_out import FanOut
-from shardkit.social.delivery.fan_out_job import FILL, MARK, FanOutJob
+from shardkit.social.delivery.fan_out_job import ACTIONS, FILL, MARK, FanOutJob
 from shardkit.social.relations.counters import mode_change_note
-from shardkit.social.relations.delivery_mode import FILLING, MARKING
+from shardkit.social.relations.delivery_mode import FETCHED, FILLING, MARKING, PUSHED
 
 # The most passes of one task, which keeps a worker from other tasks.
 PASSES_A_TASK = 10
@@ -58,7 +59,13 @@ class BackgroundJobs:
 
     def resume(self, fields: Sequence[Any]) -> Operation[None]:
         """Run some passes of a job that was queued, given its fields."""
-        job = FanOutJob._make(fields)
+        job = FanOutJob._make(fields[: len(FanOutJob._fields)])  # a later release may add some
+        positions = len(KINDS) * self._layout.relation_shards
+        if job.action not in ACTIONS or len(job.positions) != positions:
+            raise NewerFormatError(
+                f"{self._layout.name}: a job {job.action!r} for {len(job.positions)} parts",
+                "upgrade this program",
+            )
         yield from self._run(job._replace(positions=tuple(job.positions)), PASSES_A_TASK)
 
     def change_mode(self, uid: int) -> Operation[None]:
@@ -66,15 +73,30 @@ class BackgroundJobs:
         layout, note = self._layout, mode_change_note(uid)
         key, pending = layout.owned("user", uid), layout.near("pending", uid)
         [[mode, version]] = yield [layout.at_user(key, "HMGET", key, ":mode", ":version")]
-        if mode is None or mode.decode() not in (MARKING, FILLING):
+        mode = "" if mode is None else mode.decode()
+        if mode not in (PUSHED, FETCHED, MARKING, FILLING):
+            return  # a later release's, which ends the change
+        if mode in (PUSHED, FETCHED):
             yield [layout.at_user(pending, "ZREM", pending, note)]
             return
-        action = MARK if mode.decode() == MARKING else FILL
+        action = MARK if mode == MARKING else FILL
         job = FanOutJob.begin(action, uid, layout.relation_shards, note, version=version.decode())
         if self._queues is None:
             yield from self._run(job, None)
         else:
             yield from self._enqueue(self.resume_name, job, job.task)
+
+    def check_backfill(self, kind: str, positions: Sequence[Any]) -> None:
+        """Check a task of `backfill`.
+
+        Raises:
+            NewerFormatError: it is one of a later release.
+        """
+        if kind not in KINDS or len(positions) not in (0, self._layout.relation_shards):
+            raise NewerFormatError(
+                f"{self._layout.name}: a backfill of {kind!r} from {len(positions)} parts",
+                "upgrade this program",
+            )
 
     def backfill(self, kind: RelationKind, owner: int, positions: Sequence[Any]) -> Operation[None]:
         """Fill a timeline, from some profiles now and from the others as tasks."""

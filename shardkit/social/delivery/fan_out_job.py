@@ -16,6 +16,7 @@ POST: Final = "post"
 DELETE: Final = "delete"
 MARK: Final = "mark"
 FILL: Final = "fill"
+ACTIONS: Final = (POST, DELETE, MARK, FILL)
 
 # The position in a part: None before it has begun, the last (version, member), or DONE.
 DONE: Final = 0

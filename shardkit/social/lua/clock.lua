@@ -5,6 +5,12 @@ local function now()
   return tonumber(time[1]) * 1000000 + tonumber(time[2])
 end
 
+-- A counter of an account; 0 if what is stored is not a number.
+local function counted(account, counter)
+  local stored = redis.call('HGET', account, counter)
+  return stored and #stored < 16 and string.match(stored, '^%d+$') and tonumber(stored) or 0
+end
+
 -- The next version: the time, but always greater than the last one, even if the clock goes back.
 local function tick(clock)
   local version = math.max((tonumber(redis.call('GET', clock)) or 0) + 1, now())

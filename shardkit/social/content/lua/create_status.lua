@@ -28,7 +28,7 @@ local id = new_id(KEYS[2], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), true)
 local posted = string.format('%d', now())
 redis.call('HSET', 'status' .. ARGV[1] .. id, 'id', id, 'uid', ARGV[4], 'login', user[1], 'posted',
   posted, unpack(fields))
-redis.call('HINCRBY', KEYS[1], 'posts', 1)
+redis.call('HSET', KEYS[1], 'posts', string.format('%d', counted(KEYS[1], 'posts') + 1))
 redis.call('ZADD', KEYS[3], posted, 'post:' .. id .. ':' .. ARGV[4])
 if KEYS[4] then redis.call('SET', KEYS[4], id, 'PX', ARGV[5]) end
 return {id, posted, mode, version}

@@ -28,7 +28,7 @@ local fetched, mode = redis.call('HGET', KEYS[1], ':fetched'), redis.call('HMGET
 local unpushed = fetched and mode[1] == 'pull' and mode[2] == fetched
 redis.call('DEL', KEYS[1])
 if on_disk then redis.call('SET', KEYS[4], 1, 'PX', ARGV[6]) end
-local posts = tonumber(redis.call('HGET', KEYS[2], 'posts'))
-if posts and posts > 0 then redis.call('HINCRBY', KEYS[2], 'posts', -1) end
+local posts = counted(KEYS[2], 'posts')
+if posts > 0 then redis.call('HSET', KEYS[2], 'posts', string.format('%d', posts - 1)) end
 redis.call('ZADD', KEYS[3], string.format('%d', time), ARGV[2])
 return unpushed and 2 or 1
