@@ -148,3 +148,32 @@ def test_a_clusters_keys_are_on_the_node_of_their_slot(
     finally:
         cluster.nodes[0].resume()
     assert away[0]["hash"] == found[0]["hash"]
+
+
+def test_a_key_of_a_structure_in_numbered_parts_is_on_the_shard_of_its_part(
+    cli: Cli, read_json: ReadJson, town: LocalServers, town_map: Path
+) -> None:
+    with shardkit.connect(town.shard_map) as kit:
+        docs = kit.search("docs", component="unique", shards=8)
+        docs.index_many([(f"d{n}", {"text": f"word{n}"}) for n in range(40)])
+        keys = [
+            (key.decode(), n)
+            for n in range(8)
+            for key in kit.client("unique", n).scan_iter(match="{docs:*")
+        ]
+    assert len({n for _, n in keys}) == 8
+    found = read_json("locate", "unique", *(key for key, _ in keys), "-c", town_map)
+    assert [each["number"] for each in found] == [n for _, n in keys]
+    absent = read_json("locate", "unique", "{docs:5}:nothing", "{other:5}:x", "-c", town_map)
+    by_hash = town.shard_map.components["unique"].place(b"other:5")
+    assert [each["number"] for each in absent] == [5, by_hash]
+    shown = cli("locate", "unique", "{docs:5}:nothing", "-c", town_map)
+    assert "part 5 of 'docs', on shard 5" in shown.out
+
+
+def test_a_key_whose_structure_cannot_be_looked_up_is_not_located(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "away.yaml"
+    path.write_text("components: {a: {shards: [{port: 1}, {port: 1, db: 1}]}}")
+    assert (
+        "a:1 (localhost:1/1) cannot be reached" in cli("locate", "a", "{x:1}:y", "-c", path).error()
+    )

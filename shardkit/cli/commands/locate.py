@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,12 +20,16 @@ from shardkit.config.component import Component, entry_key
 from shardkit.errors import (
     ParameterMismatchError,
     ShardFailure,
+    ShardUnavailable,
     StructureError,
 )
 from shardkit.operations.commands import Command, Partial, Shard
-from shardkit.routing.keys import pair_key
+from shardkit.routing.keys import hash_tag, pair_key
+from shardkit.structures.base.parameters import meta_key
 from shardkit.structures.set.sharded_set import DEFAULT_PART_SIZE, ShardedSet
 
+_NUMBERED = re.compile(rb"(.+):[a-z]?([0-9]{1,5})")
+_IN_NUMBERED_PARTS = (b"search", b"jobs", b"ads")
 _MEMBERS: dict[str, type[Any]] = {"int": int, "str": str, "bytes": bytes}
 
 
@@ -104,7 +109,9 @@ def locate(
     """Show where keys of a component live, and why: which shard, on which server.
 
     Connects only to the config server, unless --in names a set: then it also checks whether the
-    members exist. A key is a key on a shard, or the value that a decorator or router routes by.
+    members exist; or a key looks like one of a structure with a part on each shard, {NAME:3}…: then
+    it checks whether there is such a structure. A key is a key on a shard, or the value that a
+    decorator or router routes by.
     """
     output = Output(as_json)
     if not keys and not pairs:
@@ -117,7 +124,8 @@ def locate(
         component = topology.kit.component(name)
         if structure is None:
             placed = [os.fsencode(key) for key in keys] + [pair_key(*pair) for pair in pairs]
-            found = [_find(component, key) for key in placed]
+            parts = _numbered(topology, component, placed)
+            found = [parts.get(key) or _find(component, key) for key in placed]
         else:
             asked = {"total": total, "part_size": part_size, "members": members}
             opened_set = _set(topology, component, structure, asked)
@@ -147,6 +155,41 @@ def _server(component: Component, shard: Shard, reason_why: Why) -> str:
             return f"{node.host}:{node.port}"
     except ServerErrors:
         return entry.address
+
+
+# ---- keys of structures that have part n on shard n
+
+
+def _numbered(
+    topology: OpenTopology, component: Component, keys: Sequence[bytes]
+) -> dict[bytes, _LocatedKey]:
+    """Return the keys of structures in numbered parts (`ShardOf`), which no hash places.
+
+    Raises:
+        ShardFailure: a shard that has to say whether there is such a structure cannot be asked.
+    """
+    asked: list[tuple[bytes, str, int]] = []
+    for key in keys:
+        match = _NUMBERED.fullmatch(hash_tag(key))
+        if match and hash_tag(key) != key and int(match[2]) < len(component.shards):
+            asked.append((key, match[1].decode(errors="backslashreplace"), int(match[2])))
+    batch = Partial()
+    for key, name, part in asked:
+        meta = meta_key(name)
+        batch.append(Command(Shard(component.name, part), key, ("EXISTS", key), None, True))
+        first = Shard(component.name, 0)
+        batch.append(Command(first, meta, ("HGET", meta, "kind"), None, True))
+    replies = topology.kit.plane.links[True].send(batch) if batch else []
+    found = {}
+    for (key, name, part), there, kind in zip(asked, replies[::2], replies[1::2], strict=True):
+        if kind in _IN_NUMBERED_PARTS or there == 1:
+            shard = Shard(component.name, part)
+            text = f"part {part} of {name!r}, on shard {part}"
+            reason_why = Why(part, b"", False, None, text)
+            found[key] = _LocatedKey(key, shard, component.entry_of(shard).address, reason_why)
+        elif isinstance(there, ShardUnavailable) or isinstance(kind, ShardUnavailable):
+            raise there if isinstance(there, ShardUnavailable) else kind
+    return found
 
 
 # ---- members of a set
