@@ -25,6 +25,7 @@ MOST_BYTES: Final = 1024
 
 ENTRIES, BYTES, PLAN = "entries", "bytes", "plan"
 STALE, NO_FORM, UNKNOWN, BROKEN = "stale", "no form", "unknown", "broken"
+RIGHTS = "rights"
 
 _OTHERS = {"hash": "kit.hash", "zset": "kit.sorted_set", "intset": "kit.set", "set": "kit.set"}
 
@@ -40,7 +41,8 @@ class Finding:
         problem: ``entries`` or ``bytes``: a limit is exceeded; ``plan``: it will be exceeded when
             parts reach their planned size; ``stale``: it was exceeded once; ``no form``: the server
             has no compact form; ``unknown``: the server does not show its limits;
-            ``broken``: a ``:meta`` key describes no structure.
+            ``broken``: a ``:meta`` key describes no structure;
+            ``rights``: the server will lose data when it starts again.
         keys: about how many keys are affected; 0 for ``plan``.
         text: what is wrong.
         remedy: what to do about it.
@@ -96,7 +98,7 @@ class Diagnosis:
         scan: what was scanned.
         structures: the structures, by component and name.
         others: all other keys, by component, type and encoding.
-        broken: the ``:meta`` keys that describe no structure.
+        broken: the ``:meta`` keys that describe no structure, and servers that will lose data.
     """
 
     scan: ScanResult
@@ -151,6 +153,15 @@ def diagnose(scan: ScanResult) -> Diagnosis:
         )
         for (component, key), text in sorted(scan.broken.items())
     ]
+    for component, servers in sorted(scan.component_servers.items()):
+        for server in (scan.servers[id_] for id_ in sorted(servers)):
+            if server.loses_scripts:
+                text = (
+                    f"{server.address} appends to a file, and its default user is off without "
+                    "rights: when it starts again it loses what scripts and MULTI wrote"
+                )
+                remedy = "ACL SETUSER default off ~* &* +@all, and ACL SAVE"
+                broken.append(Finding(component, None, "", RIGHTS, 0, text, remedy))
     return Diagnosis(scan, structures, others, broken)
 
 

@@ -45,6 +45,8 @@ class ServerInfo:
         software: ``valkey 9.1.2``.
         limits: its limits for compact forms; None if it does not show them.
         replicas: how many replicas it has; they have limits of their own.
+        loses_scripts: whether it will lose what its append-only file holds of scripts and
+            transactions when it starts again: its default user has no rights.
         client: a client for it.
     """
 
@@ -53,6 +55,7 @@ class ServerInfo:
     software: str
     limits: Limits | None
     replicas: int
+    loses_scripts: bool
     client: redis.Redis = field(repr=False)
 
 
@@ -99,8 +102,18 @@ def server_info(database: Database) -> ServerInfo:
         f"{name} {info[f'{name}_version']}",
         limits,
         int(info.get("connected_slaves", 0)),
+        name == "redis" and bool(info.get("aof_enabled")) and _lacks_rights(database.client),
         database.client,
     )
+
+
+def _lacks_rights(client: Any) -> bool:
+    """Whether the default user is off and has no rights, if the server shows that."""
+    try:
+        users = [bytes(line) for line in client.execute_command("ACL", "LIST")]
+    except redis.ResponseError:
+        return False
+    return any(line.startswith(b"user default off ") and b"-@all" in line for line in users)
 
 
 def by_server(databases: Iterable[Database]) -> list[list[Database]]:

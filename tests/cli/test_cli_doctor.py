@@ -432,3 +432,26 @@ def test_meta_keys_that_describe_no_structure_are_named(
         "odd": "its :meta says part_size='many', which is not a number",
     }
     assert "restore it from a backup" in cli("doctor", "-c", ward.path).out
+
+
+def test_a_server_that_will_lose_what_scripts_wrote_is_named(
+    cli: Cli, read_json: ReadJson, ward: Ward
+) -> None:
+    with ward.servers[0].client() as client:
+        client.execute_command("ACL", "SETUSER", "app", "on", "nopass", "~*", "&*", "+@all")
+    path = ward.path.with_name("app.yaml")
+    entry = {"port": ward.servers[0].port, "username": "app", "password": "x"}
+    path.write_text(json.dumps({"components": {"a": {"entry": entry}}}))
+    with ward.servers[0].client(username="app", password="x") as client:
+        is_redis = "valkey_version" not in client.info("server")
+        client.execute_command("ACL", "SETUSER", "default", "off", "-@all")
+        client.config_set("appendonly", "yes")
+        try:
+            found = read_json("doctor", "-c", path, code=int(is_redis))["findings"]
+            client.execute_command("ACL", "SETUSER", "default", "off", "~*", "&*", "+@all")
+            assert read_json("doctor", "-c", path)["findings"] == []
+        finally:
+            client.config_set("appendonly", "no")
+            client.execute_command("ACL", "SETUSER", "default", "on", "nopass", "~*", "&*", "+@all")
+    assert [each["problem"] for each in found] == ["rights"] * is_redis
+    assert all("it loses what scripts and MULTI wrote" in each["text"] for each in found)

@@ -285,3 +285,20 @@ def test_a_replica_without_its_master_fails_in_time(binary: Path) -> None:
         master.kill()
         with pytest.raises(LocalServerError, match="got no copy"):
             LocalServer(binary=binary, replica_of=master).start(timeout=0.3)
+
+
+def test_with_users_an_append_only_file_keeps_what_scripts_and_transactions_wrote(
+    binary: Path, tmp_path: Path
+) -> None:
+    server = LocalServer(
+        binary=binary, data_dir=tmp_path, users={"app": "pw"}, config={"appendonly": True}
+    )
+    with server, server.client() as client:
+        client.eval("redis.call('SET', 'script', 1) redis.call('SET', 'more', 2)", 0)
+        with client.pipeline(transaction=True) as pipe:
+            pipe.mset({"one": 1})
+            pipe.set("two", 2)
+            pipe.execute()
+    with server, server.client() as client:
+        assert sorted(client.scan_iter()) == [b"more", b"one", b"script", b"two"]
+        assert client.acl_whoami() == "app"

@@ -1,0 +1,137 @@
+"""Users with exactly the rights that docs/rights.md names can do what the page says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import shardkit
+from shardkit import ShardMap
+from shardkit.cli.commands.config_preflight import preflight
+from shardkit.cli.commands.status_survey import survey
+from shardkit.config import store
+from shardkit.doctor.scan import scan
+from shardkit.errors import ShardErrors
+from shardkit.local import LocalServer
+
+PAGE = Path(__file__).parents[2] / "docs" / "rights.md"
+
+
+def rights(who: str) -> list[str]:
+    """Return the rights in the first code of the row of the table that begins so."""
+    [row] = [line for line in PAGE.read_text().splitlines() if line.startswith(f"| {who}")]
+    return re.findall(r"`([^`]+)`", row.split(" | ")[-1])[0].replace("\\|", "|").split()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalServer]:
+    with LocalServer() as running:
+        yield running
+
+
+def user(server: LocalServer, *granted: str) -> dict[str, Any]:
+    """Make a user with these rights and no others; return the entry of its connections."""
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", "tried", "reset", "on", ">pw", *granted)
+    return {"host": "127.0.0.1", "port": server.port, "username": "tried", "password": "pw"}
+
+
+def map_of(entry: dict[str, Any]) -> ShardMap:
+    shards = ", ".join(f"{{port: {entry['port']}, db: {n}}}" for n in (1, 2))
+    defaults = f"{{host: 127.0.0.1, username: {entry.get('username', 'default')}"
+    defaults += f", password: {entry['password']}}}" if "password" in entry else "}"
+    return ShardMap.parse(
+        f"defaults: {defaults}\ncomponents: {{a: {{entry: {{port: {entry['port']}}}, "
+        f"shards: [{shards}]}}}}"
+    )
+
+
+@pytest.fixture(autouse=True)
+def _empty(server: LocalServer) -> None:
+    with server.client() as client:
+        client.flushall()
+
+
+def write(kit: shardkit.ShardKit) -> None:
+    """Use every structure and component."""
+    kit.set("ids", component="a", total=1000, members=int).sadd_many(range(500))
+    kit.sorted_set("scores", component="a", members=int).zadd({n: n for n in range(500)})
+    kit.hash("users", component="a").hset("1", "Ada")
+    kit.list("recent", component="a").rpush("x", "y")
+    kit.packed("places", component="a", fields={"age": "u8"}).set(7, age=3)
+    kit.unique_visitors("visits", component="a").visit("550e8400-e29b-41d4-a716-446655440000")
+    kit.search("docs", component="a").index("d1", {"text": "hello world"})
+    queues = kit.queues(component="a")
+    queues.enqueue("q", "task")
+    task = queues.take(["q"])
+    assert task is not None
+    queues.acknowledge(task)
+    network = kit.social(component="a", relation_shards=2)
+    network.follow(network.create_user("ada", "Ada") or 0, network.create_user("bob", "Bob") or 0)
+
+
+def read(kit: shardkit.ShardKit) -> None:
+    """Read what `write` wrote, but for what has to write in order to read."""
+    ids = kit.set("ids", component="a", total=1000, members=int)
+    assert ids.scard() == 500
+    assert ids.sismember(3)
+    assert len(list(ids.smembers())) == 500
+    scores = kit.sorted_set("scores", component="a", members=int)
+    assert scores.zrange(0, 2) == [0, 1, 2]
+    assert scores.zscore(5) == 5
+    assert kit.hash("users", component="a").hget("1") == b"Ada"
+    assert kit.list("recent", component="a").lrange(0, -1) == ["x", "y"]
+    assert kit.search("docs", component="a").search("hello").total == 1
+
+
+def test_an_application_does_everything(server: LocalServer) -> None:
+    with shardkit.connect(map_of(user(server, *rights("an application")))) as kit:
+        write(kit)
+        read(kit)
+
+
+def test_a_reader_reads_and_cannot_write(server: LocalServer) -> None:
+    with shardkit.connect(map_of({"port": server.port})) as kit:
+        write(kit)
+    with shardkit.connect(map_of(user(server, *rights("one that only reads")))) as kit:
+        read(kit)
+        with pytest.raises(ShardErrors) as refused:
+            kit.set("ids", component="a", total=1000, members=int).sadd(7777)
+    assert "the user may not run SADD" in str(refused.value)
+
+
+def test_entries_are_read_and_pushed(server: LocalServer) -> None:
+    described = map_of({"port": server.port})
+    with server.client(**credentials(user(server, *rights("who pushes |")))) as client:
+        store.push(client, described, force=True)
+        store.push(client, ShardMap.parse("components: {b: {entry: {}}}"), prune=True, force=True)
+        store.push(client, described, force=True)
+    entry = user(server, *rights("who reads entries"))
+    with shardkit.connect(f"redis://tried:pw@127.0.0.1:{entry['port']}") as kit:
+        assert kit.components() == ["a", "b"]
+        assert len(kit.component("a").shards) == 2
+
+
+def test_what_is_pushed_is_checked_with_an_applications_rights(server: LocalServer) -> None:
+    described = map_of(user(server, *rights("an application"), "+info"))
+    assert preflight({}, described.components) == []
+
+
+def test_status_and_doctor_look_at_servers(server: LocalServer) -> None:
+    described = map_of(user(server, *rights("`shardkit status`")))
+    assert {row.health.state for row in survey(described.components.values())} == {"ok"}
+    with shardkit.connect(map_of({"port": server.port})) as kit:
+        write(kit)
+    described = map_of(user(server, *rights("`shardkit doctor`")))
+    with shardkit.connect(described) as kit:
+        found = scan(kit, described.components)
+    assert not found.failures
+    assert ("a", "ids") in found.structures
+
+
+def credentials(entry: dict[str, Any]) -> dict[str, Any]:
+    return {"username": entry["username"], "password": entry["password"]}
