@@ -41,6 +41,11 @@ class PreparedJob(NamedTuple):
     id: str
     requirements: dict[str, int]
 
+    @property
+    def size(self) -> int:
+        """How many terms it has."""
+        return len(self.requirements)
+
 
 def read_skills(owner: str, measure: str, given: Skills, what: str) -> dict[str, int]:
     """Normalise skills and their numbers.

@@ -18,7 +18,7 @@ from shardkit.search.model.results import (
 from shardkit.search.model.schema import RELEVANCE, Schema
 from shardkit.search.query.analysis import analyze
 from shardkit.search.query.parser import parse
-from shardkit.search.query.tree import Node, check_names
+from shardkit.search.query.tree import Node, check_depth, check_names
 from shardkit.structures.base.arguments import LONGEST_EXPIRY, check_integer, shown
 
 DEFAULT_LIMIT: Final = 20
@@ -102,7 +102,8 @@ def query_tree(schema: Schema, query: str | Node) -> Node:
 
     Raises:
         QuerySyntaxError: it cannot be parsed; the error has the position.
-        InvalidArgumentError: it names a field or attribute that the index does not have.
+        InvalidArgumentError: it names a field or attribute that the index does not have, or has
+            more than 100 levels.
     """
     if isinstance(query, str):
         query = parse(query, schema.fields, schema.attributes)
@@ -110,6 +111,7 @@ def query_tree(schema: Schema, query: str | Node) -> Node:
         raise InvalidArgumentError(
             f"{schema.name}: query={shown(query)}", "give text, or a tree of nodes such as AllOf"
         )
+    check_depth(query)
     check_names(query, schema.fields, schema.attributes)
     return analyze(query, schema.analyzer)
 

@@ -71,6 +71,7 @@ from shardkit.errors import LocalServerError, RoutingError
 from shardkit.forks import ForkSafeLock
 from shardkit.routing.command_keys import key_positions
 from shardkit.routing.placement import slot_of
+from shardkit.transport.fake_struct import pack, size, unpack
 
 Packed: TypeAlias = str | bytes | Iterable[bytes]
 
@@ -125,7 +126,7 @@ class MemoryServer:
     def __init__(self, address: str) -> None:
         self.address = address
         self.in_slots = False
-        self.fake = _fakeredis().FakeServer(version=(7, 2))
+        self.fake = _server_class()(version=(7, 2))
         self._lock = ForkSafeLock()
         self._faults: list[_Fault] = []
         self._down = False
@@ -519,6 +520,21 @@ def _connection_classes() -> tuple[type[Any], type[Any]]:
         type("MemoryConnection", (_BlockingFaulty, Closable, blocking), {}),
         type("AsyncMemoryConnection", (_AwaitingFaulty, AsyncClosable, awaiting), {}),
     )
+
+
+@cache
+def _server_class() -> type[Any]:
+    """Return fakeredis' server, with the ``struct`` in its Lua that servers have."""
+
+    def set_attribute(server: Any, name: str, value: Any) -> None:
+        if name == "_lua_expected_globals":  # noted once, when its Lua is made
+            lua = server._lua_runtime
+            functions = {b"pack": pack, b"unpack": unpack, b"size": size}
+            lua.globals()[b"struct"] = lua.table_from(functions)
+            value = {*value, b"struct"}
+        object.__setattr__(server, name, value)
+
+    return type("ServerWithStruct", (_fakeredis().FakeServer,), {"__setattr__": set_attribute})
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,9 +10,10 @@ from faces import Face
 
 from shardkit import ShardKit
 from shardkit.errors import InvalidArgumentError
-from shardkit.search import searcher
+from shardkit.search import parts, searcher
 from shardkit.search.parts import IndexPart
-from shardkit.search.query.tree import AllOf, AnyOf, Not, Word
+from shardkit.search.query.parser import unparse
+from shardkit.search.query.tree import AllOf, AnyOf, Node, Not, Word
 
 COUNT = 400
 
@@ -141,3 +143,67 @@ def test_pages_of_a_cached_result_skip_nothing_when_documents_are_removed(
     )
     assert [hit.id for hit in again] == [*whole[10:12], *whole[15:20]]
     assert (again.total, again.result) == (COUNT, first.result)
+
+
+WRAPS: list[Callable[[Node], Node]] = [
+    lambda tree: AllOf((Word("every"), tree)),
+    lambda tree: AnyOf((tree, Word("nothing"))),
+    lambda tree: Not(tree),
+]
+
+
+@pytest.mark.parametrize("wrap", WRAPS)
+def test_trees_of_a_hundred_levels_are_searched_and_deeper_ones_are_refused(
+    face: Face, index: Any, wrap: Callable[[Node], Node]
+) -> None:
+    tree: Node = Word("w7")
+    for _ in range(99):
+        tree = wrap(tree)
+    expected = 0 if isinstance(tree, Not) else 10
+    assert face.run(index.count(tree)) == expected
+    assert unparse(tree)
+    for deeper in (1, 150, 5_000):
+        for _ in range(deeper):
+            tree = wrap(tree)
+        with pytest.raises(InvalidArgumentError, match="more than 100 levels"):
+            face.run(index.search(tree))
+        with pytest.raises(InvalidArgumentError, match="more than 100 levels"):
+            unparse(tree)
+
+
+def script_calls(calls: Calls, action: Callable[[], Any]) -> int:
+    calls.reset()
+    action()
+    return calls.count
+
+
+def test_documents_are_written_in_slices_by_their_words_not_by_their_count(
+    face: Face, index: Any, calls: Calls
+) -> None:
+    def documents(words: int) -> list[tuple[str, str]]:
+        return [(f"n{n}", " ".join(f"v{n * i % 977}" for i in range(words))) for n in range(60)]
+
+    short = script_calls(calls, lambda: face.run(index.index_many(documents(5))))
+    long = script_calls(calls, lambda: face.run(index.index_many(documents(200))))
+    assert short == 1
+    assert long >= 60 * 200 / 1_500
+    assert face.run(index.count("v0")) == 60
+    assert face.run(index.count("every")) == COUNT
+
+
+def test_documents_are_removed_and_replaced_in_slices_by_what_their_words_take(
+    face: Face, index: Any, calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [f"d{n:03}" for n in range(COUNT)]
+    whole = script_calls(calls, lambda: face.run(index.remove_many(ids[:50])))
+    monkeypatch.setattr(parts, "WRITE_MICROSECONDS", 1)
+    assert whole == 1
+    assert script_calls(calls, lambda: face.run(index.remove_many(ids[50:100]))) == 50
+    replaced = [(doc_id, "every changed", {"lang": "fr"}) for doc_id in ids[90:130]]
+    assert script_calls(calls, lambda: face.run(index.index_many(replaced))) == 30
+    assert face.run(index.remove_many(ids[:60])) == 0
+    assert [hit.id for hit in face.run(index.search("changed", sort="lang", limit=100))] == ids[
+        90:130
+    ]
+    assert face.run(index.count("every")) == face.run(index.count()) == COUNT - 90
+    assert face.run(index.count("lang:=fr")) == 40

@@ -1,4 +1,6 @@
 -- Index, replace or remove documents in a part of an index; each is given once.
+-- Of many that exist only the first ones are done, as each may change long postings: the rest is
+-- to be sent again.
 -- KEYS[1]  the part's state; its other keys, which depend on the data, have its tag
 -- ARGV[1]  how many document numbers a chunk covers
 -- ARGV[2]  what columns hold, a letter each: n numbers, t values of text
@@ -11,7 +13,9 @@
 --            its text, as it is returned
 --            its columns: 8 bytes of a number (NaN for none), 4 of the place of a value's word
 --            its words in order, 3 bytes of the place of each; 0 ends a field
--- Reply    {version, documents, existed, …}: existed is 1 for a document that existed, else 0
+--          and last, about how many microseconds to spend on documents that exist
+-- Reply    {version, documents, existed, …}: existed is 1 for a document that existed, else 0; for
+--          each that was done
 --@include search/base
 local MOST_WORDS = 16777215
 local SHORT = 56 -- bytes of postings that a listpack takes
@@ -67,11 +71,18 @@ for i = 1, many do packed[i] = struct.pack('>I3', ids[i]) end
 
 -- Changes of postings: by word the document numbers, and by number the new posting or false.
 local changes, changed = {}, {}
+local spent = 0 -- on documents that exist
 local function change(id, number, posting)
   local of = changes[id]
   if not of then
     of = {numbers = {}, postings = {}}
     changes[id], changed[#changed + 1] = of, id
+    if not posting then -- to remove one from the middle, all behind it move
+      local chunk = floor(number / CHUNK)
+      local length = call('HSTRLEN', short_key(chunk, id), int(id % 128))
+      spent = spent + 4
+        + (length == #LONG and call('STRLEN', long_key(chunk, id)) / 600 or 0)
+    end
   end
   if of.postings[number] == nil then of.numbers[#of.numbers + 1] = number end
   of.postings[number] = posting
@@ -157,8 +168,13 @@ end
 
 -- Which documents existed; their numbers, by place; whether all are new, so that their postings can
 -- be appended.
-local existed, numbers_of, fresh = {}, {}, true
-for doc = at, #ARGV, 5 do
+local existed, numbers_of, fresh, most = {}, {}, true, tonumber(ARGV[#ARGV])
+for doc = at, #ARGV - 1, 5 do
+  if spent >= most then
+    fresh = false
+    break
+  end
+  local before = spent
   local id, attributes, text = ARGV[doc], ARGV[doc + 1], ARGV[doc + 2]
   local key = document_key(id)
   local head = call('GETRANGE', key, '0', '11')
@@ -167,6 +183,7 @@ for doc = at, #ARGV, 5 do
     local size
     number, size = struct.unpack('<I4I4', head)
     remove_postings(key, number, size)
+    if attributes ~= '' then spent = 2 * spent - before end -- its new words take as long
   end
   existed[#existed + 1] = number and 1 or 0
   fresh = fresh and not number and attributes ~= ''
@@ -224,12 +241,35 @@ local function merged(of, one)
   return concat(pieces)
 end
 
+-- Change a few postings among many in place; return false if that is not possible, as some are
+-- removed or inserted.
+local function apply_in_place(key, one, size)
+  local writes = {}
+  for i = one.first, one.last do
+    local posting = one.postings[one.numbers[i]]
+    local place = one.numbers[i] % CHUNK
+    local low, high, found = 0, size / 4, nil
+    while low < high do
+      local middle = floor((low + high) / 2)
+      local a, b = byte(call('GETRANGE', key, int(4 * middle), int(4 * middle + 1)), 1, 2)
+      if a * 256 + b == place then found = middle end
+      if a * 256 + b < place then low = middle + 1 else high = middle end
+    end
+    if (found ~= nil) ~= (posting ~= false) then return false end
+    if found then writes[#writes + 1], writes[#writes + 2] = 4 * found, posting end
+  end
+  for i = 1, #writes, 2 do call('SETRANGE', key, int(writes[i]), writes[i + 1]) end
+  return true
+end
+
 -- Change long postings; return whether any are left.
 local function apply_long(key, one)
   if one.behind then
     call('APPEND', key, one.behind)
     return true
   end
+  local size = call('STRLEN', key)
+  if size > 512 * (one.last - one.first + 1) and apply_in_place(key, one, size) then return true end
   local all = merged(call('GET', key), one)
   if all == '' then
     call('UNLINK', key)
@@ -304,8 +344,10 @@ local function put_changes()
     for k = 1, #given, 4 do
       local a, b, impact, fields = byte(given, k, k + 3)
       local number = numbers_of[a * 256 + b + 1]
-      local place = number % CHUNK
-      change(ids[i], number, char(floor(place / 256), place % 256, impact, fields))
+      if number then -- else it is not done
+        local place = number % CHUNK
+        change(ids[i], number, char(floor(place / 256), place % 256, impact, fields))
+      end
     end
   end
   for _, id in ipairs(changed) do

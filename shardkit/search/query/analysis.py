@@ -21,6 +21,7 @@ from shardkit.search.query.tree import (
     Prefix,
     Range,
     Word,
+    check_depth,
 )
 from shardkit.search.text.analyzer import Analyzer
 from shardkit.structures.base.arguments import shown
@@ -46,8 +47,9 @@ def analyze(node: Node, analyzer: Analyzer) -> Node:
 
     Raises:
         InvalidArgumentError: a bound is neither a number nor a date, is NaN, or is a datetime
-            without a timezone.
+            without a timezone; or the tree has more than 100 levels.
     """
+    check_depth(node)
     found = _analyze(node, analyzer)
     return Nothing() if found is None or isinstance(found, Not) else _based(found)
 

@@ -45,6 +45,7 @@ from shardkit.search.query.tree import (
     Word,
     all_of,
     any_of,
+    check_depth,
 )
 from shardkit.structures.base.arguments import shown
 
@@ -328,7 +329,16 @@ def _moment(bound: Bound) -> float:
 
 
 def unparse(node: Node) -> str:
-    """Return a tree as a query, which `parse` reads as this tree again."""
+    """Return a tree as a query, which `parse` reads as this tree again.
+
+    Raises:
+        InvalidArgumentError: the tree has more than 100 levels.
+    """
+    check_depth(node)
+    return _unparse(node)
+
+
+def _unparse(node: Node) -> str:
     match node:
         case Nothing() | AllOf(()) | AnyOf(()):
             return ""
@@ -360,12 +370,12 @@ def _part(node: Node) -> str:
         case Everything():
             return "*"
         case _:  # AllOf, and what is empty
-            return f"({unparse(node)})"
+            return f"({_unparse(node)})"
 
 
 def _operand(node: Node) -> str:
     """Return what stands behind a sign."""
-    return f"({unparse(node)})" if isinstance(node, AllOf | AnyOf | Not) else _part(node)
+    return f"({_unparse(node)})" if isinstance(node, AllOf | AnyOf | Not) else _part(node)
 
 
 def _name(field: str | None) -> str:

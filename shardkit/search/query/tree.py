@@ -15,10 +15,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from shardkit.errors import InvalidArgumentError
 from shardkit.structures.base.arguments import shown
+
+MAX_TREE_DEPTH: Final = 100
 
 Bound: TypeAlias = float | date | datetime | None
 
@@ -127,6 +129,30 @@ def wanted(node: Node) -> Iterator[Word | Prefix | Phrase]:
         case AllOf(parts) | AnyOf(parts):
             for part in parts:
                 yield from wanted(part)
+
+
+def check_depth(node: Node) -> None:
+    """Check that a tree is not too deep for the functions that walk it, one call for each level.
+
+    Raises:
+        InvalidArgumentError: more than 100 nodes are in one another.
+    """
+    level = [node]
+    for _ in range(MAX_TREE_DEPTH):
+        below: list[Node] = []
+        for one in level:
+            match one:
+                case AllOf(parts) | AnyOf(parts):
+                    below += parts
+                case Not(part):
+                    below.append(part)
+        if not below:
+            return
+        level = below
+    raise InvalidArgumentError(
+        f"a query tree of more than {MAX_TREE_DEPTH} levels",
+        "give many parts to one AllOf or AnyOf, not each pair to one of its own",
+    )
 
 
 def check_names(node: Node, fields: Collection[str], attributes: Mapping[str, str]) -> None:
