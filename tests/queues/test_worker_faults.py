@@ -1,0 +1,273 @@
+"""Workers of both kinds whose server is away, that are stopped at any moment, and what they log."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from faces import Face, faced
+from queue_helpers import eventually, server_of
+
+import shardkit.queues.async_worker
+import shardkit.queues.worker
+from shardkit import ShardKit, ShardMap
+from shardkit.errors import ShardErrors
+from shardkit.local import LocalServer
+from shardkit.queues import AsyncWorker, NewTask, QueueCounts, Worker, WorkerSummary
+from shardkit.queues.worker_base import TRIES
+
+
+def worker_of(face: Face, *args: Any, component: str = "many", **options: Any) -> Any:
+    kind: Any = Worker if face.runner is None else AsyncWorker
+    return kind(face.kit.queues(component=component, retry_delay=0.01), *args, **options)
+
+
+@pytest.fixture
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (shardkit.queues.worker, shardkit.queues.async_worker):
+        monkeypatch.setattr(module, "FIRST_PAUSE", 0.002)
+
+
+@pytest.fixture(params=["blocking", "awaiting"])
+def mortal(request: pytest.FixtureRequest) -> Iterator[tuple[Face, LocalServer]]:
+    """A face, and the server of its component ``own``, which a test kills."""
+    with LocalServer() as server:
+        entry = {"port": server.port, "socket_connect_timeout": 0.5, "retries": 0}
+        shard_map = ShardMap.parse(json.dumps({"components": {"own": {"entry": entry}}}))
+        with faced(request.param, shard_map) as face:
+            yield face, server
+
+
+def hooked(worker: Any, name: str, before: Callable[[], Any], after: Callable[[Any], Any]) -> None:
+    """Have something done before and after each call of the worker's queues.
+
+    Args:
+        worker: the worker.
+        name: the method.
+        before: called without arguments.
+        after: given what came of the call: its value, or an exception.
+    """
+    call = getattr(worker.tasks, name)
+
+    def blocking(*args: Any, **options: Any) -> Any:
+        before()
+        try:
+            found = call(*args, **options)
+        except Exception as error:
+            after(error)
+            raise
+        after(found)
+        return found
+
+    async def awaiting(*args: Any, **options: Any) -> Any:
+        before()
+        try:
+            found = await call(*args, **options)
+        except Exception as error:
+            after(error)
+            raise
+        after(found)
+        return found
+
+    setattr(worker.tasks, name, awaiting if isinstance(worker, AsyncWorker) else blocking)
+
+
+# ---- the server is away
+
+
+def test_a_worker_goes_on_when_its_server_is_back(
+    mortal: tuple[Face, LocalServer], short_pauses: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    face, server = mortal
+    worker = worker_of(face, "q", component="own")
+    taken: list[Any] = []
+
+    def after(found: Any) -> None:
+        taken.append(found)
+        if len(taken) == 3:
+            server.restart()
+        elif len(taken) > 3:
+            worker.stop()
+
+    hooked(worker, "take", lambda: None, after)
+    server.kill()
+    assert face.run(worker.run()) == WorkerSummary(errors=3)
+    assert [isinstance(each, ShardErrors) for each in taken] == [True] * 3 + [False]
+    said = [record.getMessage() for record in caplog.records if record.name == "shardkit.queues"]
+    assert len(said) == 3
+    assert all(each.startswith("cannot take tasks; trying again in 0.0 s: ") for each in said)
+
+
+@pytest.mark.parametrize("failures", [1, TRIES - 1])
+def test_an_outcome_is_reported_again_until_its_server_is_back(
+    mortal: tuple[Face, LocalServer], short_pauses: None, failures: int
+) -> None:
+    face, server = mortal
+    worker = worker_of(face, "q", component="own")
+    failed: list[Any] = []
+
+    def after(found: Any) -> None:
+        failed.append(found)
+        if len(failed) == failures:
+            server.restart()
+
+    hooked(worker, "_acknowledge", lambda: None, after)
+    worker.register("kills", server.kill)
+    face.run(worker.tasks.enqueue("q", "kills"))
+    summary = face.run(worker.run(burst=True))
+    assert (summary.done, summary.errors) == (1, 0)
+    assert [isinstance(each, ShardErrors) for each in failed] == [True] * failures + [False]
+
+
+def test_an_outcome_that_cannot_be_reported_is_said_and_the_worker_goes_on(
+    mortal: tuple[Face, LocalServer], short_pauses: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    face, server = mortal
+    worker = worker_of(face, "q", component="own")
+    tries: list[Any] = []
+
+    def after(found: Any) -> None:
+        tries.append(found)
+        if len(tries) == TRIES:
+            server.restart()
+
+    hooked(worker, "_acknowledge", lambda: None, after)
+    worker.register("kills", server.kill)
+    face.run(worker.tasks.enqueue("q", "kills"))
+    summary = face.run(worker.run(burst=True))
+    assert (summary.done, summary.errors) == (1, 1)
+    assert len(tries) == TRIES
+    [said] = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert "task kills (q " in said.getMessage()
+    assert "): could not report that it is done: " in said.getMessage()
+
+
+# ---- stopping
+
+
+def test_a_task_that_was_taken_while_the_worker_stopped_is_given_back(
+    face: Face, kit: ShardKit, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = worker_of(face, "q", {"x": lambda: pytest.fail("it ran")})
+    tasks = kit.queues(component="many")
+    tasks.enqueue("q", "x", id="t")
+    hooked(worker, "take", lambda: None, lambda _: worker.stop())
+    with caplog.at_level(logging.INFO, "shardkit.queues"):
+        assert face.run(worker.run()) == WorkerSummary(released=1)
+    assert tasks.counts("q") == QueueCounts(1, 0, 0, 0)
+    assert [record.getMessage() for record in caplog.records] == ["task x (q t) was given back"]
+    task = tasks.take("q", timeout=0)
+    assert task is not None
+    assert task.attempts == 1
+
+
+def test_at_a_second_signal_running_tasks_are_given_back(
+    face: Face, kit: ShardKit, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = worker_of(face, "q", concurrency=2)
+    tasks = kit.queues(component="many")
+    ended, over = threading.Event(), threading.Event()
+    begun = threading.Barrier(2)
+
+    def runs() -> None:
+        if begun.wait(30) == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert eventually(worker._stopping.is_set)
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert ended.wait(30)
+        over.set()
+
+    async def runs_on_the_loop() -> None:
+        if len(worker._running) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+            await worker._stopping.wait()
+            os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(1000)
+
+    worker.register("runs", runs if face.runner is None else runs_on_the_loop)
+    tasks.enqueue_many("q", [NewTask("runs"), NewTask("runs")])
+    before = signal.getsignal(signal.SIGTERM)
+    with caplog.at_level(logging.INFO, "shardkit.queues"):
+        assert face.run(worker.run()) == WorkerSummary(released=2)
+    assert worker.aborted
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert tasks.counts("q") == QueueCounts(2, 0, 0, 0)
+    ended.set()
+    if face.runner is None:  # its threads go on, and no longer speak for their tasks
+        assert over.wait(30)
+        assert eventually(
+            lambda: not any(t.name.startswith("shardkit-") for t in threading.enumerate())
+        )
+    assert tasks.counts("q") == QueueCounts(2, 0, 0, 0)
+    assert sum("was given back" in record.getMessage() for record in caplog.records) == 2
+    assert worker.summary == WorkerSummary(released=2)
+    for _ in range(2):
+        task = tasks.take("q", timeout=0)
+        assert task is not None
+        assert task.attempts == 1
+
+
+def test_a_lease_that_cannot_be_renewed_is_said_and_others_are_renewed(
+    mortal: tuple[Face, LocalServer],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    face, server = mortal
+    monkeypatch.setattr("shardkit.queues.worker_base.LEAST_LEASE", 0.01)
+    worker = worker_of(face, "q", component="own", lease=0.06)
+    renewed: list[Any] = []
+
+    def after(found: Any) -> None:
+        renewed.append(found)
+        if len(renewed) == 2:
+            server.restart()
+
+    hooked(worker, "extend", lambda: None, after)
+
+    def kills() -> None:
+        server.kill()
+        assert eventually(lambda: len(renewed) >= 3)
+
+    worker.register("kills", kills)
+    face.run(worker.tasks.enqueue("q", "kills"))
+    assert face.run(worker.run(burst=True)).errors >= 2
+    assert [isinstance(each, ShardErrors) for each in renewed[:3]] == [True, True, False]
+    assert "could not report that it still runs: " in caplog.text
+
+
+# ---- the log
+
+
+def test_each_task_is_one_line_of_the_log(
+    face: Face, kit: ShardKit, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = worker_of(face, "q")
+
+    @worker.task()
+    def fine() -> None:
+        pass
+
+    @worker.task()
+    def fails() -> None:
+        raise ValueError("no")
+
+    tasks = kit.queues(component="many")
+    tasks.enqueue("q", "fine", id="a")
+    tasks.enqueue("q", "fails", id="b")
+    server_of(kit, "many", "q").hset("queues:{q}:attempts", "b", 1)
+    with caplog.at_level(logging.INFO, "shardkit.queues"):
+        face.run(worker.run(burst=True))
+    done, failed = caplog.records[:2]
+    assert done.levelno == logging.INFO
+    assert done.getMessage().startswith("task fine (q a) done in 0.0")
+    assert failed.levelno == logging.WARNING
+    assert failed.getMessage() == "task fails (q b, attempt 2) failed: ValueError: no"
+    assert failed.exc_info is not None
+    assert isinstance(failed.exc_info[1], ValueError)
