@@ -138,6 +138,7 @@ class Verbose(Exception):
         (Verbose("\ud800"), "Verbose: ?"),
         (Verbose("x" * 5000), "Verbose: " + "x" * 991),
     ],
+    ids=["exits", "no text", "lone surrogate", "long"],  # a process cannot say all of these
 )
 def test_an_exception_that_cannot_be_shown_ends_its_task_only(
     face: Face, kit: ShardKit, caplog: pytest.LogCaptureFixture, error: Exception, reason: str
