@@ -30,6 +30,9 @@ Key: TypeAlias = str | bytes | int
 Argument: TypeAlias = str | bytes | int | float
 Reply: TypeAlias = Any
 
+# The script that runs one command on a part of a structure.
+WRITE_PART = "structures/base/write_part"
+
 
 class Shard(NamedTuple):
     """One shard of a component, or (number None) its unsharded entry."""
@@ -106,7 +109,10 @@ class Command(NamedTuple):
     @property
     def name(self) -> str:
         """The command's name, for messages."""
-        return self.script.name if self.script else str(self.args[0])
+        if self.script is None:
+            return str(self.args[0])
+        # EVALSHA, the SHA-1, 1, the part, when it expires, and the command that the user called.
+        return str(self.args[5]) if self.script.name == WRITE_PART else self.script.name
 
 
 class Transaction(NamedTuple):
@@ -363,6 +369,8 @@ def damage_in(failure: ShardFailure) -> DamagedDataError | None:
 def _type_of(failure: ShardFailure) -> str:
     """Return the type of key that a command is for, for messages."""
     name = failure.command.upper()
+    if "/" in name:  # a script
+        return "another type"
     if name.startswith(("SET", "STR")) or name[:2] in ("PF", "BI", "GE", "IN", "DE", "MG", "MS"):
         return "a STRING"
     kinds = {"H": "a HASH", "S": "a SET", "Z": "a ZSET", "L": "a LIST", "R": "a LIST"}

@@ -58,16 +58,24 @@ def check_integer(owner: str, field: str, value: int, lowest: int, highest: int)
         )
 
 
-def duration(owner: str, time: int | timedelta, *, milliseconds: bool = False) -> int:
+def duration(
+    owner: str, time: int | timedelta, *, milliseconds: bool = False, least: int = 1
+) -> int:
     """Return a time to live in seconds or milliseconds, as redis-py takes it.
 
+    Args:
+        owner: whose argument it is, for messages.
+        time: the time.
+        milliseconds: whether it is in milliseconds.
+        least: the least that is allowed.
+
     Raises:
-        InvalidArgumentError: it is less than one, more than 68 years, or not a duration.
+        InvalidArgumentError: it is less, more than 68 years, or not a duration.
     """
     unit = 1000 if milliseconds else 1
     if isinstance(time, timedelta):
         time = int(time.total_seconds() * unit)
-    check_integer(owner, "time", time, 1, LONGEST_EXPIRY * unit)
+    check_integer(owner, "time", time, least, LONGEST_EXPIRY * unit)
     return time
 
 

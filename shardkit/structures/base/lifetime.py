@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-from shardkit.operations.commands import Argument
-from shardkit.operations.operation import Face, Operation, operation
-from shardkit.structures.base.arguments import duration, expiry_condition, timestamp
+from shardkit.operations.commands import Argument, Transaction
+from shardkit.operations.operation import Driver, Face, Operation, operation
+from shardkit.structures.base.arguments import LONGEST_EXPIRY, duration, expiry_condition, timestamp
 from shardkit.structures.base.partitioned import PartitionedStructure
 
 
 class ExpirableStructure(PartitionedStructure[Face]):
     """A structure whose keys are deleted, and expire, together.
 
-    A time to live is set on every key that exists. Keys made later do not expire, unless parts
-    split as they fill: it is meant for structures that are complete.
+    The key of the parameters comes first: it decides whether a condition holds and when all keys
+    expire, and keys made later expire with it (see `shardkit.structures.base.parameters`).
     """
+
+    def __init__(
+        self, driver: Driver, component: str, name: str, parameters: Mapping[str, object]
+    ) -> None:
+        super().__init__(driver, component, name, parameters)
+        self.meta.complete_deletion = self._remove_all
 
     @abstractmethod
     def _send_to_all(self, name: str, *args: Argument) -> Operation[int]:
-        """Send a command, ``name key args…``, for every key; return the sum of the replies.
+        """Send a command, ``name key args…``, for every key but that of the parameters.
 
-        The key of the parameters comes last, so that what a failure leaves can still be opened.
+        Returns:
+            The sum of the replies.
         """
 
     @abstractmethod
@@ -33,19 +41,27 @@ class ExpirableStructure(PartitionedStructure[Face]):
     def delete(self) -> Operation[bool]:
         """Remove the structure with its parameters; return whether it existed.
 
-        Afterwards it can be created with other parameters. No other process may be writing to it:
-        one that has checked the parameters does not check them again.
+        Afterwards it can be created with other parameters. A write at the same time is done
+        before it or after it: one that comes after creates the structure anew.
 
         Raises:
             ParameterMismatchError: the structure exists with other parameters.
-            ShardErrors: shards failed; keys of the others are gone. Delete it again.
+            ShardErrors: shards failed; keys of the others are gone. Delete it again; the next write
+                does so too.
 
-        Cost: one command per part, an exchange for every 1,000 parts.
+        Cost: one command per part, an exchange for every 1,000 parts, and two more.
         """
+        self.meta.checked = False
         yield from self._open()
+        return (yield from self._remove_all()) > 0
+
+    def _remove_all(self) -> Operation[int]:
+        """Remove all keys, the parameters last; return how many there were."""
+        yield [self.meta.mark("begin")]
         removed = yield from self._send_to_all("UNLINK")
+        removed += sum((yield [self.meta.mark("end")]))
         self._reset()
-        return removed > 0
+        return removed
 
     @operation
     def expire(
@@ -59,7 +75,7 @@ class ExpirableStructure(PartitionedStructure[Face]):
         """Set a time to live; return whether it was set.
 
         Args:
-            time: seconds, at least one.
+            time: seconds. With 0 or less the structure is deleted.
             nx: only where no time to live is set.
             xx: only where one is set.
             gt: only where the new one is longer.
@@ -67,11 +83,11 @@ class ExpirableStructure(PartitionedStructure[Face]):
 
         Raises:
             InvalidArgumentError: the time is out of range, or two conditions were given.
-            ShardErrors: shards failed; keys on the others expire.
+            ShardErrors: shards failed; keys on the others expire. Set it again.
 
-        Cost: one command per part, an exchange for every 1,000 parts.
+        Cost: one command per part, an exchange for every 1,000 parts, and two or three more.
         """
-        return (yield from self._expire("EXPIRE", duration(self.name, time), nx, xx, gt, lt))
+        return (yield from self._expire("EXPIRE", self._time(time), nx, xx, gt, lt))
 
     @operation
     def pexpire(
@@ -83,7 +99,7 @@ class ExpirableStructure(PartitionedStructure[Face]):
         lt: bool = False,
     ) -> Operation[bool]:
         """Set a time to live in milliseconds; see `expire`."""
-        after = duration(self.name, time, milliseconds=True)
+        after = self._time(time, milliseconds=True)
         return (yield from self._expire("PEXPIRE", after, nx, xx, gt, lt))
 
     @operation
@@ -115,7 +131,7 @@ class ExpirableStructure(PartitionedStructure[Face]):
     def persist(self) -> Operation[bool]:
         """Remove the time to live; return whether there was one. Cost: as `expire`."""
         yield from self._open()
-        return (yield from self._send_to_all("PERSIST")) > 0
+        return (yield from self._set_due("PERSIST"))
 
     @operation
     def ttl(self) -> Operation[int]:
@@ -130,12 +146,37 @@ class ExpirableStructure(PartitionedStructure[Face]):
         """Return the milliseconds to live; see `ttl`."""
         return (yield from self._time_to_live("PTTL"))
 
+    def _time(self, time: int | timedelta, *, milliseconds: bool = False) -> int:
+        return duration(self.name, time, milliseconds=milliseconds, least=-LONGEST_EXPIRY)
+
     def _expire(
         self, command: str, time: int, nx: bool, xx: bool, gt: bool, lt: bool
     ) -> Operation[bool]:
         condition = expiry_condition(self.name, nx=nx, xx=xx, gt=gt, lt=lt)
         yield from self._open()
-        return (yield from self._send_to_all(command, time, *condition)) > 0
+        return (yield from self._set_due(command, time, *condition))
+
+    def _set_due(self, command: str, *args: Argument) -> Operation[bool]:
+        """Change when the parameters expire, then all other keys likewise; return whether."""
+        key = self.meta_key
+        read = self._at(key, "PEXPIRETIME", key, idempotent=True)
+        changing = Transaction(self.component, key, (self._at(key, command, key, *args), read))
+        [[changed, due]] = yield [changing]
+        if not changed:
+            return False
+        while True:
+            if due == -2:  # a time in the past
+                yield from self._remove_all()
+                return True
+            self.meta.due = max(0, due)
+            if due < 0:
+                yield from self._send_to_all("PERSIST")
+            else:
+                yield from self._send_to_all("PEXPIREAT", due)
+            [now] = yield [read]  # others may have changed it meanwhile: the last one holds
+            if now in (due, -2):
+                return True
+            due = now
 
     def _time_to_live(self, command: str) -> Operation[int]:
         [left] = yield [self._at(self.meta_key, command, self.meta_key, idempotent=True)]

@@ -6,15 +6,32 @@
 
 They decide where data lives, so they are written with the first data, checked when a structure is
 opened, and never changed silently.
+
+**One life.** A structure is many keys on many servers, and begins, expires and ends as one. Its
+parameters come first in everything: they are created before the first part, they are given a time
+to live before the parts are, and they are marked as ``deleting`` before the first part is removed.
+A write that creates a part says so, and then opens the structure once more (`confirm`). By then
+either the parameters are as they were, and whoever changes them afterwards visits that part; or
+they have changed, and the part is brought into line: it gets the time to live that the structure
+has now, and a structure that was deleted or has expired is created anew, as a write does with a
+single key. Whoever finds parameters marked as ``deleting`` completes the deletion.
+
+Parts do not say which structure they belong to, except where they split as they fill. So whoever
+writes to others has read the parameters within the last second (`LEASE`): an object that is kept
+notices that its structure was created anew with other parameters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from time import monotonic
+from typing import Any
+from zlib import crc32
 
-from shardkit.errors import ParameterMismatchError, ShardFailure
+from shardkit.errors import ParameterMismatchError, ShardErrors, ShardFailure
 from shardkit.lua import script
 from shardkit.operations.commands import (
+    Argument,
     Command,
     Partial,
     Replies,
@@ -24,6 +41,11 @@ from shardkit.operations.commands import (
     script_call,
 )
 from shardkit.operations.operation import Operation
+
+# Seconds after which parameters are read again before a write, where parts do not name them.
+LEASE = 1.0
+# Set in the parameters of a structure that is being deleted.
+DELETING = "deleting"
 
 
 class Metadata:
@@ -37,15 +59,34 @@ class Metadata:
     Attributes:
         key: the key that they are stored at.
         parameters: each as the text that is stored.
-        compared: whether those stored are known to be the same.
+        checked: whether those stored are known to be the same.
+        due: when the structure expires, in milliseconds since 1970; 0 if it does not.
+        deleting: whether somebody has begun to delete it, and not ended.
+        leased: whether they are read again before a write when `LEASE` is over.
+        fingerprint: names the parameters in the groups of parts that split as they fill.
+        complete_deletion: ends a deletion that somebody began; set by the structure.
     """
+
+    complete_deletion: Callable[[], Operation[object]] | None = None
 
     def __init__(self, to: To, name: str, parameters: Mapping[str, object]) -> None:
         self.key = meta_key(name)
         self.parameters = {field: str(value) for field, value in parameters.items()}
         self.checked = False
+        self.due = 0
+        self.deleting = False
+        self.leased = False
+        text = repr(sorted(self.parameters.items()))
+        self.fingerprint = f"{crc32(text.encode(errors='surrogatepass')):08x}"
+        self._read_at = 0.0
         self._to = to
         self._name = name
+
+    def is_checked(self, *, create: bool) -> bool:
+        """Return whether an operation, one that writes if ``create``, need not read them."""
+        if create and self.leased and monotonic() - self._read_at > LEASE:
+            return False
+        return self.checked
 
     def opening(self, *, create: bool) -> Command:
         """Return the command that reads the stored parameters; ``create`` stores them if absent."""
@@ -56,14 +97,33 @@ class Metadata:
             self._to, script("structures/base/open_structure"), [self.key], flat, idempotent=True
         )
 
-    def compare(self, reply: Sequence[bytes], *, create: bool) -> None:
+    @property
+    def expiry(self) -> tuple[str, *tuple[int, ...]]:
+        """The command, without its key, that lets a key expire when the structure does."""
+        return ("PEXPIREAT", self.due) if self.due else ("PERSIST",)
+
+    def command(self, key: str, name: str, *args: Argument) -> Command:
+        """Return an idempotent command for another key of the structure."""
+        return Command(self._to, key, (name, key, *args), idempotent=True)
+
+    def mark(self, step: str) -> Command:
+        """Return the command that begins or ends a deletion: see ``lua/mark_deleting.lua``."""
+        marking = script("structures/base/mark_deleting")
+        return script_call(self._to, marking, [self.key], [step], idempotent=True)
+
+    def compare(self, reply: Sequence[Any], *, create: bool) -> None:
         """Compare the reply to `opening` with these parameters.
 
         Raises:
             ParameterMismatchError: the structure exists with other parameters.
         """
+        self.checked = False
+        if create:
+            due, reply = reply
+            self.due = max(0, int(due))
         words = [word.decode(errors="replace") for word in reply]
         stored = dict(zip(words[::2], words[1::2], strict=True))
+        self.deleting = stored.pop(DELETING, None) is not None
         if stored and stored != self.parameters:
             raise ParameterMismatchError(
                 f"{self.key}: {self._name!r} was created with other parameters: "
@@ -71,7 +131,8 @@ class Metadata:
                 "open it with those it has: its data is where they say",
             )
         # A reader does not create the structure, and checks again next time.
-        self.checked = create or bool(stored)
+        self.checked = not self.deleting and (create or bool(stored))
+        self._read_at = monotonic()
 
 
 def meta_key(name: str) -> str:
@@ -91,12 +152,60 @@ def open_all(metas: Iterable[Metadata], *, create: bool = False) -> Operation[No
 
     Cost: one exchange; none once all have been compared.
     """
-    new = [meta for meta in metas if not meta.checked]
-    if not new:
-        return
-    replies = yield [meta.opening(create=create) for meta in new]
-    for meta, reply in zip(new, replies, strict=True):
-        meta.compare(reply, create=create)
+    new = [meta for meta in metas if not meta.is_checked(create=create)]
+    while new:
+        replies = yield [meta.opening(create=create) for meta in new]
+        for meta, reply in zip(new, replies, strict=True):
+            meta.compare(reply, create=create)
+        new = [meta for meta in new if create and meta.deleting]
+        for meta in new:
+            if meta.complete_deletion is not None:
+                yield from meta.complete_deletion()
+
+
+def confirm(
+    meta: Metadata,
+    keys: Sequence[str],
+    due: int,
+    undo: Sequence[Command] = (),
+    also: Sequence[Command] = (),
+    written: Replies | None = None,
+    registry: str | None = None,
+) -> Operation[None]:
+    """Open a structure once more after a write has created parts; see the module's text.
+
+    Args:
+        meta: its parameters.
+        keys: the parts, of the same component.
+        due: when they expire, as the write has set it.
+        undo: what removes the write from them if the structure now has other parameters.
+        also: what else to send, such as their registration.
+        registry: the key of their registration, which expires with them.
+        written: the replies to the write, whose failures are raised if this fails too.
+
+    Raises:
+        ParameterMismatchError: it has other parameters; the write was undone.
+
+    Cost: one exchange; one more if the structure was changed meanwhile.
+    """
+    try:
+        replies = yield [meta.opening(create=True), *also]
+    except ShardErrors:
+        meta.checked = False
+        raise_failures(written or Replies())
+        raise
+    try:
+        meta.compare(replies[0], create=True)
+    except ParameterMismatchError:
+        if undo:
+            yield list(undo)
+        raise
+    if meta.deleting:  # whoever deletes it may have passed these parts already
+        if meta.complete_deletion is not None:
+            yield from meta.complete_deletion()
+    elif meta.due != due:
+        every = [*keys, *([registry] if registry else ())]
+        yield [meta.command(key, *meta.expiry) for key in every]
 
 
 def send_opened(

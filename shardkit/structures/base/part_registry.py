@@ -38,16 +38,34 @@ class PartRegistry:
         self._to = to
         self._seen: set[int] = set()
 
-    def add(self, parts: Iterable[int]) -> Operation[None]:
+    def add(self, parts: Iterable[int], due: int = 0) -> Operation[None]:
         """Register the ranges of parts that are about to be written to.
+
+        Args:
+            parts: their numbers.
+            due: when the structure expires, in milliseconds since 1970; 0 if it does not.
 
         Cost: one exchange; none if this process has seen them registered.
         """
-        new = {part // self.parts_per_range for part in parts} - self._seen
+        new = self._ranges(parts) - self._seen
         if new:
-            sent: tuple[Argument, ...] = ("SADD", self.key, *sorted(new))
-            yield [Command(self._to, self.key, sent, idempotent=True)]
+            yield self._adding(new, due)
             self._seen |= new
+
+    def add_again(self, parts: Iterable[int], due: int = 0) -> list[Command]:
+        """Return the commands that register parts which were created: see `confirm`."""
+        new = self._ranges(parts)
+        self._seen |= new
+        return self._adding(new, due)
+
+    def _ranges(self, parts: Iterable[int]) -> set[int]:
+        return {part // self.parts_per_range for part in parts}
+
+    def _adding(self, ranges: set[int], due: int) -> list[Command]:
+        sent: list[tuple[Argument, ...]] = [("SADD", self.key, *sorted(ranges))]
+        if due:
+            sent.append(("PEXPIREAT", self.key, due))
+        return [Command(self._to, self.key, args, idempotent=True) for args in sent]
 
     def read(self) -> Operation[list[int]]:
         """Return the registered ranges, in order. Cost: one exchange."""

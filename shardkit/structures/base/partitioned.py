@@ -75,5 +75,5 @@ class PartitionedStructure(Structure[Face]):
         yield from self._open(create=create)
 
     def _open(self, *, create: bool = False) -> Operation[None]:
-        if not self.meta.checked:
+        if not self.meta.is_checked(create=create):
             yield from open_all([self.meta], create=create)

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from shardkit.errors import ShardErrors, ShardFailure, StructureError
 from shardkit.operations.commands import Argument
 from shardkit.operations.operation import Operation
-from shardkit.structures.layouts import FixedLayout, GrowingLayout, Layout, NumberedLayout
+from shardkit.structures.layouts import Layout
 
 _UNKNOWN_COMMAND = re.compile(r"unknown (redis )?command", re.IGNORECASE)
 _MISSING = -2
@@ -28,13 +28,11 @@ class FieldExpiry:
     Args:
         name: the hash's name, for error messages.
         layout: where its fields live.
-        hashed: the layout of those that are not numbers in sequence.
     """
 
-    def __init__(self, name: str, layout: Layout, hashed: FixedLayout | GrowingLayout) -> None:
+    def __init__(self, name: str, layout: Layout) -> None:
         self._name = name
         self._layout = layout
-        self._hashed = hashed
 
     def read(self, command: str, fields: Sequence[bytes]) -> Operation[list[int]]:
         """Return the reply for each field; -2 if it does not exist.
@@ -54,13 +52,10 @@ class FieldExpiry:
             fields: the fields.
             args: what the command takes between the key and the fields.
         """
-        if args:
-            yield from self._mark(fields)
         return (yield from self._send(command, args, fields, idempotent=False))
 
     def set(self, field: bytes, value: Argument, *options: Argument) -> Operation[bool]:
         """Set a field with options of HSETEX; return whether it was set. Cost: as `read`."""
-        yield from self._mark([field])
         try:
             [(_, done)] = yield from self._layout.write(
                 [(field, value)],
@@ -70,13 +65,6 @@ class FieldExpiry:
             self._raise_unsupported(errors, "HSETEX", "8.0")
             raise
         return bool(done)
-
-    def _mark(self, fields: Sequence[bytes]) -> Operation[None]:
-        layout = self._layout
-        if isinstance(self._hashed, GrowingLayout):
-            if isinstance(layout, NumberedLayout):
-                fields = [field for field in fields if layout.place(field) is None]
-            yield from self._hashed.mark_expiring(fields)
 
     def _send(
         self, command: str, args: tuple[Argument, ...], fields: Sequence[bytes], *, idempotent: bool

@@ -162,7 +162,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
             self.layout = NumberedLayout(component, name, numbered, rest)
         parameters |= {"partition": rule, "codec": self.codec.name, "fields": fields.__name__}
         super().__init__(driver, component, name, parameters)
-        self._expiry = FieldExpiry(name, self.layout, rest)
+        self._expiry = FieldExpiry(name, self.layout)
         self._largest_part = max(self.part_size, hashed)
 
     @property

@@ -6,11 +6,24 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias, TypeVar
 
-from shardkit.operations.commands import Argument, Reply
+from shardkit.errors import ShardFailure
+from shardkit.lua import script
+from shardkit.operations.commands import (
+    WRITE_PART,
+    Argument,
+    Command,
+    Partial,
+    Reply,
+    raise_failures,
+    script_call,
+)
 from shardkit.operations.operation import Operation
+from shardkit.structures.base.parameters import Metadata, confirm
 
 T = TypeVar("T")
 M = TypeVar("M")
+
+MEMBERS_PER_SCRIPT = 1000
 
 # Some parts, to be visited in one exchange. Its content is private to the layout.
 Chunk: TypeAlias = Sequence[Any]
@@ -19,7 +32,21 @@ Build: TypeAlias = Callable[[list[bytes], list[T]], tuple[Argument, ...]]
 
 
 class Layout(ABC):
-    """Where members live, and how to read and write them there."""
+    """Where members live, and how to read and write them there.
+
+    Attributes:
+        meta: the structure's parameters; None for what has none.
+    """
+
+    meta: Metadata | None = None
+
+    def bind(self, meta: Metadata) -> None:
+        """Say with which parameters the structure was created; see `confirm`."""
+        self.meta = meta
+
+    @property
+    def _due(self) -> int:
+        return self.meta.due if self.meta is not None else 0
 
     @property
     @abstractmethod
@@ -86,7 +113,7 @@ class Layout(ABC):
 
     @abstractmethod
     def send_to_all(self, name: str, *args: Argument) -> Operation[int]:
-        """Send a command, ``name key args…``, to all parts and the keys of their state.
+        """Send UNLINK, PERSIST or PEXPIREAT to all parts and the keys of their state.
 
         Returns:
             The sum of the replies.
@@ -111,6 +138,57 @@ class Layout(ABC):
     def reset(self) -> None:
         """Drop cached state after the structure is deleted."""
         return
+
+
+def write_parts(
+    meta: Metadata,
+    component: str,
+    groups: Iterable[tuple[str, list[bytes], list[T]]],
+    build: Build[T],
+    register: Callable[[Sequence[str]], list[Command]] | None = None,
+    registry: str | None = None,
+) -> Operation[list[tuple[list[T], Reply]]]:
+    """Write to parts that are keys of their own; open the structure again if some were created.
+
+    Args:
+        meta: the structure's parameters.
+        component: where the parts live.
+        groups: for each part its key, its members as stored, and what belongs to each.
+        build: builds the command of a part.
+        register: returns what registers parts that were created.
+        registry: the key of their registration.
+
+    Returns:
+        For each part what belonged to its members, and the reply; in no order.
+
+    Cost: one exchange; one more if parts were created.
+    """
+    writes: list[tuple[str, list[bytes], list[T], tuple[Argument, ...]]] = []
+    for key, members, owned in groups:
+        for at in range(0, len(members), MEMBERS_PER_SCRIPT):
+            some, its = members[at:][:MEMBERS_PER_SCRIPT], owned[at:][:MEMBERS_PER_SCRIPT]
+            writes.append((key, some, its, build(some, its)))
+    if not writes:
+        return []
+    due = meta.due
+    lua = script(WRITE_PART)
+    replies = yield Partial(
+        script_call(component, lua, [key], (due, *sent)) for key, _, _, sent in writes
+    )
+    pairs = list(zip(writes, replies, strict=True))
+    created = dict.fromkeys(
+        key for (key, *_), reply in pairs if not isinstance(reply, ShardFailure) and reply[0]
+    )
+    if created:
+        undo = [
+            Command(component, key, ("SREM" if sent[0] == "SADD" else "HDEL", key, *some))
+            for key, some, _, sent in writes
+            if key in created
+        ]
+        also = register(list(created)) if register else ()
+        yield from confirm(meta, list(created), due, undo, also, replies, registry)
+    raise_failures(replies)
+    return [(its, reply[1]) for (_, _, its, _), reply in pairs]
 
 
 def grouped(

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from shardkit.operations.commands import Argument, Columns, Command, Reply
 from shardkit.operations.operation import Operation
 from shardkit.routing.partition import Partition
+from shardkit.structures.base.parameters import Metadata
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
-from shardkit.structures.layouts.base import Build, Chunk, Layout, T, grouped
+from shardkit.structures.layouts.base import Build, Chunk, Layout, T, grouped, write_parts
 
 
 class FixedLayout(Layout):
@@ -60,11 +61,20 @@ class FixedLayout(Layout):
         """See `Layout.read`."""
         return self._send(members, build, idempotent=True)
 
+    def bind(self, meta: Metadata) -> None:
+        """See `Layout.bind`."""
+        super().bind(meta)
+        meta.leased = True
+
     def write(
         self, members: Iterable[tuple[bytes, T]], build: Build[T], *, adds: bool = True
     ) -> Operation[list[tuple[list[T], Reply]]]:
         """See `Layout.write`."""
-        return self._send(members, build, idempotent=False)
+        if not adds or self.meta is None:
+            return (yield from self._send(members, build, idempotent=False))
+        groups = grouped(members, self._part_of).items()
+        sent = ((self.key(part), stored, owned) for part, (stored, owned) in groups)
+        return (yield from write_parts(self.meta, self._component, sent, build))
 
     def _send(
         self, members: Iterable[tuple[bytes, T]], build: Build[T], *, idempotent: bool

@@ -17,14 +17,15 @@ parts; a stored number shorter than ``part_size`` is always a remainder, which t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from shardkit.operations.commands import Argument, Columns, Command, Reply
 from shardkit.operations.operation import Operation
+from shardkit.structures.base.parameters import Metadata
 from shardkit.structures.base.part_registry import PartRegistry
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
-from shardkit.structures.layouts.base import Build, Chunk, Layout, T
+from shardkit.structures.layouts.base import Build, Chunk, Layout, T, write_parts
 from shardkit.structures.layouts.fixed import FixedLayout
 
 PARTS_PER_RANGE = 64
@@ -95,11 +96,27 @@ class NumberedLayout(Layout):
         """See `Layout.write`."""
         numbers, others = self._sorted(members)
         if adds and numbers:
-            yield from self._registry.add(place[0] for place, _ in numbers)
-        results = yield from self._send(numbers, build, idempotent=False)
+            yield from self._registry.add((place[0] for place, _ in numbers), self._due)
+        if adds and self.meta is not None and numbers:
+            results = yield from self._add(self.meta, numbers, build)
+        else:
+            results = yield from self._send(numbers, build, idempotent=False)
         if others:
             results += yield from self._rest.write(others, build, adds=adds)
         return results
+
+    def _add(
+        self, meta: Metadata, numbers: list[tuple[tuple[int, bytes], T]], build: Build[T]
+    ) -> Operation[list[tuple[list[T], Reply]]]:
+        groups = _by_part(numbers)
+        parts = {self._key(part): part for part in groups}
+        sent = ((self._key(part), stored, owned) for part, (stored, owned) in groups.items())
+        registry = self._registry
+
+        def register(created: Sequence[str]) -> list[Command]:
+            return registry.add_again(map(parts.__getitem__, created), meta.due)
+
+        return (yield from write_parts(meta, self._component, sent, build, register, registry.key))
 
     def _sorted(
         self, members: Iterable[tuple[bytes, T]]
@@ -118,11 +135,7 @@ class NumberedLayout(Layout):
     ) -> Operation[list[tuple[list[T], Reply]]]:
         if not numbers:
             return []
-        groups: dict[int, tuple[list[bytes], list[T]]] = {}
-        for (part, stored), owned in numbers:
-            group = groups.setdefault(part, ([], []))
-            group[0].append(stored)
-            group[1].append(owned)
+        groups = _by_part(numbers)
         replies = yield [
             self._command(part, idempotent, *build(*group)) for part, group in groups.items()
         ]
@@ -170,6 +183,12 @@ class NumberedLayout(Layout):
         """See `Layout.verify`: of members that are not numbers."""
         return self._rest.verify(found)
 
+    def bind(self, meta: Metadata) -> None:
+        """See `Layout.bind`."""
+        super().bind(meta)
+        meta.leased = True
+        self._rest.bind(meta)
+
     def reset(self) -> None:
         """See `Layout.reset`."""
         self._registry.reset()
@@ -181,3 +200,14 @@ class NumberedLayout(Layout):
 
     def _key(self, part: int) -> str:
         return f"{self._name}:{part}"
+
+
+def _by_part(
+    numbers: Iterable[tuple[tuple[int, bytes], T]],
+) -> dict[int, tuple[list[bytes], list[T]]]:
+    groups: dict[int, tuple[list[bytes], list[T]]] = {}
+    for (part, stored), owned in numbers:
+        group = groups.setdefault(part, ([], []))
+        group[0].append(stored)
+        group[1].append(owned)
+    return groups

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from shardkit.encodings.limits import FORMS, warn_if_not_compact
 from shardkit.operations.commands import Argument, Key
-from shardkit.operations.operation import Face, Operation
+from shardkit.operations.operation import Driver, Face, Operation
 from shardkit.structures.base.lifetime import ExpirableStructure
 from shardkit.structures.layouts.base import Chunk, Layout
 
@@ -24,6 +24,12 @@ class StructureWithLayout(ExpirableStructure[Face]):
     _form: str
     _largest_part: int
 
+    def __init__(
+        self, driver: Driver, component: str, name: str, parameters: Mapping[str, object]
+    ) -> None:
+        super().__init__(driver, component, name, parameters)
+        self.layout.bind(self.meta)
+
     @property
     def _other_keys(self) -> tuple[str, ...]:
         """The keys that it has besides its parts and parameters."""
@@ -31,7 +37,7 @@ class StructureWithLayout(ExpirableStructure[Face]):
 
     def _open(self, *, create: bool = False) -> Operation[None]:
         """Check the parameters; warn, before the first write, of parts too large to be compact."""
-        if self.meta.checked:
+        if self.meta.is_checked(create=create):
             return
         yield from super()._open(create=create)
         form, size = self._form, self._largest_part
@@ -69,6 +75,6 @@ class StructureWithLayout(ExpirableStructure[Face]):
 
     def _send_to_all(self, name: str, *args: Argument) -> Operation[int]:
         total = yield from self.layout.send_to_all(name, *args)
-        for key in (*self._other_keys, self.meta_key):
+        for key in self._other_keys:
             total += sum((yield [self._at(key, name, key, *args)]))
         return total

@@ -448,6 +448,16 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
 
     # ---- steps
 
+    def _remove_all(self) -> Operation[int]:
+        """Remove all keys in one step; return how many there were."""
+        removed = yield from self._send_to_all("UNLINK")
+        self._reset()
+        return removed
+
+    def _set_due(self, command: str, *args: Argument) -> Operation[bool]:
+        """Change when all keys expire, in one step; return whether."""
+        return (yield from self._send_to_all(command, *args)) > 0
+
     def _send_to_all(self, name: str, *args: Argument) -> Operation[int]:
         """Send a command for every key; all of them expire at one moment, also parts made later."""
         again = name != "UNLINK"

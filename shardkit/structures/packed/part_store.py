@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from shardkit.errors import InvalidArgumentError
-from shardkit.operations.commands import Argument, Command
+from shardkit.errors import InvalidArgumentError, ShardFailure
+from shardkit.lua import script
+from shardkit.operations.commands import (
+    Argument,
+    Command,
+    Partial,
+    Replies,
+    Transaction,
+    raise_failures,
+    script_call,
+)
 from shardkit.operations.operation import Operation, pages
 from shardkit.structures.base.arguments import check_integer, shown
-from shardkit.structures.base.parameters import Metadata, open_all
+from shardkit.structures.base.parameters import Metadata, confirm, open_all
 from shardkit.structures.base.part_registry import PartRegistry
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.packed.addressing import RecordLayout
@@ -48,6 +57,7 @@ class PartStore:
         self.layout = layout
         self.meta = meta
         self.registry = PartRegistry(component, name)
+        meta.leased = True
         self._complete: set[int] = set()  # parts known to have their full length
 
     def check_id(self, record_id: int) -> int:
@@ -115,18 +125,58 @@ class PartStore:
             yield from self.send(commands, by_part)
 
     def send(self, commands: list[Command], parts: Iterable[int]) -> Operation[list[Any]]:
-        """Send commands that write to parts, after creating them in full length; return replies."""
+        """Send commands that write to parts, after creating them in full length; return replies.
+
+        A part that others have removed meanwhile is shorter after the write than it should be, and
+        is created again.
+        """
         yield from open_all([self.meta], create=True)
-        new = [part for part in parts if part not in self._complete]
+        due, length = self.meta.due, self.layout.part_bytes
+        wanted = list(parts)
+        new = [part for part in wanted if part not in self._complete]
         if new:
-            yield from self.registry.add(new)
-        # Adding 0 to the last bit changes nothing, but gives the part its full length.
-        last = 8 * self.layout.part_bytes - 1
-        create = ("INCRBY", "u1", last, 0)
-        creation = [self.command("BITFIELD", part, *create, idempotent=True) for part in new]
-        replies: list[Any] = yield creation + commands
+            yield from self.registry.add(new, due)
+        creation: list[Command | Transaction] = [self._create(part, due) for part in new]
+        by_key: dict[str, list[int]] = {self.part_key(part): [] for part in wanted}
+        for n, command in enumerate(commands):
+            by_key[str(command.key)].append(n)
+        lengths = [self.command("STRLEN", part, idempotent=True) for part in wanted]
+        writing: list[Command | Transaction] = [
+            Transaction(self.component, key, (held, *(commands[n] for n in its)))
+            for (key, its), held in zip(by_key.items(), lengths, strict=True)
+        ]
+        replies: Replies = yield Partial(creation + writing)
+        created = {part for part, was in zip(new, replies, strict=False) if was == 1}
+        written: list[Any] = [None] * len(commands)
+        short = []
+        for part, its, reply in zip(wanted, by_key.values(), replies[len(new) :], strict=True):
+            if not isinstance(reply, ShardFailure):
+                if not isinstance(reply[0], ShardFailure) and reply[0] < length:
+                    short.append(part)
+                for n, answer in zip(its, reply[1:], strict=True):
+                    written[n] = answer
+        if short:
+            yield [self._create(part, due) for part in short]
+        if created or short:
+            parts_ = [*created.union(short)]
+            keys = [*map(self.part_key, parts_)]
+            also = self.registry.add_again(parts_, due)
+            undo = [self.command("UNLINK", part, idempotent=True) for part in parts_]
+            yield from confirm(
+                self.meta, keys, -1 if short else due, undo, also, replies, self.registry.key
+            )
+        raise_failures(replies)
         self._complete.update(new)
-        return replies[len(creation) :]
+        return written
+
+    def _create(self, part: int, due: int) -> Command:
+        return script_call(
+            self.component,
+            script("structures/base/create_part"),
+            [self.part_key(part)],
+            [self.layout.part_bytes, due],
+            idempotent=True,
+        )
 
     def existing(self, parts: Iterable[int]) -> Operation[set[int]]:
         """Return those of some parts that exist. Cost: one exchange, or none if all are known."""
@@ -162,14 +212,11 @@ class PartStore:
         return list(map(self.layout.pad, replies))
 
     def send_to_all(self, name: str, *args: Argument) -> Operation[int]:
-        """Send a command to every part, then to the registry and the parameters; return the sum.
-
-        The parameters come last, so that what a failure leaves can be opened, and deleted again.
-        """
+        """Send a command to every part, then to the registry; return the sum."""
         total = 0
         for parts in pages((yield from self.parts()), PARTS_AT_ONCE):
             total += sum((yield [self.command(name, part, *args) for part in parts]))
-        for key in (self.registry.key, self.meta.key):
+        for key in (self.registry.key,):
             [affected] = yield [Command(self.component, key, (name, key, *args))]
             total += affected
         return total

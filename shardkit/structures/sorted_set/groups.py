@@ -24,18 +24,17 @@ from math import ceil, sqrt
 from typing import Any, NamedTuple, TypeAlias
 
 from shardkit.lua import script
-from shardkit.operations.commands import Argument, Columns, Command, Transaction, script_call
+from shardkit.operations.commands import Argument, Command, Transaction, script_call
 from shardkit.operations.operation import Operation
 from shardkit.structures.base.damage import damage, stored_integer
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.layouts import GrowingLayout
 from shardkit.structures.layouts.base import Build
-from shardkit.structures.layouts.growing import WritePlan
+from shardkit.structures.layouts.growing import KEYS_PER_EXCHANGE, OTHERS, WritePlan
 
 # A score and a member: rows compare in the order of a ZSET.
 Row: TypeAlias = tuple[float, bytes]
 
-KEYS_PER_EXCHANGE = 100_000
 # What a script says about the parts of its group: it needs all of them as keys, or it had them.
 _NEEDS_ALL_PARTS, _HAD_ALL_PARTS = 1, 2
 
@@ -119,7 +118,7 @@ class ScoredGroups(GrowingLayout):
         keys = [*self._bounded(group), *self._part_keys(group, parts)]
         args: list[Argument] = [
             *(plan.parts, plan.wanted, self.groups, self.initial, self.bound_size),
-            *(len(plan.writes), int(whole)),
+            *(len(plan.writes), int(whole), *self._life),
         ]
         for stored, owned in plan.writes.values():
             verb, count, *rest = build([member for member, _ in stored], owned)
@@ -157,26 +156,30 @@ class ScoredGroups(GrowingLayout):
                     self.component,
                     script(name),
                     [*self._bounded(group), *self._part_keys(group, range(self.parts[group]))],
-                    (self.initial, self.bound_size, *args),
+                    (self.initial, self.bound_size, self._life[1], *args),
                 )
                 for group in waiting
             )
-            again = []
+            again, others = [], {}
             replies = yield from _send_bounded(calls)
             for group, (done, *state) in zip(waiting, replies, strict=True):
+                if done == OTHERS:
+                    others[group] = state[0]
+                    again.append(group)
+                    continue
                 self._update_state(group, *state[:3])
                 if done:
                     results.append(state[3:])
                 else:
                     again.append(group)
+            if others:
+                yield from self._take_over(others)
             waiting = again
         return results
 
-    def send_to_all(self, name: str, *args: Argument) -> Operation[int]:
-        """See `Layout.send_to_all`; tops and bottoms come first."""
-        bounds = [*self._tops, *self._bottoms]
-        replies = yield Columns.each(self.component, name, bounds, *args)
-        return sum(replies) + (yield from super().send_to_all(name, *args))
+    def _all_keys(self, group: int) -> list[str]:
+        """Return the keys of a group, its state first, then top and bottom."""
+        return [*self._bounded(group), *self._part_keys(group, range(self.parts[group]))]
 
     # ---- reading
 

@@ -39,6 +39,7 @@ from shardkit.operations.commands import (
     Home,
     Locate,
     Partial,
+    Replies,
     Shard,
     To,
     Transaction,
@@ -47,7 +48,7 @@ from shardkit.operations.commands import (
 )
 from shardkit.operations.operation import Operation, Page, Stream, pages
 from shardkit.routing.partition import Partition
-from shardkit.structures.base.parameters import Metadata, open_all
+from shardkit.structures.base.parameters import Metadata, confirm, open_all
 from shardkit.structures.base.part_registry import PartRegistry
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.unique.precision import MEMBER_BITS, Visitor, VisitorId, visitor_id
@@ -120,7 +121,10 @@ class DayInParts(ABC):
 
     @abstractmethod
     def add_commands(self, members: Members, counter: str | None) -> Iterable[Command]:
-        """Return commands that add members and reply how many were new; also to the counter."""
+        """Return scripts that add members and reply how many were new; also to the counter.
+
+        The reply goes on with the numbers, among the script's keys, of parts that were created.
+        """
 
     def part_key(self, part: int) -> str:
         """Return the key of a part."""
@@ -146,13 +150,38 @@ class DayInParts(ABC):
             [(self.home, self.key), *((self.component, key) for key in members)]
         )
         if all(place == home for place in places):
-            return int(sum((yield list(self.add_commands(members, self.key)))))
-        replies = yield Partial(self.add_commands(members, None))
-        added: int = sum(reply for reply in replies if not isinstance(reply, ShardFailure))
-        if added:
+            counter, batch = self.key, list(self.add_commands(members, self.key))
+        else:
+            counter, batch = None, list(self.add_commands(members, None))
+        due = self.due
+        replies = yield Partial(batch)
+        created: list[str] = []
+        added = 0
+        for command, reply in zip(batch, replies, strict=True):
+            if not isinstance(reply, ShardFailure):
+                added += reply[0]
+                created += [command.args[2 + number] for number in reply[1:]]
+        if added and counter is None:
             replies += yield Partial([Command(self.home, self.key, ("INCRBY", self.key, added))])
+        if created:
+            yield from self.confirm({key: members[key] for key in created}, due, replies)
         raise_failures(replies)  # only now that what succeeded is counted
         return added
+
+    @property
+    def due(self) -> int:
+        """When the day expires, as far as is known, in milliseconds since 1970; 0 for never."""
+        return 0
+
+    @abstractmethod
+    def confirm(self, created: Members, due: int, written: Replies) -> Operation[None]:
+        """See that parts which were created live as long as the day does.
+
+        Args:
+            created: the parts' members, by key.
+            due: when they expire, as the script has set it.
+            written: the replies to the write: see `shardkit.structures.base.parameters.confirm`.
+        """
 
     def size(self) -> Operation[int | None]:
         """Count the ids of all parts; None if the day has no data but its count.
@@ -184,12 +213,19 @@ class DayInParts(ABC):
         """Send UNLINK or EXPIRE to everything but the count; return how many keys it affected."""
         parts, _ = yield from self.existing_parts()
         keys = map(self.part_key, parts)
-        affected = 0
+        affected, index = 0, self.index_key
+        if name == "EXPIRE":  # parts made from now on expire when it does
+            [affected, due] = yield [
+                Command(self.component, index, (name, index, *args)),
+                Command(self.component, index, ("PEXPIRETIME", index), idempotent=True),
+            ]
+            if due > 0:
+                name, args = "PEXPIREAT", (due,)
         for page in pages(keys, PARTS_AT_ONCE):
             affected += sum((yield [Command(self.component, k, (name, k, *args)) for k in page]))
-        key = self.index_key
-        [index] = yield [Command(self.component, key, (name, key, *args))]
-        return int(affected + index)
+        if name == "UNLINK":
+            affected += sum((yield [Command(self.component, index, (name, index))]))
+        return affected
 
 
 class SetDay(DayInParts):
@@ -219,6 +255,7 @@ class SetDay(DayInParts):
         self.expected = expected
         self.parts = parts
         self.meta = meta
+        meta.leased = True
         self._partition = partition
 
     def part_and_member(self, visitor: Visitor) -> tuple[int, Argument]:
@@ -254,21 +291,36 @@ class SetDay(DayInParts):
 
     def add_commands(self, members: Members, counter: str | None) -> Iterable[Command]:
         """Return a SADD for each part; or scripts for many parts each, as a call costs more."""
+        due = self.due
         if counter is None:
+            add = script("structures/unique/add")
             for key, sent in members.items():
-                yield Command(self.component, key, ("SADD", key, *sent))
+                for some in pages(sent, MEMBERS_PER_SCRIPT):
+                    yield script_call(self.component, add, [key], (due, *some))
             return
         add_and_count = script("structures/unique/add_and_count")
-        keys, args = [counter], list[Argument]()
+        keys, args = [counter], list[Argument]((due,))
         for key, sent in members.items():
             few = len(sent) <= MEMBERS_PER_SCRIPT  # as in nearly every part
             for page in [sent] if few else pages(sent, MEMBERS_PER_SCRIPT):
                 if args and len(args) + len(page) >= MEMBERS_PER_SCRIPT:
                     yield script_call(self.home, add_and_count, keys, args)
-                    keys, args = [counter], []
+                    keys, args = [counter], [due]
                 keys.append(key)
                 args += (len(page), *page)
         yield script_call(self.home, add_and_count, keys, args)
+
+    @property
+    def due(self) -> int:
+        """See `DayInParts.due`."""
+        return self.meta.due
+
+    def confirm(self, created: Members, due: int, written: Replies) -> Operation[None]:
+        """See `DayInParts.confirm`."""
+        undo = [Command(self.component, k, ("SREM", k, *sent)) for k, sent in created.items()]
+        count = sum(len(set(sent)) for sent in created.values())
+        undo.append(Command(self.home, self.key, ("DECRBY", self.key, count)))
+        yield from confirm(self.meta, list(created), due, undo, written=written)
 
 
 class BitmapDay(DayInParts):
@@ -318,6 +370,15 @@ class BitmapDay(DayInParts):
                     (key, *counters),
                     (self.part_size, *page),
                 )
+
+    def confirm(self, created: Members, due: int, written: Replies) -> Operation[None]:
+        """See `DayInParts.confirm`: registers the parts again, and asks when the register ends."""
+        parts = [int(key.rpartition(":")[2]) for key in created]
+        index = self.index_key
+        reading = Command(self.component, index, ("PEXPIRETIME", index), idempotent=True)
+        *_, ends = yield [*self._registry.add_again(parts), reading]
+        if ends > 0:
+            yield [Command(self.component, k, ("PEXPIREAT", k, ends), None, True) for k in created]
 
     def send_to_all(self, name: str, *args: Argument) -> Operation[int]:
         """See `DayInParts.send_to_all`."""

@@ -44,10 +44,10 @@ a timezone stands for its day UTC.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import date, timedelta
 
-from shardkit.errors import InvalidArgumentError
+from shardkit.errors import InvalidArgumentError, ParameterMismatchError
 from shardkit.operations.commands import Command, Home, Pause
 from shardkit.operations.operation import (
     Deferred,
@@ -70,6 +70,7 @@ from shardkit.structures.unique.precision import (
     CounterSettings,
     Odds,
     Session,
+    Visitor,
     VisitorId,
     visitor_id,
 )
@@ -204,8 +205,7 @@ class UniqueVisitors(Structure[Face]):
         Cost: one exchange; two for a new session whose id and count live on different servers.
         """
         visitor = self._settings.encode(session)
-        data = yield from self._day(day, write=True)
-        return (yield from data.add([visitor])) > 0
+        return (yield from self._add(day, [visitor])) > 0
 
     @operation
     def visit_many(self, sessions: Iterable[Session], day: date | None = None) -> Operation[int]:
@@ -232,8 +232,7 @@ class UniqueVisitors(Structure[Face]):
             )
         added = 0
         for page in pages(map(self._settings.encode, sessions), MEMBERS_AT_ONCE):
-            data = yield from self._day(day, write=True)
-            added += yield from data.add(page)
+            added += yield from self._add(day, page)
         return added
 
     @operation
@@ -389,7 +388,7 @@ class UniqueVisitors(Structure[Face]):
         """Let a past day's ids, count and plan expire; return whether there was anything.
 
         Args:
-            day: a day that is over: parts that are created later do not expire.
+            day: the day; ids that are added later expire with it.
             time: seconds, at least one.
             keep_count: whether to keep the count, which is small. Not with ``hyperloglog``, whose
                 count is all that there is.
@@ -419,6 +418,16 @@ class UniqueVisitors(Structure[Face]):
         if day is None:
             return (yield from self._clock.today(self._home, self.name))
         return day_of(self.name, day)
+
+    def _add(self, day: date | None, visitors: Sequence[Visitor]) -> Operation[int]:
+        date_ = yield from self._date(day)
+        for _ in range(2):
+            data = yield from self._planner.day(date_, write=True)
+            try:
+                return (yield from data.add(visitors))
+            except ParameterMismatchError:  # the day was removed, and planned anew
+                self._planner.forget(date_)
+        return (yield from (yield from self._planner.day(date_, write=True)).add(visitors))
 
     def _day(self, day: date | None, *, write: bool = False) -> Operation[Day]:
         date_ = yield from self._date(day)

@@ -304,7 +304,7 @@ def test_the_time_to_live_of_a_hash_is_changed_as_that_of_a_key(
     left = {holder(kit, "many", key).ttl(key) for key in keys_of(kit, "many")}
     assert left == {-1}
     for attempt, named in (
-        (lambda: cities.expire(0), "time=0"),
+        (lambda: cities.expire("0"), "time='0'"),
         (lambda: cities.expire(5, nx=True, xx=True), "nx and xx exclude one another"),
         (lambda: cities.expireat(datetime(2030, 1, 1)), "has no timezone"),
     ):

@@ -502,7 +502,7 @@ def test_arguments_out_of_range_are_refused(face: Face) -> None:
         (lambda: jobs.blpop(math.inf), "timeout=inf"),
         (lambda: jobs.brpop("1"), "timeout='1'"),
         (lambda: jobs.brpop(True), "timeout=True"),
-        (lambda: jobs.expire(0), "time=0"),
+        (lambda: jobs.expire("0"), "time='0'"),
         (lambda: jobs.rpush(*range(10_001)), "rpush of 10,001 values; give at most 10,000"),
     ]
     for call, named in calls:

@@ -551,10 +551,10 @@ def test_everything_expires_together(face: Face, kit: ShardKit) -> None:
     assert holder(kit, "many", "ids:meta").ttl("ids:meta") > 1000
 
 
-NO_TIMES = [0, -1, True, 1.5, "10", None, timedelta(0), timedelta(milliseconds=5), 2**31, 10**5000]
+NO_TIMES = [True, 1.5, "10", None, 2**31, 10**5000]
 
 
-def test_a_time_to_expire_is_at_least_a_second(face: Face, kit: ShardKit) -> None:
+def test_a_time_to_expire_is_a_number_of_seconds_or_a_duration(face: Face, kit: ShardKit) -> None:
     ids = face.kit.set("ids", component="many", **PARAMETERS)
     face.run(ids.sadd(1))
     for seconds in NO_TIMES:

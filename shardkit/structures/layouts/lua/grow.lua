@@ -1,6 +1,7 @@
 -- Included by scripts that write to parts that split as they fill: linear hashing.
 -- A group's state is a HASH: parts (if absent, the initial number from ARGV), count of members,
--- expiring (1 once any field has been given a time to live).
+-- expiring (1 once any field has been given a time to live), of (names the parameters of the
+-- structure that it belongs to; absent in groups that earlier releases wrote).
 --@include structures/base/damage
 
 local MOST_PARTS = 2 ^ 24
@@ -73,11 +74,12 @@ local function split(kind, source, target, parts, groups, expiring)
   slices(members, function(...) redis.call(REMOVE[kind], source, ...) end)
 end
 
--- A group's state; new keys of a group that expires expire with it.
+-- A group's state; new keys of a group that expires expire with it, as `due` says, in milliseconds
+-- since 1970 (nil if it does not).
 -- Names of more fields may follow: their values are in `more`. A group that has a state has its
 -- number of parts there; one that has none has no parts: the first ones are looked for.
 local function read_state(key, initial, ...)
-  local stored = redis.call('HMGET', key, 'parts', 'count', 'expiring', ...)
+  local stored = redis.call('HMGET', key, 'parts', 'count', 'expiring', 'of', ...)
   local parts, count = tonumber(initial), 0
   if stored[1] or stored[2] then
     parts = stored_integer(key, 'parts', stored[1], 1, MOST_PARTS)
@@ -89,18 +91,37 @@ local function read_state(key, initial, ...)
       end
     end
   end
+  local due = redis.call('PEXPIRETIME', key)
   return {
-    key = key,
+    key = key, absent = due == -2, of = stored[4],
     parts = parts, stored_parts = parts,
     count = count, stored_count = count,
     expiring = stored[3] and 1 or 0,
-    ttl = redis.call('PTTL', key),
-    more = {unpack(stored, 4)},
+    due = due > 0 and string.format('%.0f', due) or nil,
+    more = {unpack(stored, 5)},
   }
 end
 
+-- Say when a group that does not exist yet is to expire ('0': never), and to which parameters it
+-- belongs ('': to none). Returns whether it belongs to others.
+local function belongs_to_others(state, due, of)
+  if state.absent then
+    state.due = due ~= '0' and due or nil
+    state.of = of ~= '' and of or nil
+  end
+  return of ~= '' and state.of and state.of ~= of
+end
+
 local function expire_with(state, key)
-  if state.ttl > 0 then redis.call('PEXPIRE', key, state.ttl) end
+  if state.due then redis.call('PEXPIREAT', key, state.due) end
+end
+
+-- Store the state of a group that was created; returns whether it was.
+local function create_state(state)
+  if not state.absent or redis.call('EXISTS', state.key) == 0 then return false end
+  if state.of then redis.call('HSET', state.key, 'of', state.of) end
+  expire_with(state, state.key)
+  return true
 end
 
 local function write_state(state)

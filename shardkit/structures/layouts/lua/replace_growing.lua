@@ -5,27 +5,31 @@
 -- ARGV[1]  the number of parts of the first that the caller last saw
 -- ARGV[2]  the number of parts of the second
 -- ARGV[3]  the initial number of parts of a group
+-- ARGV[4]  when the group is to expire, in milliseconds since 1970; 0 for never
+-- ARGV[5]  what names the structure's parameters
 -- Reply    {1, parts, count, 0}; or {0, parts, count, 0}, with nothing done, if the number of parts
---          has changed
+--          has changed, {-1, …} if the group belongs to a structure with other parameters
 --@include structures/layouts/grow
 local ours, theirs = tonumber(ARGV[1]), tonumber(ARGV[2])
 local state = read_state(KEYS[1], ARGV[3])
+if belongs_to_others(state, ARGV[4], ARGV[5]) then
+  return {-1, state.parts, state.count, 0}
+end
 if state.parts ~= ours then
   return {0, state.parts, state.count, 0}
 end
+local function take(from, to)
+  if redis.call('EXISTS', from) == 0 then return false end
+  redis.call('RENAME', from, to)
+  redis.call('PERSIST', to)
+  if ARGV[4] ~= '0' then redis.call('PEXPIREAT', to, ARGV[4]) end
+  return true
+end
+
 local most = math.max(ours, theirs)
 redis.call('UNLINK', KEYS[1])
 for part = 1, ours do redis.call('UNLINK', KEYS[2 + part]) end
-if redis.call('EXISTS', KEYS[2]) == 1 then
-  redis.call('RENAME', KEYS[2], KEYS[1])
-  redis.call('PERSIST', KEYS[1])
-end
-for part = 1, theirs do
-  local from, to = KEYS[2 + most + part], KEYS[2 + part]
-  if redis.call('EXISTS', from) == 1 then
-    redis.call('RENAME', from, to)
-    redis.call('PERSIST', to)
-  end
-end
+if take(KEYS[2], KEYS[1]) then redis.call('HSET', KEYS[1], 'of', ARGV[5]) end
+for part = 1, theirs do take(KEYS[2 + most + part], KEYS[2 + part]) end
 local now = read_state(KEYS[1], ARGV[3])
 return {1, now.parts, now.count, 0}

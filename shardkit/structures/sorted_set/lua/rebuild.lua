@@ -5,12 +5,16 @@
 -- KEYS[4]  and on: all its parts
 -- ARGV[1]  how many parts a group starts with
 -- ARGV[2]  how many members top and bottom each have at least, if the group has them; 0 for neither
+-- ARGV[3]  what names the structure's parameters
 -- Reply    {1, parts, count, 0}; {0, parts, count, 0}, with nothing done, if the number of parts
---          has changed
+--          has changed; {-1, …} if the group belongs to a structure with other parameters
 --@include structures/layouts/grow
 --@include structures/sorted_set/order
 --@include structures/sorted_set/bounds
 local state = read_state(KEYS[1], ARGV[1], unpack(BOUNDS))
+if belongs_to_others(state, '0', ARGV[3]) then
+  return {-1, state.parts, state.count, 0}
+end
 if state.parts ~= #KEYS - 3 then
   return {0, state.parts, state.count, 0}
 end

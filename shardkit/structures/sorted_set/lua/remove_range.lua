@@ -5,26 +5,31 @@
 -- KEYS[4]  and on: all its parts
 -- ARGV[1]  how many parts a group starts with
 -- ARGV[2]  how many members top and bottom each have at least, if the group has them; 0 for neither
--- ARGV[3]  the range's lower end, as ZREMRANGEBYSCORE takes it
--- ARGV[4]  its upper end
+-- ARGV[3]  what names the structure's parameters
+-- ARGV[4]  the range's lower end, as ZREMRANGEBYSCORE takes it
+-- ARGV[5]  its upper end
 -- Reply    {1, parts, count, 0, how many were removed}; {0, parts, count, 0}, with nothing done,
---          if the number of parts has changed
+--          if the number of parts has changed; {-1, …} if the group belongs to a structure with
+--          other parameters
 --@include structures/layouts/grow
 --@include structures/sorted_set/order
 --@include structures/sorted_set/bounds
 local state = read_state(KEYS[1], ARGV[1], unpack(BOUNDS))
+if belongs_to_others(state, '0', ARGV[3]) then
+  return {-1, state.parts, state.count, 0}
+end
 if state.parts ~= #KEYS - 3 then
   return {0, state.parts, state.count, 0}
 end
 local bounds = open_bounds(state, tonumber(ARGV[2]), 2)
 local removed = 0
 for n = 4, #KEYS do
-  removed = removed + redis.call('ZREMRANGEBYSCORE', KEYS[n], ARGV[3], ARGV[4])
+  removed = removed + redis.call('ZREMRANGEBYSCORE', KEYS[n], ARGV[4], ARGV[5])
 end
 state.count = state.count - removed
 write_state(state)
 for _, bound in ipairs(bounds) do
-  local dropped = redis.call('ZREMRANGEBYSCORE', bound.key, ARGV[3], ARGV[4])
+  local dropped = redis.call('ZREMRANGEBYSCORE', bound.key, ARGV[4], ARGV[5])
   bound.size = bound.size - dropped
   if bound.size < math.min(bound.least, state.count) then
     fill(state, bound, 4, #KEYS)

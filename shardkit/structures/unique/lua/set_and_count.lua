@@ -3,7 +3,7 @@
 -- KEYS[2]  a counter, a STRING; left out where the counter lives on another server
 -- ARGV[1]  how many bits the bitmap has
 -- ARGV     after it: the positions of bits, some thousands at most
--- Reply    how many were not set before
+-- Reply    {how many were not set before, 1 if the bitmap was created}
 --@include structures/base/damage
 if KEYS[2] then -- fails before a bit is set if it is no counter
   stored_integer(KEYS[2], 'count', redis.call('GET', KEYS[2]) or '0', 0, 2 ^ 52)
@@ -12,7 +12,8 @@ local length = redis.call('STRLEN', KEYS[1])
 if length > 0 and length ~= math.ceil(ARGV[1] / 8) then
   damaged(KEYS[1], length .. ' bytes', math.ceil(ARGV[1] / 8) .. ' bytes')
 end
-if length == 0 then
+local created = length == 0
+if created then
   -- The last bit first: a string that grows is given twice the bytes that it needs.
   redis.call('SETBIT', KEYS[1], ARGV[1] - 1, 0)
 end
@@ -23,4 +24,4 @@ end
 if added > 0 and KEYS[2] then
   redis.call('INCRBY', KEYS[2], added)
 end
-return added
+return {added, created and 1 or nil}
