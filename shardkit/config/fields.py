@@ -90,6 +90,8 @@ FIELDS: dict[str, _Rule] = {
     "ssl_ciphers": ((str,), "OpenSSL cipher names", bool),
     "socket_timeout": _SECONDS,
     "socket_connect_timeout": _SECONDS,
+    "exchange_timeout": _SECONDS,
+    "max_reply_bytes": ((int,), "a number above 0", lambda v: v > 0),
     "socket_keepalive": _TRUTH,
     "health_check_interval": ((int,), "seconds, 0 for never", lambda v: 0 <= v <= _LARGEST),
     "max_connections": ((int,), "a number above 0", lambda v: 0 < v <= _LARGEST),

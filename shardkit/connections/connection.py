@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 import select
+import selectors
 import socket
 import threading
 import time
@@ -46,6 +47,8 @@ from shardkit.routing.command_keys import blocking_seconds
 
 _LOST = (ConnectionError, TimeoutError, OSError)
 
+EXCHANGE_TIMEOUT = 60.0
+MAX_REPLY_BYTES = 4 * 1024**3
 INCOMPLETE = object()
 READ_BYTES = 64 * 1024
 _CLOSED = "the server closed the connection"
@@ -76,7 +79,41 @@ process = _Process()
 os.register_at_fork(after_in_child=process.after_fork)
 
 
-class Closable:
+class ReplyLimits:
+    """Limits on the replies to what was sent at once; see docs/configuration.md.
+
+    Attributes:
+        exchange_timeout: how long they may take in all, in seconds; None for ever.
+        max_reply_bytes: how large they may be in all.
+    """
+
+    exchange_timeout: float | None = EXCHANGE_TIMEOUT
+    max_reply_bytes: int = MAX_REPLY_BYTES
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        for name in ("exchange_timeout", "max_reply_bytes"):
+            if name in kwargs:
+                setattr(self, name, kwargs.pop(name))
+        super().__init__(*args, **kwargs)
+
+    def check_reply(self, seconds: float, size: int) -> None:
+        """Refuse replies that came for so long, or have become so large, and are not complete.
+
+        Raises:
+            TimeoutError, InvalidResponse: redis-py's.
+        """
+        if self.exchange_timeout is not None and seconds > self.exchange_timeout:
+            raise TimeoutError(
+                f"the replies were not complete after exchange_timeout: {self.exchange_timeout} "
+                "seconds"
+            )
+        if size > self.max_reply_bytes:
+            raise InvalidResponse(
+                f"the replies are larger than max_reply_bytes: {self.max_reply_bytes:,}"
+            )
+
+
+class Closable(ReplyLimits):
     """A connection that another thread can close, and that stays closed with its kit.
 
     A socket's number is given to the next that is opened, a file perhaps. So only the thread that
@@ -139,7 +176,7 @@ class Closable:
             raise
 
 
-class AsyncClosable:
+class AsyncClosable(ReplyLimits):
     """The same for awaiting connections, which belong to one event loop and need no lock.
 
     Attributes:
@@ -272,7 +309,7 @@ class _FastReplies(_BlockingTimeouts):
         reply_parser = self._parser_on(sock)
         reply_parser.refused = False
         try:
-            reply_parser.read(sock.recv, replies, count, not raw, more)
+            reply_parser.read(self._receiver(sock), replies, count, not raw, more)
         except BaseException as error:
             self._close_and_raise(error)
             raise
@@ -309,19 +346,38 @@ class _FastReplies(_BlockingTimeouts):
             if sent != len(data):
                 sock.sendall(memoryview(data)[sent:])
             gets = reply_parser.gets_raw if raw else reply_parser.gets_decoded
-            reply = INCOMPLETE
-            while reply is INCOMPLETE:
-                received = sock.recv(READ_BYTES)
-                if not received:
-                    raise ConnectionError(_CLOSED)
-                reply_parser.reader.feed(received)
-                reply = gets()
+            received = sock.recv(READ_BYTES)
+            if not received:
+                raise ConnectionError(_CLOSED)
+            reply_parser.reader.feed(received)
+            reply = gets()
+            if reply is INCOMPLETE:
+                receive = self._receiver(sock)
+                while reply is INCOMPLETE:
+                    reply_parser.reader.feed(receive())
+                    reply = gets()
         except BaseException as error:
             self._close_and_raise(error)
             raise
         if reply_parser.reader.has_data():
             self.disconnect()  # it says more than was asked for
         return reply, reply_parser.refused
+
+    def _receiver(self, sock: Any) -> Callable[[], bytes]:
+        """Return what receives bytes of the replies to what was just sent, within the limits."""
+        started, size = time.monotonic(), 0
+
+        def receive() -> bytes:
+            nonlocal size
+            if size:
+                self.check_reply(time.monotonic() - started, size)
+            data: bytes = sock.recv(READ_BYTES)
+            if not data:
+                raise ConnectionError(_CLOSED)
+            size += len(data)
+            return data
+
+        return receive
 
     def _parser_on(self, sock: Any) -> ReplyParser:
         if self._reply_parser is None or self._parsed_socket is not sock:
@@ -352,6 +408,18 @@ class _FastReplies(_BlockingTimeouts):
         super().disconnect(*args, **kwargs)
 
 
+def _poller(sock: Any) -> Callable[[float], Any]:
+    """Return what tells whether there is anything to read, given how long to wait."""
+    if hasattr(select, "poll"):
+        poll = select.poll()
+        poll.register(sock, select.POLLIN)
+        return poll.poll
+    # eventlet takes `select.poll` away, and Windows has none.
+    selector = selectors.SelectSelector()
+    selector.register(sock, selectors.EVENT_READ)
+    return selector.select
+
+
 class ReplyParser:
     """Parses the replies on a connection.
 
@@ -370,9 +438,7 @@ class ReplyParser:
     )
 
     def __init__(self, connection: Any, sock: Any) -> None:
-        poll = select.poll()
-        poll.register(sock, select.POLLIN)
-        self.poll = poll.poll
+        self.poll = _poller(sock)
         self.refused = self.unusable = self._mid_batch = False
         self._parse_error = error_parser_of(connection)
         encoder = connection.encoder
@@ -409,7 +475,7 @@ class ReplyParser:
 
     def read(
         self,
-        recv: Callable[[int], bytes],
+        receive: Callable[[], bytes],
         replies: list[Any],
         count: int,
         decode: bool,
@@ -428,22 +494,15 @@ class ReplyParser:
                 iter(gets, INCOMPLETE)
             )  # all that is there, without a step of Python each
             while len(replies) < count:
-                reader.feed(_receive(recv))
+                reader.feed(receive())
                 replies.extend(iter(gets, INCOMPLETE))
             return
         reader.feed(b"*%d\r\n" % missing)  # with this header, hiredis builds the list
         found = gets()
         while found is INCOMPLETE:
-            reader.feed(_receive(recv))
+            reader.feed(receive())
             found = gets()
         replies += found
-
-
-def _receive(recv: Callable[[int], bytes]) -> bytes:
-    data = recv(READ_BYTES)
-    if not data:
-        raise ConnectionError(_CLOSED)
-    return data
 
 
 class _AsyncBlockingTimeouts(AsyncClosable):

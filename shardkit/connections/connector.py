@@ -51,6 +51,8 @@ _COMMON: dict[str, Any] = {
 }
 
 
+# What our connections take and redis-py's do not.
+_LIMITS = ("exchange_timeout", "max_reply_bytes")
 # What a cluster's client itself wants to know of its connections.
 _ASKED_OF_CLUSTERS = (
     *("protocol", "decode_responses", "encoding", "encoding_errors", "max_connections"),
@@ -166,7 +168,7 @@ class Connector:
                 host=fields.get("host", "localhost"),
                 port=fields.get("port", DEFAULT_PORT),
                 ssl=bool(fields.get("ssl")),
-                **_without(common, "db"),
+                **{n: v for n, v in common.items() if n not in ("db", *_LIMITS)},
                 **_network(fields),
             )
             base: Any = AsyncTlsConnection if fields.get("ssl") else AsyncTcpConnection
@@ -174,6 +176,9 @@ class Connector:
             class NodeConnection(base):  # type: ignore[misc]
                 """Of this cluster alone, as its attributes are those of all its connections."""
 
+            for name in _LIMITS:
+                if name in common:
+                    setattr(NodeConnection, name, common[name])
             set_connection_class(cluster, NodeConnection)
             cluster.connection_class = NodeConnection
             return cluster
@@ -261,7 +266,7 @@ def _common(fields: Mapping[str, Any], retry: type[Any]) -> dict[str, Any]:
         "retry": retry(backoff, retries),
         "driver_info": driver_info(),
         **{name: fields.get(name, default) for name, default in _COMMON.items()},
-        **{name: fields[name] for name in ("max_connections",) if name in fields},
+        **{name: fields[name] for name in ("max_connections", *_LIMITS) if name in fields},
     }
 
 

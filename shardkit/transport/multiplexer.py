@@ -28,6 +28,7 @@ from typing import Any
 from hiredis import PushNotification
 from redis.exceptions import (
     ConnectionError,  # noqa: A004 - redis-py's own
+    InvalidResponse,
     MaxConnectionsError,
     ResponseError,
     TimeoutError,  # noqa: A004 - redis-py's own
@@ -192,6 +193,8 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._last_read = 0.0
         self._unwritten = 0
+        self._first_since = 0.0  # when the first in flight became that
+        self._received = 0  # bytes since then
 
     def submit(self, chunks: list[Chunk]) -> asyncio.Future[QueuedRequest]:
         """Queue a request, and return the future of it with its replies."""
@@ -342,9 +345,16 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         if self._transport is None:
             return  # broken meanwhile
         self._last_read = self._loop.time()
+        self._received += nbytes
         try:
             self._parser.reader.feed(self._buffer, 0, nbytes)
             self._deliver()
+            if self._received > READ_BYTES:
+                seconds = self._last_read - self._first_since
+                self._connection.check_reply(seconds, self._received)
+        except (TimeoutError, InvalidResponse) as error:
+            self._break_off(error)
+            return
         except Exception as error:  # no RESP
             self._break_off(ConnectionError(f"the reply is no RESP: {error}"))
             return
@@ -387,7 +397,8 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
                 self._replies_to_first = chunk.replies - missing
                 return
             in_flight.popleft()
-            self._replies_to_first = 0
+            self._replies_to_first = self._received = 0
+            self._first_since = self._last_read
             self._bytes_in_flight -= len(chunk.data)
             self._replies_in_flight -= chunk.replies
             request.left -= chunk.replies
@@ -407,8 +418,8 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
     # ---- timeout
 
     def _start_timeout(self) -> None:
-        self._last_read = self._loop.time()
-        self._unwritten = 0
+        self._last_read = self._first_since = self._loop.time()
+        self._unwritten = self._received = 0
         timeout = self._connection.socket_timeout
         if timeout is not None and self._timer is None:
             self._call_later(timeout)
@@ -430,6 +441,11 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         timeout = self._connection.socket_timeout
         left = self._last_read + timeout - now
         if left > 0:
+            try:
+                self._connection.check_reply(now - self._first_since, 0)
+            except TimeoutError as error:
+                self._break_off(error)
+                return
             self._call_later(left)
         else:
             self._break_off(TimeoutError(f"no reply for {timeout} seconds"))

@@ -23,6 +23,7 @@ from redis.exceptions import (
     AskError,
     ClusterDownError,
     MasterDownError,
+    MaxConnectionsError,
     MovedError,
     RedisClusterException,
     RedisError,
@@ -191,6 +192,8 @@ class ServerRequest:
         """
         if not sent:
             what = "cannot be used" if meaning(error) else "cannot be reached"
+            if isinstance(error, MaxConnectionsError):  # the limit is ours, not the server's
+                what = "was not asked"
             return self._failure(ShardUnavailable, request, error, what, "see `shardkit status`")
         what = "did not answer in time" if isinstance(error, TimeoutError) else "was lost"
         remedy = "the command may have been executed; look before you send it again"

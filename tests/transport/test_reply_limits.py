@@ -1,0 +1,188 @@
+"""Replies that never end, in time or in size; and what is said of too many connections."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from link_helpers import FACES, command, eventually, opened
+from redis.exceptions import InvalidResponse, TimeoutError  # noqa: A004 - redis-py's own
+from scripted_server import ScriptedServer, bulk, scripted
+
+import shardkit
+from shardkit import ShardMap, ShardUnavailable
+from shardkit.local import LocalCluster, LocalServer
+from shardkit.operations.commands import Command, Shard
+
+
+def on(shard: int, name: str, *args: Any) -> Command:
+    return Command(Shard("data", shard), "k", (name, *args))
+
+
+def two(bad: int, good: int, **fields: Any) -> ShardMap:
+    shards = [{"port": bad, **fields}, {"port": good, **fields}]
+    return ShardMap.parse(str({"components": {"data": {"shards": shards}}}), source="test")
+
+
+@pytest.fixture(params=FACES)
+def face_name(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+@pytest.fixture
+def dripping() -> Iterator[ScriptedServer]:
+    """A server that answers GET by a byte now and then, for ever."""
+    stop = threading.Event()
+    with scripted() as server:
+
+        def drip(args: list[bytes]) -> bytes:
+            for connection in list(server._accepted):
+                threading.Thread(target=drips, args=(connection,), daemon=True).start()
+            return b"$1000000\r\n"
+
+        def drips(connection: Any) -> None:
+            try:
+                while not stop.wait(0.02):
+                    connection.sendall(b"x")
+            except OSError:
+                pass
+
+        server.answers["GET"] = drip
+        yield server
+        stop.set()
+
+
+@pytest.mark.parametrize("size", [1, 2])
+async def test_a_reply_that_drips_ends_with_the_exchange_timeout(
+    face_name: str, size: int, dripping: ScriptedServer, own_server: LocalServer
+) -> None:
+    shard_map = two(dripping.port, own_server.port, socket_timeout=0.2, exchange_timeout=0.5)
+    async with opened(face_name, shard_map) as face:
+        batch = [on(0, "GET", "k"), on(1, "INCR", "k")][:size]
+        started = time.monotonic()
+        replies = await face.send(*batch)
+        assert time.monotonic() - started > 0.45
+        assert isinstance(replies[0], ShardUnavailable)
+        assert isinstance(replies[0].error, TimeoutError)
+        assert "exchange_timeout" in str(replies[0])
+        assert "may have been executed" in replies[0].remedy
+        assert replies[1:] == [1][: size - 1]
+
+
+@pytest.mark.parametrize("size", [1, 2])
+async def test_a_reply_that_is_too_large_is_given_up(
+    face_name: str, size: int, own_server: LocalServer
+) -> None:
+    shard_map = two(own_server.port, own_server.port, max_reply_bytes=1_000_000)
+    async with opened(face_name, shard_map) as face:
+        await face.send(
+            on(0, "SET", "large", b"x" * 3_000_000), on(0, "SET", "small", b"y" * 900_000)
+        )
+        batch = [on(0, "GET", "large"), on(1, "INCR", "k")][:size]
+        replies = await face.send(*batch)
+        assert isinstance(replies[0], ShardUnavailable)
+        assert isinstance(replies[0].error, InvalidResponse)
+        assert "max_reply_bytes: 1,000,000" in str(replies[0])
+        assert await face.send(on(0, "GET", "small")) == [b"y" * 900_000]
+        for _ in range(3):  # each for itself: the limit is that of one exchange
+            assert await face.send(on(0, "GET", "small")) == [b"y" * 900_000]
+
+
+async def test_many_large_replies_in_chunks_are_no_large_reply(
+    face_name: str, own_server: LocalServer
+) -> None:
+    shard_map = two(own_server.port, own_server.port, max_reply_bytes=3_000_000)
+    async with opened(face_name, shard_map) as face:
+        await face.send(on(0, "SET", "k", b"x" * 2_000))
+        replies = await face.send(*[command(Shard("data", 0), "k", "GET") for _ in range(10_000)])
+        assert replies == [b"x" * 2_000] * 10_000  # 20 MB, 2 MB a chunk
+
+
+@pytest.mark.parametrize("kind", FACES)
+async def test_a_clusters_connections_know_the_limits(kind: str) -> None:
+    with LocalCluster() as whole:
+        entry = {**whole.entry.fields, "max_reply_bytes": 100_000, "exchange_timeout": 7}
+        shard_map = ShardMap.parse(str({"components": {"data": {"entry": entry}}}), source="test")
+        async with opened(kind, shard_map) as face:
+            assert await face.send(command("data", "k", "SET", b"x" * 500_000)) == [b"OK"]
+            [reply] = await face.send(command("data", "k", "GET"))
+            assert "max_reply_bytes" in str(reply)
+
+
+# ---- one reply too many, and other ends of a connection between two chunks
+
+BATCH = 3_500  # four chunks
+TOO_MANY = b"+OK\r\n+OK\r\n"
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [None, b"", TOO_MANY, b"?\r\n"],
+    ids=["closed", "silent", "one reply too many", "no RESP"],
+)
+async def test_a_connection_that_fails_between_chunks_fails_its_requests_and_returns_to_its_pool(
+    face_name: str, ends: bytes | None, own_server: LocalServer
+) -> None:
+    count = 0
+
+    def answer(args: list[bytes]) -> bytes | None:
+        nonlocal count
+        count += 1
+        # What is one too many in between shifts all that follow, and nobody can see that.
+        return ends if count == (BATCH if ends == TOO_MANY else 1_500) else bulk(b"v")
+
+    with scripted(GET=answer) as bad:
+        shard_map = two(bad.port, own_server.port, socket_timeout=0.3, max_connections=2)
+        async with opened(face_name, shard_map) as face:
+            for _ in range(3):  # more often than there are connections
+                count = 0
+                batch = [command(Shard("data", 0), f"k{n}", "GET") for n in range(BATCH)]
+                replies = await face.send(*batch, on(1, "SET", "k", "v"))
+                assert replies[-1] == b"OK"
+                if ends == TOO_MANY:
+                    assert replies[: BATCH - 1] == [b"v"] * (BATCH - 1)
+                else:
+                    assert all(isinstance(reply, ShardUnavailable) for reply in replies[:-1])
+                    assert "may have been executed" in replies[0].remedy
+                assert await face.send(on(0, "PING")) == [b"PONG"]
+
+
+async def test_too_many_uses_at_once_name_the_field_and_say_that_nothing_was_sent() -> None:
+    with scripted(GET=lambda args: time.sleep(0.5) or bulk(b"v")) as slow:
+        with shardkit.connect(two(slow.port, slow.port, max_connections=1)) as kit:
+            other = threading.Thread(target=kit.driver.link.send, args=([on(0, "GET", "k")],))
+            other.start()
+            assert await eventually(lambda: "GET" in slow.names())
+            [reply] = kit.driver.link.send([on(0, "SET", "k", 1)])
+            other.join()
+        assert isinstance(reply, ShardUnavailable)
+        assert "max_connections" in str(reply)
+        assert "cannot be reached" not in str(reply)
+        assert "may have been executed" not in str(reply)
+        assert "SET" not in slow.names()
+
+
+# ---- without poll
+
+
+async def test_pipelines_work_where_there_is_no_poll(
+    face_name: str, own_server: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """eventlet.monkey_patch() takes it away."""
+    monkeypatch.setattr("shardkit.connections.connection.select", SimpleNamespace())
+    async with opened(face_name, two(own_server.port, own_server.port)) as face:
+        batch = [on(n % 2, "INCR", "k") for n in range(3_000)]
+        for n in range(3):
+            replies = await face.send(*batch)
+            assert sorted(replies) == list(range(3_000 * n + 1, 3_000 * n + 3_001))
+            pipe = face.kit.key_sharded("data").pipeline()
+            pipe.incr("a")
+            found = pipe.execute()
+            assert (found if face.blocks else await found) == [n + 1]
+        with own_server.client() as client:
+            client.client_kill_filter(_type="normal", skipme=True)
+        assert (await face.send(on(0, "PING"), on(1, "PING"))) == [b"PONG"] * 2
