@@ -6,6 +6,7 @@
     ├── ConfigError                what the entries or the shard map say
     │   ├── InvalidEntryError      an entry that cannot be used (also a shard map's)
     │   ├── MissingEntryError      a missing entry
+    │   │   └── RemovedComponentError  a push removed the component
     │   ├── ShardCountError        a caller's shard count is not the map's
     │   ├── ConfigServerError      the config server is down and nothing is cached
     │   └── PushRefusedError       a push that would strand data
@@ -51,6 +52,7 @@ __all__ = [
     "ParameterMismatchError",
     "PushRefusedError",
     "QuerySyntaxError",
+    "RemovedComponentError",
     "RoutingError",
     "ShardCountError",
     "ShardErrors",
@@ -96,6 +98,10 @@ class InvalidEntryError(ConfigError):
 
 class MissingEntryError(ConfigError):
     """An entry that is needed is not in the configuration."""
+
+
+class RemovedComponentError(MissingEntryError):
+    """A push removed the component: unlike one that is merely missing, it is no longer used."""
 
 
 class ShardCountError(ConfigError):

@@ -29,6 +29,11 @@ def shards_key(component: str) -> str:
     return f"config:shards:{component}"
 
 
+def removed_key(component: str) -> str:
+    """Return the key that says at which epoch a push removed a component."""
+    return f"config:removed:{component}"
+
+
 def check_name(name: object, where: str) -> Iterator[Problem]:
     """Yield what is wrong with a component's name.
 

@@ -6,6 +6,7 @@
     config:redis:unique:7     the entry of its shard 7
     config:shards:unique      {"shards": 16, "placement": "crc32", "epoch": 3}
     config:epoch              the number of the last push that changed anything
+    config:removed:unique     the epoch of the push that removed the component, if one did
 
 A push is one transaction, so a reader sees all of it or nothing. It writes the components that
 changed and no others, raises each one's epoch by one and ``config:epoch`` with them. An unsharded
@@ -38,7 +39,7 @@ from shardkit.config.changes import FieldChange as FieldChange
 from shardkit.config.changes import Sample, entries_of
 from shardkit.config.changes import diff as diff
 from shardkit.config.changes import sample_keys as sample_keys
-from shardkit.config.component import Component, check_name, entry_key, shards_key
+from shardkit.config.component import Component, check_name, entry_key, removed_key, shards_key
 from shardkit.config.entry import Entry
 from shardkit.config.problem import Problem, invalid, similar_name
 from shardkit.config.shard_map import ShardMap, warnings_of
@@ -58,6 +59,7 @@ from shardkit.errors import (
     InvalidEntryError,
     MissingEntryError,
     PushRefusedError,
+    RemovedComponentError,
 )
 from shardkit.server_errors import meaning
 
@@ -120,7 +122,9 @@ def read_component(client: redis.Redis, name: str) -> Component | None:
             stored = dict(zip(keys, values, strict=True))
             keys = steps.send(values)
     # Outside of the handler: a StopIteration would hold what is stored, which may be a password.
-    return component_of(name, stored)
+    with suppress(RemovedComponentError):
+        return component_of(name, stored)
+    return None
 
 
 def push(
@@ -290,9 +294,12 @@ def _push(
         name = change.component
         gone |= stored.get(name, {}).keys()
         if name in wanted:
+            gone.add(removed_key(name))
             number = epochs[name] + 1 if epochs.get(name) and above is None else newest
             texts |= _texts(wanted[name], number)
             changes[n] = replace(change, epoch=number if wanted[name].shards else 0)
+        else:
+            texts[removed_key(name)] = str(newest)
     pipe.multi()
     pipe.mset(texts)
     if gone - texts.keys():

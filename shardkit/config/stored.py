@@ -6,10 +6,17 @@ import re
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from shardkit.config.component import Component, check_name, check_shards, entry_key, shards_key
+from shardkit.config.component import (
+    Component,
+    check_name,
+    check_shards,
+    entry_key,
+    removed_key,
+    shards_key,
+)
 from shardkit.config.entry import Entry, load_json
 from shardkit.config.problem import invalid
-from shardkit.errors import InvalidEntryError, MissingEntryError
+from shardkit.errors import InvalidEntryError, MissingEntryError, RemovedComponentError
 from shardkit.routing.placement import DEFAULT
 
 Stored: TypeAlias = Mapping[str, bytes | str | None]
@@ -40,7 +47,7 @@ def reading(
     if problems:
         raise invalid(problems)
     while True:
-        keys = [shards_key(name), entry_key(name)]
+        keys = [shards_key(name), entry_key(name), removed_key(name)]
         keys += [entry_key(name, n) for n in range(expected)]
         stored = dict(zip(keys, (yield keys), strict=True))
         count, _, _ = read_shards(name, stored, place)
@@ -66,7 +73,7 @@ def read_shards(name: str, stored: Stored, place: str = "") -> tuple[int, str, i
     if text is not None:
         return check_shards(load_json(text, key), key)
     for found, value in stored.items():
-        if value is not None and found != entry_key(name):
+        if value is not None and found not in (entry_key(name), removed_key(name)):
             # Without the count, a shard's data would be looked for behind the unsharded entry.
             raise MissingEntryError(f"{key} is missing{place}, but {found} is stored", PUSH_AGAIN)
     return 0, DEFAULT, 0
@@ -87,6 +94,7 @@ def component_of(name: str, stored: Stored, place: str = "") -> Component | None
     Raises:
         InvalidEntryError: an entry cannot be used; names its key.
         MissingEntryError: a shard's entry, or the count, is missing; names the key.
+        RemovedComponentError: a push removed it.
     """
     count, placement, epoch = read_shards(name, stored, place)
     entry = _entry(entry_key(name), stored)
@@ -105,6 +113,13 @@ def component_of(name: str, stored: Stored, place: str = "") -> Component | None
             )
         shards.append(shard)
     if entry is None and not shards:
+        removed = stored.get(removed_key(name))
+        if removed is not None:
+            epoch_text = removed.decode(errors="replace") if isinstance(removed, bytes) else removed
+            raise RemovedComponentError(
+                f"component {name!r} was removed by a push{place} (epoch {epoch_text[:20]})",
+                "stop using it, or push a shard map that describes it",
+            )
         return None
     return Component(name, entry, tuple(shards), placement, epoch)
 

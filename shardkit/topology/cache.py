@@ -25,7 +25,13 @@ from redis.exceptions import RedisError
 
 from shardkit.config.component import Component
 from shardkit.config.problem import did_you_mean
-from shardkit.errors import ClosedError, ConfigError, ConfigServerError, MissingEntryError
+from shardkit.errors import (
+    ClosedError,
+    ConfigError,
+    ConfigServerError,
+    MissingEntryError,
+    RemovedComponentError,
+)
 from shardkit.server_errors import meaning
 from shardkit.topology.sources import Reading, Source, Values
 
@@ -317,7 +323,8 @@ class Topology:
                     cached.fresh_until = self._away_until
                 return
             for name, outcome in self._fetch_all(self._read_together(own)).items():
-                self._settle(name, own[name], outcome)
+                with suppress(RemovedComponentError):  # whoever uses it is told
+                    self._settle(name, own[name], outcome)
         finally:
             for name, cached in own.items():
                 self._release(cached, locks[name])
@@ -484,6 +491,9 @@ class Topology:
         self._check_open()
         previous, now = cached.component, self._clock()
         cached.fresh_until = now + self._interval
+        if previous is not None and isinstance(error, RemovedComponentError):
+            logger.warning("%s; it is no longer used", error)
+            cached.component = previous = None
         if previous is None:
             if not isinstance(error, ConfigError):
                 cause, error = error, self._unreadable(error)

@@ -1,0 +1,106 @@
+"""A component that a push removed is no longer used; one whose entries are lost stays in use."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+
+import shardkit
+from shardkit import ShardMap
+from shardkit.config import store
+from shardkit.errors import RemovedComponentError
+from shardkit.local import LocalServer
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalServer]:
+    with LocalServer() as running:
+        yield running
+
+
+@pytest.fixture
+def config(server: LocalServer) -> Iterator[redis.Redis]:
+    with server.client() as client:
+        client.flushall()
+        store.push(client, described(server))
+        yield client
+
+
+def described(server: LocalServer, *names: str) -> ShardMap:
+    shards = f"{{shards: [{{port: {server.port}, db: 1}}, {{port: {server.port}, db: 2}}]}}"
+    texts = [f"{name}: {shards}" for name in names or ("stays", "goes")]
+    return ShardMap.parse(f"components: {{{', '.join(texts)}}}")
+
+
+def prune(config: redis.Redis, server: LocalServer) -> None:
+    store.push(config, described(server, "stays"), prune=True, force=True)
+
+
+def test_a_running_client_stops_using_a_removed_component(
+    server: LocalServer, config: redis.Redis
+) -> None:
+    with shardkit.connect(f"redis://{server.address}") as kit:
+        router = kit.key_sharded("goes")
+        router["key"].set("key", 1)
+        prune(config, server)
+        kit.topology.expire()
+        with pytest.raises(RemovedComponentError, match=r"was removed by a push .* \(epoch 2\)"):
+            router["key"]
+        kit.key_sharded("stays")["key"].set("key", 1)
+        assert kit.components() == ["stays"]
+        store.push(config, described(server))
+        kit.topology.expire()
+        assert router["key"].get("key") == b"1"
+    assert not config.exists("config:removed:goes")
+
+
+def test_an_awaiting_client_stops_too(server: LocalServer, config: redis.Redis) -> None:
+    async def use() -> None:
+        async with await shardkit.aconnect(f"redis://{server.address}") as kit:
+            ids: Any = kit.set("ids", component="goes", total=100, members=int)
+            await ids.sadd(1)
+            prune(config, server)
+            kit.topology.expire()
+            with pytest.raises(RemovedComponentError):
+                await ids.sadd(2)
+
+    asyncio.run(use())
+
+
+def test_a_component_whose_entries_are_lost_stays_in_use(
+    server: LocalServer, config: redis.Redis
+) -> None:
+    with shardkit.connect(f"redis://{server.address}") as kit:
+        router = kit.key_sharded("goes")
+        router["key"].set("key", 1)
+        config.delete("config:shards:goes", "config:redis:goes:0", "config:redis:goes:1")
+        kit.topology.expire()
+        assert router["key"].get("key") == b"1"
+
+
+def test_the_background_reading_drops_it_without_an_exception(
+    server: LocalServer, config: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    with shardkit.connect(f"redis://{server.address}") as kit:
+        kit.component("goes")
+        kit.component("stays")
+        prune(config, server)
+        kit.topology._read_again(["goes", "stays"])
+        assert kit.topology.fresh("goes") is None
+        assert kit.topology.fresh("stays") is not None
+    [record] = [each for each in caplog.records if "goes" in each.getMessage()]
+    assert "it is no longer used" in record.getMessage()
+
+
+def test_entries_that_are_written_again_win_over_the_removal(
+    server: LocalServer, config: redis.Redis
+) -> None:
+    prune(config, server)
+    config.set("config:redis:goes", f'{{"port": {server.port}}}')
+    found = store.read_component(config, "goes")
+    assert found is not None
+    assert found.entry is not None
