@@ -19,11 +19,12 @@ needed, never at import.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -31,6 +32,7 @@ from typing import Any, NoReturn, Self, TypeAlias, TypeVar
 
 import redis
 import redis.asyncio as aioredis
+from redis.credentials import CredentialProvider
 
 from shardkit.catalogue import Catalogue
 from shardkit.client_plane import decorators
@@ -75,6 +77,7 @@ class _Kit(Catalogue[Face]):
         connector: what builds clients.
         clock: tells the servers' time.
         config_clients: the clients of the config server, closed with the kit.
+        credential_providers: redis-py's, by component.
     """
 
     def __init__(
@@ -84,13 +87,16 @@ class _Kit(Catalogue[Face]):
         connector: Connector | None = None,
         clock: ServerClock | None = None,
         config_clients: Clients | None = None,
+        credential_providers: Mapping[str, CredentialProvider] | None = None,
     ) -> None:
         self.topology = Topology(source)
-        self.clients = Clients(connector or Connector(DirectClient, MultiplexedClient))
+        connector_used = connector or Connector(DirectClient, MultiplexedClient)
+        self.clients = Clients(connector_used, credential_providers)
         self.plane = ClientPlane(self.topology, self.clients)
         self._clock = clock or ServerClock()
         self._config_clients = config_clients
         self._connector = connector
+        self._credential_providers = credential_providers
         self._private: set[weakref.ref[Clients]] = set()
         self._directory: Any = None
         self.topology.changed = partial(_tell_changed, self.clients, self._private)
@@ -128,15 +134,15 @@ class _Kit(Catalogue[Face]):
         Another event loop's are closed when it ends.
         """
         self._close()
-        for clients in self._all_clients():
-            await clients.aclose()
+        # At once: closing has begun in the loop's next turn, and each is to be waited for.
+        await asyncio.gather(*(clients.aclose() for clients in self._all_clients()))
 
     def _all_clients(self) -> Sequence[Clients]:  # `list` is a method here
         config = [self._config_clients] if self._config_clients else []
         return [self.clients, *config, *_alive(self._private)]
 
     def _new_private(self) -> Clients:
-        clients = Clients(self._connector)
+        clients = Clients(self._connector, self._credential_providers)
         self._private.add(weakref.ref(clients, self._private.discard))
         return clients
 
@@ -223,8 +229,11 @@ class ShardKit(_Kit[Blocking]):
 
         client = find()
         if isinstance(client, redis.RedisCluster):
+            _close_after(client, clients)
             return client
-        return redis.Redis.from_pool(FollowingPool(find, client))
+        pool = FollowingPool(find, client)
+        _close_after(pool, clients)
+        return redis.Redis.from_pool(pool)
 
     def key_sharded(self, component: str, shards: int | None = None) -> KeyShardedConnection:
         """Return a router by key; see `shardkit.client_plane.routers`."""
@@ -321,8 +330,11 @@ class AsyncShardKit(_Kit[Awaiting]):
 
         client = await find()
         if isinstance(client, aioredis.RedisCluster):
+            _close_after(client, clients)
             return client
-        return aioredis.Redis.from_pool(AsyncFollowingPool(find, client))
+        pool = AsyncFollowingPool(find, client)
+        _close_after(pool, clients)
+        return aioredis.Redis.from_pool(pool)
 
     def key_sharded(self, component: str, shards: int | None = None) -> AsyncKeyShardedConnection:
         """Return a router by key; see `shardkit.client_plane.routers`."""
@@ -345,6 +357,11 @@ class AsyncShardKit(_Kit[Awaiting]):
         await self.aclose()
 
 
+def _close_after(holder: object, clients: Clients) -> None:
+    """Close clients when nobody has any more what they serve."""
+    weakref.finalize(holder, clients.close).atexit = False
+
+
 def connect(where: Where | None = None, **options: Any) -> ShardKit:
     """Open a topology for blocking use.
 
@@ -353,6 +370,9 @@ def connect(where: Where | None = None, **options: Any) -> ShardKit:
             redis://, rediss:// or unix:// URL or an Entry; or a ShardMap. By default what
             ``$SHARDKIT_CONFIG`` says.
         options: ``connector`` builds clients in another way, ``clock`` tells another time.
+            ``credential_providers`` has redis-py's `CredentialProvider` of components whose
+            passwords or tokens expire, by component (``config-server`` is the config server):
+            it is asked at each connect, in place of the entries' users and passwords.
 
     Returns:
         The kit. It connects to nothing before it is used.
@@ -361,7 +381,7 @@ def connect(where: Where | None = None, **options: Any) -> ShardKit:
         ConfigError: the map cannot be read, or nothing says where to look.
         InvalidEntryError: something in the map or URL cannot be used.
     """
-    source, clients = _source(where, options.get("connector"))
+    source, clients = _source(where, options)
     return ShardKit(source, config_clients=clients, **options)
 
 
@@ -373,7 +393,7 @@ async def aconnect(where: Where | None = None, **options: Any) -> AsyncShardKit:
     Raises:
         ConfigError: the map or the config server cannot be read, or nothing says where to look.
     """
-    source, clients = _source(where, options.get("connector"))
+    source, clients = _source(where, options)
     kit = AsyncShardKit(source, config_clients=clients, **options)
     try:
         await kit.load()
@@ -383,7 +403,7 @@ async def aconnect(where: Where | None = None, **options: Any) -> AsyncShardKit:
     return kit
 
 
-def _source(where: Where | None, connector: Connector | None) -> tuple[Source, Clients | None]:
+def _source(where: Where | None, options: Mapping[str, Any]) -> tuple[Source, Clients | None]:
     if where is None:
         where = os.environ.get(ENVIRONMENT)
         if not where:
@@ -411,7 +431,7 @@ def _source(where: Where | None, connector: Connector | None) -> tuple[Source, C
         limits = {"socket_timeout": CONFIG_TIMEOUT, "socket_connect_timeout": CONFIG_TIMEOUT}
         entry = Entry({**limits, **where.fields}, "config server")
         component = Component("config-server", entry)
-        clients = Clients(connector)
+        clients = Clients(options.get("connector"), options.get("credential_providers"))
         return ConfigServer(
             entry,
             lambda: clients.get(component, None, raw=True),

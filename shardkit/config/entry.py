@@ -10,7 +10,8 @@ a few additions::
     {"host": "c.internal", "cluster": true}
 
 It is validated here, once, whether it came from YAML or from the config server. ``${NAME}`` is
-taken from the environment when a client is built, so an entry as stored or shown holds no secret
+taken from the environment when a client is built, and again for the user and the password at each
+connect, so an entry as stored or shown holds no secret
 that was not written into it; those that were are masked in every repr, log line and error.
 """
 

@@ -21,19 +21,21 @@ import asyncio
 import os
 import threading
 import weakref
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import redis
 import redis.asyncio as aioredis
+from redis.credentials import CredentialProvider
 from redis.exceptions import RedisClusterException, RedisError
 
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
 from shardkit.connections import Connector
 from shardkit.connections.connection import closed_error
+from shardkit.connections.credentials import credentials_of
 from shardkit.connections.redis_private import (
     abandon_connections,
     close_cluster,
@@ -93,10 +95,17 @@ class Clients:
 
     Args:
         connector: what builds them.
+        credential_providers: redis-py's, by component; they are asked at each connect, and what the
+            component's entries say as user and password does not count.
     """
 
-    def __init__(self, connector: Connector | None = None) -> None:
+    def __init__(
+        self,
+        connector: Connector | None = None,
+        credential_providers: Mapping[str, CredentialProvider] | None = None,
+    ) -> None:
         self._connector = connector or Connector()
+        self._credential_providers = dict(credential_providers or {})
         self._lock = threading.RLock()
         self._closed = False
         self._blocking = _Held()
@@ -256,7 +265,13 @@ class Clients:
 
     def _build(self, component: Component, number: int | None, raw: bool, awaiting: bool) -> Any:
         entry = component.entry_of(Shard(component.name, number))
-        fields = entry.resolved(entry_key(component.name, number))
+        where = entry_key(component.name, number)
+        fields = entry.resolved(where)
+        provider = self._credential_providers.get(component.name)
+        if provider is None:
+            fields |= credentials_of(entry, fields, where)
+        else:
+            fields["credentials"] = provider
         if raw:
             if {**_RAW, **fields} == fields | _RAW:  # a user's client is raw as well
                 return (self.aget if awaiting else self.get)(component, number)

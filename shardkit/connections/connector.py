@@ -127,20 +127,23 @@ class Connector:
         """Return a blocking client; connects only for a cluster, whose nodes it must learn.
 
         Args:
-            fields: an entry's fields, references resolved (`Entry.resolved`).
+            fields: an entry's fields, references resolved (`Entry.resolved`); in ``credentials``
+                and ``sentinel_credentials`` may be redis-py's providers, asked at each connect.
         """
         common = _common(fields, Retry)
         if fields.get("cluster"):
             return _cluster(fields, common)
-        pool: redis.ConnectionPool
+        pool: Pool | SentinelPool
         if "sentinel" in fields:
             asked = fields["sentinel"]
             manager = sentinel.Sentinel([])  # type: ignore[no-untyped-call]
             to_sentinels = _to_sentinels(fields, asked, Retry)
-            manager.sentinels = [
-                redis.Redis(connection_pool=Pool(host=host, port=port, **to_sentinels))
-                for host, port in asked["sentinels"]
+            pools = [
+                Pool(host=host, port=port, **to_sentinels) for host, port in asked["sentinels"]
             ]
+            for each in pools:
+                each.credentials = fields.get("sentinel_credentials")
+            manager.sentinels = [redis.Redis(connection_pool=each) for each in pools]
             pool = SentinelPool(
                 asked["service"],
                 manager,
@@ -158,6 +161,7 @@ class Connector:
                 **common,
                 **_network(fields),
             )
+        pool.credentials = fields.get("credentials")
         return self._blocking_class(connection_pool=pool)
 
     def awaiting(self, fields: Mapping[str, Any]) -> aioredis.Redis | aioredis.RedisCluster:
@@ -176,23 +180,29 @@ class Connector:
             class NodeConnection(base):  # type: ignore[misc]
                 """Of this cluster alone, as its attributes are those of all its connections."""
 
+                def __init__(self, **given: Any) -> None:
+                    super().__init__(**given)
+                    self.credential_provider = fields.get("credentials")
+
             for name in _LIMITS:
                 if name in common:
                     setattr(NodeConnection, name, common[name])
             set_connection_class(cluster, NodeConnection)
             cluster.connection_class = NodeConnection
             return cluster
-        pool: aioredis.ConnectionPool
+        pool: AsyncPool | AsyncSentinelPool
         if "sentinel" in fields:
             asked = fields["sentinel"]
             manager = aiosentinel.Sentinel([])  # type: ignore[no-untyped-call]
             to_sentinels = _to_sentinels(fields, asked, AsyncRetry)
             tls = fields.get("ssl")
             to_sentinels["connection_class"] = AsyncTlsConnection if tls else AsyncTcpConnection
-            manager.sentinels = [
-                aioredis.Redis(connection_pool=AsyncPool(host=host, port=port, **to_sentinels))
-                for host, port in asked["sentinels"]
+            pools = [
+                AsyncPool(host=host, port=port, **to_sentinels) for host, port in asked["sentinels"]
             ]
+            for each in pools:
+                each.credentials = fields.get("sentinel_credentials")
+            manager.sentinels = [aioredis.Redis(connection_pool=each) for each in pools]
             pool = AsyncSentinelPool(
                 asked["service"],
                 manager,
@@ -211,6 +221,7 @@ class Connector:
                 **common,
                 **_network(fields),
             )
+        pool.credentials = fields.get("credentials")
         if not fields.get("multiplex", True):
             return aioredis.Redis(connection_pool=pool)
         return self._awaiting_class(connection_pool=pool)
@@ -225,6 +236,7 @@ def _cluster(fields: Mapping[str, Any], common: dict[str, Any]) -> redis.RedisCl
         # The options go here: of those that are given to the cluster it drops some in silence.
         def __init__(self, **given: Any) -> None:
             super().__init__(**{**given, **own})
+            self.credential_provider = fields.get("credentials")
 
     class NodePool(Pool):
         # Of nodes that become known later as well.

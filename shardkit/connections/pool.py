@@ -18,6 +18,7 @@ import redis
 import redis.asyncio as aioredis
 from redis import sentinel
 from redis.asyncio import sentinel as aiosentinel
+from redis.credentials import CredentialProvider
 from redis.exceptions import MaxConnectionsError, RedisError
 
 from shardkit.connections.connection import is_reusable, require_open
@@ -35,7 +36,13 @@ class _Shown:
 
     draining = False
     closed = False
+    credentials: CredentialProvider | None = None  # asked at each connect, in place of the kwargs
     connection_kwargs: dict[str, Any]
+
+    def _with_credentials(self, connection: Any) -> Any:
+        if self.credentials is not None:
+            connection.credential_provider = self.credentials
+        return connection
 
     def __repr__(self) -> str:
         where = self.connection_kwargs
@@ -122,7 +129,7 @@ class _ReusingPool(_Shown):
             if there >= self.max_connections:
                 raise too_many(self.max_connections)
             set_created(self, there)
-            return super().make_connection()  # type: ignore[misc]
+            return self._with_credentials(super().make_connection())  # type: ignore[misc]
 
     def release(self, connection: Any) -> None:
         """Take a connection back, once; one that is not this pool's is left alone."""
@@ -220,6 +227,10 @@ class _AsyncReusingPool(_Shown):
             await connection.disconnect(nowait=True)
             raise
         return connection
+
+    def make_connection(self) -> Any:
+        """Return a new connection, which is not connected yet."""
+        return self._with_credentials(super().make_connection())  # type: ignore[misc]
 
     def get_available_connection(self) -> Any:
         """Return a connection, an idle one if there is any, which may not be connected.

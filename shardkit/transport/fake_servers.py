@@ -85,7 +85,10 @@ _AROUND: Final = frozenset(
 _THIS_HOST: Final = frozenset({"localhost", "127.0.0.1", "::1", ""})
 # Who may use a server, and what makes it more than a server.
 _NOT_TAKEN: Final = frozenset(
-    {"unix_socket_path", "sentinel", "cluster", "replicas", "username", "password"}
+    {
+        *("unix_socket_path", "sentinel", "cluster", "replicas"),
+        *("username", "password", "credentials", "sentinel_credentials"),
+    }
 )
 _CROSS_SLOT: Final = "CROSSSLOT Keys in request don't hash to the same slot"
 # What the fake server gets in place of a command that is answered with an error. It refuses both

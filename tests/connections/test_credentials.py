@@ -1,0 +1,128 @@
+"""Credentials that change while clients are open: each connect uses those of its time."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+from redis.credentials import CredentialProvider
+
+import shardkit
+from shardkit import Entry, ShardMap
+from shardkit.errors import ShardKitError
+from shardkit.local import LocalServer
+from shardkit.transport.fake_servers import MemoryConnector
+
+
+@pytest.fixture
+def server() -> Iterator[LocalServer]:
+    with LocalServer(password="first") as running:
+        yield running
+
+
+@pytest.fixture(params=["blocking", "awaiting"])
+def face(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+async def of(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value
+
+
+async def opened(face: str, where: Any, **options: Any) -> Any:
+    if face == "blocking":
+        return shardkit.connect(where, **options)
+    return await shardkit.aconnect(where, **options)
+
+
+def rotate(server: LocalServer, old: str, new: str) -> None:
+    """Change the password, and close every connection that used the old one."""
+    with redis.Redis(port=server.port, password=old) as client:
+        client.config_set("requirepass", new)
+        client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+
+
+def a_map(server: LocalServer, **entry: Any) -> ShardMap:
+    described = {"jobs": {"entry": entry}}
+    return ShardMap.parse(str({"components": described}))
+
+
+@pytest.mark.parametrize("form", ["fields", "url"])
+async def test_a_password_of_the_environment_may_be_rotated(
+    face: str, form: str, server: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SK_ROTATED", "first")
+    entry: dict[str, Any] = {"port": server.port, "password": "${SK_ROTATED}"}
+    if form == "url":
+        entry = {"url": f"redis://default:${{SK_ROTATED}}@127.0.0.1:{server.port}"}
+    kit = await opened(face, a_map(server, **entry))
+    shared, private = [await of(kit.client("jobs", private=own)) for own in (False, True)]
+    structure = kit.strings("names", component="jobs")
+    for client in (shared, private):
+        assert await of(client.ping())
+    await of(structure.set("a", b"1"))
+    monkeypatch.setenv("SK_ROTATED", "second/third")
+    rotate(server, "first", "second/third")
+    for client in (shared, private):
+        assert await of(client.ping())
+    assert await of(structure.get("a")) == b"1"
+    assert shared.connection_pool.connection_kwargs["password"] == "first"  # when it was made
+    monkeypatch.delenv("SK_ROTATED")
+    await of(private.connection_pool.disconnect())
+    with pytest.raises(ShardKitError, match=r"SK_ROTATED.*is not in the environment"):
+        await of(private.ping())
+    monkeypatch.setenv("SK_ROTATED", "second/third")
+    assert await of(private.ping())
+    await kit.aclose()
+
+
+class Tokens(CredentialProvider):
+    """An application's, whose token changes."""
+
+    def __init__(self, token: str) -> None:
+        self.token = token
+        self.asked = 0
+
+    def get_credentials(self) -> tuple[str]:
+        self.asked += 1
+        return (self.token,)
+
+
+async def test_a_component_may_have_a_provider_of_its_own(face: str, server: LocalServer) -> None:
+    tokens = Tokens("first")
+    kit = await opened(
+        face,
+        a_map(server, port=server.port, password="stale"),
+        credential_providers={"jobs": tokens},
+    )
+    client = await of(kit.client("jobs"))
+    assert await of(client.ping())
+    tokens.token = "second"
+    rotate(server, "first", "second")
+    assert await of(client.ping())
+    assert tokens.asked >= 2
+    await kit.aclose()
+
+
+async def test_the_config_server_may_have_a_provider_as_well(
+    face: str, server: LocalServer
+) -> None:
+    with redis.Redis(port=server.port, password="first") as client:
+        client.set("config:redis:jobs", '{"host": "127.0.0.1", "port": 1}')
+    where = Entry({"port": server.port})
+    kit = await opened(face, where, credential_providers={"config-server": Tokens("first")})
+    assert (await of(kit.component("jobs"))).entry.address == "127.0.0.1:1/0"
+    await kit.aclose()
+
+
+def test_a_memory_server_asks_for_no_credentials(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SK_ROTATED", "first")
+    where = ShardMap.parse("components: {jobs: {entry: {password: '${SK_ROTATED}'}}}")
+    with shardkit.connect(where, connector=MemoryConnector()) as kit:
+        assert kit.client("jobs").ping()
+        assert kit.client("jobs", private=True).ping()
