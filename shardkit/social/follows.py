@@ -13,6 +13,7 @@ from shardkit.social.base.keys import KeyLayout, RelationKind
 from shardkit.social.base.models import FollowResult
 from shardkit.social.delivery.background import BackgroundJobs
 from shardkit.social.relations.relations import NO_CHANGE, RelationChange, Relations
+from shardkit.structures.base.damage import stored_integer
 
 
 class Follows:
@@ -47,7 +48,7 @@ class Follows:
         ]
         if following is None or not exists:
             return FollowResult.NO_SUCH_USER
-        if int(following) >= self._limit:
+        if stored_integer(layout.users, follower, "following", following) >= self._limit:
             [already] = yield from self._relations.exist(kind, [(first, second)])
             return FollowResult.ALREADY_FOLLOWING if already else FollowResult.LIMIT_REACHED
         change = yield from self._relations.change("follow", kind, first, second)

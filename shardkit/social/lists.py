@@ -13,7 +13,7 @@ from shardkit.lua import script
 from shardkit.operations.commands import script_call
 from shardkit.operations.operation import Operation
 from shardkit.social.base.keys import REMEMBERED, KeyLayout
-from shardkit.social.base.models import UserList, check_text, list_of
+from shardkit.social.base.models import UserList, check_text, list_of, read_record
 
 LONGEST_NAME = 200
 
@@ -53,7 +53,10 @@ class Lists:
         replies = (
             (yield [self._layout.at_user(key, "HGETALL", key) for key in keys]) if keys else ()
         )
-        return [list_of(reply) for reply in replies]
+        to = self._layout.users
+        return [
+            read_record(to, key, list_of, flat) for key, flat in zip(keys, replies, strict=False)
+        ]
 
     def of(self, uid: int) -> Operation[list[UserList]]:
         """Return a user's lists, oldest first. Cost: two exchanges."""

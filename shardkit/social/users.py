@@ -20,6 +20,7 @@ from shardkit.social.base.models import (
     check_text,
     flat_extras,
     login_key,
+    read_record,
     user_of,
 )
 
@@ -57,7 +58,10 @@ class Users:
         for page in pages(uids, AT_ONCE):
             keys = [self._layout.owned("user", uid) for uid in page]
             replies = yield [self._layout.at_user(key, "HGETALL", key) for key in keys]
-            found += map(user_of, replies)
+            to = self._layout.users
+            found += [
+                read_record(to, key, user_of, flat) for key, flat in zip(keys, replies, strict=True)
+            ]
         return found
 
     def id_of(self, login: str) -> Operation[int | None]:

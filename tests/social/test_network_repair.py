@@ -9,6 +9,7 @@ from faces import Face, faced, holder
 from social_helpers import StoppingLink, compare, opened, populate, seen
 
 from shardkit import ShardMap
+from shardkit.errors import DamagedDataError
 from shardkit.operations.drivers import BlockingDriver
 from shardkit.social import FollowResult, MuteResult
 from shardkit.social.base.keys import USER
@@ -127,6 +128,60 @@ def test_posts_of_a_profile_that_was_trimmed_are_left_as_they_are(face: Face) ->
     run(network.delete_status(ada, posts[-1]))
     assert run(network.reconcile(ada)).posts == 0
     assert run(network.get_user(ada)).posts == 8
+
+
+# ---- records that cannot be read
+
+
+@pytest.mark.parametrize("kind", ["user", "status", "list"])
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("id", "nonsense", "a field that cannot be read"),
+        ("id", "8", "the record of 8"),
+        ("id", None, "no field 'id'"),
+        (b"\xff", "x", "a field that cannot be read"),
+    ],
+)
+def test_a_record_that_cannot_be_read_is_named(
+    face: Face, shard_map: ShardMap, kind: str, field: Any, value: Any, said: str
+) -> None:
+    network = opened(face)
+    run, model = face.run, populate(face, network, users=2, lists=1)
+    ada, alan = model.users
+    run(network.follow(alan, ada))
+    ids = {"user": ada, "list": model.lists[0], "status": run(network.post(ada, "x"))}
+    with faced("blocking", shard_map) as other:
+        client, key = record(other.kit, network, kind, ids[kind])
+        client.hdel(key, field) if value is None else client.hset(key, field, value)
+    read = {"user": network.get_user, "list": network.get_list, "status": network.get_status}[kind]
+    calls = [lambda: read(ids[kind])]
+    if kind == "status":
+        calls += [lambda: network.home(alan), lambda: network.profile(ada)]
+    for call in calls:
+        with pytest.raises(DamagedDataError) as damaged:
+            run(call())
+        assert damaged.value.key == key
+        assert said in str(damaged.value)
+
+
+def test_entries_and_counters_that_cannot_be_read_are_named(
+    face: Face, shard_map: ShardMap
+) -> None:
+    network = opened(face)
+    run, (ada, alan) = face.run, populate(face, network, users=2, lists=0).users
+    home = network.layout.timeline(USER, ada)
+    with faced("blocking", shard_map) as other:
+        holder(other.kit, "many", home).zadd(home, {"nonsense": 5})
+        client, key = record(other.kit, network, "user", alan)
+        client.hset(key, "following", "many")
+    with pytest.raises(DamagedDataError, match="an entry b'nonsense'") as damaged:
+        run(network.home(ada))
+    assert damaged.value.key == home
+    with pytest.raises(DamagedDataError, match="following=b'many'"):
+        run(network.follow(alan, ada))
+    run(network.reconcile(alan))
+    assert run(network.follow(alan, ada))
 
 
 # ---- limits

@@ -7,15 +7,16 @@ where seconds with a fraction would take 18. Returned times are in seconds.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from shardkit.errors import InvalidArgumentError, InvalidKeyError
-from shardkit.operations.commands import Argument
+from shardkit.operations.commands import Argument, To
 from shardkit.routing.keys import key_bytes
 from shardkit.structures.base.arguments import shown
+from shardkit.structures.base.damage import damage
 
 MICRO = 1_000_000
 LONGEST_LOGIN = 200
@@ -198,6 +199,9 @@ class ReconcileResult(NamedTuple):
     posts: int = 0
 
 
+T = TypeVar("T", User, Status, UserList)
+
+
 def login_key(owner: str, login: str) -> str:
     """Return the form in which a login is compared: without regard to case, in any script.
 
@@ -270,6 +274,31 @@ def fields_of(flat: Sequence[bytes]) -> dict[str, str]:
     return {
         name: value for name, value in zip(words[::2], words[1::2], strict=True) if name[:1] != ":"
     }
+
+
+def read_record(
+    to: To, key: str, parse: Callable[[Sequence[bytes]], T | None], flat: Sequence[bytes]
+) -> T | None:
+    """Return a record in a reply of HGETALL; None if it is empty.
+
+    Args:
+        to: where its key lives.
+        key: its key, which ends in its id.
+        parse: reads its fields.
+        flat: the reply.
+
+    Raises:
+        DamagedDataError: a field is missing or cannot be, or it is another one's record.
+    """
+    try:
+        found = parse(flat)
+    except KeyError as error:
+        raise damage(to, key, f"no field {error}", "a record with all its fields") from None
+    except ValueError as error:
+        raise damage(to, key, f"a field that cannot be read ({error})", "a record") from None
+    if found is not None and str(found.id) != key.rpartition(":")[2]:
+        raise damage(to, key, f"the record of {found.id}", "a record with the id of its key")
+    return found
 
 
 def user_of(flat: Sequence[bytes]) -> User | None:

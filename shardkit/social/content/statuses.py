@@ -24,10 +24,12 @@ from shardkit.social.base.models import (
     Status,
     check_text,
     flat_extras,
+    read_record,
     status_of,
     status_of_reply,
 )
 from shardkit.social.content.cache import TOMBSTONE_TTL, WINDOW, CachedStatuses
+from shardkit.structures.base.damage import stored_integer
 
 AT_ONCE = 1000
 
@@ -158,8 +160,17 @@ class Statuses:
         keys = [layout.owned("status", status) for status in wanted]
         batch += [layout.at_user(key, "HGETALL", key) for key in keys]
         replies = (yield batch) if batch else []
-        authors = [None if uid is None else int(uid) for uid in replies[: len(skipped)]]
-        return authors, list(map(status_of_reply, replies[len(skipped) :]))
+        authors = [
+            None
+            if uid is None
+            else stored_integer(layout.users, layout.owned("status", status), "uid", uid, 1)
+            for status, uid in zip(skipped, replies[: len(skipped)], strict=True)
+        ]
+        flats = replies[len(skipped) :]
+        return authors, [
+            read_record(layout.users, key, status_of_reply, flat)
+            for key, flat in zip(keys, flats, strict=True)
+        ]
 
     def is_on_disk(self, status: int) -> Operation[bool]:
         """Return whether a status that Redis does not have is on disk."""

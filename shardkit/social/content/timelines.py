@@ -27,6 +27,8 @@ from shardkit.operations.operation import Operation, pages
 from shardkit.social.base.keys import KeyLayout, RelationKind
 from shardkit.social.base.models import Status, TimelineCursor, TimelinePage
 from shardkit.social.content.statuses import Statuses
+from shardkit.structures.base.arguments import shown
+from shardkit.structures.base.damage import damage
 from shardkit.structures.sorted_set.merged_ranges import range_over
 
 T = TypeVar("T")
@@ -147,7 +149,7 @@ class Timelines:
         builder = _PageBuilder(number, limit, cursor)
         while builder.wants:
             rows = yield from self._range([key], builder.wants, builder.cursor)
-            yield from self._extend(builder, rows, ())
+            yield from self._extend(key, builder, rows, ())
         yield from self.remove([key], builder.gone)
         return builder.page()
 
@@ -182,7 +184,7 @@ class Timelines:
                 fetched = yield from self._range(profiles, wants, after, low)
                 merged = sorted({*rows, *fetched}, key=lambda row: (row[1], row[0]), reverse=True)
                 rows = merged[:wants]
-            yield from self._extend(builder, rows, set(map(int, hidden)))
+            yield from self._extend(key, builder, rows, set(map(int, hidden)))
         yield from self.remove([key], builder.gone)
         return builder.page()
 
@@ -194,9 +196,14 @@ class Timelines:
         return range_over(places, low, "+inf", limit, position, desc=True)
 
     def _extend(
-        self, builder: _PageBuilder, rows: Sequence[Row], hidden: Collection[int]
+        self, key: str, builder: _PageBuilder, rows: Sequence[Row], hidden: Collection[int]
     ) -> Operation[None]:
-        ids = [int(member) for member, _ in rows]
+        ids = []
+        for member, _ in rows:
+            if not member.isdigit() or len(member) > 16:
+                found = f"an entry {shown(member)}"
+                raise damage(self._layout.timelines, key, found, "ids of statuses")
+            ids.append(int(member))
         skipped, wanted = ids[: builder.skip], ids[builder.skip :]
         authors, statuses = yield from self._statuses.read(skipped, wanted)
         builder.add(rows, authors, statuses, hidden)
