@@ -9,9 +9,11 @@ import math
 import os
 import select
 import selectors
+import signal
 import socket
 import threading
 import time
+import traceback
 from builtins import TimeoutError as BuiltinTimeoutError
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -49,6 +51,8 @@ _LOST = (ConnectionError, TimeoutError, OSError)
 
 EXCHANGE_TIMEOUT = 60.0
 MAX_REPLY_BYTES = 4 * 1024**3
+_SIGNALS = signal.valid_signals()
+
 INCOMPLETE = object()
 READ_BYTES = 64 * 1024
 _CLOSED = "the server closed the connection"
@@ -150,11 +154,12 @@ class Closable(ReplyLimits):
     def connect_check_health(self, *args: Any, **kwargs: Any) -> None:
         """Connect, unless the kit is closed, or was meanwhile."""
         require_open(self)
-        super().connect_check_health(*args, **kwargs)  # type: ignore[misc]
         try:
+            super().connect_check_health(*args, **kwargs)  # type: ignore[misc]
             require_open(self)
-        except ClosedError:
+        except BaseException as error:
             self.disconnect()
+            reraise_handlers(error)
             raise
 
     def send_packed_command(self, *args: Any, **kwargs: Any) -> None:
@@ -162,6 +167,7 @@ class Closable(ReplyLimits):
         try:
             super().send_packed_command(*args, **kwargs)  # type: ignore[misc]
         except Exception as error:
+            reraise_handlers(error)
             if self.closed:
                 raise closed_error() from error
             raise
@@ -171,6 +177,7 @@ class Closable(ReplyLimits):
         try:
             return super().read_response(*args, **kwargs)  # type: ignore[misc]
         except _LOST as error:
+            reraise_handlers(error)
             if self.closed:
                 raise closed_error() from error
             raise
@@ -217,6 +224,27 @@ class AsyncClosable(ReplyLimits):
             if self.closed:
                 raise closed_error() from error
             raise
+
+
+def reraise_handlers(error: BaseException) -> None:
+    """Raise what a handler of a signal raised, as it was, if that is behind an error.
+
+    Otherwise the TimeoutError of somebody's alarm would be taken for the server's.
+    """
+    found: BaseException | None = error
+    codes = None
+    while found is not None:
+        frames = [frame for frame, _ in traceback.walk_tb(found.__traceback__)]
+        if codes is None:
+            codes = {
+                getattr(handler, "__code__", None) for handler in map(signal.getsignal, _SIGNALS)
+            }
+        if any(frame.f_code in codes for frame in frames):
+            raise found
+        # Only what was raised on the way to this error, not what the caller is just handling.
+        earlier = found.__context__
+        at = earlier.__traceback__ if earlier is not None else None
+        found = earlier if at is not None and at.tb_frame in frames else None
 
 
 def require_open(part: Any) -> None:
@@ -387,6 +415,7 @@ class _FastReplies(_BlockingTimeouts):
     def _close_and_raise(self, error: BaseException) -> None:
         """Close the connection; raise redis-py's error in place of the socket's."""
         self.disconnect()
+        reraise_handlers(error)
         if self.closed and isinstance(error, _LOST):
             raise closed_error() from error
         if isinstance(error, BuiltinTimeoutError):

@@ -21,8 +21,9 @@ from redis.asyncio import sentinel as aiosentinel
 from redis.credentials import CredentialProvider
 from redis.exceptions import MaxConnectionsError, RedisError
 
-from shardkit.connections.connection import is_reusable, require_open
+from shardkit.connections.connection import is_reusable, require_open, reraise_handlers
 from shardkit.connections.redis_private import (
+    forget_lost,
     idle_of,
     in_use_of,
     lock_of,
@@ -72,6 +73,7 @@ class _ReusingPool(_Shown):
     def reset(self) -> None:
         """Forget every connection, idle or in use; new ones are made as `connection_kwargs` say."""
         super().reset()  # type: ignore[misc]
+        forget_lost(self)
         # redis-py's own; to look them up at each use by name takes longer.
         self._idle, self._in_use, self._guard = idle_of(self), in_use_of(self), lock_of(self)
 
@@ -88,8 +90,10 @@ class _ReusingPool(_Shown):
                 check = getattr(connection, "is_reusable", None)  # a holder's own class has none
                 if is_reusable(connection) if check is None else check():
                     return connection
-            except (RedisError, OSError):
-                pass  # the server closed it
+            except (RedisError, OSError) as error:  # the server closed it
+                self._drop(connection)
+                reraise_handlers(error)
+                continue
             except BaseException:
                 self._drop(connection)
                 raise

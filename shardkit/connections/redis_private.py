@@ -11,7 +11,8 @@ these as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, MutableSet, Sequence
 from operator import attrgetter, methodcaller
 from threading import RLock
 from typing import Any
@@ -101,7 +102,7 @@ def transport_of(connection: Any) -> Any:
 idle_of: Callable[[Any], list[Any]] = attrgetter("_available_connections")
 """The connections that lie idle in a pool, the one to be lent next at the end."""
 
-in_use_of: Callable[[Any], set[Any]] = attrgetter("_in_use_connections")
+in_use_of: Callable[[Any], MutableSet[Any]] = attrgetter("_in_use_connections")
 """The connections that a pool has lent."""
 
 lock_of: Callable[[Any], Any] = attrgetter("_lock")
@@ -111,6 +112,14 @@ lock_of: Callable[[Any], Any] = attrgetter("_lock")
 def set_created(pool: Any, count: int) -> None:
     """Say how many connections a blocking pool counts as made when it compares with its limit."""
     pool._created_connections = count
+
+
+def forget_lost(pool: Any) -> None:
+    """Have a blocking pool hold those in use weakly.
+
+    An exception of a signal's handler may come before one is released; nobody has it then.
+    """
+    pool._in_use_connections = weakref.WeakSet()
 
 
 def renew_locks(pool: Any) -> None:
@@ -221,6 +230,7 @@ __all__ = [
     "close_cluster",
     "drain_cluster",
     "error_parser_of",
+    "forget_lost",
     "has_connect_callbacks",
     "has_unread",
     "health_check_is_due",

@@ -24,6 +24,7 @@ from typing import Any
 from shardkit.config.component import Component
 from shardkit.connections import read_replies_of, timeout_for
 from shardkit.connections.clients import Clients
+from shardkit.connections.connection import reraise_handlers
 from shardkit.connections.redis_private import learn_slots
 from shardkit.errors import ShardFailure
 from shardkit.operations.commands import Batch, Command, Locate, Pause, Replies, Shard
@@ -153,6 +154,7 @@ class BlockingLink:
             if not refused:
                 return Replies((reply,))
         except ATTEMPT_ERRORS as failure:
+            reraise_handlers(failure)
             error = failure
         finally:
             if connection is not None:
@@ -328,6 +330,7 @@ class Exchange:
         self.attempt.error = error
         if self.connection is not None:
             self.connection.disconnect()
+        reraise_handlers(error)
 
     def close(self, complete: bool) -> None:
         """Release the connection; disconnect it first if replies are still to come."""

@@ -1,0 +1,152 @@
+"""Exceptions from outside, at any moment: no connection is lost, and each stays what it is."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import shardkit
+from shardkit import ShardKit, ShardMap
+from shardkit.connections.redis_private import in_use_of
+from shardkit.errors import ShardErrors, ShardFailure
+from shardkit.local import LocalServers
+
+PLAN = "components: {c: {entry: {port: 7001}, shards: [{port: 7001, db: 1}, {port: 7001, db: 2}]}}"
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[LocalServers]:
+    with LocalServers(ShardMap.parse(PLAN), ports="free") as running:
+        yield running
+
+
+@pytest.fixture
+def kit(own: LocalServers) -> Iterator[ShardKit]:
+    with shardkit.connect(own.shard_map) as opened:
+        yield opened
+
+
+def one(kit: ShardKit) -> object:
+    return kit.hash("h", component="c").hget("f")
+
+
+def several(kit: ShardKit) -> object:
+    router = kit.key_sharded("c")
+    return router.mget([f"k{n}" for n in range(20)])
+
+
+def redis_pys(kit: ShardKit) -> object:
+    return kit.client("c", 0).get("k")
+
+
+USES = pytest.mark.parametrize("use", [one, several, redis_pys])
+
+
+@USES
+def test_no_connection_is_lost_wherever_a_call_is_interrupted(
+    kit: ShardKit, use: Callable[[ShardKit], object]
+) -> None:
+    """A KeyboardInterrupt comes at the first call of a function, at the second, …: at each once."""
+    pools: list[Any] = [kit.client("c", number).connection_pool for number in (None, 0, 1)]
+    for n in itertools.count(1):
+        use(kit)
+        with suppress(KeyboardInterrupt):
+            with interrupted_at(n) as calls:
+                use(kit)
+            if len(calls) < n:
+                break
+        if sum(len(in_use_of(pool)) for pool in pools):
+            gc.collect()
+        assert sum(len(in_use_of(pool)) for pool in pools) == 0, n
+    assert n > 10
+    use(kit)
+
+
+def deleting(frame: FrameType | None) -> bool:
+    """Whether Python is destroying something, and would swallow an exception."""
+    while frame is not None:
+        if frame.f_code.co_name == "__del__":
+            return True
+        frame = frame.f_back
+    return False
+
+
+@contextmanager
+def interrupted_at(n: int) -> Iterator[list[None]]:
+    """Raise KeyboardInterrupt at the n-th call of a function of ours or of redis-py's."""
+    calls: list[None] = []
+
+    def count(frame: FrameType, event: str, arg: object) -> None:
+        name = frame.f_globals.get("__name__", "")
+        if event == "call" and name.startswith(("shardkit", "redis")) and not deleting(frame):
+            calls.append(None)
+            if len(calls) == n:
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+
+    sys.setprofile(count)
+    try:
+        yield calls
+    finally:
+        sys.setprofile(None)
+
+
+class Alarm(TimeoutError):
+    """What this test's own handler raises."""
+
+
+@pytest.mark.parametrize("kind", [Alarm, TimeoutError, ConnectionError, OSError])
+@USES
+def test_an_error_of_a_signal_handler_is_nobody_elses(
+    kit: ShardKit, own: LocalServers, use: Callable[[ShardKit], object], kind: type[Exception]
+) -> None:
+    use(kit)
+
+    def handler(signum: int, frame: FrameType | None) -> None:
+        raise kind("of my own")
+
+    before = signal.signal(signal.SIGALRM, handler)
+    own.servers[0].pause()
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(kind, match=r"^of my own$"):
+            use(kit)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        own.servers[0].resume()
+    use(kit)
+
+
+def test_a_servers_timeout_stays_one_while_an_alarm_is_handled(
+    own: LocalServers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller, who has just been told by its handler, tries again inside of its except."""
+    entry = {**own.shard_map.components["c"].entries()[0][1].fields, "socket_timeout": 0.2}
+    plan = ShardMap.parse(f"components: {{c: {{entry: {entry}}}}}")
+
+    def handler(signum: int, frame: FrameType | None) -> None:
+        raise Alarm("of my own")
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        with shardkit.connect(plan) as kit:
+            one(kit)
+            own.servers[0].pause()
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            try:
+                one(kit)
+            except Alarm:
+                with pytest.raises((ShardFailure, ShardErrors)):
+                    one(kit)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        own.servers[0].resume()
