@@ -24,7 +24,7 @@ or, given the number of members to expect, in a fixed number of parts::
     └──────────┴──────────┴────────┴────────┴───┴────────┘
 
 One million ids of 60 bits take 72.4 bytes each in one SET of Redis 7.0, and 9.4 in parts of 512
-(52.0 and 8.4 on Valkey 9.1); larger parts save little more. Sets of text have parts of 128: Redis
+(42.5 and 8.4 on Valkey 9.1); larger parts save little more. Sets of text have parts of 128: Redis
 from 7.2 on, and Valkey, have a compact form for text too, with a limit of its own,
 ``set-max-listpack-entries``.
 
