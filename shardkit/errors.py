@@ -62,6 +62,8 @@ __all__ = [
     "StructureError",
 ]
 
+FEW = 5  # of what concerns many shards a message names these, and counts the others
+
 
 class ShardKitError(Exception):
     """The root of the tree: ``message`` says what is wrong, ``remedy`` what to do.
@@ -258,6 +260,13 @@ class CommandRefused(ShardFailure):
     """The server answered the command with an error."""
 
 
+def few(texts: Sequence[str], separator: str) -> str:
+    """Join texts for a message; of many the first ones, and how many more there are."""
+    if len(texts) <= FEW + 1:
+        return separator.join(texts)
+    return f"{separator.join(texts[:FEW])}{separator}and {len(texts) - FEW:,} more"
+
+
 class ShardErrors(ShardKitError, ExceptionGroup[ShardFailure]):
     """Failures of one exchange, at most one for each shard and kind of error."""
 
@@ -270,7 +279,7 @@ class ShardErrors(ShardKitError, ExceptionGroup[ShardFailure]):
         self.remedy = ""
 
     def __str__(self) -> str:
-        text = f"{self.message}: " + "; ".join(str(failure) for failure in self.exceptions)
+        text = f"{self.message}: {few(list(map(str, self.exceptions)), '; ')}"
         return f"{text}; {self.remedy}" if self.remedy else text
 
     def derive(self, excs: Sequence[Any]) -> Any:

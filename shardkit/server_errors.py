@@ -48,6 +48,11 @@ _BY_CLASS: tuple[tuple[type[Exception], str, str], ...] = (
 # By the beginning of the server's text, where redis-py has no class of its own.
 _BY_TEXT: tuple[tuple[str, str, str], ...] = (
     (
+        r"(?s).*Too many open files",
+        "this process has as many files and connections open as it may",
+        "raise its limit (ulimit -n), or use fewer threads or a lower max_connections",
+    ),
+    (
         "Authentication required|HELLO must be called with the client already",
         "the server asks for a password",
         "add password: to its entry",

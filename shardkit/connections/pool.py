@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 import weakref
+from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any
 
@@ -30,6 +32,12 @@ from shardkit.connections.redis_private import (
     renew_locks,
     set_created,
 )
+
+# A connection that nobody used for so long is closed, except for one in each pool. Blocking pools
+# are looked at so often, and so many connections closed at a time.
+IDLE_SECONDS = 60.0
+SWEEP_SECONDS = 5.0
+MOST_PER_SWEEP = 200
 
 
 class _Shown:
@@ -142,9 +150,32 @@ class _ReusingPool(_Shown):
                 self._in_use.remove(connection)
             except KeyError:
                 return
+            connection.idle_since = now = time.monotonic()
             self._idle.append(connection)
         if self.draining:
             self._drop_idle()
+        if now > _sweep.due:
+            _sweep.run(now)
+
+    def trim(self, before: float, most: int) -> int:
+        """Close connections that have been idle for long; the one used last stays.
+
+        Args:
+            before: close those that were released before this time, as `time.monotonic` tells it.
+            most: close at most so many.
+
+        Returns:
+            How many were closed.
+        """
+        with self._guard:
+            old = 0
+            while old < min(most, len(self._idle) - 1) and self._idle[old].idle_since < before:
+                old += 1
+            trimmed = self._idle[:old]
+            del self._idle[:old]
+        for connection in trimmed:
+            connection.disconnect()
+        return old
 
     def disconnect(self, inuse_connections: bool = True) -> None:
         """Close idle connections; have those who use the others, if wanted, find them closed."""
@@ -207,7 +238,10 @@ class _AsyncReusingPool(_Shown):
         """Take a connection back without waiting, once; one that is not this pool's is left."""
         if not self._take_back(connection) or not self.draining:
             return
-        task = asyncio.get_running_loop().create_task(self._drop_idle())
+        self._close_later(self._drop_idle())
+
+    def _close_later(self, closing: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(closing)
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
@@ -273,7 +307,11 @@ class _AsyncReusingPool(_Shown):
             in_use_of(self).remove(connection)
         except KeyError:
             return False
-        idle_of(self).append(connection)
+        idle = idle_of(self)
+        connection.idle_since = now = time.monotonic()
+        idle.append(connection)
+        if len(idle) > 1 and idle[0].idle_since < now - IDLE_SECONDS:
+            self._close_later(idle.pop(0).disconnect(nowait=True))
         return True
 
     async def _drop_idle(self) -> None:
@@ -290,6 +328,25 @@ def too_many(limit: int) -> MaxConnectionsError:
     )
 
 
+class _Sweep:
+    """Closes what blocking pools have had idle for long, as some connection is released.
+
+    A pool that had a connection for each of many threads would keep them for good otherwise. It
+    takes no thread, and little of the time of the one who releases.
+    """
+
+    due = 0.0
+
+    def run(self, now: float) -> None:
+        self.due = now + SWEEP_SECONDS
+        left = MOST_PER_SWEEP
+        with suppress(RuntimeError):  # another thread is making a pool: the next time, then
+            for pool in list(_pools):
+                if isinstance(pool, _ReusingPool):
+                    left -= pool.trim(now - IDLE_SECONDS, left)
+
+
+_sweep = _Sweep()
 _pools: weakref.WeakSet[Any] = weakref.WeakSet()
 
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, NamedTuple, TypeAlias, overload
 
-from shardkit.errors import DamagedDataError, ShardErrors, ShardFailure
+from shardkit.errors import DamagedDataError, ShardErrors, ShardFailure, few
 
 Key: TypeAlias = str | bytes | int
 Argument: TypeAlias = str | bytes | int | float
@@ -337,7 +337,7 @@ def raise_failures(replies: Replies, *, own: bool = True) -> None:
     if found:
         shards = sorted({shard for shard, _, _ in found})
         errors = ShardErrors(
-            f"{len(shards)} shard{'s' * (len(shards) > 1)} failed ({', '.join(shards)})",
+            f"{len(shards)} shard{'s' * (len(shards) > 1)} failed ({few(shards, ', ')})",
             list(found.values()),
         )
         if own:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+import re
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,8 +17,11 @@ import redis
 import redis.asyncio as aioredis
 from redis.exceptions import MaxConnectionsError
 
+from shardkit.connections import pool as pool_module
 from shardkit.connections.connector import Connector
+from shardkit.errors import ShardErrors, ShardUnavailable
 from shardkit.local import LocalServer
+from shardkit.operations.commands import raise_failures
 
 
 @pytest.fixture(scope="module")
@@ -253,3 +259,68 @@ def test_a_forked_child_has_connections_of_its_own_though_a_thread_held_the_lock
     held.send_command("PING")
     assert held.read_response() == b"PONG"
     pool.disconnect()
+
+
+def test_long_idle_connections_are_closed_but_for_one_in_each_pool(
+    server: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    face = Pooled("blocking", server.port)
+    crowded, quiet, other = face.pool(db=1), face.pool(db=2), face.pool(db=3)
+    for pool, count in ((crowded, 6), (quiet, 1)):
+        lent = [pool.get_connection() for _ in range(count)]
+        for connection in lent:
+            pool.release(connection)
+        for connection in lent:
+            connection.idle_since -= pool_module.IDLE_SECONDS + 1
+    fresh = crowded.get_connection()
+    crowded.release(fresh)
+    monkeypatch.setattr(pool_module._sweep, "due", 0.0)
+    other.release(other.get_connection())  # whose release it is does not matter
+    assert [counts(pool) for pool in (crowded, quiet, other)] == [[1, 0], [1, 0], [1, 0]]
+    assert crowded.get_connection() is fresh
+    for pool in (crowded, quiet, other):
+        pool.disconnect()
+
+
+async def test_an_awaiting_pool_closes_its_long_idle_connections(server: LocalServer) -> None:
+    pool = Pooled("awaiting", server.port).pool()
+    lent = [await pool.get_connection() for _ in range(4)]
+    for connection in lent:
+        await pool.release(connection)
+        connection.idle_since -= pool_module.IDLE_SECONDS + 1
+    for _ in range(5):
+        await pool.release(await pool.get_connection())
+    assert counts(pool) == [1, 0]
+    await asyncio.sleep(0)
+    assert [connection.is_connected for connection in lent] == [False, False, False, True]
+    await pool.disconnect()
+
+
+TOO_MANY_FILES = """
+import os, resource, shardkit
+where = shardkit.ShardMap.parse("components: {c: {shards: {count: 16, over: [{port: %d}]}}}")
+with shardkit.connect(where) as kit:
+    there = len(os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (there + 3, there + 3))
+    try:
+        kit.strings("s", component="c").mget([f"k{n}" for n in range(100)])
+    except shardkit.ShardErrors as error:
+        print(error)
+"""
+
+
+def test_too_many_open_files_names_the_limit_and_few_shards(server: LocalServer) -> None:
+    program = [sys.executable, "-c", TOO_MANY_FILES % server.port]
+    found = subprocess.run(program, capture_output=True, text=True, check=True).stdout
+    assert "as many files and connections open as it may; raise its limit (ulimit -n)" in found
+    assert re.search(r"\(c:\d+, .*, and \d more\)", found)
+    assert found.count("ulimit -n") == 5
+
+
+def test_an_error_of_very_many_shards_names_a_few_and_counts_the_rest() -> None:
+    failures = [ShardUnavailable(f"c:{n} is away", shard=f"c:{n}") for n in range(533)]
+    with pytest.raises(ShardErrors) as caught:
+        raise_failures(failures)
+    assert str(caught.value).startswith("533 shards failed (c:0, c:1, c:10, c:100, c:101, and 528")
+    assert str(caught.value).endswith("c:4 is away; and 528 more")
+    assert len(caught.value.exceptions) == 533
