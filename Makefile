@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup check lua test bench docs demo clean
+.PHONY: setup check lua test soak bench docs demo clean
 
 setup: .venv/ready
 
@@ -21,6 +21,9 @@ lua:  ## luacheck on every script (Debian's package lua-check)
 
 test: setup  ## the tests, on real servers that they start themselves
 	$(BIN)/python -m pytest -n 2
+
+soak: setup  ## everything under changing entries and closing kits, ten minutes; SECONDS=60 for less
+	$(BIN)/python tools/soak.py $(SECONDS)
 
 bench: setup  ## the benchmarks; results as JSON and plots in benchmarks/results
 	$(BIN)/pip install -q -e '.[bench]'

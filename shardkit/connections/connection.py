@@ -160,6 +160,8 @@ class Closable(ReplyLimits):
         except BaseException as error:
             self.disconnect()
             reraise_handlers(error)
+            if self.closed and isinstance(error, _LOST):
+                raise closed_error() from error
             raise
 
     def send_packed_command(self, *args: Any, **kwargs: Any) -> None:
@@ -200,7 +202,12 @@ class AsyncClosable(ReplyLimits):
     async def connect_check_health(self, *args: Any, **kwargs: Any) -> None:
         """Connect, unless the kit is closed, or was meanwhile."""
         require_open(self)
-        await super().connect_check_health(*args, **kwargs)  # type: ignore[misc]
+        try:
+            await super().connect_check_health(*args, **kwargs)  # type: ignore[misc]
+        except _LOST as error:
+            if self.closed:
+                raise closed_error() from error
+            raise
         try:
             require_open(self)
         except ClosedError:

@@ -15,6 +15,7 @@ from redis.asyncio import sentinel as aiosentinel
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
 from redis.driver_info import DriverInfo
+from redis.exceptions import RedisClusterException
 from redis.retry import Retry
 
 from shardkit.config.entry import DEFAULT_PORT
@@ -99,7 +100,11 @@ class AsyncClusterClient(aioredis.RedisCluster):
     async def initialize(self, *args: Any, **kwargs: Any) -> Any:
         """Learn the cluster's nodes, unless the kit is closed."""
         require_open(self)
-        return await super().initialize(*args, **kwargs)
+        try:
+            return await super().initialize(*args, **kwargs)
+        except RedisClusterException:
+            require_open(self)  # it may have been closed meanwhile
+            raise
 
     def __del__(self, *_: Any) -> None:
         """Nothing: a client that drained has no connections, and the nodes warn of others."""

@@ -16,7 +16,7 @@ import shardkit
 from shardkit import AsyncShardKit, ClosedError, ShardKit, ShardMap
 from shardkit.config.store import push
 from shardkit.connections.connection import AsyncTcpConnection, TcpConnection
-from shardkit.local import LocalServer
+from shardkit.local import LocalServer, LocalServers
 from shardkit.search.text.stemming import stemmer
 
 FORKING = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # Python 3.12
@@ -197,3 +197,29 @@ def test_a_child_that_is_forked_while_words_are_stemmed_stems(kit: ShardKit) -> 
     found = inspect.getclosurevars(stem.__wrapped__).nonlocals  # type: ignore[attr-defined]
     with found["lock"]:
         assert in_child(lambda: stem("running")) == 0
+
+
+async def test_closing_while_a_cluster_or_a_sentinel_is_asked_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = """
+    components:
+      cluster: {entry: {cluster: true, port: 7301}}
+      watched: {entry: {sentinel: {service: main, sentinels: [[s1, 26379]]}}}
+    """
+    shake_hands = AsyncTcpConnection.on_connect_check_health
+    with LocalServers(ShardMap.parse(plan), ports="free") as servers:
+        for component in ("cluster", "watched"):
+            kit = await shardkit.aconnect(servers.shard_map)
+
+            async def close_first(
+                self: Any, *args: Any, kit: AsyncShardKit = kit, **kwargs: Any
+            ) -> None:
+                await kit.aclose()
+                await shake_hands(self, *args, **kwargs)
+
+            client = await kit.client(component)
+            monkeypatch.setattr(AsyncTcpConnection, "on_connect_check_health", close_first)
+            with pytest.raises(ClosedError):
+                await client.get("k")
+            monkeypatch.undo()

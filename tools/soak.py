@@ -1,0 +1,320 @@
+"""Soak test: everything is used while entries change and kits close; nothing may be left over.
+
+    python tools/soak.py [SECONDS]
+
+Threads, tasks, an event loop for each request, pub/sub, workers of short life and forked children
+use kits of both faces, over plain servers, a cluster and a Sentinel, all on 127.0.0.1. Meanwhile a
+YAML map is rewritten some twenty times a second: address, database, protocol, decoding, clusters'
+and Sentinels' entries, broken, gone and right again; and kits are opened and closed in the middle
+of their calls. A first round warms up. After the second, descriptors, threads, connections by port
+and memory must be what they were, and nothing may have been warned of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import random
+import socket
+import stat
+import sys
+import tempfile
+import threading
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import shardkit
+from shardkit import AsyncShardKit, ClosedError, ShardKit, ShardMap
+from shardkit.local import LocalServers
+
+MAP = """
+components:
+  here: {shards: [{port: 7001}, {port: 7001, db: 1}]}
+  there: {shards: [{port: 7002}, {port: 7002, db: 1}]}
+  cluster: {entry: {cluster: true, port: 7301}}
+  watched: {entry: {sentinel: {service: main, sentinels: [[s1, 26379]]}}}
+"""
+MEMORY = 24 * 1024**2  # what may come on top, in bytes: allocators keep some
+WARM_UP = 10.0  # seconds
+
+problems: Counter[str] = Counter()
+done: Counter[str] = Counter()
+
+
+def note(what: str, error: BaseException) -> None:
+    """Remember an error that should not have been."""
+    last = traceback.extract_tb(error.__traceback__)[-1:]
+    where = f"{Path(last[0].filename).name}:{last[0].lineno}" if last else ""
+    problems[f"{what}: {type(error).__name__}: {str(error)[:300]} {where}"] += 1
+
+
+class Entries:
+    """The map's file, which changes."""
+
+    def __init__(self, servers: LocalServers, path: Path) -> None:
+        self.path = path
+        self._plan = {
+            name: [entry.fields for _, entry in component.entries()]
+            for name, component in servers.shard_map.components.items()
+        }
+        self.change()
+
+    def change(self) -> None:
+        """Write another map, or something broken, or right again."""
+        kind = random.random()
+        if kind < 0.04:
+            self.path.write_text("components: {moving: {sha")
+            return
+        if kind < 0.08:
+            self.path.unlink(missing_ok=True)
+            return
+        text = random.choice([{}, {"protocol": 3}, {"decode_responses": True}])
+        shards = self._plan[random.choice(["here", "there"])]
+        name = {"client_name": f"n{random.randrange(3)}"}
+        components = {
+            "moving": {"shards": [fields | text for fields in shards]},
+            "cluster": {"entry": self._plan["cluster"][0] | name},
+            "watched": {"entry": self._plan["watched"][0] | name},
+        }
+        other = self.path.with_suffix(".new")
+        other.write_text(json.dumps({"components": components}))
+        other.replace(self.path)
+
+
+def use(kit: ShardKit) -> None:
+    """Some of everything, once."""
+    n = random.randrange(1000)
+    kit.hash("h", component="moving").hset(n, "v")
+    kit.set("s", component="moving", total=10_000, members=int).sadd_many(range(n, n + 20))
+    kit.client("moving", n % 2).incr("n")
+    kit.key_sharded("moving").mget([f"k{i}" for i in range(8)])
+    for component in ("cluster", "watched"):
+        kit.client(component).set(f"k{n}", n)
+        kit.hash("h", component=component).hset(n, "v")
+    with kit.client("moving", 0).pubsub() as listener:
+        listener.subscribe("news")
+        listener.get_message(timeout=0.01)
+    done["threads"] += 1
+
+
+async def ause(kit: AsyncShardKit) -> None:
+    """The same, awaited."""
+    n = random.randrange(1000)
+    await kit.hash("h", component="moving").hset(n, "v")
+    await kit.set("s", component="moving", total=10_000, members=int).sadd_many(range(n, n + 20))
+    await (await kit.client("moving", n % 2)).incr("n")
+    for component in ("cluster", "watched"):
+        await (await kit.client(component)).set(f"k{n}", n)
+        await kit.hash("h", component=component).hset(n, "v")
+    done["tasks"] += 1
+
+
+def opened(entries: Entries) -> ShardKit:
+    """Open a kit; the map may be broken just now."""
+    while True:
+        with suppress(shardkit.ConfigError):
+            return shardkit.connect(entries.path)
+        time.sleep(0.01)
+
+
+async def aopened(entries: Entries) -> AsyncShardKit:
+    """Open a kit, awaited."""
+    while True:
+        with suppress(shardkit.ConfigError):
+            return await shardkit.aconnect(entries.path)
+        await asyncio.sleep(0.01)
+
+
+def go_on(what: str, work: Callable[[], object], until: float) -> None:
+    """Do something again and again."""
+    while time.monotonic() < until:
+        try:
+            work()
+        except Exception as error:
+            note(what, error)
+
+
+def close_in_the_middle(entries: Entries) -> None:
+    """Open a kit, and close it while three threads use it."""
+    kit = opened(entries)
+
+    def until_closed() -> None:
+        try:
+            while True:
+                use(kit)
+        except ClosedError:
+            done["closed"] += 1
+        except Exception as error:
+            note("closing", error)
+
+    threads = [threading.Thread(target=until_closed) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    time.sleep(random.random() / 5)
+    kit.close()
+    for thread in threads:
+        thread.join()
+
+
+async def aclose_in_the_middle(entries: Entries) -> None:
+    """Open a kit, and close it while tasks use it."""
+    kit = await aopened(entries)
+
+    async def until_closed() -> None:
+        try:
+            while True:
+                await ause(kit)
+        except ClosedError:
+            done["closed tasks"] += 1
+        except Exception as error:
+            note("closing tasks", error)
+
+    tasks = [asyncio.create_task(until_closed()) for _ in range(5)]
+    await asyncio.sleep(random.random() / 5)
+    await kit.aclose()
+    await asyncio.gather(*tasks)
+
+
+async def tasks_of_a_loop(entries: Entries, until: float) -> None:
+    """One long loop with many tasks, and kits that close."""
+    kit = await aopened(entries)
+
+    async def one() -> None:
+        while time.monotonic() < until:
+            try:
+                await ause(kit)
+            except Exception as error:
+                note("tasks", error)
+
+    running = [asyncio.create_task(one()) for _ in range(10)]
+    while time.monotonic() < until:
+        await aclose_in_the_middle(entries)
+    await asyncio.gather(*running)
+    await kit.aclose()
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    if others:
+        problems[f"tasks left: {others}"] += 1
+
+
+def fork(kit: ShardKit) -> None:
+    """Use a kit in a forked child."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            use(kit)
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
+        problems["a forked child failed"] += 1
+    done["forks"] += 1
+
+
+def one_round(entries: Entries, seconds: float) -> None:
+    """Use everything for so many seconds, and close it."""
+    until = time.monotonic() + seconds
+    kit = opened(entries)
+    per_request = asyncio.run(aopened(entries))
+
+    def request() -> None:
+        if random.random() < 0.2:  # as some frameworks do: no generators are shut down
+            loop = asyncio.new_event_loop()
+            loop.run_until_complete(ause(per_request))
+            loop.close()
+        else:
+            asyncio.run(ause(per_request))
+        done["loops"] += 1
+
+    works: list[Callable[[], object]] = [
+        lambda: go_on("threads", lambda: use(kit), until),
+        lambda: go_on("threads", lambda: use(kit), until),
+        lambda: go_on("loops", request, until),
+        lambda: go_on("closing", lambda: close_in_the_middle(entries), until),
+        lambda: asyncio.run(tasks_of_a_loop(entries, until)),
+    ]
+    threads = [threading.Thread(target=work) for work in works]
+    for thread in threads:
+        thread.start()
+    last = time.monotonic()
+    while time.monotonic() < until:
+        time.sleep(0.05)
+        entries.change()
+        done["changes"] += 1
+        if time.monotonic() > last + 2:
+            last = time.monotonic()
+            fork(kit)
+    for thread in threads:
+        thread.join()
+    kit.close()
+    asyncio.run(per_request.aclose())
+
+
+def measured() -> dict[str, Any]:
+    """What must not grow."""
+    deadline = time.monotonic() + 3
+    while threading.active_count() > 1 and time.monotonic() < deadline:
+        time.sleep(0.05)  # the topology's threads end by themselves
+    for _ in range(3):
+        gc.collect()
+    ports: Counter[str] = Counter()
+    names = os.listdir("/proc/self/fd")
+    for name in names:
+        with suppress(OSError):
+            if stat.S_ISSOCK(os.stat(f"/proc/self/fd/{name}").st_mode):
+                with socket.socket(fileno=os.dup(int(name))) as sock:
+                    ports[str(sock.getpeername())] += 1
+    resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return {
+        "descriptors": len(names),
+        "threads": threading.active_count(),
+        "connections": dict(ports),
+        "memory": resident,
+    }
+
+
+def main() -> int:
+    """Run the soak, and say what it found."""
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 600.0
+    warnings.simplefilter("always", ResourceWarning)
+    warnings.simplefilter("always", RuntimeWarning)
+
+    def warned(message: Warning | str, *_: object, **__: object) -> None:
+        problems[f"warned: {str(message)[:200]}"] += 1
+
+    warnings.showwarning = warned
+    sys.unraisablehook = lambda found: problems.update([f"unraisable: {found.exc_value!r}"])
+    threading.excepthook = lambda found: problems.update([f"a thread: {found.exc_value!r}"])
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        LocalServers(ShardMap.parse(MAP), ports="free") as servers,
+    ):
+        entries = Entries(servers, Path(directory) / "map.yaml")
+        one_round(entries, WARM_UP)
+        before = measured()
+        one_round(entries, seconds)
+        after = measured()
+    for name in ("descriptors", "threads", "connections"):
+        if after[name] != before[name]:
+            problems[f"{name}: {before[name]} before, {after[name]} after"] += 1
+    if after["memory"] > before["memory"] + MEMORY:
+        problems[f"memory: {before['memory']:,} before, {after['memory']:,} after"] += 1
+    print(f"{seconds:.0f} s: {dict(done)}")
+    print(f"before {before}\nafter  {after}")
+    for problem, count in problems.most_common(40):
+        print(f"{count:6} {problem}")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
