@@ -130,6 +130,27 @@ def test_posts_of_a_profile_that_was_trimmed_are_left_as_they_are(face: Face) ->
     assert run(network.get_user(ada)).posts == 8
 
 
+def test_reconciling_removes_what_strangers_and_nobody_posted(
+    face: Face, shard_map: ShardMap
+) -> None:
+    network = opened(face)
+    run, (ada, alan, eve, bob) = face.run, populate(face, network, users=4, lists=0).users
+    run(network.follow(ada, alan))
+    mine, strange = run(network.post(alan, "x")), run(network.post(eve, "x"))
+    lost = strange + 4 * 1000
+    home, pulled = network.layout.timeline(USER, ada), network.layout.pulled(ada)
+    with faced("blocking", shard_map) as other:
+        client = holder(other.kit, "many", home)
+        client.zadd(home, {str(strange): 10**15, str(lost): 10**15})
+        marks = holder(other.kit, "many", pulled)
+        marks.zadd(pulled, {str(bob): 10**15})  # whose posts would be fetched
+        found = run(network.reconcile(ada))
+        assert (found.entries, found.accounts) == (1, 2)
+        assert client.zrange(home, 0, -1) == [str(mine).encode()]
+        assert not marks.exists(pulled)
+    assert not any(run(network.reconcile(ada)))
+
+
 # ---- records that cannot be read
 
 
