@@ -58,7 +58,7 @@ from shardkit.queues.worker_base import MOST_CONCURRENCY, WorkerSummary
 @click.option("--burst", is_flag=True, help="Exit when no task is waiting.")
 @click.option("-v", "--verbose", is_flag=True, help="Show every task.")
 @common_options
-@click.pass_obj
+@click.make_pass_decorator(Session, ensure=True)  # none, if it is invoked by itself
 def worker(
     session: Session,
     spec: str,
