@@ -48,6 +48,7 @@ from shardkit.config.component import Component
 from shardkit.config.directory import AsyncDirectory, Directory
 from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap
+from shardkit.config.stored import declare
 from shardkit.connections import Connector
 from shardkit.connections.clients import AsyncClient, Client, Clients
 from shardkit.connections.following import AsyncFollowingPool, FollowingPool
@@ -101,21 +102,34 @@ class _Kit(Catalogue[Face]):
         self._directory: Any = None
         self.topology.changed = partial(_tell_changed, self.clients, self._private)
 
-    def redis_connection(self, component: str) -> Decorator:
+    def redis_connection(self, component: str, *, wait: float | None = None) -> Decorator:
         """Return a decorator that hands a function the client of a component's unsharded entry.
 
         See `shardkit.client_plane.decorators.redis_connection`.
         """
-        return decorators.redis_connection(self.plane, component)
+        return decorators.redis_connection(self.plane, component, wait)
 
     def sharded_connection(
-        self, component: str, shards: int | None = None, key: KeyOf = None
+        self,
+        component: str,
+        shards: int | None = None,
+        key: KeyOf = None,
+        *,
+        wait: float | None = None,
+        placement: str | None = None,
     ) -> Decorator:
         """Return a decorator that hands a function the client of the shard of its first argument.
 
         See `shardkit.client_plane.decorators.sharded_connection`.
         """
-        return decorators.sharded_connection(self.plane, component, shards, key)
+        found = decorators.sharded_connection(self.plane, component, shards, key, wait, placement)
+        self.topology.forget_error(component)
+        return found
+
+    def _declare(self, component: str, shards: int | None, placement: str | None) -> None:
+        """Note how many shards a router's caller says that there are."""
+        declare(component, shards, placement)
+        self.topology.forget_error(component)
 
     def __reduce__(self) -> NoReturn:
         raise ShardKitError(
@@ -235,8 +249,17 @@ class ShardKit(_Kit[Blocking]):
         _close_after(pool, clients)
         return redis.Redis.from_pool(pool)
 
-    def key_sharded(self, component: str, shards: int | None = None) -> KeyShardedConnection:
-        """Return a router by key; see `shardkit.client_plane.routers`."""
+    def key_sharded(
+        self, component: str, shards: int | None = None, *, placement: str | None = None
+    ) -> KeyShardedConnection:
+        """Return a router by key; see `shardkit.client_plane.routers`.
+
+        Args:
+            component: the component.
+            shards: how many shards it has, checked at every use; None for as many as it has.
+            placement: see `shardkit.client_plane.decorators.sharded_connection`.
+        """
+        self._declare(component, shards, placement)
         return KeyShardedConnection(component, shards, plane=self.plane)
 
     def id_pair_sharded(self, component: str, shards: int | None = None) -> IdPairShardedConnection:
@@ -336,8 +359,11 @@ class AsyncShardKit(_Kit[Awaiting]):
         _close_after(pool, clients)
         return aioredis.Redis.from_pool(pool)
 
-    def key_sharded(self, component: str, shards: int | None = None) -> AsyncKeyShardedConnection:
-        """Return a router by key; see `shardkit.client_plane.routers`."""
+    def key_sharded(
+        self, component: str, shards: int | None = None, *, placement: str | None = None
+    ) -> AsyncKeyShardedConnection:
+        """Return a router by key; see `ShardKit.key_sharded`."""
+        self._declare(component, shards, placement)
         return AsyncKeyShardedConnection(component, shards, plane=self.plane)
 
     def id_pair_sharded(
@@ -500,11 +526,18 @@ def default_kit() -> ShardKit:
     return _default.opened()
 
 
-def redis_connection(component: str) -> Decorator:
+def redis_connection(component: str, *, wait: float | None = None) -> Decorator:
     """The default kit's `ShardKit.redis_connection`, opened when the function is first called."""
-    return decorators.redis_connection(DEFAULT_PLANE, component)
+    return decorators.redis_connection(DEFAULT_PLANE, component, wait)
 
 
-def sharded_connection(component: str, shards: int | None = None, key: KeyOf = None) -> Decorator:
+def sharded_connection(
+    component: str,
+    shards: int | None = None,
+    key: KeyOf = None,
+    *,
+    wait: float | None = None,
+    placement: str | None = None,
+) -> Decorator:
     """The default kit's `ShardKit.sharded_connection`, opened when the function is first called."""
-    return decorators.sharded_connection(DEFAULT_PLANE, component, shards, key)
+    return decorators.sharded_connection(DEFAULT_PLANE, component, shards, key, wait, placement)

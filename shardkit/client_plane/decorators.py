@@ -35,6 +35,7 @@ import redis
 import redis.asyncio as aioredis
 
 from shardkit.config.problem import shown
+from shardkit.config.stored import declare
 from shardkit.errors import InvalidArgumentError, RoutingError
 from shardkit.operations.commands import Key
 
@@ -47,6 +48,9 @@ KeyOf: TypeAlias = str | Callable[..., Key] | None
 
 class Connections(Protocol):
     """What decorators ask for connections: a kit's client plane, or the default kit's."""
+
+    def plane(self) -> Any:
+        """Return the kit's client plane."""
 
     def connection(self, component: str) -> Any:
         """Return the client of a component's unsharded entry."""
@@ -96,18 +100,23 @@ class Decorator(Protocol):
     ) -> Callable[Concatenate[S, P], R]: ...
 
 
-def redis_connection(connections: Connections, component: str) -> Decorator:
+def redis_connection(
+    connections: Connections, component: str, wait: float | None = None
+) -> Decorator:
     """Return a decorator that hands over the connection of a component's unsharded entry.
 
     Args:
         connections: the client plane.
         component: the component's name.
+        wait: have the entry read again, in the background, when a call finds that it is older than
+            so many seconds; None for about a second, the most that it can be.
 
     Raises (the decorated function, when it is called):
         MissingEntryError: the component has no unsharded entry; names the key.
         ConfigError: where it lives cannot be read.
     """
     _check_component(component, "redis_connection")
+    connections = _no_older(connections, wait)
 
     def decorate(function: Callable[..., Any]) -> Any:
         if isinstance(function, staticmethod | classmethod):
@@ -126,6 +135,8 @@ def sharded_connection(
     component: str,
     shards: int | None = None,
     key: KeyOf = None,
+    wait: float | None = None,
+    placement: str | None = None,
 ) -> Decorator:
     """Return a decorator that hands over the connection of the shard of a key.
 
@@ -135,6 +146,9 @@ def sharded_connection(
         shards: how many shards it has, checked at every call; None for as many as it has.
         key: what is routed by: None for the first argument of the call, the name of a parameter,
             or a function of the call's arguments (without self and connection) that returns it.
+        wait: see `redis_connection`.
+        placement: for entries written by hand, without ``config:shards:<component>``: how keys find
+            one of the ``shards``; None for ``crc32``. Otherwise the config server says it.
 
     A component that has only an unsharded entry counts as one shard, without a number to check.
 
@@ -145,6 +159,8 @@ def sharded_connection(
         ConfigError: where the component lives cannot be read.
     """
     _check_component(component, "sharded_connection")
+    declare(component, shards, placement)
+    connections = _no_older(connections, wait)
 
     def decorate(function: Callable[..., Any]) -> Any:
         find, afind = connections.shard_connection, connections.ashard_connection
@@ -167,6 +183,34 @@ def sharded_connection(
         return _wrap(function, find_shard, afind_shard)
 
     return decorate
+
+
+class _NoOlder:
+    """Connections by entries that are no older than some seconds when a call looks them up."""
+
+    def __init__(self, connections: Connections, wait: float) -> None:
+        self._connections = connections
+        self._wait = wait
+
+    def plane(self) -> Any:
+        return self._connections.plane()
+
+    def __getattr__(self, name: str) -> Any:
+        find = getattr(self._connections, name)
+
+        def found(component: str, *args: Any) -> Any:
+            self.plane().topology.limit_age(component, self._wait)
+            return find(component, *args)
+
+        return found
+
+
+def _no_older(connections: Connections, wait: float | None) -> Any:
+    if wait is None:
+        return connections
+    if isinstance(wait, bool) or not isinstance(wait, int | float) or not wait >= 0:
+        raise InvalidArgumentError(f"wait={wait!r} is no age in seconds", "give a number from 0")
+    return _NoOlder(connections, wait)
 
 
 def _check_component(component: object, decorator: str) -> None:

@@ -13,10 +13,16 @@ from shardkit.config.component import (
     entry_key,
     removed_key,
     shards_key,
+    wrong_placement,
 )
 from shardkit.config.entry import Entry, load_json
 from shardkit.config.problem import invalid
-from shardkit.errors import InvalidEntryError, MissingEntryError, RemovedComponentError
+from shardkit.errors import (
+    InvalidArgumentError,
+    InvalidEntryError,
+    MissingEntryError,
+    RemovedComponentError,
+)
 from shardkit.routing.placement import DEFAULT
 
 Stored: TypeAlias = Mapping[str, bytes | str | None]
@@ -25,6 +31,41 @@ Stored: TypeAlias = Mapping[str, bytes | str | None]
 EPOCH_KEY = "config:epoch"
 EXPECTED_SHARDS = 64  # read before the count is known; a missing key costs next to nothing
 PUSH_AGAIN = "push the shard map again: shardkit config push"
+
+
+_declared: dict[str, dict[int, str]] = {}
+
+
+def declare(name: str, shards: int | None, rule: str | None = None) -> None:
+    """Note how many shards a caller says that a component has, and how keys find them.
+
+    Entries that were written by hand, without ``config:shards:<component>``, are served to callers
+    who say so, if exactly as many are there, and nothing was ever pushed to the config server. No
+    I/O.
+
+    Args:
+        name: the component.
+        shards: the number; None for a caller who does not say.
+        rule: the placement; None for ``crc32``.
+
+    Raises:
+        InvalidArgumentError: the placement cannot be used for so many shards, or another caller of
+            this process says another.
+    """
+    if shards is None:
+        if rule is not None:
+            raise InvalidArgumentError(f"placement={rule!r} without shards=", "say shards= too")
+        return
+    wrong = wrong_placement(rule or DEFAULT, shards) if type(shards) is int and shards > 0 else ""
+    if wrong:
+        raise InvalidArgumentError(f"component {name!r}: placement={rule!r} {wrong}", "correct it")
+    known = _declared.setdefault(name, {}).setdefault(shards, rule or DEFAULT)
+    if known != (rule or DEFAULT):
+        raise InvalidArgumentError(
+            f"component {name!r}, {shards} shards: placement={rule or DEFAULT!r}, and another "
+            f"caller says {known!r}",
+            "name the same placement everywhere",
+        )
 
 
 def reading(
@@ -46,8 +87,10 @@ def reading(
     problems = list(check_name(name, "component"))
     if problems:
         raise invalid(problems)
+    # One more than any caller says: that must not be there.
+    expected = max(expected, 1 + max(_declared.get(name, {}), default=0))
     while True:
-        keys = [shards_key(name), entry_key(name), removed_key(name)]
+        keys = [EPOCH_KEY, shards_key(name), entry_key(name), removed_key(name)]
         keys += [entry_key(name, n) for n in range(expected)]
         stored = dict(zip(keys, (yield keys), strict=True))
         count, _, _ = read_shards(name, stored, place)
@@ -72,10 +115,21 @@ def read_shards(name: str, stored: Stored, place: str = "") -> tuple[int, str, i
     text = stored.get(key)
     if text is not None:
         return check_shards(load_json(text, key), key)
-    for found, value in stored.items():
-        if value is not None and found not in (entry_key(name), removed_key(name)):
-            # Without the count, a shard's data would be looked for behind the unsharded entry.
-            raise MissingEntryError(f"{key} is missing{place}, but {found} is stored", PUSH_AGAIN)
+    others = (EPOCH_KEY, entry_key(name), removed_key(name))
+    there = [k for k, value in stored.items() if value is not None and k not in others]
+    # Where a push has been, the count was lost, and with it the placement.
+    by_hand = EPOCH_KEY in stored and stored[EPOCH_KEY] is None
+    for count, rule in _declared.get(name, {}).items():
+        if there and by_hand and set(there) == {entry_key(name, n) for n in range(count)}:
+            return count, rule, 0
+    if there:
+        # Without the count, a shard's data would be looked for behind the unsharded entry.
+        said = "".join(f", and callers say {count} shards" for count in _declared.get(name, {}))
+        raise MissingEntryError(
+            f"{key} is missing{place}, but {there[0]} is stored ({len(there)} shards' entries"
+            f"{said})",
+            f"{PUSH_AGAIN}; or have callers say shards=, as many as there are entries",
+        )
     return 0, DEFAULT, 0
 
 

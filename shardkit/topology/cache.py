@@ -58,6 +58,7 @@ class CacheEntry:
         lock: held by the one who reads.
         loop: the event loop whose task that is, if it is one.
         since: when he began.
+        read_at: when it was last read, or that was tried.
         waiting: wake the tasks that wait for him.
     """
 
@@ -67,6 +68,7 @@ class CacheEntry:
     lock: threading.Lock = field(default_factory=threading.Lock)
     loop: asyncio.AbstractEventLoop | None = None
     since: float = 0.0
+    read_at: float = 0.0
     waiting: list[Callable[[], object]] = field(default_factory=list)
 
 
@@ -220,6 +222,27 @@ class Topology:
             return await self.source.anames()
         except (RedisError, OSError) as error:
             raise self._unreadable(error) from error
+
+    def limit_age(self, name: str, wait: float) -> None:
+        """Have a component read again if what is known of it is older than ``wait`` seconds.
+
+        In the background, as always; a shard map's is read by the next call.
+        """
+        cached = self._cache.get(name)
+        if cached is None or cached.component is None:
+            return
+        now = self._clock()
+        if now < max(cached.read_at + wait, self._away_until) or cached.lock.locked():
+            return
+        cached.fresh_until = min(cached.fresh_until, now)
+        if not self.source.local and cached.fresh_until:
+            self._refresh(name, cached)
+
+    def forget_error(self, name: str) -> None:
+        """Have a component that could not be read be tried again by the next call."""
+        cached = self._cache.get(name)
+        if cached is not None and cached.component is None:
+            cached.fresh_until = 0.0
 
     def expire(self) -> None:
         """Forget how old the cached components are: the next call reads again, and waits."""
@@ -479,7 +502,8 @@ class Topology:
         cached.component, cached.error = component, None
         if previous is not None and component is not previous:
             self.changed(component)
-        cached.fresh_until = self._clock() + self._interval
+        cached.read_at = self._clock()
+        cached.fresh_until = cached.read_at + self._interval
         if self._failures or self._problems:
             self._recovered(component.name)
         if self._closed:  # while it was read
@@ -490,6 +514,7 @@ class Topology:
     def _keep_previous(self, name: str, cached: CacheEntry, error: Exception) -> Component:
         self._check_open()
         previous, now = cached.component, self._clock()
+        cached.read_at = now
         cached.fresh_until = now + self._interval
         if previous is not None and isinstance(error, RemovedComponentError):
             logger.warning("%s; it is no longer used", error)

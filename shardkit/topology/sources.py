@@ -122,8 +122,8 @@ class ConfigServer:
         keys = next(steps)
         while True:
             newest = self.epoch  # now: what others read meanwhile may be newer than this reply
-            *values, text = yield [*keys, EPOCH_KEY]
-            epoch = epoch_number(text)
+            values = yield keys
+            epoch = epoch_number(values[keys.index(EPOCH_KEY)])
             if epoch < newest:
                 raise self._went_back("config:epoch", newest, epoch)
             self.epoch = max(self.epoch, epoch)

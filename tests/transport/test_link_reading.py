@@ -40,7 +40,7 @@ def answers() -> Iterator[ReplyParser]:
 def arriving(pieces: list[bytes]) -> Callable[[int], bytes]:
     """A socket's recv, to which these pieces come one by one."""
     left = iter(pieces)
-    return lambda size: next(left)
+    return lambda: next(left)
 
 
 @pytest.mark.parametrize("first", range(1, len(SAID)))

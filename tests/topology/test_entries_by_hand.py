@@ -1,0 +1,209 @@
+"""Entries written by hand as the book does, without a count; and how old an entry may be."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+from zlib import crc32
+
+import pytest
+import redis
+from topology_helpers import settle
+
+import shardkit
+from shardkit.config import stored
+from shardkit.errors import InvalidArgumentError, MissingEntryError, ShardCountError
+from shardkit.local import LocalServer
+
+COUNT = 16
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[LocalServer]:
+    with LocalServer(name="config", databases=20) as server:
+        yield server
+
+
+@pytest.fixture
+def config(running: LocalServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[redis.Redis]:
+    """The config server with 16 entries, in its own databases 1 to 16, and no count."""
+    monkeypatch.setattr(stored, "_declared", {})
+    with running.client() as client:
+        client.flushall()
+        for n in range(COUNT):
+            write(client, running, n)
+        yield client
+
+
+def write(client: redis.Redis, running: LocalServer, n: int, **more: Any) -> None:
+    entry = {"host": "127.0.0.1", "port": running.port, "db": n + 1, **more}
+    client.set(f"config:redis:unique:{n}", json.dumps(entry))
+
+
+def url(running: LocalServer) -> str:
+    return f"redis://{running.address}"
+
+
+def test_who_says_the_count_is_served_by_every_way(
+    running: LocalServer, config: redis.Redis
+) -> None:
+    with shardkit.connect(url(running)) as kit:
+
+        @kit.sharded_connection("unique", shards=COUNT)
+        def set_it(conn: Any, key: str) -> int:
+            conn.set(key, 1)
+            return int(conn.connection_pool.connection_kwargs["db"])
+
+        @kit.sharded_connection("unique", shards=COUNT)
+        async def get_it(conn: Any, key: str) -> Any:
+            return await conn.get(key)
+
+        for n in range(40):
+            assert set_it(f"k{n}") == 1 + crc32(f"k{n}".encode()) % COUNT
+            assert kit.key_sharded("unique", shards=COUNT)[f"k{n}"].get(f"k{n}") == b"1"
+        pipe = kit.key_sharded("unique", shards=COUNT).pipeline()
+        assert pipe.get("k1").get("k2").execute() == [b"1", b"1"]
+
+        async def awaited() -> None:
+            assert await get_it("k3") == b"1"
+            async with await shardkit.aconnect(url(running)) as akit:
+                assert await akit.key_sharded("unique", shards=COUNT)["k4"].get("k4") == b"1"
+            await kit.aclose()
+
+        asyncio.run(awaited())
+
+
+def test_who_does_not_say_the_count_is_refused_with_the_remedy(
+    running: LocalServer, config: redis.Redis
+) -> None:
+    with shardkit.connect(url(running)) as kit:
+        router = kit.key_sharded("unique")
+        with pytest.raises(MissingEntryError, match=r"config:shards:unique is missing.*shards="):
+            router["k"]
+        assert kit.key_sharded("unique", shards=COUNT)["k"]  # at once, not after a second
+
+
+@pytest.mark.parametrize("shards", [15, 17, 1])
+def test_another_count_than_there_are_entries_is_refused(
+    running: LocalServer, config: redis.Redis, shards: int
+) -> None:
+    with (
+        shardkit.connect(url(running)) as kit,
+        pytest.raises(MissingEntryError, match=f"16 shards' entries, and callers say {shards}"),
+    ):
+        kit.key_sharded("unique", shards=shards)["k"]
+
+
+def test_a_count_that_was_lost_after_a_push_is_not_guessed(
+    running: LocalServer, config: redis.Redis
+) -> None:
+    """Its placement was lost with it."""
+    config.set("config:epoch", 1)
+    with shardkit.connect(url(running)) as kit, pytest.raises(MissingEntryError):
+        kit.key_sharded("unique", shards=COUNT)["k"]
+
+
+def test_a_gap_or_an_entry_on_top_is_refused(running: LocalServer, config: redis.Redis) -> None:
+    for harm in (
+        lambda: config.delete("config:redis:unique:7"),
+        lambda: write(config, running, 16),
+    ):
+        with shardkit.connect(url(running)) as kit:
+            assert kit.key_sharded("unique", shards=COUNT)["k"]
+            harm()
+            kit.topology.expire()
+            assert kit.key_sharded("unique", shards=COUNT)["k"]  # the last good entries
+        with shardkit.connect(url(running)) as late, pytest.raises(MissingEntryError):
+            late.key_sharded("unique", shards=COUNT)["k"]
+        write(config, running, 7)
+
+
+def test_more_entries_than_are_read_at_first_are_counted_too(
+    running: LocalServer, config: redis.Redis
+) -> None:
+    for n in range(64):
+        write(config, running, n, db=1)
+    with shardkit.connect(url(running)) as kit:
+        assert kit.key_sharded("unique", shards=64)["k"]
+        write(config, running, 64, db=1)
+        kit.topology.expire()
+    with shardkit.connect(url(running)) as late, pytest.raises(MissingEntryError):
+        late.key_sharded("unique", shards=64)["k"]
+
+
+def test_callers_who_say_different_counts_or_placements_are_told(
+    running: LocalServer, config: redis.Redis
+) -> None:
+    with shardkit.connect(url(running)) as kit:
+        assert kit.key_sharded("unique", shards=COUNT)["k"]
+        with pytest.raises(ShardCountError):
+            kit.key_sharded("unique", shards=8)["k"]
+        with pytest.raises(InvalidArgumentError, match="another caller says 'crc32'"):
+            kit.sharded_connection("unique", shards=COUNT, placement="slot")
+        with pytest.raises(InvalidArgumentError, match="without shards="):
+            kit.key_sharded("unique", placement="crc32")
+        with pytest.raises(InvalidArgumentError, match="placement='nonsense'"):
+            kit.key_sharded("other", shards=3, placement="nonsense")
+
+
+# ---- wait=
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize("face", ["blocking", "awaiting"])
+def test_an_entry_may_be_as_old_as_its_decorator_says(
+    running: LocalServer, config: redis.Redis, face: str
+) -> None:
+    config.set("config:redis:one", json.dumps({"port": running.port, "db": 1}))
+    with shardkit.connect(url(running)) as kit:
+        clock = kit.topology._clock = Clock()
+
+        @kit.redis_connection("one", wait=0.1)
+        def strict(conn: Any) -> int:
+            return int(conn.connection_pool.connection_kwargs["db"])
+
+        @kit.redis_connection("one", wait=0.1)
+        async def astrict(conn: Any) -> int:
+            return int(conn.connection_pool.connection_kwargs["db"])
+
+        @kit.redis_connection("one")
+        def usual(conn: Any) -> int:
+            return int(conn.connection_pool.connection_kwargs["db"])
+
+        def call() -> int:
+            return asyncio.run(astrict()) if face == "awaiting" else strict()
+
+        assert call() == usual() == 1
+        config.set("config:redis:one", json.dumps({"port": running.port, "db": 2}))
+        clock.now += 0.05
+        assert call() == 1
+        settle(kit.topology)
+        clock.now += 0.06
+        assert usual() == 1
+        settle(kit.topology)
+        assert usual() == 1
+        call()  # finds that it is too old, and waits for nothing
+        settle(kit.topology)
+        assert call() == usual() == 2
+        config.set("config:redis:one", json.dumps({"port": running.port, "db": 3}))
+        clock.now += 1.01
+        usual()
+        settle(kit.topology)
+        assert usual() == 3
+
+
+@pytest.mark.parametrize("wait", [-1, "1", True, float("nan")])
+def test_an_age_that_is_none_is_refused(running: LocalServer, wait: Any) -> None:
+    with shardkit.connect(url(running)) as kit:
+        with pytest.raises(InvalidArgumentError, match="no age in seconds"):
+            kit.redis_connection("one", wait=wait)
+        with pytest.raises(InvalidArgumentError, match="no age in seconds"):
+            kit.sharded_connection("one", wait=wait)
