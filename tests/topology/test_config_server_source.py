@@ -163,7 +163,7 @@ async def test_a_first_load_by_many_tasks_is_one_exchange(
 ) -> None:
     push(config, shards_on(running))
     config.config_resetstat()
-    source, clients = shardkit.kit._source(url(running), None)
+    source, clients = shardkit.kit._source(url(running), {})
     async with shardkit.AsyncShardKit(source, config_clients=clients) as kit:
         found = await asyncio.gather(*[kit.component("few") for _ in range(200)])
         assert len(set(found)) == 1
