@@ -437,7 +437,7 @@ class SearchIndex(Structure[Face]):
             [self._parts.of(doc_id).read_document(doc_id) for doc_id in ids]
         )
         return {
-            doc_id: unpack(self.schema, doc_id, value)
+            doc_id: unpack(self.schema, doc_id, value, self._parts.document_key(doc_id))
             for doc_id, value in zip(ids, stored, strict=True)
             if value
         }

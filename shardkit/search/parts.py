@@ -152,6 +152,10 @@ class IndexParts:
         """Return the part that a document is written to."""
         return self.primary[self._place(doc_id)]
 
+    def document_key(self, doc_id: str) -> str:
+        """Return the key of a document."""
+        return f"{self.of(doc_id).tag}d:{doc_id}"
+
     def choose_source(self, session: str | None, pinned: int | None) -> int:
         """Return which source to read: a session's own replica, or the replicas in turn.
 

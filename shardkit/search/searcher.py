@@ -321,7 +321,13 @@ class Searcher:
             return [Hit(one.id, one.value) for one in hits]
         if request.inline:
             documents = [
-                document_of(self._schema, one.id, one.attributes or b"", one.text or b"")
+                document_of(
+                    self._schema,
+                    one.id,
+                    one.attributes or b"",
+                    one.text or b"",
+                    self._parts.document_key(one.id),
+                )
                 for one in hits
             ]
         else:
@@ -332,7 +338,7 @@ class Searcher:
                 partial=request.partial,
             )
             documents = [
-                unpack(self._schema, one.id, value)
+                unpack(self._schema, one.id, value, self._parts.document_key(one.id))
                 if isinstance(value, bytes)
                 else Document(one.id, {}, None)  # removed meanwhile, or its part failed
                 for one, value in zip(hits, stored, strict=True)

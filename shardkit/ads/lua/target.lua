@@ -86,7 +86,7 @@ local work = math.max(tonumber(ARGV[2]) - 30 * #words, tonumber(ARGV[2]) / 4)
 local next = each_window(state, from, stop, work, estimate, function(base)
   local places = match(places_of_ads)
   if #places == 0 then return end
-  local values, first = column(1, 8)
+  local values, first = column(1, 8, places)
   local low, high = bonuses(places)
   for i = 1, #places do
     local place = places[i]
@@ -101,7 +101,8 @@ end)
 if not best then return {next, stop} end
 
 local first
-for _, id in ipairs(ids_of(winners)) do
+for i, id in ipairs(ids_of(winners)) do
+  if not id then damaged(ids_key(winners[i]), 'no id', 'that of an ad') end
   if not first or precedes(id, first) then first = id end
 end
 return {next, stop, first, exact(best)}

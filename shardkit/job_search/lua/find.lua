@@ -61,7 +61,9 @@ local work = math.max(tonumber(ARGV[5]) - 60 * #words, tonumber(ARGV[5]) / 4)
 local next = each_window(state, from, stop, work, estimate, function(base)
   local met, all = {}, {}
   for n = 2, #words do count_met(postings_of(n), offered[n], met) end
-  local values, first = column(1, 8)
+  local reached = {}
+  for place in pairs(met) do reached[1] = math.max(reached[1] or 0, place) end
+  local values, first = column(1, 8, reached)
   for place, count in pairs(met) do
     if struct.unpack('<d', values, 8 * (place - first) + 1) == count then
       add(count, base + place)
@@ -80,7 +82,8 @@ local function first_ids(numbers, after, size)
     for i = #ids, size + 1, -1 do ids[i] = nil end
     last = ids[size]
   end
-  for _, id in ipairs(ids_of(numbers)) do
+  for i, id in ipairs(ids_of(numbers)) do
+    if not id then damaged(ids_key(numbers[i]), 'no id', 'that of a job') end
     if (not after or precedes(after, id)) and (not last or precedes(id, last)) then
       ids[#ids + 1] = id
       if #ids >= 2 * size + 64 then cut() end

@@ -1,6 +1,7 @@
 -- Included by the scripts of search: the keys of a part of an index, and its words.
 -- All keys of a part have the tag of its state, {name:n}, and live beside it; see
 -- shardkit.search.index. ARGV[1] is how many document numbers a chunk covers.
+--@include structures/base/damage
 
 local call = redis.call
 local byte, char, sub, format = string.byte, string.char, string.sub, string.format
@@ -35,17 +36,35 @@ local function column_key(place, chunk)
   return PREFIX .. 'a:' .. int(place) .. ':' .. int(chunk)
 end
 
--- The state: documents in all and by chunk, the next number and word id, the version.
+local MOST_WORDS = 16777215
+
+-- The state: documents in all and by chunk, the next number and word id, the version. Without it,
+-- numbers and ids would be given again that documents and words have.
 local function read_state()
   local flat = call('HGETALL', KEYS[1])
   local state = {docs = 0, next = 0, words = 1, version = 0, live = {}}
-  for i = 1, #flat, 2 do
-    local name, value = flat[i], tonumber(flat[i + 1])
-    if byte(name) == 99 then -- c
-      state.live[tonumber(sub(name, 2))] = value
-    else
-      state[name] = value
+  if #flat == 0 then
+    if call('EXISTS', starts_key()) == 1 then
+      damaged(KEYS[1], 'nothing', 'the state of the words and documents that there are')
     end
+    return state
+  end
+  local texts, sum = {}, 0
+  for i = 1, #flat, 2 do texts[flat[i]] = flat[i + 1] end
+  state.next = stored_integer(KEYS[1], 'next', texts.next, 0, 4294967296)
+  state.words = stored_integer(KEYS[1], 'words', texts.words, 1, MOST_WORDS + 1)
+  state.docs = stored_integer(KEYS[1], 'docs', texts.docs, 0, state.next)
+  state.version = stored_integer(KEYS[1], 'version', texts.version, 0, 9e15)
+  for name, text in pairs(texts) do
+    if byte(name) == 99 then -- c
+      local last = floor((state.next - 1) / CHUNK)
+      local chunk = stored_integer(KEYS[1], 'the chunk of ' .. name, sub(name, 2), 0, last)
+      local live = stored_integer(KEYS[1], name, text, 1, CHUNK)
+      state.live[chunk], sum = live, sum + live
+    end
+  end
+  if sum ~= state.docs then
+    damaged(KEYS[1], 'docs=' .. texts.docs, int(sum) .. ', the sum of the chunks,')
   end
   return state
 end
@@ -58,15 +77,19 @@ local function chunks_of(state)
   return chunks
 end
 
--- The id of a word; nil if no document ever had it.
+-- A word's id as it is stored; nil if no document ever had the word.
+local function read_id(word, text)
+  return text and stored_integer(lexicon_key(word), word, text, 1, MOST_WORDS) or nil
+end
+
 local function id_of(word)
-  return tonumber(call('HGET', lexicon_key(word), word) or nil)
+  return read_id(word, call('HGET', lexicon_key(word), word))
 end
 
 -- The postings of a word in a chunk: four bytes a document.
 local function postings(chunk, id)
   local short = call('HGET', short_key(chunk, id), int(id % 128))
-  if short == LONG then return call('GET', long_key(chunk, id)) end
+  if short == LONG then return call('GET', long_key(chunk, id)) or '' end
   return short or ''
 end
 

@@ -6,11 +6,26 @@
 -- ARGV[4]  how many buckets of 128 documents and words to delete
 -- Reply    {next, removed}: where to continue, 0 if nothing is left; how many documents it removed
 --@include search/base
-local state = read_state()
-local from, size = tonumber(ARGV[3]), tonumber(ARGV[4])
-local last_chunk = floor(math.max(state.next - 1, 0) / CHUNK)
-local buckets = floor(math.max(state.next - 1, state.words - 1, 0) / 128)
 local removed = 0
+
+-- With a damaged state the keys are looked for among all of the server.
+local function scan(cursor)
+  local pattern = string.gsub(PREFIX, '[%*%?%[%]%\\]', '\\%0') .. '*'
+  local next, keys = unpack(call('SCAN', cursor, 'MATCH', pattern, 'COUNT', '2000'))
+  for _, key in ipairs(keys) do
+    if sub(key, 1, #PREFIX + 2) == PREFIX .. 'd:' then removed = removed + 1 end
+    call('UNLINK', key)
+  end
+  return {next == '0' and 0 or 's' .. next, removed}
+end
+if sub(ARGV[3], 1, 1) == 's' then return scan(sub(ARGV[3], 2)) end
+local sound, state = pcall(read_state)
+if not sound then return scan('0') end
+
+local from, size = tonumber(ARGV[3]), tonumber(ARGV[4])
+local chunks = chunks_of(state)
+local last = ((chunks[#chunks] or -1) + 1) * CHUNK
+local buckets = floor(math.max(math.min(state.next, last) - 1, state.words - 1, 0) / 128)
 
 for bucket = from, math.min(from + size - 1, buckets) do
   local first = 128 * bucket
@@ -18,7 +33,7 @@ for bucket = from, math.min(from + size - 1, buckets) do
   for _, id in ipairs(ids) do call('UNLINK', document_key(id)) end
   removed = removed + #ids
   call('UNLINK', ids_key(first), values_key(first))
-  for chunk = 0, last_chunk do
+  for _, chunk in ipairs(chunks) do
     local keys = {short_key(chunk, first)}
     for id = first, first + 127 do keys[#keys + 1] = long_key(chunk, id) end
     call('UNLINK', unpack(keys))
@@ -26,10 +41,15 @@ for bucket = from, math.min(from + size - 1, buckets) do
 end
 if from + size <= buckets then return {from + size, removed} end
 
-for chunk = 0, last_chunk do
+for _, chunk in ipairs(chunks) do
   call('UNLINK', live_key(chunk))
   for place = 1, tonumber(ARGV[2]) do call('UNLINK', column_key(place, chunk)) end
 end
-for _, start in ipairs(call('SMEMBERS', starts_key())) do call('UNLINK', lexicon_key(start)) end
+local starts = call('SRANDMEMBER', starts_key(), '2000')
+for _, start in ipairs(starts) do call('UNLINK', lexicon_key(start)) end
+if #starts == 2000 then
+  call('SREM', starts_key(), unpack(starts))
+  return {from + size, removed}
+end
 call('UNLINK', starts_key(), KEYS[1])
 return {0, removed}

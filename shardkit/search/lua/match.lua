@@ -43,7 +43,7 @@ local function ids_of_words(texts)
       local some = {}
       for i = from, math.min(from + 999, #numbers) do some[#some + 1] = texts[numbers[i]] end
       for i, id in ipairs(call('HMGET', key, unpack(some))) do
-        ids[numbers[from + i - 1]] = tonumber(id or nil) or false
+        ids[numbers[from + i - 1]] = read_id(some[i], id) or false
       end
     end
   end
@@ -60,8 +60,14 @@ local function loading(n)
     if short == LONG then
       run = {key = long_key(here.chunk, id)}
       run.size = floor(call('STRLEN', run.key) / 4)
+      if call('STRLEN', run.key) % 4 ~= 0 or run.size == 0 then
+        damaged(run.key, int(call('STRLEN', run.key)) .. ' bytes', 'postings of four bytes each')
+      end
       if run.size <= WHOLE then run.of, run.starts, run.ends = call('GET', run.key), true, true end
     else
+      if #short % 4 ~= 0 then
+        damaged(short_key(here.chunk, id), #short .. ' bytes', 'postings of four bytes each')
+      end
       run = {size = #short / 4, of = short, starts = true, ends = true}
     end
     loaded[n] = run
@@ -293,13 +299,19 @@ local function all_places()
   return found
 end
 
--- The bytes of a column in the window, and what to subtract from a document's place in it.
-local function column(k, width)
+-- The bytes of a column in the window, and what to subtract from a document's place in it; it must
+-- reach the last of some places.
+local function column(k, width, places)
   local found = here.columns[k]
   if not found then
     local first, last = int(width * here.first), int(width * here.last - 1)
     found = call('GETRANGE', column_key(k, here.chunk), first, last)
     here.columns[k] = found
+  end
+  local needed = #places > 0 and width * (places[#places] - here.first + 1) or 0
+  if #found < needed then
+    damaged(column_key(k, here.chunk), int(width * here.first + #found) .. ' bytes',
+      'at least ' .. int(width * here.first + needed))
   end
   return found, here.first
 end
@@ -311,7 +323,7 @@ local function number(text)
 end
 
 local function filter_range(k, low, high, open_low, open_high, candidates)
-  local values, base = column(k, 8)
+  local values, base = column(k, 8, candidates)
   local unpack_one = struct.unpack
   low, high = low and number(low), high and number(high)
   local found, size = {}, 0
@@ -409,6 +421,7 @@ end
 local function words_of(id)
   local key = document_key(id)
   local beginning = call('GETRANGE', key, '0', '1023')
+  if #beginning < 12 then damaged(key, #beginning .. ' bytes', 'a document') end
   local _, size = struct.unpack('<I4I4', beginning)
   if size > 1012 then return call('GETRANGE', key, '12', int(11 + size)) end
   return sub(beginning, 13, 12 + size)

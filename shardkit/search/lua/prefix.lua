@@ -55,7 +55,7 @@ for _, text in ipairs(starts()) do
     for i = 1, #flat, 2 do
       local word = flat[i]
       if sub(word, 1, #prefix) == prefix and (last == '' or precedes(word, last)) then
-        local count = frequency(chunks, tonumber(flat[i + 1]))
+        local count = frequency(chunks, read_id(word, flat[i + 1]))
         work = work - 1 - #chunks
         if count > 0 then found[#found + 1], found[#found + 2] = word, count end
       end

@@ -104,7 +104,7 @@ end
 -- The numbers in a column, with a default for missing ones.
 local function numbers_in(k, places, missing)
   local found, unpack_one = {}, struct.unpack
-  local of, base = column(k, 8)
+  local of, base = column(k, 8, places)
   for i = 1, #places do
     local value = unpack_one('<d', of, 8 * (places[i] - base) + 1)
     if value ~= value then value = missing end
@@ -115,7 +115,7 @@ end
 
 local function codes_in(k, places)
   local found, unpack_one = {}, struct.unpack
-  local of, base = column(k, 4)
+  local of, base = column(k, 4, places)
   for i = 1, #places do found[i] = unpack_one('<I4', of, 4 * (places[i] - base) + 1) end
   return found
 end
@@ -125,7 +125,7 @@ local function complete(places)
   for _, source in ipairs(query.sort[2]) do
     if source[1] > 0 and source[3] == cjson.null then
       local left, size = {}, 0
-      local of, base = column(source[1], 8)
+      local of, base = column(source[1], 8, places)
       for i = 1, #places do
         local value = struct.unpack('<d', of, 8 * (places[i] - base) + 1)
         if value == value then
@@ -339,6 +339,7 @@ if by == 'text' then
   local texts = texts_of(keys)
   for i, code in ipairs(keys) do
     codes[numbers[i]] = code
+    if not texts[code] then damaged(values_key(code), 'no value', 'that of ' .. int(code)) end
     keys[i] = first_value(texts[code])
   end
   if after_key then numbers, keys = after_cursor(numbers, keys, after_key, query.after[2]) end
@@ -347,6 +348,9 @@ end
 
 -- Order the remaining candidates.
 local found_ids, order = ids_of(numbers), {}
+for i, id in ipairs(found_ids) do
+  if not id then damaged(ids_key(numbers[i]), 'no id', 'that of document ' .. int(numbers[i])) end
+end
 if bound ~= nil then numbers, keys, found_ids = cut(numbers, keys, found_ids, bound, size) end
 for i = 1, #numbers do order[i] = i end
 table.sort(order, function(a, b) return is_before(keys[a], found_ids[a], keys[b], found_ids[b]) end)

@@ -17,7 +17,6 @@
 -- Reply    {version, documents, existed, …}: existed is 1 for a document that existed, else 0; for
 --          each that was done
 --@include search/base
-local MOST_WORDS = 16777215
 local SHORT = 56 -- bytes of postings that a listpack takes
 
 local state = read_state()
@@ -40,7 +39,7 @@ do
       local to, some = math.min(from + 999, #places), {}
       for k = from, to do some[#some + 1] = ARGV[3 + places[k]] end
       for k, id in ipairs(call('HMGET', lexicon_key(start), unpack(some))) do
-        ids[places[from + k - 1]] = tonumber(id or nil)
+        ids[places[from + k - 1]] = read_id(some[k], id)
       end
     end
   end
@@ -56,6 +55,31 @@ if next_word - 1 > MOST_WORDS then
 end
 local at = 4 + 2 * many
 local values = tonumber(ARGV[at])
+
+-- What is given now nobody may have: else new words and documents would be one with old ones.
+local function check_unused(from, behind, keys_of, what)
+  while from < behind do
+    local fields, ends = {}, math.min(behind, from - from % 128 + 128)
+    for number = from, ends - 1 do fields[#fields + 1] = int(number % 128) end
+    for _, key in ipairs(keys_of(from)) do
+      for _, held in ipairs(call('HMGET', key, unpack(fields))) do
+        if held then
+          damaged(KEYS[1], what .. '=' .. int(state[what]), 'more than the numbers in ' .. key)
+        end
+      end
+    end
+    from = ends
+  end
+end
+check_unused(state.next, state.next + (#ARGV - at - values - 1) / 5, function(number)
+  return {ids_key(number)}
+end, 'next')
+check_unused(state.words, next_word, function(id)
+  local keys = {values_key(id)}
+  for _, chunk in ipairs(chunks_of(state)) do keys[#keys + 1] = short_key(chunk, id) end
+  return keys
+end, 'words')
+
 for _, i in ipairs(new) do
   local word, id = ARGV[3 + i], ids[i]
   call('HSET', lexicon_key(word), word, int(id))
@@ -81,7 +105,14 @@ local function change(id, number, posting)
       local chunk = floor(number / CHUNK)
       local length = call('HSTRLEN', short_key(chunk, id), int(id % 128))
       spent = spent + 4
-        + (length == #LONG and call('STRLEN', long_key(chunk, id)) / 600 or 0)
+      if length == #LONG then
+        local key = long_key(chunk, id)
+        local size = call('STRLEN', key)
+        if size == 0 or size % 4 > 0 then
+          damaged(key, int(size) .. ' bytes', 'postings of four bytes each')
+        end
+        spent = spent + size / 600
+      end
     end
   end
   if of.postings[number] == nil then of.numbers[#of.numbers + 1] = number end
@@ -125,6 +156,7 @@ end
 local function remove_postings(key, number, size)
   if size == 0 then return end
   local words = call('GETRANGE', key, '12', int(11 + size))
+  if #words < size or size % 3 > 0 then damaged(key, 12 + #words .. ' bytes', 'a document') end
   for start = 1, size, 3000 do
     local bytes = {byte(words, start, start + 2999)}
     for k = 1, #bytes, 3 do
@@ -181,7 +213,11 @@ for doc = at, #ARGV - 1, 5 do
   local number
   if head ~= '' then
     local size
+    if #head < 12 then damaged(key, #head .. ' bytes', 'a document') end
     number, size = struct.unpack('<I4I4', head)
+    if number >= state.next then
+      damaged(key, 'number ' .. int(number), 'one below ' .. int(state.next))
+    end
     remove_postings(key, number, size)
     if attributes ~= '' then spent = 2 * spent - before end -- its new words take as long
   end
@@ -270,7 +306,7 @@ local function apply_long(key, one)
   end
   local size = call('STRLEN', key)
   if size > 512 * (one.last - one.first + 1) and apply_in_place(key, one, size) then return true end
-  local all = merged(call('GET', key), one)
+  local all = merged(call('GET', key) or '', one)
   if all == '' then
     call('UNLINK', key)
     return false

@@ -14,7 +14,7 @@ from datetime import UTC, date, datetime, time
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from shardkit.errors import InvalidArgumentError
+from shardkit.errors import DamagedDataError, InvalidArgumentError
 from shardkit.operations.commands import Argument
 from shardkit.routing.keys import key_bytes
 from shardkit.search.model.schema import Schema
@@ -237,21 +237,39 @@ def _stored_text(schema: Schema, texts: Mapping[str, str]) -> bytes:
     return _PACKED + packed if len(packed) < len(plain) else _PLAIN + plain
 
 
-def document_of(schema: Schema, doc_id: str, attributes: bytes, text: bytes) -> Document:
-    """Return a document from what is stored of it."""
-    return Document(
-        doc_id,
-        attributes_of(schema, attributes) if attributes else {},
-        text_of(schema, text),
-    )
+def document_of(schema: Schema, doc_id: str, attributes: bytes, text: bytes, key: str) -> Document:
+    """Return a document from what is stored of it.
+
+    Raises:
+        DamagedDataError: that cannot be read.
+    """
+    try:
+        return Document(
+            doc_id,
+            attributes_of(schema, attributes) if attributes else {},
+            text_of(schema, text),
+        )
+    except (ValueError, TypeError, zlib.error) as error:
+        raise DamagedDataError(
+            key, f"{shown(text or attributes)} ({error})", "a document"
+        ) from None
 
 
-def unpack(schema: Schema, doc_id: str, stored: bytes) -> Document:
-    """Return a document from the value of its key."""
-    _, words, attributes = _HEADER.unpack_from(stored)
+def unpack(schema: Schema, doc_id: str, stored: bytes, key: str) -> Document:
+    """Return a document from the value of its key.
+
+    Raises:
+        DamagedDataError: that cannot be read.
+    """
+    try:
+        _, words, attributes = _HEADER.unpack_from(stored)
+    except struct.error:
+        raise DamagedDataError(key, f"{len(stored)} bytes", "a document") from None
     start = _HEADER.size + words
     end = start + attributes
-    return document_of(schema, doc_id, stored[start:end], stored[end:])
+    if end > len(stored):
+        raise DamagedDataError(key, f"{len(stored)} bytes", f"at least {end}")
+    return document_of(schema, doc_id, stored[start:end], stored[end:], key)
 
 
 def value_term(place: int, value: bytes) -> bytes:
