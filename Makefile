@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup check lua test soak bench docs demo clean
+.PHONY: setup check lua test lowest soak bench docs demo clean
 
 setup: .venv/ready
 
@@ -25,6 +25,13 @@ test: setup  ## the tests, on real servers that they start themselves
 soak: setup  ## everything under changing entries and closing kits, ten minutes; SECONDS=60 for less
 	$(BIN)/python tools/soak.py $(SECONDS)
 
+lowest: setup  ## the core's tests with the lowest versions that pyproject.toml allows
+	$(BIN)/pip install -q uv
+	$(BIN)/uv venv -q --clear .venv-lowest
+	$(BIN)/uv pip install -q --python .venv-lowest/bin/python --resolution lowest-direct -e '.[dev]'
+	.venv-lowest/bin/python -m pytest -q tests/routing tests/config tests/testing tests/client_plane \
+	  tests/transport tests/kit tests/structures
+
 bench: setup  ## the benchmarks; results as JSON and plots in benchmarks/results
 	$(BIN)/pip install -q -e '.[bench]'
 	for name in overhead memory memory_set unique packed list sorted_set ip_to_city demo completion \
@@ -44,4 +51,4 @@ demo: setup  ## the main job
 	$(BIN)/shardkit demo
 
 clean:
-	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-lowest build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
