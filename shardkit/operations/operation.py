@@ -50,6 +50,7 @@ from typing import (
     overload,
 )
 
+from shardkit.errors import InvalidArgumentError
 from shardkit.operations.commands import (
     Argument,
     Batch,
@@ -304,9 +305,19 @@ class stream(_Method, Generic[P, T]):  # noqa: N801 - a decorator
 
 
 def pages(values: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Cut values into lists of at most ``size``: the batches of a bulk operation."""
+    """Cut values into lists of at most ``size``: the batches of a bulk operation.
+
+    Raises:
+        InvalidArgumentError: they are no iterable.
+    """
     page: list[T] = []
-    for value in values:
+    try:
+        each = iter(values)
+    except TypeError:
+        raise InvalidArgumentError(
+            f"{type(values).__name__} where several values are taken", "give a list of them"
+        ) from None
+    for value in each:
         page.append(value)
         if len(page) >= size:
             yield page

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import reprlib
 from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
@@ -17,6 +18,9 @@ T = TypeVar("T")
 
 # Iterable, but one member.
 _SINGLE = (str, bytes, bytearray, memoryview)
+
+# How a structure whose parts split as they fill calls a group of them.
+_GROUP = re.compile(r"(?<=[^:]):\{[0-9]+\}$")
 
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = _short.maxlong = 60
@@ -34,13 +38,21 @@ def check_name(name: str) -> None:
     """Check the name of a structure: the prefix of its keys.
 
     Raises:
-        InvalidArgumentError: it is not text, is empty, or cannot be encoded.
+        InvalidArgumentError: it is not text, is empty, cannot be encoded, or is what another
+            structure calls a group of its parts, such as ``ids:{4}``.
     """
     try:
-        if isinstance(name, str) and key_bytes(name):
-            return
+        valid = isinstance(name, str) and bool(key_bytes(name))
     except InvalidKeyError:
-        pass
+        valid = False
+    if valid and _GROUP.search(name):
+        raise InvalidArgumentError(
+            f"name={shown(name)} of a structure is a key of the structure "
+            f"{shown(_GROUP.sub('', name))}",
+            "give a name that does not end in a number in braces",
+        )
+    if valid:
+        return
     raise InvalidArgumentError(
         f"name={shown(name)} of a structure", "give text: the prefix of its keys"
     )

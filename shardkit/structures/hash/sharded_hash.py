@@ -196,7 +196,12 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
 
         Cost: one exchange for 10,000 fields, one command per part.
         """
-        given: list[tuple[Any, Any]] = [] if key is None else [(key, value)]
+        if mapping is not None and not isinstance(mapping, Mapping):
+            raise InvalidArgumentError(
+                f"{self.name}: mapping={shown(mapping)}", "give a dict of values by field"
+            )
+        none_given = value is None and (mapping is not None or items is not None)
+        given: list[tuple[Any, Any]] = [] if key is None and none_given else [(key, value)]
         given += (mapping or {}).items()
         if items:
             if len(items) % 2:

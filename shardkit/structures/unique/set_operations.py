@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Any, Final, Literal, TypeAlias
 
-from shardkit.errors import ParameterMismatchError
+from shardkit.errors import ParameterMismatchError, StructureError
 from shardkit.lua import script
 from shardkit.operations.commands import Command, Locate, script_call
 from shardkit.operations.operation import Operation, pages
@@ -64,10 +64,25 @@ def count_days(days: Sequence[Day], which: Which) -> Operation[int]:
 def _count_sets(days: Sequence[SetDay], which: Which) -> Operation[int]:
     """Count ids, an exchange for every 256 parts.
 
+    Raises:
+        StructureError: a day has a count, but no parameters.
+
     Cost: one command a part, or where the days live together a script for the same part of all.
     """
     yield from open_all([day.meta for day in days])
     existing = [day for day in days if day.meta.checked]
+    missing = [day for day in days if not day.meta.checked]
+    if missing:
+        replies = yield [
+            Command(day.home, day.key, ("GET", day.key), idempotent=True) for day in missing
+        ]
+        for day, count in zip(missing, replies, strict=True):
+            if int(count or 0) > 0:
+                raise StructureError(
+                    f"{day.key}: {int(count):,} visitors are counted, but {day.meta.key} is not "
+                    "there, which says where their ids are",
+                    "restore it, or leave out the day: its ids may have been removed",
+                )
     if not existing or (which == "all" and len(existing) < len(days)):
         return 0
     divisor = math.gcd(*(day.parts for day in existing))

@@ -1,0 +1,49 @@
+"""What is given by mistake is refused with an error of ours, and nothing is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import date
+from typing import Any
+
+import pytest
+
+from shardkit import ShardKit
+from shardkit.errors import InvalidArgumentError, StructureError
+
+DAY = date(2015, 5, 17)
+GARBAGE: dict[str, Callable[[Any], object]] = {
+    "no field": lambda kit: kit.hash("h", component="one").hset(None, "x"),
+    "nothing": lambda kit: kit.hash("h", component="one").hset(),
+    "a list for a mapping": lambda kit: kit.hash("h", component="one").hset(mapping=[1]),
+    "no string's name": lambda kit: kit.strings("s", component="one").set(None, "x"),
+    "a list of strings": lambda kit: kit.strings("s", component="one").mset([1]),
+    "no members": lambda kit: kit.set("m", component="one").sadd_many(None),
+    "a number of members": lambda kit: kit.set("m", component="one").sadd_many(5),
+    "no values": lambda kit: kit.list("l", component="one").rpush_many(None),
+    "no ids": lambda kit: kit.packed("p", component="one", fields="flag").get_many(None),
+}
+
+
+@pytest.mark.parametrize("call", GARBAGE.values(), ids=GARBAGE)
+def test_garbage_is_refused(kit: ShardKit, call: Callable[[Any], object]) -> None:
+    with pytest.raises(InvalidArgumentError):
+        call(kit)
+
+
+@pytest.mark.parametrize("name", ["n:{0}", "a:b:{17}"])
+def test_a_name_is_refused_that_another_structure_gives_a_group(kit: ShardKit, name: str) -> None:
+    for make in (kit.hash, kit.set, kit.sorted_set):
+        with pytest.raises(InvalidArgumentError, match="is a key of the structure"):
+            make(name, component="one")
+    kit.set("{0}", component="one").sadd("a name that is a tag")
+
+
+def test_a_day_whose_parameters_are_lost_is_not_left_out_in_silence(kit: ShardKit) -> None:
+    visitors = kit.unique_visitors("unique", component="one", first_day=100)
+    visitors.visit("550e8400-e29b-41d4-a716-446655440000", DAY)
+    visitors.visit("650e8400-e29b-41d4-a716-446655440000", date(2015, 5, 18))
+    kit.client("one").delete("unique:2015-05-17:meta")
+    again = kit.unique_visitors("unique", component="one", first_day=100)
+    with pytest.raises(StructureError, match="unique:2015-05-17: 1 visitors are counted"):
+        again.count_union([DAY, date(2015, 5, 18)])
