@@ -25,6 +25,7 @@ _Rule: TypeAlias = tuple[tuple[type, ...], str, Callable[[Any], object]]
 
 _LARGEST = 2**31 - 1  # what a database, a pool or a timeout can be at most
 _TLS_VERSIONS = ("TLSv1_2", "TLSv1_3")
+_KEEPALIVE = ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT")
 
 
 def _anything(value: Any) -> bool:
@@ -93,6 +94,13 @@ FIELDS: dict[str, _Rule] = {
     "exchange_timeout": _SECONDS,
     "max_reply_bytes": ((int,), "a number above 0", lambda v: v > 0),
     "socket_keepalive": _TRUTH,
+    "socket_keepalive_options": (
+        (dict,),
+        f"numbers above 0 for some of {', '.join(_KEEPALIVE)}",
+        lambda v: all(
+            name in _KEEPALIVE and type(n) is int and 0 < n <= 32767 for name, n in v.items()
+        ),
+    ),
     "health_check_interval": ((int,), "seconds, 0 for never", lambda v: 0 <= v <= _LARGEST),
     "max_connections": ((int,), "a number above 0", lambda v: 0 < v <= _LARGEST),
     "client_name": (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 from collections.abc import Mapping
 from functools import cache
@@ -293,6 +294,9 @@ def _network(fields: Mapping[str, Any]) -> dict[str, Any]:
         "socket_connect_timeout": fields.get("socket_connect_timeout", CONNECT_TIMEOUT),
         "socket_keepalive": fields.get("socket_keepalive", True),
     }
+    if "socket_keepalive_options" in fields:
+        asked = fields["socket_keepalive_options"].items()
+        taken["socket_keepalive_options"] = {getattr(socket, n): value for n, value in asked}
     if fields.get("ssl"):
         taken |= {n: v for n, v in fields.items() if n.startswith("ssl_")}
         if "ssl_min_version" in taken:

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import os
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -17,9 +18,10 @@ import redis
 import redis.asyncio as aioredis
 from redis.exceptions import MaxConnectionsError
 
+from shardkit import Entry
 from shardkit.connections import pool as pool_module
 from shardkit.connections.connector import Connector
-from shardkit.errors import ShardErrors, ShardUnavailable
+from shardkit.errors import InvalidEntryError, ShardErrors, ShardUnavailable
 from shardkit.local import LocalServer
 from shardkit.operations.commands import raise_failures
 
@@ -324,3 +326,16 @@ def test_an_error_of_very_many_shards_names_a_few_and_counts_the_rest() -> None:
     assert str(caught.value).startswith("533 shards failed (c:0, c:1, c:10, c:100, c:101, and 528")
     assert str(caught.value).endswith("c:4 is away; and 528 more")
     assert len(caught.value.exceptions) == 533
+
+
+async def test_keepalive_options_of_an_entry_reach_the_socket(face: Pooled) -> None:
+    fields = Entry({"socket_keepalive_options": {"TCP_KEEPIDLE": 61, "TCP_KEEPCNT": 4}}).fields
+    pool = face.pool(**fields)
+    connection = await face.of(pool.get_connection())
+    sock = connection._sock if face.blocks else connection.transport.get_extra_info("socket")
+    assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 61
+    assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT) == 4
+    await face.of(pool.disconnect())
+    for wrong in ({"TCP_NODELAY": 1}, {"TCP_KEEPIDLE": 0}, {"TCP_KEEPIDLE": True}):
+        with pytest.raises(InvalidEntryError, match="socket_keepalive_options"):
+            Entry({"socket_keepalive_options": wrong})
