@@ -13,7 +13,7 @@ keeps an inverted index of them::
     {search:0}:v:0            STRING  a bit a document: whether it exists
     {search:0}:a:1:0          STRING  8 bytes a document: a number, a date; 4: a value of text
     {search:0}:y:3            HASH    values of text, by their ids
-    {search:0}:q:5f3a…        STRING  a cached result for its next pages; always with a TTL
+    {search:0}:q:2:5f3a…      HASH    a cached result for its next pages; always with a TTL
 
     a posting: four bytes                               postings of a word, by number
     ┌───────────────────────┬────────┬─────────┐        ┌─────────┬─────────┬─────────┐
@@ -207,7 +207,7 @@ class SearchIndex(Structure[Face]):
             ShardErrors: shards failed; documents on the others were indexed. Indexing all of them
                 again is safe.
 
-        Cost: one exchange with each part for up to 100 documents, or 20,000 words, of that part.
+        Cost: one exchange with each part for some 1,500 words, fewer if documents are replaced.
         """
         count = 0
         batch: list[PreparedDocument] = []
@@ -232,11 +232,14 @@ class SearchIndex(Structure[Face]):
 
     @operation
     def remove_many(self, ids: Iterable[str]) -> Operation[int]:
-        """Remove documents; return how many existed. Cost: one exchange for 1,000.
+        """Remove documents; return how many existed.
 
         Raises:
             InvalidArgumentError: an id cannot be used; none of its 1,000 was removed.
             ShardErrors: shards failed; documents on the others were removed.
+
+        Cost: an exchange with each part for 150 documents; for one to four of them where their
+        words are in tens of thousands of others.
         """
         removed = 0
         for page in pages(check_ids(self.schema, ids), IDS_PER_BATCH):
@@ -314,9 +317,11 @@ class SearchIndex(Structure[Face]):
             ParameterMismatchError: the index was created with other parameters.
             ShardErrors: shards failed, and partial results were not requested; or all failed.
 
-        Cost: one exchange. One more before it if relevance needs counts of words that are not
-        cached (`statistics_ttl`), or if the query has a prefix; one more after it for attributes or
-        snippets with ``offset + limit`` above 200. A part reads all postings of the rarest word
+        Cost: one exchange; more as long as a part has more than some milliseconds' worth to read,
+        so that its server serves others in between. One more before it if relevance needs counts of
+        words that are not cached (`statistics_ttl`), or if the query has a prefix; one more after
+        it for attributes or snippets with ``offset + limit`` above 200. A part reads all postings
+        of the rarest word
         that documents must have, and looks those documents up in the postings of the others.
         """
         return (yield from self._searcher.search(search_request(self.schema, query, **options)))
