@@ -401,6 +401,7 @@ def _keep(held: _Held, task: asyncio.Task[None]) -> None:
 
 
 def _close(closable: Any) -> None:
+    closable.closed = True
     if isinstance(closable, redis.RedisCluster):
         closable.close()
         for pool in _pools(closable):

@@ -61,6 +61,20 @@ _ASKED_OF_CLUSTERS = (
 )
 
 
+class ClusterClient(redis.RedisCluster):
+    """redis-py's cluster client, which says so when its kit is closed under a call."""
+
+    closed = False
+
+    def execute_command(self, *args: Any, **kwargs: Any) -> Any:
+        """Execute a command."""
+        try:
+            return super().execute_command(*args, **kwargs)  # type: ignore[no-untyped-call]
+        except Exception:  # redis-py finds nodes without connections, and others
+            require_open(self)
+            raise
+
+
 class AsyncClusterClient(aioredis.RedisCluster):
     """redis-py's awaiting cluster client; a command waits until it has learnt the cluster.
 
@@ -255,7 +269,7 @@ def _cluster(fields: Mapping[str, Any], common: dict[str, Any]) -> redis.RedisCl
             super().close_for_good()
 
     # Only a cluster by URL looks at the classes of pool and connection.
-    return redis.RedisCluster(
+    return ClusterClient(
         url=f"redis://[{host}]:{port}" if ":" in host else f"redis://{host}:{port}",
         retry=retry,
         connection_pool_class=NodePool,

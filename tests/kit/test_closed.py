@@ -223,3 +223,22 @@ async def test_closing_while_a_cluster_or_a_sentinel_is_asked_says_so(
             with pytest.raises(ClosedError):
                 await client.get("k")
             monkeypatch.undo()
+
+
+def test_closing_under_a_call_of_a_clusters_client_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = "components: {cluster: {entry: {cluster: true, port: 7301}}}"
+    with (
+        LocalServers(ShardMap.parse(plan), ports="free") as servers,
+        shardkit.connect(servers.shard_map) as kit,
+    ):
+        client: Any = kit.client("cluster")
+
+        def close_first(*args: Any, **kwargs: Any) -> None:
+            kit.close()
+            raise AttributeError("as redis-py raises it then")
+
+        monkeypatch.setattr(client, "_determine_nodes", close_first)
+        with pytest.raises(ClosedError):
+            client.get("k")
