@@ -452,7 +452,7 @@ async def test_an_error_is_the_answer_of_the_struck_command_only(
     assert (before, after) == (1, 2)
     assert isinstance(refused, CommandRefused)
     assert isinstance(refused.error, ReadOnlyError)
-    assert "read only replica" in refused.message
+    assert "the server is a replica" in refused.message
 
 
 async def test_clients_raise_the_error_that_was_answered(
@@ -563,7 +563,7 @@ def test_a_script_is_struck_and_not_its_loading(memory: MemoryConnector, kit: Sh
     memory.server("a").answer("OOM for the script")
     with pytest.raises(ShardErrors) as raised:
         ids.sadd(1)
-    assert "for the script" in str(raised.value)
+    assert "maxmemory" in str(raised.value)
     assert ids.sadd(1) == 1
 
 
