@@ -47,6 +47,7 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.structures.base.arguments import check_integer, check_name, shown
+from shardkit.structures.base.damage import damage
 from shardkit.structures.base.parameters import Metadata, open_all, send_opened
 
 MAX_PARTS: Final = 1024
@@ -303,7 +304,10 @@ class AddressBook(Structure[Face]):
         return compared + b"\0" + name.encode() if self.fold else compared
 
     def _name(self, member: bytes) -> str:
-        return (member.partition(b"\0")[2] if self.fold else member).decode()
+        try:
+            return (member.partition(b"\0")[2] if self.fold else member).decode()
+        except UnicodeDecodeError:
+            raise damage(self.component, self.name, f"name {shown(member)}", "UTF-8") from None
 
     def _compared(self, noun: str, text: str, *, empty: bool = False) -> bytes:
         check_text(self.name, noun, text, empty=empty)

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from typing import ClassVar, Final
 
 from shardkit.completion.names import check_text, fold, key_id
-from shardkit.errors import InvalidArgumentError
+from shardkit.errors import DamagedDataError, InvalidArgumentError
 from shardkit.lua import script
 from shardkit.operations.commands import Argument, Command, Transaction, script_call
 from shardkit.operations.operation import (
@@ -151,7 +151,7 @@ class RecentContacts(Structure[Face]):
         found: dict[str, None] = {}
         for start in range(0, self.limit, BATCH_SIZE):
             [page] = yield [self._range(key, start, BATCH_SIZE, newest=True)]
-            for contact in _texts(page):
+            for contact in _texts(self.name, page):
                 if fold(contact).startswith(wanted):
                     found.setdefault(contact)
                     if len(found) == limit:
@@ -168,7 +168,7 @@ class RecentContacts(Structure[Face]):
         """
         check_integer(self.name, "limit", limit, 1, BATCH_SIZE)
         [page] = yield [self._range(self._key(user), 0, limit, newest=False)]
-        contacts = list(_texts(page))
+        contacts = list(_texts(self.name, page))
         return contacts[::-1] if self.order == "list" else contacts
 
     @operation
@@ -192,7 +192,7 @@ class RecentContacts(Structure[Face]):
         args = ("ZRANGE", key, 0, limit - 1, "REV", "WITHSCORES")
         [flat] = yield [self._at(key, *args, idempotent=True)]
         scores = (int(score) / 1e6 for score in flat[1::2])
-        return list(zip(_texts(flat[::2]), scores, strict=True))
+        return list(zip(_texts(self.name, flat[::2]), scores, strict=True))
 
     @operation
     def count(self, user: str | int) -> Operation[int]:
@@ -233,5 +233,9 @@ class RecentContacts(Structure[Face]):
         return check_text(self.name, "contact", contact)
 
 
-def _texts(contacts: Iterable[bytes]) -> Iterator[str]:
-    return (contact.decode() for contact in contacts)
+def _texts(owner: str, contacts: Iterable[bytes]) -> Iterator[str]:
+    for contact in contacts:
+        try:
+            yield contact.decode()
+        except UnicodeDecodeError:
+            raise DamagedDataError(owner, f"contact {shown(contact)}", "UTF-8") from None

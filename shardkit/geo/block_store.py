@@ -25,6 +25,7 @@ from shardkit.geo.local_copy import LocalCities, RangeTables
 from shardkit.geo.models import City
 from shardkit.operations.commands import Argument, Columns, Command
 from shardkit.operations.operation import Driver, Operation, pages
+from shardkit.structures.base.damage import damage
 
 Progress: TypeAlias = Callable[[str, int], None]
 
@@ -126,7 +127,11 @@ class BlockStore:
             for (level, bucket, _), content in zip(listed, contents, strict=True):
                 if content is None:
                     return None
-                tables.add(level, bucket, content)
+                try:
+                    tables.add(level, bucket, content)
+                except (StructureError, LookupError, ValueError) as error:
+                    key = self.block_key(number, level, bucket)
+                    raise damage(self._component, key, str(error), "a block of ranges") from None
             count += len(listed)
             turn += 1
         if count != generation.blocks:
@@ -146,6 +151,11 @@ class BlockStore:
         [listed] = yield [Command(self._component, key, ("GET", key), None, True)]
         if listed is None:
             return None
+        if len(listed) % _LISTED.size or any(
+            level >= len(LEVELS) for level, _, _ in _LISTED.iter_unpack(listed)
+        ):
+            wanted = f"a list of blocks, {_LISTED.size} bytes each"
+            raise damage(self._component, key, f"{len(listed)} bytes", wanted)
         return [
             (level, bucket, WHOLE if page == _NO_PAGE else page)
             for level, page, bucket in _LISTED.iter_unpack(listed)

@@ -27,6 +27,7 @@ from shardkit.errors import StructureError
 from shardkit.lua import script
 from shardkit.operations.commands import Command, Home, script_call
 from shardkit.operations.operation import Operation
+from shardkit.structures.base.damage import stored_integer
 
 
 class Generation(NamedTuple):
@@ -137,7 +138,8 @@ class Generations:
         [fields] = yield [Command(self.home, self.key, ("HKEYS", self.key), None, True)]
         [current] = yield [Command(self.home, self.key, ("HGET", self.key, "number"), None, True)]
         named = [field.rpartition(b":")[2] for field in fields if b":" in field]
-        return sorted({int(number) for number in [*named, *([current] if current else [])]})
+        found = [*named, *([] if current is None else [current])]
+        return sorted({stored_integer(self.home, self.key, "number", number) for number in found})
 
     def delete(self) -> Operation[None]:
         """Remove the HASH."""

@@ -4,11 +4,12 @@
 -- ARGV     none
 -- Reply    the number; the generations to remove; those of interrupted imports, which may write a
 --          little more before they notice, and so stay recorded for the next import to remove
+--@include structures/base/damage
 local key = KEYS[1]
 local now = tonumber(redis.call('TIME')[1])
 -- At least the minutes since 2020: even if this key is lost with its server, none is used again
 -- whose blocks are still on another server.
-local number = tonumber(redis.call('HGET', key, 'last') or '0') + 1
+local number = stored_integer(key, 'last', redis.call('HGET', key, 'last') or '0', 0, 2 ^ 50) + 1
 number = math.max(number, math.floor((now - 1577836800) / 60))
 local unused, interrupted = {}, {}
 local fields = redis.call('HGETALL', key)

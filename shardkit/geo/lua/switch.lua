@@ -2,6 +2,7 @@
 -- KEYS[1]  the generations, a HASH: see shardkit/geo/generations.py
 -- ARGV     the generation's number, its description, the seconds until the old one expires
 -- Reply    the number of the old one, 0 if there was none; nil if another import has begun
+--@include structures/base/damage
 local key = KEYS[1]
 local number, description, grace = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local old = redis.call('HGET', key, 'number') or '0'
@@ -17,4 +18,4 @@ redis.call('HDEL', key, 'importing:' .. number)
 if old ~= '0' then
   redis.call('HSET', key, 'retired:' .. old, string.format('%d', now + grace))
 end
-return tonumber(old)
+return stored_integer(key, 'number', old, 0, 2 ^ 50)

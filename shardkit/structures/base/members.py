@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from shardkit.errors import InvalidArgumentError, InvalidKeyError
+from shardkit.errors import DamagedDataError, InvalidArgumentError, InvalidKeyError
 from shardkit.operations.commands import Key
 from shardkit.routing.keys import key_bytes
 from shardkit.structures.base.arguments import shown
@@ -19,7 +19,22 @@ M = TypeVar("M", bound="int | str | bytes")
 
 _INTEGER = re.compile(rb"-?[0-9]{1,19}")
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
-_DECODERS: dict[type, Callable[[bytes], Any]] = {int: int, str: bytes.decode, bytes: bytes}
+
+
+def _decoder(kind: type, name: str, noun: str) -> Callable[[bytes], Any]:
+    """Return what converts a member from a reply."""
+    if kind is bytes:
+        return bytes
+    convert: Callable[[bytes], Any] = int if kind is int else bytes.decode
+
+    def decode(stored: bytes) -> Any:
+        try:
+            return convert(stored)
+        except ValueError:
+            wanted = "an integer" if kind is int else "UTF-8"
+            raise DamagedDataError(name, f"{noun} {shown(stored)}", wanted) from None
+
+    return decode
 
 
 class Members(Generic[M]):
@@ -31,7 +46,7 @@ class Members(Generic[M]):
         noun: what they are called: ``member``, ``field``.
 
     Attributes:
-        decode: converts a member from a reply.
+        decode: converts a member from a reply; DamagedDataError if it is none.
     """
 
     decode: Callable[[bytes], M]
@@ -40,7 +55,7 @@ class Members(Generic[M]):
         if kind not in (int, str, bytes):
             raise InvalidArgumentError(f"{name}: {noun}s={shown(kind)}", "give int, str or bytes")
         self.kind: type[M] = kind
-        self.decode = _DECODERS[kind]
+        self.decode = _decoder(kind, name, noun)
         self._name = name
         self._noun = noun
 

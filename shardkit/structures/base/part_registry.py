@@ -18,6 +18,9 @@ from collections.abc import Iterable, Iterator
 
 from shardkit.operations.commands import Argument, Command, To
 from shardkit.operations.operation import Operation
+from shardkit.structures.base.damage import stored_integer
+
+HIGHEST = 2**63 - 1
 
 
 class PartRegistry:
@@ -70,7 +73,9 @@ class PartRegistry:
     def read(self) -> Operation[list[int]]:
         """Return the registered ranges, in order. Cost: one exchange."""
         [members] = yield [Command(self._to, self.key, ("SMEMBERS", self.key), idempotent=True)]
-        ranges = sorted(map(int, members))
+        ranges = sorted(
+            stored_integer(self._to, self.key, "a member", member, 0, HIGHEST) for member in members
+        )
         self._seen |= set(ranges)
         return ranges
 

@@ -127,6 +127,8 @@ class GrowingLayout(Layout):
             command = Command(component, key, (name, key, member, *args), None, True)
             reply, now = yield [command, self._parts_queries[group]]
             if self._update_parts(group, now) == parts:
+                if now is None:
+                    yield from self._check_new([group])
                 return reply
 
     def read(
@@ -148,11 +150,16 @@ class GrowingLayout(Layout):
                 ]
                 batch.append(self._parts_queries[group])
             replies = iter((yield batch))
+            new = []
             for group, number, parts in plans:
                 found = [(owned, next(replies)) for _, owned in parts.values()]
-                if self._update_parts(group, next(replies)) == number:
+                now = next(replies)
+                if self._update_parts(group, now) == number:
                     results += found
                     del waiting[group]
+                if now is None:
+                    new.append(group)
+            yield from self._check_new(new)
         return results
 
     def write(
@@ -270,7 +277,10 @@ class GrowingLayout(Layout):
         Raises:
             DamagedDataError: a group's state is damaged, or lost.
         """
-        new = yield from self._read_states(range(self.groups))
+        yield from self._check_new((yield from self._read_states(range(self.groups))))
+
+    def _check_new(self, new: Sequence[int]) -> Operation[None]:
+        """Check that groups without a state have no parts. Cost: one exchange, none for none."""
         each = max(1, KEYS_LOOKED_FOR // max(1, len(new)))
         firsts = [(g, part) for g in new for part in range(min(self.initial, each))]
         if firsts:
@@ -494,6 +504,10 @@ class GrowingLayout(Layout):
         return number
 
     def _update_state(self, group: int, parts: int, number: int, expiring: bool) -> None:
+        # Parts split before members are added.
+        if number > ceil(parts * self._load):
+            most = f"at most {ceil(parts * self._load)} members in {parts} parts"
+            raise self._damage(group, f"count={number}", most)
         self.parts[group] = parts
         self._counts[group] = number
         self._expiring[group] = bool(expiring)

@@ -124,14 +124,20 @@ class ListScripts:
             part, place = expected
             key = f"{self.head[0]}{part}"
             value_query = Command(self._component, key, ("LINDEX", key, place))
-            [[reply, value]] = yield [
-                Transaction(self._component, key, (self._ends_query, value_query))
+            sizes = [
+                Command(self._component, end, ("LLEN", end))
+                for end in (f"{self.head[0]}{ends.first}", f"{self.head[0]}{ends.last}")
             ]
-            ends = self._update_ends(reply)
+            queries = (self._ends_query, value_query, *sizes)
+            [[reply, value, *held]] = yield [Transaction(self._component, key, queries)]
+            before, ends = ends, self._update_ends(reply)
             if ends is None:
                 break
             if ends.find(index) == expected and value is not None:
-                return value  # type: ignore[no-any-return]
+                moved = before[:2] != ends[:2]
+                if moved or held == [ends.left, ends.right]:
+                    return value  # type: ignore[no-any-return]
+                break
         _, *found = yield from self.read("at", index)
         return found[0] if found else None
 

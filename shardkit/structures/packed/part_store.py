@@ -18,6 +18,7 @@ from shardkit.operations.commands import (
 )
 from shardkit.operations.operation import Operation, pages
 from shardkit.structures.base.arguments import check_integer, shown
+from shardkit.structures.base.damage import damage
 from shardkit.structures.base.parameters import Metadata, confirm, open_all
 from shardkit.structures.base.part_registry import PartRegistry
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
@@ -93,6 +94,7 @@ class PartStore:
         ranges = self.layout.read_ranges(map(self.check_id, ids))
         yield from open_all([self.meta])
         replies = (yield [self._get_range(*read[:3]) for read in ranges]) if ranges else []
+        yield from self._check_lengths([BlockRange(*read[:3]) for read in ranges], replies)
         return {
             record_id: code
             for read, data in zip(ranges, replies, strict=True)
@@ -105,7 +107,10 @@ class PartStore:
         part, index = divmod(self.check_id(record_id), layout.part_size)
         first, bit = divmod(index * layout.bits, 8)
         yield from open_all([self.meta])
-        [data] = yield [self._get_range(part, first, first + layout.size - 1)]
+        wanted = BlockRange(part, first, first + layout.size - 1)
+        [data] = yield [self._get_range(*wanted)]
+        if len(data) < layout.size:
+            yield from self._check_lengths([wanted], [data])
         code = int.from_bytes(data.ljust(layout.size, b"\0"))
         return code if layout.bits >= 8 else code >> (8 - layout.bits - bit) & layout.mask
 
@@ -136,6 +141,7 @@ class PartStore:
         new = [part for part in wanted if part not in self._complete]
         if new:
             yield from self.registry.add(new, due)
+            yield from self._check_parts(new)
         creation: list[Command | Transaction] = [self._create(part, due) for part in new]
         by_key: dict[str, list[int]] = {self.part_key(part): [] for part in wanted}
         for n, command in enumerate(commands):
@@ -209,7 +215,32 @@ class PartStore:
     def read_blocks(self, blocks: Sequence[BlockRange]) -> Operation[list[bytes]]:
         """Return what blocks hold, missing bytes of a last record as zeros. Cost: one exchange."""
         replies = yield [self._get_range(*block) for block in blocks]
+        yield from self._check_lengths(blocks, replies)
         return list(map(self.layout.pad, replies))
+
+    def _check_lengths(
+        self, blocks: Sequence[BlockRange], replies: Sequence[bytes]
+    ) -> Operation[None]:
+        """Check parts of which less came than was asked for. Cost: one exchange, if there are any.
+
+        A part that does not exist is one of zeros; one that exists has its full length.
+        """
+        short = {
+            block.part
+            for block, data in zip(blocks, replies, strict=True)
+            if len(data) <= block.last - block.first
+        }
+        if short:
+            yield from self._check_parts(sorted(short))
+
+    def _check_parts(self, parts: Sequence[int]) -> Operation[None]:
+        """Check that parts have their full length, or do not exist. Cost: one exchange."""
+        lengths = yield [self.command("STRLEN", part, idempotent=True) for part in parts]
+        full = self.layout.part_bytes
+        for part, length in zip(parts, lengths, strict=True):
+            if length not in (0, full):
+                found, wanted = f"{length} bytes", f"{full} bytes"
+                raise damage(self.component, self.part_key(part), found, wanted)
 
     def send_to_all(self, name: str, *args: Argument) -> Operation[int]:
         """Send a command to every part, then to the registry; return the sum."""

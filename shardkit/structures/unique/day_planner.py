@@ -22,6 +22,7 @@ from shardkit.operations.commands import Command, Home
 from shardkit.operations.operation import Operation
 from shardkit.routing.partition import part_count
 from shardkit.structures.base.arguments import check_integer, check_name
+from shardkit.structures.base.damage import damage, stored_integer
 from shardkit.structures.base.parameters import Metadata, meta_key, open_all
 from shardkit.structures.base.partition import hashed_partition
 from shardkit.structures.unique.days import BitmapDay, Day, HyperLogLogDay, SetDay
@@ -142,22 +143,47 @@ class DayPlanner:
             Command(self.component, meta, ("HGET", meta, field), idempotent=True),
             self._get(before),
         ]
-        size = None if size is None else int(size)
+        if size is not None:
+            size = stored_integer(self.component, meta, field, size, 1, 4 * MAX_VISITORS)
         if stored is not None:
-            expected = int(stored)
+            expected = self._stored_plan(plan, stored)
         elif size is not None:
             expected = self._expected(size)
         else:
             first = self.settings.first_day or 0
-            expected = expected_after(first if came is None else int(came))
+            # A damaged count of yesterday does not spoil today's plan.
+            known = came is not None and came.isdigit() and len(came) < 16
+            came = int(came) if known else first
+            expected = expected_after(came if came <= MAX_VISITORS else first)
         if store and stored is None:
             set_plan = ("SET", plan, expected, "NX")
             [_, stored] = yield [
                 Command(self.home, plan, set_plan, idempotent=True),
                 self._get(plan),  # another process may have been first
             ]
-            expected = int(stored)
+            expected = self._stored_plan(plan, stored)
+        if size is not None and stored is not None and size != self._size(expected):
+            yield from self._check_size(key, size, expected)
         return self._set_day(key, expected, size), stored is not None or size is not None
+
+    def _stored_plan(self, key: str, stored: bytes | None) -> int:
+        return stored_integer(self.home, key, "expected", stored, 1, 2 * MAX_VISITORS)
+
+    def _check_size(self, key: str, size: int, expected: int) -> Operation[None]:
+        """Check a day whose size does not follow from its plan: created by other rules, or damaged.
+
+        Some ids are looked at: whether they are in the parts where that size puts them.
+        """
+        day, partition = self._set_day(key, expected, size), self.settings.partition
+        wanted = f"total={self._size(expected)}, as it was planned"
+        if partition is None:  # an id is of 32 bits: where it belongs is not stored
+            raise damage(self.component, meta_key(key), f"parts={size}", wanted)
+        place = hashed_partition(key, partition, size, self._part_size)
+        parts = range(min(day.parts, 100))
+        replies = yield [day.read("SRANDMEMBER", part) for part in parts]
+        for part, member in zip(parts, replies, strict=True):
+            if member is not None and place(member) != part:
+                raise damage(self.component, meta_key(key), f"total={size}", wanted)
 
     def _set_day(self, key: str, expected: int, size: int | None = None) -> SetDay:
         """Return a day; its size, as stored in its parameters, follows from what is expected."""

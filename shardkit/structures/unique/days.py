@@ -48,6 +48,7 @@ from shardkit.operations.commands import (
 )
 from shardkit.operations.operation import Operation, Page, Stream, pages
 from shardkit.routing.partition import Partition
+from shardkit.structures.base.damage import damage, stored_integer
 from shardkit.structures.base.parameters import Metadata, confirm, open_all
 from shardkit.structures.base.part_registry import PartRegistry
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
@@ -163,6 +164,8 @@ class DayInParts(ABC):
                 created += [command.args[2 + number] for number in reply[1:]]
         if added and counter is None:
             replies += yield Partial([Command(self.home, self.key, ("INCRBY", self.key, added))])
+            if isinstance(replies[-1], ShardFailure) and "integer" in str(replies[-1].error):
+                raise damage(self.home, self.key, "no number", "a count")
         if created:
             yield from self.confirm({key: members[key] for key in created}, due, replies)
         raise_failures(replies)  # only now that what succeeded is counted
@@ -277,8 +280,17 @@ class SetDay(DayInParts):
         """Return the ids of a part from its members."""
         if self._partition is None:
             first = (part << MEMBER_BITS) - _LOWEST_MEMBER
-            return (first + int(member) for member in reply)
-        return map(int if self.meta.parameters["members"] == "int" else visitor_id, reply)
+            return (first + self._integer(part, member) for member in reply)
+        if self.meta.parameters["members"] == "int":
+            return (self._integer(part, member) for member in reply)
+        try:
+            return list(map(visitor_id, reply))
+        except ValueError as error:
+            raise damage(self.component, self.part_key(part), str(error), "sessions") from None
+
+    def _integer(self, part: int, member: bytes) -> int:
+        key, most = self.part_key(part), 2**63
+        return stored_integer(self.component, key, "a member", member, -most, most)
 
     def prepare(self, parts: Iterable[int]) -> Operation[None]:
         """Store the parameters, or compare them."""
@@ -346,6 +358,9 @@ class BitmapDay(DayInParts):
     def ids_in(self, part: int, reply: Any) -> Iterable[VisitorId]:
         """Return the users whose bits are set."""
         first = part * self.part_size
+        if reply and len(reply) != -(-self.part_size // 8):
+            found, wanted = f"{len(reply)} bytes", f"{-(-self.part_size // 8)} bytes"
+            raise damage(self.component, self.part_key(part), found, wanted)
         for at, byte in enumerate(reply or b""):
             for bit in _BITS_OF[byte]:
                 yield first + 8 * at + bit

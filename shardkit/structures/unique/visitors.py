@@ -61,6 +61,7 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.structures.base.arguments import day_of, duration, shown
+from shardkit.structures.base.damage import damage, stored_integer
 from shardkit.structures.base.server_clock import ServerClock
 from shardkit.structures.set.sharded_set import MEMBERS_AT_ONCE, ShardedSet
 from shardkit.structures.unique.day_planner import DayPlanner, plan_key
@@ -246,8 +247,12 @@ class UniqueVisitors(Structure[Face]):
         """Return the counts of many days. Cost: one exchange for every 1,000."""
         counts: dict[date, int] = {}
         for page in pages((day_of(self.name, day) for day in days), DAYS_AT_ONCE):
-            replies = yield [self._count_command(self._planner.count_key(day)) for day in page]
-            counts |= {day: int(n or 0) for day, n in zip(page, replies, strict=True)}
+            keys = list(map(self._planner.count_key, page))
+            replies = yield list(map(self._count_command, keys))
+            counts |= {
+                day: self._stored_count(key, n)
+                for day, key, n in zip(page, keys, replies, strict=True)
+            }
         return counts
 
     @operation
@@ -308,6 +313,10 @@ class UniqueVisitors(Structure[Face]):
             count = yield from self._read_count(data.key)
         if before <= size <= count:
             return count
+        if size < min(before, count) // 2:  # a visit is counted twice at most
+            raise damage(
+                self._home, data.key, f"count={count}", f"the {size} ids that its parts have"
+            )
         missing = size - (count if size > count else before)
         # A difference, so that visits counted meanwhile stay counted.
         [repaired] = yield [Command(self._home, data.key, ("INCRBY", data.key, missing))]
@@ -435,7 +444,12 @@ class UniqueVisitors(Structure[Face]):
 
     def _read_count(self, key: str) -> Operation[int]:
         [count] = yield [self._count_command(key)]
-        return int(count or 0)
+        return self._stored_count(key, count)
+
+    def _stored_count(self, key: str, count: bytes | int | None) -> int:
+        if count is None or isinstance(count, int):
+            return count or 0
+        return stored_integer(self._home, key, "count", count)
 
     def _count_command(self, key: str) -> Command:
         name = "PFCOUNT" if self.precision == "hyperloglog" else "GET"

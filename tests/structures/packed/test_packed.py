@@ -291,18 +291,32 @@ def test_no_record_is_cut_by_the_end_of_a_block(
         }
 
 
-def test_a_part_that_is_missing_or_short_is_zeros(kit: ShardKit, few: Any) -> None:
+def test_a_part_that_is_missing_is_zeros(kit: ShardKit, few: Any) -> None:
     few.set_many({n: {"country": 1} for n in range(64)})
     holder(kit, "many", "users:0").delete("users:0")
+    assert few.count() == 48
+    assert few.get_field(3, "country") == 0
+    assert few.aggregate("country").totals["country"] == FieldTotals(48, 1, 1)
+    holder(kit, "many", "users:3").delete("users:3")
+    assert few.highest() == 47
+
+
+def test_a_part_that_was_cut_is_named_and_not_lengthened(kit: ShardKit, few: Any) -> None:
+    few.set_many({n: {"country": 1} for n in range(64)})
     client = holder(kit, "many", "users:2")
     client.set("users:2", client.getrange("users:2", 0, 44))  # four records and a half
-    assert few.count() == 16 + 5 + 16
-    assert [n for n, _ in few.scan_iter()] == [*range(16, 37), *range(48, 64)]
-    assert few.get_field(37, "country") == few.get_field(3, "country") == 0
-    assert few.aggregate("country").totals["country"] == FieldTotals(37, 1, 1)
-    client.delete("users:2")
-    holder(kit, "many", "users:3").delete("users:3")
-    assert few.highest() == 31
+    other = kit.packed("users", component="many", fields=dict(FIELDS), part_size=16)
+    for call in (
+        lambda: few.count(),
+        lambda: list(few.scan_iter()),
+        lambda: few.get_field(37, "country"),
+        lambda: few.get_many([36, 47]),
+        lambda: other.set(47, country=3),
+    ):
+        with pytest.raises(DamagedDataError, match="45 bytes, where 160 bytes") as raised:
+            call()
+        assert raised.value.key == "users:2"
+    assert client.strlen("users:2") == 45
 
 
 # ---- parts
@@ -313,15 +327,6 @@ def test_a_part_is_created_at_full_length_and_written_down(kit: ShardKit, few: A
     assert keys_of(kit, "many") == {"users:meta", "users:parts", "users:62"}
     assert holder(kit, "many", "users:62").strlen("users:62") == few.part_bytes == 160
     assert holder(kit, "many", "users:parts").smembers("users:parts") == {b"62"}
-
-
-def test_a_part_that_exists_is_lengthened_and_keeps_what_it_holds(kit: ShardKit, few: Any) -> None:
-    data = bytes(range(1, 161))
-    holder(kit, "many", "users:0").set("users:0", data)
-    holder(kit, "many", "users:1").set("users:1", data[:25])
-    few.set_many({0: {"country": 99}, 16: {"country": 99}})
-    assert holder(kit, "many", "users:0").get("users:0") == b"c" + data[1:]
-    assert holder(kit, "many", "users:1").get("users:1") == b"c" + data[1:25] + bytes(135)
 
 
 CREATING = """

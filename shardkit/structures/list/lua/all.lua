@@ -11,6 +11,9 @@
 local list = read_list(1, 1)
 if list.is_other then return false end
 if list.absent then return 0 end
+if ARGV[3] ~= 'UNLINK' and not list.is_new and redis.call('EXISTS', KEYS[1]) == 0 then
+  damaged(KEYS[1], 'nothing', 'the parameters of the list')
+end
 local command, due = ARGV[3], nil
 if command == 'PERSIST' then
   redis.call('HDEL', list.ends, 'due')

@@ -34,6 +34,18 @@ local function check_parts(list, from, to)
   for n = from, to do check_part(list, n, size_of(list, n)) end
 end
 
+-- Check that both ends are where the list says: a full part beyond one would be its own.
+local function check_ends(list)
+  check_part(list, list.first, list.left)
+  if list.first < list.last then check_part(list, list.last, list.right) end
+  for n = list.first - 1, list.last + 1, list.last - list.first + 2 do
+    if list.count > 0 and redis.pcall('LLEN', part(list, n)) == list.size then
+      damaged(list.ends, string.format('first=%d last=%d', list.first, list.last),
+        part(list, n) .. ' within')
+    end
+  end
+end
+
 local function read_numbers(list, first, last, left, right)
   local key = list.ends
   list.first = stored_integer(key, 'first', first, -MOST_PARTS, MOST_PARTS)
@@ -72,8 +84,7 @@ local function read_list(key, argument)
   if list.is_other then return list end
   if not list.is_new then
     read_numbers(list, ends[1], ends[2], ends[3], ends[4])
-    check_part(list, list.first, list.left)
-    if list.first < list.last then check_part(list, list.last, list.right) end
+    check_ends(list)
   elseif ends[1] or ends[2] or ends[3] or ends[4] then
     damaged(list.ends, 'part_size=missing', ARGV[argument + 1])
   elseif redis.call('EXISTS', list.signal) == 1 or redis.call('EXISTS', part(list, 0)) == 1 then

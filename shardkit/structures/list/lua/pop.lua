@@ -19,7 +19,7 @@ if wanted > 0 and ends[5] == ARGV[2] and ARGV[5] ~= '1' then
   local at, held, side = list.last, list.right, 'right'
   if ARGV[3] == 'LPOP' then at, held, side = list.first, list.left, 'left' end
   if held > wanted then
-    check_part(list, at, held)
+    check_ends(list)
     local values = redis.call(ARGV[3], part(list, at), wanted)
     held = held - wanted
     if list.first == list.last then

@@ -18,7 +18,7 @@ if ends[5] == ARGV[2] and added <= 1000 then
   local at, held, side = list.last, list.right, 'right'
   if ARGV[3] == 'LPUSH' then at, held, side = list.first, list.left, 'left' end
   if held > 0 and held + added <= list.size then
-    check_part(list, at, held)
+    check_ends(list)
     held = redis.call(ARGV[3], part(list, at), unpack(ARGV, 4))
     if list.first == list.last then
       redis.call('HSET', KEYS[2], 'left', held, 'right', held)

@@ -1,0 +1,412 @@
+"""Damages what structures store, one thing at a time, and looks at what calls make of it.
+
+A *subject* is a structure with some data and its documented calls. A *case* is one damage to one of
+its keys. After each, every call is made on a new object, from the same state. Its outcome is
+
+* ``same``: what it returns on undamaged data;
+* ``damage``: a DamagedDataError (or another ShardKitError that says what is wrong);
+* ``wrong``: another result, silently;
+* ``raw``: an error of Python, of redis-py or of the server;
+* ``hang``: no answer in time.
+
+``python tests/damage/damages.py`` makes all cases and prints a table; ``make damage`` does that.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import date
+from random import Random
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import redis
+
+import shardkit
+from shardkit import DamagedDataError, ShardErrors, ShardKit, ShardKitError, ShardMap
+from shardkit.completion import AddressBook
+from shardkit.geo import City, IpRange
+from shardkit.local import LocalServers
+
+MAP = "components: {data: {entry: {port: 7001}}}"
+DAY = date(2015, 5, 17)
+SECONDS = 5.0  # after which a call hangs
+
+Calls = dict[str, Callable[[Any], Any]]
+
+
+class Subject(NamedTuple):
+    """A structure: how it is opened, filled, read and written."""
+
+    open: Callable[[ShardKit], Any]
+    fill: Callable[[Any], Any]
+    reads: Calls
+    writes: Calls
+
+
+def _sessions(count: int) -> list[str]:
+    random = Random(0)
+    return [str(UUID(int=random.getrandbits(128), version=4)) for _ in range(count)]
+
+
+SESSIONS = _sessions(300)
+WORDS = [f"word{n}" for n in range(300)]
+RANGES = [IpRange(n * 256, n * 256 + 255, City("DE", "", f"City {n % 7}")) for n in range(400)]
+
+
+def _set(**options: Any) -> Subject:
+    return Subject(
+        lambda kit: kit.set("ids", component="data", members=int, **options),
+        lambda s: s.sadd_many(range(300)),
+        {
+            "scard": lambda s: s.scard(),
+            "smembers": lambda s: s.smembers(),
+            "smismember": lambda s: s.smismember(*range(0, 600, 7)),
+            "sscan_iter": lambda s: sorted(s.sscan_iter()),
+        },
+        {
+            "sadd": lambda s: s.sadd(*range(250, 350)),
+            "srem": lambda s: s.srem(*range(50)),
+            "expire": lambda s: s.expire(1000),
+            "delete": lambda s: s.delete(),
+        },
+    )
+
+
+def _hash(**options: Any) -> Subject:
+    return Subject(
+        lambda kit: kit.hash("h", component="data", **options),
+        lambda h: h.hset(mapping={word: f"value of {word}" for word in WORDS}),
+        {
+            "hlen": lambda h: h.hlen(),
+            "hgetall": lambda h: h.hgetall(),
+            "hmget": lambda h: h.hmget(WORDS[::7]),
+            "hget": lambda h: [h.hget(word) for word in WORDS[:5]],
+            "hscan_iter": lambda h: sorted(h.hscan_iter()),
+        },
+        {
+            "hset": lambda h: h.hset(mapping=dict.fromkeys(("new", *WORDS[:9]), "x")),
+            "hdel": lambda h: h.hdel(*WORDS[:50]),
+            "delete": lambda h: h.delete(),
+        },
+    )
+
+
+def _numbers() -> Subject:
+    return _hash(part_size=16)._replace(
+        fill=lambda h: h.hset(mapping={n: f"value {n}" for n in range(300)}),
+        reads={
+            "hlen": lambda h: h.hlen(),
+            "hgetall": lambda h: h.hgetall(),
+            "hmget": lambda h: h.hmget(list(range(0, 300, 7))),
+        },
+        writes={"hset": lambda h: h.hset(mapping={5: "x"}), "delete": lambda h: h.delete()},
+    )
+
+
+def _unique(precision: str, **options: Any) -> Subject:
+    came: Any = list(range(0, 3000, 10)) if precision == "bitmap" else SESSIONS
+    planned = {} if precision in ("bitmap", "hyperloglog") else {"first_day": 500}
+    reads: Calls = {"count": lambda u: u.count(DAY)}
+    if precision != "hyperloglog":
+        reads["ids"] = lambda u: sorted(u.ids(DAY))
+    return Subject(
+        lambda kit: kit.unique_visitors("u", component="data", precision=precision, **planned),
+        lambda u: u.visit_many(came[:250], DAY),
+        reads,
+        {
+            "visit": lambda u: u.visit(came[0], DAY),
+            "visit_many": lambda u: u.visit_many(came, DAY),
+            **({} if precision == "hyperloglog" else {"recount": lambda u: u.recount(DAY)}),
+        },
+    )
+
+
+SUBJECTS: dict[str, Subject] = {
+    "set": _set(groups=2, part_size=16),
+    "planned set": _set(total=300, part_size=16),
+    "hash": _hash(groups=2, part_size=16, partition="crc32"),
+    "numbered hash": _numbers(),
+    "json hash": _hash(groups=2, part_size=16, codec="json"),
+    "compressed hash": _hash(groups=2, part_size=16, codec="zstd"),
+    "list": Subject(
+        lambda kit: kit.list("jobs", component="data", part_size=8),
+        lambda jobs: jobs.rpush(*range(100)),
+        {
+            "llen": lambda jobs: jobs.llen(),
+            "lrange": lambda jobs: jobs.lrange(0, -1),
+            "lindex": lambda jobs: [jobs.lindex(n) for n in (0, 50, -1)],
+            "items": lambda jobs: list(jobs.items()),
+            "lpos": lambda jobs: jobs.lpos("77"),
+        },
+        {
+            "lpop": lambda jobs: jobs.lpop(20),
+            "rpop": lambda jobs: jobs.rpop(20),
+            "rpush": lambda jobs: jobs.rpush("x", "y"),
+            "lrem": lambda jobs: jobs.lrem(0, "50"),
+            "ltrim": lambda jobs: jobs.ltrim(10, 20),
+            "linsert": lambda jobs: jobs.linsert("BEFORE", "50", "x"),
+            "expire": lambda jobs: jobs.expire(1000),
+            "delete": lambda jobs: jobs.delete(),
+        },
+    ),
+    "sorted set": Subject(
+        lambda kit: kit.sorted_set("s", component="data", groups=2, part_size=16, bound=10),
+        lambda s: s.zadd({word: n for n, word in enumerate(WORDS)}),
+        {
+            "zcard": lambda s: s.zcard(),
+            "zrange": lambda s: s.zrange(0, 9),
+            "zrevrange": lambda s: s.zrevrange(0, 50),
+            "zscan_iter": lambda s: sorted(s.zscan_iter()),
+            "zrank": lambda s: s.zrank("word77"),
+            "zmscore": lambda s: s.zmscore(WORDS[::9]),
+        },
+        {
+            "zadd": lambda s: s.zadd({"word5": 1000, "new": 1}),
+            "zrem": lambda s: s.zrem(*WORDS[:20]),
+            "zpopmin": lambda s: s.zpopmin(5),
+            "rebuild": lambda s: s.rebuild(),
+            "delete": lambda s: s.delete(),
+        },
+    ),
+    "packed": Subject(
+        lambda kit: kit.packed("p", component="data", fields={"a": "u8", "b": "u8"}, part_size=64),
+        lambda p: p.set_many({n: {"a": n % 200 + 1, "b": 7} for n in range(300)}),
+        {
+            "get": lambda p: [p.get(n) for n in (0, 63, 64, 299)],
+            "get_many": lambda p: p.get_many(range(300)),
+            "scan_iter": lambda p: list(p.scan_iter()),
+        },
+        {"set": lambda p: p.set(70, a=3, b=4), "delete": lambda p: p.delete()},
+    ),
+    "ip to city": Subject(
+        lambda kit: kit.ip_to_city(component="data"),
+        lambda ip: ip.import_from(RANGES),
+        {
+            "find": lambda ip: [ip.find(a) for a in ("0.0.1.1", "0.0.77.0", "0.1.50.1")],
+            "find_many": lambda ip: ip.find_many([f"0.0.{n}.5" for n in range(0, 250, 9)]),
+            "local": lambda ip: ip.local().find_many([f"0.0.{n}.5" for n in range(0, 250, 9)]),
+            "info": lambda ip: ip.info(),
+        },
+        {"delete": lambda ip: ip.delete()},
+    ),
+    "address book": Subject(
+        lambda kit: kit.address_book(component="data", parts=4),
+        lambda book: book.join_many("elves", WORDS),
+        {
+            "complete": lambda book: book.complete("elves", "word1", 10),
+            "count": lambda book: book.count("elves"),
+            "names": lambda book: list(book.names("elves")),
+        },
+        {"join": lambda book: book.join("elves", "Arwen")},
+    ),
+    "contacts": Subject(
+        lambda kit: kit.recent_contacts(component="data", order="time"),
+        lambda known: known.touch_many(("ada", word) for word in WORDS[:50]),
+        {"complete": lambda known: known.complete("ada", "word")},
+        {"touch": lambda known: known.touch("ada", "Grace")},
+    ),
+    **{
+        f"unique {precision}": _unique(precision)
+        for precision in ("exact", "60-bit", "compact", "hyperloglog", "bitmap")
+    },
+}
+assert AddressBook
+
+
+class Case(NamedTuple):
+    """A damage to one key."""
+
+    key: bytes
+    what: str
+    act: Callable[[redis.Redis], Any]
+
+
+NUMBERS = (b"0", b"1", b"-1", b"3", b"2147483648", b"1000000000000", b"1e3", b"x", b"", b"9" * 30)
+
+
+def cases(client: redis.Redis, random: Random) -> Iterator[Case]:
+    """All damages to what a server holds, a few of each kind for each key."""
+    for key in sorted(client.scan_iter()):
+        kind = client.type(key).decode()
+        yield Case(key, "deleted", lambda c, k=key: c.delete(k))
+        other = "set" if kind == "hash" else "hash"
+        yield Case(key, f"a {other}", lambda c, k=key, o=other: _retype(c, k, o))
+        yield Case(key, "a string", lambda c, k=key: c.set(k, "a string"))
+        if kind == "string":
+            held = client.get(key)
+            if held.isdigit():
+                for number in NUMBERS:
+                    yield Case(key, f"={number!r}", lambda c, k=key, n=number: c.set(k, n))
+                continue
+            for cut in {0, 1, len(held) // 2, len(held) - 1}:
+                short = held[:cut]
+                yield Case(key, f"cut to {cut}", lambda c, k=key, s=short: c.set(k, s))
+            yield Case(key, "longer", lambda c, k=key: c.append(k, b"\0x"))
+            for at in random.sample(range(8 * len(held)), min(8 * len(held), 6)):
+                yield Case(
+                    key, f"bit {at}", lambda c, k=key, n=at: c.setbit(k, n, 1 - c.getbit(k, n))
+                )
+        elif kind == "hash":
+            fields = sorted(client.hgetall(key).items())
+            if key.endswith((b":meta", b":ends", b":generations")) or b"parts" in dict(fields):
+                chosen = fields
+            else:
+                chosen = random.sample(fields, min(2, len(fields)))
+            yield Case(key, "further field", lambda c, k=key: c.hset(k, "unheard of", 1))
+            for field, value in chosen:
+                name = field.decode(errors="replace")
+                yield Case(key, f"{name} deleted", lambda c, k=key, f=field: c.hdel(k, f))
+                new = list(
+                    NUMBERS if value.lstrip(b"-").isdigit() else (b"", b"\xff\0", value[:-1])
+                )
+                for other in new:
+                    if other != value:
+                        yield Case(
+                            key,
+                            f"{name}={other!r}",
+                            lambda c, k=key, f=field, v=other: c.hset(k, f, v),
+                        )
+        elif kind == "set":
+            member = random.choice(sorted(client.smembers(key)))
+            yield Case(key, "a member lost", lambda c, k=key, m=member: c.srem(k, m))
+            yield Case(key, "a member more", lambda c, k=key: c.sadd(k, b"\xff\0"))
+            yield Case(key, "a number more", lambda c, k=key: c.sadd(k, 2**62))
+        elif kind == "list":
+            yield Case(key, "cut", lambda c, k=key: c.lpop(k))
+            yield Case(key, "longer", lambda c, k=key: c.rpush(k, "y"))
+        elif kind == "zset":
+            yield Case(key, "a member lost", lambda c, k=key: c.zpopmin(k))
+            yield Case(key, "a member more", lambda c, k=key: c.zadd(k, {b"\xff\0": 7}))
+
+
+def _retype(client: redis.Redis, key: bytes, kind: str) -> None:
+    client.delete(key)
+    if kind == "set":
+        client.sadd(key, "a")
+    else:
+        client.hset(key, "a", "b")
+
+
+class Outcome(NamedTuple):
+    """What a call made of a damage."""
+
+    subject: str
+    key: str
+    what: str
+    call: str
+    result: str
+    detail: str
+
+
+class Driver:
+    """Makes cases on a server of its own.
+
+    Args:
+        kit: a kit of MAP.
+    """
+
+    def __init__(self, kit: ShardKit) -> None:
+        self.kit = kit
+        self.client: Any = kit.client("data")
+
+    def prepare(self, name: str) -> dict[bytes, bytes]:
+        """Fill the server with a subject; return all of it."""
+        subject = SUBJECTS[name]
+        self.client.flushall()
+        subject.fill(subject.open(self.kit))
+        return self.snapshot()
+
+    def snapshot(self) -> dict[bytes, bytes]:
+        """Return all that is stored."""
+        return {key: self.client.dump(key) for key in self.client.scan_iter()}
+
+    def restore(self, stored: dict[bytes, bytes]) -> None:
+        """Make the server hold this and nothing else."""
+        pipe = self.client.pipeline(transaction=False)
+        pipe.flushall()
+        for key, value in stored.items():
+            pipe.restore(key, 0, value)
+        pipe.execute()
+
+    def cases(self, name: str, random: Random) -> list[Case]:
+        """Return the damages of what is stored now."""
+        return list(cases(self.client, random))
+
+    def call(self, name: str, call: Callable[[Any], Any]) -> Any:
+        """Make a call on a new object."""
+        return call(SUBJECTS[name].open(self.kit))
+
+    def run(
+        self, name: str, stored: dict[bytes, bytes], right: dict[str, Any], case: Case
+    ) -> Iterator[Outcome]:
+        """Make one case: all calls, each from the same damaged state."""
+        self.restore(stored)
+        case.act(self.client)
+        damaged = self.snapshot()
+        subject = SUBJECTS[name]
+        for called, call in {**subject.reads, **subject.writes}.items():
+            if called in subject.writes:
+                self.restore(damaged)
+            begin = time.monotonic()
+            result, detail = "same", ""
+            try:
+                found = self.call(name, call)
+                if called in right and found != right[called]:
+                    result, detail = "wrong", f"{found!r}"[:80]
+            except DamagedDataError as error:
+                result, detail = "damage", str(error)
+            except ShardErrors as error:
+                result, detail = "raw", str(error)
+            except ShardKitError as error:
+                result, detail = "damage", f"{type(error).__name__}: {error}"
+            except Exception as error:
+                result, detail = "raw", f"{type(error).__name__}: {error}"
+            if time.monotonic() - begin > SECONDS:
+                result = "hang"
+            yield Outcome(
+                name, case.key.decode(errors="replace"), case.what, called, result, detail
+            )
+
+    def outcomes(self, name: str, seed: int = 0, most: int | None = None) -> Iterator[Outcome]:
+        """Make the cases of a subject, or so many of them."""
+        random = Random(f"{name} {seed}")
+        stored = self.prepare(name)
+        right: dict[str, Any] = {}
+        for called, call in SUBJECTS[name].reads.items():
+            right[called] = self.call(name, call)
+        for called, call in SUBJECTS[name].writes.items():
+            self.restore(stored)
+            right[called] = self.call(name, call)
+        self.restore(stored)
+        made = self.cases(name, random)
+        if most is not None:
+            made = random.sample(made, min(most, len(made)))
+        for case in made:
+            yield from self.run(name, stored, right, case)
+
+
+def main() -> int:
+    """Make all cases, or those of the subjects given; print those that went wrong."""
+    names = [name for name in SUBJECTS if not sys.argv[1:] or name in sys.argv[1:]]
+    counts: Counter[tuple[str, str]] = Counter()
+    servers = LocalServers(ShardMap.parse(MAP), ports="free")
+    with servers, shardkit.connect(servers.shard_map) as kit:
+        driver = Driver(kit)
+        for name in names:
+            for outcome in driver.outcomes(name):
+                counts[name, outcome.result] += 1
+                if outcome.result not in ("same", "damage"):
+                    print(*outcome, sep=" | ", flush=True)
+    results = ("same", "damage", "wrong", "raw", "hang")
+    print(f"{'':16}", *(f"{result:>8}" for result in results))
+    for name in names:
+        print(f"{name:16}", *(f"{counts[name, result]:8,}" for result in results))
+    return int(any(counts[name, result] for name in names for result in ("raw", "hang")))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
