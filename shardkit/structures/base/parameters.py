@@ -19,6 +19,13 @@ single key. Whoever finds parameters marked as ``deleting`` completes the deleti
 Parts do not say which structure they belong to, except where they split as they fill. So whoever
 writes to others has read the parameters within the last second (`LEASE`): an object that is kept
 notices that its structure was created anew with other parameters.
+
+**Two releases.** So that they can work side by side:
+
+* a parameter that has its default is not written, and one that is absent has it;
+* a field ``hint:…`` changes neither place nor format: who does not know it ignores it;
+* ``shard_size`` is what ``part_size`` was called, and is read as that;
+* ``format`` is the number of the format of the data. Absent, it is 1.
 """
 
 from __future__ import annotations
@@ -28,7 +35,12 @@ from time import monotonic
 from typing import Any
 from zlib import crc32
 
-from shardkit.errors import ParameterMismatchError, ShardErrors, ShardFailure
+from shardkit.errors import (
+    NewerFormatError,
+    ParameterMismatchError,
+    ShardErrors,
+    ShardFailure,
+)
 from shardkit.lua import script
 from shardkit.operations.commands import (
     Argument,
@@ -41,6 +53,12 @@ from shardkit.operations.commands import (
     script_call,
 )
 from shardkit.operations.operation import Operation
+from shardkit.structures.base.damage import stored_integer
+
+# The formats of structures that this release reads.
+FORMATS = range(1, 2)
+_RENAMED = {"shard_size": "part_size"}
+_HINT = "hint:"
 
 # Seconds after which parameters are read again before a write, where parts do not name them.
 LEASE = 1.0
@@ -55,6 +73,7 @@ class Metadata:
         to: where they are stored: a component, or its home.
         name: the structure's name.
         parameters: what decides where its data lives.
+        defaults: the defaults of those that earlier releases did not have.
 
     Attributes:
         key: the key that they are stored at.
@@ -69,7 +88,14 @@ class Metadata:
 
     complete_deletion: Callable[[], Operation[object]] | None = None
 
-    def __init__(self, to: To, name: str, parameters: Mapping[str, object]) -> None:
+    def __init__(
+        self,
+        to: To,
+        name: str,
+        parameters: Mapping[str, object],
+        defaults: Mapping[str, object] | None = None,
+    ) -> None:
+        self._defaults = {field: str(value) for field, value in (defaults or {}).items()}
         self.key = meta_key(name)
         self.parameters = {field: str(value) for field, value in parameters.items()}
         self.checked = False
@@ -92,7 +118,8 @@ class Metadata:
         """Return the command that reads the stored parameters; ``create`` stores them if absent."""
         if not create:
             return Command(self._to, self.key, ("HGETALL", self.key), idempotent=True)
-        flat = [text for pair in self.parameters.items() for text in pair]
+        written = self.parameters.items() - self._defaults.items()
+        flat = [text for pair in self.parameters.items() if pair in written for text in pair]
         return script_call(
             self._to, script("structures/base/open_structure"), [self.key], flat, idempotent=True
         )
@@ -116,14 +143,16 @@ class Metadata:
 
         Raises:
             ParameterMismatchError: the structure exists with other parameters.
+            NewerFormatError: a later release has written it.
         """
         self.checked = False
         if create:
             due, reply = reply
             self.due = max(0, int(due))
         words = [word.decode(errors="replace") for word in reply]
-        stored = dict(zip(words[::2], words[1::2], strict=True))
-        self.deleting = stored.pop(DELETING, None) is not None
+        found = dict(zip(words[::2], words[1::2], strict=True))
+        self.deleting = found.pop(DELETING, None) is not None
+        stored = self._known(found)
         if stored and stored != self.parameters:
             raise ParameterMismatchError(
                 f"{self.key}: {self._name!r} was created with other parameters: "
@@ -133,6 +162,24 @@ class Metadata:
         # A reader does not create the structure, and checks again next time.
         self.checked = not self.deleting and (create or bool(stored))
         self._read_at = monotonic()
+
+    def _known(self, stored: dict[str, str]) -> dict[str, str]:
+        """Return what decides place and format, under today's names, with defaults."""
+        if not stored:
+            return stored
+        number = stored.pop("format", "1")
+        found = stored_integer(self._to, self.key, "format", number, 1)
+        if found not in FORMATS:
+            raise NewerFormatError(
+                f"{self.key} has format {found}, this release reads {FORMATS[0]} to {FORMATS[-1]}",
+                "use the release that wrote it, or a later one",
+            )
+        known = {
+            _RENAMED.get(field, field): value
+            for field, value in stored.items()
+            if not field.startswith(_HINT)
+        }
+        return {**self._defaults, **known}
 
 
 def meta_key(name: str) -> str:

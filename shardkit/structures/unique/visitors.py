@@ -65,7 +65,7 @@ from shardkit.structures.base.damage import damage, stored_integer
 from shardkit.structures.base.server_clock import ServerClock
 from shardkit.structures.set.sharded_set import MEMBERS_AT_ONCE, ShardedSet
 from shardkit.structures.unique.day_planner import DayPlanner, plan_key
-from shardkit.structures.unique.days import Day, HyperLogLogDay, SetDay, VisitorPlace
+from shardkit.structures.unique.days import BitmapDay, Day, HyperLogLogDay, SetDay, VisitorPlace
 from shardkit.structures.unique.precision import (
     SIXTY_BIT,
     CounterSettings,
@@ -313,7 +313,8 @@ class UniqueVisitors(Structure[Face]):
             count = yield from self._read_count(data.key)
         if before <= size <= count:
             return count
-        if size < min(before, count) // 2:  # a visit is counted twice at most
+        # A visit is counted twice at most; a bitmap's list of parts may be lost.
+        if isinstance(data, BitmapDay) and size < min(before, count) // 2:
             raise damage(
                 self._home, data.key, f"count={count}", f"the {size} ids that its parts have"
             )

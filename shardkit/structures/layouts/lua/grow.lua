@@ -85,7 +85,7 @@ local function read_state(key, initial, ...)
     parts = stored_integer(key, 'parts', stored[1], 1, MOST_PARTS)
     count = stored_integer(key, 'count', stored[2], 0, 2 ^ 52)
   else
-    for part = 0, parts - 1 do
+    for part = 0, math.max(parts, 16) - 1 do -- small parts may have lost all members
       if redis.call('EXISTS', key .. ':' .. part) == 1 then
         damaged(key, 'no state', 'that of the group that ' .. key .. ':' .. part .. ' belongs to')
       end

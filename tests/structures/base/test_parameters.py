@@ -1,0 +1,68 @@
+"""Parameters as two releases that work side by side read them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from faces import Face, holder
+
+from shardkit import ShardKit
+from shardkit.errors import DamagedDataError, NewerFormatError, ParameterMismatchError
+from shardkit.operations.operation import Operation
+from shardkit.structures.base.parameters import Metadata, open_all
+
+
+@pytest.fixture
+def stored(face: Face, kit: ShardKit) -> Any:
+    ids = face.kit.set("ids", component="many", members=int, part_size=64)
+    face.run(ids.sadd(1, 2, 3))
+    return holder(kit, "many", "ids:meta")
+
+
+def opened(face: Face) -> Any:
+    return face.kit.set("ids", component="many", members=int, part_size=64)
+
+
+def test_a_hint_of_a_later_release_is_ignored_and_kept(face: Face, stored: Any) -> None:
+    stored.hset("ids:meta", "hint:read_from", "replica")
+    assert face.run(opened(face).sadd(4)) == 1
+    assert stored.hget("ids:meta", "hint:read_from") == b"replica"
+
+
+def test_what_shard_size_was_is_read_as_part_size(face: Face, stored: Any) -> None:
+    size = stored.hget("ids:meta", "part_size")
+    stored.hdel("ids:meta", "part_size")
+    stored.hset("ids:meta", "shard_size", size)
+    assert face.run(opened(face).smembers()) == {1, 2, 3}
+
+
+def test_an_unknown_parameter_that_is_no_hint_is_refused(face: Face, stored: Any) -> None:
+    stored.hset("ids:meta", "spread", "wide")
+    with pytest.raises(ParameterMismatchError, match="spread is 'wide', not None"):
+        face.run(opened(face).scard())
+
+
+def test_a_later_format_is_refused_by_number(face: Face, stored: Any) -> None:
+    stored.hset("ids:meta", "format", 1)
+    assert face.run(opened(face).scard()) == 3
+    stored.hset("ids:meta", "format", 2)
+    for call in (lambda: opened(face).scard(), lambda: opened(face).sadd(4)):
+        with pytest.raises(NewerFormatError, match="ids:meta has format 2, this release reads 1"):
+            face.run(call())
+    stored.hset("ids:meta", "format", "x")
+    with pytest.raises(DamagedDataError, match="format='x'"):
+        face.run(opened(face).scard())
+
+
+def test_a_default_is_not_written_and_an_absent_parameter_has_it(kit: ShardKit) -> None:
+    def opening(**given: object) -> Operation[None]:
+        given = {"kind": "set", **given}
+        yield from open_all([Metadata("one", "new", given, {"spread": "even"})], create=True)
+
+    kit.driver.run(opening(spread="even"))
+    client: Any = kit.client("one")
+    assert client.hgetall("new:meta") == {b"kind": b"set"}
+    kit.driver.run(opening(spread="even"))
+    with pytest.raises(ParameterMismatchError, match="spread is 'even', not 'wide'"):
+        kit.driver.run(opening(spread="wide"))
