@@ -75,6 +75,19 @@ if short and not whole then
   return {0, state.parts, state.count, 1}
 end
 
+-- What a bound has, and its part has not, would be popped again and again.
+for n, command in ipairs(given) do
+  local members = command.verb == 'POP' and members_of(command, {}) or {}
+  local held = #members > 0 and redis.call('ZMSCORE', KEYS[3 + n], unpack(members)) or {}
+  for i, score in ipairs(held) do
+    for _, bound in ipairs(bounds) do
+      if not score and redis.call('ZSCORE', bound.key, members[i]) then
+        damaged(KEYS[3 + n], 'no member ' .. members[i], 'one, as ' .. bound.key .. ' has it,')
+      end
+    end
+  end
+end
+
 grow('ZSET', state, wanted, tonumber(ARGV[3]), 4 + commands)
 
 -- The touched members with their scores after and before (see `update_bound`); how many are new.
