@@ -22,9 +22,7 @@ from operator import itemgetter
 from redis.exceptions import (
     AskError,
     ClusterDownError,
-    MasterDownError,
     MaxConnectionsError,
-    MovedError,
     RedisClusterException,
     RedisError,
     ResponseError,
@@ -203,8 +201,8 @@ class ServerRequest:
         """Return what stands in a request's slot when the server answered with an error."""
         if isinstance(error, ResponseError):
             what, remedy = f"{request.name} was refused", ""
-            if not self.in_slots:
-                remedy = next((text for kind, text in _REMEDIES if isinstance(error, kind)), "")
+            if not self.in_slots and isinstance(error, AskError | ClusterDownError):
+                remedy = _IS_A_CLUSTERS
             return self._failure(CommandRefused, request, error, what, remedy)
         # The server is up but cannot serve this client (loading, or authentication).
         return self._failure(
@@ -232,14 +230,9 @@ class ServerRequest:
         )
 
 
-_REMEDIES = (
-    (MasterDownError, "the server is a replica that lost its master: name the master's address"),
-    (
-        AskError | MovedError | ClusterDownError,
-        "the server is a node of a cluster: give the component one entry with cluster: true",
-    ),
+_IS_A_CLUSTERS = (
+    "the server is a node of a cluster: give the component one entry with cluster: true"
 )
-"""For errors that an entry without ``cluster: true`` should never meet."""
 
 
 def _with_text(command: Command) -> Sequence[Argument]:

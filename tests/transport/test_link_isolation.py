@@ -65,7 +65,7 @@ async def test_an_error_of_clusters_from_a_plain_entry_is_that_shards_and_says_t
                 assert replies[-1] in (1, 2)
             [alone] = await face.send(on(0, "GET", "k"))
             assert isinstance(alone, CommandRefused)
-            assert REDIRECTIONS[answer] in alone.remedy
+            assert REDIRECTIONS[answer] in str(alone)
         assert bad.names().count("GET") == 3  # never sent again
 
 
@@ -79,7 +79,7 @@ async def test_a_replica_that_lost_its_master_is_named_as_such(
             lost, kept = await face.send(on(0, "GET", "k"), on(1, "INCR", "k"))
             assert isinstance(lost, CommandRefused)
             assert isinstance(lost.error, MasterDownError)
-            assert "lost its master" in lost.remedy
+            assert "lost its master" in str(lost)
             assert kept == 1
 
 
