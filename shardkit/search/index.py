@@ -321,8 +321,8 @@ class SearchIndex(Structure[Face]):
         so that its server serves others in between. One more before it if relevance needs counts of
         words that are not cached (`statistics_ttl`), or if the query has a prefix; one more after
         it for attributes or snippets with ``offset + limit`` above 200. A part reads all postings
-        of the rarest word
-        that documents must have, and looks those documents up in the postings of the others.
+        of the rarest word that documents must have, and looks those documents up in the postings of
+        the others.
         """
         return (yield from self._searcher.search(search_request(self.schema, query, **options)))
 

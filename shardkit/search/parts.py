@@ -33,7 +33,7 @@ from shardkit.structures.base.parameters import Metadata, open_all, send_opened
 PRIMARY: Final = -1
 WORK_PER_CALL: Final = 60_000  # steps, such as to read a posting: together some milliseconds
 TERMS_PER_CALL: Final = 1_500  # that a command writes: some milliseconds
-WRITE_MICROSECONDS: Final = 5_000  # that it spends on documents that exist
+WRITE_MICROSECONDS: Final = 2_000  # that it spends on documents that exist
 BUCKETS_PER_CALL: Final = 20  # of 128 documents and words each
 
 
