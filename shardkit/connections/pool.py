@@ -125,8 +125,10 @@ class _ReusingPool(_Shown):
                 self._in_use.add(connection := self.make_connection())
             connection.connect()
             require_open(self)  # it may have been closed meanwhile
-        except BaseException:
+        except BaseException as error:
             self._drop(connection)
+            if isinstance(error, RedisError | OSError):
+                require_open(self)
             raise
         return connection
 
