@@ -110,7 +110,8 @@ def meaning(error: BaseException) -> Meaning | None:
             f"no Sentinel names a master{named}",
             "start the Sentinels and the master, or correct sentinel: in its entry",
         )
-    if isinstance(error, NoPermissionError):
+    # Within a script it is an error of the script's.
+    if isinstance(error, NoPermissionError) or "ACL failure in script" in text:
         return _permission(text)
     for kind, what, remedy in _BY_CLASS:
         if isinstance(error, kind):

@@ -28,7 +28,7 @@ from typing import Any, Final
 import redis
 import redis.asyncio as aioredis
 
-from shardkit.connections.redis_private import EMPTY_RESPONSE, NEVER_DECODE
+from shardkit.connections.redis_private import EMPTY_RESPONSE, NEVER_DECODE, reply_callbacks
 from shardkit.errors import RoutingError
 from shardkit.routing.command_keys import has_plain_form
 from shardkit.transport.multiplexer import ConnectionLost, ConnectionSource, MultiplexedConnection
@@ -95,7 +95,7 @@ class DirectClient(redis.Redis):
             pool.release(connection)
         if refused and isinstance(reply, Exception):
             raise reply
-        callback: Any = self.response_callbacks.get(name)  # type: ignore[no-untyped-call]
+        callback: Any = reply_callbacks(self).get(name)
         if callback is None:
             return reply
         options.pop("keys", None)
@@ -143,7 +143,7 @@ class MultiplexedClient(aioredis.Redis):
         reply = request.replies[0]
         if request.refused and isinstance(reply, Exception):
             raise reply
-        callback = self.response_callbacks.get(name)
+        callback = reply_callbacks(self).get(name)
         if callback is None:
             return reply
         options.pop("keys", None)

@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from httpx import ASGITransport, AsyncClient
 
 from shardkit.cli.commands.worker import worker
+from shardkit.cli.options import Session
 from shardkit.config.store import push
 from shardkit.demo.command import laptop_map
 from shardkit.local import LocalServers
@@ -113,7 +114,9 @@ async def test_the_rest_of_the_followers_is_reached_by_a_worker(
         assert ["Hello"] in read
         assert [] in read
         arguments = ["app:worker", "--burst", "--json", "--config", url]
-        invoke = partial(CliRunner().invoke, worker, arguments, standalone_mode=False)
+        invoke = partial(
+            CliRunner().invoke, worker, arguments, standalone_mode=False, obj=Session()
+        )
         result = await asyncio.to_thread(invoke)  # which runs an event loop of its own
         assert result.exception is None, result.output
         assert json.loads(result.stdout)["done"] > 0
