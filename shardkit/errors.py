@@ -212,7 +212,7 @@ class DamagedDataError(StructureError):
         self.shard = shard
         super().__init__(
             f"{self.key} is damaged: {found}, where {expected} was expected",
-            remedy or "see `shardkit doctor --check`; repair it, restore it, or delete it",
+            remedy or "restore it, or delete it",
         )
         self.args = (key, found, expected, remedy)
 

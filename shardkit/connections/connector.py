@@ -197,7 +197,7 @@ class Connector:
             )
             base: Any = AsyncTlsConnection if fields.get("ssl") else AsyncTcpConnection
 
-            class NodeConnection(base):  # type: ignore[misc]
+            class AsyncNodeConnection(base):  # type: ignore[misc]
                 """Of this cluster alone, as its attributes are those of all its connections."""
 
                 def __init__(self, **given: Any) -> None:
@@ -206,9 +206,9 @@ class Connector:
 
             for name in _LIMITS:
                 if name in common:
-                    setattr(NodeConnection, name, common[name])
-            set_connection_class(cluster, NodeConnection)
-            cluster.connection_class = NodeConnection
+                    setattr(AsyncNodeConnection, name, common[name])
+            set_connection_class(cluster, AsyncNodeConnection)
+            cluster.connection_class = AsyncNodeConnection
             return cluster
         pool: AsyncPool | AsyncSentinelPool
         if "sentinel" in fields:

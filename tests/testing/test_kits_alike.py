@@ -13,7 +13,13 @@ from redis.exceptions import NoScriptError, ResponseError
 
 from shardkit.config.shard_map import ShardMap
 from shardkit.connections import Connector
-from shardkit.errors import CommandRefused, CrossShardError, ParameterMismatchError, ShardErrors
+from shardkit.errors import (
+    CommandRefused,
+    CrossShardError,
+    DamagedDataError,
+    ParameterMismatchError,
+    ShardErrors,
+)
 from shardkit.kit import AsyncShardKit, ShardKit
 from shardkit.local import LocalServers
 from shardkit.operations.commands import Command, Script, Shard, Transaction, script_call
@@ -169,10 +175,14 @@ def test_an_operations_failure_is_one_group(kit: ShardKit) -> None:
     ids.sadd(7)
     kit.client("one").delete(ids.key_of(7))
     kit.client("one").set(ids.key_of(7), "no set")
-    with pytest.raises(ShardErrors) as raised:
+    with pytest.raises(
+        DamagedDataError, match="ids:0 is damaged: a value of another type"
+    ) as raised:
         ids.sadd(7)
-    assert [type(error) for error in raised.value.exceptions] == [CommandRefused]
-    assert raised.value.exceptions[0].shard == "one"
+    cause = raised.value.__cause__
+    assert isinstance(cause, ShardErrors)
+    assert [type(error) for error in cause.exceptions] == [CommandRefused]
+    assert cause.exceptions[0].shard == "one"
 
 
 async def test_a_command_that_blocks_waits_beside_the_others(akit: AsyncShardKit) -> None:

@@ -12,7 +12,7 @@ import click
 
 from shardkit.cli.commands.config_diff import compare, document, holds_data, show
 from shardkit.cli.commands.config_findings import FileProblem, examine
-from shardkit.cli.commands.config_preflight import Finding, preflight
+from shardkit.cli.commands.config_preflight import PreflightFinding, preflight
 from shardkit.cli.options import (
     common_options,
     components,
@@ -294,7 +294,7 @@ def push(
 
 
 def _heed(
-    output: Output, findings: Sequence[Finding], forced: Sequence[str], dry_run: bool
+    output: Output, findings: Sequence[PreflightFinding], forced: Sequence[str], dry_run: bool
 ) -> None:
     """Show findings, and refuse the push for those of components that are not forced."""
     serious = [f for f in findings if not f.warning and f.component not in forced and not dry_run]

@@ -37,7 +37,7 @@ _DATABASES_PER_QUERY = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class PreflightFinding:
     """What speaks against one entry of a push.
 
     Attributes:
@@ -61,7 +61,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class _Database:
+class _DatabaseAddress:
     """What was found in one database.
 
     Attributes:
@@ -78,12 +78,12 @@ class _Database:
     keys: Sequence[bytes]
     missing: Sequence[str]
 
-    def same_as(self, other: _Database) -> bool:
+    def same_as(self, other: _DatabaseAddress) -> bool:
         return bool(self.server) and (self.server, self.number) == (other.server, other.number)
 
 
 @dataclass(frozen=True)
-class _Target:
+class _ChangedAddress:
     """One entry that a push adds or changes, and the one that it replaces."""
 
     component: Component
@@ -98,7 +98,7 @@ def preflight(
     current: Mapping[str, Component],
     wanted: Mapping[str, Component],
     timeout: float = TIMEOUT,
-) -> list[Finding]:
+) -> list[PreflightFinding]:
     """Connect to every entry that a push would add or change, and say what speaks against it.
 
     Args:
@@ -118,7 +118,7 @@ def preflight(
     return [finding for target in targets for finding in _judge(target, visited, shared)]
 
 
-def _targets(before: Component | None, after: Component) -> Iterator[_Target]:
+def _targets(before: Component | None, after: Component) -> Iterator[_ChangedAddress]:
     if before is not None and before.same_as(after):
         return
     old = dict(before.entries()) if before is not None else {}
@@ -131,22 +131,24 @@ def _targets(before: Component | None, after: Component) -> Iterator[_Target]:
             continue
         where = entry_key(*shard)
         compared = None if moved and shard.number is not None else previous
-        yield _Target(after, shard, where, entry, compared)
+        yield _ChangedAddress(after, shard, where, entry, compared)
         known = previous.replicas if previous else ()
         for n, replica in enumerate(entry.replicas):
             if replica not in known:
-                yield _Target(after, shard, f"{where} replicas[{n}]", replica, is_replica=True)
+                yield _ChangedAddress(
+                    after, shard, f"{where} replicas[{n}]", replica, is_replica=True
+                )
 
 
 # ---- queries
 
 
-_Visited = Mapping[Entry, _Database | Exception]
+_Visited = Mapping[Entry, _DatabaseAddress | Exception]
 
 
-def _visit(entries: Sequence[Entry], timeout: float) -> dict[Entry, _Database | Exception]:
+def _visit(entries: Sequence[Entry], timeout: float) -> dict[Entry, _DatabaseAddress | Exception]:
     """Look at databases; those of one server by the same thread."""
-    visited: dict[Entry, _Database | Exception] = {}
+    visited: dict[Entry, _DatabaseAddress | Exception] = {}
     groups: dict[str, list[tuple[Entry, dict[str, Any]]]] = {}
     for entry in dict.fromkeys(entries):
         try:
@@ -179,15 +181,15 @@ def _visit(entries: Sequence[Entry], timeout: float) -> dict[Entry, _Database | 
     return visited
 
 
-def _look(fields: Mapping[str, Any], timeout: float) -> _Database:
+def _look(fields: Mapping[str, Any], timeout: float) -> _DatabaseAddress:
     with client_of(fields, timeout) as client:
         client.ping()
         if fields.get("cluster"):
-            return _Database("", 0, "master", [], [])
+            return _DatabaseAddress("", 0, "master", [], [])
         keys = list(islice(data_keys(client), SAMPLED_KEYS))
         role, server = _role(client), _run_id(client)
         missing = [] if role == "replica" else _missing_rights(client)
-        return _Database(server, fields.get("db", 0), role, keys, missing)
+        return _DatabaseAddress(server, fields.get("db", 0), role, keys, missing)
 
 
 def _role(client: Any) -> str:
@@ -232,11 +234,11 @@ def _missing_rights(client: Any) -> list[str]:
 
 
 def _shared_keys(
-    targets: Sequence[_Target], visited: _Visited, timeout: float
-) -> dict[_Target, float | Exception]:
+    targets: Sequence[_ChangedAddress], visited: _Visited, timeout: float
+) -> dict[_ChangedAddress, float | Exception]:
     """Return which share of the keys sampled at the old address is at the new one too."""
 
-    def share(target: _Target, keys: Sequence[bytes]) -> float:
+    def share(target: _ChangedAddress, keys: Sequence[bytes]) -> float:
         with client_of(target.entry.resolved(target.where), timeout) as client:
             pipe = client.pipeline(transaction=False)
             for key in keys:
@@ -251,13 +253,15 @@ def _shared_keys(
     return query_all(queries, timeout)
 
 
-def _databases(target: _Target, visited: _Visited) -> tuple[_Database | None, _Database | None]:
+def _databases(
+    target: _ChangedAddress, visited: _Visited
+) -> tuple[_DatabaseAddress | None, _DatabaseAddress | None]:
     """Return the databases of a target's old and new address, if there are any to compare."""
     if target.before is None or target.entry.is_cluster or target.before.is_cluster:
         return None, None
     now, then = visited[target.before], visited[target.entry]
-    return now if isinstance(now, _Database) else None, then if isinstance(
-        then, _Database
+    return now if isinstance(now, _DatabaseAddress) else None, then if isinstance(
+        then, _DatabaseAddress
     ) else None
 
 
@@ -265,11 +269,13 @@ def _databases(target: _Target, visited: _Visited) -> tuple[_Database | None, _D
 
 
 def _judge(
-    target: _Target, visited: _Visited, shared: Mapping[_Target, float | Exception]
-) -> Iterator[Finding]:
-    def finding(problem: str, remedy: str, warning: bool = False) -> Finding:
+    target: _ChangedAddress, visited: _Visited, shared: Mapping[_ChangedAddress, float | Exception]
+) -> Iterator[PreflightFinding]:
+    def finding(problem: str, remedy: str, warning: bool = False) -> PreflightFinding:
         address = target.entry.address
-        return Finding(target.component.name, target.where, address, problem, remedy, warning)
+        return PreflightFinding(
+            target.component.name, target.where, address, problem, remedy, warning
+        )
 
     found = visited[target.entry]
     if isinstance(found, ConfigError):
@@ -294,10 +300,10 @@ def _judge(
 
 
 def _data_problems(
-    target: _Target,
-    then: _Database,
+    target: _ChangedAddress,
+    then: _DatabaseAddress,
     visited: _Visited,
-    shared: Mapping[_Target, float | Exception],
+    shared: Mapping[_ChangedAddress, float | Exception],
 ) -> Iterator[tuple[str, str, bool]]:
     before = target.before
     if before is None:
@@ -336,7 +342,7 @@ def _data_problems(
         yield f"holds keys that are not this shard's: {strange}", "check the address", False
 
 
-def _strange_keys(target: _Target, keys: Sequence[bytes]) -> str:
+def _strange_keys(target: _ChangedAddress, keys: Sequence[bytes]) -> str:
     """Return, in words, how many keys are placed on other shards; nothing if hardly any is."""
     number = target.shard.number
     if number is None or not keys:
