@@ -61,7 +61,7 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.structures.base.arguments import day_of, duration, shown
-from shardkit.structures.base.damage import damage, stored_integer
+from shardkit.structures.base.damage import MOST_STORED, damage, stored_integer
 from shardkit.structures.base.server_clock import ServerClock
 from shardkit.structures.set.sharded_set import MEMBERS_AT_ONCE, ShardedSet
 from shardkit.structures.unique.day_planner import DayPlanner, plan_key
@@ -301,16 +301,17 @@ class UniqueVisitors(Structure[Face]):
         Cost: one command a part, an exchange for every 1,000 parts, and up to five more.
         """
         data = yield from self._day(day)
-        before = yield from self._read_count(data.key)
+        # A count below 0 is wrong, and repaired as any other.
+        before = yield from self._read_count(data.key, -MOST_STORED)
         if isinstance(data, HyperLogLogDay):
             return before
         size = yield from data.size()
-        count = yield from self._read_count(data.key)
+        count = yield from self._read_count(data.key, -MOST_STORED)
         if size is None:
             return count
         if size > count:
             yield Pause(COUNTING_DELAY)  # for visits that have added, but not yet counted
-            count = yield from self._read_count(data.key)
+            count = yield from self._read_count(data.key, -MOST_STORED)
         if before <= size <= count:
             return count
         # A visit is counted twice at most; a bitmap's list of parts may be lost.
@@ -443,14 +444,14 @@ class UniqueVisitors(Structure[Face]):
         date_ = yield from self._date(day)
         return (yield from self._planner.day(date_, write=write))
 
-    def _read_count(self, key: str) -> Operation[int]:
+    def _read_count(self, key: str, lowest: int = 0) -> Operation[int]:
         [count] = yield [self._count_command(key)]
-        return self._stored_count(key, count)
+        return self._stored_count(key, count, lowest)
 
-    def _stored_count(self, key: str, count: bytes | int | None) -> int:
+    def _stored_count(self, key: str, count: bytes | int | None, lowest: int = 0) -> int:
         if count is None or isinstance(count, int):
             return count or 0
-        return stored_integer(self._home, key, "count", count)
+        return stored_integer(self._home, key, "count", count, lowest)
 
     def _count_command(self, key: str) -> Command:
         name = "PFCOUNT" if self.precision == "hyperloglog" else "GET"
