@@ -1,4 +1,8 @@
-"""What a push would change: pure comparison of the components that are with those that shall be."""
+"""What a push would change: the components as stored, compared with those of the map. Pure.
+
+A running client notices a changed entry in `shardkit.topology.cache`, and replaces its clients in
+`shardkit.connections.clients`.
+"""
 
 from __future__ import annotations
 

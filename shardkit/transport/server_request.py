@@ -9,6 +9,8 @@
 One chunk is written while the replies to the one before are read, so a batch of any size needs
 bounded buffers and cannot deadlock.
 
+Also the rules for what may be sent again: `may_repeat` and `lacks_script`.
+
 A script is sent by its SHA-1. If the server may lack it, the first call sends the text (EVAL),
 which the server caches for the calls that follow.
 """

@@ -1,4 +1,4 @@
-"""What continues after a call has returned: jobs as tasks on a queue, or, without one, at once.
+"""Resumes what goes on after a call has returned: jobs as tasks on a queue, or at once without one.
 
 A post reaches the first followers in the call itself. The rest is a task whose id names the job and
 its turn, so that it is queued once, whichever process queues it; a task that runs twice writes the
