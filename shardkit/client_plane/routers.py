@@ -342,18 +342,7 @@ class AsyncKeyShardedConnection(_ByKey, _AwaitingRouter[Key]):
     """Routes by key to awaiting clients; see `KeyShardedConnection`."""
 
     async def mget(self, keys: Key | Iterable[Key], *args: Key) -> list[Any]:
-        """Return the values of keys on any shards, in their order; None for what is missing.
-
-        Args:
-            keys: a key or several, in a list or any iterable.
-            *args: further keys.
-
-        Raises:
-            ShardErrors: shards failed.
-            InvalidKeyError: a key is none; nothing of its page was sent.
-
-        Cost: one exchange with each shard for each 50,000 keys, all shards at the same time.
-        """
+        """Return the values of keys on any shards; see `KeyShardedConnection.mget`."""
         return await self._bulk(lambda component: bulk.mget(component, bulk.keys_of(keys, args)))
 
     async def mget_iter(
@@ -365,19 +354,7 @@ class AsyncKeyShardedConnection(_ByKey, _AwaitingRouter[Key]):
                 yield value
 
     async def mset(self, mapping: Mapping[Any, Argument]) -> bool:
-        """Set keys on any shards to values; atomic on each shard up to a chunk, not over them.
-
-        Args:
-            mapping: values by key.
-
-        Returns:
-            True.
-
-        Raises:
-            ShardErrors: shards failed; the keys of others are set.
-
-        Cost: one exchange with each shard for each 50,000 keys, all shards at the same time.
-        """
+        """Set keys on any shards to values; see `KeyShardedConnection.mset`."""
         return await self._bulk(lambda component: bulk.mset(component, mapping))
 
     async def delete(self, *names: Key) -> int:
@@ -399,26 +376,7 @@ class AsyncKeyShardedConnection(_ByKey, _AwaitingRouter[Key]):
     async def each(
         self, command: str, keys: Iterable[Key], *args: Argument, raise_on_error: bool = True
     ) -> list[Any]:
-        """Send a command for each key, and return its replies in the order of the keys.
-
-        ::
-
-            router.each("HGETALL", users)            # every user's hash, as redis-py returns it
-            router.each("EXPIRE", sessions, 3600)
-
-        Args:
-            command: a command whose only key is its first argument.
-            keys: the keys; several of any shards.
-            *args: what follows the key, the same for all.
-            raise_on_error: raise what failed, as one group; otherwise each failure stands in its
-                key's place, as a ShardFailure.
-
-        Raises:
-            ShardErrors: commands failed; all others were executed.
-            RoutingError: the command is not known, or its keys are given in another way.
-
-        Cost: as `mget`.
-        """
+        """Send a command for each key; see `KeyShardedConnection.each`."""
 
         def steps(component: Component) -> bulk.Steps[list[Any]]:
             client = self._plane.plane().clients.aget
