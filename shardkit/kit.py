@@ -51,7 +51,7 @@ from shardkit.config.shard_map import ShardMap
 from shardkit.config.stored import declare
 from shardkit.connections import Connector
 from shardkit.connections.clients import AsyncClient, Client, Clients
-from shardkit.connections.following import AsyncFollowingPool, FollowingPool
+from shardkit.connections.private_pool import AsyncPrivatePool, PrivatePool
 from shardkit.errors import ConfigError, InvalidEntryError, ShardKitError
 from shardkit.operations.drivers import AwaitingDriver, BlockingDriver
 from shardkit.operations.operation import Awaiting, Blocking, Face, Operation
@@ -245,7 +245,7 @@ class ShardKit(_Kit[Blocking]):
         if isinstance(client, redis.RedisCluster):
             _close_after(client, clients)
             return client
-        pool = FollowingPool(find, client)
+        pool = PrivatePool(find, client)
         _close_after(pool, clients)
         return redis.Redis.from_pool(pool)
 
@@ -355,7 +355,7 @@ class AsyncShardKit(_Kit[Awaiting]):
         if isinstance(client, aioredis.RedisCluster):
             _close_after(client, clients)
             return client
-        pool = AsyncFollowingPool(find, client)
+        pool = AsyncPrivatePool(find, client)
         _close_after(pool, clients)
         return aioredis.Redis.from_pool(pool)
 

@@ -1,8 +1,4 @@
-"""What a push would change: the components as stored, compared with those of the map. Pure.
-
-A running client notices a changed entry in `shardkit.topology.cache`, and replaces its clients in
-`shardkit.connections.clients`.
-"""
+"""What a push would change: compares the stored components with those of a shard map. Pure."""
 
 from __future__ import annotations
 
@@ -29,8 +25,8 @@ class FieldChange:
     Attributes:
         key: the entry's key, ``config:redis:unique:7``.
         field: the field; empty where the whole entry comes or goes.
-        before: its value as JSON, secrets masked; None where it was not said. For a whole entry
-            its address.
+        before: its value as JSON, secrets masked; None if it was not set. For a whole entry, the
+            entry's address.
         after: the same, after the push.
     """
 
@@ -48,13 +44,13 @@ class ComponentChange:
         component: its name.
         kind: whether the push adds, changes or removes it, or leaves it as it is.
         fields: the fields of its entries that change.
-        shards_before: how many shards it had; 0 if it was not sharded, -1 if what is stored of it
-            cannot be read.
-        shards_after: how many it has then.
+        shards_before: how many shards it had; 0 if it was not sharded, -1 if what is stored cannot
+            be read.
+        shards_after: how many it has after the push.
         placement_before: its placement; empty if it was not sharded.
-        placement_after: the placement then.
-        moved: how many keys of the sample are then looked for on another shard.
-        sampled: how many keys the sample has; 0 where there was nothing to compare.
+        placement_after: its placement after the push.
+        moved: how many keys of the sample the push assigns to another shard.
+        sampled: how many keys the sample has; 0 if there was nothing to compare.
         epoch: the epoch that a push gave it; 0 if it has none, and in a diff.
     """
 
@@ -71,7 +67,7 @@ class ComponentChange:
 
     @property
     def replaced(self) -> bool:
-        """Whether keys are placed by another rule, or over another number of shards."""
+        """Whether the placement or the number of shards changes."""
         before = self.shards_before, self.placement_before
         return before != (self.shards_after, self.placement_after)
 
@@ -86,16 +82,16 @@ def diff(
     wanted: Mapping[str, Component],
     sample: Sample | None = None,
 ) -> list[ComponentChange]:
-    """Return what has to change so that the wanted components are there, and only they. Pure.
+    """Return what has to change to get from the current components to the wanted ones.
 
     Args:
-        current: the components as they are.
-        wanted: the components as they shall be.
-        sample: keys to count how many are looked for elsewhere afterwards: the same for all
-            components, or by component's name. 10,000 synthetic keys where there are none.
+        current: the components now.
+        wanted: the components to end up with.
+        sample: keys of which to count how many would move to another shard: one list for all
+            components, or a list by component name. The default is 10,000 synthetic keys.
 
     Returns:
-        One change for each component, sorted by name, also the unchanged ones.
+        One change for each component, unchanged ones included, sorted by name.
     """
     default = None if isinstance(sample, Mapping) else sample
     changes = []

@@ -34,12 +34,12 @@ import redis
 from redis.client import NEVER_DECODE
 from redis.exceptions import RedisError, WatchError
 
-from shardkit.config.changes import ComponentChange as ComponentChange
-from shardkit.config.changes import FieldChange as FieldChange
-from shardkit.config.changes import Sample, entries_of
-from shardkit.config.changes import diff as diff
-from shardkit.config.changes import sample_keys as sample_keys
 from shardkit.config.component import Component, check_name, entry_key, removed_key, shards_key
+from shardkit.config.diff import ComponentChange as ComponentChange
+from shardkit.config.diff import FieldChange as FieldChange
+from shardkit.config.diff import Sample, entries_of
+from shardkit.config.diff import diff as diff
+from shardkit.config.diff import sample_keys as sample_keys
 from shardkit.config.entry import Entry
 from shardkit.config.problem import Problem, invalid, similar_name
 from shardkit.config.shard_map import ShardMap, warnings_of

@@ -1,15 +1,15 @@
-"""Clients whose pools are their holder's own, and follow the entry.
+"""Pools of private clients, ``kit.client(..., private=True)``, which follow their entry.
 
-Other libraries keep a client for days, change its arguments and disconnect its pool. So they get a
-client with a pool of its own, which opens connections by the entry as it is then::
+Other libraries keep a client for days, change its connection arguments and disconnect its pool. So
+they get a client with a pool of its own, which connects to wherever the entry points at the time::
 
-    FollowingPool ── get_connection ──► the pool of the entry as it is now
-                  └─ release ─────────► the pool that lent the connection
+    PrivatePool ── get_connection ──► the pool of the current entry
+                └─ release ─────────► the pool that lent the connection
 
-When the entry has changed, the pool of the old address drains: its idle connections are closed, and
-those in use as they come back. Whoever waits on one for what may never come, as a subscriber or a
-blocking command does, finds its connection lost, as when a server goes away, and reconnects to the
-new address.
+When the entry changes, the pool of the old address drains: idle connections are closed at once,
+connections in use when they are released. A subscriber or a blocking command might wait for ever on
+the old server, so its connection is closed as if the server had gone away, and its user reconnects
+to the new address.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ import redis.asyncio as aioredis
 from shardkit.connections.pool import renew_after_fork
 from shardkit.errors import ConfigError
 
-# What is kept here. Whatever else is asked of the pool, the current one of the entry answers.
+# Attributes of the private pool itself; all others are those of the current pool.
 _OWN = frozenset({"_find", "_pool", "_given", "_lent", "_switch"})
-# What leads a connection to its server.
+# The attributes that decide where a connection connects to.
 _ADDRESS = (
     *("host", "port", "path", "db", "username", "password", "credential_provider"),
     "connection_pool",  # a Sentinel's
 )
 
 
-class _Following:
-    """What both kinds of pool have.
+class _FollowsEntry:
+    """What the blocking and the awaiting pool share.
 
     Args:
-        find: returns the client of the entry as it is now.
-        client: the same, as it is at first.
+        find: returns the client of the current entry.
+        client: the first such client.
     """
 
     def __init__(self, find: Callable[[], Any], client: Any) -> None:
@@ -50,7 +50,7 @@ class _Following:
         renew_after_fork(self)
 
     def __getattr__(self, name: str) -> Any:
-        if name in _OWN:  # it is being made
+        if name in _OWN:  # not set yet, as in __init__
             raise AttributeError(name)
         return getattr(self._pool, name)
 
@@ -61,18 +61,18 @@ class _Following:
             setattr(self._pool, name, value)
 
     def __del__(self) -> None:
-        """Nothing; the pools behind it have their own."""
+        """Do nothing, unlike redis-py's: the pools behind it clean up after themselves."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} now at {self._pool!r}>"
 
     def reset(self) -> None:
-        """Forget every connection, idle or in use; new ones are made as `connection_kwargs` say."""
+        """Forget all connections, idle and in use; new ones are made with `connection_kwargs`."""
         self._pool.reset()
         self._lent.clear()
 
     def _take(self, client: Any) -> Any:
-        """Return the pool of a client of the entry as it is now; the old one's users are told."""
+        """Switch to the pool of a client of the current entry, and return it."""
         if not hasattr(client, "connection_pool"):
             raise ConfigError("the entry is a cluster now", "ask the kit for a new client")
         pool = client.connection_pool
@@ -80,7 +80,7 @@ class _Following:
             return pool
         with self._switch:
             old = self._pool
-            if pool is old or pool.draining:  # of a version before: the caller was overtaken
+            if pool is old or pool.draining:  # an older version: another thread was faster
                 return old
             changed = {
                 name: value
@@ -92,11 +92,11 @@ class _Following:
             self._pool = pool
             lent = list(self._lent)
         for connection in lent:
-            _lead_to(pool, connection)
+            _redirect(pool, connection)
         return pool
 
     def after_fork(self) -> None:
-        """Forget the parent's connections, and its lock: a thread of it may have held it."""
+        """Forget the parent's connections, and its lock, which another thread may have held."""
         self._switch = threading.Lock()
         self._lent.clear()
 
@@ -105,8 +105,8 @@ class _Following:
         return list(dict.fromkeys([self._pool, *self._lent.values()]))
 
 
-def _lead_to(pool: Any, connection: Any) -> None:
-    """Have a connection that is in use reconnect to another address; at once, if its user waits."""
+def _redirect(pool: Any, connection: Any) -> None:
+    """Make a connection in use reconnect to another address; at once, if its user is waiting."""
     fresh = pool.connection_class(**pool.connection_kwargs)
     for name in _ADDRESS:
         if hasattr(fresh, name) and hasattr(connection, name):
@@ -115,45 +115,45 @@ def _lead_to(pool: Any, connection: Any) -> None:
         connection.lose()
 
 
-class FollowingPool(_Following, redis.ConnectionPool):
+class PrivatePool(_FollowsEntry, redis.ConnectionPool):
     """A blocking pool that follows its entry."""
 
     def get_connection(self, *args: Any, **kwargs: Any) -> Any:
-        """Return a connection to where the entry points now."""
+        """Return a connection to the current address."""
         pool = self._take(self._find())
         self._lent[connection := pool.get_connection()] = pool
         return connection
 
     def release(self, connection: Any) -> None:
-        """Take a connection back, once; one that is not this pool's is left alone."""
+        """Return a connection to its pool; ignored if it is not from here, or already released."""
         pool = self._lent.pop(connection, None)
         if pool is not None:
             pool.release(connection)
 
     def disconnect(self, inuse_connections: bool = True) -> None:
-        """Close idle connections; have those who use the others, if wanted, find them closed."""
+        """Close idle connections and, if wanted, those in use."""
         for pool in self._pools():
             pool.disconnect(inuse_connections)
 
 
-class AsyncFollowingPool(_Following, aioredis.ConnectionPool):
+class AsyncPrivatePool(_FollowsEntry, aioredis.ConnectionPool):
     """An awaiting pool that follows its entry."""
 
     _find: Callable[[], Awaitable[Any]]
 
     async def get_connection(self, *args: Any, **kwargs: Any) -> Any:
-        """Return a connection to where the entry points now."""
+        """Return a connection to the current address."""
         pool = self._take(await self._find())
         self._lent[connection := await pool.get_connection()] = pool
         return connection
 
     async def release(self, connection: Any) -> None:
-        """Take a connection back, once; one that is not this pool's is left alone."""
+        """Return a connection to its pool; ignored if it is not from here, or already released."""
         pool = self._lent.pop(connection, None)
         if pool is not None:
             await pool.release(connection)
 
     async def disconnect(self, inuse_connections: bool = True) -> None:
-        """Close idle connections, and the others, if wanted, under their users' hands."""
+        """Close idle connections and, if wanted, those in use."""
         for pool in self._pools():
             await pool.disconnect(inuse_connections)

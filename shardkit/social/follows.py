@@ -11,7 +11,7 @@ from shardkit.errors import InvalidArgumentError
 from shardkit.operations.operation import Operation
 from shardkit.social.base.keys import KeyLayout, RelationKind
 from shardkit.social.base.models import FollowResult
-from shardkit.social.delivery.background import BackgroundJobs
+from shardkit.social.delivery.resumable_jobs import ResumableJobs
 from shardkit.social.relations.relations import NO_CHANGE, RelationChange, Relations
 from shardkit.structures.base.damage import stored_integer
 
@@ -22,16 +22,16 @@ class Follows:
     Args:
         layout: the network's keys.
         relations: who follows whom.
-        background: mode changes and backfills.
+        jobs: runs mode changes and backfills.
         limit: the most accounts that one may follow.
     """
 
     def __init__(
-        self, layout: KeyLayout, relations: Relations, background: BackgroundJobs, limit: int
+        self, layout: KeyLayout, relations: Relations, jobs: ResumableJobs, limit: int
     ) -> None:
         self._layout = layout
         self._relations = relations
-        self._background = background
+        self._jobs = jobs
         self._limit = limit
 
     def follow(self, kind: RelationKind, first: int, second: int) -> Operation[FollowResult]:
@@ -56,7 +56,7 @@ class Follows:
             return FollowResult.ALREADY_FOLLOWING if change == NO_CHANGE else FollowResult.BLOCKED
         counter = yield from self._relations.propagate(kind, first, second, change)
         if counter is not None and counter.changed:
-            yield from self._background.change_mode(second)
+            yield from self._jobs.change_mode(second)
         return FollowResult.FOLLOWED
 
     def unfollow(self, kind: RelationKind, first: int, second: int) -> Operation[bool]:
@@ -68,15 +68,15 @@ class Follows:
             return False
         counter = yield from self._relations.propagate(kind, first, second, change)
         if counter is not None and counter.changed:
-            yield from self._background.change_mode(second)
-        yield from self._background.backfill(kind, first, ())
+            yield from self._jobs.change_mode(second)
+        yield from self._jobs.backfill(kind, first, ())
         return True
 
     def check(self, kind: RelationKind, first: int, second: int) -> Operation[None]:
         """Make everything agree with the relation between two accounts."""
         counter = yield from self._relations.check(kind, first, second)
         if counter is not None and counter.changed:
-            yield from self._background.change_mode(second)
+            yield from self._jobs.change_mode(second)
         [follows] = yield from self._relations.exist(kind, [(first, second)])
         if not follows:
-            yield from self._background.backfill(kind, first, ())
+            yield from self._jobs.backfill(kind, first, ())

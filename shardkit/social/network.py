@@ -24,7 +24,7 @@ This class checks arguments and calls the services, one for each topic:
 `follows`, `blocks`         rules for following, blocking, muting
 `delivery.posts`            from a new status to its readers
 `delivery.fan_out`          jobs for all followers of an account, in passes
-`delivery.background`       the rest of a job as a task on a queue
+`delivery.resumable_jobs`   fan-outs and backfills that continue as tasks on a queue
 `delivery.backfill`         filling a timeline that lost many entries
 `repair`                    finishing what a crash interrupted
 =========================== =====================================================================
@@ -61,9 +61,9 @@ from shardkit.social.content.status_store import StatusStore
 from shardkit.social.content.statuses import Statuses
 from shardkit.social.content.timelines import Timelines
 from shardkit.social.delivery.backfill import Backfill
-from shardkit.social.delivery.background import BackgroundJobs
 from shardkit.social.delivery.fan_out import FanOut
 from shardkit.social.delivery.posts import Posts
+from shardkit.social.delivery.resumable_jobs import ResumableJobs
 from shardkit.social.follows import Follows
 from shardkit.social.lists import Lists
 from shardkit.social.relations.counters import Counters, check_fan_out_limit
@@ -168,11 +168,11 @@ class SocialNetwork(Structure[Face]):
         self._relations = Relations(layout, counters, self._timelines)
         fan_out = FanOut(layout, self._statuses, self._timelines, self._relations, pass_size)
         backfill = Backfill(layout, self._timelines, self._relations)
-        self._background = BackgroundJobs(layout, fan_out, backfill, queues, queue or name)
-        self._posts = Posts(layout, self._statuses, self._timelines, fan_out, self._background)
-        self._follows = Follows(layout, self._relations, self._background, following_limit)
+        self._jobs = ResumableJobs(layout, fan_out, backfill, queues, queue or name)
+        self._posts = Posts(layout, self._statuses, self._timelines, fan_out, self._jobs)
+        self._follows = Follows(layout, self._relations, self._jobs, following_limit)
         self._blocks = BlocksAndMutes(layout, self._follows, following_limit)
-        self._repair = PendingRepair(layout, self._posts, self._follows, self._background)
+        self._repair = PendingRepair(layout, self._posts, self._follows, self._jobs)
         self._reconciler = Reconciler(
             layout,
             counters,
@@ -181,7 +181,7 @@ class SocialNetwork(Structure[Face]):
             self._relations,
             self._follows,
             backfill,
-            self._background,
+            self._jobs,
         )
 
     @property
@@ -195,8 +195,8 @@ class SocialNetwork(Structure[Face]):
         # Bound to this face: functions on a blocking kit, coroutine functions on an async one.
         face: Any = self
         return {
-            self._background.resume_name: face.resume_fan_out,
-            self._background.backfill_name: face.backfill,
+            self._jobs.resume_name: face.resume_fan_out,
+            self._jobs.backfill_name: face.backfill,
             f"{self.name}.repair": face.repair,
         }
 
@@ -576,7 +576,7 @@ class SocialNetwork(Structure[Face]):
             NewerFormatError: a later release has queued this, for something else.
         """
         yield from self._open(create=True)
-        yield from self._background.resume(job)
+        yield from self._jobs.resume(job)
 
     @operation
     def backfill(
@@ -595,9 +595,9 @@ class SocialNetwork(Structure[Face]):
 
         Cost: four exchanges.
         """
-        self._background.check_backfill(kind, places)
+        self._jobs.check_backfill(kind, places)
         yield from self._open(create=True)
-        yield from self._background.backfill(KINDS[kind], self.layout.id("owner", owner), places)
+        yield from self._jobs.backfill(KINDS[kind], self.layout.id("owner", owner), places)
 
     @operation
     def pending(self, older_than: float = OLDER_THAN) -> Operation[list[str]]:

@@ -23,9 +23,9 @@ from shardkit.social.base.models import MICRO, ReconcileResult
 from shardkit.social.content.statuses import Statuses
 from shardkit.social.content.timelines import Timelines
 from shardkit.social.delivery.backfill import Backfill
-from shardkit.social.delivery.background import BackgroundJobs
 from shardkit.social.delivery.fan_out_job import DELETE, DONE, POST
 from shardkit.social.delivery.posts import Posts
+from shardkit.social.delivery.resumable_jobs import ResumableJobs
 from shardkit.social.follows import Follows
 from shardkit.social.relations.counters import Counters
 from shardkit.social.relations.delivery_mode import READERS_FETCH
@@ -66,16 +66,16 @@ class PendingRepair:
         layout: the network's keys.
         posts: finishes posts and deletions.
         follows: finishes changes of relations.
-        background: finishes changes between pushing and fetching.
+        jobs: finishes changes between pushing and fetching.
     """
 
     def __init__(
-        self, layout: KeyLayout, posts: Posts, follows: Follows, background: BackgroundJobs
+        self, layout: KeyLayout, posts: Posts, follows: Follows, jobs: ResumableJobs
     ) -> None:
         self._layout = layout
         self._posts = posts
         self._follows = follows
-        self._background = background
+        self._jobs = jobs
 
     def notes(self, older_than: float, *, claim: bool) -> Operation[list[PendingNote]]:
         """Return the notes older than so many seconds; ``claim`` makes them new for others."""
@@ -107,7 +107,7 @@ class PendingRepair:
         if action in KINDS:
             yield from self._follows.check(KINDS[action], ids[0], ids[1])
         elif action == "cross":
-            yield from self._background.change_mode(ids[0])
+            yield from self._jobs.change_mode(ids[0])
         else:
             yield from self._posts.resume(action, ids[0], ids[1], note.text)
         if len(numbers) > wanted:  # what was done goes by a note without further fields
@@ -127,7 +127,7 @@ class Reconciler:
         relations: whom it follows.
         follows: corrects what disagrees.
         backfill: adds missing posts.
-        background: changes between pushing and fetching.
+        jobs: finishes changes between pushing and fetching.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class Reconciler:
         relations: Relations,
         follows: Follows,
         backfill: Backfill,
-        background: BackgroundJobs,
+        jobs: ResumableJobs,
     ) -> None:
         self._layout = layout
         self._counters = counters
@@ -148,7 +148,7 @@ class Reconciler:
         self._relations = relations
         self._follows = follows
         self._backfill = backfill
-        self._background = background
+        self._jobs = jobs
 
     def account(self, kind: RelationKind, id_: int) -> Operation[ReconcileResult | None]:
         """Reconcile one account; see `SocialNetwork.reconcile`."""
@@ -202,7 +202,7 @@ class Reconciler:
         [reply] = yield [counters.record(kind, names[0], id_, 0, version, count)]
         counter = counters.state_of(reply)
         if counter is not None and counter.changed:
-            yield from self._background.change_mode(id_)
+            yield from self._jobs.change_mode(id_)
         return {
             name: 0 if pair is None else pair[1] - _stored_count(pair[0])
             for name, pair in zip(names, recounted, strict=True)

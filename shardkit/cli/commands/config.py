@@ -39,8 +39,8 @@ from shardkit.cli.output import (
 from shardkit.cli.rows import Field, column_only, json_row, table_of
 from shardkit.cli.text import counted, server_list
 from shardkit.config import store
-from shardkit.config.changes import SAMPLE_SIZE, ComponentChange
 from shardkit.config.component import Component
+from shardkit.config.diff import SAMPLE_SIZE, ComponentChange
 from shardkit.config.entry import LOCATION, Entry
 from shardkit.config.shard_map import ShardMap
 from shardkit.errors import ConfigError, PushRefusedError

@@ -34,8 +34,8 @@ from shardkit.cli.output import (
 from shardkit.cli.rows import Field, json_rows, table_of
 from shardkit.cli.server_queries import ServerErrors, client_of, query_all
 from shardkit.cli.text import percent, reason, server_of, shard_list
-from shardkit.config.changes import ComponentChange, FieldChange, diff, sample_keys
 from shardkit.config.component import Component, entry_key
+from shardkit.config.diff import ComponentChange, FieldChange, diff, sample_keys
 from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import read_component, read_components, read_epoch

@@ -1,7 +1,7 @@
 """Fan-out: what has to be done for all followers of an account, in passes.
 
-`background` resumes a fan-out that goes on after its call; `shardkit.social.repair` one that a
-crash interrupted.
+`resumable_jobs` continues a fan-out after its call returns; `shardkit.social.repair` resumes one
+that a crash interrupted.
 
 A pass is three exchanges: it reads the next followers from all parts of the relations, writes to
 their timelines, one script for each server, and verifies that its reads still hold. The

@@ -22,9 +22,9 @@ from shardkit.social.base.keys import KeyLayout
 from shardkit.social.base.models import MICRO, Extra
 from shardkit.social.content.statuses import DeletedStatus, Statuses, deletion_note, post_note
 from shardkit.social.content.timelines import Timelines
-from shardkit.social.delivery.background import BackgroundJobs
 from shardkit.social.delivery.fan_out import FanOut
 from shardkit.social.delivery.fan_out_job import DELETE, POST, FanOutJob
+from shardkit.social.delivery.resumable_jobs import ResumableJobs
 from shardkit.social.relations.delivery_mode import FETCHED
 
 
@@ -36,7 +36,7 @@ class Posts:
         statuses: stores them.
         timelines: has the authors' profiles.
         fan_out: finishes posts that readers fetch.
-        background: delivers all others.
+        jobs: delivers all others.
     """
 
     def __init__(
@@ -45,13 +45,13 @@ class Posts:
         statuses: Statuses,
         timelines: Timelines,
         fan_out: FanOut,
-        background: BackgroundJobs,
+        jobs: ResumableJobs,
     ) -> None:
         self._layout = layout
         self._statuses = statuses
         self._timelines = timelines
         self._fan_out = fan_out
-        self._background = background
+        self._jobs = jobs
 
     def post(
         self, uid: int, message: str, extras: Mapping[str, Extra], idempotency_key: str | None
@@ -102,7 +102,7 @@ class Posts:
         yield from timelines.add([self._layout.profile(uid)], [entry], timelines.profile_limit)
         # If it cannot be finished, it was deleted or the mode has changed: the job finds out.
         if fetched is None or not (yield from self._fan_out.finish(status, uid, note, fetched)):
-            yield from self._background.begin(self._job(POST, status, uid, note, time))
+            yield from self._jobs.begin(self._job(POST, status, uid, note, time))
 
     def _withdraw(
         self, status: int, uid: int, note: str, *, everywhere: bool = True
@@ -114,7 +114,7 @@ class Posts:
             pending = self._layout.near("pending", uid)
             yield [self._layout.at_user(pending, "ZREM", pending, note)]
             return
-        yield from self._background.begin(self._job(DELETE, status, uid, note, 0))
+        yield from self._jobs.begin(self._job(DELETE, status, uid, note, 0))
 
     def _job(self, action: str, status: int, uid: int, note: str, time: int) -> FanOutJob:
         shards = self._layout.relation_shards

@@ -1,8 +1,8 @@
-"""Resumes what goes on after a call has returned: jobs as tasks on a queue, or at once without one.
+"""Fan-outs and backfills that continue after the call returns, as tasks on a queue.
 
-A post reaches the first followers in the call itself. The rest is a task whose id names the job and
-its turn, so that it is queued once, whichever process queues it; a task that runs twice writes the
-same again.
+A post reaches its first followers in the call itself. A task resumes it for the rest; the task's id
+names the job and its turn, so that it is queued only once, whichever process queues it. A task that
+runs twice writes the same again. Without a queue, everything is done in the call.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from shardkit.social.delivery.fan_out_job import ACTIONS, FILL, MARK, FanOutJob
 from shardkit.social.relations.counters import mode_change_note
 from shardkit.social.relations.delivery_mode import FETCHED, FILLING, MARKING, PUSHED
 
-# The most passes of one task, which keeps a worker from other tasks.
+# At most so many passes in one task, so that the worker gets to other tasks.
 PASSES_A_TASK = 10
 
 
-class BackgroundJobs:
-    """Begins jobs, and continues them.
+class ResumableJobs:
+    """Begins jobs in the call, queues the rest, and resumes it in a worker.
 
     Args:
         layout: the network's keys.
         fan_out: runs jobs for all followers.
         backfill: fills timelines.
-        queues: takes the tasks; None to finish everything in the call.
+        queues: where tasks are enqueued; None to finish everything in the call.
         queue: the queue's name.
     """
 
@@ -58,7 +58,7 @@ class BackgroundJobs:
         yield from self._run(job, 1)
 
     def resume(self, fields: Sequence[Any]) -> Operation[None]:
-        """Run some passes of a job that was queued, given its fields."""
+        """Run some passes of a queued job, given its fields."""
         job = FanOutJob._make(fields[: len(FanOutJob._fields)])  # a later release may add some
         positions = len(KINDS) * self._layout.relation_shards
         if job.action not in ACTIONS or len(job.positions) != positions:
@@ -75,7 +75,7 @@ class BackgroundJobs:
         [[mode, version]] = yield [layout.at_user(key, "HMGET", key, ":mode", ":version")]
         mode = "" if mode is None else mode.decode()
         if mode not in (PUSHED, FETCHED, MARKING, FILLING):
-            return  # a later release's, which ends the change
+            return  # written by a later release, which will end the change
         if mode in (PUSHED, FETCHED):
             yield [layout.at_user(pending, "ZREM", pending, note)]
             return
@@ -87,10 +87,10 @@ class BackgroundJobs:
             yield from self._enqueue(self.resume_name, job, job.task)
 
     def check_backfill(self, kind: str, positions: Sequence[Any]) -> None:
-        """Check a task of `backfill`.
+        """Check the arguments of a `backfill` task.
 
         Raises:
-            NewerFormatError: it is one of a later release.
+            NewerFormatError: a later release queued it.
         """
         if kind not in KINDS or len(positions) not in (0, self._layout.relation_shards):
             raise NewerFormatError(
@@ -99,7 +99,7 @@ class BackgroundJobs:
             )
 
     def backfill(self, kind: RelationKind, owner: int, positions: Sequence[Any]) -> Operation[None]:
-        """Fill a timeline, from some profiles now and from the others as tasks."""
+        """Fill a timeline: from some profiles now, from the others in tasks."""
         while positions := (yield from self._backfill.step(kind, owner, positions)):
             if self._queues is not None:
                 # A task's id has at most 200 characters, and there is a position for each part.
