@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 from datetime import UTC, date, datetime, timedelta
 from typing import TypeVar, cast
 
@@ -68,6 +68,19 @@ def check_integer(owner: str, field: str, value: int, lowest: int, highest: int)
         raise InvalidArgumentError(
             f"{owner}: {field}={shown(value)}", f"give an integer, {lowest:,} to {highest:,}"
         )
+
+
+def check_some(owner: str, method: str, given: Sized, what: str) -> None:
+    """Check that a method with a redis-py name was given something to work on.
+
+    redis-py and the servers refuse the same calls (DataError, "wrong number of arguments"). Methods
+    with names of our own, such as ``sadd_many`` and ``remove``, accept nothing and do nothing.
+
+    Raises:
+        InvalidArgumentError: nothing was given.
+    """
+    if not given:
+        raise InvalidArgumentError(f"{owner}: {method} of nothing", f"give at least one {what}")
 
 
 def duration(

@@ -49,6 +49,7 @@ from shardkit.routing.partition import part_count
 from shardkit.structures.base.arguments import (
     check_integer,
     check_name,
+    check_some,
     duration,
     expiry_condition,
     list_or_args,
@@ -190,7 +191,8 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
             How many fields are new.
 
         Raises:
-            InvalidArgumentError: a field or value does not fit; nothing was set.
+            InvalidArgumentError: there is no field, or a field or value does not fit; nothing was
+                set.
             ParameterMismatchError: the hash exists with other parameters.
             ShardErrors: shards failed; fields of the others were set.
 
@@ -200,8 +202,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
             raise InvalidArgumentError(
                 f"{self.name}: mapping={shown(mapping)}", "give a dict of values by field"
             )
-        none_given = value is None and (mapping is not None or items is not None)
-        given: list[tuple[Any, Any]] = [] if key is None and none_given else [(key, value)]
+        given: list[tuple[Any, Any]] = [] if key is value is None else [(key, value)]
         given += (mapping or {}).items()
         if items:
             if len(items) % 2:
@@ -210,6 +211,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
                     "give fields and values in turn",
                 )
             given += zip(items[::2], items[1::2], strict=True)
+        check_some(self.name, "hset", given, "field with its value")
         new = 0
         yield from self._values.load()
         for page in pages([self._pair(*pair) for pair in given], FIELDS_AT_ONCE):
@@ -270,9 +272,9 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         """
         encode, decode = self._fields.encode, self.codec.decode
         numbered = [(encode(field), n) for n, field in enumerate(list_or_args(keys, args))]
+        check_some(self.name, "hmget", numbered, "field")
         values: list[V | None] = [None] * len(numbered)
-        if numbered:
-            yield from self._open()
+        yield from self._open()
         for page in pages(numbered, FIELDS_AT_ONCE):
             replies = yield from self.layout.read(page, lambda some, _: ("HMGET", *some))
             for positions, stored in replies:
@@ -285,8 +287,8 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
     def hdel(self, *keys: Key) -> Operation[int]:
         """Remove fields; return how many existed. Cost: as `hmget`."""
         sent = [(self._fields.encode(field), None) for field in keys]
-        if sent:
-            yield from self._open()
+        check_some(self.name, "hdel", sent, "field")
+        yield from self._open()
         removed = 0
         for page in pages(sent, FIELDS_AT_ONCE):
             replies = yield from self.layout.write(
@@ -578,6 +580,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         Cost: one exchange, one command per part.
         """
         sent = list(map(self._fields.encode, fields))
+        check_some(self.name, "hpersist", sent, "field")
         yield from self._open()
         return (yield from self._expiry.write("HPERSIST", sent))
 
@@ -724,11 +727,13 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
     ) -> Operation[list[int]]:
         condition = expiry_condition(self.name, nx=nx, xx=xx, gt=gt, lt=lt)
         sent = list(map(self._fields.encode, fields))
+        check_some(self.name, command.lower(), sent, "field")
         yield from self._open()
         return (yield from self._expiry.write(command, sent, time, *condition))
 
     def _field_times(self, command: str, fields: Iterable[Key]) -> Operation[list[int]]:
         sent = list(map(self._fields.encode, fields))
+        check_some(self.name, command.lower(), sent, "field")
         yield from self._open()
         return (yield from self._expiry.read(command, sent))
 

@@ -22,7 +22,7 @@ from typing import Any, Generic
 from shardkit.errors import InvalidArgumentError
 from shardkit.operations.commands import Key
 from shardkit.operations.operation import Deferred, Driver, Face, Operation, Structure, operation
-from shardkit.structures.base.arguments import list_or_args
+from shardkit.structures.base.arguments import check_some, list_or_args
 from shardkit.structures.hash.sharded_hash import ShardedHash, V
 
 
@@ -99,6 +99,8 @@ class ShardedStrings(Structure[Face], Generic[Face, V]):
     @operation
     def mset(self, mapping: Mapping[Any, Any]) -> Operation[bool]:
         """Set many strings, 10,000 per exchange; return True."""
+        if isinstance(mapping, Mapping):
+            check_some(self.name, "mset", mapping, "string with its value")
         yield from self._fields.hset(mapping=mapping)
         return True
 
@@ -112,15 +114,16 @@ class ShardedStrings(Structure[Face], Generic[Face, V]):
         """Return many strings, in the given order; None for those that do not exist.
 
         Args:
-            keys: a list of names, or the first name.
+            keys: a list of names, or the first name. For an empty list an empty one is returned.
             args: further names.
         """
-        return (yield from self._fields.hmget(list_or_args(keys, args)))
+        names = list_or_args(keys, args)
+        return (yield from self._fields.hmget(names)) if names else []
 
     @operation
     def remove(self, *names: Key) -> Operation[int]:
         """Remove strings; return how many existed."""
-        return (yield from self._fields.hdel(*names))
+        return (yield from self._fields.hdel(*names)) if names else 0
 
     @operation
     def delete(self) -> Operation[bool]:
@@ -130,6 +133,7 @@ class ShardedStrings(Structure[Face], Generic[Face, V]):
     @operation
     def exists(self, *names: Key) -> Operation[int]:
         """Return how many of these strings exist."""
+        check_some(self.name, "exists", names, "name")
         found = yield from self._fields.hmget(names)
         return sum(value is not None for value in found)
 

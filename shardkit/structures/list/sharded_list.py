@@ -60,7 +60,7 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.routing.keys import hash_tag, key_bytes
-from shardkit.structures.base.arguments import check_integer, check_name, shown
+from shardkit.structures.base.arguments import check_integer, check_name, check_some, shown
 from shardkit.structures.base.lifetime import ExpirableStructure
 from shardkit.structures.base.members import M
 from shardkit.structures.base.parameters import open_all
@@ -138,10 +138,11 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
 
         Args:
             values: text, bytes or numbers, as the list's ``values`` says; at most 10,000, which
-                are pushed atomically. Without values nothing is pushed or created.
+                are pushed atomically.
 
         Raises:
-            InvalidArgumentError: a value is invalid, or there are too many; none was pushed.
+            InvalidArgumentError: a value is invalid, or there are none or too many; none was
+                pushed.
             ParameterMismatchError: the list exists with other parameters.
             ShardErrors: the server failed, or refused it.
 
@@ -474,8 +475,7 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
                 f"give at most {VALUES_AT_ONCE:,}, which are pushed in one step, "
                 f"or use {command.lower()}_many",
             )
-        if not sent:
-            return (yield from self._scripts.length())
+        check_some(self.name, command.lower(), sent, "value")
         return int((yield from self._scripts.run("push", command, *sent, create=True)))
 
     def _push_many(self, command: str, values: Iterable[Argument]) -> Operation[int]:
@@ -487,7 +487,7 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         length = None
         for page in pages(values, VALUES_AT_ONCE):
             length = yield from self._push(command, page)
-        return length if length is not None else (yield from self._push(command, ()))
+        return length if length is not None else (yield from self._scripts.length())
 
     def _pop(self, command: str, count: int | None) -> Operation[Any]:
         if count is None:

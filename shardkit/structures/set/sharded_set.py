@@ -51,7 +51,13 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.routing.partition import part_count
-from shardkit.structures.base.arguments import check_integer, check_name, list_or_args, shown
+from shardkit.structures.base.arguments import (
+    check_integer,
+    check_name,
+    check_some,
+    list_or_args,
+    shown,
+)
 from shardkit.structures.base.glob import glob_filter
 from shardkit.structures.base.members import M, Members
 from shardkit.structures.base.parameters import differences, open_all
@@ -178,22 +184,20 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         """Add members.
 
         Args:
-            values: integers, text or bytes, as the set's ``members`` says. Without any, nothing is
-                added or created.
+            values: integers, text or bytes, as the set's ``members`` says.
 
         Returns:
             How many were new.
 
         Raises:
-            InvalidArgumentError: a member does not fit; nothing was added.
+            InvalidArgumentError: there is no member, or one does not fit; nothing was added.
             ParameterMismatchError: the set exists with other parameters.
             ShardErrors: shards failed; members of the others were added.
 
         Cost: one exchange, one command per part. O(1) for a member.
         """
         sent = self._encoded(values)
-        if not sent:
-            return 0
+        check_some(self.name, "sadd", sent, "member")
         yield from self._open(create=True)
         replies = yield from self.layout.write(sent, lambda some, _: ("SADD", *some))
         return sum(added for _, added in replies)
@@ -224,8 +228,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
     def srem(self, *values: M) -> Operation[int]:
         """Remove members; return how many existed. Cost: as `sadd`."""
         sent = self._encoded(values)
-        if not sent:
-            return 0
+        check_some(self.name, "srem", sent, "member")
         yield from self._open()
         replies = yield from self.layout.write(sent, lambda some, _: ("SREM", *some), adds=False)
         return sum(removed for _, removed in replies)
@@ -301,8 +304,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         """
         encode = self._members.encode
         numbered = [(encode(member), n) for n, member in enumerate(list_or_args(values, args))]
-        if not numbered:
-            return []
+        check_some(self.name, "smismember", numbered, "member")
         yield from self._open()
         replies = yield from self.layout.read(numbered, lambda some, _: ("SMISMEMBER", *some))
         found = [False] * len(numbered)

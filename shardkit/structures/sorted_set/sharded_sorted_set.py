@@ -52,7 +52,7 @@ from shardkit.operations.operation import (
     pages,
     stream,
 )
-from shardkit.structures.base.arguments import check_integer, check_name, shown
+from shardkit.structures.base.arguments import check_integer, check_name, check_some, shown
 from shardkit.structures.base.members import M, Members
 from shardkit.structures.base.partition import MOST_MEMBERS
 from shardkit.structures.layouts import GROUPS, check_groups
@@ -186,8 +186,8 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
             How many were added.
 
         Raises:
-            InvalidArgumentError: a member or score is invalid, or options are mutually exclusive;
-                nothing was changed.
+            InvalidArgumentError: there is no member, a member or score is invalid, or options are
+                mutually exclusive; nothing was changed.
             ParameterMismatchError: the sorted set exists with other parameters.
             ShardErrors: shards failed; members of the others were changed.
 
@@ -201,6 +201,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
                     f"{self.name}: incr=True with {len(sent):,} members", "give exactly one"
                 )
             return (yield from self._increase(sent, options))
+        check_some(self.name, "zadd", sent, "member with its score")
         added = 0
         for page in pages(sent, MEMBERS_AT_ONCE):
             added += yield from self._zadd(page, options)
@@ -256,8 +257,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
     def zrem(self, *values: Key) -> Operation[int]:
         """Remove members; return how many existed. Cost: as `zadd`."""
         sent = dict.fromkeys(map(self._members.encode, values))
-        if not sent:
-            return 0
+        check_some(self.name, "zrem", sent, "member")
         yield from self._open()
         removed = 0
         for page in pages(sent.items(), MEMBERS_AT_ONCE):
@@ -382,9 +382,9 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
                 f"{self.name}: zmscore of {shown(members)}", "give a list of members"
             )
         asked = [(self._members.encode(member), n) for n, member in enumerate(members)]
+        check_some(self.name, "zmscore", asked, "member")
         found: list[float | None] = [None] * len(asked)
-        if asked:
-            yield from self._open()
+        yield from self._open()
         for page in pages(asked, MEMBERS_AT_ONCE):
             replies = yield from self.layout.read(page, lambda some, _: ("ZMSCORE", *some))
             for positions, scores in replies:

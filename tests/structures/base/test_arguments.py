@@ -7,6 +7,8 @@ from datetime import date
 from typing import Any
 
 import pytest
+import redis
+from faces import Face, keys_of
 
 from shardkit import ShardKit
 from shardkit.errors import InvalidArgumentError, StructureError
@@ -14,7 +16,6 @@ from shardkit.errors import InvalidArgumentError, StructureError
 DAY = date(2015, 5, 17)
 GARBAGE: dict[str, Callable[[Any], object]] = {
     "no field": lambda kit: kit.hash("h", component="one").hset(None, "x"),
-    "nothing": lambda kit: kit.hash("h", component="one").hset(),
     "a list for a mapping": lambda kit: kit.hash("h", component="one").hset(mapping=[1]),
     "no string's name": lambda kit: kit.strings("s", component="one").set(None, "x"),
     "a list of strings": lambda kit: kit.strings("s", component="one").mset([1]),
@@ -29,6 +30,57 @@ GARBAGE: dict[str, Callable[[Any], object]] = {
 def test_garbage_is_refused(kit: ShardKit, call: Callable[[Any], object]) -> None:
     with pytest.raises(InvalidArgumentError):
         call(kit)
+
+
+# The methods with redis-py names that take any number of values, called without one.
+WITHOUT_VALUES: dict[str, list[tuple[str, tuple[Any, ...], dict[str, Any]]]] = {
+    "hash": [
+        ("hset", (), {}),
+        ("hset", (), {"mapping": {}}),
+        ("hset", (), {"items": []}),
+        ("hmget", ([],), {}),
+        *((name, (), {}) for name in ("hdel", "hpersist", "httl", "hpttl")),
+        *((name, (), {}) for name in ("hexpiretime", "hpexpiretime")),
+        *((name, (9,), {}) for name in ("hexpire", "hpexpire", "hexpireat", "hpexpireat")),
+    ],
+    "strings": [("mset", ({},), {}), ("mget", ([],), {}), ("exists", (), {})],
+    "set": [("sadd", (), {}), ("srem", (), {}), ("smismember", ([],), {})],
+    "sorted_set": [
+        ("zadd", ({},), {}),
+        ("zadd", ({},), {"incr": True}),
+        ("zrem", (), {}),
+        ("zmscore", ([],), {}),
+    ],
+    "list": [("lpush", (), {}), ("rpush", (), {})],
+}
+
+
+@pytest.mark.parametrize("kind", WITHOUT_VALUES)
+def test_without_values_a_method_answers_as_redis_pys_does(
+    face: Face, kit: ShardKit, kind: str
+) -> None:
+    client: Any = kit.client("one")
+    structure = getattr(face.kit, kind)("it", component="one")
+    for name, args, options in WITHOUT_VALUES[kind]:
+        key = () if kind == "strings" else ("plain",)
+        try:
+            expected = getattr(client, name)(*key, *args, **options)
+        except (redis.DataError, redis.ResponseError):
+            with pytest.raises(InvalidArgumentError, match=r"it}?: .* (of nothing|with 0 members)"):
+                face.run(getattr(structure, name)(*args, **options))
+        else:
+            assert face.run(getattr(structure, name)(*args, **options)) == expected
+    assert keys_of(kit, "one") == set()
+
+
+def test_methods_with_names_of_our_own_accept_nothing(face: Face, kit: ShardKit) -> None:
+    run, make = face.run, face.kit
+    assert run(make.hash("h", component="one").hset_many([])) == 0
+    assert run(make.strings("s", component="one").remove()) == 0
+    assert run(make.set("m", component="one").sadd_many([])) == 0
+    assert run(make.sorted_set("z", component="one").zadd_many([])) == 0
+    assert run(make.list("l", component="one").rpush_many([])) == 0
+    assert keys_of(kit, "one") == set()
 
 
 @pytest.mark.parametrize("name", ["n:{0}", "a:b:{17}"])

@@ -107,15 +107,6 @@ def test_a_missing_set_is_empty_and_reading_creates_nothing(face: Face, kit: Sha
     assert keys_of(kit, "many") == set()
 
 
-def test_calls_without_members_do_nothing_and_create_nothing(face: Face, kit: ShardKit) -> None:
-    ids = face.kit.set("ids", component="many", total=10, members=int)
-    assert face.run(ids.sadd()) == 0
-    assert face.run(ids.sadd_many([])) == 0
-    assert face.run(ids.srem()) == 0
-    assert face.run(ids.smismember([])) == []
-    assert keys_of(kit, "many") == set()
-
-
 def test_one_member_is_one_however_it_is_given(face: Face) -> None:
     class Town(StrEnum):
         FULDA = "Fulda"

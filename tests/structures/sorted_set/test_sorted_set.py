@@ -279,8 +279,8 @@ def test_everything_expires_also_what_comes_later(face: Face, kit: ShardKit) -> 
 
 def test_nothing_is_created_by_reading_or_by_nothing(face: Face, kit: ShardKit) -> None:
     each = face.kit.sorted_set("s", component="many")
-    assert face.run(each.zadd({})) == face.run(each.zadd_many([])) == face.run(each.zrem()) == 0
-    assert face.run(each.zmscore([])) == face.run(each.top(0)) == face.run(each.top(5)) == []
+    assert face.run(each.zadd_many([])) == 0
+    assert face.run(each.top(0)) == face.run(each.top(5)) == []
     assert face.run(each.zrange(0, -1)) == face.list(each.lex_range_iter()) == []
     assert face.run(each.zrank("a")) is face.run(each.zscore("a")) is None
     assert face.run(each.zremrangebyscore("-inf", "+inf")) == face.run(each.zrem("a")) == 0
