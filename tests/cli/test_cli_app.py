@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import subprocess
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
@@ -18,6 +19,7 @@ from shardkit.cli.app import COMMANDS, app
 from shardkit.errors import ConfigError, LocalServerError, ShardErrors, ShardUnavailable
 
 Cli = Callable[..., Result]
+DOCS = Path(__file__).parents[2] / "docs"
 
 COMMAND_LINES = [
     ["up"],
@@ -63,6 +65,31 @@ def test_the_list_of_commands_is_complete_and_nothing_in_it_is_cut(cli: Cli) -> 
         assert line.endswith(".")
         assert "..." not in line
     assert "..." not in cli("config", "--help").out.partition("Commands:")[2]
+
+
+def options(command: click.Command, context: click.Context) -> Iterator[tuple[str, str]]:
+    """Every long option of a command and those below it, with the command's name."""
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
+            with click.Context(below, info_name=name, parent=context) as inner:
+                yield from options(below, inner)
+    for parameter in command.params:
+        for option in [*parameter.opts, *parameter.secondary_opts]:
+            if option.startswith("--"):
+                yield context.command_path, option
+
+
+def test_the_pages_name_every_option() -> None:
+    pages = ("cli", "memory", "performance", "queues", "demo")
+    text = "".join((DOCS / f"{page}.md").read_text("utf-8") for page in pages)
+    with click.Context(app, info_name="shardkit") as context:
+        found = list(options(app, context))
+    assert len(found) > 100
+    # What is the default anyway needs no words.
+    missing = {found for found in found if not re.search(rf"{found[1]}\b", text)}
+    assert missing <= {("shardkit up", "--push")}
 
 
 def test_no_command_at_all_shows_the_help(cli: Cli) -> None:
