@@ -195,6 +195,11 @@ class Columns(Sequence["Command | Transaction"]):
         """Return the same command for every key: with the same further arguments."""
         return cls(to, name, keys, *([arg] * len(keys) for arg in args), idempotent=idempotent)
 
+    @property
+    def rows(self) -> list[tuple[Argument, ...]]:
+        """The name and arguments of each."""
+        return list(zip(repeat(self.name), self.keys, *self.more))
+
     def __len__(self) -> int:
         return len(self.keys)
 

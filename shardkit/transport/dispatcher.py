@@ -194,7 +194,7 @@ class Dispatcher:
         out: Replies,
     ) -> list[Attempt]:
         """Return a group's attempts: one, or on a cluster one for each node."""
-        shard, positions, block, plain, uniform = group
+        shard, positions, block, rows, uniform = group
         entry = component.entry_of(shard)
         if isinstance(client, ShardFailure):
             server_request = ServerRequest(shard, entry.address)
@@ -209,7 +209,7 @@ class Dispatcher:
         server_request = ServerRequest(
             shard, entry.address, positions, batch, loaded, block=block, joins=joins
         )
-        server_request.plain, server_request.uniform = plain, uniform
+        server_request.rows, server_request.uniform = rows, uniform
         return [Attempt(server_request, client)]
 
     def _attempts_on_nodes(
@@ -222,6 +222,7 @@ class Dispatcher:
     ) -> list[Attempt]:
         attempts: dict[str, Attempt] = {}
         found: dict[str, list[int]] = {}
+        rows = batch.rows if isinstance(batch, Columns) and not redirected else group.rows
 
         def attempt_on(node: Any, asking: bool) -> Attempt:
             server_request = ServerRequest(
@@ -233,7 +234,7 @@ class Dispatcher:
                 block=group.block,
                 joins=coalesced(batch),
                 in_slots=True,
-                plain=group.plain,
+                rows=rows,
             )
             return Attempt(server_request, client, node)
 

@@ -21,7 +21,7 @@ from shardkit.operations.commands import (
     To,
 )
 from shardkit.routing.placement import slot_of
-from shardkit.transport.resp import UniformCommands
+from shardkit.transport.resp import Arguments, UniformCommands
 
 Components: TypeAlias = Mapping[str, Component]
 
@@ -33,8 +33,8 @@ _TO, _KEY, _ARGS, _SCRIPT, _BLOCK = map(
     Command._fields.index, ("to", "key", "args", "script", "block")
 )
 _TARGET, _TARGET_KEY = itemgetter(0), itemgetter(1)
-# A shorter batch is grouped one by one; checking whether it is uniform would cost more.
-_MIN_UNIFORM = 8
+# A shorter batch is grouped one by one; checking whether it can be otherwise would cost more.
+_MIN_AT_ONCE = 8
 # So many fit into the processor's cache while they are passed over repeatedly.
 _SLICE = 2000
 
@@ -44,14 +44,14 @@ class ServerGroup(NamedTuple):
 
     Attributes:
         block: how long the (only) one may block.
-        plain: whether all are known to be commands without scripts.
-        uniform: the same commands by column, if they are uniform.
+        rows: of the whole batch, name and arguments of each, if it is all commands without scripts.
+        uniform: the same requests by column, if the batch was given so.
     """
 
     shard: Shard
     positions: Sequence[int]
     block: float | None = None
-    plain: bool = False
+    rows: Sequence[Arguments] | None = None
     uniform: UniformCommands | None = None
 
 
@@ -71,14 +71,17 @@ def components_in(batch: Batch, todo: Sequence[int]) -> set[str]:
 
 def group_by_shard(batch: Batch, todo: Sequence[int], components: Components) -> list[ServerGroup]:
     """Group the requests at the positions ``todo`` by shard; one that may block stays alone."""
-    if type(batch) is Columns and len(todo) == len(batch):
-        return _group_columns(batch, components)
-    if type(batch) is PlainCommands and len(todo) == len(batch):
-        return _group_plain(batch, components)
-    if len(todo) == len(batch) >= _MIN_UNIFORM:
-        found = _group_uniform(batch, components)
+    if len(todo) == len(batch):
+        if type(batch) is Columns:
+            uniform = UniformCommands.of_columns(batch.name, [batch.keys, *batch.more])
+            keys = batch.keys if uniform is None else uniform.columns[0]  # encoded already
+            rows = batch.rows if uniform is None else None
+            return _group_all(batch.to, keys, components, rows, uniform)
+        if type(batch) is PlainCommands:
+            return _group_all(batch.to, batch.keys, components, batch.rows)
+        found = _keys_and_rows(batch) if len(batch) >= _MIN_AT_ONCE else None
         if found is not None:
-            return found
+            return _group_all(batch[0].to, found[0], components, found[1])
     groups: dict[tuple[str, int | None], list[int]] = {}
     alone: list[ServerGroup] = []
     for position in todo:
@@ -101,12 +104,16 @@ def group_by_shard(batch: Batch, todo: Sequence[int], components: Components) ->
     return [ServerGroup(Shard(*where), positions) for where, positions in groups.items()] + alone
 
 
-def _group_uniform(batch: Batch, components: Components) -> list[ServerGroup] | None:
-    """Group commands for one component; None if the batch holds anything else."""
+def _keys_and_rows(
+    batch: Batch,
+) -> tuple[Sequence[Key], Sequence[Arguments] | None] | None:
+    """Return the keys of commands with one target, and what is sent; None if they are not that.
+
+    Without scripts, that is: a script may have to be sent in full.
+    """
     to = batch[0].to
-    component = _spread(to, components)
-    sharded = ShardedColumns(len(component.shards)) if component is not None else None
-    plain = True
+    keys: list[Key] = []
+    rows: list[Arguments] | None = []
     for start in range(0, len(batch), _SLICE):
         part = batch[start : start + _SLICE]
         size = len(part)
@@ -116,133 +123,59 @@ def _group_uniform(batch: Batch, components: Components) -> list[ServerGroup] | 
         flat: list[Any] = list(chain.from_iterable(part))  # a third of the time of six attributes
         if flat[_BLOCK::_FIELDS].count(None) < size or flat[_TO::_FIELDS].count(to) < size:
             return None
-        plain = plain and flat[_SCRIPT::_FIELDS].count(None) == size
-        if sharded is not None and component is not None:
-            keys = flat[_KEY::_FIELDS]
-            uniform = (
-                UniformCommands.of(flat[_ARGS::_FIELDS], keys)
-                if plain and sharded.is_uniform
-                else None
-            )
-            sharded.add(component, keys, uniform)
-    if sharded is None or component is None:
-        return [ServerGroup(place(to, batch[0].key, components), range(len(batch)), None, plain)]
-    return sharded.groups(component.name, plain)
+        keys += flat[_KEY::_FIELDS]
+        if rows is not None and flat[_SCRIPT::_FIELDS].count(None) == size:
+            rows += flat[_ARGS::_FIELDS]
+        else:
+            rows = None
+    return keys, rows
 
 
-def _group_columns(batch: Columns, components: Components) -> list[ServerGroup]:
-    """Group commands that are given by column."""
-    if not batch.keys:
-        return []
-    component = _spread(batch.to, components)
-    if component is None:
-        shard = place(batch.to, batch.keys[0], components)
-        uniform = UniformCommands.of_columns(batch.name, [batch.keys, *batch.more])
-        return [ServerGroup(shard, range(len(batch)), None, True, uniform)]
-    sharded = ShardedColumns(len(component.shards))
-    for start in range(0, len(batch), _SLICE):
-        keys = batch.keys[start : start + _SLICE]
-        columns = [keys, *(column[start : start + _SLICE] for column in batch.more)]
-        uniform = (
-            UniformCommands.of_columns(batch.name, columns, keys) if sharded.is_uniform else None
-        )
-        sharded.add(component, keys, uniform)
-    return sharded.groups(component.name, plain=True)
-
-
-def _group_plain(batch: PlainCommands, components: Components) -> list[ServerGroup]:
-    """Group commands that are given as tuples."""
-    if not batch.keys:
-        return []
-    component = _spread(batch.to, components)
-    if component is None:
-        shard = place(batch.to, batch.keys[0], components)
-        return [ServerGroup(shard, range(len(batch)), None, True)]
-    sharded = ShardedColumns(len(component.shards))
-    for start in range(0, len(batch), _SLICE):
-        keys = batch.keys[start : start + _SLICE]
-        rows = batch.rows[start : start + _SLICE]
-        uniform = UniformCommands.of(rows, keys) if sharded.is_uniform else None
-        sharded.add(component, keys, uniform)
-    return sharded.groups(component.name, plain=True)
-
-
-def _spread(to: To, components: Components) -> Component | None:
-    """Return the component over whose shards the keys are spread; None for one place."""
-    if type(to) is Home and components[to.component].entry is None:
-        to = to.component
-    if type(to) is str and components[to].shards:
-        return components[to]
-    return None
-
-
-class ShardedColumns:
-    """The positions and the columns of uniform commands, by shard, added slice by slice.
+def _group_all(
+    to: To,
+    keys: Sequence[Key],
+    components: Components,
+    rows: Sequence[Arguments] | None,
+    uniform: UniformCommands | None = None,
+) -> list[ServerGroup]:
+    """Group commands that have one target, many at a time.
 
     All of a command is processed while its slice is in the processor's cache; what is packed later
     lies close together in memory.
     """
-
-    def __init__(self, shards: int) -> None:
-        self._positions: list[list[int]] = [[] for _ in range(shards)]
-        self._size = 0
-        self._name = ""
-        self._columns: list[list[list[bytes]]] = []
-        self.is_uniform = True
-
-    def add(
-        self, component: Component, keys: Sequence[Key], uniform: UniformCommands | None
-    ) -> None:
-        """Distribute a slice over the shards.
-
-        Args:
-            component: whose shards they are.
-            keys: the keys that are placed.
-            uniform: the same requests by column, if they are uniform.
-        """
-        if uniform is not None and uniform.keyed:
-            keys = uniform.columns[0]  # encoded already
-        numbers = component.place_all(keys)
-        start, self._size = self._size, self._size + len(numbers)
-        places: list[list[int]] = [[] for _ in self._positions]
-        for place, number in enumerate(numbers):
-            places[number].append(place)
-        self._check_uniform(uniform)
-        for number, own in enumerate(places):
-            if not own:
-                continue
-            self._positions[number] += map(start.__add__, own) if start else own
-            if self.is_uniform and uniform is not None:
-                if len(own) == 1:
-                    for table, column in zip(self._columns, uniform.columns, strict=True):
-                        table[number].append(column[own[0]])
-                    continue
-                pick = itemgetter(*own)  # all at once: a third of the time of one by one
-                for table, column in zip(self._columns, uniform.columns, strict=True):
-                    table[number] += pick(column)
-
-    def _check_uniform(self, uniform: UniformCommands | None) -> None:
-        """Check whether a slice is uniform with those before."""
-        if uniform is None:
-            self.is_uniform = False
-        elif not self._columns:
-            self._name = uniform.name
-            self._columns = [[[] for _ in self._positions] for _ in uniform.columns]
-        elif uniform.name != self._name or len(uniform.columns) != len(self._columns):
-            self.is_uniform = False
-
-    def groups(self, component: str, plain: bool) -> list[ServerGroup]:
-        """Return each shard's."""
-        return [
-            ServerGroup(Shard(component, number), own, None, plain, self._of(number))
-            for number, own in enumerate(self._positions)
-            if own
-        ]
-
-    def _of(self, shard: int) -> UniformCommands | None:
-        if not self.is_uniform:
-            return None
-        return UniformCommands(self._name, [table[shard] for table in self._columns])
+    if not keys:
+        return []
+    if type(to) is Home and components[to.component].entry is None:
+        to = to.component
+    component = components[to] if type(to) is str else None
+    if component is None or not component.shards:
+        shard = place(to, keys[0], components)
+        return [ServerGroup(shard, range(len(keys)), None, rows, uniform)]
+    columns = [] if uniform is None else uniform.columns
+    positions: list[list[int]] = [[] for _ in component.shards]
+    picked: list[list[list[bytes]]] = [[[] for _ in columns] for _ in component.shards]
+    for start in range(0, len(keys), _SLICE):
+        stop = start + _SLICE
+        places: list[list[int]] = [[] for _ in positions]
+        for position, number in enumerate(component.place_all(keys[start:stop]), start):
+            places[number].append(position)
+        for own, all_own, tables in zip(places, positions, picked, strict=True):
+            all_own += own
+            if own and columns:
+                pick = itemgetter(own[0], *own)  # all at once: a third of the time of one by one
+                for table, column in zip(tables, columns, strict=True):
+                    table += pick(column)[1:]
+    return [
+        ServerGroup(
+            Shard(component.name, number),
+            own,
+            None,
+            rows,
+            None if uniform is None else UniformCommands(uniform.name, tables),
+        )
+        for number, (own, tables) in enumerate(zip(positions, picked, strict=True))
+        if own
+    ]
 
 
 def place(to: To, key: Key, components: Components) -> Shard:
@@ -263,7 +196,7 @@ def place(to: To, key: Key, components: Components) -> Shard:
 def locate(request: Locate, components: Components) -> list[tuple[Shard, int | None]]:
     """Return where each key lives."""
     targets = request.targets
-    if len(targets) >= _MIN_UNIFORM:
+    if len(targets) >= _MIN_AT_ONCE:
         (to, *others) = set(map(_TARGET, targets))
         if type(to) is str and not others:
             component = components[to]

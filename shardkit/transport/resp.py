@@ -25,7 +25,7 @@ from typing import Any, TypeAlias
 import hiredis
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.operations.commands import Argument, Key
+from shardkit.operations.commands import Argument
 
 CHUNK_BYTES = 256 * 1024
 CHUNK_REQUESTS = 1000
@@ -133,20 +133,17 @@ class UniformCommands:
     Attributes:
         name: the name.
         columns: for each argument after it, all commands' values.
-        keyed: whether the first argument is known to be the key, of every one.
     """
 
     name: str
-    columns: list[Sequence[bytes]]
-    keyed: bool = False
+    columns: Sequence[Sequence[bytes]]
 
     @classmethod
-    def of(cls, commands: Sequence[Arguments], keys: Sequence[Key] = ()) -> UniformCommands | None:
+    def of(cls, commands: Sequence[Arguments]) -> UniformCommands | None:
         """Return the commands by column; None if they are not uniform, or cannot be sent.
 
         Args:
             commands: their names and arguments.
-            keys: the keys by which they are placed.
         """
         width, name = len(commands[0]), commands[0][0]
         if not 2 <= width <= _MAX_COLUMNS or type(name) is not str:
@@ -156,12 +153,10 @@ class UniformCommands:
         flat = list(chain.from_iterable(commands))
         if flat[::width].count(name) < len(commands):
             return None
-        return cls.of_columns(name, [flat[n::width] for n in range(1, width)], keys)
+        return cls.of_columns(name, [flat[n::width] for n in range(1, width)])
 
     @classmethod
-    def of_columns(
-        cls, name: str, values: Sequence[Sequence[Any]], keys: Sequence[Key] = ()
-    ) -> UniformCommands | None:
+    def of_columns(cls, name: str, values: Sequence[Sequence[Any]]) -> UniformCommands | None:
         """Return commands that are given by column; None if they cannot be sent so."""
         columns = []
         for column in values:
@@ -169,9 +164,7 @@ class UniformCommands:
             if encoded is None:
                 return None
             columns.append(encoded)
-        # Equal texts, or bytes, are one key; an integer may equal what is none, such as 1.0.
-        keyed = keys is values[0] or (values[0] == keys and type(values[0][0]) is not int)
-        return cls(name, columns, keyed)
+        return cls(name, columns)
 
     def chunks(self, joined: str = "", shared: int = 0) -> list[Chunk]:
         """Pack them, cut into chunks.

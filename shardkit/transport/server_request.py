@@ -37,7 +37,6 @@ from shardkit.operations.commands import (
     Argument,
     Batch,
     Command,
-    PlainCommands,
     Reply,
     Shard,
     Transaction,
@@ -45,7 +44,15 @@ from shardkit.operations.commands import (
 from shardkit.server_errors import meaning
 from shardkit.transport import resp
 from shardkit.transport.coalescing import JoinedRun, join_all, pack_joined
-from shardkit.transport.resp import Chunk, UniformCommands, join, pack, pack_all, pack_command
+from shardkit.transport.resp import (
+    Arguments,
+    Chunk,
+    UniformCommands,
+    join,
+    pack,
+    pack_all,
+    pack_command,
+)
 
 _MULTI = pack_command(("MULTI",))
 _EXEC = pack_command(("EXEC",))
@@ -74,8 +81,8 @@ class ServerRequest:
         brought: those whose text this request sends.
         asking: whether the requests follow an ASK redirection.
         block: how long its (only) request may block.
-        plain: whether all are known to be commands without scripts.
-        uniform: the same requests by column, if they are uniform.
+        rows: of the whole batch, name and arguments of each, if it is all commands without scripts.
+        uniform: the same requests by column, if the batch was given so.
         joins: whether uniform neighbours become one command (see `coalescing`).
         in_slots: whether only those whose keys share a slot can.
         runs: if they did, how replies are split again.
@@ -89,7 +96,7 @@ class ServerRequest:
     brought: set[str] = field(default_factory=set)
     asking: bool = False
     block: float | None = None
-    plain: bool = False
+    rows: Sequence[Arguments] | None = None
     uniform: UniformCommands | None = None
     joins: bool = False
     in_slots: bool = False
@@ -111,13 +118,11 @@ class ServerRequest:
             return chunks
         # Slice by slice, so that what is passed over repeatedly stays in the processor's cache.
         for start in range(0, len(self.positions), resp.CHUNK_REQUESTS):
-            stop = start + resp.CHUNK_REQUESTS
-            if type(self.batch) is PlainCommands and not self.asking:
-                chunks += pack_all(
-                    list(map(self.batch.rows.__getitem__, self.positions[start:stop]))
-                )
-                continue
-            chunks += self._packed(self._requests(self.positions[start:stop]))
+            positions = self.positions[start : start + resp.CHUNK_REQUESTS]
+            if self.rows is not None and not self.asking:
+                chunks += self._packed_rows(list(map(self.rows.__getitem__, positions)))
+            else:
+                chunks += self._packed(self._requests(positions))
         if self.runs and not any(run.joined for run in self.runs):
             self.runs = []
         return chunks
@@ -126,18 +131,19 @@ class ServerRequest:
         if self.asking:  # each for itself: a node forgets it after one command
             asked = [(_ASKING + data, n + 1) for data, n in map(self._pack, requests)]
             return join([data for data, _ in asked], [count for _, count in asked])
-        if self.plain or (
-            set(map(type, requests)) == {Command} and set(map(_SCRIPT, requests)) == {None}
-        ):
-            if not self.joins:
-                return pack_all(list(map(_ARGS, requests)))
-            chunks, runs = pack_joined(list(map(_ARGS, requests)), self.in_slots)
-            self.runs += runs
-            return chunks
+        if set(map(type, requests)) == {Command} and set(map(_SCRIPT, requests)) == {None}:
+            return self._packed_rows(list(map(_ARGS, requests)))
         pieces = [self._pack(request) for request in requests]
         if self.joins:
             self.runs.append(JoinedRun(sum(count for _, count in pieces)))
         return join([data for data, _ in pieces], [count for _, count in pieces])
+
+    def _packed_rows(self, rows: Sequence[Arguments]) -> list[Chunk]:
+        if not self.joins:
+            return pack_all(rows)
+        chunks, runs = pack_joined(rows, self.in_slots)
+        self.runs += runs
+        return chunks
 
     def _requests(self, positions: Sequence[int]) -> Batch:
         if len(positions) == len(self.batch):

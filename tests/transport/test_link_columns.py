@@ -18,9 +18,11 @@ from shardkit.operations.commands import (
     Command,
     Home,
     Replies,
+    Script,
     Shard,
     ShardOf,
     To,
+    script_call,
 )
 from shardkit.operations.drivers import BlockingDriver
 from shardkit.operations.operation import Operation
@@ -72,10 +74,10 @@ def test_columns_of_different_lengths_are_an_error() -> None:
 
 def packed(batch: Any) -> dict[Shard, tuple[list[int], bytes]]:
     found = {}
-    for shard, positions, _, plain, uniform in group_by_shard(
+    for shard, positions, _, rows, uniform in group_by_shard(
         batch, range(len(batch)), MAP.components
     ):
-        request = ServerRequest(shard, "", positions, batch, plain=plain, uniform=uniform)
+        request = ServerRequest(shard, "", positions, batch, rows=rows, uniform=uniform)
         found[shard] = list(positions), b"".join(chunk.data for chunk in request.chunks())
     return found
 
@@ -97,6 +99,21 @@ def test_what_is_sent_is_what_a_list_would_send(pairs: list[tuple[Any, Any]]) ->
     assert found == packed(list(batch))
     for positions, data in found.values():
         assert data == b"".join(pack_command(batch[n].args) for n in positions)
+
+
+@pytest.mark.parametrize("scripted", [0, 3000, None])
+def test_a_list_with_a_script_anywhere_is_placed_but_not_packed_at_once(
+    scripted: int | None,
+) -> None:
+    batch = [Command("few", f"k{n}", ("GET", f"k{n}")) for n in range(5000)]
+    if scripted is not None:
+        batch[scripted] = script_call("few", Script("x", "return 1"), [f"k{scripted}"])
+    groups = group_by_shard(batch, range(5000), MAP.components)
+    shard_of = MAP.components["few"].shard_of
+    for group in groups:
+        assert all(shard_of(batch[n].key) == group.shard for n in group.positions)
+        assert (group.rows is None) == (scripted is not None)
+    assert sorted(n for group in groups for n in group.positions) == list(range(5000))
 
 
 @pytest.mark.parametrize("to", [Home("few"), Home("one"), Shard("few", 2), ShardOf("few", 2, 4)])
