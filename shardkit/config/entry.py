@@ -1,7 +1,7 @@
-"""One entry: where one component, or one shard of it, lives, and how to connect to it.
+"""One entry: the server of a component, or of one of its shards, and how to connect to it.
 
-An entry is the JSON object of keyword arguments that redis-py's client takes, or a ``url``, with
-a few additions::
+An entry is a JSON object of redis-py's keyword arguments, or with a ``url``, and has a few
+additions::
 
     {"host": "a.internal", "port": 6379, "db": 1, "password": "${REDIS_PASSWORD}"}
     {"url": "rediss://app:${REDIS_PASSWORD}@a.internal/1", "socket_timeout": 2}
@@ -9,10 +9,9 @@ a few additions::
     {"sentinel": {"service": "main", "sentinels": [["s1", 26379], ["s2", 26379]]}, "db": 1}
     {"host": "c.internal", "cluster": true}
 
-It is validated here, once, whether it came from YAML or from the config server. ``${NAME}`` is
-taken from the environment when a client is built, and again for the user and the password at each
-connect, so an entry as stored or shown holds no secret
-that was not written into it; those that were are masked in every repr, log line and error.
+``${NAME}`` is replaced from the environment when a client is built; in the user and the password,
+again at each connect. So an entry need not contain secrets where it is stored or shown. Those that
+it contains are masked in every repr, log line and error.
 """
 
 from __future__ import annotations
@@ -30,20 +29,27 @@ from shardkit.config.problem import invalid as invalid
 from shardkit.config.problem import mask as mask
 from shardkit.config.problem import shown_name
 from shardkit.config.url import DEFAULT_PORT as DEFAULT_PORT
-from shardkit.config.url import REFERENCE, BadUrlError, place, resolve_url, url_fields, write_url
+from shardkit.config.url import (
+    REFERENCE,
+    BadUrlError,
+    resolve_url,
+    server_of,
+    url_fields,
+    write_url,
+)
 from shardkit.errors import ConfigError, InvalidEntryError
 
 
 class Entry:
-    """One validated entry. Immutable; equal when it says the same. Its repr masks secrets.
+    """A validated entry. Immutable; equal to one with the same fields. Its repr masks secrets.
 
     Attributes:
-        fields: the entry's fields as they were written, references unresolved.
-        is_cluster: whether redis-py's cluster client serves this entry.
-        is_sentinel: whether Sentinels say where the server is.
-        address: where the entry points, for messages: ``a.internal:6379/1``. Holds no secret.
-        replicas: the entries under ``replicas``. Each takes over from this one what it does not say
-            itself: port, user, password, database, TLS, timeouts; also the host, if it says a port.
+        fields: the fields as they were written, references unresolved.
+        is_cluster: whether it needs redis-py's cluster client.
+        is_sentinel: whether Sentinels know where the server is.
+        address: where it points, for messages: ``a.internal:6379/1``. Contains no secret.
+        replicas: the entries under ``replicas``. Each inherits the fields that it does not set:
+            port, user, password, database, TLS, timeouts; also the host, if it sets a port.
     """
 
     __slots__ = ("_canonical", "_fields", "address", "is_cluster", "is_sentinel", "replicas")
@@ -53,10 +59,10 @@ class Entry:
 
         Args:
             fields: the JSON object.
-            where: the key or file that it came from, for error messages.
+            where: the key or file that it comes from, for error messages.
 
         Raises:
-            InvalidEntryError: a field is unknown or cannot be used; names all such fields.
+            InvalidEntryError: fields are unknown or cannot be used; names all of them.
         """
         problems = list(check_entry(fields, where))
         if problems:
@@ -102,7 +108,7 @@ class Entry:
         elif "unix_socket_path" in fields:
             server = f"unix:{fields['unix_socket_path']}"
         elif "url" in fields:
-            server = place(fields["url"])
+            server = server_of(fields["url"])
         else:
             host = fields.get("host", "localhost")
             server = f"{f'[{host}]' if ':' in host else host}:{fields.get('port', DEFAULT_PORT)}"
@@ -111,18 +117,18 @@ class Entry:
         return server if number is None else f"{server}/{number}"
 
     def resolved(self, where: str, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
-        """Return the fields with every ``${NAME}`` replaced and a ``url`` taken apart.
+        """Return the fields with every ``${NAME}`` replaced, and those of a ``url`` in its place.
 
         Args:
-            where: the key that the entry came from, for error messages.
+            where: the key that the entry comes from, for error messages.
             environ: where the names are looked up.
 
         Returns:
-            redis-py's arguments and the additions; ``replicas`` resolved as well.
+            redis-py's arguments and the additions; ``replicas`` are resolved as well.
 
         Raises:
-            ConfigError: a name is not in the environment, or what it stands for cannot be used.
-                Does not show the value.
+            ConfigError: a name is not in the environment, or its value cannot be used. Does not
+                show the value.
         """
         fields: dict[str, Any] = _resolve(self.fields, where, "", environ)
         fields.pop("replicas", None)
@@ -132,12 +138,12 @@ class Entry:
                 fields = {**url_fields(url), **fields}
             except BadUrlError as error:
                 raise ConfigError(
-                    f"{where}: url cannot be used as the environment gives it: it {error.problem}",
+                    f"{where}: url with its references replaced cannot be used: it {error.problem}",
                     error.remedy,
                 ) from None
-        for problem in check_entry(fields, where):  # its text would show the value
+        for problem in check_entry(fields, where):  # the problem itself would show the value
             raise ConfigError(
-                f"{where}: {problem.field} cannot be used as the environment gives it",
+                f"{where}: {problem.field} with its references replaced cannot be used",
                 problem.remedy,
             )
         if self.replicas:
@@ -148,18 +154,18 @@ class Entry:
         return fields
 
     def url(self, where: str = "entry", environ: Mapping[str, str] = os.environ) -> str:
-        """Return the entry as a URL, for libraries that take nothing else.
+        """Return the entry as a URL, for libraries that accept nothing else.
 
-        The URL is a secret: it holds the password. It says where the server is, the user, the
-        database and how TLS is checked; timeouts and what else the entry says are left out.
+        The URL is secret, as it contains the password. It has the server, the user, the database
+        and how TLS is checked; timeouts and all other fields are left out.
 
         Args:
-            where: the key that the entry came from, for error messages.
+            where: the key that the entry comes from, for error messages.
             environ: where ``${NAME}`` references are looked up.
 
         Raises:
-            ConfigError: the entry is a cluster's or a Sentinel's, of which there are no URLs that
-                all libraries read alike; or a reference cannot be resolved.
+            ConfigError: a cluster or a Sentinel has no URL that all libraries read alike; or a
+                reference cannot be resolved.
         """
         if self.is_cluster or self.is_sentinel:
             kind = "a cluster's" if self.is_cluster else "a Sentinel's"
@@ -179,19 +185,17 @@ class Entry:
 
 
 def load_json(text: str | bytes, where: str) -> Any:
-    """Read JSON in which no object says a field twice.
+    """Read JSON; an object with the same field twice is refused.
 
     Raises:
-        InvalidEntryError: it is not JSON, or a field stands twice.
+        InvalidEntryError: it is not JSON, or a field appears twice.
     """
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for name, value in pairs:
             if name in found:
-                raise InvalidEntryError(
-                    f"{where}: {shown_name(name)} stands twice", "leave one out"
-                )
+                raise InvalidEntryError(f"{where}: {shown_name(name)} appears twice", "remove one")
             found[name] = value
         return found
 
@@ -203,7 +207,7 @@ def load_json(text: str | bytes, where: str) -> Any:
         place = f" at character {error.pos}"
     except ValueError:  # not UTF-8, or a number of thousands of digits
         place = ""
-    # Outside of the handler: the caught error holds the text, which may hold a password.
+    # Raised outside the handler: the caught error contains the text, and so perhaps a password.
     raise InvalidEntryError(
         f"{where}: is not JSON{place}", "push the shard map again: shardkit config push"
     )

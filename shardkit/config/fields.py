@@ -1,6 +1,10 @@
-"""What an entry may say: its fields, and what is wrong with one that says something else.
+"""The fields of an entry, and the check that they can be used.
 
-Whether an entry comes from YAML or from the config server, it is checked here and nowhere else.
+Every entry is checked here, whether it comes from YAML or from the config server::
+
+    check_entry ─► each field by its rule in FIELDS; a url's fields as well
+                ─► fields that contradict one another
+                ─► each replica, alone and with what it inherits from its master
 """
 
 from __future__ import annotations
@@ -8,22 +12,14 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from shardkit.config.problem import Problem, shown, shown_name
-from shardkit.config.url import (
-    REFERENCE,
-    BadUrlError,
-    database,
-    port_is_open,
-    sample,
-    stated,
-    url_fields,
-)
+from shardkit.config.url import DEFAULT_PORT, REFERENCE, BadUrlError, read_url
 
 _Rule: TypeAlias = tuple[tuple[type, ...], str, Callable[[Any], object]]
 
-_LARGEST = 2**31 - 1  # what a database, a pool or a timeout can be at most
+_LARGEST = 2**31 - 1  # the limit of database numbers, pool sizes and timeouts
 _TLS_VERSIONS = ("TLSv1_2", "TLSv1_3")
 _KEEPALIVE = ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT")
 
@@ -65,7 +61,7 @@ _SECONDS: _Rule = (
     lambda v: v is None or 0 < v <= _LARGEST,
 )
 
-# field: (types, what is allowed, whether a value of such a type is)
+# field: (types, what is allowed, a check of values of these types)
 FIELDS: dict[str, _Rule] = {
     "url": ((str,), "a redis://, rediss:// or unix:// URL", _anything),
     "host": ((str,), "a host name or address (a URL is url:)", _is_host),
@@ -130,7 +126,7 @@ _SENTINEL_FIELDS: dict[str, _Rule] = {
 }
 # Fields that say where the server is.
 LOCATION = frozenset({"url", "host", "port", "unix_socket_path", "sentinel"})
-# What a replica cannot have, and what it does not take over from its master.
+# Fields that a replica cannot have, and does not inherit from its master.
 _NOT_OF_REPLICAS = ("replicas", "cluster", "sentinel")
 
 
@@ -146,7 +142,7 @@ def _is_address(value: Any) -> bool:
 
 
 def check_entry(fields: Any, where: str) -> Iterator[Problem]:
-    """Yield everything that is wrong with an entry."""
+    """Yield every problem of an entry."""
     if not isinstance(fields, Mapping):
         kind = type(fields).__name__
         yield Problem(where, "", "", f"is a {kind}, not an object", 'write {"host": …}')
@@ -184,27 +180,25 @@ def _check_value(
             allowed = "text without lone surrogates and NUL"
             fits = False
         elif REFERENCE.search(value):
-            return  # only known when it is resolved
+            return  # checked when it is resolved
     if not fits or not check(value):
         problem = "cannot be used"
         yield Problem(where, prefix + name, shown(name, value), problem, f"give {allowed}")
 
 
 def is_text(value: str) -> bool:
-    """Whether it can be sent as UTF-8, and be a path or a name: no lone surrogates, no NUL."""
+    """Whether a text has no lone surrogates and no NUL: it can be sent as UTF-8, or be a path."""
     return "\0" not in value and not re.search("[\ud800-\udfff]", value)
 
 
 def _check_url(url: str, where: str) -> Iterator[Problem]:
-    if REFERENCE.fullmatch(url):
-        return  # only known when it is resolved
     try:
-        fields = url_fields(sample(url))
+        fields = read_url(url)
     except BadUrlError as error:
         yield Problem(where, "url", shown("url", url), error.problem, error.remedy)
         return
-    if not REFERENCE.search(url):
-        for name, value in fields.items():
+    for name, value in fields.items():
+        if value is not None:  # otherwise checked when it is resolved
             yield from _check_value(name, value, where, FIELDS[name], "url ")
 
 
@@ -228,7 +222,7 @@ def _check_together(fields: Mapping[str, Any], where: str) -> Iterator[Problem]:
             yield Problem(where, other, "", f"contradicts {one}", why)
 
     if "url" in fields:
-        yield from clash("url", LOCATION - {"url"} | {"ssl"}, "say it in one of the two")
+        yield from clash("url", LOCATION - {"url"} | {"ssl"}, "set it in one of the two")
     if "unix_socket_path" in fields:
         yield from clash(
             "unix_socket_path", {"host", "port", "ssl", "sentinel"}, "keep one of the two"
@@ -242,7 +236,7 @@ def _check_together(fields: Mapping[str, Any], where: str) -> Iterator[Problem]:
 
 
 def _check_cluster(fields: Mapping[str, Any], where: str) -> Iterator[Problem]:
-    """Check a cluster's entry of which each field can be used."""
+    """Check a cluster's entry whose fields are valid by themselves."""
     if database_of(fields):
         why = "a cluster has database 0 only"
         yield Problem(where, "db", str(database_of(fields)), "contradicts cluster", why)
@@ -251,12 +245,13 @@ def _check_cluster(fields: Mapping[str, Any], where: str) -> Iterator[Problem]:
 
 
 def _check_replicas(fields: Mapping[str, Any], where: str) -> Iterator[Problem]:
-    """Check the replicas of an entry that can be used."""
+    """Check the replicas of an entry that is valid otherwise."""
     number = database_of(fields)
     if number is None:
-        yield Problem(where, "db", "", "is missing", "say it beside the url: replicas need it")
+        yield Problem(where, "db", "", "is missing", "set it beside the url: replicas need it")
         return
-    port_is_needed = "url" in fields and port_is_open(fields["url"])
+    url = read_url(fields["url"]) if "url" in fields else {}
+    server_is_open = url.get("port", DEFAULT_PORT) is None
     for n, fields_of_replica in enumerate(fields["replicas"]):
         label = f"{where} replicas[{n}]"
         banned = [
@@ -270,30 +265,36 @@ def _check_replicas(fields: Mapping[str, Any], where: str) -> Iterator[Problem]:
             found = list(check_entry(replica, label))
             if not LOCATION & fields_of_replica.keys():
                 found += [Problem(label, "host", "", "is missing", "say where the replica is")]
-            elif port_is_needed and fields_of_replica.keys() & LOCATION == {"host"}:
-                found += [Problem(label, "port", "", "is missing", "its master's is a reference")]
+            elif server_is_open and (missing := _missing(fields_of_replica)):
+                why = "its master's is a reference"
+                found += [Problem(label, missing, "", "is missing", why)]
             elif not found and database_of(replica) != number:
                 why = f"is not its master's, {number}"
                 found = [Problem(label, "db", "", why, "leave it out: a replica has the same")]
         yield from found
 
 
+def _missing(replica: Mapping[str, Any]) -> str:
+    """Return the other one of host and port, if a replica sets only one of them."""
+    given = replica.keys() & LOCATION
+    return {"host": "port", "port": "host"}.get(given.pop(), "") if len(given) == 1 else ""
+
+
 def database_of(fields: Mapping[str, Any]) -> int | None:
-    """Return the database that an entry's fields name; None if a reference decides."""
-    if "db" in fields:
-        number: int = fields["db"]
-        return number
-    return database(fields["url"]) if "url" in fields else 0
+    """Return the database of an entry's fields; None if a reference decides it."""
+    if "db" in fields or "url" not in fields:
+        return cast("int", fields.get("db", 0))
+    return cast("int | None", read_url(fields["url"]).get("db", 0))
 
 
 def merged(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Put defaults under an entry's fields.
+    """Return an entry's fields, completed by defaults.
 
-    What the entry says itself wins, also what it says in its ``url``; and a default place gives
-    way to another kind of place: an entry with a ``url`` takes no default host.
+    Fields of the entry win, those in its ``url`` included. If the entry sets a location of one
+    kind, defaults of another kind are left out: an entry with a ``url`` gets no default host.
     """
     if "url" in fields:
-        displaced = LOCATION | {"ssl"} | stated(fields["url"]).keys()
+        displaced = LOCATION | {"ssl"} | read_url(fields["url"]).keys()
     elif "unix_socket_path" in fields:
         displaced = LOCATION | {"ssl"}
     elif "sentinel" in fields:
@@ -308,9 +309,11 @@ def merged(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, 
 
 
 def with_master(fields: Mapping[str, Any], master: Mapping[str, Any]) -> dict[str, Any]:
-    """Put under a replica's fields what its master says."""
-    said = {} if "url" not in master else stated(master["url"])
-    shared = {**said, "db": database_of(master), **master}
+    """Return a replica's fields, completed by those of its master."""
+    url = read_url(master["url"]) if "url" in master else {}
+    if url.get("port", DEFAULT_PORT) is None:
+        url["host"] = None  # its reference may contain the port
+    shared = {**url, "db": database_of(master), **master}
     not_shared = {"url", "unix_socket_path", *_NOT_OF_REPLICAS}
     return merged(
         fields, {n: v for n, v in shared.items() if n not in not_shared and v is not None}

@@ -18,7 +18,7 @@
           spread: databases                         # in its database 2 + n // 2 (or `ports`:
                                                     # at its port port + n // 2)
 
-The file is loaded safely, and everything wrong in it is found in one go: duplicate keys, unknown
+The file is loaded safely, and all its problems are reported at once: duplicate keys, unknown
 fields, values that cannot be used, gaps in numbered shards, names that collide; and, as warnings,
 shards that share one database.
 """
@@ -40,7 +40,7 @@ from shardkit.config.fields import LOCATION, check_entry, database_of, merged
 from shardkit.config.problem import Problem, invalid, shown, shown_name
 from shardkit.config.url import DEFAULT_PORT
 from shardkit.config.yaml_text import LinedMapping, load_yaml
-from shardkit.errors import ConfigError
+from shardkit.errors import ConfigError, InvalidEntryError
 from shardkit.operations.commands import Shard
 from shardkit.routing.placement import DEFAULT
 
@@ -56,11 +56,11 @@ class ShardMap:
 
     Attributes:
         components: the components by name.
-        config_server: where the entries are pushed; None if the map is used as it is.
-        warnings: what is legal but probably not meant.
+        config_server: where the entries are pushed; None if the map is used directly.
+        warnings: what is legal but probably a mistake.
         source: the file's path.
-        epoch: the `config:epoch` that it was made from; None if it does not say. A push is refused
-            once another one came in between.
+        epoch: the `config:epoch` that it was made from; None if unknown. A push is refused if
+            there was another one since.
     """
 
     components: Mapping[str, Component]
@@ -75,14 +75,14 @@ class ShardMap:
 
         Raises:
             ConfigError: the file cannot be read.
-            InvalidEntryError: something in it cannot be used; ``.problems`` names everything.
+            InvalidEntryError: something in it cannot be used; ``.problems`` lists everything.
         """
         reason: str | None = "it is not UTF-8 text"
         try:
             return cls.parse(Path(path).read_text(encoding="utf-8"), str(path))
         except OSError as error:
             reason = error.strerror
-        except ValueError:  # holds the text
+        except ValueError:  # not chained: it contains the text
             pass
         raise ConfigError(f"{path}: cannot be read: {reason}", "name a shard map")
 
@@ -92,7 +92,7 @@ class ShardMap:
         return _Reader(source).read(text)
 
     def to_yaml(self) -> str:
-        """Return the map as YAML, every shard written out; secrets stand in the clear."""
+        """Return the map as YAML, with every shard written out and secrets in the clear."""
         components: dict[str, Any] = {}
         for name, component in sorted(self.components.items()):
             described: dict[str, Any] = {}
@@ -112,7 +112,7 @@ class ShardMap:
 
 @dataclass
 class _Reader:
-    """Reads one map and collects what is wrong with it."""
+    """Reads one map and collects its problems."""
 
     source: str
     problems: list[Problem] = field(default_factory=list)
@@ -128,7 +128,7 @@ class _Reader:
         before = len(self.problems)
         self.problems += check_entry(defaults, self._at("defaults"))
         if len(self.problems) > before:
-            defaults = {}  # so that they are not found wrong once for each entry
+            defaults = {}  # so that their problems are not reported for each entry
         config_server = None
         if top.get("config_server") is not None:
             config_server = self._entry(top["config_server"], "config_server", defaults)
@@ -161,7 +161,9 @@ class _Reader:
     def _duplicates(self, value: Any, path: str) -> None:
         if isinstance(value, LinedMapping):
             for key, line in value.twice:
-                self._problem(f"{path}{shown_name(key)}", "", "stands twice", "leave one out", line)
+                self._problem(
+                    f"{path}{shown_name(key)}", "", "appears twice", "leave one out", line
+                )
             for key, inner in value.items():
                 self._duplicates(inner, f"{path}{shown_name(key)}.")
         elif isinstance(value, list):
@@ -173,7 +175,7 @@ class _Reader:
         self.problems += check_name(name, self._at("components"))
         path = f"components.{name if len(self.problems) == before else shown_name(name)}"
         if not isinstance(described, Mapping):
-            self._problem(path, "", "is no description", "give entry: or shards:")
+            self._problem(path, "", "is not a mapping", "give entry: or shards:")
             return None
         self._known(described, f"{path}.", _COMPONENT)
         entry = None
@@ -182,7 +184,7 @@ class _Reader:
         shards = self._shards(described.get("shards"), f"{path}.shards", defaults)
         rule = described.get("placement", DEFAULT)
         if "placement" in described and described.get("shards") is None:
-            self._problem(f"{path}.placement", "", "is for shards", "give shards: as well")
+            self._problem(f"{path}.placement", "", "needs shards", "give shards: as well")
         elif wrong := wrong_placement(rule, max(1, len(shards))):
             self._problem(path, "", wrong, "docs/placement.md lists the placements")
         if entry is None and not shards and len(self.problems) == before:
@@ -199,7 +201,7 @@ class _Reader:
                 return self._numbered(value, path, defaults)
             return self._short_form(value, path, defaults)
         if not isinstance(value, list) or not value:
-            self._problem(path, "", "is no list of entries", "give a list, or count: and over:")
+            self._problem(path, "", "is not a list of entries", "give a list, or count: and over:")
             return []
         if len(value) > MAX_SHARDS:
             self._problem(path, str(len(value)), "is too many", f"give at most {MAX_SHARDS}")
@@ -245,7 +247,7 @@ class _Reader:
             remedy = f"give a number, 1 to {MAX_SHARDS}"
             self._problem(f"{path}.count", shown("", count), "cannot be used", remedy)
         if not isinstance(over, list) or not over:
-            self._problem(f"{path}.over", "", "is no list of servers", "list at least one entry")
+            self._problem(f"{path}.over", "", "is not a list of servers", "list at least one entry")
             over = []
         if spread not in _SPREADS:
             self._problem(
@@ -268,7 +270,7 @@ class _Reader:
             fields = _spread(servers[n % len(servers)], n // len(servers), spread)
             entry = self._entry(fields, f"{path}[{n}]", {})
             if entry is None:
-                return []  # out of ports: the next ones are as well
+                return []  # out of ports, as are all further shards
             entries.append(entry)
         return entries
 
@@ -279,19 +281,22 @@ class _Reader:
         ):
             self._problem(path, "", "has no port to spread from", "give host: and port:")
         if spread == "databases" and database_of(fields) is None:
-            self._problem(path, "", "has no number to spread from", "say db: beside the url")
+            self._problem(path, "", "has no number to spread from", "set db: beside the url")
 
     def _entry(self, fields: Any, path: str, defaults: Any) -> Entry | None:
         where = self._at(path)
         found = list(check_entry(fields, where))
         if not found:
             whole = merged(fields, defaults)
-            found = list(check_entry(whole, where))
+            try:
+                entry = Entry(whole, where)
+            except InvalidEntryError as error:
+                found += error.problems
             if "port" in fields and "host" not in whole and LOCATION & defaults.keys() - {"port"}:
-                remedy = "say host: as well; the default place is of another kind"
-                found.append(Problem(where, "port", "", "stands alone", remedy))
+                remedy = "set host: as well; the default location is of another kind"
+                found.append(Problem(where, "port", "", "has no host", remedy))
             if not found:
-                return Entry(whole, where)
+                return entry
         self.problems += found
         return None
 
@@ -300,7 +305,7 @@ class _Reader:
         if value is None:
             return {}
         if not isinstance(value, Mapping):
-            self._problem(name, "", "is no mapping", "write name: value")
+            self._problem(name, "", "is not a mapping", "write name: value")
             return {}
         return value
 
@@ -325,7 +330,7 @@ class _Reader:
 
 
 def _spread(server: Mapping[str, Any], step: int, spread: str) -> Mapping[str, Any]:
-    """Return the entry that is so many databases or ports further on a server."""
+    """Return a server's entry with its database or port moved on by some steps."""
     if step == 0:
         return server
     if spread == "databases":
@@ -334,16 +339,16 @@ def _spread(server: Mapping[str, Any], step: int, spread: str) -> Mapping[str, A
     if "replicas" in server:
         moved["replicas"] = [
             _spread(replica, step, spread) if "port" in replica else replica
-            for replica in server["replicas"]  # the others take the port over
+            for replica in server["replicas"]  # the others inherit the port
         ]
     return moved
 
 
 def warnings_of(components: Mapping[str, Component], source: str) -> Iterator[Problem]:
-    """Yield what is legal but hardly meant: shards that share a database, uneven placements."""
+    """Yield what is legal but probably a mistake: shared databases, uneven placements."""
     yield from _overlaps(components, source)
     for name, component in components.items():
-        if component.placement.startswith("crc:"):  # the other placements are known to be even
+        if component.placement.startswith("crc:"):  # all other placements are even
             sample = [b"sample:%d" % n for n in range(8192)]
             most = max(Counter(map(component.place, sample)).values())
             even = len(sample) / len(component.shards)
@@ -354,13 +359,13 @@ def warnings_of(components: Mapping[str, Component], source: str) -> Iterator[Pr
                     component.placement,
                     f"is uneven over {len(component.shards)} shards: one gets {most:,} of "
                     f"{len(sample):,} sample keys",
-                    "take crc32 or rendezvous, unless data lies so already",
+                    "use crc32 or rendezvous, unless data is already placed this way",
                     warning=True,
                 )
 
 
 def _overlaps(components: Mapping[str, Component], source: str) -> Iterator[Problem]:
-    """Several unsharded components in one database are usual, and nothing is said of them."""
+    """Warn of shards that share a database. Unsharded components usually do: that is no problem."""
     tenants: dict[tuple[str, str], list[Shard]] = defaultdict(list)
     for name, component in components.items():
         if component.entry is not None:
@@ -379,8 +384,8 @@ def _overlaps(components: Mapping[str, Component], source: str) -> Iterator[Prob
                     source,
                     f"components.{name}.shards",
                     "",
-                    f"{listed} share {address}: whatever goes over all shards (a scan, a "
-                    "count of keys) meets that database once for each of them",
+                    f"{listed} share {address}: operations on all shards (a scan, a count "
+                    "of keys) visit that database once for each of them",
                     "give each shard a server, port or database of its own",
                     warning=True,
                 )
@@ -393,12 +398,12 @@ def _overlaps(components: Mapping[str, Component], source: str) -> Iterator[Prob
             "components",
             "",
             f"{', '.join(names)} share {addresses[0]}{more}: keys of the same name collide, and "
-            "whatever goes over all shards of one meets the others' keys",
+            "operations on all shards of one also see the others' keys",
             "give each sharded component databases of its own",
             warning=True,
         )
 
 
 def _database(entry: Entry) -> tuple[str, str]:
-    """Return what tells one database from another."""
+    """Return what identifies a database."""
     return entry.address, str(entry.fields.get("sentinel", {}).get("sentinels", ""))

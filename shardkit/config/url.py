@@ -1,11 +1,16 @@
 """The URL form of an entry: ``rediss://user:password@host:port/db?socket_timeout=2``.
 
-redis-py reads such a URL leniently: a path that is no number is dropped, an unescaped ``/``, ``?``
-or ``#`` in a password silently ends the host, ``?decode_responses=false`` comes out as true. Here
-whatever would be dropped is an error, and the query's values have the types of their fields.
+redis-py is lenient: it drops a path that is not a number, ends the host at an unescaped ``/``,
+``?`` or ``#`` in a password, and reads ``?decode_responses=false`` as true. Here, anything that
+would be dropped is an error, and the values of the query have the types of their fields.
 
-A URL may hold references, ``redis://:${REDIS_PASSWORD}@${HOST}/1``. What a reference stands for is
-quoted as its place needs it; only a URL that is a single reference is replaced as it is.
+A URL may hold references, ``redis://:${REDIS_PASSWORD}@${HOST}/1``. Their values are quoted as
+needed where they are inserted, unless the whole URL is a single reference.
+
+::
+
+    url ── read_url ──► fields, references kept            when an entry is checked
+        ── resolve_url ──► url ── url_fields ──► fields    when a client is built
 """
 
 from __future__ import annotations
@@ -26,7 +31,7 @@ _INTEGER = ("a whole number", re.compile(r"[0-9]{1,10}"), int)
 _SECONDS = ("seconds", re.compile(r"[0-9]{1,10}(\.[0-9]{1,10})?"), float)
 _TRUTH = ("true or false", re.compile("true|false"), "true".__eq__)
 _TEXT = ("text", re.compile(r".*", re.DOTALL), str)
-# The fields that a query may set, and how each is read.
+# The fields that a query may set, and how each value is read.
 _QUERY: Mapping[str, tuple[str, re.Pattern[str], Any]] = {
     "db": _INTEGER,
     "username": _TEXT,
@@ -56,7 +61,7 @@ _QUERY_SECRETS = frozenset({"password", "ssl_password"})
 
 
 class BadUrlError(ValueError):
-    """Why a URL cannot be used, and the remedy. Shows nothing of the URL."""
+    """Why a URL cannot be used, and the remedy. Shows nothing of the URL itself."""
 
     def __init__(self, problem: str, remedy: str) -> None:
         super().__init__(problem, remedy)
@@ -65,7 +70,7 @@ class BadUrlError(ValueError):
 
 
 class _Pieces(NamedTuple):
-    """A usable URL, split as it is written; nothing for a URL that is a single reference."""
+    """The parts of a usable URL, as they are written."""
 
     scheme: str
     userinfo: str  # with its @
@@ -75,17 +80,17 @@ class _Pieces(NamedTuple):
 
 
 def url_fields(url: str) -> dict[str, Any]:
-    """Take a URL without references apart into an entry's fields.
+    """Return the fields that a URL without references sets.
 
     Raises:
-        BadUrlError: it cannot be used.
+        BadUrlError: the URL cannot be used.
     """
     if re.search(r"[\x00-\x20\x7f]", url):
-        raise BadUrlError("holds a blank or control character", "write it as %20 and so on")
+        raise BadUrlError("contains a blank or control character", "percent-encode it, as %20")
     head, _, query = url.partition("?")
     scheme = head.partition("://")[0]
     if scheme not in _SCHEMES:
-        raise BadUrlError("has another scheme", "write redis://, rediss:// or unix://")
+        raise BadUrlError("has an unknown scheme", "write redis://, rediss:// or unix://")
     read: dict[str, Any] | None
     try:
         parts = urlsplit(head)
@@ -95,13 +100,15 @@ def url_fields(url: str) -> dict[str, Any]:
     if read is None:
         raise BadUrlError("cannot be read", "write redis://user:password@host:port/db")
     if re.search(r"[][]", parts.netloc.rpartition("@")[0]):  # Python's releases disagree
-        raise BadUrlError("holds a bracket before its '@'", "write it as %5B or %5D")
+        raise BadUrlError("contains a bracket before its '@'", "write it as %5B or %5D")
     if "#" in url:
-        raise BadUrlError("holds a '#'", "write it as %23")
+        raise BadUrlError("contains a '#'", "write it as %23")
     read.pop("connection_class", None)
     if scheme == "unix":
         if parts.hostname or not parts.path.strip("/"):
             raise BadUrlError("names no socket", "write unix:///path/to/socket")
+        if "@" in parts.path:  # more likely part of a password
+            raise BadUrlError("contains an '@' in its path", "write it as %40")
         read["unix_socket_path"] = read.pop("path")
     elif not re.fullmatch(r"/?|/[0-9]{1,10}/?", parts.path):
         raise BadUrlError("ends in no database number", "write a '/' in a password as %2F")
@@ -115,19 +122,19 @@ def _query_fields(query: str) -> dict[str, Any]:
     for piece in query.split("&") if query else ():
         name, equals, _ = piece.partition("=")
         if not equals or name not in _QUERY:
-            raise BadUrlError("sets what is no field behind its '?'", "leave it out")
+            raise BadUrlError("sets an unknown field after its '?'", "remove it")
         if name in fields:
-            raise BadUrlError(f"sets {name} twice", "leave one out")
+            raise BadUrlError(f"sets {name} twice", "remove one")
         kind, pattern, read = _QUERY[name]
         [(_, text)] = parse_qsl(piece, keep_blank_values=True)
         if not pattern.fullmatch(text):
-            raise BadUrlError(f"sets {name} to something else", f"give {kind}")
+            raise BadUrlError(f"sets {name} to something invalid", f"give {kind}")
         fields[name] = read(text)
     return fields
 
 
-def sample(url: str) -> str:
-    """Return a URL with something that fits everywhere in place of its references."""
+def _sample(url: str) -> str:
+    """Return a URL with each reference replaced by a value that fits there."""
     plain = re.sub(r"=\$\{\w+\}(?=&|$)", _sample_value, url)
     return REFERENCE.sub("1", re.sub(r"\[\$\{\w+\}\]", "[::1]", plain))
 
@@ -137,72 +144,63 @@ def _sample_value(match: re.Match[str]) -> str:
     return "=true" if _QUERY.get(name, _TEXT) is _TRUTH else "=1"
 
 
-def stated(url: str) -> dict[str, Any]:
-    """Return what a usable URL says besides the host: user, database, TLS, port, query's fields.
+def read_url(url: str) -> dict[str, Any]:
+    """Return the fields that a URL sets; the URL may hold references.
 
-    References are kept in text. Where a number or truth is one, it is left out. A URL with a
-    password says the user as well: it is None where none is named. So is everything that only the
-    environment knows of a URL that is a single reference.
+    References in texts stay as they are. Whatever else only the environment decides is None:
+    numbers and truth values, and what a URL that is a single reference may set. A URL with a
+    password also sets the user; None is the default user.
+
+    Raises:
+        BadUrlError: the URL cannot be used.
     """
-    pieces = _split(url)
-    if not pieces.scheme:
-        return dict.fromkeys(("username", "password", "db"))
-    query = "&".join(
-        piece
-        for piece in pieces.query.split("&")
-        if _QUERY.get(piece.partition("=")[0]) is _TEXT or not REFERENCE.search(piece)
-    )
-    where = "/socket" if pieces.scheme == "unix" else "host"
-    if pieces.scheme != "unix":
-        port = re.search(":[0-9]+$", pieces.hostport)
-        where += port[0] if port else ""
-        where += "" if REFERENCE.search(pieces.path) else pieces.path
-    fields = url_fields(f"{pieces.scheme}://{pieces.userinfo}{where}{'?' if query else ''}{query}")
-    for name in ("host", "unix_socket_path"):
-        fields.pop(name, None)
+    if REFERENCE.fullmatch(url):
+        return dict.fromkeys(("host", "port", "username", "password", "db"))
+    fields = url_fields(_sample(url))
+    if REFERENCE.search(url):
+        fields |= _referring_fields(_split(url))
     if "password" in fields:
         fields.setdefault("username", None)
     return fields
 
 
-def database(url: str) -> int | None:
-    """Return the database that a usable URL names: 0 if none; None if a reference decides."""
-    pieces = _split(url)
-    named = "" if pieces.scheme == "unix" else pieces.path.strip("/")
-    for asked in re.findall(r"(?:^|&)db=([^&]*)", pieces.query):
-        named = asked
-    return None if REFERENCE.search(named) or not pieces.scheme else int(named or 0)
+def _referring_fields(pieces: _Pieces) -> dict[str, Any]:
+    """Return the fields that refer to the environment, as `read_url` does."""
+    username, _, password = pieces.userinfo.removesuffix("@").partition(":")
+    texts = {"username": username, "password": password}
+    others: dict[str, str] = {}
+    if pieces.scheme == "unix":
+        texts["unix_socket_path"] = pieces.path
+    else:
+        host, port = _split_port(pieces.hostport)
+        texts["host"] = host.strip("[]")
+        others = {"port": port or host, "db": pieces.path}  # a host's reference may say the port
+    fields: dict[str, Any] = dict.fromkeys(n for n in others if REFERENCE.search(others[n]))
+    fields |= {name: unquote(text) for name, text in texts.items() if REFERENCE.search(text)}
+    for name, text in parse_qsl(pieces.query):
+        if REFERENCE.search(text):
+            fields[name] = text if _QUERY[name] is _TEXT else None
+    return fields
 
 
-def port_is_open(url: str) -> bool:
-    """Whether only the environment says to which port a usable URL points."""
-    pieces = _split(url)
-    if re.search(":[0-9]+$", pieces.hostport):
-        return False
-    return not pieces.scheme or REFERENCE.search(pieces.hostport) is not None
-
-
-def place(url: str) -> str:
+def server_of(url: str) -> str:
     """Return the server that a usable URL points to, for messages: ``a.internal:6379``."""
-    pieces = _split(url)
-    if not pieces.scheme:
+    if REFERENCE.fullmatch(url):
         return url
+    pieces = _split(url)
     if pieces.scheme == "unix":
         return f"unix:{unquote(pieces.path)}"
-    host, port = pieces.hostport, ""
-    if ":" in host.rpartition("]")[2]:
-        host, _, port = host.rpartition(":")
-    return (
-        f"{host if REFERENCE.search(host) else host.lower() or 'localhost'}:{port or DEFAULT_PORT}"
-    )
+    host, port = _split_port(pieces.hostport)
+    host = host if REFERENCE.search(host) else host.lower() or "localhost"
+    return f"{host}:{port or DEFAULT_PORT}"
 
 
 def resolve_url(url: str, values: Mapping[str, str]) -> str:
     """Return a usable URL with its references replaced by their values.
 
     Raises:
-        KeyError: a reference has no value; holds its name.
-        BadUrlError: nothing is left of the host.
+        KeyError: a reference has no value; the key is its name.
+        BadUrlError: the host turns out empty.
     """
     if REFERENCE.fullmatch(url):
         return values[url[2:-1]]
@@ -213,7 +211,7 @@ def resolve_url(url: str, values: Mapping[str, str]) -> str:
 
     hostport = put(pieces.hostport, ":[]")
     if pieces.hostport and not hostport.partition(":")[0]:
-        raise BadUrlError("names no host as the environment gives it", "export a name or address")
+        raise BadUrlError("has no host with its references replaced", "export a name or address")
     head = f"{pieces.scheme}://{put(pieces.userinfo)}{hostport}"
     query = f"?{put(pieces.query)}" if pieces.query else ""
     return f"{head}{put(pieces.path, '/')}{query}"
@@ -247,8 +245,6 @@ def write_url(fields: Mapping[str, Any]) -> str:
 
 
 def _split(url: str) -> _Pieces:
-    if REFERENCE.fullmatch(url):
-        return _Pieces("", "", "", "", "")
     scheme, _, rest = url.partition("://")
     rest, _, query = rest.partition("?")
     authority, slash, path = rest.partition("/")
@@ -256,8 +252,15 @@ def _split(url: str) -> _Pieces:
     return _Pieces(scheme, userinfo + at, hostport, slash + path, query)
 
 
+def _split_port(hostport: str) -> tuple[str, str]:
+    host, port = hostport, ""
+    if ":" in hostport.rpartition("]")[2]:
+        host, _, port = hostport.rpartition(":")
+    return host, port
+
+
 def mask_url(url: str) -> str:
-    """Return a URL for showing; what may be a password is ``***``, in a broken URL as well."""
+    """Return a URL, usable or not, with whatever may be a password replaced by ``***``."""
     if REFERENCE.fullmatch(url):
         return url
     scheme, _, rest = url.partition("://")
@@ -274,9 +277,9 @@ def mask_url(url: str) -> str:
         query = "&".join(map(_mask_piece, query.split("&")))
     if scheme != "unix":
         hostport, slash, path = rest.partition("/")
-        if not re.fullmatch(r"(\[[^]#]*\]|[^]:[#]*)(:[0-9]{0,5})?", sample(hostport)):
+        if not re.fullmatch(r"(\[[^]#]*\]|[^]:[#]*)(:[0-9]{0,5})?", _sample(hostport)):
             hostport = MASK
-        rest = hostport + slash + (path if re.fullmatch("[0-9]*/?", sample(path)) else MASK)
+        rest = hostport + slash + (path if re.fullmatch("[0-9]*/?", _sample(path)) else MASK)
     return f"{scheme}://{userinfo}{at}{rest}{question}{query}"
 
 

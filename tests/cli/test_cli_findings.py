@@ -68,7 +68,7 @@ def test_everything_wrong_is_found_with_its_line(tmp_path: Path) -> None:
     assert shard_map is None
     said = [(f.line, f.field.rpartition(".")[2], f.remedy) for f in found]
     assert (5, "passwrod", "perhaps password is meant") in said
-    assert (6, "entry", "leave one out") in said
+    assert (6, "entry", "remove one") in said
     assert (7, "shard", "perhaps shards is meant") in said
     assert [f.line for f in found] == sorted(f.line for f in found)
 

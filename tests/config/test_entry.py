@@ -135,18 +135,19 @@ BAD: list[tuple[Any, str, str]] = [
     ({"url": "redis://h/9999999999"}, "url db", "0 or more"),
     ({"url": "redis://:pa/ss@h"}, "url", "cannot be read"),
     ({"url": "redis://:12/ss@h"}, "url", "%2F"),
-    ({"url": "redis://:12?ss@h"}, "url", "no field"),
+    ({"url": "redis://:12?ss@h"}, "url", "unknown field"),
     ({"url": "redis://:12#ss@h"}, "url", "%23"),
     ({"url": "unix://run/redis.sock"}, "url", "no socket"),
     ({"url": "unix://"}, "url", "no socket"),
     ({"url": "unix:///"}, "url", "no socket"),
-    ({"url": "redis://h?db"}, "url", "no field"),
-    ({"url": "redis://h?nope=1"}, "url", "no field"),
-    ({"url": "redis://h?cluster=true"}, "url", "no field"),
-    ({"url": "redis://h?host=b"}, "url", "no field"),
-    ({"url": "redis://h?ssl=true"}, "url", "no field"),
-    ({"url": "redis://h?retry_on_error=x"}, "url", "no field"),
-    ({"url": "redis://h?${X}=1"}, "url", "no field"),
+    ({"url": "redis://h?db"}, "url", "unknown field"),
+    ({"url": "redis://h?nope=1"}, "url", "unknown field"),
+    ({"url": "redis://h?cluster=true"}, "url", "unknown field"),
+    ({"url": "redis://h?host=b"}, "url", "unknown field"),
+    ({"url": "redis://h?ssl=true"}, "url", "unknown field"),
+    ({"url": "redis://h?retry_on_error=x"}, "url", "unknown field"),
+    ({"url": "redis://h?${X}=1"}, "url", "unknown field"),
+    ({"url": "unix://u:@/secret@h"}, "url", "%40"),
     ({"url": "redis://h?db=1&db=2"}, "url", "twice"),
     ({"url": "redis://h?decode_responses=maybe"}, "url", "true or false"),
     ({"url": "redis://h?protocol=three"}, "url", "number"),
@@ -189,6 +190,9 @@ BAD: list[tuple[Any, str, str]] = [
     ({"replicas": [{"url": "redis://b/2"}], "db": 1}, "db", "not its master's"),
     ({"replicas": [{"host": "b"}], "url": "redis://a/${DB}"}, "db", "is missing"),
     ({"replicas": [{"host": "b"}], "url": "redis://a:${PORT}"}, "port", "is missing"),
+    ({"replicas": [{"port": 7002}], "url": "redis://${HOST}/1"}, "host", "is missing"),
+    ({"replicas": [{"port": 7002}], "url": "${URL}", "db": 1}, "host", "is missing"),
+    ({"url": "redis://:${PW}@a?max_connections=0"}, "url max_connections", "above 0"),
 ]
 
 
@@ -263,9 +267,9 @@ def test_what_is_no_json_is_an_error_that_does_not_quote_it(text: str | bytes) -
 
 
 def test_a_field_that_stands_twice_is_named() -> None:
-    with pytest.raises(InvalidEntryError, match="k: host stands twice"):
+    with pytest.raises(InvalidEntryError, match="k: host appears twice"):
         load_json('{"host": "a", "host": "b"}', "k")
-    with pytest.raises(InvalidEntryError, match="k: db stands twice"):
+    with pytest.raises(InvalidEntryError, match="k: db appears twice"):
         Entry.from_json('{"replicas": [{"host": "a", "db": 1, "db": 1}]}', "k")
 
 
@@ -380,6 +384,22 @@ def test_a_replica_takes_over_what_its_masters_url_says() -> None:
         # Its own password is not that of the master's user.
         {"host": "c", "db": 3, "password": "own", "socket_timeout": 2.0, "client_name": "web"},
     ]
+
+
+@pytest.mark.parametrize(
+    ("url", "host"),
+    [
+        ("redis://a.internal:7001", "a.internal"),
+        ("redis://${HOST}:7001/${DB}", "b.internal"),
+        ("redis://[${IP}]:7001", "::1"),
+    ],
+)
+def test_a_replica_that_sets_only_its_port_is_on_the_host_of_its_masters_url(
+    url: str, host: str
+) -> None:
+    entry = Entry({"url": url, "db": 3, "replicas": [{"port": 7002}]})
+    environ = {"HOST": "b.internal", "IP": "::1"}
+    assert entry.replicas[0].resolved("k", environ) == {"host": host, "port": 7002, "db": 3}
 
 
 # References

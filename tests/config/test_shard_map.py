@@ -183,7 +183,21 @@ def test_a_sentinel_entry_takes_no_default_place() -> None:
 
 def test_a_port_alone_does_not_silently_mean_this_host() -> None:
     text = "defaults: {url: 'redis://a'}\ncomponents: {b: {entry: {port: 7001}}}"
-    assert problems(text) == ["map.yaml: components.b.entry: port stands alone"]
+    assert problems(text) == ["map.yaml: components.b.entry: port has no host"]
+
+
+def test_defaults_do_not_replace_what_a_reference_in_a_url_decides() -> None:
+    url = "{url: 'redis://a:${PORT}/${DB}?socket_timeout=${T}&client_name=${N}'}"
+    defaults = "{port: 1, db: 3, socket_timeout: 9, client_name: other, retries: 2}"
+    environ = {"PORT": "7001", "DB": "1", "T": "2", "N": "web"}
+    assert entry(url, defaults).resolved("k", environ) == {
+        "host": "a",
+        "port": 7001,
+        "db": 1,
+        "socket_timeout": 2.0,
+        "client_name": "web",
+        "retries": 2,
+    }
 
 
 def test_defaults_that_cannot_be_used_are_found_once() -> None:
@@ -238,9 +252,9 @@ def test_replicas_are_spread_with_their_master() -> None:
         (f"{{count: {MAX_SHARDS + 1}, over: [{{}}]}}", "count = 16385 cannot be used"),
         ("{count: 99999999999999999999, over: [{}]}", "cannot be used"),
         ("{over: [{}]}", "components.u.shards.count = null cannot be used"),
-        ("{count: 4}", "components.u.shards.over is no list of servers"),
-        ("{count: 4, over: []}", "components.u.shards.over is no list of servers"),
-        ("{count: 4, over: {host: a}}", "components.u.shards.over is no list of servers"),
+        ("{count: 4}", "components.u.shards.over is not a list of servers"),
+        ("{count: 4, over: []}", "components.u.shards.over is not a list of servers"),
+        ("{count: 4, over: {host: a}}", "components.u.shards.over is not a list of servers"),
         ("{count: 4, over: [{}], spread: servers}", 'spread = "servers" cannot be used'),
         ("{count: 4, over: [{}], spread: [ports]}", "spread = a list cannot be used"),
         ("{count: 4, over: [{}], more: 1}", "components.u.shards.more is not known"),
@@ -253,8 +267,8 @@ def test_replicas_are_spread_with_their_master() -> None:
         ("{count: 4, over: [{url: '${URL}'}]}", "no number to spread from"),
         ("{count: 2, over: [{host: a, replicas: [{host: b, db: 0}]}]}", "db is not its master's"),
         ("{}", "components.u.shards.count = null"),
-        ("[]", "components.u.shards is no list of entries"),
-        ("5", "components.u.shards is no list of entries"),
+        ("[]", "components.u.shards is not a list of entries"),
+        ("5", "components.u.shards is not a list of entries"),
         ("[5]", "components.u.shards[0]: is a int"),
         ("[{cluster: true}]", "components.u.shards[0].cluster = true makes a cluster a shard"),
         ("{0: {}, 2: {}}", "leaves a gap in the shard numbers: 1"),
@@ -262,7 +276,7 @@ def test_replicas_are_spread_with_their_master() -> None:
         ("{99999999999999: {}}", "leaves a gap in the shard numbers: 0, 1, 2, 3, 4, …"),
         ("{0: {}, -1: {}}", "components.u.shards = -1 is negative"),
         ("{true: {}}", "components.u.shards.true is not known"),
-        ("{0: {}, 0: {}}", "components.u.shards.0 stands twice"),
+        ("{0: {}, 0: {}}", "components.u.shards.0 appears twice"),
     ],
 )
 def test_shards_that_cannot_be_used_are_found(shards: str, problem: str) -> None:
@@ -289,18 +303,18 @@ def test_no_list_of_shards_is_too_long_to_be_refused() -> None:
     [
         ("components: {}", "components describes no component"),
         ("{}", "components describes no component"),
-        ("components: [a]", "components is no mapping"),
+        ("components: [a]", "components is not a mapping"),
         ("components: {a: {entry: {}}}\nmore: 1", "map.yaml:2: more is not known"),
-        ("components: {a: {entry: {}}}\ndefaults: [1]", "defaults is no mapping"),
+        ("components: {a: {entry: {}}}\ndefaults: [1]", "defaults is not a mapping"),
         ("components: {a: {entry: {}}}\nconfig_server: 5", "config_server: is a int"),
         ("components: {a: {entry: {}}}\nconfig_server: {cluster: true}", "config_server.cluster"),
-        ("components: {a: }", "components.a is no description"),
+        ("components: {a: }", "components.a is not a mapping"),
         ("components: {a: {}}", "components.a has neither entry nor shards"),
         ("components: {a: {entry: }}", "components.a has neither entry nor shards"),
         ("components: {a: {entry: 5}}", "components.a.entry: is a int"),
         ("components: {a: {entry: {hots: b}}}", "components.a.entry: hots is not a field"),
         ("components: {a: {entries: {}}}", "components.a.entries is not known"),
-        ("components: {a: {entry: {}, placement: slot}}", "placement is for shards"),
+        ("components: {a: {entry: {}, placement: slot}}", "placement needs shards"),
         ("components: {a: {shards: [{}], placement: md5}}", "no placement is called 'md5'"),
         ("components: {a: {shards: [{}], placement: }}", "names null as placement"),
         ("components: {a: {shards: [{}], placement: [x]}}", "names a list as placement"),
@@ -309,9 +323,9 @@ def test_no_list_of_shards_is_too_long_to_be_refused() -> None:
         ("components: {? [a] : {entry: {}}}", "is not a component's name"),
         ("components: {? {a: b} : {entry: {}}}", "is not a component's name"),
         ("components: {'a:0': {entry: {}}}", "a:0 would collide with a shard of 'a'"),
-        ("components: {a: {entry: {}}, a: {entry: {}}}", "map.yaml:1: components.a stands twice"),
-        ("components: {a: {entry: {db: 1,\n db: 2}}}", "map.yaml:2: components.a.entry.db stands"),
-        ("components: {a: {shards: [{db: 1, db: 1}]}}", "components.a.shards.0.db stands twice"),
+        ("components: {a: {entry: {}}, a: {entry: {}}}", "map.yaml:1: components.a appears twice"),
+        ("components: {a: {entry: {db: 1,\n db: 2}}}", "map.yaml:2: components.a.entry.db appears"),
+        ("components: {a: {shards: [{db: 1, db: 1}]}}", "components.a.shards.0.db appears twice"),
         ('components: {a: {entry: {host: "\\ud800"}}}', "surrogates"),
         ("components: {a: {entry: {socket_timeout: .nan}}}", "socket_timeout = NaN cannot be used"),
         ("components: {a: {entry: {socket_timeout: .inf}}}", "socket_timeout = Infinity"),
