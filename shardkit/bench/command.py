@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,7 +24,7 @@ from shardkit.bench.servers import ServerSource
 from shardkit.bench.throughput import measuring as throughput
 from shardkit.bench.throughput.works import WORKS
 from shardkit.cli.options import debug_option, examples
-from shardkit.cli.output import FAINT, Output
+from shardkit.cli.output import FAINT, Output, Table
 from shardkit.cli.progress import progress
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -38,46 +38,110 @@ def bench() -> None:
     """
 
 
-plot_option = click.option(
-    "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw a plot: .svg, .png …"
+_binary_option = click.option(
+    "--server",
+    "binary",
+    metavar="PATH",
+    help="The server binary to start; by default the embedded one.",
 )
-document_option = click.option(
-    "--json",
-    "document",
-    is_flag=False,
-    flag_value="-",
-    metavar="[FILE]",
-    help="Write the figures as JSON to a file; without FILE, or with -, instead of the tables.",
+_url_option = click.option(
+    "--url", metavar="URL", help="Measure on this server, which must be empty."
 )
 
 
-def _server_options(function: F) -> F:
-    """Give a command ``--server``, ``--url``, ``--json`` and ``--plot``."""
+def _report_options(function: F) -> F:
+    """Give a command ``--json``, ``--plot`` and ``--debug``."""
     for option in (
         debug_option,
-        plot_option,
-        document_option,
-        click.option("--url", metavar="URL", help="Measure on this server, which must be empty."),
         click.option(
-            "--server",
-            "binary",
-            metavar="PATH",
-            help="The server binary to start; by default the embedded one.",
+            "--plot",
+            type=click.Path(dir_okay=False, path_type=Path),
+            help="Draw a plot: .svg, .png …",
+        ),
+        click.option(
+            "--json",
+            "document",
+            is_flag=False,
+            flag_value="-",
+            metavar="[FILE]",
+            help="Write the figures as JSON to a file; without FILE, or with -, instead of the "
+            "tables.",
         ),
     ):
         function = option(function)
     return function
 
 
+def _server_options(function: F) -> F:
+    """Give a command ``--server``, ``--url``, ``--json``, ``--plot`` and ``--debug``."""
+    return _binary_option(_url_option(_report_options(function)))
+
+
+def _names(kind: str, names: Iterable[str]) -> Callable[[F], F]:
+    """Give a command the names of what it measures."""
+    return click.argument("names", nargs=-1, metavar=f"[{kind}]...", type=click.Choice(list(names)))
+
+
+def _numbers(name: str, default: Iterable[int], help: str) -> Callable[[F], F]:  # noqa: A002
+    """Give a command an option of several numbers."""
+
+    def read(_ctx: click.Context, _param: click.Parameter, value: str) -> tuple[int, ...]:
+        words = value.split(",")
+        if not all(word.isascii() and word.isdigit() and int(word) for word in words):
+            raise click.BadParameter(f"{value!r} is no list of numbers from 1")
+        return tuple(sorted({int(word) for word in words}))
+
+    written = ",".join(map(str, default))
+    return click.option(
+        name, default=written, show_default=True, metavar="N,N…", callback=read, help=help
+    )
+
+
 def _server_source(binary: str | None, url: str | None) -> ServerSource:
     if binary and url:
         raise click.UsageError("--server and --url exclude each other")
-    return ServerSource(None if binary == "embedded" else binary, url)
+    return ServerSource(_path(binary), url)
 
 
-def _check(plot: Path | None) -> None:
-    if plot is not None:
-        check_plot(plot)
+def _path(binary: str | None) -> str | None:
+    return None if binary == "embedded" else binary
+
+
+class _Report:
+    """The figures of one command: tables as they come; in the end the JSON and the plot.
+
+    Args:
+        document: where JSON is written: a file; ``-`` for stdout, instead of the tables.
+        plot: where a plot is drawn.
+
+    Raises:
+        ShardKitError: a plot is wanted, and cannot be drawn.
+    """
+
+    def __init__(self, document: str | None, plot: Path | None) -> None:
+        if plot is not None:
+            check_plot(plot)
+        self._document, self._plot = document, plot
+        self._output = Output(document == "-")
+
+    def table(self, table: Table) -> None:
+        """Write a table, unless stdout is for JSON."""
+        if not self._output.as_json:
+            self._output.table(table)
+            self._output.line()
+
+    def end(self, remark: str, figures: Mapping[str, Any], draw: Callable[[Path], None]) -> None:
+        """Write what the tables' figures are, and the figures as JSON; draw the plot."""
+        if not self._output.as_json:
+            self._output.line(remark, FAINT)
+        whole = {**figures, "conditions": report.conditions()}
+        if self._document == "-":
+            self._output.document(whole)
+        elif self._document is not None:
+            text = json.dumps(whole, indent=1) + "\n"
+            Path(self._document).write_text(text, encoding="utf-8")
+        if self._plot is not None:
+            draw(self._plot)
 
 
 @bench.command(
@@ -90,7 +154,7 @@ def _check(plot: Path | None) -> None:
     help="Measure the bytes and the speed of structures against the plain command.\n\n"
     "\b\nCases:\n" + "\n".join(f"  {name:<10} {case.title}" for name, case in CASES.items()),
 )
-@click.argument("names", nargs=-1, metavar="[CASE]...", type=click.Choice(list(CASES)))
+@_names("CASE", CASES)
 @click.option(
     "--entries",
     type=click.IntRange(min=1),
@@ -105,11 +169,9 @@ def memory(
     url: str | None,
     document: str | None,
     plot: Path | None,
-) -> int:
+) -> None:
     """Measure cases; the help is above, with their list."""
-    servers = _server_source(binary, url)
-    _check(plot)
-    output = Output(document == "-")
+    servers, written = _server_source(binary, url), _Report(document, plot)
     outcomes: list[CaseResult] = []
     with progress("entries") as tell:
         for name in names or CASES:
@@ -121,15 +183,12 @@ def memory(
                     lambda case, layout, *far: tell(f"{case}: {layout}", *far),
                 )
             )
-            if not output.as_json:
-                output.table(report.memory_table(outcomes[-1]))
-                output.line()
-    _remark(output, outcomes[-1].software, "bytes are the growth of used_memory")
-    figures = [report.memory_document(outcome) for outcome in outcomes]
-    _write(output, document, {"cases": figures})
-    if plot is not None:
-        report.plot_memory(plot, outcomes)
-    return 0
+            written.table(report.memory_table(outcomes[-1]))
+    written.end(
+        f"{outcomes[-1].software}; bytes are the growth of used_memory",
+        {"cases": [report.memory_document(outcome) for outcome in outcomes]},
+        lambda path: report.plot_memory(path, outcomes),
+    )
 
 
 @bench.command(
@@ -139,15 +198,8 @@ def memory(
         "shardkit bench part-sizes hash --sizes 128,512,1024 --plot sizes.svg",
     ),
 )
-@click.argument("names", nargs=-1, metavar="[KIND]...", type=click.Choice(list(part_sizes.KINDS)))
-@click.option(
-    "--sizes",
-    default=",".join(map(str, part_sizes.SIZES)),
-    show_default=True,
-    metavar="N,N…",
-    callback=lambda _ctx, _param, value: _numbers(value),
-    help="How many entries a part has.",
-)
+@_names("KIND", part_sizes.KINDS)
+@_numbers("--sizes", part_sizes.SIZES, "How many entries a part has.")
 @click.option(
     "--entries",
     type=click.IntRange(min=1),
@@ -165,26 +217,22 @@ def sizes_command(
     url: str | None,
     document: str | None,
     plot: Path | None,
-) -> int:
+) -> None:
     """Measure parts of several sizes: bytes per entry, and the server's time for one.
 
     Kinds are hash, zset and intset. Limits are raised for the run, and restored.
     """
-    servers = _server_source(binary, url)
-    _check(plot)
-    output = Output(document == "-")
+    servers, written = _server_source(binary, url), _Report(document, plot)
     curves: list[Curve] = []
     with progress("sizes") as tell:
         for name in names or part_sizes.KINDS:
             curves.append(part_sizes.run(part_sizes.KINDS[name], servers, sizes, entries, tell))
-            if not output.as_json:
-                output.table(report.sizes_table(curves[-1]))
-                output.line()
-    _remark(output, curves[-1].software, "times are the server's own (INFO commandstats)")
-    _write(output, document, {"kinds": [report.sizes_document(curve) for curve in curves]})
-    if plot is not None:
-        report.plot_sizes(plot, curves)
-    return 0
+            written.table(report.sizes_table(curves[-1]))
+    written.end(
+        f"{curves[-1].software}; times are the server's own (INFO commandstats)",
+        {"kinds": [report.sizes_document(curve) for curve in curves]},
+        lambda path: report.plot_sizes(path, curves),
+    )
 
 
 @bench.command(
@@ -195,17 +243,8 @@ def sizes_command(
         "shardkit bench packed-lengths --plot lengths.svg",
     ),
 )
-@click.argument(
-    "names", nargs=-1, metavar="[KIND]...", type=click.Choice(list(packed_lengths.KINDS))
-)
-@click.option(
-    "--lengths",
-    default=",".join(map(str, LENGTHS)),
-    show_default=True,
-    metavar="N,N…",
-    callback=lambda _ctx, _param, value: _numbers(value),
-    help="How many entries the key has.",
-)
+@_names("KIND", packed_lengths.KINDS)
+@_numbers("--lengths", LENGTHS, "How many entries the key has.")
 @click.option(
     "--passes",
     type=click.IntRange(min=1),
@@ -230,7 +269,7 @@ def lengths_command(
     url: str | None,
     document: str | None,
     plot: Path | None,
-) -> int:
+) -> None:
     """Measure how operations slow down with the length of one compact key.
 
     \b
@@ -245,9 +284,7 @@ def lengths_command(
     a LIST is not one block but a chain of small ones, so the speed of rotate does not depend on
     length.
     """  # noqa: D301 - click's mark for text that stays as it is
-    servers = _server_source(binary, url)
-    _check(plot)
-    output = Output(document == "-")
+    servers, written = _server_source(binary, url), _Report(document, plot)
     speeds: dict[str, list[Speed]] = {}
     with servers.empty_server() as server, progress("lengths") as tell:
         software = str(server.software)
@@ -257,14 +294,12 @@ def lengths_command(
             for n, length in enumerate(lengths):
                 tell(f"{name}, {length:,} entries", n, len(lengths))
                 speeds[name].append(packed_lengths.run(kind, server, length, passes, per_pass))
-    if not output.as_json:
-        output.table(report.lengths_table(speeds))
-        output.line()
-    _remark(output, software, "operations a second, in pipelines")
-    _write(output, document, report.lengths_document(software, speeds))
-    if plot is not None:
-        report.plot_lengths(plot, speeds)
-    return 0
+    written.table(report.lengths_table(speeds))
+    written.end(
+        f"{software}; operations a second, in pipelines",
+        report.lengths_document(software, speeds),
+        lambda path: report.plot_lengths(path, speeds),
+    )
 
 
 @bench.command(
@@ -275,15 +310,8 @@ def lengths_command(
         "shardkit bench throughput get --shards 64 --plot throughput.svg",
     ),
 )
-@click.argument("names", nargs=-1, metavar="[WORK]...", type=click.Choice(list(WORKS)))
-@click.option(
-    "--sizes",
-    default=",".join(map(str, throughput.SIZES)),
-    show_default=True,
-    metavar="N,N…",
-    callback=lambda _ctx, _param, value: _numbers(value),
-    help="How many commands a batch has; 1 is a single call.",
-)
+@_names("WORK", WORKS)
+@_numbers("--sizes", throughput.SIZES, "How many commands a batch has; 1 is a single call.")
 @click.option(
     "--shards",
     type=click.IntRange(min=1, max=1024),
@@ -300,15 +328,8 @@ def lengths_command(
     metavar="N",
     help="How many rounds, of which the median is shown.",
 )
-@click.option(
-    "--server",
-    "binary",
-    metavar="PATH",
-    help="The server binary to start; by default the embedded one.",
-)
-@document_option
-@plot_option
-@debug_option
+@_binary_option
+@_report_options
 def throughput_command(
     names: Sequence[str],
     sizes: Sequence[int],
@@ -317,7 +338,7 @@ def throughput_command(
     binary: str | None,
     document: str | None,
     plot: Path | None,
-) -> int:
+) -> None:
     """Measure how long commands take, compared with hand-written code.
 
     Starts four servers. The limit is a loop over raw sockets with hiredis alone. The other times
@@ -331,38 +352,14 @@ def throughput_command(
     "by column" is a batch that is given as columns of keys and values. In "coalesced" ones
     neighbours become one MGET or MSET, which is what structures send for keys that they own.
     """  # noqa: D301 - click's mark for text that stays as it is
-    _check(plot)
-    output = Output(document == "-")
-    if binary == "embedded":
-        binary = None
+    written = _Report(document, plot)
     with progress("works") as tell:
-        software, found = throughput.run(names or list(WORKS), sizes, shards, repeats, binary, tell)
-    if not output.as_json:
-        output.table(report.throughput_table(found))
-        output.line()
-    _remark(output, f"{software}, {shards} shards", "times the limit, medians of rounds in turn")
-    _write(output, document, report.throughput_document(software, shards, found))
-    if plot is not None:
-        report.plot_throughput(plot, found)
-    return 0
-
-
-def _numbers(value: str) -> tuple[int, ...]:
-    words = value.split(",")
-    if not all(word.isascii() and word.isdigit() and int(word) for word in words):
-        raise click.BadParameter(f"{value!r} is no list of numbers from 1")
-    return tuple(sorted({int(word) for word in words}))
-
-
-def _remark(output: Output, software: str, what: str) -> None:
-    if not output.as_json:
-        output.line(f"{software}; {what}", FAINT)
-
-
-def _write(output: Output, document: str | None, figures: Mapping[str, Any]) -> None:
-    """Write the figures to stdout or to a file, if they are wanted as JSON."""
-    whole = {**figures, "conditions": report.conditions()}
-    if document == "-":
-        output.document(whole)
-    elif document is not None:
-        Path(document).write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
+        software, found = throughput.run(
+            names or list(WORKS), sizes, shards, repeats, _path(binary), tell
+        )
+    written.table(report.throughput_table(found))
+    written.end(
+        f"{software}, {shards} shards; times the limit, medians of rounds in turn",
+        report.throughput_document(software, shards, found),
+        lambda path: report.plot_throughput(path, found),
+    )

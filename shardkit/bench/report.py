@@ -14,7 +14,7 @@ from shardkit.bench.packed_lengths import KINDS, Speed
 from shardkit.bench.part_sizes import Curve, Point
 from shardkit.bench.throughput.measuring import BatchTimes
 from shardkit.cli.output import FAINT, GOOD, Cell, Column, Styled, Table, number
-from shardkit.cli.rows import Field, column_only, json_rows, table_of
+from shardkit.cli.rows import Field, column_only, json_rows, rounded, table_of
 
 
 def conditions() -> dict[str, Any]:
@@ -39,29 +39,16 @@ def _memory_fields(outcome: CaseResult) -> tuple[Field[LayoutResult], ...]:
             return Styled("plain", FAINT)
         return Styled(f"{share:.0%}", GOOD) if share > 0.01 else f"{share:.0%}"
 
-    def whole(each: LayoutResult) -> Cell:
-        return None if each.whole_seconds is None else f"{each.whole_seconds:.2f}"
-
     return (
         Field("layout", lambda each: each.layout, Column(outcome.case.name)),
         Field("entries", lambda each: each.entries, number("entries")),
         Field("bytes", lambda each: each.bytes),
-        Field(
-            "bytes_each",
-            lambda each: round(each.bytes_each, 2),
-            number("bytes each"),
-            lambda each: f"{each.bytes_each:,.1f}",
-        ),
+        rounded("bytes_each", lambda each: each.bytes_each, number("bytes each"), 2, ",.1f"),
         Field("saving", lambda each: round(each.saving(plain), 4), number("saving"), saving),
-        Field(
-            "load_seconds",
-            lambda each: round(each.load_seconds, 3),
-            number("load s"),
-            lambda each: f"{each.load_seconds:.1f}",
-        ),
+        rounded("load_seconds", lambda each: each.load_seconds, number("load s"), 3, ".1f"),
         *_call_fields("get", lambda each: each.get, plain),
         *_call_fields("put", lambda each: each.put, plain),
-        Field("whole_seconds", lambda each: _rounded(each.whole_seconds), number("all s"), whole),
+        rounded("whole_seconds", lambda each: each.whole_seconds, number("all s"), 4, ".2f"),
     )
 
 
@@ -111,10 +98,6 @@ def memory_document(outcome: CaseResult) -> dict[str, Any]:
     }
 
 
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 4)
-
-
 def plot_memory(path: Path, outcomes: Sequence[CaseResult]) -> None:
     """Draw the bytes of every layout, side by side for every server."""
     values: dict[str, dict[str, float]] = {}
@@ -131,23 +114,10 @@ def plot_memory(path: Path, outcomes: Sequence[CaseResult]) -> None:
 def _size_fields(kind: str) -> tuple[Field[Point], ...]:
     return (
         Field("part_size", lambda point: point.size, number(f"{kind}, part size")),
-        Field(
-            "bytes_each",
-            lambda point: round(point.bytes_each, 2),
-            number("bytes each"),
-            lambda point: f"{point.bytes_each:.2f}",
-        ),
-        Field(
-            "read_microseconds",
-            lambda point: round(point.read, 2),
-            number("read, server µs"),
-            lambda point: f"{point.read:.2f}",
-        ),
-        Field(
-            "write_microseconds",
-            lambda point: round(point.write, 2),
-            number("write, server µs"),
-            lambda point: f"{point.write:.2f}",
+        rounded("bytes_each", lambda point: point.bytes_each, number("bytes each"), 2, ".2f"),
+        rounded("read_microseconds", lambda point: point.read, number("read, server µs"), 2, ".2f"),
+        rounded(
+            "write_microseconds", lambda point: point.write, number("write, server µs"), 2, ".2f"
         ),
     )
 
@@ -234,12 +204,7 @@ def _throughput_fields(found: Sequence[BatchTimes]) -> tuple[Field[BatchTimes], 
     return (
         Field("work", lambda each: each.work, Column("work")),
         Field("commands", lambda each: each.size, number("commands")),
-        Field(
-            "limit_microseconds",
-            lambda each: round(each.limit, 1),
-            number("limit µs"),
-            lambda each: f"{each.limit:,.0f}",
-        ),
+        rounded("limit_microseconds", lambda each: each.limit, number("limit µs"), 1, ",.0f"),
         Field(
             "times_the_limit",
             lambda each: {name: round(value, 2) for name, value in each.ratios.items()},

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from shardkit.cli.output import Cell, Column, Table
+from shardkit.cli.output import Cell, Column, Output, Table
 
 Row_contra = TypeVar("Row_contra", contravariant=True)
 Row = TypeVar("Row")
@@ -43,6 +43,34 @@ class Field(Generic[Row_contra]):
 def column_only(column: str | Column, cell: Callable[[Row_contra], Cell]) -> Field[Row_contra]:
     """Return a field that only the table shows."""
     return Field("", cell, Column(column) if isinstance(column, str) else column)
+
+
+def rounded(
+    name: str,
+    value: Callable[[Row_contra], float | None],
+    column: Column,
+    digits: int,
+    form: str,
+) -> Field[Row_contra]:
+    """Return a field of a number: rounded in JSON, and with a format (``.1f``) in the table."""
+
+    def digits_of(row: Row_contra) -> float | None:
+        number = value(row)
+        return None if number is None else round(number, digits)
+
+    def cell(row: Row_contra) -> str | None:
+        number = value(row)
+        return None if number is None else format(number, form)
+
+    return Field(name, digits_of, column, cell)
+
+
+def write_rows(output: Output, fields: Sequence[Field[Row]], rows: Sequence[Row]) -> None:
+    """Write an answer that is nothing but rows."""
+    if output.as_json:
+        output.document(json_rows(fields, rows))
+    else:
+        output.table(table_of(fields, rows))
 
 
 def table_of(fields: Sequence[Field[Row]], rows: Iterable[Row]) -> Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import click
@@ -139,8 +139,6 @@ def _show(
 
 
 def _structure_fields(now: Diagnosis) -> tuple[Field[GroupReport], ...]:
-    about = _about(now)
-
     def structure(report: GroupReport) -> StoredStructure:
         assert report.structure is not None
         return report.structure
@@ -154,12 +152,7 @@ def _structure_fields(now: Diagnosis) -> tuple[Field[GroupReport], ...]:
         Field("structure", lambda report: report.group.structure, Column("structure"), _name),
         Field("kind", lambda report: structure(report).kind, Column("kind")),
         Field("parameters", lambda report: dict(structure(report).parameters)),
-        Field(
-            "parts",
-            lambda report: round(report.statistics.keys),
-            number("parts"),
-            lambda report: about(report.statistics.keys),
-        ),
+        _total(now, "parts", lambda report: report.statistics.keys),
         *_figures(now, column_only(number("bytes each"), bytes_each)),
     )
 
@@ -169,17 +162,11 @@ def _name(report: GroupReport) -> str:
 
 
 def _other_fields(now: Diagnosis) -> tuple[Field[GroupReport], ...]:
-    about = _about(now)
     return (
         Field("component", lambda report: report.group.component, Column("other keys")),
         Field("type", lambda report: report.group.type, Column("type")),
         Field("encoding", lambda report: report.group.encoding, Column("encoding")),
-        Field(
-            "keys",
-            lambda report: round(report.statistics.keys),
-            number("keys"),
-            lambda report: about(report.statistics.keys),
-        ),
+        _total(now, "keys", lambda report: report.statistics.keys),
         *_figures(now),
     )
 
@@ -197,20 +184,28 @@ def _figures(now: Diagnosis, *more: Field[GroupReport]) -> tuple[Field[GroupRepo
     return (
         Field("seen", lambda report: report.statistics.seen),
         Field(
-            "entries",
-            lambda report: round(report.statistics.entries),
-            number("entries"),
-            entries,
+            "entries", lambda report: round(report.statistics.entries), number("entries"), entries
         ),
-        Field(
-            "bytes",
-            lambda report: round(report.statistics.bytes),
-            number("bytes"),
-            lambda report: about(report.statistics.bytes, size),
-        ),
+        _total(now, "bytes", lambda report: report.statistics.bytes, size),
         *more,
         Field("largest", lambda report: report.statistics.largest),
         Field("compact", compact, number("compact"), _share),
+    )
+
+
+def _total(
+    now: Diagnosis,
+    name: str,
+    total: Callable[[GroupReport], float],
+    written: Callable[[int], str] = "{:,}".format,
+) -> Field[GroupReport]:
+    """Return a field of a total, which may be an estimate."""
+    about = _about(now)
+    return Field(
+        name,
+        lambda report: round(total(report)),
+        number(name),
+        lambda report: about(total(report), written),
     )
 
 
@@ -312,11 +307,7 @@ def _remarks(
 
 def _summary(now: Diagnosis) -> Styled:
     seen = now.scan
-    what = (
-        f"{seen.seen:,} of {counted(seen.keys, 'key')}"
-        if seen.estimated
-        else (counted(seen.keys, "key"))
-    )
+    what = (f"{seen.seen:,} of " if seen.estimated else "") + counted(seen.keys, "key")
     servers = counted(len(seen.servers), "server")
     if now.healthy:
         return Styled(f"inspected {what} on {servers}: all that can be compact is", FAINT)

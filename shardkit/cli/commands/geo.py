@@ -16,7 +16,7 @@ import click
 from shardkit.cli.options import common_options, config_option, examples, opened
 from shardkit.cli.output import Column, Output, wordy
 from shardkit.cli.progress import ProgressCallback, progress
-from shardkit.cli.rows import Field, json_rows, table_of
+from shardkit.cli.rows import Field, write_rows
 from shardkit.cli.text import counted
 from shardkit.geo.ip_to_city import GRACE, LEAST_GRACE, Imported
 from shardkit.geo.models import City, Item
@@ -270,10 +270,7 @@ def find(
     with opened(where) as topology:
         found = topology.kit.ip_to_city(name, component=component).find_many(addresses)
     pairs = list(zip(addresses, found, strict=True))
-    if as_json:
-        output.document(json_rows(_CITY_FIELDS, pairs))
-    else:
-        output.table(table_of(_CITY_FIELDS, pairs))
+    write_rows(output, _CITY_FIELDS, pairs)
 
 
 _CITY_FIELDS: tuple[Field[tuple[str, City | None]], ...] = (

@@ -12,7 +12,7 @@ import click
 
 from shardkit.cli.options import OpenTopology, common_options, config_option, examples, opened
 from shardkit.cli.output import BAD, GOOD, Cell, Column, Output, Styled, wordy
-from shardkit.cli.rows import Field, json_rows, table_of
+from shardkit.cli.rows import Field, write_rows
 from shardkit.cli.server_queries import ServerErrors, client_of
 from shardkit.cli.text import reason
 from shardkit.cli.why import Why, why
@@ -131,10 +131,7 @@ def locate(
             opened_set = _set(topology, component, structure, asked)
             found = _members(topology, component, opened_set, keys)
     fields = _key_fields(component) if structure is None else _member_fields(component)
-    if as_json:
-        output.document(json_rows(fields, found))
-    else:
-        output.table(table_of(fields, found))
+    write_rows(output, fields, found)
     return int(any(each.failed for each in found))
 
 
