@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -88,6 +89,38 @@ def config_option(function: F) -> F:
     )(function)
 
 
+def structure_options(component: str, name: str) -> Callable[[F], F]:
+    """Give a command on a structure ``--config``, ``--component`` and ``--name``.
+
+    Args:
+        component: the default component.
+        name: the default name.
+    """
+
+    def give(function: F) -> F:
+        function = click.option(
+            "--name", default=name, show_default=True, help="The prefix of its keys."
+        )(function)
+        function = click.option(
+            "--component", default=component, show_default=True, help="Where the data lives."
+        )(function)
+        return config_option(function)
+
+    return give
+
+
+def file_option(function: F) -> F:
+    """Give a command ``--output FILE`` (``written``), for an answer with secrets."""
+    return click.option(
+        "-o",
+        "--output",
+        "written",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        help="Write a file that only you can read.",
+    )(function)
+
+
 def target_option(function: F) -> F:
     """Give a command on a map ``--config``: a config server other than the map's own."""
     return click.option(
@@ -127,19 +160,28 @@ def opened(where: str | None) -> Iterator[OpenTopology]:
     Raises:
         ConfigError: neither is set, or it cannot be used.
     """
+    place = topology_of(where)
+    with shardkit.connect(place) as kit:
+        if isinstance(place, Entry):
+            yield OpenTopology(kit, place, f"config server {place.address}")
+        else:
+            yield OpenTopology(kit, place.config_server, place.source)
+
+
+def topology_of(where: str | None) -> Entry | ShardMap:
+    """Return what ``--config`` names: the entry of a config server, or a shard map.
+
+    A map is read once, because a watched file would log its warnings.
+
+    Raises:
+        ConfigError: nothing is named, or the map cannot be used.
+    """
     if not where:
         raise ConfigError(
             f"no topology was named, and ${ENVIRONMENT} is not set",
             f"say --config MAP|URL, or export {ENVIRONMENT}",
         )
-    if is_url(where):
-        server = Entry({"url": where}, "config server")
-        with shardkit.connect(server) as kit:
-            yield OpenTopology(kit, server, f"config server {server.address}")
-    else:  # read once, because a watched file would log its warnings
-        shard_map = ShardMap.load(where)
-        with shardkit.connect(shard_map) as kit:
-            yield OpenTopology(kit, shard_map.config_server, shard_map.source)
+    return Entry({"url": where}, "config server") if is_url(where) else ShardMap.load(where)
 
 
 def components(
@@ -196,9 +238,9 @@ def config_server(where: str | None, shard_map: ShardMap | None = None) -> Entry
     if where is None and shard_map is not None and shard_map.config_server is not None:
         return shard_map.config_server
     where = where or os.environ.get(ENVIRONMENT)
-    if where and is_url(where):
-        return Entry({"url": where}, "config server")
-    named = ShardMap.load(where) if where else shard_map
+    named = topology_of(where) if where else shard_map
+    if isinstance(named, Entry):
+        return named
     if named is not None and named.config_server is not None:
         return named.config_server
     what = f"{named.source} names no config_server" if named else "no config server was named"

@@ -88,7 +88,7 @@ class Generations:
 
     def read_current(self) -> Command:
         """Return the command that reads the stored form of the current generation."""
-        return Command(self.home, self.key, ("HGET", self.key, "current"), None, True)
+        return self._at("HGET", "current")
 
     def begin(self) -> Operation[tuple[int, list[int], list[int]]]:
         """Begin an import.
@@ -103,9 +103,7 @@ class Generations:
 
     def alive(self, generation: int) -> Command:
         """Return the command that checks whether an import may continue; the reply is 1 or 0."""
-        return Command(
-            self.home, self.key, ("HEXISTS", self.key, f"importing:{generation}"), None, True
-        )
+        return self._at("HEXISTS", f"importing:{generation}")
 
     def switch(self, generation: Generation, grace: int) -> Operation[int]:
         """Make readers use a generation; return the previous one, 0 for none.
@@ -131,19 +129,22 @@ class Generations:
     def forget(self, generation: int) -> Operation[None]:
         """Record that a generation's keys are removed."""
         fields = [f"{state}:{generation}" for state in ("left", "retired")]
-        yield [Command(self.home, self.key, ("HDEL", self.key, *fields), None, True)]
+        yield [self._at("HDEL", *fields)]
 
     def all(self) -> Operation[list[int]]:
         """Return every generation that has keys."""
-        [fields] = yield [Command(self.home, self.key, ("HKEYS", self.key), None, True)]
-        [current] = yield [Command(self.home, self.key, ("HGET", self.key, "number"), None, True)]
+        [fields] = yield [self._at("HKEYS")]
+        [current] = yield [self._at("HGET", "number")]
         named = [field.rpartition(b":")[2] for field in fields if b":" in field]
         found = [*named, *([] if current is None else [current])]
         return sorted({stored_integer(self.home, self.key, "number", number) for number in found})
 
     def delete(self) -> Operation[None]:
         """Remove the HASH."""
-        yield [Command(self.home, self.key, ("UNLINK", self.key), None, True)]
+        yield [self._at("UNLINK")]
+
+    def _at(self, name: str, *args: str) -> Command:
+        return Command(self.home, self.key, (name, self.key, *args), None, True)
 
 
 def superseded(key: str) -> StructureError:

@@ -13,7 +13,7 @@ from shardkit.lua import script
 from shardkit.operations.commands import script_call
 from shardkit.operations.operation import Operation
 from shardkit.social.base.keys import REMEMBERED, KeyLayout
-from shardkit.social.base.models import UserList, check_text, list_of, read_record
+from shardkit.social.base.models import UserList, check_text, list_of, read_records
 
 LONGEST_NAME = 200
 
@@ -49,14 +49,7 @@ class Lists:
 
     def get(self, lists: Sequence[int]) -> Operation[list[UserList | None]]:
         """Return lists by id."""
-        keys = [self._layout.owned("list", each) for each in lists]
-        replies = (
-            (yield [self._layout.at_user(key, "HGETALL", key) for key in keys]) if keys else ()
-        )
-        to = self._layout.users
-        return [
-            read_record(to, key, list_of, flat) for key, flat in zip(keys, replies, strict=False)
-        ]
+        return (yield from read_records(self._layout, "list", lists, list_of))
 
     def of(self, uid: int) -> Operation[list[UserList]]:
         """Return a user's lists, oldest first. Cost: two exchanges."""

@@ -20,7 +20,7 @@ from shardkit.social.base.models import (
     check_text,
     flat_extras,
     login_key,
-    read_record,
+    read_records,
     user_of,
 )
 
@@ -56,12 +56,7 @@ class Users:
         """Return users by id; see `SocialNetwork.get_users`."""
         found: list[User | None] = []
         for page in pages(uids, AT_ONCE):
-            keys = [self._layout.owned("user", uid) for uid in page]
-            replies = yield [self._layout.at_user(key, "HGETALL", key) for key in keys]
-            to = self._layout.users
-            found += [
-                read_record(to, key, user_of, flat) for key, flat in zip(keys, replies, strict=True)
-            ]
+            found += yield from read_records(self._layout, "user", page, user_of)
         return found
 
     def id_of(self, login: str) -> Operation[int | None]:

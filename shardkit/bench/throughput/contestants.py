@@ -6,7 +6,7 @@ redis-py routes nothing: its keys are placed by hand, as `shardkit.routing.place
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from zlib import crc32
@@ -21,10 +21,10 @@ from shardkit.operations.commands import Coalesced, Columns, Command
 
 
 class OurClient:
-    """A kit's blocking link."""
+    """A kit's link; what an awaiting one carries is to be awaited."""
 
-    def __init__(self, kit: ShardKit, component: str) -> None:
-        self._send = kit.driver.link.send
+    def __init__(self, kit: ShardKit | AsyncShardKit, component: str) -> None:
+        self._send: Callable[[Any], Any] = kit.driver.link.send
         self._component = component
 
     def prepare(self, commands: Commands) -> list[Command]:
@@ -53,30 +53,13 @@ class OurClient:
         return self._send([Command(component, args[1], args) for args in commands])
 
 
-class OurAsyncClient:
+class OurAsyncClient(OurClient):
     """An async kit's awaiting link."""
-
-    def __init__(self, kit: AsyncShardKit, component: str) -> None:
-        self._send = kit.driver.link.send
-        self._component = component
-
-    async def columns(self, name: str, columns: Sequence[Any], *, coalesced: bool = False) -> Any:
-        """Carry commands of one name that are given by column, the first of which is the key."""
-        return await self._send(Columns(self._component, name, *columns, coalesced=coalesced))
 
     async def one(self, *args: Any) -> Any:
         """Carry one command."""
         [reply] = await self._send([Command(self._component, args[1], args)])
         return reply
-
-    async def batch(self, batch: Any) -> Any:
-        """Carry a batch that was prepared."""
-        return await self._send(batch)
-
-    async def all(self, commands: Commands) -> Any:
-        """Prepare a batch, and carry it."""
-        component = self._component
-        return await self._send([Command(component, args[1], args) for args in commands])
 
 
 class RedisPyClient:
@@ -91,24 +74,14 @@ class RedisPyClient:
         client: Any = self.clients[crc32(args[1].encode()) % len(self.clients)]
         return client.execute_command(*args)
 
-    def _pipelines(self, commands: Commands) -> tuple[list[Any], list[list[int]]]:
-        count = len(self.clients)
-        pipes: list[Any] = [client.pipeline(transaction=False) for client in self.clients]
-        places: list[list[int]] = [[] for _ in pipes]
-        for n, args in enumerate(commands):
-            shard = crc32(args[1].encode()) % count
-            pipes[shard].execute_command(*args)
-            places[shard].append(n)
-        return pipes, places
-
     def batch(self, commands: Commands) -> list[Any]:
         """Carry commands by a pipeline for each shard."""
-        pipes, places = self._pipelines(commands)
+        pipes, places = _pipelines(self.clients, commands)
         return _ordered(len(commands), places, [pipe.execute() for pipe in pipes])
 
     def batch_in_threads(self, commands: Commands) -> list[Any]:
         """Carry commands by a pipeline for each shard, all executed at the same time."""
-        pipes, places = self._pipelines(commands)
+        pipes, places = _pipelines(self.clients, commands)
         replies = self.threads.map(lambda pipe: pipe.execute(), pipes)
         return _ordered(len(commands), places, list(replies))
 
@@ -132,13 +105,7 @@ class RedisPyAsyncClient:
 
     async def batch(self, commands: Commands) -> list[Any]:
         """Carry commands by a pipeline for each shard, all at the same time."""
-        count = len(self.clients)
-        pipes: list[Any] = [client.pipeline(transaction=False) for client in self.clients]
-        places: list[list[int]] = [[] for _ in pipes]
-        for n, args in enumerate(commands):
-            shard = crc32(args[1].encode()) % count
-            pipes[shard].execute_command(*args)
-            places[shard].append(n)
+        pipes, places = _pipelines(self.clients, commands)
         replies = await asyncio.gather(*(pipe.execute() for pipe in pipes))
         return _ordered(len(commands), places, replies)
 
@@ -146,6 +113,18 @@ class RedisPyAsyncClient:
         """Close the clients."""
         for client in self.clients:
             await client.aclose()
+
+
+def _pipelines(clients: Sequence[Any], commands: Commands) -> tuple[list[Any], list[list[int]]]:
+    """Return a pipeline for each shard, and the places of its commands."""
+    count = len(clients)
+    pipes: list[Any] = [client.pipeline(transaction=False) for client in clients]
+    places: list[list[int]] = [[] for _ in pipes]
+    for n, args in enumerate(commands):
+        shard = crc32(args[1].encode()) % count
+        pipes[shard].execute_command(*args)
+        places[shard].append(n)
+    return pipes, places
 
 
 def _ordered(count: int, places: list[list[int]], replies: Sequence[list[Any]]) -> list[Any]:

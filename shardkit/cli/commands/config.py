@@ -20,6 +20,7 @@ from shardkit.cli.options import (
     config_server,
     connected,
     examples,
+    file_option,
     opened,
     target_option,
 )
@@ -328,14 +329,7 @@ def _summary(changes: Sequence[ComponentChange]) -> str:
     ),
 )
 @config_option
-@click.option(
-    "-o",
-    "--output",
-    "written",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Write a file that only you can read.",
-)
+@file_option
 @click.option("--show-secrets", is_flag=True, help="Passwords in the clear.")
 @common_options
 def pull(where: str | None, written: Path | None, show_secrets: bool, as_json: bool) -> None:

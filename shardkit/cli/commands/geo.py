@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from shardkit.cli.options import common_options, config_option, examples, opened
+from shardkit.cli.options import common_options, examples, opened, structure_options
 from shardkit.cli.output import Column, Output, wordy
 from shardkit.cli.progress import ProgressCallback, progress
 from shardkit.cli.rows import Field, write_rows
@@ -27,12 +27,7 @@ FORMATS = ("geolite2", "geolite-legacy", "mmdb", "jsonl", "csv")
 _LINES_A_TELL = 10_000
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
-_component_option = click.option(
-    "--component", default="geo", show_default=True, help="Where the data lives."
-)
-_name_option = click.option(
-    "--name", default="ip2city", show_default=True, help="The prefix of its keys."
-)
+_structure_options = structure_options("geo", "ip2city")
 
 
 @click.group(
@@ -68,9 +63,7 @@ def _column_option(name: str, help: str) -> Callable[[Any], Any]:  # noqa: A002 
     ),
 )
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=_FILE)
-@config_option
-@_component_option
-@_name_option
+@_structure_options
 @click.option(
     "--format",
     "layout",
@@ -256,9 +249,7 @@ def _show(output: Output, done: Imported) -> None:
     ),
 )
 @click.argument("addresses", metavar="ADDRESS...", nargs=-1, required=True)
-@config_option
-@_component_option
-@_name_option
+@_structure_options
 @common_options
 def find(
     addresses: Sequence[str], where: str | None, component: str, name: str, as_json: bool
@@ -290,9 +281,7 @@ def _id(city: City | None) -> str | None:
     short_help="Show which data is in use.",
     epilog=examples("shardkit geo info", "shardkit geo info --json"),
 )
-@config_option
-@_component_option
-@_name_option
+@_structure_options
 @common_options
 def info(where: str | None, component: str, name: str, as_json: bool) -> int:
     """Show which data is in use. Exits with 1 if there is none."""

@@ -14,14 +14,13 @@ from typing import Any
 import click
 
 from shardkit.cli.commands.search_index import (
-    component_option,
     created,
     existing,
-    name_option,
+    index_options,
     query_errors,
 )
 from shardkit.cli.commands.search_query import export, query
-from shardkit.cli.options import common_options, config_option, examples, opened
+from shardkit.cli.options import common_options, examples, opened
 from shardkit.cli.output import Output, number
 from shardkit.cli.progress import ProgressCallback, progress
 from shardkit.cli.rows import Field, column_only, json_rows, table_of
@@ -82,9 +81,7 @@ def _attributes(
     ),
 )
 @click.argument("files", metavar="[FILES]...", nargs=-1, type=click.Path(path_type=Path))
-@config_option
-@component_option
-@name_option
+@index_options
 @click.option("--installed", is_flag=True, help="Index the texts of this Python's packages.")
 @click.option(
     "--attribute",
@@ -257,9 +254,7 @@ class _DocumentReader:
     ),
 )
 @click.argument("ids", metavar="[ID]...", nargs=-1)
-@config_option
-@component_option
-@name_option
+@index_options
 @click.option("--matching", metavar="QUERY", help="Remove the documents that a query finds.")
 @click.option("--all", "everything", is_flag=True, help="Remove the whole index.")
 @common_options
@@ -297,9 +292,7 @@ def remove(
     short_help="Show the contents of an index.",
     epilog=examples("shardkit search info", "shardkit search info --json | jq .documents"),
 )
-@config_option
-@component_option
-@name_option
+@index_options
 @common_options
 def info(where: str | None, component: str, name: str, as_json: bool) -> None:
     """Show the contents of an index, and the options that it was created with."""

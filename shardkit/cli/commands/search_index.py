@@ -7,9 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import click
-
-from shardkit.cli.options import OpenTopology
+from shardkit.cli.options import OpenTopology, structure_options
 from shardkit.cli.text import printable
 from shardkit.errors import InvalidArgumentError, QuerySyntaxError
 from shardkit.operations.operation import Blocking
@@ -22,12 +20,7 @@ FIELDS = {"title": 3.0, "text": 1.0}
 ATTRIBUTES = {"kind": "text", "updated": "date", "size": "number"}
 _SHARDS = 4  # for a component that is not sharded
 
-component_option = click.option(
-    "--component", default="search", show_default=True, help="Where the data lives."
-)
-name_option = click.option(
-    "--name", default="search", show_default=True, help="The prefix of its keys."
-)
+index_options = structure_options("search", "search")
 
 
 def existing(topology: OpenTopology, component: str, name: str) -> SearchIndex[Blocking]:

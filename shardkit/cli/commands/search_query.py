@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, TextIO
 
 import click
 
-from shardkit.cli.commands.search_index import component_option, existing, name_option, query_errors
-from shardkit.cli.options import common_options, config_option, examples, opened
+from shardkit.cli.commands.search_index import existing, index_options, query_errors
+from shardkit.cli.options import common_options, examples, opened
 from shardkit.cli.output import FAINT, Cell, Output, number, wordy
 from shardkit.cli.progress import progress
 from shardkit.cli.rows import Field, column_only, json_rows, table_of
@@ -56,9 +56,7 @@ def _sort(ctx: click.Context, param: click.Parameter, value: str) -> str | dict[
     ),
 )
 @click.argument("words", metavar="QUERY")
-@config_option
-@component_option
-@name_option
+@index_options
 @click.option(
     "--sort",
     metavar="ORDER",
@@ -265,9 +263,7 @@ def _counts(results: Results, offset: int, cursor: str | None) -> str:
     ),
 )
 @click.argument("words", metavar="[QUERY]", default="*")
-@config_option
-@component_option
-@name_option
+@index_options
 @click.option("-o", "--output", "file", type=click.Path(path_type=Path), help="Write to a file.")
 @click.option("--index", "target", help="The name of the index there.  [default: --name]")
 @click.option("--mappings", "only_mappings", is_flag=True, help="Write only the index's mappings.")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from shardkit.cli.options import common_options, config_option, examples, opened
+from shardkit.cli.options import common_options, config_option, examples, file_option, opened
 from shardkit.cli.output import GOOD, Output, write_private
 from shardkit.config.component import entry_key
 from shardkit.config.url import mask_url
@@ -26,14 +26,7 @@ from shardkit.operations.commands import Shard
     "--shard", "number", type=click.IntRange(min=0), metavar="N", help="The entry of a shard."
 )
 @config_option
-@click.option(
-    "-o",
-    "--output",
-    "written",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Write a file that only you can read.",
-)
+@file_option
 @click.option("--show-secrets", is_flag=True, help="The password in the clear on a terminal too.")
 @common_options
 def url(

@@ -21,16 +21,13 @@ from shardkit.cli.options import (
     common_options,
     config_option,
     examples,
-    is_url,
     opened,
     timed,
+    topology_of,
 )
 from shardkit.cli.output import Output
 from shardkit.cli.text import counted
-from shardkit.config.entry import Entry
-from shardkit.config.shard_map import ShardMap
-from shardkit.errors import ConfigError, ShardKitError
-from shardkit.kit import ENVIRONMENT
+from shardkit.errors import ShardKitError
 from shardkit.queues.async_worker import AsyncWorker
 from shardkit.queues.worker import Worker
 from shardkit.queues.worker_base import MOST_CONCURRENCY, WorkerSummary
@@ -136,13 +133,7 @@ async def _arun(
     burst: bool,
     status: Status | None,
 ) -> AsyncWorker:
-    if not where:
-        raise ConfigError(
-            f"no topology was named, and ${ENVIRONMENT} is not set",
-            f"say --config MAP|URL, or export {ENVIRONMENT}",
-        )
-    place = Entry({"url": where}, "config server") if is_url(where) else ShardMap.load(where)
-    async with await shardkit.aconnect(place) as kit:
+    async with await shardkit.aconnect(topology_of(where)) as kit:
         with _explained(spec):
             made = await make(kit)
         made = prepare(made)

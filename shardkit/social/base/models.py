@@ -14,7 +14,9 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 from shardkit.errors import InvalidArgumentError, InvalidKeyError
 from shardkit.operations.commands import Argument, To
+from shardkit.operations.operation import Operation
 from shardkit.routing.keys import key_bytes
+from shardkit.social.base.keys import KeyLayout
 from shardkit.structures.base.arguments import shown
 from shardkit.structures.base.damage import damage
 
@@ -299,6 +301,17 @@ def read_record(
     if found is not None and str(found.id) != key.rpartition(":")[2]:
         raise damage(to, key, f"the record of {found.id}", "a record with the id of its key")
     return found
+
+
+def read_records(
+    layout: KeyLayout, prefix: str, ids: Sequence[int], parse: Callable[[Sequence[bytes]], T | None]
+) -> Operation[list[T | None]]:
+    """Return records by id, None for unknown ids; see `read_record`. Cost: one exchange."""
+    keys = [layout.owned(prefix, id_) for id_ in ids]
+    replies = (yield [layout.at_user(key, "HGETALL", key) for key in keys]) if keys else ()
+    return [
+        read_record(layout.users, key, parse, flat) for key, flat in zip(keys, replies, strict=True)
+    ]
 
 
 def user_of(flat: Sequence[bytes]) -> User | None:
