@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from shardkit.lua import script
@@ -59,6 +60,7 @@ class PendingNote(NamedTuple):
     version: bytes
 
 
+@dataclass(frozen=True)
 class PendingRepair:
     """Finishes changes that left a note.
 
@@ -69,17 +71,14 @@ class PendingRepair:
         jobs: finishes changes between pushing and fetching.
     """
 
-    def __init__(
-        self, layout: KeyLayout, posts: Posts, follows: Follows, jobs: ResumableJobs
-    ) -> None:
-        self._layout = layout
-        self._posts = posts
-        self._follows = follows
-        self._jobs = jobs
+    layout: KeyLayout
+    posts: Posts
+    follows: Follows
+    jobs: ResumableJobs
 
     def notes(self, older_than: float, *, claim: bool) -> Operation[list[PendingNote]]:
         """Return the notes older than so many seconds; ``claim`` makes them new for others."""
-        layout = self._layout
+        layout = self.layout
         places: list[tuple[To, str]] = [
             (layout.users, layout.of_part("pending", part)) for part in range(layout.parts)
         ]
@@ -98,24 +97,25 @@ class PendingRepair:
 
     def finish(self, note: PendingNote) -> Operation[bool]:
         """Repeat what a note stands for; return False if only a later release knows that."""
-        name, (action, *numbers) = self._layout.name, note.text.split(":")
+        name, (action, *numbers) = self.layout.name, note.text.split(":")
         wanted = _IDS_OF_NOTES.get(action, 0)
         ids = [int(number) for number in numbers[:wanted] if number.isdigit()]
         if not wanted or len(ids) < wanted:
             logger.warning("%s: %s of %s is left to a later release", name, note.text, note.key)
             return False
         if action in KINDS:
-            yield from self._follows.check(KINDS[action], ids[0], ids[1])
+            yield from self.follows.check(KINDS[action], ids[0], ids[1])
         elif action == "cross":
-            yield from self._jobs.change_mode(ids[0])
+            yield from self.jobs.change_mode(ids[0])
         else:
-            yield from self._posts.resume(action, ids[0], ids[1], note.text)
+            yield from self.posts.resume(action, ids[0], ids[1], note.text)
         if len(numbers) > wanted:  # what was done goes by a note without further fields
             settle = script("social/relations/settle")
             yield [script_call(note.to, settle, [note.key], (note.text, note.version))]
         return True
 
 
+@dataclass(frozen=True)
 class Reconciler:
     """Makes the counters and the timeline of an account agree with its relations.
 
@@ -130,29 +130,18 @@ class Reconciler:
         jobs: finishes changes between pushing and fetching.
     """
 
-    def __init__(
-        self,
-        layout: KeyLayout,
-        counters: Counters,
-        statuses: Statuses,
-        timelines: Timelines,
-        relations: Relations,
-        follows: Follows,
-        backfill: Backfill,
-        jobs: ResumableJobs,
-    ) -> None:
-        self._layout = layout
-        self._counters = counters
-        self._statuses = statuses
-        self._timelines = timelines
-        self._relations = relations
-        self._follows = follows
-        self._backfill = backfill
-        self._jobs = jobs
+    layout: KeyLayout
+    counters: Counters
+    statuses: Statuses
+    timelines: Timelines
+    relations: Relations
+    follows: Follows
+    backfill: Backfill
+    jobs: ResumableJobs
 
     def account(self, kind: RelationKind, id_: int) -> Operation[ReconcileResult | None]:
         """Reconcile one account; see `SocialNetwork.reconcile`."""
-        layout = self._layout
+        layout = self.layout
         key = layout.owned(kind.account, id_)
         [exists] = yield [layout.at_user(key, "EXISTS", key)]
         if not exists:
@@ -161,12 +150,12 @@ class Reconciler:
         posts = 0 if kind is LIST else (yield from self._recount_posts(id_))
         entries, strangers = yield from self._find_strangers(kind, id_)
         for uid in strangers:
-            yield from self._follows.check(kind, id_, uid)
+            yield from self.follows.check(kind, id_, uid)
         unmarked = yield from self._correct_marks(kind, id_)
         for uid in unmarked:
-            yield from self._follows.check(kind, id_, uid)
+            yield from self.follows.check(kind, id_, uid)
         positions: Sequence[Any] = ()
-        while positions := (yield from self._backfill.step(kind, id_, positions, always=True)):
+        while positions := (yield from self.backfill.step(kind, id_, positions, always=True)):
             pass
         return ReconcileResult(
             changes.get(USER.incoming, 0),
@@ -179,7 +168,7 @@ class Reconciler:
 
     def _recount(self, kind: RelationKind, id_: int) -> Operation[dict[str, int]]:
         """Set the counters of relations to what the parts hold; return how much each changed."""
-        layout, counters = self._layout, self._counters
+        layout, counters = self.layout, self.counters
         names = [FOLLOWING] if kind is LIST else [USER.incoming, FOLLOWING, LIST.incoming]
         cards = script("social/cards")
         replies = yield [
@@ -202,7 +191,7 @@ class Reconciler:
         [reply] = yield [counters.record(kind, names[0], id_, 0, version, count)]
         counter = counters.state_of(reply)
         if counter is not None and counter.changed:
-            yield from self._jobs.change_mode(id_)
+            yield from self.jobs.change_mode(id_)
         return {
             name: 0 if pair is None else pair[1] - _stored_count(pair[0])
             for name, pair in zip(names, recounted, strict=True)
@@ -214,7 +203,7 @@ class Reconciler:
         A profile that is as long as it may be does not have all posts: then nothing is known. A
         post that is on its way is counted by its note.
         """
-        layout, timelines = self._layout, self._timelines
+        layout, timelines = self.layout, self.timelines
         user, pending, profile = (
             layout.owned("user", uid),
             layout.near("pending", uid),
@@ -235,7 +224,7 @@ class Reconciler:
                 for note in notes
                 if note.startswith(b"post:") and note.endswith(end)
             }
-            authors = yield from self._statuses.authors(sorted({*map(int, entries), *coming}))
+            authors = yield from self.statuses.authors(sorted({*map(int, entries), *coming}))
             count = authors.count(uid)
             arguments = ("posts", posts or b"", count)
             replace = script("social/replace_counter")
@@ -246,20 +235,20 @@ class Reconciler:
 
     def _find_strangers(self, kind: RelationKind, id_: int) -> Operation[tuple[int, list[int]]]:
         """Remove entries without a status; return their number, and authors not followed."""
-        layout, timelines = self._layout, self._timelines
+        layout, timelines = self.layout, self.timelines
         key, pulled = layout.timeline(kind, id_), layout.pulled(id_)
         ids, marked = yield [
             layout.at_timeline(key, "ZRANGE", key, 0, -1),
             layout.at_timeline(pulled, "ZRANGE", pulled, 0, -1),
         ]
         statuses = [int(status) for status in ids]
-        authors = yield from self._statuses.authors(statuses)
+        authors = yield from self.statuses.authors(statuses)
         gone = [status for status, uid in zip(statuses, authors, strict=True) if uid is None]
         yield from timelines.remove([key], gone)
         found = {uid for uid in authors if uid is not None} | set(map(int, marked))
         strangers: list[int] = []
         for page in pages(sorted(found - {id_}), AT_ONCE):
-            followed = yield from self._relations.exist(kind, [(id_, uid) for uid in page])
+            followed = yield from self.relations.exist(kind, [(id_, uid) for uid in page])
             strangers += [uid for uid, follows in zip(page, followed, strict=True) if not follows]
         return len(gone), strangers
 
@@ -269,11 +258,11 @@ class Reconciler:
         Accounts whose posts are pushed and fetched as well, because a mark arrived late, are
         unmarked.
         """
-        layout = self._layout
+        layout = self.layout
         missing: list[int] = []
         positions: Sequence[Any] = ()
         while True:
-            followed, positions = yield from self._backfill.followed(id_, positions, AT_ONCE)
+            followed, positions = yield from self.backfill.followed(id_, positions, AT_ONCE)
             batch: list[Command] = []
             pulled = layout.pulled(id_)
             for uid in followed:
@@ -287,7 +276,7 @@ class Reconciler:
                     if fetched and score is None:
                         missing.append(uid)
                     elif score is not None and not fetched and version is not None:
-                        yield from self._timelines.unmark([pulled], uid, version)
+                        yield from self.timelines.unmark([pulled], uid, version)
             if all(position == DONE for position in positions):
                 return missing
 

@@ -31,6 +31,7 @@ entry can stay in that timeline until `reconcile` checks it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from shardkit.lua import script
@@ -55,6 +56,7 @@ from shardkit.social.relations.relations import Relations, read_members
 AT_ONCE = 1000
 
 
+@dataclass(frozen=True)
 class FanOut:
     """Runs jobs for all followers of an account.
 
@@ -66,19 +68,11 @@ class FanOut:
         pass_size: followers that a pass reads, of all parts together.
     """
 
-    def __init__(
-        self,
-        layout: KeyLayout,
-        statuses: Statuses,
-        timelines: Timelines,
-        relations: Relations,
-        pass_size: int,
-    ) -> None:
-        self._layout = layout
-        self._statuses = statuses
-        self._timelines = timelines
-        self._relations = relations
-        self._pass_size = pass_size
+    layout: KeyLayout
+    statuses: Statuses
+    timelines: Timelines
+    relations: Relations
+    pass_size: int
 
     def run(self, job: FanOutJob, passes: int | None) -> Operation[FanOutJob | None]:
         """Continue a job.
@@ -97,7 +91,7 @@ class FanOut:
             if not open_:
                 yield from self._end(job, written)
                 return None
-            limit = max(1, self._pass_size // len(open_))
+            limit = max(1, self.pass_size // len(open_))
             places = self._places(job)
             reads = [
                 read_members(places[n][0], places[n][1], job.positions[n], limit)
@@ -120,7 +114,7 @@ class FanOut:
     def finish(self, status: int, uid: int, note: str, version: str) -> Operation[bool]:
         """Remove the note of a post that readers fetch, if the status exists and they do."""
         [done] = yield [self._finish_command(status, uid, note, version)]
-        if done == 0 and (yield from self._statuses.is_on_disk(status)):
+        if done == 0 and (yield from self.statuses.is_on_disk(status)):
             [done] = yield [self._finish_command(status, uid, note, version, on_disk=True)]
         return bool(done == 1)
 
@@ -128,7 +122,7 @@ class FanOut:
 
     def _places(self, job: FanOutJob) -> list[tuple[To, str]]:
         """Return the shard and key of the followers that each position tracks."""
-        layout = self._layout
+        layout = self.layout
         return [
             place for kind in KINDS.values() for place in layout.places(kind.incoming, job.author)
         ]
@@ -137,8 +131,8 @@ class FanOut:
         """Return the command that reads what a fill writes."""
         if job.action != FILL:
             return []
-        timelines = self._timelines
-        return [timelines.newest(self._layout.profile(job.author), timelines.home_limit)]
+        timelines = self.timelines
+        return [timelines.newest(self.layout.profile(job.author), timelines.home_limit)]
 
     def _advance(
         self, job: FanOutJob, replies: dict[int, Any], limit: int
@@ -159,7 +153,7 @@ class FanOut:
     def _write(
         self, job: FanOutJob, followers: Sequence[FollowerPage], newest: Sequence[Any]
     ) -> Operation[None]:
-        timelines, limit = self._timelines, self._timelines.home_limit
+        timelines, limit = self.timelines, self.timelines.home_limit
         if job.action == POST:
             entry = (b"%d" % job.subject, job.time)
             yield from timelines.add(self._keys(followers), [entry], limit)
@@ -175,7 +169,7 @@ class FanOut:
         """Return the keys of the followers' timelines, or with another prefix."""
         keys = []
         for page in followers:
-            before, after = self._layout.around_owner(prefix or page.kind.timeline)
+            before, after = self.layout.around_owner(prefix or page.kind.timeline)
             keys += [before + member + after for member, _ in page.rows]
         return keys
 
@@ -183,7 +177,7 @@ class FanOut:
 
     def _validity_check(self, job: FanOutJob) -> list[Command]:
         """Return the command whose reply says whether the job is still needed."""
-        layout = self._layout
+        layout = self.layout
         if job.action == POST:
             key = layout.owned("status", job.subject)
             return [layout.at_user(key, "EXISTS", key)]
@@ -210,7 +204,7 @@ class FanOut:
         yield from self._clean_up_after_leavers(job, written, replies[1:])
         if job.action != POST:
             return bool(replies[0] == job.version.encode())
-        exists = bool(replies[0]) or (yield from self._statuses.is_on_disk(job.subject))
+        exists = bool(replies[0]) or (yield from self.statuses.is_on_disk(job.subject))
         if not exists:
             yield from self._withdraw(job, written)
         return exists
@@ -227,12 +221,12 @@ class FanOut:
                 [scores] = yield [Command(to, key, ("ZMSCORE", key, *members), None, True)]
                 for member, score in zip(members, scores, strict=True):
                     if score is None:
-                        yield from self._relations.check(kind, int(member), job.author)
+                        yield from self.relations.check(kind, int(member), job.author)
 
     def _withdraw(self, job: FanOutJob, written: Sequence[FollowerPage]) -> Operation[None]:
         """Remove a deleted status from where it was just written, and remove its post's note."""
-        keys: list[Key] = [self._layout.profile(job.author), *self._keys(written)]
-        yield from self._timelines.remove(keys, [job.subject])
+        keys: list[Key] = [self.layout.profile(job.author), *self._keys(written)]
+        yield from self.timelines.remove(keys, [job.subject])
         yield [self._remove_note(job)]
 
     # ---- the end
@@ -254,26 +248,26 @@ class FanOut:
         if finished == 1:
             return
         # Passes of a deletion that begins from now on see all that was written.
-        if (yield from self._statuses.is_on_disk(job.subject)):
+        if (yield from self.statuses.is_on_disk(job.subject)):
             yield [self._remove_note(job)]
         else:
             yield from self._withdraw(job, written)
 
     def _end_mode_change(self, job: FanOutJob) -> Command:
-        layout = self._layout
+        layout = self.layout
         keys = [layout.owned("user", job.author), layout.near("pending", job.author)]
         arguments = (job.version, FETCHED if job.action == MARK else PUSHED, job.note)
         call = script("social/delivery/cross")
         return script_call(layout.users, call, keys, arguments, idempotent=True)
 
     def _remove_note(self, job: FanOutJob) -> Command:
-        pending = self._layout.near("pending", job.author)
-        return self._layout.at_user(pending, "ZREM", pending, job.note)
+        pending = self.layout.near("pending", job.author)
+        return self.layout.at_user(pending, "ZREM", pending, job.note)
 
     def _finish_command(
         self, status: int, uid: int, note: str, version: str = "", *, on_disk: bool = False
     ) -> Command:
-        layout = self._layout
+        layout = self.layout
         keys = [
             layout.near("pending", uid),
             layout.owned("status", status),

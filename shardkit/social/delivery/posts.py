@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from shardkit.errors import ShardKitError
 from shardkit.operations.operation import Operation
@@ -28,6 +29,7 @@ from shardkit.social.delivery.resumable_jobs import ResumableJobs
 from shardkit.social.relations.delivery_mode import FETCHED
 
 
+@dataclass(frozen=True)
 class Posts:
     """A network's posts.
 
@@ -39,25 +41,17 @@ class Posts:
         jobs: delivers all others.
     """
 
-    def __init__(
-        self,
-        layout: KeyLayout,
-        statuses: Statuses,
-        timelines: Timelines,
-        fan_out: FanOut,
-        jobs: ResumableJobs,
-    ) -> None:
-        self._layout = layout
-        self._statuses = statuses
-        self._timelines = timelines
-        self._fan_out = fan_out
-        self._jobs = jobs
+    layout: KeyLayout
+    statuses: Statuses
+    timelines: Timelines
+    fan_out: FanOut
+    jobs: ResumableJobs
 
     def post(
         self, uid: int, message: str, extras: Mapping[str, Extra], idempotency_key: str | None
     ) -> Operation[int | None]:
         """Post a status; see `SocialNetwork.post`."""
-        created = yield from self._statuses.create(uid, message, extras, idempotency_key)
+        created = yield from self.statuses.create(uid, message, extras, idempotency_key)
         if created is None:
             return None
         if created.time is not None:
@@ -72,7 +66,7 @@ class Posts:
 
     def delete(self, uid: int, status: int) -> Operation[bool]:
         """Delete a status; see `SocialNetwork.delete_status`."""
-        deleted = yield from self._statuses.delete(uid, status)
+        deleted = yield from self.statuses.delete(uid, status)
         if deleted is DeletedStatus.NONE:
             return False
         everywhere = deleted is DeletedStatus.PUSHED
@@ -81,7 +75,7 @@ class Posts:
 
     def resume(self, action: str, status: int, uid: int, note: str) -> Operation[None]:
         """Finish the post or deletion that a note stands for."""
-        [found] = yield from self._statuses.get([status])
+        [found] = yield from self.statuses.get([status])
         if action == POST and found is not None:
             yield from self._deliver(status, uid, round(found.posted * MICRO), None)
         else:
@@ -96,26 +90,26 @@ class Posts:
             time: when it was posted.
             fetched: the version of the mode, if readers fetch it.
         """
-        timelines, note = self._timelines, post_note(status, uid)
-        yield from self._statuses.persist(status)
+        timelines, note = self.timelines, post_note(status, uid)
+        yield from self.statuses.persist(status)
         entry = (b"%d" % status, float(time))
-        yield from timelines.add([self._layout.profile(uid)], [entry], timelines.profile_limit)
+        yield from timelines.add([self.layout.profile(uid)], [entry], timelines.profile_limit)
         # If it cannot be finished, it was deleted or the mode has changed: the job finds out.
-        if fetched is None or not (yield from self._fan_out.finish(status, uid, note, fetched)):
-            yield from self._jobs.begin(self._job(POST, status, uid, note, time))
+        if fetched is None or not (yield from self.fan_out.finish(status, uid, note, fetched)):
+            yield from self.jobs.begin(self._job(POST, status, uid, note, time))
 
     def _withdraw(
         self, status: int, uid: int, note: str, *, everywhere: bool = True
     ) -> Operation[None]:
         """Take a deleted status off its author's profile, and off the readers' timelines."""
-        yield from self._statuses.remove_from_disk(status)
-        yield from self._timelines.remove([self._layout.profile(uid)], [status])
+        yield from self.statuses.remove_from_disk(status)
+        yield from self.timelines.remove([self.layout.profile(uid)], [status])
         if not everywhere:
-            pending = self._layout.near("pending", uid)
-            yield [self._layout.at_user(pending, "ZREM", pending, note)]
+            pending = self.layout.near("pending", uid)
+            yield [self.layout.at_user(pending, "ZREM", pending, note)]
             return
-        yield from self._jobs.begin(self._job(DELETE, status, uid, note, 0))
+        yield from self.jobs.begin(self._job(DELETE, status, uid, note, 0))
 
     def _job(self, action: str, status: int, uid: int, note: str, time: int) -> FanOutJob:
-        shards = self._layout.relation_shards
+        shards = self.layout.relation_shards
         return FanOutJob.begin(action, uid, shards, note, subject=status, time=time)
