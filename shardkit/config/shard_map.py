@@ -161,9 +161,7 @@ class _Reader:
     def _duplicates(self, value: Any, path: str) -> None:
         if isinstance(value, LinedMapping):
             for key, line in value.twice:
-                self._problem(
-                    f"{path}{shown_name(key)}", "", "appears twice", "leave one out", line
-                )
+                self._problem(f"{path}{shown_name(key)}", "", "appears twice", "remove one", line)
             for key, inner in value.items():
                 self._duplicates(inner, f"{path}{shown_name(key)}.")
         elif isinstance(value, list):
