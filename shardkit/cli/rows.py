@@ -46,11 +46,7 @@ def column_only(column: str | Column, cell: Callable[[Row_contra], Cell]) -> Fie
 
 
 def rounded(
-    name: str,
-    value: Callable[[Row_contra], float | None],
-    column: Column,
-    digits: int,
-    form: str,
+    name: str, value: Callable[[Row_contra], float | None], column: Column, digits: int, form: str
 ) -> Field[Row_contra]:
     """Return a field of a number: rounded in JSON, and with a format (``.1f``) in the table."""
 

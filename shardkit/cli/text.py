@@ -9,9 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from redis.exceptions import (
-    TimeoutError,  # noqa: A004 - redis-py's own
-)
+from redis.exceptions import TimeoutError  # noqa: A004 - redis-py's own
 
 from shardkit.config.url import mask_url
 from shardkit.operations.commands import Shard

@@ -27,12 +27,7 @@ from typing import NamedTuple
 from shardkit.errors import ShardKitError, StructureError
 from shardkit.geo.addresses import IPV4, Address, address_number
 from shardkit.geo.block_store import BLOCKS_AT_ONCE, BlockStore, Progress
-from shardkit.geo.blocks import (
-    NO_CITY,
-    WHOLE,
-    Level,
-    search,
-)
+from shardkit.geo.blocks import NO_CITY, WHOLE, Level, search
 from shardkit.geo.generations import Generation, Generations
 from shardkit.geo.import_ranges import ImportInput
 from shardkit.geo.local_copy import LocalCities
@@ -159,11 +154,7 @@ class IpToCity(Structure[Face]):
 
     @operation
     def import_from(
-        self,
-        items: Iterable[Item],
-        *,
-        grace: int = GRACE,
-        progress: Progress | None = None,
+        self, items: Iterable[Item], *, grace: int = GRACE, progress: Progress | None = None
     ) -> Operation[Imported]:
         """Replace all data by the items of a reader (`shardkit.geo.readers`).
 

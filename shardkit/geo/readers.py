@@ -182,12 +182,7 @@ def geolite_legacy(blocks: File, locations: File) -> Iterator[Item]:
         locations: ``GeoLiteCity-Location.csv``.
     """
     cities = csv_cities(
-        locations,
-        id="locId",
-        city="city",
-        region="region",
-        country="country",
-        encoding="latin-1",
+        locations, id="locId", city="city", region="region", country="country", encoding="latin-1"
     )
     ranges = csv_ranges(blocks, first="startIpNum", last="endIpNum", id="locId", encoding="latin-1")
     return chain(cities, ranges)

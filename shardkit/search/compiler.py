@@ -59,11 +59,7 @@ class SortOrder:
 
 
 def sort_order(
-    schema: Schema,
-    sort: str | Mapping[str, float],
-    combine: str,
-    default: float,
-    ascending: bool,
+    schema: Schema, sort: str | Mapping[str, float], combine: str, default: float, ascending: bool
 ) -> SortOrder:
     """Return the order that `SearchIndex.search` was given.
 

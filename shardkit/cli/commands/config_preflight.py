@@ -95,9 +95,7 @@ class _ChangedAddress:
 
 
 def preflight(
-    current: Mapping[str, Component],
-    wanted: Mapping[str, Component],
-    timeout: float = TIMEOUT,
+    current: Mapping[str, Component], wanted: Mapping[str, Component], timeout: float = TIMEOUT
 ) -> list[PreflightFinding]:
     """Connect to every entry that a push would add or change, and say what speaks against it.
 

@@ -17,12 +17,7 @@ from shardkit.cli.server_queries import ServerErrors, client_of
 from shardkit.cli.text import reason
 from shardkit.cli.why import Why, why
 from shardkit.config.component import Component, entry_key
-from shardkit.errors import (
-    ParameterMismatchError,
-    ShardFailure,
-    ShardUnavailable,
-    StructureError,
-)
+from shardkit.errors import ParameterMismatchError, ShardFailure, ShardUnavailable, StructureError
 from shardkit.operations.commands import Command, Partial, Shard
 from shardkit.routing.keys import hash_tag, pair_key
 from shardkit.structures.base.parameters import meta_key

@@ -13,12 +13,7 @@ from typing import Any
 
 import click
 
-from shardkit.cli.commands.search_index import (
-    created,
-    existing,
-    index_options,
-    query_errors,
-)
+from shardkit.cli.commands.search_index import created, existing, index_options, query_errors
 from shardkit.cli.commands.search_query import export, query
 from shardkit.cli.options import common_options, examples, opened
 from shardkit.cli.output import Output, number

@@ -26,13 +26,7 @@ from shardkit.cli.commands.status_survey import (
     ShardStatus,
     survey,
 )
-from shardkit.cli.options import (
-    common_options,
-    components,
-    config_option,
-    examples,
-    opened,
-)
+from shardkit.cli.options import common_options, components, config_option, examples, opened
 from shardkit.cli.output import (
     BAD,
     DOUBTFUL,

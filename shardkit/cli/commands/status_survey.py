@@ -18,12 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
 
 import redis
-from redis.exceptions import (
-    AuthenticationError,
-    BusyLoadingError,
-    NoPermissionError,
-    ResponseError,
-)
+from redis.exceptions import AuthenticationError, BusyLoadingError, NoPermissionError, ResponseError
 
 from shardkit.cli.server_queries import TIMEOUT, ServerErrors, client_of, query_all
 from shardkit.cli.text import reason, server_of

@@ -15,16 +15,7 @@ import click
 
 from shardkit.cli.commands.config_diff import has_keys
 from shardkit.cli.options import common_options, connected, examples
-from shardkit.cli.output import (
-    BAD,
-    FAINT,
-    GOOD,
-    Column,
-    Output,
-    number,
-    wordy,
-    write_private,
-)
+from shardkit.cli.output import BAD, FAINT, GOOD, Column, Output, number, wordy, write_private
 from shardkit.cli.rows import Field, json_rows, table_of
 from shardkit.cli.text import counted, shard_list
 from shardkit.config.entry import DEFAULT_PORT, Entry

@@ -245,9 +245,7 @@ def document_of(schema: Schema, doc_id: str, attributes: bytes, text: bytes, key
     """
     try:
         return Document(
-            doc_id,
-            attributes_of(schema, attributes) if attributes else {},
-            text_of(schema, text),
+            doc_id, attributes_of(schema, attributes) if attributes else {}, text_of(schema, text)
         )
     except (ValueError, TypeError, zlib.error) as error:
         raise DamagedDataError(

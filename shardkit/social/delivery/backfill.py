@@ -38,12 +38,7 @@ class Backfill:
         self._relations = relations
 
     def step(
-        self,
-        kind: RelationKind,
-        owner: int,
-        positions: Sequence[Any],
-        *,
-        always: bool = False,
+        self, kind: RelationKind, owner: int, positions: Sequence[Any], *, always: bool = False
     ) -> Operation[list[Any]]:
         """Fill a timeline from the next profiles.
 

@@ -130,6 +130,5 @@ def check_fan_out_limit(owner: str, fan_out_limit: int) -> None:
     check_integer(owner, "fan_out_limit", fan_out_limit, 0, 2**53)
     if 0 < fan_out_limit < 5:
         raise InvalidArgumentError(
-            f"{owner}: fan_out_limit={shown(fan_out_limit)}",
-            "give 5 or more, or 0 to push always",
+            f"{owner}: fan_out_limit={shown(fan_out_limit)}", "give 5 or more, or 0 to push always"
         )
