@@ -99,14 +99,14 @@ def _cities_in_parts(name: str, size: int, settings: Mapping[str, int]) -> CaseL
     )
 
 
-def _cities_by_codec(codec: str) -> CaseLayout:
+def _fields(name: str, prepare: Load | None = None, **options: Any) -> CaseLayout:
     return CaseLayout(
-        f"parts of 128, codec={codec}",
-        _hash(part_size=128, codec=codec),
-        load=lambda cities, page: cities.hset(mapping=dict(page)),
-        get=lambda cities, entry: cities.hget(entry[0]),
-        put=lambda cities, entry: cities.hset(*entry),
-        prepare=_train if codec in ("zstd", "tokens") else None,
+        name,
+        _hash(**options),
+        load=lambda fields, page: fields.hset(mapping=dict(page)),
+        get=lambda fields, entry: fields.hget(entry[0]),
+        put=lambda fields, entry: fields.hset(*entry),
+        prepare=prepare,
     )
 
 
@@ -135,9 +135,9 @@ _HASH = Case(
         _cities_in_parts("parts of 128", 128, {}),
         _cities_in_parts("parts of 128, limit 256 bytes", 128, {"hash-max-listpack-value": 256}),
         _cities_in_parts("parts of 1024, limits 1024, 256", 1024, _BOOK),
-        _cities_by_codec("msgpack"),
-        _cities_by_codec("zstd"),
-        _cities_by_codec("tokens"),
+        _fields("parts of 128, codec=msgpack", part_size=128, codec="msgpack"),
+        _fields("parts of 128, codec=zstd", _train, part_size=128, codec="zstd"),
+        _fields("parts of 128, codec=tokens", _train, part_size=128, codec="tokens"),
     ],
 )
 
@@ -155,20 +155,8 @@ _STRINGS = Case(
             get=lambda client, entry: client.get(f"{PREFIX}{entry[0]}"),
             put=lambda client, entry: client.set(f"{PREFIX}{entry[0]}", entry[1]),
         ),
-        CaseLayout(
-            "fields of parts of 128",
-            _hash(part_size=128),
-            load=lambda strings, page: strings.hset(mapping=dict(page)),
-            get=lambda strings, entry: strings.hget(entry[0]),
-            put=lambda strings, entry: strings.hset(*entry),
-        ),
-        CaseLayout(
-            "fields of parts that grow",
-            _hash(partition="crc32"),
-            load=lambda strings, page: strings.hset(mapping=dict(page)),
-            get=lambda strings, entry: strings.hget(entry[0]),
-            put=lambda strings, entry: strings.hset(*entry),
-        ),
+        _fields("fields of parts of 128", part_size=128),
+        _fields("fields of parts that grow", partition="crc32"),
     ],
 )
 

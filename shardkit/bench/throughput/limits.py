@@ -31,6 +31,19 @@ def open_socket(address: Address) -> socket.socket:
     return sock
 
 
+def _packed(
+    commands: Sequence[tuple[Any, ...]], count: int, hashed: Callable[[bytes], int]
+) -> tuple[list[list[bytes]], list[list[int]]]:
+    """Return the commands of each shard as bytes, and their places."""
+    packed: list[list[bytes]] = [[] for _ in range(count)]
+    places: list[list[int]] = [[] for _ in range(count)]
+    for n, args in enumerate(commands):
+        shard = hashed(args[1].encode()) % count
+        packed[shard].append(pack(args))
+        places[shard].append(n)
+    return packed, places
+
+
 class RawSockets:
     """A blocking socket and a parser for each shard.
 
@@ -60,13 +73,7 @@ class RawSockets:
 
     def batch(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Carry commands: route, pack, write to all, read from all, put the replies in order."""
-        count, hashed = len(self.sockets), self.hashed
-        packed: list[list[bytes]] = [[] for _ in range(count)]
-        places: list[list[int]] = [[] for _ in range(count)]
-        for n, args in enumerate(commands):
-            shard = hashed(args[1].encode()) % count
-            packed[shard].append(pack(args))
-            places[shard].append(n)
+        packed, places = _packed(commands, len(self.sockets), self.hashed)
         for sock, pieces in zip(self.sockets, packed, strict=True):
             if pieces:
                 sock.sendall(b"".join(pieces))
@@ -160,13 +167,7 @@ class RawAsyncSockets:
 
     async def batch(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Carry commands; see `RawSockets.batch`."""
-        count = len(self.wires)
-        packed: list[list[bytes]] = [[] for _ in range(count)]
-        places: list[list[int]] = [[] for _ in range(count)]
-        for n, args in enumerate(commands):
-            shard = crc32(args[1].encode()) % count
-            packed[shard].append(pack(args))
-            places[shard].append(n)
+        packed, places = _packed(commands, len(self.wires), crc32)
         asked = [
             (positions, wire.ask(b"".join(pieces), len(pieces)))
             for wire, pieces, positions in zip(self.wires, packed, places, strict=True)

@@ -258,9 +258,10 @@ def _databases(
     if target.before is None or target.entry.is_cluster or target.before.is_cluster:
         return None, None
     now, then = visited[target.before], visited[target.entry]
-    return now if isinstance(now, _DatabaseAddress) else None, then if isinstance(
-        then, _DatabaseAddress
-    ) else None
+    return (
+        now if isinstance(now, _DatabaseAddress) else None,
+        then if isinstance(then, _DatabaseAddress) else None,
+    )
 
 
 # ---- judgement

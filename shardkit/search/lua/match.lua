@@ -340,31 +340,18 @@ local function filter_range(k, low, high, open_low, open_high, candidates)
   return found
 end
 
-local function subtract(candidates, unwanted)
+-- What of a list is (wanted), or is not, in another one.
+local function sifted(a, b, wanted)
   local left, size, j = {}, 0, 1
-  for i = 1, #candidates do
-    local place = candidates[i]
-    while unwanted[j] and unwanted[j] < place do j = j + 1 end
-    if unwanted[j] ~= place then
+  for i = 1, #a do
+    local place = a[i]
+    while b[j] and b[j] < place do j = j + 1 end
+    if (b[j] == place) == wanted then
       size = size + 1
       left[size] = place
     end
   end
   return left
-end
-
--- What is in both of two lists.
-local function common(a, b)
-  local both, size, j = {}, 0, 1
-  for i = 1, #a do
-    local place = a[i]
-    while b[j] and b[j] < place do j = j + 1 end
-    if b[j] == place then
-      size = size + 1
-      both[size] = place
-    end
-  end
-  return both
 end
 
 local function union(a, b)
@@ -576,7 +563,7 @@ MATCHES['or'] = function(node, candidates)
     more = more or all
   end
   local found = union_all(lists)
-  return candidates and more and common(candidates, found) or found
+  return candidates and more and sifted(candidates, found, true) or found
 end
 MATCHES['and'] = function(node, candidates)
   local parts = {}
@@ -585,7 +572,7 @@ MATCHES['and'] = function(node, candidates)
   for _, one in ipairs(parts) do candidates = match(one.part, candidates) end
   for _, filter in ipairs(node[3]) do candidates = match(filter, candidates) end
   for _, unwanted in ipairs(node[4]) do
-    candidates = subtract(candidates, match(unwanted, candidates))
+    candidates = sifted(candidates, match(unwanted, candidates), false)
   end
   return candidates
 end
