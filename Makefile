@@ -50,7 +50,7 @@ docs: setup  ## the pages of docs/ as a site in site/, and the changelog as the 
 	$(BIN)/mkdocs build -q
 	$(BIN)/towncrier build --draft --version next
 
-demo: setup  ## the main job
+demo: setup  ## replay a web access log on embedded servers
 	$(BIN)/shardkit demo
 
 clean:

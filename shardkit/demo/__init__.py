@@ -1,4 +1,4 @@
-"""The main job: a web access log replayed through decorated functions and a structure.
+"""The demo: a web access log replayed through decorated functions and a structure.
 
 ::
 

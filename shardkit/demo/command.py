@@ -1,4 +1,4 @@
-"""``shardkit demo``: the main job.
+"""``shardkit demo``: replay a web access log, and show what was counted and where.
 
 ::
 
