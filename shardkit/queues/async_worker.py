@@ -29,7 +29,6 @@ from shardkit.queues.task_codec import Task
 from shardkit.queues.worker_base import (
     FIRST_PAUSE,
     IDLE_IN_BURST,
-    LONGEST_PAUSE,
     PROGRESS_INTERVAL,
     SERVER_ERRORS,
     TAKE_TIMEOUT,
@@ -94,20 +93,16 @@ class AsyncWorker(BaseWorker[Awaiting]):
     # ---- a slot
 
     async def _work(self, slot: int, burst: bool) -> None:
-        pause, failures = FIRST_PAUSE, 0
+        failures = 0
         try:
             while not self._stopping.is_set():
                 try:
                     task = await self._take(burst)
                 except SERVER_ERRORS as error:
                     failures += 1
-                    if is_fatal(error) or (burst and failures == TRIES):
-                        raise
-                    self._unreachable(error, pause)
-                    await self._pause(pause)
-                    pause = min(2 * pause, LONGEST_PAUSE)
+                    await self._pause(self._pause_after(error, failures, burst=burst))
                     continue
-                pause, failures = FIRST_PAUSE, 0
+                failures = 0
                 if task is not None:
                     await self._handle(slot, task)
                 elif burst:

@@ -35,7 +35,6 @@ from shardkit.queues.task_codec import Task
 from shardkit.queues.worker_base import (
     FIRST_PAUSE,
     IDLE_IN_BURST,
-    LONGEST_PAUSE,
     PROGRESS_INTERVAL,
     SERVER_ERRORS,
     TAKE_TIMEOUT,
@@ -115,7 +114,7 @@ class Worker(BaseWorker[Blocking]):
     # ---- a thread
 
     def _work(self, burst: bool) -> None:
-        pause, failures = FIRST_PAUSE, 0
+        failures = 0
         try:
             while not self._stopping.is_set():
                 try:
@@ -123,13 +122,9 @@ class Worker(BaseWorker[Blocking]):
                     task = self.tasks.take(self.queues, lease=self.lease, timeout=timeout)
                 except SERVER_ERRORS as error:
                     failures += 1
-                    if is_fatal(error) or (burst and failures == TRIES):
-                        raise
-                    self._unreachable(error, pause)
-                    self._stopping.wait(pause)
-                    pause = min(2 * pause, LONGEST_PAUSE)
+                    self._stopping.wait(self._pause_after(error, failures, burst=burst))
                     continue
-                pause, failures = FIRST_PAUSE, 0
+                failures = 0
                 if task is not None:
                     self._handle(task)
                 elif burst:

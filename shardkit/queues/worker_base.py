@@ -193,9 +193,14 @@ class BaseWorker(Generic[Face]):
         self.summary.errors += 1
         logger.error("%s: could not report that it %s: %s", _describe(task), what, error)
 
-    def _unreachable(self, error: BaseException, pause: float) -> None:
+    def _pause_after(self, error: Exception, failures: int, *, burst: bool) -> float:
+        """Return how long to wait after so many failures to take a task; or raise the last one."""
+        if is_fatal(error) or (burst and failures == TRIES):
+            raise error
+        pause = min(FIRST_PAUSE * 2.0 ** min(failures - 1, 10), LONGEST_PAUSE)
         self.summary.errors += 1
         logger.warning("cannot take tasks; trying again in %.1f s: %s", pause, error)
+        return pause
 
 
 def failure_reason(error: BaseException) -> str:

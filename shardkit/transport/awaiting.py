@@ -13,10 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 import redis.asyncio as aioredis
-from redis.exceptions import (
-    RedisClusterException,
-    RedisError,
-)
+from redis.exceptions import RedisClusterException, RedisError
 
 from shardkit.config.component import Component
 from shardkit.connections.clients import Clients
@@ -40,7 +37,7 @@ from shardkit.transport.multiplexer import (
     QueuedRequest,
 )
 from shardkit.transport.resp import Chunk, pack_command
-from shardkit.transport.server_request import ATTEMPT_ERRORS, ServerRequest
+from shardkit.transport.server_request import ATTEMPT_ERRORS
 from shardkit.transport.user_clients import SINGLE_SERVER
 
 
@@ -75,26 +72,17 @@ class AwaitingLink:
             InvalidArgumentError: an argument cannot be sent; then nothing was.
         """
         attempt = None
-        if len(batch) == 1:
-            started = self._send_one(batch[0])
-            if started is not None:
-                future, component, number, client = started
-                try:
-                    answered = await future
-                    if not answered.refused:
-                        return answered.replies
-                    error, sent, replies = None, True, answered.replies
-                except ConnectionLost as lost:
-                    error, sent, replies = lost.error, lost.sent, Replies()
-                where = Shard(component.name, number)
-                server_request = ServerRequest(where, component.entry_of(where).address, [0], batch)
-                attempt = Attempt(server_request, client)
-                attempt.error, attempt.sent, attempt.replies, attempt.refused = (
-                    error,
-                    sent,
-                    replies,
-                    True,
-                )
+        started = self._send_one(batch[0]) if len(batch) == 1 else None
+        if started is not None:
+            future, component, number, client = started
+            try:
+                answered = await future
+                if not answered.refused:
+                    return answered.replies
+            except ConnectionLost:
+                pass  # the attempt is told below
+            attempt = Attempt.of_one(batch, component, number, client)
+            await _await_replies([(attempt, future)])
         steps = self._dispatcher.dispatch(batch, attempt)
         resume: Callable[[Any], Need] = steps.send
         answer: Any = None
@@ -154,9 +142,8 @@ class AwaitingLink:
         try:
             connection = self._connections[client][""]
         except KeyError:
-            found = self._connection_to(
-                client, ConnectionSource(client.connection_pool, self._raw), ""
-            )
+            source = ConnectionSource(client.connection_pool, self._raw)
+            found = self._connection_to(client, source, "")
             if found is None:
                 return None
             connection = found
@@ -188,9 +175,8 @@ class AwaitingLink:
         return client
 
     async def _exchange(self, attempts: Sequence[Attempt]) -> None:
-        packed = [
-            attempt.server_request.chunks() for attempt in attempts
-        ]  # all, before anything is sent
+        # All, before anything is sent.
+        packed = [attempt.server_request.chunks() for attempt in attempts]
         in_flight, alone = [], []
         for attempt, chunks in zip(attempts, packed, strict=True):
             holder = attempt.client if attempt.node is None else attempt.node
@@ -235,10 +221,8 @@ class AwaitingLink:
 
 async def _exchange_alone(source: ConnectionSource, attempt: Attempt, chunks: list[Chunk]) -> None:
     try:
-        attempt.replies, attempt.refused = (
-            await source.exchange(attempt.server_request.block, chunks),
-            True,
-        )
+        attempt.replies = await source.exchange(attempt.server_request.block, chunks)
+        attempt.refused = True
     except ConnectionLost as lost:
         attempt.error, attempt.sent = lost.error, lost.sent
 

@@ -39,7 +39,7 @@ from shardkit.transport.dispatcher import (
 )
 from shardkit.transport.grouping import components_of, locate, place
 from shardkit.transport.resp import Chunk, pack_command
-from shardkit.transport.server_request import ATTEMPT_ERRORS, ServerRequest
+from shardkit.transport.server_request import ATTEMPT_ERRORS
 from shardkit.transport.user_clients import SINGLE_SERVER
 
 # The shortest time a server gets to answer after others have timed out.
@@ -161,10 +161,7 @@ class BlockingLink:
                 if not complete:
                     connection.disconnect()
                 pool.release(connection)
-        where = Shard(component.name, number)
-        attempt = Attempt(
-            ServerRequest(where, component.entry_of(where).address, [0], batch), client
-        )
+        attempt = Attempt.of_one(batch, component, number, client)
         attempt.error, attempt.sent = error, sent
         if complete:
             attempt.replies, attempt.refused = [reply], True

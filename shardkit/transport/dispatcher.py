@@ -37,6 +37,7 @@ from shardkit.operations.commands import (
     PlainCommands,
     Replies,
     Reply,
+    Shard,
     coalesced,
 )
 from shardkit.routing.keys import key_bytes
@@ -99,6 +100,12 @@ class Attempt:
         self.refused = False
         self.error: Exception | None = None
         self.sent = False
+
+    @classmethod
+    def of_one(cls, batch: Batch, component: Component, number: int | None, client: Any) -> Attempt:
+        """Return the attempt that a link makes at a batch's only request."""
+        where = Shard(component.name, number)
+        return cls(ServerRequest(where, component.entry_of(where).address, [0], batch), client)
 
     @property
     def timed_out(self) -> bool:

@@ -31,7 +31,8 @@ def worker_of(face: Face, *args: Any, component: str = "many", **options: Any) -
 
 @pytest.fixture
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (shardkit.queues.worker, shardkit.queues.async_worker):
+    queues = shardkit.queues
+    for module in (queues.worker, queues.async_worker, queues.worker_base):
         monkeypatch.setattr(module, "FIRST_PAUSE", 0.002)
 
 
