@@ -80,7 +80,7 @@ def measure_lengths(
 ) -> None:
     speeds: dict[str, list[packed_lengths.Speed]] = {}
     with servers.empty_server() as server:
-        software = str(server.software)
+        software = server.software
         for name, kind in packed_lengths.KINDS.items():
             for n, length in enumerate(packed_lengths.LENGTHS):
                 tell(f"{name}, {length:,} entries", n, len(packed_lengths.LENGTHS))

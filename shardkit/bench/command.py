@@ -287,7 +287,7 @@ def lengths_command(
     servers, written = _server_source(binary, url), _Report(document, plot)
     speeds: dict[str, list[Speed]] = {}
     with servers.empty_server() as server, progress("lengths") as tell:
-        software = str(server.software)
+        software = server.software
         for name in names or packed_lengths.KINDS:
             kind = packed_lengths.KINDS[name]
             speeds[name] = []

@@ -181,7 +181,7 @@ def run(
                 found.append(one.measured())
                 loaded.clear()
                 own.close()
-            software = str(server.software)
+            software = server.software
         _time(case, loaded)
         found += [one.measured() for one in loaded]
     return CaseResult(case, software, found)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Any, Final
 
@@ -130,17 +131,14 @@ def run(
     """
     points = []
     software = ""
+    raised = {name: max(value, *sizes) for name, value in kind.settings.items()}
     for n, size in enumerate(sizes):
         progress(f"{kind.name}, parts of {size}", n, len(sizes))
-        with servers.empty_server() as server, server.limits(_raised(kind, sizes)):
+        with servers.empty_server() as server, server.limits(raised):
             points.append(_point(kind, server, size, entries))
-            software = str(server.software)
+            software = server.software
     progress(kind.name, len(sizes), len(sizes))
     return Curve(kind.name, software, points)
-
-
-def _raised(kind: PartKind, sizes: Sequence[int]) -> dict[str, int]:
-    return {name: max(value, *sizes) for name, value in kind.settings.items()}
 
 
 def _point(kind: PartKind, server: BenchServer, size: int, entries: int) -> Point:
@@ -156,14 +154,10 @@ def _point(kind: PartKind, server: BenchServer, size: int, entries: int) -> Poin
     times = {}
     for name, build in (("read", kind.read), ("write", kind.write)):
         commands = [build(f"{PREFIX}{n // size}", everything[n]) for n in looked]
-        calls = _sending(server, commands)
+        calls = partial(_send, server, commands)
         # What others take from the machine can only make it longer.
         times[name] = min(server.timed(calls, len(commands))[1] for _ in range(_ROUNDS))
     return Point(size, added / entries, times["read"], times["write"])
-
-
-def _sending(server: BenchServer, commands: Sequence[list[Any]]) -> Callable[[], None]:
-    return lambda: _send(server, commands)
 
 
 def _send(server: BenchServer, commands: Sequence[list[Any]]) -> None:

@@ -14,7 +14,6 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import redis
@@ -47,22 +46,6 @@ class NotEmptyError(ShardKitError):
     """The server to measure on holds data."""
 
 
-@dataclass(frozen=True)
-class Software:
-    """A server's software.
-
-    Attributes:
-        name: ``valkey 9.1.2``.
-        allocator: ``jemalloc-5.3.0``.
-    """
-
-    name: str
-    allocator: str
-
-    def __str__(self) -> str:
-        return f"{self.name}, {self.allocator}"
-
-
 class BenchServer:
     """A server that holds only the data being measured.
 
@@ -72,7 +55,7 @@ class BenchServer:
     Attributes:
         client: a client with a timeout of a minute.
         kit: a kit whose component ``bench`` is the server; opened on first use.
-        software: its software.
+        software: its software and allocator: ``valkey 9.1.2, jemalloc-5.3.0``.
 
     Raises:
         NotEmptyError: it holds data.
@@ -95,7 +78,7 @@ class BenchServer:
                 f"the server holds data ({what})", "name an empty one, or use embedded servers"
             )
         name = "valkey" if "valkey_version" in info else "redis"
-        self.software = Software(f"{name} {info[f'{name}_version']}", info["mem_allocator"])
+        self.software = f"{name} {info[f'{name}_version']}, {info['mem_allocator']}"
         self._empty = self.used()
 
     @property

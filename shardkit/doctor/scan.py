@@ -8,7 +8,7 @@ of every database for ``*:meta``.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
@@ -21,8 +21,8 @@ from shardkit.doctor.summary import (
     KeyGroup,
     KeyStatistics,
     StoredStructure,
-    StructureLookup,
     is_part,
+    structure_of,
 )
 from shardkit.doctor.targets import (
     Database,
@@ -139,7 +139,7 @@ class _Scanner:
         self._progress = progress
         self._lock = threading.Lock()
         self._result = ScanResult(sample)
-        self._lookups: dict[str, StructureLookup] = {}
+        self._names: dict[str, set[bytes]] = {}
         self._limits: dict[Database, Limits | None] = {}
 
     def run(self) -> ScanResult:
@@ -152,8 +152,8 @@ class _Scanner:
                     self._result.failures[str(shard)] = error
         reachable = self._visit_all("finding structures", databases, self._find_structures)
         for name in self._components:
-            names = [each for component, each in self._result.structures if component == name]
-            self._lookups[name] = StructureLookup(names)
+            structures = self._result.structures
+            self._names[name] = {each.encode() for owner, each in structures if owner == name}
         self._visit_all("inspecting keys", reachable, self._inspect_database)
         for structure in self._result.structures.values():
             statistics = self._result.groups.get(KeyGroup(structure.component, structure.name, ""))
@@ -237,11 +237,11 @@ class _Scanner:
         self, shard: Shard, limits: Limits | None, found: Sequence[KeyEncoding], weight: float
     ) -> None:
         groups: dict[KeyGroup, KeyStatistics] = {}
-        structure_of = self._lookups[shard.component].structure_of
+        names = self._names[shard.component]
         if self._repack:
             found = self._repack_stale(shard, limits, found)
         for seen in found:
-            structure = structure_of(seen.key)
+            structure = structure_of(seen.key, names)
             if structure is None:
                 group = KeyGroup(shard.component, None, seen.type, seen.encoding)
             else:
@@ -259,8 +259,8 @@ class _Scanner:
         self, shard: Shard, limits: Limits | None, found: Sequence[KeyEncoding]
     ) -> list[KeyEncoding]:
         """Rewrite the parts that become compact by it; return all keys as they are now."""
-        structure_of = self._lookups[shard.component].structure_of
-        parts = [seen for seen in found if structure_of(seen.key) and is_part(seen.key)]
+        names = self._names[shard.component]
+        parts = [seen for seen in found if structure_of(seen.key, names) and is_part(seen.key)]
         stale = [part.key for part in parts if check(part, limits).stale]
         if not stale:
             return list(found)
@@ -277,19 +277,15 @@ class _Scanner:
             keys += [f"{name}:{{{tag}}}:0" for tag in islice(tags(int(groups)), _PROBED)]
         component = self._components[structure.component]
         try:
-            for shard, owned in _by_shard(component, keys):
+            owned_by: dict[Shard, list[str]] = {}
+            for key in keys:
+                owned_by.setdefault(component.shard_of(key), []).append(key)
+            for shard, owned in owned_by.items():
                 found = self._kit.driver.run(inspect_keys(shard, owned))
                 limits = next(iter(self._result.limits_of(component.name)), None)
                 self._add(shard, limits, found, 1.0)
         except (ShardErrors, ShardKitError) as error:
             self._result.failures.setdefault(component.name, error)
-
-
-def _by_shard(component: Component, keys: Sequence[str]) -> Iterator[tuple[Shard, list[str]]]:
-    found: dict[Shard, list[str]] = {}
-    for key in keys:
-        found.setdefault(component.shard_of(key), []).append(key)
-    yield from found.items()
 
 
 def _repack(shard: Shard, keys: Sequence[bytes]) -> Operation[list[KeyEncoding]]:

@@ -13,7 +13,7 @@ with the longest name. A structure's parts are the keys that end in ``:`` and di
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -171,23 +171,13 @@ def _beyond(worst: dict[tuple[str, int], WorstExcess], excess: Excess, weight: f
     worst[at] = WorstExcess(worse, known.keys + weight)
 
 
-class StructureLookup:
-    """Finds the structure that a key belongs to.
-
-    Args:
-        names: the names of a component's structures.
-    """
-
-    def __init__(self, names: Iterable[str]) -> None:
-        self._names = {name.encode(): name for name in names}
-
-    def structure_of(self, key: bytes) -> str | None:
-        """Return the name of the structure that a key belongs to; None if it is no structure's."""
-        end = len(key)
-        while self._names and (end := key.rfind(b":", 0, end)) > 0:
-            if key[:end] in self._names:
-                return self._names[key[:end]]
-        return None
+def structure_of(key: bytes, names: Collection[bytes]) -> str | None:
+    """Return the structure, of those with these names, that a key belongs to; None for none."""
+    end = len(key)
+    while names and (end := key.rfind(b":", 0, end)) > 0:
+        if key[:end] in names:
+            return key[:end].decode()
+    return None
 
 
 def is_part(key: bytes) -> bool:

@@ -189,7 +189,7 @@ class IpToCity(Structure[Face]):
             for generation in interrupted:
                 yield from self._store.remove(generation)
             now = yield from self._now()
-            new = yield from self._store.write(number, source, progress or _no_progress, now)
+            new = yield from self._store.write(number, source, progress or (lambda *_: None), now)
             old = yield from self._generations.switch(new, grace)
         except Exception:
             yield from self._abandon(number)
@@ -385,7 +385,3 @@ class IpToCity(Structure[Face]):
             yield from self._store.expire(old, grace)
         except ShardKitError as error:
             logger.warning("%s: old data remains until the next import: %s", self.name, error)
-
-
-def _no_progress(what: str, count: int) -> None:
-    pass

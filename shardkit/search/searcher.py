@@ -261,7 +261,7 @@ class Searcher:
                 "sort": request.order.spec,
                 "reverse": request.order.reverse,
                 "limit": request.most,
-                "after": before is not None and [_exact(before.value), before.id],
+                "after": before is not None and [str(before.value), before.id],
                 "facets": facets,
                 "work": WORK_PER_CALL,
                 "attributes": request.inline and bool(request.attributes),
@@ -365,7 +365,3 @@ class Searcher:
         texts = document.text.items()
         name, text = max(texts, key=shown) if len(texts) > 1 else next(iter(texts))
         return snippet(text, tree, analyzer, field=name, **request.snippets)
-
-
-def _exact(value: OrderValue) -> str:
-    return value if isinstance(value, str) else repr(value)

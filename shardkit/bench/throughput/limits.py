@@ -157,7 +157,9 @@ class RawAsyncSockets:
         loop = asyncio.get_running_loop()
         wires = []
         for address in addresses:
-            _, wire = await loop.create_connection(_SocketProtocol, sock=_not_blocking(address))
+            sock = open_socket(address)
+            sock.setblocking(False)
+            _, wire = await loop.create_connection(_SocketProtocol, sock=sock)
             wires.append(wire)
         return cls(wires)
 
@@ -186,9 +188,3 @@ class RawAsyncSockets:
         """Close the transports."""
         for wire in self.wires:
             wire.transport.close()
-
-
-def _not_blocking(address: Address) -> socket.socket:
-    sock = open_socket(address)
-    sock.setblocking(False)
-    return sock

@@ -159,14 +159,11 @@ def index(
     if reading.empty:
         output.note(f"{counted(reading.empty, 'file')} without text")
     if reading.skipped:
-        output.note(f"{reading.skipped:,} skipped" + _first(reading.skipped))
+        first = "; the first:" if reading.skipped > _SKIPPED_SHOWN else ":"
+        output.note(f"{reading.skipped:,} skipped{first}")
         for skipped in reading.first_skipped:
             output.note(f"  {skipped.path}: {skipped.why}")
     return int(reading.failed)
-
-
-def _first(skipped: int) -> str:
-    return "; the first:" if skipped > _SKIPPED_SHOWN else ":"
 
 
 @dataclass
@@ -312,8 +309,9 @@ def info(where: str | None, component: str, name: str, as_json: bool) -> None:
     stems = f"{schema.analyzer.stemmer} stems" if schema.analyzer.stemmer else "words as they are"
     stop_words = counted(len(schema.analyzer.stop_words), "stop word")
     fields = ", ".join(f"{key} (weight {weight:g})" for key, weight in schema.fields.items())
+    phrases = "" if schema.phrases else ", no phrases"
     output.line(f"{counted(documents, 'document')} in {counted(len(parts), 'part')}")
-    output.line(f"fields: {fields}; {stems}, {stop_words}{_phrases(schema)}")
+    output.line(f"fields: {fields}; {stems}, {stop_words}{phrases}")
     output.line("attributes: " + ", ".join(f"{k} ({v})" for k, v in schema.attributes.items()))
     output.table(table_of(_PART_FIELDS, enumerate(parts)))
 
@@ -325,7 +323,3 @@ _PART_FIELDS: tuple[Field[tuple[int, PartInfo]], ...] = (
     Field("numbers", lambda part: part[1].numbers),
     Field("version", lambda part: part[1].version, number("writes")),
 )
-
-
-def _phrases(schema: Schema) -> str:
-    return "" if schema.phrases else ", no phrases"

@@ -11,17 +11,11 @@ from typing import Any, Protocol
 import click
 
 from shardkit.cli.commands.status_survey import (
-    FULL,
     LOADING,
-    NO_DATABASE,
     OK,
-    REFUSED,
-    SHARED,
+    PROBLEMS,
     SLOW,
     STALE,
-    UNREACHABLE,
-    UNUSABLE,
-    WRONG_ROLE,
     ServerHealth,
     ShardStatus,
     survey,
@@ -258,20 +252,6 @@ def _name(row: ShardStatus) -> str:
     return CONFIG_SERVER if row.shard is None else str(row.shard)
 
 
-_PROBLEMS = {
-    FULL: "is above its maxmemory",
-    NO_DATABASE: "lacks a database",
-    SHARED: "holds two shards in one database",
-    SLOW: "stands still at times",
-    WRONG_ROLE: "has not the role that its entry says",
-    LOADING: "is loading its data",
-    REFUSED: "refuses access",
-    STALE: "has lost its master",
-    UNREACHABLE: "cannot be reached",
-    UNUSABLE: "was not queried",
-}
-
-
 def _summary(rows: Sequence[ShardStatus], broken: dict[str, ConfigError]) -> Iterator[Styled]:
     """Yield a line for each server and each component that has a problem."""
     unhealthy: dict[ServerHealth, list[ShardStatus]] = {}
@@ -281,7 +261,7 @@ def _summary(rows: Sequence[ShardStatus], broken: dict[str, ConfigError]) -> Ite
             unhealthy.setdefault(bare, []).append(row)
     for health, group in unhealthy.items():
         why = f": {health.reason}" if health.reason else ""
-        yield Styled(f"{health.server} {_PROBLEMS[health.state]}{why} ({_names(group)})", BAD)
+        yield Styled(f"{health.server} {PROBLEMS[health.state]}{why} ({_names(group)})", BAD)
     for name, error in broken.items():
         yield Styled(f"{name} cannot be used: {error}", BAD)
     if not unhealthy and not broken:

@@ -41,6 +41,19 @@ NO_DATABASE = "no database"  # the server has no database of the entry's number
 WRONG_ROLE = "wrong role"  # an entry names a replica, or one under `replicas` a master
 SHARED = "shared"  # another shard of the component has the same database
 
+PROBLEMS = {
+    FULL: "is above its maxmemory",
+    NO_DATABASE: "lacks a database",
+    SHARED: "holds two shards in one database",
+    SLOW: "stands still at times",
+    WRONG_ROLE: "has not the role that its entry says",
+    LOADING: "is loading its data",
+    REFUSED: "refuses access",
+    STALE: "has lost its master",
+    UNREACHABLE: "cannot be reached",
+    UNUSABLE: "was not queried",
+}
+
 _PINGS = 4
 _PING_INTERVAL = 0.05  # seconds, so that a server that stands still again and again is noticed
 _SLOW_PING = 0.25  # seconds

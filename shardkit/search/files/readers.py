@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from shardkit.errors import InvalidArgumentError
 
@@ -323,15 +323,11 @@ def _json_lines(path: Path, name: str) -> Iterator[FileDocument | SkippedFile]:
                 yield SkippedFile(name, "is UTF-16 or UTF-32; JSON lines are UTF-8")
                 return
             if len(line) == MAX_FILE_BYTES and not line.endswith(b"\n"):
-                _skip_line(file)
+                while (more := file.readline(MAX_FILE_BYTES)) and not more.endswith(b"\n"):
+                    pass
                 yield SkippedFile(where, f"is longer than {MAX_FILE_BYTES // 2**20} MB")
             elif line.strip():
                 yield _json_document(line.decode("utf-8-sig", "replace"), where)
-
-
-def _skip_line(file: BinaryIO) -> None:
-    while (more := file.readline(MAX_FILE_BYTES)) and not more.endswith(b"\n"):
-        pass
 
 
 def _json_document(line: str, where: str) -> FileDocument | SkippedFile:
