@@ -1,4 +1,4 @@
-"""Decorators that hand a function its connection.
+"""Decorators that pass a connection to a function.
 
 ::
 
@@ -11,15 +11,15 @@
     @kit.sharded_connection("timelines", key="user")   # the shard of the argument `user`
     async def post(conn, text, user): ...              # an async function gets an awaiting client
 
-The connection is a redis-py client, found anew for every call: a look-up and a glance at the
-clock. A generator finds it when it is first advanced. In a method it comes right after ``self`` or
-``cls``: a function whose first parameter has one of these names is taken for a method.
+The connection is a redis-py client. It is looked up for every call, which is cheap; for a generator
+when it starts. In a method, it comes right after ``self`` or ``cls``: a function whose first
+parameter has one of these names is considered a method.
 
-Decorators stack; the one next to ``def`` gives the first connection. A ``sharded_connection`` below
-another decorator needs ``key="name"``, since the first argument that it is called with is the upper
-one's connection.
+Decorators can be stacked; the one closest to ``def`` passes the first connection. If it is a
+``sharded_connection``, it needs ``key="name"``, as its first argument is the connection passed by
+the decorator above.
 
-The wrapped function's signature, type and metadata are its own without the connection.
+The wrapper has the function's signature, type and metadata, without the connection.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ KeyOf: TypeAlias = str | Callable[..., Key] | None
 
 
 class Connections(Protocol):
-    """What decorators ask for connections: a kit's client plane, or the default kit's."""
+    """Where decorators get connections: the client plane of a kit, or of the default kit."""
 
     def plane(self) -> Any:
         """Return the kit's client plane."""
@@ -59,14 +59,14 @@ class Connections(Protocol):
         """Return the client of the shard of a key."""
 
     def aconnection(self, component: str) -> Any:
-        """Return the awaiting client of a component's unsharded entry, or a coroutine of it."""
+        """Return the awaiting client of a component's unsharded entry, or a coroutine for it."""
 
     def ashard_connection(self, component: str, shards: int | None, key: Key) -> Any:
-        """Return the awaiting client of the shard of a key, or a coroutine of it."""
+        """Return the awaiting client of the shard of a key, or a coroutine for it."""
 
 
 class Decorator(Protocol):
-    """Removes a function's connection parameter; mypy and pyright see which one."""
+    """Removes a function's connection parameter, in a way that mypy and pyright understand."""
 
     @overload
     def __call__(self, function: Callable[Concatenate[redis.Redis, P], R], /) -> Callable[P, R]: ...
@@ -103,17 +103,17 @@ class Decorator(Protocol):
 def redis_connection(
     connections: Connections, component: str, wait: float | None = None
 ) -> Decorator:
-    """Return a decorator that hands over the connection of a component's unsharded entry.
+    """Return a decorator that passes the connection of a component's unsharded entry.
 
     Args:
         connections: the client plane.
         component: the component's name.
-        wait: have the entry read again, in the background, when a call finds that it is older than
-            so many seconds; None for about a second, the most that it can be.
+        wait: the age in seconds at which a call has the entry read again, in the background. None
+            for about one second, which is also the maximum.
 
     Raises (the decorated function, when it is called):
         MissingEntryError: the component has no unsharded entry; names the key.
-        ConfigError: where it lives cannot be read.
+        ConfigError: the entry cannot be read.
     """
     _check_component(component, "redis_connection")
     connections = _no_older(connections, wait)
@@ -138,25 +138,25 @@ def sharded_connection(
     wait: float | None = None,
     placement: str | None = None,
 ) -> Decorator:
-    """Return a decorator that hands over the connection of the shard of a key.
+    """Return a decorator that passes the connection of the shard of a key.
 
     Args:
         connections: the client plane.
         component: the component's name.
-        shards: how many shards it has, checked at every call; None for as many as it has.
-        key: what is routed by: None for the first argument of the call, the name of a parameter,
-            or a function of the call's arguments (without self and connection) that returns it.
+        shards: how many shards it must have, checked at every call; None for any number.
+        key: the key to route by: None for the call's first argument, the name of a parameter, or a
+            function that returns it, given the call's arguments (without self and connection).
         wait: see `redis_connection`.
-        placement: for entries written by hand, without ``config:shards:<component>``: how keys find
-            one of the ``shards``; None for ``crc32``. Otherwise the config server says it.
+        placement: how keys are assigned to ``shards``; None for ``crc32``. Only for entries written
+            by hand, without ``config:shards:<component>``, which has the placement otherwise.
 
-    A component that has only an unsharded entry counts as one shard, without a number to check.
+    A component that has only an unsharded entry is one shard, and ``shards`` is not checked.
 
     Raises (the decorated function, when it is called):
         ShardCountError: the component has another number of shards.
         MissingEntryError: an entry is missing; names its key.
         InvalidKeyError: the key is neither text, bytes nor an integer.
-        ConfigError: where the component lives cannot be read.
+        ConfigError: the component's entries cannot be read.
     """
     _check_component(component, "sharded_connection")
     declare(component, shards, placement)
@@ -186,7 +186,7 @@ def sharded_connection(
 
 
 class _NoOlder:
-    """Connections by entries that are no older than some seconds when a call looks them up."""
+    """Connections whose entries are read again if they are older than ``wait`` seconds."""
 
     def __init__(self, connections: Connections, wait: float) -> None:
         self._connections = connections
@@ -209,12 +209,12 @@ def _no_older(connections: Connections, wait: float | None) -> Any:
     if wait is None:
         return connections
     if isinstance(wait, bool) or not isinstance(wait, int | float) or not wait >= 0:
-        raise InvalidArgumentError(f"wait={wait!r} is no age in seconds", "give a number from 0")
+        raise InvalidArgumentError(f"wait={wait!r} is not an age in seconds", "give 0 or more")
     return _NoOlder(connections, wait)
 
 
 def _check_component(component: object, decorator: str) -> None:
-    """Refuse a decorator that was given something else than a component's name."""
+    """Refuse anything but text as a component's name, such as the decorated function."""
     if not isinstance(component, str):
         name = getattr(component, "__name__", "")
         what = f"function {name}" if callable(component) and name else shown("", component)
@@ -228,7 +228,7 @@ Find: TypeAlias = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 
 
 def _wrap(function: Callable[..., Any], find: Find, afind: Find) -> Callable[..., Any]:
-    """Wrap a function in one of its own kind that finds the connection first."""
+    """Wrap a function in one of the same kind, which looks the connection up first."""
     signature = inspect.signature(function)
     parameters, before = _parameters(function)
     kind = _called(function)
@@ -263,13 +263,13 @@ _BY_POSITION = (
 
 
 def _parameters(function: Callable[..., Any]) -> tuple[list[inspect.Parameter], int]:
-    """Return a function's parameters, and which is its connection: 1 in a method, else 0."""
+    """Return a function's parameters, and the connection's index: 1 in a method, otherwise 0."""
     parameters = list(inspect.signature(function).parameters.values())
     before = int(bool(parameters) and parameters[0].name in ("self", "cls"))
     if len(parameters) <= before or parameters[before].kind not in _BY_POSITION:
         raise RoutingError(
             f"{_name(function)} takes no connection",
-            "give it a first parameter (after self) for it",
+            "give it a first parameter (after self) for the connection",
         )
     return parameters, before
 
@@ -279,7 +279,7 @@ def _name(function: Callable[..., Any]) -> str:
 
 
 def _called(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function behind a partial one, or behind an object that can be called."""
+    """Return the function that a partial or a callable object calls."""
     while isinstance(function, functools.partial):
         function = function.func
     if not hasattr(function, "__name__"):
@@ -304,7 +304,7 @@ def _method(function: Callable[..., Any], find: Find) -> Callable[..., Any]:
 def _async_function(function: Callable[..., Any], afind: Find) -> Callable[..., Any]:
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
         connection = afind(args, kwargs)
-        if type(connection) is CoroutineType:  # not "awaitable": redis-py's clients are that too
+        if type(connection) is CoroutineType:  # not Awaitable, which redis-py's clients are too
             connection = await connection
         return await function(connection, *args, **kwargs)
 
@@ -337,7 +337,7 @@ def _async_generator(function: Callable[..., Any], afind: Find, before: int) -> 
         inner = function(*args[:before], connection, *args[before:], **kwargs)
         try:
             value = await anext(inner)
-            while True:  # what `yield from` does for a plain generator
+            while True:  # what `yield from` does in a plain generator
                 try:
                     sent = yield value
                 except GeneratorExit:
@@ -354,17 +354,17 @@ def _async_generator(function: Callable[..., Any], afind: Find, before: int) -> 
     return wrapper
 
 
-_NEVER = sys.maxsize  # the position of an argument that is never given by position
-_NOBODY = ""  # the name of one that has none
+_NEVER = sys.maxsize  # the position of an argument that cannot be given by position
+_NO_NAME = ""  # the name of an argument that cannot be given by name
 
 
 def _key_of(function: Callable[..., Any], key: KeyOf) -> tuple[int, str, Find]:
-    """Return the routing key's position and name among a call's arguments, and what else gives it.
+    """Return the routing key's position and name, and a function for calls that give neither.
 
-    The last is a function of the arguments of a call in which it is not given.
+    The function gets the call's arguments, and returns the key or raises TypeError.
     """
     if callable(key):
-        return _NEVER, _NOBODY, lambda args, kwargs: key(*args, **kwargs)
+        return _NEVER, _NO_NAME, lambda args, kwargs: key(*args, **kwargs)
     parameters, before = _parameters(function)
     parameters = parameters[before + 1 :]
     variable = inspect.Parameter.VAR_KEYWORD
@@ -379,7 +379,7 @@ def _key_of(function: Callable[..., Any], key: KeyOf) -> tuple[int, str, Find]:
         wanted = f"parameter {key!r}" if key is not None else "parameter to route by"
         raise RoutingError(
             f"{_name(function)} has no {wanted}",
-            "say key= the name of a parameter, or a function of the call's arguments",
+            "give key= the name of a parameter, or a function of the call's arguments",
         )
 
     def without(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Lua scripts for users of redis-py's clients: called like functions, loaded where missing.
+"""Lua scripts on redis-py's clients: called like functions, loaded where they are missing.
 
 ::
 
@@ -12,7 +12,7 @@
     await take(await kit.client("stock"), ["stock:7"], [2])         # redis.asyncio.Redis: awaited
     take(pipe, ["stock:7"], [2])                                    # a pipeline: collected
 
-docs/lua.md says what Lua values become on their way, and what to beware of.
+docs/lua.md tells how values are converted from and to Lua, and what to beware of.
 """
 
 from __future__ import annotations
@@ -52,22 +52,22 @@ _PIPELINES = (
     AsyncClusterPipeline,
     AsyncShardedPipeline,
 )
-# What a double holds exactly, and Lua's numbers are doubles.
+# The largest integer that Lua's numbers, which are doubles, represent exactly.
 EXACT = 2**53 - 1
 
 
 class LuaScript:
-    """A script that can be called on any connection, also on servers that never saw it.
+    """A script that can be called on any connection, even if the server does not have it yet.
 
-    It is sent by its SHA-1, which is computed here. A server that lacks it is recognised by the
-    class of its error, and is sent the text, which it keeps.
+    Only the SHA-1 of the script is sent (EVALSHA). If the server answers NOSCRIPT, the text is
+    sent, which the server then caches.
 
     Args:
         text: the script.
-        name: what messages call it.
+        name: its name in messages.
 
     Attributes:
-        script: the same for operations: ``script_call(component, lua.script, keys, args)``.
+        script: for use in operations: ``script_call(component, lua.script, keys, args)``.
     """
 
     def __init__(self, text: str, name: str = "script") -> None:
@@ -107,28 +107,28 @@ class LuaScript:
         """Run the script.
 
         Args:
-            conn: a client of redis-py, as decorators and routers hand them out; or a pipeline of
-                redis-py's or of a router's.
-            keys: every key that the script touches; on a cluster all in one slot.
+            conn: a redis-py client, as from decorators and routers; or a pipeline of redis-py or
+                of a router.
+            keys: all keys that the script uses; on a cluster, all in one slot.
             args: its other arguments.
-            force_eval: send the text at once.
+            force_eval: send the text without trying the SHA-1 first.
 
         Returns:
-            What the script returns, from an awaiting client a coroutine of it. A pipeline collects
-            the call and is returned; it sends the text, as a script that were missing then could
-            not be sent again in its turn.
+            What the script returns; with an awaiting client, a coroutine of it. A pipeline queues
+            the call and is returned. It always sends the text: a script that turned out to be
+            missing could not be sent again in the right order.
 
         Raises:
-            InvalidArgumentError: keys or args are a single text.
-            redis.exceptions.ResponseError: the script failed. What it wrote before stays written.
+            InvalidArgumentError: keys or args is a single text.
+            redis.exceptions.ResponseError: the script failed. What it wrote until then remains.
 
-        Cost: one round trip; on a server that lacks the script two, once.
+        Cost: one round trip; two for the first call on a server.
         """
         given = _listed(keys, "keys")
         sent = (len(given), *given, *_listed(args, "args"))
         client: Any = conn
         if force_eval or isinstance(conn, _PIPELINES):
-            # Not by a method of that name: a cluster's pipeline has none.
+            # Not client.eval: a cluster's pipeline has no such method.
             return client.execute_command("EVAL", self.script.text, *sent)
         if isinstance(conn, aioredis.Redis | aioredis.RedisCluster):
             return self._awaited(client, sent)
@@ -152,32 +152,31 @@ class LuaScript:
 
 
 def to_json(value: Any) -> str:
-    """Encode a value for a script's ARGV; the script reads it by ``cjson.decode(ARGV[1])``.
+    """Encode a value as JSON for a script, which decodes it with ``cjson.decode(ARGV[1])``.
 
     Args:
-        value: what JSON can say: dictionaries with keys of text, lists, text, numbers, booleans,
-            None.
+        value: dictionaries with text as keys, lists, text, numbers, booleans, None.
 
     Raises:
-        InvalidArgumentError: JSON cannot say it, or Lua's numbers cannot hold it exactly.
+        InvalidArgumentError: JSON cannot represent it, or Lua's numbers not exactly.
     """
     _check_exact(value)
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidArgumentError(
-            f"a value for a script cannot be said in JSON: {error}", "give plain values"
+            f"a value for a script cannot be written as JSON: {error}", "give plain values"
         ) from None
 
 
 def from_json(reply: str | bytes | None) -> Any:
-    """Decode what a script returned by ``cjson.encode(…)``.
+    """Decode what a script encoded with ``cjson.encode(…)``.
 
     Args:
-        reply: the reply, decoded or not; None, a script's nil or false, stays None.
+        reply: the reply, as text or bytes; None, for a script's nil or false, is returned as None.
 
     Raises:
-        InvalidArgumentError: it is no JSON.
+        InvalidArgumentError: it is not JSON.
     """
     if reply is None:
         return None
@@ -185,7 +184,7 @@ def from_json(reply: str | bytes | None) -> Any:
         return json.loads(reply)
     except (TypeError, ValueError) as error:
         raise InvalidArgumentError(
-            f"a script's reply is no JSON: {error}", "have it return cjson.encode(…)"
+            f"a script's reply is not JSON: {error}", "return cjson.encode(…) from it"
         ) from None
 
 
@@ -201,12 +200,12 @@ def _check_exact(value: Any) -> None:
     if isinstance(value, dict):
         for key, inner in value.items():
             if not isinstance(key, str):
-                raise InvalidArgumentError(f"{key!r} is no key of a JSON object", "give text")
+                raise InvalidArgumentError(f"{key!r} cannot be a key of a JSON object", "give text")
             _check_exact(inner)
     elif isinstance(value, list | tuple):
         for inner in value:
             _check_exact(inner)
     elif isinstance(value, int) and abs(value) > EXACT:
         raise InvalidArgumentError(
-            f"{value} is more than Lua's numbers hold exactly", "give it as text"
+            f"{value} is too large for Lua's numbers to be exact", "give it as text"
         )

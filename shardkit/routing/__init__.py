@@ -1,1 +1,1 @@
-"""Where data lives, as pure functions: keys to bytes, keys to shards, members to parts."""
+"""Routing as pure functions: keys to bytes, keys to shards, members to parts."""

@@ -1,4 +1,4 @@
-"""Which arguments of a command are keys: what a pipeline over many shards routes by.
+"""Which arguments of a command are keys, so that a pipeline over many shards can route it.
 
 ::
 
@@ -8,25 +8,26 @@
     ("XREAD", "COUNT", 9, "STREAMS", "s", "t", 0, 0)     -> (4, 5)
     ("OBJECT ENCODING", "user:7")                        -> (1,)    as redis-py spells it
     ("OBJECT", "ENCODING", "user:7")                     -> (2,)
-    ("PING",)                                            -> ()      no key: no shard to choose
+    ("PING",)                                            -> ()      no key decides the shard
 
-The rules are data: ``command_keys.json`` beside this file has, for each command, the least number
-of words it is sent with and a rule. tools/command_keys.py writes it from what servers say of
-their own commands, and from a short list of those they cannot describe. The parts of a rule:
+The rules are data: ``command_keys.json``, next to this file, has the minimum number of words of
+each command, and a rule. tools/command_keys.py generates it from servers' descriptions of their
+commands (COMMAND), and from a short list of commands that these cannot describe. The parts of
+a rule:
 
 =========== ====================================================================================
-``2``       argument 2 (the name is argument 0, a sub-command 1, as the server counts)
+``2``       argument 2, as servers count (the name is argument 0, a sub-command argument 1)
 ``1:-1``    arguments 1 to the last; ``1:-2`` to the last but one; ``1:-1:2`` every second
-``#1``      argument 1 says how many keys follow it; ``#1:2`` a value follows each key;
-            ``#2?`` there may be none (scripts)
-``store:2`` the key after the last STORE or STOREDIST among the options from argument 2
-``streams`` XREAD: the first half of what follows STREAMS
-``migrate`` MIGRATE: argument 3, or if it is empty what follows KEYS
+``#1``      argument 1 is the number of keys that follow; ``#1:2`` a value follows each key;
+            ``#2?`` the number may be 0 (scripts)
+``store:2`` the key after the last STORE or STOREDIST in the options, which start at argument 2
+``streams`` XREAD: the first half of the arguments after STREAMS
+``migrate`` MIGRATE: argument 3 or, if that is empty, the arguments after KEYS
 ``stralgo`` STRALGO: two arguments after KEYS
 =========== ====================================================================================
 
-A pattern is no key: what SORT's BY and GET or SCAN's MATCH name is not found here. A key is what
-decides the shard, so the channel of SPUBLISH counts as one.
+Patterns, as in SORT's BY and GET or SCAN's MATCH, are not keys. The channel of SPUBLISH is one, as
+it decides the shard.
 """
 
 from __future__ import annotations
@@ -49,13 +50,13 @@ _Finder: TypeAlias = Callable[[_Args], Positions]
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """What is known of a command in one spelling.
+    """The rule of a command in one spelling.
 
     Attributes:
         name: in capitals, with its sub-command.
-        least: how many elements the command has at least.
+        least: the minimum number of elements.
         keys: the positions of its keys, or the function that finds them.
-        joined: how many words its first element has more than one.
+        joined: the number of spaces in its first element: 1 for ``"OBJECT ENCODING"``.
     """
 
     name: str
@@ -65,27 +66,26 @@ class _Rule:
 
 
 _spelled: dict[Argument, _Rule] = {}
-"""Rules by a command's first element as callers spell it, where that alone decides."""
+"""Rules by a command's first element as callers spell it, if it needs no second one."""
 
 _SPELLINGS = 4096
-"""More than this many spellings are not remembered."""
+"""At most so many spellings are remembered."""
 
 
 def key_positions(args: Sequence[Argument]) -> tuple[int, ...]:
     """Return which elements of a command are keys.
 
     Args:
-        args: a command as redis-py's ``execute_command`` takes it. The name may be text or
-            bytes in any case, a sub-command joined to it by a space or separate.
+        args: a command as for redis-py's ``execute_command``. The name may be text or bytes in
+            any case; a sub-command follows after a space or separately.
 
     Returns:
         Indices into ``args``, in ascending order; empty for a command without keys.
-        Cost: below 0.1 microseconds where the keys have fixed places, 0.2 for MGET and MSET, up
-        to 1 where options are looked through, 2 where a sub-command is given separately.
+        Cost: below 0.1 microseconds if the keys have fixed positions, 0.2 for MGET and MSET, up
+        to 1 if options are searched, 2 if a sub-command is given separately.
 
     Raises:
-        RoutingError: the command is not known, or lacks arguments without which its keys
-            cannot be told.
+        RoutingError: the command is unknown, or lacks arguments that are needed to find its keys.
     """
     rule = (_spelled.get(args[0]) if args else None) or _rule(args)
     if len(args) < rule.least:
@@ -101,11 +101,11 @@ def blocking_seconds(args: Sequence[Argument]) -> float | None:
         args: a command, as for `key_positions`.
 
     Returns:
-        Seconds; 0.0 means for ever, None that the command does not wait.
-        Cost: 0.1 microseconds for a command that does not wait.
+        Seconds; 0.0 means for ever, None that the command does not block.
+        Cost: 0.1 microseconds for a command that does not block.
 
     Raises:
-        RoutingError: the command is not known, or its time-out is missing or no number.
+        RoutingError: the command is unknown, or its timeout is missing or not a number.
     """
     rule = (_spelled.get(args[0]) if args else None) or _rule(args)
     timeout = _TIMEOUTS.get(rule.name)
@@ -119,11 +119,11 @@ def blocking_seconds(args: Sequence[Argument]) -> float | None:
 
 
 def has_plain_form(name: object, length: int) -> bool:
-    """Whether commands of a name have their only key behind it, and neither wait nor are special.
+    """Whether a command's only key is its first argument, and it does not block.
 
     Args:
-        name: the name, as it is sent.
-        length: of how many elements the command is, its name included.
+        name: its name, as it is sent.
+        length: its number of elements, the name included.
     """
     if type(name) is not str:
         return False
@@ -143,7 +143,7 @@ def command_name(args: Sequence[Argument]) -> str:
     """Return a command's name in capitals, with its sub-command: ``"MGET"``, ``"XGROUP CREATE"``.
 
     Raises:
-        RoutingError: the command is not known.
+        RoutingError: the command is unknown.
     """
     return ((_spelled.get(args[0]) if args else None) or _rule(args)).name
 
@@ -153,7 +153,7 @@ def command_name(args: Sequence[Argument]) -> str:
 
 @cache
 def _table() -> dict[str, tuple[int, str]]:
-    """Read the data: each command's least number of words, and its rule."""
+    """Read the data: each command's minimum number of words, and its rule."""
     source = files("shardkit.routing").joinpath("command_keys.json").read_text("utf-8")
     commands: dict[str, tuple[int, str]] = json.loads(source)["commands"]
     return commands
@@ -161,12 +161,12 @@ def _table() -> dict[str, tuple[int, str]]:
 
 @cache
 def _containers() -> frozenset[str]:
-    """The first words of all commands of two."""
+    """The first words of all commands that have sub-commands."""
     return frozenset(name.partition(" ")[0] for name in _table() if " " in name)
 
 
 def _rule(args: _Args) -> _Rule:
-    """Find the rule of a command that is not remembered."""
+    """Find the rule of a command whose spelling is new."""
     words = _word(args[0]).split() if args else []
     if not words:
         raise RoutingError("a command without a name", "its first element is a word such as 'GET'")
@@ -183,7 +183,7 @@ def _rule(args: _Args) -> _Rule:
 
 
 def _full_name(first: str, second: str) -> str:
-    """The name under which the table has a command, given its first two words."""
+    """The name of a command in the table, given its first two words."""
     table = _table()
     if first in _containers():
         full = f"{first} {second}"
@@ -195,18 +195,18 @@ def _full_name(first: str, second: str) -> str:
                 f"{first} with{' an unknown' if second else 'out a'} sub-command",
                 f"it has {', '.join(known)}",
             )
-    # COMMAND is also a command by itself; of DEBUG's many sub-commands only those with keys count
+    # COMMAND is also a command by itself; the table has only those sub-commands of DEBUG with keys
     if first in table:
         return first
     raise RoutingError(
         f"no command is known as {first[:40]!r}",
-        "check its spelling; what only a module or a newer server has goes through the client of "
-        "one shard",
+        "check its spelling; send a command of a module or a newer server by the client of one "
+        "shard",
     )
 
 
 def _word(arg: Argument) -> str:
-    """An argument as a word of the protocol: text in capitals; nothing for what is no word."""
+    """An argument as a word of a command: ASCII text in capitals; empty for anything else."""
     if isinstance(arg, bytes):
         arg = arg.decode("ascii", "replace")
     return arg.upper() if isinstance(arg, str) and arg.isascii() else ""
@@ -225,12 +225,12 @@ def _too_few(rule: _Rule, args: _Args) -> RoutingError:
 
 
 def _compile(name: str, rule: str, joined: int) -> Positions | _Finder:
-    """Turn a rule's text into positions, or into the function that finds them.
+    """Turn a rule into positions, or into the function that finds them.
 
     Args:
         name: the command, for messages.
         rule: as in the table above.
-        joined: how many places to the left everything is, because words are joined to the first.
+        joined: how far positions are shifted to the left, as the first element has more words.
     """
     parts = rule.split()
     if all(part.isdigit() for part in parts):
@@ -265,7 +265,7 @@ def _range(name: str, first: int, last: int, step: int) -> _Finder:
         if (end - first) % step:
             raise RoutingError(
                 f"{name} with an incomplete last group of arguments",
-                f"each key is one of {step} arguments",
+                f"each key belongs to a group of {step} arguments",
             )
         return tuple(range(first, end, step))
 
@@ -291,7 +291,7 @@ def _numbered(name: str, at: int, step: int, none: bool) -> _Finder:
 
 
 def _count(arg: Argument) -> int | None:
-    """A number of keys as the server reads it; None for what it does not."""
+    """A number of keys, read as a server reads it; None if it is invalid."""
     if isinstance(arg, int):
         return arg if arg >= 0 else None
     digits = _word(arg)
@@ -299,7 +299,7 @@ def _count(arg: Argument) -> int | None:
 
 
 def _stored(name: str, start: int) -> _Finder:
-    """Options of SORT and GEORADIUS, where only the last place to store counts."""
+    """Options of SORT and GEORADIUS, of which only the last STORE counts."""
     followed = {"BY": 1, "GET": 1, "LIMIT": 2, "COUNT": 1, "STORE": 1, "STOREDIST": 1}
 
     def find(args: _Args) -> Positions:
@@ -310,16 +310,16 @@ def _stored(name: str, start: int) -> _Finder:
                 found = at + 1
             at += 1 + followed.get(word, 0)
         if found >= len(args):
-            raise RoutingError(f"{name} ends with STORE", "give the key to store at")
+            raise RoutingError(f"{name} ends with STORE", "give the key to store the result at")
         return (found,) if found else ()
 
     return find
 
 
 def _stream_options(args: _Args) -> tuple[int, int | None]:
-    """Where XREAD's and XREADGROUP's STREAMS and the time of BLOCK are.
+    """The positions of STREAMS, and of the timeout of BLOCK, in XREAD and XREADGROUP.
 
-    The words are read as the server reads them, since a group or a stream may be called STREAMS.
+    Options are read one by one, as servers do: a group or a stream may be called STREAMS.
     """
     followed = {"BLOCK": 1, "CLAIM": 1, "COUNT": 1, "GROUP": 2, "MAXCOUNT": 1, "MAXSIZE": 1}
     block, at = None, 1
@@ -376,11 +376,11 @@ def _stralgo(args: _Args) -> Positions:
 _SPECIAL: dict[str, _Finder] = {"migrate": _migrate, "stralgo": _stralgo, "streams": _streams}
 
 
-# Time-outs
+# Timeouts
 
 
 def _series_block(args: _Args) -> int | None:
-    """Where the time of TS.READ's BLOCK is."""
+    """The position of the timeout of TS.READ's BLOCK."""
     return next((at + 1 for at in range(3, len(args) - 1) if _word(args[at]) == "BLOCK"), None)
 
 
@@ -404,7 +404,7 @@ _TIMEOUTS: dict[str, tuple[int | Callable[[_Args], int | None], float]] = {
     "XREAD": (_stream_block, 0.001),
     "XREADGROUP": (_stream_block, 0.001),
 }
-"""Where each command that waits has its time, and how many seconds its unit is."""
+"""Where each blocking command has its timeout, and its unit in seconds."""
 
 
 def _seconds(name: str, arg: Argument) -> float:
@@ -413,7 +413,5 @@ def _seconds(name: str, arg: Argument) -> float:
     except (TypeError, ValueError, OverflowError):
         value = math.nan
     if not 0 <= value < math.inf:
-        raise RoutingError(
-            f"{name} with a time-out that is no time", "give 0 or more; 0 is for ever"
-        )
+        raise RoutingError(f"{name} with an invalid timeout", "give 0 or more; 0 is for ever")
     return value

@@ -1,18 +1,18 @@
-"""Partition: from a member or field to a part of one structure.
+"""Partition: maps a member or field to a part of its structure.
 
-A structure of about ``total`` members is kept in parts of about ``part_size``, so that each part
-keeps its compact encoding. Twice as many parts as the total needs are planned, so that parts are
-half full on average and few outgrow their size.
+A structure of about ``total`` members has parts of at most about ``part_size``, so that each part
+keeps its compact encoding. There are twice as many parts as needed: they are half full on average,
+and few grow larger than planned.
 
 =================== ==========================================================================
 name                part of a member
 =================== ==========================================================================
 ``crc32``           CRC-32 of the member's text, modulo ``2 * total // part_size``: for members in
-                    no order, also numeric ones.
+                    no particular order, numbers included.
 ``digits``          a member of ASCII digits goes to part ``int(member) // part_size``, so that
-                    neighbouring ids share a part; any other as by ``crc32``.
-``redis-in-action`` CRC-32 of ``x`` and the member, modulo the same: the rule of that book's
-                    published sharded SET.
+                    neighbouring ids share a part; all others as with ``crc32``.
+``redis-in-action`` CRC-32 of ``x`` and the member, same modulus: the sharded SET in the published
+                    source of that book.
 =================== ==========================================================================
 """
 
@@ -32,7 +32,7 @@ NAMES = ("crc32", "digits", "redis-in-action")
 
 
 def part_count(total: int, part_size: int) -> int:
-    """Return how many parts hashed members are spread over.
+    """Return the number of parts that members are hashed to.
 
     Raises:
         InvalidArgumentError: total or part_size is not a positive integer.
@@ -44,12 +44,12 @@ def part_count(total: int, part_size: int) -> int:
 
 
 def partition(name: str, total: int, part_size: int) -> Partition:
-    """Return the function from a member to the number of its part.
+    """Return the function that maps a member to the number of its part.
 
     Args:
         name: a name from the table above.
         total: about how many members the structure will have.
-        part_size: how many members a part may have.
+        part_size: how many members a part should have at most.
 
     Raises:
         InvalidArgumentError: an argument is out of range.
@@ -63,7 +63,7 @@ def partition(name: str, total: int, part_size: int) -> Partition:
 
         def part(member: Key) -> int:
             data = key_bytes(member)
-            if data.isdigit() and len(data) <= 4300:  # Python's limit for reading an integer
+            if data.isdigit() and len(data) <= 4300:  # the digits that Python converts at most
                 return int(data) // part_size
             return crc32(data) % count
 

@@ -1,24 +1,23 @@
-"""Placement: from a routing key to a shard number. A promise: docs/placement.md has its vectors.
+"""Placement: maps a key to a shard number. Never changes: docs/placement.md has test vectors.
 
 =================== ==========================================================================
 name                shard of a key among ``count`` shards
 =================== ==========================================================================
 ``crc32``           CRC-32 (zlib's) of the key, modulo count. The default.
-``slot``            Redis Cluster's slot (CRC-16/XMODEM modulo 16384); the slots are dealt out in
-                    even ranges, as ``redis-cli --cluster create`` gives them to its masters.
-``crc:<name>``      any CRC predefined by crcmod, by its name there (``crc:crc-64``), modulo count.
+``slot``            Redis Cluster's slot (CRC-16/XMODEM modulo 16384); each shard has a range of
+                    slots, all equally long, as ``redis-cli --cluster create`` assigns them.
+``crc:<name>``      any CRC that crcmod predefines, by its name (``crc:crc-64``), modulo count.
 ``rendezvous``      the shard with the highest weight for this key. Adding shard ``n`` moves only
-                    the keys that shard ``n`` now wins: about one in ``n + 1``.
-``redis-in-action`` CRC-32 of ``x`` and the key, modulo count: the rule of that book's published
-                    source, for data that was placed by it. Knows no hash tags, as the book.
+                    the keys for which its weight is highest: about one in ``n + 1``.
+``redis-in-action`` CRC-32 of ``x`` and the key, modulo count: for data placed with the published
+                    source of that book. Like the book, it has no hash tags.
 =================== ==========================================================================
 
-All but the last hash only the tag of a key that has one (see `shardkit.routing.keys`).
+All but the last hash only the tag of a key, if it has one (see `shardkit.routing.keys`).
 
-The weight of rendezvous is ``mix(h ^ mix(n + 1))``: ``h`` is the first eight bytes, big-endian, of
-the key's BLAKE2b-64 digest, ``n`` the shard's number and ``mix`` the finaliser of SplitMix64
-(G. Steele and others, 2014). The idea of the highest random weight is D. Thaler's and C.
-Ravishankar's (1998).
+The weight of rendezvous is ``mix(h ^ mix(n + 1))``: ``h`` is the key's BLAKE2b-64 digest as a
+big-endian integer, ``n`` the shard's number and ``mix`` the finaliser of SplitMix64 (G. Steele and
+others, 2014). Highest random weight hashing is due to D. Thaler and C. Ravishankar (1998).
 """
 
 from __future__ import annotations
@@ -64,10 +63,10 @@ def placement(name: str, count: int) -> Place:
 
     Returns:
         A function from a key to a shard number, 0 to ``count - 1``. It raises InvalidKeyError for
-        a value that is no key. Cost: 0.1 to 0.3 microseconds; rendezvous 0.5 for each shard.
+        a value that is not a key. Cost: 0.1 to 0.3 microseconds; rendezvous 0.5 for each shard.
 
     Raises:
-        ConfigError: there is no such placement, or no shard to place on.
+        ConfigError: there is no such placement, or count is less than 1.
     """
     if type(count) is not int or count < 1:
         raise ConfigError(f"placement {name!r} over {count!r} shards", "a component has 1 or more")
@@ -96,7 +95,7 @@ def placement_of_all(name: str, count: int) -> PlaceAll:
         count: how many shards there are, at least 1.
 
     Raises:
-        ConfigError: there is no such placement, or no shard to place on.
+        ConfigError: there is no such placement, or count is less than 1.
     """
     place = placement(name, count)
     if name == "crc32":
@@ -119,10 +118,10 @@ def slot_of(key: Key) -> int:
 
 
 def slot_ranges(count: int) -> list[range]:
-    """Return each shard's slots: from ``i * 16384 / count`` on, rounded to the nearest slot.
+    """Return each shard's slots: from ``i * 16384 / count``, rounded to the nearest slot.
 
-    So ``redis-cli --cluster create`` deals them to its masters; but it adds up in single
-    precision, which moves a bound by a slot here and there from 78 masters on.
+    ``redis-cli --cluster create`` assigns the same ranges to its masters; but it adds in single
+    precision, so that from 78 masters on, some bounds differ by a slot.
 
     Args:
         count: how many shards there are, 1 to 16384.
@@ -137,7 +136,7 @@ def _crc32(count: int) -> Place:
             try:
                 data = key.encode()
             except UnicodeEncodeError:
-                data = key_bytes(key)  # says what is wrong
+                data = key_bytes(key)  # raises InvalidKeyError
         else:
             data = key if type(key) is bytes else key_bytes(key)
         return crc32(hash_tag(data) if b"{" in data else data) % count
@@ -169,7 +168,7 @@ def _redis_in_action(count: int) -> Place:
 
 
 def _named_crc(name: str, count: int) -> Place:
-    # crcmod knows more spellings of each name; with one only, equal placements are called equal.
+    # crcmod accepts several spellings of a name; with only one, equal placements have equal names.
     if name.removeprefix("crc:") not in CRCS:
         raise ConfigError(
             f"placement {name!r}: crcmod predefines no such CRC",
@@ -196,7 +195,7 @@ def _rendezvous(count: int) -> Place:
 
 
 def _mix(z: int) -> int:
-    """The finaliser of SplitMix64: every bit of the input changes half of the output's."""
+    """The finaliser of SplitMix64: each bit of the input changes half of the output bits."""
     z = (z + 0x9E3779B97F4A7C15) & _MASK
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK

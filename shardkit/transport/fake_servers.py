@@ -5,39 +5,38 @@
     memory = MemoryConnector()
     with shardkit.connect(shard_map, connector=memory) as kit:
         memory.server("127.0.0.1:7001").lose_answer("INCRBY")
-        kit.client("counters").incr("hits")        # ConnectionError; but the server counts 1
+        kit.client("counters").incr("hits")        # ConnectionError, although the server counted
 
-Clients are what `shardkit.connections.Connector` builds, their pools included; only the connections
-end in memory. Each address is a server of its own, with databases, scripts and transactions, and
-blocking and awaiting clients of any kit with the same connector find the same data there.
+Clients and pools are those that `shardkit.connections.Connector` builds; only their connections
+lead to memory. Each address is a separate server, with databases, scripts and transactions. All
+clients, blocking and awaiting, of all kits with the same connector see the same data.
 
-What a server can be told to do. All but the first strike the next ``times`` commands (None: all,
-until ``clear``), or the next of those that are named:
+All faults but ``down`` affect the next ``times`` commands (None: all, until ``clear``); if commands
+are named, the next ones with these names:
 
 ================ ========= ============ ====================================== =====================
-fault            executed? connection   what a redis-py client raises          what a batch holds
+fault            executed? connection   a redis-py client raises               a batch contains
 ================ ========= ============ ====================================== =====================
-``down``         no        refused, and ConnectionError, until ``up``          ShardUnavailable
+``down``         no        refused;     ConnectionError, until ``up``          ShardUnavailable
                            open ones
                            break
 ``lose_command`` no        breaks       ConnectionError                        ShardUnavailable
 ``lose_answer``  yes       breaks       ConnectionError                        ShardUnavailable
-``hang``         yes, late is closed    TimeoutError, at once: nobody waits    ShardUnavailable
-                           by the
-                           client
-``answer``       no        goes on      the error that the server answers      CommandRefused
+``hang``         yes, late closed by    TimeoutError, without waiting for it   ShardUnavailable
+                           the client
+``answer``       no        stays open   the error that the server answers      CommandRefused
 ================ ========= ============ ====================================== =====================
 
-``LOADING`` and ``NOAUTH`` are ConnectionErrors to redis-py, which closes the connection; a batch
-holds ShardUnavailable for them. Of what broke, links repeat what is idempotent, once.
+redis-py raises ``LOADING`` and ``NOAUTH`` as ConnectionErrors and closes the connection; a batch
+contains ShardUnavailable for them. Links repeat idempotent commands once.
 
-What connections say for themselves (AUTH, HELLO, SELECT, CLIENT) and what goes along with a command
-(MULTI, EXEC, WATCH, SCRIPT LOAD and their like) is struck only when it is named.
+Commands by which a connection is set up (AUTH, HELLO, SELECT, CLIENT), and those that surround
+others (MULTI, EXEC, WATCH, SCRIPT LOAD and so on), are affected only if they are named.
 
-Limits: users, passwords and TLS are ignored. A Sentinel's service is one server
-without replicas. A cluster is one server behind a plain client: it routes, and refuses a command
-whose keys lie in several slots, but has none of redis-py's methods for clusters. Sizes and
-encodings, ``MEMORY USAGE`` say, are not those of a real server.
+Limits: users, passwords and TLS are ignored. A Sentinel's service is one server without replicas. A
+cluster is one server behind a plain client, which routes, and refuses a command whose keys are in
+several slots, but has none of redis-py's cluster methods. Sizes and encodings, as in ``MEMORY
+USAGE``, differ from a real server's.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ from shardkit.transport.fake_struct import pack, size, unpack
 
 Packed: TypeAlias = str | bytes | Iterable[bytes]
 
-# Struck only when they are named: commands of connections, and those that others are wrapped in.
+# Affected only if named: commands that set up a connection, and those that surround others.
 _AROUND: Final = frozenset(
     {
         *("AUTH", "HELLO", "SELECT", "CLIENT", "ASKING", "READONLY", "READWRITE"),
@@ -83,28 +82,28 @@ _AROUND: Final = frozenset(
     }
 )
 _THIS_HOST: Final = frozenset({"localhost", "127.0.0.1", "::1", ""})
-# Who may use a server, and what makes it more than a server.
-_NOT_TAKEN: Final = frozenset(
+# Fields that a server in memory ignores.
+_IGNORED: Final = frozenset(
     {
         *("unix_socket_path", "sentinel", "cluster", "replicas"),
         *("username", "password", "credentials", "sentinel_credentials"),
     }
 )
 _CROSS_SLOT: Final = "CROSSSLOT Keys in request don't hash to the same slot"
-# What the fake server gets in place of a command that is answered with an error. It refuses both
-# itself, and so also aborts the transaction that the command is part of, as a real server would.
+# Sent to the fake server in place of a command whose answer is to be an error. It refuses both, and
+# so aborts the transaction that the command is part of, as a real server does.
 _NONSENSE: Final = hiredis.pack_command(("GET",))
 _NO_EXEC: Final = hiredis.pack_command(("DISCARD",))
 
 
 @dataclass(eq=False)
 class _Fault:
-    """What happens to the next ``times`` commands (of those names, if there are any).
+    """What happens to the next ``times`` commands; if there are ``names``, to those of these names.
 
     Attributes:
-        error: makes what the client gets in place of an answer.
+        error: makes the error that the client gets instead of an answer.
         executes: whether the server executes the command.
-        cuts: whether the connection ends there, so that nothing after it arrives.
+        cuts: whether the connection breaks after the command, so that no later one arrives.
     """
 
     error: Callable[[], Exception]
@@ -113,14 +112,14 @@ class _Fault:
     times: float = 1
     names: frozenset[str] = frozenset()
 
-    def strikes(self, name: str) -> bool:
+    def affects(self, name: str) -> bool:
         return name in self.names if self.names else name not in _AROUND
 
 
 class MemoryServer:
-    """One server in memory, and the faults that it is to have. Made by `MemoryConnector`.
+    """A server in memory, and its faults. Created by `MemoryConnector`.
 
-    Thread-safe. Faults strike in the order in which they were given.
+    Thread-safe. Faults take effect in the order in which they were given.
 
     Attributes:
         address: ``127.0.0.1:7001``, ``unix:/path``, ``sentinel:service@host:port,…``.
@@ -139,9 +138,9 @@ class MemoryServer:
     # ---- faults
 
     def down(self) -> None:
-        """Refuse connections and break the open ones, those that wait for an answer included.
+        """Refuse connections and break the open ones, even while they wait for an answer.
 
-        Its data stays; see `flush`.
+        The data is kept; see `flush`.
         """
         with self._lock:
             self._down = True
@@ -161,20 +160,20 @@ class MemoryServer:
         """Break the connection before the next command is executed.
 
         Args:
-            commands: names as they are sent (redis-py's ``incr`` sends INCRBY); only these are
-                struck. Without any, every command is.
-            times: how many commands are struck; None for all until `clear`.
+            commands: only commands of these names are affected, named as they are sent (redis-py's
+                ``incr`` sends INCRBY). By default all are.
+            times: how many commands are affected; None for all until `clear`.
         """
         self._add(_Fault(_closed, cuts=True), commands, times)
 
     def lose_answer(self, *commands: str, times: int | None = 1) -> None:
-        """Break the connection after the next command was executed; see `lose_command`."""
+        """Break the connection after the next command is executed; see `lose_command`."""
         self._add(_Fault(_closed, executes=True, cuts=True), commands, times)
 
     def hang(self, *commands: str, times: int | None = 1) -> None:
-        """Execute the next command too late: its client times out, without waiting for that.
+        """Execute the next command too late: its client times out, without really waiting.
 
-        See `lose_command` for the arguments. A command that would block here really does.
+        See `lose_command` for the arguments. A command that blocks on the server does block.
         """
         self._add(_Fault(self._timeout, executes=True), commands, times)
 
@@ -184,8 +183,8 @@ class MemoryServer:
         Inside a transaction this aborts it, as on a real server.
 
         Args:
-            error: as a server writes it (``"READONLY You can't write against a read only
-                replica."``, ``"LOADING …"``, ``"OOM …"``), or redis-py's exception.
+            error: a server's text (``"READONLY You can't write against a read only
+                replica."``, ``"LOADING …"``, ``"OOM …"``), or an exception of redis-py.
             commands: see `lose_command`.
             times: see `lose_command`.
         """
@@ -193,7 +192,7 @@ class MemoryServer:
         self._add(_Fault(lambda: copy.copy(given)), commands, times)
 
     def clear(self) -> None:
-        """Forget all faults, and be up."""
+        """Remove all faults, and accept connections again."""
         with self._lock:
             self._faults.clear()
             self._down = False
@@ -201,7 +200,7 @@ class MemoryServer:
     # ---- data
 
     def client(self, **arguments: Any) -> redis.Redis:
-        """Return a blocking client that no fault strikes, to look at the data with.
+        """Return a blocking client that no fault affects, to inspect the data.
 
         Args:
             arguments: further arguments of ``redis.Redis``, such as ``db``.
@@ -217,26 +216,26 @@ class MemoryServer:
     def __repr__(self) -> str:
         return f"<MemoryServer {self.address}{', down' * self._down}>"
 
-    # ---- what its connections call
+    # ---- called by its connections
 
     def accept(self, connection: Any) -> None:
-        """Take a connection, or refuse it."""
+        """Accept a connection, or refuse it."""
         with self._lock:
             if self._down:
                 raise ConnectionRefusedError(111, "Connection refused")
             self._connections.add(connection)
 
     def unblock(self, client_id: int) -> None:
-        """End the wait of a command that blocks."""
+        """End a command that blocks."""
         self._inside.client_unblock(client_id, error=True)
 
-    def strike(self, args: Sequence[bytes]) -> _Fault | None:
-        """Return what happens to a command; None if it is simply executed."""
+    def fault_of(self, args: Sequence[bytes]) -> _Fault | None:
+        """Return the fault that affects a command; None if it is executed normally."""
         if self._faults:
             name = args[0].decode(errors="replace").upper()
             with self._lock:
                 for fault in self._faults:
-                    if fault.strikes(name):
+                    if fault.affects(name):
                         fault.times -= 1
                         if fault.times <= 0:
                             self._faults.remove(fault)
@@ -259,7 +258,7 @@ class MemoryServer:
 class MemoryConnector(Connector):
     """Builds clients of servers in memory. Pass it to a kit: ``connect(…, connector=memory)``.
 
-    Kits with the same connector share its servers; a new connector has none.
+    Kits with the same connector share its servers. A new connector has none.
 
     Raises:
         LocalServerError: fakeredis, or lupa for its scripts, is not installed.
@@ -273,17 +272,17 @@ class MemoryConnector(Connector):
 
     @property
     def servers(self) -> list[MemoryServer]:
-        """The servers that were connected to, or asked for with `server`."""
+        """The servers that have been connected to, or requested with `server`."""
         return list(self._servers.values())
 
     def server(self, where: str | Entry) -> MemoryServer:
-        """Return the server at an address; it is there from now on.
+        """Return the server at an address; it is created if it does not exist.
 
         Args:
-            where: ``"127.0.0.1:7001"``, a URL, what `MemoryServer.address` says, or an entry.
+            where: ``"127.0.0.1:7001"``, a URL, a `MemoryServer.address`, or an entry.
 
         Raises:
-            InvalidEntryError: it is no address.
+            InvalidEntryError: it is not an address.
         """
         if isinstance(where, str):
             if "://" not in where:
@@ -301,13 +300,13 @@ class MemoryConnector(Connector):
     def blocking(self, fields: Mapping[str, Any]) -> redis.Redis | redis.RedisCluster:
         """Return a blocking client of a server in memory; see `Connector.blocking`."""
         client = super().blocking(self._is_plain_tcp(fields))
-        pool = self._led_to_memory(client, fields, _connection_classes()[0])
+        pool = self._lead_to_memory(client, fields, _connection_classes()[0])
         return MemoryCluster(connection_pool=pool) if fields.get("cluster") else client
 
     def awaiting(self, fields: Mapping[str, Any]) -> aioredis.Redis | aioredis.RedisCluster:
         """Return an awaiting client of a server in memory; see `Connector.awaiting`."""
         client = super().awaiting(self._is_plain_tcp(fields))
-        pool = self._led_to_memory(client, fields, _connection_classes()[1])
+        pool = self._lead_to_memory(client, fields, _connection_classes()[1])
         return AsyncMemoryCluster(connection_pool=pool) if fields.get("cluster") else client
 
     def _server(self, address: str) -> MemoryServer:
@@ -318,14 +317,14 @@ class MemoryConnector(Connector):
 
     @staticmethod
     def _is_plain_tcp(fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Return an entry's fields as those of a server that asks for nothing."""
-        kept = {n: v for n, v in fields.items() if n not in _NOT_TAKEN and not n.startswith("ssl")}
+        """Return an entry's fields without those for which a real server would be needed."""
+        kept = {n: v for n, v in fields.items() if n not in _IGNORED and not n.startswith("ssl")}
         if fields.keys() & {"unix_socket_path", "sentinel"}:
             kept |= {"host": _address(fields), "port": 0}  # for messages
         return kept
 
-    def _led_to_memory(self, client: Any, fields: Mapping[str, Any], connection: type[Any]) -> Any:
-        """Have a client's pool make connections to a server in memory."""
+    def _lead_to_memory(self, client: Any, fields: Mapping[str, Any], connection: type[Any]) -> Any:
+        """Make a client's pool connect to a server in memory, and return the pool."""
         server = self._server(_address(fields))
         server.in_slots = server.in_slots or bool(fields.get("cluster"))
         pool = client.connection_pool
@@ -335,7 +334,7 @@ class MemoryConnector(Connector):
 
 
 class _OneNode:
-    """What links ask of a cluster's client, answered by a plain one: it is its own only node."""
+    """The methods of a cluster's client that links use; the client is its only node."""
 
     name = "memory"
 
@@ -353,7 +352,7 @@ class _OneNode:
 
     @property
     def nodes_manager(self) -> Any:
-        """What learns the slots by ``initialize``."""
+        """The object whose ``initialize`` reads the slots."""
         return self
 
 
@@ -361,46 +360,46 @@ class MemoryCluster(_OneNode, redis.Redis):
     """A blocking client of a cluster in memory."""
 
     def initialize(self) -> None:
-        """Learn the slots: all are here."""
+        """Read the slots: there is nothing to do."""
 
 
 class AsyncMemoryCluster(_OneNode, aioredis.Redis):  # type: ignore[misc]  # redis-py's own overlap
     """An awaiting client of a cluster in memory."""
 
 
-# ---- connections: mixed into fakeredis's, which is imported when it is needed
+# ---- connections: mixins for fakeredis's classes, which are imported on first use
 
 
 class _Faulty:
-    """One connection's requests on their way to a server: what it sees, and what comes back."""
+    """A connection that applies the faults of its server to requests and answers."""
 
     def __init__(self, *, memory: MemoryServer, **options: Any) -> None:
         self._memory = memory
-        # One for each answer that is due: None, or what comes in its place.
+        # For each answer that is due: None, or the error that comes instead.
         self._due: deque[Exception | None] = deque()
         self._cut = self._broken = False
         super().__init__(server=memory.fake, **options)  # type: ignore[call-arg]
 
     def break_off(self) -> None:
-        """The server is gone; whoever waits here wakes up."""
+        """Break the connection, and wake up whoever waits for an answer."""
         self._broken = True
         sock: Any = getattr(self, "_sock", None)
         if sock is not None:
             sock.put_response(None)
 
     def _begin(self) -> None:
-        """Connect, if the server accepts connections."""
+        """Reset the state for a new connection; raises if the server refuses it."""
         self._memory.accept(self)
         self._due.clear()
         self._cut = self._broken = False
 
     def _let_through(self, command: Packed) -> list[bytes]:
-        """Note what answers are due to a request; return what of it reaches the server."""
+        """Note the answers due to a request, and return the commands that reach the server."""
         seen = []
         for args in _commands(command):
             if self._cut:
                 break
-            fault = self._memory.strike(args)
+            fault = self._memory.fault_of(args)
             error = None if fault is None else fault.error()
             self._due.append(error)
             if fault is None or fault.executes:
@@ -411,7 +410,7 @@ class _Faulty:
         return seen
 
     def _next(self) -> tuple[Exception | None, bool]:
-        """Return what comes in place of the next answer, and whether the server answers at all."""
+        """Return the error instead of the next answer, if any, and whether the server answers."""
         due = self._due.popleft() if self._due else None
         return due, not self._broken and (due is None or isinstance(due, ResponseError))
 
@@ -478,7 +477,7 @@ class _AwaitingFaulty(_Faulty):
         self._id = await self.read_response()
 
     async def disconnect(self: Any, nowait: bool = False, **options: Any) -> None:
-        # What blocks here would stay in line, and take what is meant for others.
+        # A command that still blocks on the server would take elements meant for others.
         client_id, self._id = self._id, 0
         await super().disconnect(nowait=nowait, **options)  # type: ignore[misc]
         if client_id:
@@ -492,7 +491,7 @@ class _AwaitingFaulty(_Faulty):
         if self._broken:
             await self.disconnect(nowait=True)
             raise _closed()
-        # At once, without redis-py's time-out: nobody else must come between noting and sending.
+        # Without awaiting: no other request may come between noting the answers and sending.
         for seen in self._let_through(command):
             self._sock.sendall(seen)
 
@@ -527,10 +526,10 @@ def _connection_classes() -> tuple[type[Any], type[Any]]:
 
 @cache
 def _server_class() -> type[Any]:
-    """Return fakeredis' server, with the ``struct`` in its Lua that servers have."""
+    """Return fakeredis' server class, with ``struct`` in its Lua, as real servers have."""
 
     def set_attribute(server: Any, name: str, value: Any) -> None:
-        if name == "_lua_expected_globals":  # noted once, when its Lua is made
+        if name == "_lua_expected_globals":  # set once, when its Lua is created
             lua = server._lua_runtime
             functions = {b"pack": pack, b"unpack": unpack, b"size": size}
             lua.globals()[b"struct"] = lua.table_from(functions)
@@ -557,7 +556,7 @@ def _closed() -> Exception:
 
 
 def _commands(packed: Packed) -> Iterator[list[bytes]]:
-    """Take a packed request apart into commands."""
+    """Split a packed request into commands."""
     reader = hiredis.Reader()
     for piece in [packed] if isinstance(packed, str | bytes) else packed:
         reader.feed(piece)
@@ -571,13 +570,13 @@ def _pack(args: Sequence[bytes]) -> bytes:
 
 
 def _crosses_slots(args: Sequence[bytes]) -> bool:
-    with suppress(RoutingError):  # unknown: the server says so
+    with suppress(RoutingError):  # unknown: the server refuses it
         return len({slot_of(args[n]) for n in key_positions(args)}) > 1
     return False
 
 
 def _address(fields: Mapping[str, Any]) -> str:
-    """Return what tells a server from others."""
+    """Return the address that identifies a server."""
     if "sentinel" in fields:
         asked = fields["sentinel"]
         sentinels = sorted(f"{host}:{port}" for host, port in asked["sentinels"])

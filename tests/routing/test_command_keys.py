@@ -456,9 +456,9 @@ def sent_names(module: Any) -> set[str]:
         ("'OBJECT ENCODING secret' a", "OBJECT ENCODING in one string with its arguments"),
         (
             "MSET a 1 secret",
-            "MSET with an incomplete last group of arguments; each key is one of 2",
+            "MSET with an incomplete last group of arguments; each key belongs to a group of 2",
         ),
-        ("JSON.MSET a $ 1 secret $", "each key is one of 3"),
+        ("JSON.MSET a $ 1 secret $", "each key belongs to a group of 3"),
         (
             "LMPOP 0 secret LEFT",
             "LMPOP with a number of keys that is no positive integer; argument 1",
@@ -473,7 +473,7 @@ def sent_names(module: Any) -> set[str]:
         ("XREAD STREAMS secret $ >", "XREAD with unequal numbers of keys and ids"),
         ("XREAD secret a 0", "XREAD without STREAMS where its options end"),
         ("XREAD COUNT 1 BLOCK 5", "XREAD without STREAMS where its options end"),
-        ("SORT secret STORE", "SORT ends with STORE; give the key to store at"),
+        ("SORT secret STORE", "SORT ends with STORE; give the key to store the result at"),
         ("MIGRATE h 1 secret 0 5 KEYS a", "MIGRATE with KEYS; give keys after it"),
         ("MIGRATE h 1 '' 0 5 KEYS", "MIGRATE with KEYS; give keys after it"),
     ],
