@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
 from shardkit.operations.commands import Argument
@@ -20,6 +21,8 @@ MAX_GAP = 64
 # The widest unsigned integer of BITFIELD; anything wider is split.
 MAX_BITFIELD_BITS = 63
 SPLIT_BITS = 32
+# Of one BITFIELD: Lua's unpack takes some 8,000, and each of its operations 4.
+MOST_ARGUMENTS = 4000
 
 # By part: the name and the arguments, without the key, of commands.
 PartCommands: TypeAlias = dict[int, list[tuple[Argument, ...]]]
@@ -37,7 +40,7 @@ class ReadRange(NamedTuple):
     part: int
     first: int
     last: int
-    ids: list[int]
+    ids: Sequence[int]
 
 
 class RecordLayout:
@@ -79,20 +82,21 @@ class RecordLayout:
             ranges.append(ReadRange(part, first, last, row))
         return ranges
 
+    def block(self, part: int, first: int, end: int) -> ReadRange:
+        """Return the range of all records between two bytes of a part."""
+        start = part * self.part_size
+        ids = range(start + first * 8 // self.bits, start + end * 8 // self.bits)
+        return ReadRange(part, first, end - 1, ids)
+
     def extract(self, read: ReadRange, data: bytes) -> Iterator[tuple[int, int]]:
         """Yield each id of a range and its record, as an integer; missing bytes are zeros."""
-        size, bits = self.size, self.bits
+        size, bits, mask = self.size, self.bits, self.mask
         data = data.ljust(read.last + 1 - read.first, b"\0")
-        first_id = read.part * self.part_size
-        if bits >= 8:
-            start = first_id * size + read.first
-            for record_id in read.ids:
-                at = record_id * size - start
-                yield record_id, int.from_bytes(data[at : at + size])
-            return
+        first = read.part * self.part_size * bits + 8 * read.first
         for record_id in read.ids:
-            byte, bit = divmod((record_id - first_id) * bits, 8)
-            yield record_id, data[byte - read.first] >> (8 - bits - bit) & self.mask
+            at, bit = divmod(record_id * bits - first, 8)
+            code = int.from_bytes(data[at : at + size])
+            yield record_id, code if bits >= 8 else code >> (8 - bits - bit) & mask
 
     def split(self, data: bytes) -> Iterator[int]:
         """Yield every record of a block, as an integer."""
@@ -108,16 +112,14 @@ class RecordLayout:
         """Return records side by side, the last byte filled up with zeros."""
         if self.bits >= 8:
             return b"".join([code.to_bytes(self.size) for code in codes])
+        bits = len(codes) * self.bits
+        return (self._joined(codes) << -bits % 8).to_bytes(-(-bits // 8))
+
+    def _joined(self, codes: Iterable[int]) -> int:
         joined = 0
         for code in codes:
             joined = joined << self.bits | code
-        bits = len(codes) * self.bits
-        return (joined << -bits % 8).to_bytes(-(-bits // 8))
-
-    def pad(self, data: bytes) -> bytes:
-        """Return bytes of a part, with zeros for what is missing of the last record."""
-        missing = -len(data) % self.size
-        return data + bytes(missing) if missing else data
+        return joined
 
     def write_commands(
         self, records: Mapping[int, int], fields: Mapping[int, Sequence[tuple[int, int, int]]]
@@ -131,48 +133,38 @@ class RecordLayout:
         """
         commands: PartCommands = {}
         alone: dict[int, list[Argument]] = defaultdict(list)
-        bits, per_byte = self.bits, max(1, 8 // self.bits)
-        for part, start, codes in self._neighbours(records):
-            if len(codes) == 1 and bits <= MAX_BITFIELD_BITS:
-                alone[part] += ("SET", f"u{bits}", start * bits, codes[0])
+        bits, part_size, per_byte = self.bits, self.part_size, max(1, 8 // self.bits)
+        ids = sorted(records)
+        rows = [n for n, i in enumerate(ids) if i - 1 not in records or i % part_size == 0]
+        for at, end in pairwise([*rows, len(ids)]):
+            part, start = divmod(ids[at], part_size)
+            if end - at == 1 and bits <= MAX_BITFIELD_BITS:
+                alone[part] += ("SET", f"u{bits}", start * bits, records[ids[at]])
                 continue
             # Whole bytes by SETRANGE, the others by BITFIELD.
+            codes = [records[record_id] for record_id in ids[at:end]]
             head = min(-start % per_byte, len(codes))
             tail = len(codes) - (len(codes) - head) % per_byte
-            for first, end in ((0, head), (tail, len(codes))):
-                if end > first:
-                    code = 0
-                    for one in codes[first:end]:
-                        code = code << bits | one
-                    alone[part] += set_bits((start + first) * bits, (end - first) * bits, code)
+            for first, last in ((0, head), (tail, len(codes))):
+                if last > first:
+                    code, width = self._joined(codes[first:last]), (last - first) * bits
+                    alone[part] += set_bits((start + first) * bits, width, code)
             if tail > head:
-                at = (start + head) * bits // 8
-                commands.setdefault(part, []).append(("SETRANGE", at, self.join(codes[head:tail])))
+                written = ("SETRANGE", (start + head) * bits // 8, self.join(codes[head:tail]))
+                commands.setdefault(part, []).append(written)
         for record_id, changes in fields.items():
             part, index = divmod(record_id, self.part_size)
             for offset, width, code in changes:
                 alone[part] += set_bits(index * bits + offset, width, code)
         for part, args in alone.items():
-            commands.setdefault(part, []).append(("BITFIELD", *args))
+            commands.setdefault(part, []).extend(bitfields(args))
         return commands
 
-    def _neighbours(self, records: Mapping[int, int]) -> Iterator[tuple[int, int, list[int]]]:
-        """Yield the part, the first index and the records of each row without a gap."""
-        part_size = self.part_size
-        following = end = -1  # the id that would be a neighbour, and the first of the next part
-        part = start = -1
-        codes: list[int] = []
-        for record_id in sorted(records):
-            if record_id != following or record_id == end:
-                if codes:
-                    yield part, start, codes
-                part, start = divmod(record_id, part_size)
-                end = (part + 1) * part_size
-                codes = []
-            codes.append(records[record_id])
-            following = record_id + 1
-        if codes:
-            yield part, start, codes
+
+def bitfields(args: Sequence[Argument], *first: Argument) -> Iterator[tuple[Argument, ...]]:
+    """Return the BITFIELDs, without their key, that have some arguments; ``first`` in each."""
+    for at in range(0, len(args), MOST_ARGUMENTS):
+        yield ("BITFIELD", *first, *args[at : at + MOST_ARGUMENTS])
 
 
 def set_bits(offset: int, bits: int, code: int) -> list[Argument]:

@@ -180,7 +180,7 @@ class Locations(Structure[Face]):
             InvalidArgumentError: the id or a code is invalid; nothing was written then.
         """
         code = self._code(self.records.store.check_id(user_id), (country, region))
-        yield from self.records.store.write({user_id: code})
+        yield from self._write({user_id: code})
 
     @operation
     def set_many(
@@ -205,7 +205,10 @@ class Locations(Structure[Face]):
                 except (KeyError, TypeError):  # new, or a list
                     codes[user_id] = code = self._code(user_id, location)
                     known[tuple(location)] = code
-            yield from self.records.store.write(codes)
+            yield from self._write(codes)
+
+    def _write(self, codes: Mapping[int, int]) -> Operation[None]:
+        yield from self.records.store.write(self.records.store.layout.write_commands(codes, {}))
 
     @operation
     def get(self, user_id: int) -> Operation[Location]:

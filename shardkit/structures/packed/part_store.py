@@ -1,18 +1,20 @@
-"""Reads and writes packed records, as integers, in the parts of one structure."""
+"""Reads and writes packed records, as integers, in the parts of one structure.
+
+All reads are GETRANGEs; all writes to a part are one call of ``lua/write.lua``, which creates it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from shardkit.errors import InvalidArgumentError, ShardFailure
 from shardkit.lua import script
 from shardkit.operations.commands import (
     Argument,
+    Columns,
     Command,
     Partial,
-    Replies,
-    Transaction,
     raise_failures,
     script_call,
 )
@@ -20,23 +22,14 @@ from shardkit.operations.operation import Operation, pages
 from shardkit.structures.base.arguments import check_integer, shown
 from shardkit.structures.base.damage import damage
 from shardkit.structures.base.parameters import Metadata, confirm, open_all
-from shardkit.structures.base.part_registry import PartRegistry
+from shardkit.structures.base.part_registry import HIGHEST, PartRegistry
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
-from shardkit.structures.packed.addressing import RecordLayout
+from shardkit.structures.packed.addressing import PartCommands, ReadRange, RecordLayout
 
-HIGHEST_ID = 2**63 - 1
 IDS_AT_ONCE = 1000
 BLOCK_BYTES = 2**18  # at most, of one GETRANGE
 
 T = TypeVar("T")
-
-
-class BlockRange(NamedTuple):
-    """Whole records of a part: the part, the first and the last byte."""
-
-    part: int
-    first: int
-    last: int
 
 
 class PartStore:
@@ -59,24 +52,15 @@ class PartStore:
         self.meta = meta
         self.registry = PartRegistry(component, name)
         meta.leased = True
-        self._complete: set[int] = set()  # parts known to have their full length
 
     def check_id(self, record_id: int) -> int:
-        """Return an id.
-
-        Raises:
-            InvalidArgumentError: it is not an integer from 0 to 2**63 - 1.
-        """
-        if type(record_id) is not int or not 0 <= record_id <= HIGHEST_ID:
-            check_integer(self.name, "id", record_id, 0, HIGHEST_ID)
+        """Return an id, checked: an integer from 0 to 2**63 - 1."""
+        if type(record_id) is not int or not 0 <= record_id <= HIGHEST:
+            check_integer(self.name, "id", record_id, 0, HIGHEST)
         return record_id
 
     def pairs(self, values: Mapping[int, T] | Iterable[tuple[int, T]]) -> Iterator[tuple[int, T]]:
-        """Yield checked ids with their values, as they are read.
-
-        Raises:
-            InvalidArgumentError: an id is invalid, or an item is not a pair.
-        """
+        """Yield checked ids with their values, as they are read."""
         items: Any = values.items() if isinstance(values, Mapping) else values
         for pair in items:
             try:
@@ -85,16 +69,13 @@ class PartStore:
                 raise InvalidArgumentError(
                     f"{self.name}: {shown(pair)} is not a pair", "give values by id, or pairs"
                 ) from None
-            if type(record_id) is not int or not 0 <= record_id <= HIGHEST_ID:
-                self.check_id(record_id)
-            yield record_id, value
+            yield self.check_id(record_id), value
 
     def read(self, ids: Iterable[int]) -> Operation[dict[int, int]]:
         """Return some thousand records by id. Cost: one exchange."""
         ranges = self.layout.read_ranges(map(self.check_id, ids))
         yield from open_all([self.meta])
-        replies = (yield [self._get_range(*read[:3]) for read in ranges]) if ranges else []
-        yield from self._check_lengths([BlockRange(*read[:3]) for read in ranges], replies)
+        replies = yield from self.read_ranges(ranges)
         return {
             record_id: code
             for read, data in zip(ranges, replies, strict=True)
@@ -105,167 +86,112 @@ class PartStore:
         """Return one record. Cost: one exchange."""
         layout = self.layout
         part, index = divmod(self.check_id(record_id), layout.part_size)
-        first, bit = divmod(index * layout.bits, 8)
-        yield from open_all([self.meta])
-        wanted = BlockRange(part, first, first + layout.size - 1)
-        [data] = yield [self._get_range(*wanted)]
-        if len(data) < layout.size:
-            yield from self._check_lengths([wanted], [data])
-        code = int.from_bytes(data.ljust(layout.size, b"\0"))
-        return code if layout.bits >= 8 else code >> (8 - layout.bits - bit) & layout.mask
+        first = index * layout.bits // 8
+        read = ReadRange(part, first, first + layout.size - 1, (record_id,))
+        if not self.meta.checked:
+            yield from open_all([self.meta])
+        [data] = yield from self.read_ranges([read])
+        [(_, code)] = layout.extract(read, data)
+        return code
+
+    def read_ranges(self, ranges: Sequence[ReadRange]) -> Operation[list[bytes]]:
+        """Return the bytes of ranges: none of a part that does not exist.
+
+        Cost: one exchange; another one if parts are missing or have been cut.
+        """
+        if not ranges:
+            return []
+        replies = yield [
+            Command(self.component, key, ("GETRANGE", key, first, last), None, True)
+            for part, first, last, _ in ranges
+            for key in (self.part_key(part),)
+        ]
+        short = {
+            read.part
+            for read, data in zip(ranges, replies, strict=True)
+            if len(data) <= read.last - read.first
+        }
+        if short:
+            keys, full = list(map(self.part_key, sorted(short))), self.layout.part_bytes
+            lengths = yield Columns(self.component, "STRLEN", keys, idempotent=True)
+            for key, length in zip(keys, lengths, strict=True):
+                if length not in (0, full):
+                    raise damage(self.component, key, f"{length} bytes", f"{full} bytes")
+        return list(replies)
 
     def write(
         self,
-        records: Mapping[int, int],
-        fields: Mapping[int, Sequence[tuple[int, int, int]]] | None = None,
-    ) -> Operation[None]:
-        """Write some thousand records; see `RecordLayout.write_commands`. Cost: one exchange."""
-        by_part = self.layout.write_commands(records, fields or {})
-        commands = [
-            self.command(str(name), part, *args, idempotent=True)
-            for part, part_commands in by_part.items()
-            for name, *args in part_commands
-        ]
-        if commands:
-            yield from self.send(commands, by_part)
+        parts: PartCommands,
+        *,
+        create: bool = True,
+        replies: bool = False,
+        idempotent: bool = True,
+    ) -> Operation[dict[int, list[Any]]]:
+        """Write to some parts, each in one step; return the replies by part.
 
-    def send(self, commands: list[Command], parts: Iterable[int]) -> Operation[list[Any]]:
-        """Send commands that write to parts, after creating them in full length; return replies.
+        Args:
+            parts: the commands, see `RecordLayout.write_commands`.
+            create: whether to create parts that do not exist, else they are left alone.
+            replies: whether to return what the commands reply.
+            idempotent: whether the commands may be sent again.
 
-        A part that others have removed meanwhile is shorter after the write than it should be, and
-        is created again.
+        Cost: one exchange; one more before parts that this process did not see registered, and one
+        after parts were created.
         """
-        yield from open_all([self.meta], create=True)
-        due, length = self.meta.due, self.layout.part_bytes
-        wanted = list(parts)
-        new = [part for part in wanted if part not in self._complete]
-        if new:
-            yield from self.registry.add(new, due)
-            yield from self._check_parts(new)
-        creation: list[Command | Transaction] = [self._create(part, due) for part in new]
-        by_key: dict[str, list[int]] = {self.part_key(part): [] for part in wanted}
-        for n, command in enumerate(commands):
-            by_key[str(command.key)].append(n)
-        lengths = [self.command("STRLEN", part, idempotent=True) for part in wanted]
-        writing: list[Command | Transaction] = [
-            Transaction(self.component, key, (held, *(commands[n] for n in its)))
-            for (key, its), held in zip(by_key.items(), lengths, strict=True)
-        ]
-        replies: Replies = yield Partial(creation + writing)
-        created = {part for part, was in zip(new, replies, strict=False) if was == 1}
-        written: list[Any] = [None] * len(commands)
-        short = []
-        for part, its, reply in zip(wanted, by_key.values(), replies[len(new) :], strict=True):
-            if not isinstance(reply, ShardFailure):
-                if not isinstance(reply[0], ShardFailure) and reply[0] < length:
-                    short.append(part)
-                for n, answer in zip(its, reply[1:], strict=True):
-                    written[n] = answer
-        if short:
-            yield [self._create(part, due) for part in short]
-        if created or short:
-            parts_ = [*created.union(short)]
-            keys = [*map(self.part_key, parts_)]
-            also = self.registry.add_again(parts_, due)
-            undo = [self.command("UNLINK", part, idempotent=True) for part in parts_]
-            yield from confirm(
-                self.meta, keys, -1 if short else due, undo, also, replies, self.registry.key
-            )
-        raise_failures(replies)
-        self._complete.update(new)
-        return written
-
-    def _create(self, part: int, due: int) -> Command:
-        return script_call(
-            self.component,
-            script("structures/base/create_part"),
-            [self.part_key(part)],
-            [self.layout.part_bytes, due],
-            idempotent=True,
-        )
-
-    def existing(self, parts: Iterable[int]) -> Operation[set[int]]:
-        """Return those of some parts that exist. Cost: one exchange, or none if all are known."""
-        wanted = set(parts)
-        yield from open_all([self.meta])
-        if wanted <= self._complete:
-            return wanted
-        return wanted & set((yield from self.registry.read()))
+        yield from open_all([self.meta], create=create)
+        due = self.meta.due if create else -1
+        if create:
+            yield from self.registry.add(parts, due)
+        lua, length = script("structures/packed/write"), self.layout.part_bytes
+        calls = []
+        for part, commands in parts.items():
+            args: list[Argument] = [length, due, int(replies)]
+            for command in commands:
+                args += (len(command), *command)
+            keys = [self.part_key(part)]
+            calls.append(script_call(self.component, lua, keys, args, idempotent=idempotent))
+        answers = yield Partial(calls)
+        written = {
+            part: reply
+            for part, reply in zip(parts, answers, strict=True)
+            if not isinstance(reply, ShardFailure)
+        }
+        created = [part for part, reply in written.items() if reply[0]]
+        if created:
+            keys = list(map(self.part_key, created))
+            undo = [Command(self.component, k, ("UNLINK", k), idempotent=True) for k in keys]
+            also = self.registry.add_again(created, due)
+            yield from confirm(self.meta, keys, due, undo, also, answers, self.registry.key)
+        raise_failures(answers)
+        return {part: reply[1:] for part, reply in written.items()}
 
     def parts(self) -> Operation[list[int]]:
         """Return the parts that exist, in order. Cost: one exchange."""
         yield from open_all([self.meta])
         return (yield from self.registry.read())
 
-    def blocks(self, most_bytes: int) -> Operation[list[list[BlockRange]]]:
+    def blocks(self, most_bytes: int) -> Operation[list[list[ReadRange]]]:
         """Return all blocks, in order, in lists of so many bytes to read at once.
 
         No block cuts a record. Cost: one exchange.
         """
-        parts = yield from self.parts()
-        step = BLOCK_BYTES // self.layout.size * self.layout.size
-        part_bytes = self.layout.part_bytes
+        layout = self.layout
+        step = BLOCK_BYTES // layout.size * layout.size
         ranges = (
-            BlockRange(part, first, min(first + step, part_bytes) - 1)
-            for part in parts
-            for first in range(0, part_bytes, step)
+            layout.block(part, first, min(first + step, layout.part_bytes))
+            for part in (yield from self.parts())
+            for first in range(0, layout.part_bytes, step)
         )
-        return list(pages(ranges, max(1, most_bytes // min(step, part_bytes))))
-
-    def read_blocks(self, blocks: Sequence[BlockRange]) -> Operation[list[bytes]]:
-        """Return what blocks hold, missing bytes of a last record as zeros. Cost: one exchange."""
-        replies = yield [self._get_range(*block) for block in blocks]
-        yield from self._check_lengths(blocks, replies)
-        return list(map(self.layout.pad, replies))
-
-    def _check_lengths(
-        self, blocks: Sequence[BlockRange], replies: Sequence[bytes]
-    ) -> Operation[None]:
-        """Check parts of which less came than was asked for. Cost: one exchange, if there are any.
-
-        A part that does not exist is one of zeros; one that exists has its full length.
-        """
-        short = {
-            block.part
-            for block, data in zip(blocks, replies, strict=True)
-            if len(data) <= block.last - block.first
-        }
-        if short:
-            yield from self._check_parts(sorted(short))
-
-    def _check_parts(self, parts: Sequence[int]) -> Operation[None]:
-        """Check that parts have their full length, or do not exist. Cost: one exchange."""
-        lengths = yield [self.command("STRLEN", part, idempotent=True) for part in parts]
-        full = self.layout.part_bytes
-        for part, length in zip(parts, lengths, strict=True):
-            if length not in (0, full):
-                found, wanted = f"{length} bytes", f"{full} bytes"
-                raise damage(self.component, self.part_key(part), found, wanted)
+        return list(pages(ranges, max(1, most_bytes // min(step, layout.part_bytes))))
 
     def send_to_all(self, name: str, *args: Argument) -> Operation[int]:
         """Send a command to every part, then to the registry; return the sum."""
+        keys = [*map(self.part_key, (yield from self.parts())), self.registry.key]
         total = 0
-        for parts in pages((yield from self.parts()), PARTS_AT_ONCE):
-            total += sum((yield [self.command(name, part, *args) for part in parts]))
-        for key in (self.registry.key,):
-            [affected] = yield [Command(self.component, key, (name, key, *args))]
-            total += affected
+        for some in pages(keys, PARTS_AT_ONCE):
+            total += sum((yield Columns.each(self.component, name, some, *args)))
         return total
-
-    def reset(self) -> None:
-        """Drop cached state after the structure is deleted."""
-        self._complete.clear()
-        self.registry.reset()
-        self.meta.checked = False
 
     def part_key(self, part: int) -> str:
         """Return the key of a part."""
         return f"{self.name}:{part}"
-
-    def command(self, name: str, part: int, *args: Argument, idempotent: bool = False) -> Command:
-        """Return a command for a part."""
-        key = self.part_key(part)
-        return Command(self.component, key, (name, key, *args), None, idempotent)
-
-    def _get_range(self, part: int, first: int, last: int) -> Command:
-        return self.command("GETRANGE", part, first, last, idempotent=True)
