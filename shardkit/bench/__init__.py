@@ -1,5 +1,5 @@
-"""``shardkit bench``: what structures take and save on one's own machine and servers.
+"""``shardkit bench``: the memory and speed of structures, on your own machine and servers.
 
-Figures are of one run: bytes are ``used_memory`` of a fresh server less that of the empty one, and
-speeds are compared with the plain command's in the same minute.
+All figures come from one run: bytes are the growth of ``used_memory`` on an empty server, and
+speeds are compared with those of plain commands, measured at the same time.
 """

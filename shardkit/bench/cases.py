@@ -1,7 +1,7 @@
-"""The cases of ``shardkit bench memory``: the same entries, kept in several ways.
+"""The cases of ``shardkit bench memory``: the same entries, stored in several layouts.
 
-A layout says how its handle is made, how a page of entries is loaded, and how one entry is read and
-written. Functions of a few words each, so that a further structure is a further line.
+A layout is a few short functions: they create its handle, load a page of entries, and read and
+write one entry.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ One = Callable[[Any, Any], object]
 
 @dataclass(frozen=True)
 class CaseLayout:
-    """One way to keep the entries of a case.
+    """One way to store the entries of a case.
 
     Attributes:
         name: for tables.
-        make: returns the handle that the others get, for so many entries: redis-py's client, or a
-            structure.
+        make: returns the handle for the other functions, given the number of entries: redis-py's
+            client, or a structure.
         load: adds a page of entries.
-        get: reads one.
-        put: writes one that is there.
-        whole: reads or aggregates everything, where that is what the case is about.
+        get: reads one entry.
+        put: writes one existing entry.
+        whole: reads or aggregates everything, if the case has such an operation.
         probe: a command that looks up fields of its one large key: see `BenchServer.bytes_added`.
-        settings: limits that it needs.
-        share: one in so many of the case's entries is loaded, where all would take too much.
-        prepare: is given some entries from all over before loading; counts as loading.
+        settings: the server's limits that it needs.
+        share: only one in so many of the case's entries is loaded, if all would take too long.
+        prepare: called with a sample of the entries before loading; counts as loading.
     """
 
     name: str
@@ -54,15 +54,15 @@ class CaseLayout:
 
 @dataclass(frozen=True)
 class Case:
-    """Entries, and the ways to keep them; the first one is the plain one, which others save from.
+    """Entries and their layouts; savings are relative to the first layout, the plain one.
 
     Attributes:
-        name: what it is called on the command line.
-        title: what it is about.
-        entry: what its entries are called.
-        entries: how many there are, unless asked for otherwise.
-        data: makes so many.
-        layouts: the ways.
+        name: its name on the command line.
+        title: a short description.
+        entry: what one entry is called.
+        entries: how many there are by default.
+        data: returns so many entries.
+        layouts: the layouts.
     """
 
     name: str
@@ -342,7 +342,7 @@ def _key_of(user: int) -> str:
 
 
 def _count_by_scan(client: Any) -> dict[Any, int]:
-    """Count countries as one does without packing: every field is read."""
+    """Count users by country without packing, which reads every field."""
     counts: dict[Any, int] = {}
     for _, code in client.hscan_iter(KEY, count=10_000):
         country = decode(code).country

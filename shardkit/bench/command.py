@@ -1,8 +1,8 @@
-"""``shardkit bench``: memory, part sizes, long compact keys and throughput, measured.
+"""``shardkit bench``: measures memory, part sizes, long compact keys and throughput.
 
 ::
 
-    cases ─► fresh servers, or the user's own empty one ─► figures ─► table, JSON, plot
+    cases ─► new servers, or the user's own empty one ─► figures ─► table, JSON, plot
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def bench() -> None:
     """Measure the memory and speed of structures, on embedded servers or on your own.
 
-    A server that holds data is refused, and everything that was written is removed afterwards.
+    A server with data is refused. Everything that is written is removed afterwards.
     """
 
 
@@ -88,7 +88,7 @@ def _numbers(name: str, default: Iterable[int], help: str) -> Callable[[F], F]: 
     def read(_ctx: click.Context, _param: click.Parameter, value: str) -> tuple[int, ...]:
         words = value.split(",")
         if not all(word.isascii() and word.isdigit() and int(word) for word in words):
-            raise click.BadParameter(f"{value!r} is no list of numbers from 1")
+            raise click.BadParameter(f"{value!r} is not a list of positive numbers")
         return tuple(sorted({int(word) for word in words}))
 
     written = ",".join(map(str, default))
@@ -170,7 +170,7 @@ def memory(
     document: str | None,
     plot: Path | None,
 ) -> None:
-    """Measure cases; the help is above, with their list."""
+    """Measure cases; the help text is in the decorator, as it lists them."""
     servers, written = _server_source(binary, url), _Report(document, plot)
     outcomes: list[CaseResult] = []
     with progress("entries") as tell:
@@ -220,7 +220,7 @@ def sizes_command(
 ) -> None:
     """Measure parts of several sizes: bytes per entry, and the server's time for one.
 
-    Kinds are hash, zset and intset. Limits are raised for the run, and restored.
+    Kinds are hash, zset and intset. Limits are raised during the run, and restored.
     """
     servers, written = _server_source(binary, url), _Report(document, plot)
     curves: list[Curve] = []
@@ -250,7 +250,7 @@ def sizes_command(
     type=click.IntRange(min=1),
     default=PASSES,
     show_default=True,
-    help="How many pipelines to send, within five seconds.",
+    help="How many pipelines to send, for at most five seconds.",
 )
 @click.option(
     "--per-pass",
@@ -276,14 +276,14 @@ def lengths_command(
     Kinds:
       rotate  LIST: the last element to the front
       middle  LIST: read the middle element
-      intset  SET of integers: take the lowest out and put it back
+      intset  SET of integers: remove the lowest and add it again
       hash    HASH: write the middle field
-      zset    ZSET: the highest member becomes the lowest, and again the highest
+      zset    ZSET: the highest member becomes the lowest, then the highest again
 
-    The limit that keeps the key compact is raised for the run, and always restored. Since Redis 3.2
-    a LIST is not one block but a chain of small ones, so the speed of rotate does not depend on
-    length.
-    """  # noqa: D301 - click's mark for text that stays as it is
+    The limit that keeps the key compact is raised during the run, and always restored. Since Redis
+    3.2, a LIST is not one block but a linked list of small ones, so the speed of rotate does not
+    depend on the length.
+    """  # noqa: D301 - \b is click's mark for text that is not rewrapped
     servers, written = _server_source(binary, url), _Report(document, plot)
     speeds: dict[str, list[Speed]] = {}
     with servers.empty_server() as server, progress("lengths") as tell:
@@ -341,17 +341,17 @@ def throughput_command(
 ) -> None:
     """Measure how long commands take, compared with hand-written code.
 
-    Starts four servers. The limit is a loop over raw sockets with hiredis alone. The other times
-    are given as multiples of it; all contestants take turns in the same rounds.
+    Starts four servers. The limit is the time of a loop over raw sockets with nothing but hiredis.
+    All other times are multiples of it. The contestants take turns within each round.
 
     \b
     Work:
       get    GET          hset   HSET
       set    SET          mixed  six kinds of commands
 
-    "by column" is a batch that is given as columns of keys and values. In "coalesced" ones
-    neighbours become one MGET or MSET, which is what structures send for keys that they own.
-    """  # noqa: D301 - click's mark for text that stays as it is
+    "by column" is a batch given as columns of keys and values. In a "coalesced" one, adjacent
+    commands become one MGET or MSET, which is what structures send for their own keys.
+    """  # noqa: D301 - \b is click's mark for text that is not rewrapped
     written = _Report(document, plot)
     with progress("works") as tell:
         software, found = throughput.run(
@@ -359,7 +359,7 @@ def throughput_command(
         )
     written.table(report.throughput_table(found))
     written.end(
-        f"{software}, {shards} shards; times the limit, medians of rounds in turn",
+        f"{software}, {shards} shards; multiples of the limit, medians of all rounds",
         report.throughput_document(software, shards, found),
         lambda path: report.plot_throughput(path, found),
     )

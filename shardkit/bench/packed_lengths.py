@@ -1,14 +1,14 @@
-"""How operations slow down with the length of one compact key (spec 34).
+"""How operations slow down with the length of one compact key.
 
-A key of so many entries, forced to stay compact by raising its limit, is worked on at its worst
-place: the middle, or both ends. Commands go out in pipelines, so that exchanges do not hide what
-the server does::
+The key's limit is raised, so that it stays compact at any length. Operations are those that are
+slowest on it: in the middle, or at both ends. They are sent in pipelines, so that most of the time
+is the server's::
 
     fill ─► passes times: per_pass commands in one pipeline ─► operations a second
 
-Redis before 3.2 kept a LIST in one block, and slowed down from some thousand elements on. Servers
-since then keep it in a chain of small blocks: for ``rotate`` there is nothing left to see, and
-``middle`` walks the chain. HASH, ZSET and intset still show it.
+Before Redis 3.2, a LIST was one block and became slow from some thousand elements. Since then it is
+a linked list of small blocks: ``rotate`` does not slow down any more, and ``middle`` follows the
+links. HASH, ZSET and intset still slow down.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from typing import Any, Final
 from shardkit.bench.servers import PREFIX, BenchServer
 
 LENGTHS: Final = (1, 100, 1_000, 5_000, 10_000, 50_000, 100_000)
-LIMIT: Final = 110_000  # of all of these
+LIMIT: Final = 110_000  # more than all lengths
 PASSES: Final = 1_000
 PER_PASS: Final = 100
-# A length whose passes would take longer is cut short: it says enough.
+# The most time for one length; passes that are left are not sent.
 SECONDS: Final = 5.0
 KEY: Final = f"{PREFIX}long"
 _PAGE: Final = 1_000
@@ -37,13 +37,11 @@ class PackedKind:
     """An operation on one compact key.
 
     Attributes:
-        name: what it is called on the command line.
+        name: its name on the command line.
         title: what it does.
-        settings: the limits that keep the key compact, under all names that servers have.
-        fill: returns the commands that make a key of entries ``start`` to ``stop - 1``.
-        work: returns the commands of one pass, each counted as one operation, of a key so long.
-        operations: how many commands make one operation.
-        length: tells how many entries there are.
+        settings: the limits that keep the key compact, under all names that servers use.
+        fill: returns the command that adds entries ``start`` to ``stop - 1``.
+        work: returns the commands of one operation on a key of the given length.
     """
 
     name: str
@@ -51,7 +49,6 @@ class PackedKind:
     settings: Mapping[str, int]
     fill: Callable[[int, int], Sequence[Any]]
     work: Callable[[int], Commands]
-    operations: int = 1
 
 
 def _limits(type_: str) -> dict[str, int]:
@@ -77,11 +74,10 @@ KINDS: Final[Mapping[str, PackedKind]] = {
         ),
         PackedKind(
             "intset",
-            "SET of integers: take the lowest out and put it back (SREM, SADD)",
+            "SET of integers: remove the lowest and add it again (SREM, SADD)",
             {"set-max-intset-entries": LIMIT},
             lambda start, stop: ["SADD", KEY, *range(start, stop)],
             lambda length: [["SREM", KEY, 0], ["SADD", KEY, 0]],
-            2,
         ),
         PackedKind(
             "hash",
@@ -92,7 +88,7 @@ KINDS: Final[Mapping[str, PackedKind]] = {
         ),
         PackedKind(
             "zset",
-            "ZSET: the highest member becomes the lowest, and again the highest (ZADD)",
+            "ZSET: the highest member becomes the lowest, then the highest again (ZADD)",
             _limits("zset"),
             lambda start, stop: ["ZADD", KEY, *(w for n in range(start, stop) for w in (n, n))],
             lambda length: [["ZADD", KEY, -1, length - 1], ["ZADD", KEY, length, length - 1]],
@@ -103,13 +99,13 @@ KINDS: Final[Mapping[str, PackedKind]] = {
 
 @dataclass(frozen=True)
 class Speed:
-    """What was measured at one length.
+    """The speed at one length.
 
     Attributes:
         length: how many entries the key had.
-        per_second: operations a second.
-        encoding: what OBJECT ENCODING said.
-        passes: how many passes there was time for.
+        per_second: operations per second.
+        encoding: the key's encoding, by OBJECT ENCODING.
+        passes: how many passes were sent in time.
     """
 
     length: int
@@ -126,9 +122,9 @@ def run(
     per_pass: int = PER_PASS,
     seconds: float = SECONDS,
 ) -> Speed:
-    """Work on a key of one length.
+    """Measure an operation on a key of one length.
 
-    The limits are those of the server again afterwards, however this ends, and the key is gone.
+    Afterwards, also after an error, the server's limits are restored and the key is deleted.
 
     Args:
         kind: the operation.
@@ -136,12 +132,12 @@ def run(
         length: how many entries the key has.
         passes: how many pipelines to send.
         per_pass: how many operations each has.
-        seconds: when to stop although not all are sent.
+        seconds: the most time to send them in.
     """
     client: Any = server.client
     try:
         client.delete(KEY)
-        # Filled as a table, which is quick, and then written anew as one block.
+        # Filled as a hash table, which is fast, and then stored again as one block.
         for start in range(0, length, _PAGE):
             client.execute_command(*kind.fill(start, min(start + _PAGE, length)))
         with server.limits(kind.settings):

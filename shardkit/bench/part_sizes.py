@@ -1,7 +1,7 @@
-"""What parts of several sizes take, and what their server takes to look into them.
+"""The memory of parts by their size, and the server's time to read and write one entry.
 
-A compact part is searched from its beginning, so a look-up takes longer the more entries it has;
-an intset is searched by halves. Both limits are raised for the run, so that all parts are compact.
+A compact part is searched from its beginning, so look-ups take longer the more entries it has; an
+intset uses binary search. The limits are raised during the run, so that all parts are compact.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ _BATCH: Final = 100
 
 @dataclass(frozen=True)
 class PartKind:
-    """A type that is kept in parts.
+    """A type that is stored in parts.
 
     Attributes:
         name: ``hash``, ``zset`` or ``intset``.
         settings: the limits that keep parts compact.
-        load: the command that fills a part, and its arguments, from some entries.
-        read: the command that reads one entry.
-        write: the command that writes one that is there.
+        load: returns the command that fills a part with some entries.
+        read: returns the command that reads one entry.
+        write: returns the command that writes one existing entry.
+        entries: returns so many entries.
     """
 
     name: str
@@ -83,13 +84,12 @@ KINDS: Final[Mapping[str, PartKind]] = {
 
 @dataclass(frozen=True)
 class Point:
-    """What parts of one size take.
+    """The figures of parts of one size.
 
     Attributes:
         size: how many entries each has.
-        bytes_each: bytes an entry.
-        read, write: microseconds of the server's time for reading and writing one entry: the best
-            of some rounds.
+        bytes_each: bytes per entry.
+        read, write: the server's microseconds to read and to write one entry, in the best round.
     """
 
     size: int
@@ -100,12 +100,12 @@ class Point:
 
 @dataclass(frozen=True)
 class Curve:
-    """A kind's parts by their size.
+    """The figures of a kind, by the size of its parts.
 
     Attributes:
         kind: its name.
         software: the server.
-        points: by size, the smallest first.
+        points: by size, smallest first.
     """
 
     kind: str
@@ -123,11 +123,11 @@ def run(
     """Measure parts of several sizes, each on an empty server.
 
     Args:
-        kind: what is kept in parts.
-        servers: where servers come from.
+        kind: what is stored in parts.
+        servers: provides the servers.
         sizes: how many entries a part has.
-        entries: how many there are, all together.
-        progress: is told what is measured, how many sizes are done, and of how many.
+        entries: how many there are in total.
+        progress: called with what is measured, how many sizes are done, and how many there are.
     """
     points = []
     software = ""
@@ -155,7 +155,7 @@ def _point(kind: PartKind, server: BenchServer, size: int, entries: int) -> Poin
     for name, build in (("read", kind.read), ("write", kind.write)):
         commands = [build(f"{PREFIX}{n // size}", everything[n]) for n in looked]
         calls = partial(_send, server, commands)
-        # What others take from the machine can only make it longer.
+        # Other load on the machine can only make it longer.
         times[name] = min(server.timed(calls, len(commands))[1] for _ in range(_ROUNDS))
     return Point(size, added / entries, times["read"], times["write"])
 

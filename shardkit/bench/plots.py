@@ -1,4 +1,4 @@
-"""Plots of figures: bars side by side, and curves. The format is that of the file's name."""
+"""Plots of figures: bars and curves. The file name's extension decides the format."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ _LIMIT: Final = "#cc3311"
 
 
 def check_plot(path: Path) -> None:
-    """Find out early whether a plot can be drawn.
+    """Check, before measuring, that a plot can be drawn.
 
     Raises:
-        ShardKitError: matplotlib is not installed, or knows no such format.
+        ShardKitError: matplotlib is not installed, or does not support the format.
     """
     pyplot = _pyplot("")
     formats = pyplot.figure().canvas.get_supported_filetypes()
     pyplot.close("all")
     if path.suffix.lstrip(".").lower() not in formats:
-        raise ShardKitError(f"{path} is no plot's name", f"end it with one of {', '.join(formats)}")
+        raise ShardKitError(
+            f"{path} has no extension of a plot", f"use one of {', '.join(formats)}"
+        )
 
 
 def bars(
@@ -37,10 +39,9 @@ def bars(
     Args:
         path: the file.
         title: the plot's title.
-        values: for each label the values of one or several series; of each series there is a
-            colour.
-        unit: of the values.
-        limits: for each label a mark.
+        values: for each label, the values of one or several series; each series has a colour.
+        unit: the unit of the values.
+        limits: for each label, a value to mark.
 
     Raises:
         ShardKitError: matplotlib is not installed.
@@ -83,9 +84,9 @@ def curves(
     Args:
         path: the file.
         title: the plot's title.
-        panels: for each panel, called by what its curves show, the points of each curve.
-        across: what the points' first number is; drawn on a logarithmic scale.
-        logarithmic: the second one is as well.
+        panels: the points of each curve by its label, for each panel by its y axis' label.
+        across: the label of the x axis, which is logarithmic.
+        logarithmic: whether the y axis is too.
 
     Raises:
         ShardKitError: matplotlib is not installed.
@@ -127,7 +128,7 @@ def _pyplot(salt: str) -> Any:
             "plots need matplotlib, which is not installed", "pip install 'shardkit[bench]'"
         ) from None
     matplotlib.use("agg")
-    matplotlib.rcParams["svg.hashsalt"] = salt  # the same figures, the same file
+    matplotlib.rcParams["svg.hashsalt"] = salt  # so that the same figures give the same file
     from matplotlib import pyplot
 
     return pyplot

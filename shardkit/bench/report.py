@@ -18,7 +18,7 @@ from shardkit.cli.rows import Field, column_only, json_rows, rounded, table_of
 
 
 def conditions() -> dict[str, Any]:
-    """Return what the figures depend on, apart from the server."""
+    """Return what the figures depend on besides the server."""
     return {
         "python": platform.python_version(),
         "machine": platform.machine(),
@@ -99,7 +99,7 @@ def memory_document(outcome: CaseResult) -> dict[str, Any]:
 
 
 def plot_memory(path: Path, outcomes: Sequence[CaseResult]) -> None:
-    """Draw the bytes of every layout, side by side for every server."""
+    """Draw the bytes per entry of each layout, side by side for several servers."""
     values: dict[str, dict[str, float]] = {}
     for outcome in outcomes:
         for each in outcome.layouts:
@@ -149,7 +149,7 @@ def plot_sizes(path: Path, curves: Sequence[Curve]) -> None:
 
 
 def lengths_table(speeds: Mapping[str, Sequence[Speed]]) -> Table:
-    """Return the table of speeds, a column for each kind."""
+    """Return the table of speeds, with a column for each kind."""
     table = Table.of(number("length"), *(number(f"{name}/s") for name in speeds))
     by_length = {name: {each.length: each for each in found} for name, found in speeds.items()}
     for length in sorted({each.length for found in speeds.values() for each in found}):
@@ -225,7 +225,7 @@ def throughput_document(software: str, shards: int, found: Sequence[BatchTimes])
 
 
 def plot_throughput(path: Path, found: Sequence[BatchTimes]) -> None:
-    """Draw how many times the limit everybody takes, by the size of a batch; a panel a work."""
+    """Draw the times as multiples of the limit, by batch size, with a panel for each work."""
     panels: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for each in found:
         panel = panels.setdefault(f"{each.work}: times the limit", {})

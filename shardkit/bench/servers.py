@@ -1,8 +1,8 @@
 """The servers that benchmarks run on: new ones, or the user's own if it is empty.
 
-Memory is the growth of ``used_memory``, measured without other connections and after rehashing: a
-hash table that grows is held twice until all its entries have moved, one with each look-up, so keys
-are looked up until that is done::
+Memory is the growth of ``used_memory``, measured without other connections and after rehashing.
+While a hash table grows, it exists twice, and each look-up moves one of its entries; so keys are
+looked up until all entries have moved::
 
     used_memory ─► load ─► close ─► finish rehashing ─► used_memory
 """
@@ -26,24 +26,24 @@ from shardkit.local import LocalServer, Setting
 from shardkit.operations.operation import pages
 
 COMPONENT: Final = "bench"
-# The prefix of every key, in a tag or not, by which benchmarks find and remove their keys.
+# The prefix of all keys, inside a hash tag or not, by which benchmarks find and remove them.
 PREFIX: Final = "bench:"
 
 T = TypeVar("T")
 
-# The server's own statistics would count as memory.
+# The server's statistics would count as memory.
 _QUIET: Final[Mapping[str, Setting]] = {"latency-tracking": False, "slowlog-max-len": 0}
 _STEP = 0.05  # seconds between two measurements
 _DATABASE: Final = re.compile(r"db\d+")
 _CLOSE_TIMEOUT: Final = 30.0  # seconds to wait for other connections to close
-_LOOK_UPS: Final = 10_000  # in a table, by one command
+_LOOK_UPS: Final = 10_000  # per command
 _LENGTHS: Final = {"HMGET": "HLEN", "SMISMEMBER": "SCARD", "ZMSCORE": "ZCARD"}
 # The commands of the measurement itself.
 _OWN_COMMANDS: Final = ("cmdstat_info", "cmdstat_config", "cmdstat_ping", "cmdstat_client")
 
 
 class NotEmptyError(ShardKitError):
-    """The server to measure on holds data."""
+    """The server to measure on is not empty."""
 
 
 class BenchServer:
@@ -58,7 +58,7 @@ class BenchServer:
         software: its software and allocator: ``valkey 9.1.2, jemalloc-5.3.0``.
 
     Raises:
-        NotEmptyError: it holds data.
+        NotEmptyError: it is not empty.
         ShardKitError: it cannot be used for measuring.
     """
 
@@ -102,7 +102,7 @@ class BenchServer:
             self._kit = None
 
     def used(self) -> int:
-        """Return the used memory, once nobody else is connected and it no longer changes."""
+        """Return the used memory, once it is stable and nobody else is connected."""
         self.close()
         deadline = time.monotonic() + _CLOSE_TIMEOUT
         with shardkit.connect(ShardMap.parse(self._text)) as kit:
@@ -131,7 +131,7 @@ class BenchServer:
         return self.used() - self._empty
 
     def _finish_rehashing(self, probe: tuple[str, str] | None) -> None:
-        """Look up keys, and fields of a large key, until their tables have moved all entries."""
+        """Look up keys, and fields of a large key, until all entries of their tables have moved."""
         client: Any = self.client
         nothing = ["?"] * _LOOK_UPS
         for _ in range(0, 2 * client.dbsize(), _LOOK_UPS):
@@ -168,7 +168,7 @@ class BenchServer:
 
     @contextmanager
     def limits(self, settings: Mapping[str, int]) -> Iterator[None]:
-        """Set the limits that the server has, and restore them at the end in any case."""
+        """Set limits, of which the server may lack some, and restore them in any case."""
         known: Any = {n: v for name in settings for n, v in self.client.config_get(name).items()}
         try:
             for name in known.keys() & settings.keys():
@@ -184,7 +184,7 @@ class ServerSource:
 
     Args:
         binary: the server binary; None finds the embedded one.
-        url: the user's own server instead, which must be empty.
+        url: the user's own server, which must be empty, to use instead.
     """
 
     def __init__(self, binary: str | None = None, url: str | None = None) -> None:
@@ -193,11 +193,11 @@ class ServerSource:
 
     @contextmanager
     def empty_server(self) -> Iterator[BenchServer]:
-        """Give an empty server: a new one, or the user's own, which is emptied again afterwards.
+        """Provide an empty server: a new one, or the user's own, which is emptied again afterwards.
 
         Raises:
             LocalServerError: it cannot be started.
-            NotEmptyError: the user's own server holds data.
+            NotEmptyError: the user's own server is not empty.
         """
         if self._url is None:
             with LocalServer(binary=self._binary, config=_QUIET) as local:

@@ -6,8 +6,8 @@
     counting     counts a batch, and reads the figures of each day
     replay       the loop between the two, with its speed and Ctrl-C
     load         how visitors are distributed over the shards
-    memory_use   the memory of visitors in parts, and as one SET a day
-    sample       the bundled log, and how it was generated
+    memory_use   the memory of visitors in parts, and as one SET per day
+    sample       the bundled log, and the code that generates it
     report       the tables and the JSON document
     command      ``shardkit demo``
 """

@@ -8,15 +8,15 @@ r"""Web access logs in Common and Combined Log Format, read batch by batch.
      address        its date in UTC: 4 March                                       agent
 
 The visitor of a line is its address and agent. A Common line has no agent: its visitor is the
-address alone, the same as with the agent ``""``. Fields after the agent are not looked at.
+address alone, the same as with the agent ``""``. Fields after the agent are ignored.
 
-A line is malformed if it has not this form: a word each for address, identity and user, a time that
-there is, the request, status and size, and then nothing or the quoted referer and agent, in which
-``\"`` does not end the text. An agent that the end of the line cuts short, as servers cut long
-ones, counts as it stands; a line that is cut short before it is malformed.
+A well-formed line has a word each for address, identity and user, a valid time, the request,
+status and size, and then nothing or the quoted referer and agent, in which ``\"`` does not end the
+text. Servers truncate long agents: an agent without its closing quote is valid up to the end of the
+line. A line that is truncated earlier is malformed.
 
-A log of any length is read in bounded memory, plain or compressed with gzip (in one or several
-members, which its content says and not its name).
+A log of any length is read in bounded memory, plain or compressed with gzip, in one or several
+members. Compression is detected by the content, not by the file's name.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from typing import Any, BinaryIO, Final, Self, TypeAlias
 
 Visitor: TypeAlias = tuple[bytes, bytes]  # address and agent
 
-LONGEST: Final = 64 * 1024  # bytes of a line; servers refuse requests that would log more
+LONGEST: Final = 64 * 1024  # bytes of a line; servers refuse longer requests
 _BUFFER = 256 * 1024
 _GZIP = b"\x1f\x8b"
 _EPOCH = date(1970, 1, 1)
 _MINUTES_KNOWN = 50_000
 
 _TEXT = rb'[^"\\]*+(?:\\.[^"\\]*+)*+'
-_AGENT = _TEXT.replace(rb"\\]", rb"\\\r\n]")  # may be cut short by the end of the line
+_AGENT = _TEXT.replace(rb"\\]", rb"\\\r\n]")  # may be truncated at the end of the line
 _LINE = re.compile(
     rb"([^ ]++) [^ ]++ [^ ]++ "
     rb"\[([0-3]\d/[A-Z][a-z]{2}/\d{4}:\d{2}:\d{2}):\d{2} ([+-]\d{4})\] "
@@ -57,12 +57,12 @@ _MONTHS = {name: n for n, name in enumerate(_NAMES.split(), start=1)}
 
 @dataclass(slots=True)
 class LogBatch:
-    """What some lines of a log say.
+    """Parsed lines of a log.
 
     Attributes:
-        lines: how many there were.
-        visits: the visitor of every well-formed line, by its date in UTC.
-        malformed: the others, each with its position among the lines.
+        lines: how many there are.
+        visits: the visitors of well-formed lines, one per line, by date in UTC.
+        malformed: all other lines, each with its position in the batch.
     """
 
     lines: int = 0
@@ -71,13 +71,13 @@ class LogBatch:
 
 
 class AccessLogParser:
-    """Parses batches of lines; remembers the dates of the minutes that it met."""
+    """Parses batches of lines; caches the date of each minute."""
 
     def __init__(self) -> None:
         self._dates: dict[tuple[bytes, bytes], date | None] = {}
 
     def parse(self, lines: list[bytes]) -> LogBatch:
-        """Return what lines say. Cost: about 1.5 microseconds a line."""
+        """Parse lines. Cost: about 1.5 microseconds a line."""
         batch = LogBatch(len(lines))
         by_minute: dict[tuple[bytes, bytes], list[Visitor] | None] = {}
         for n, match in enumerate(map(_LINE.match, lines)):
@@ -98,7 +98,7 @@ class AccessLogParser:
         return batch
 
     def _date(self, minute: bytes, zone: bytes) -> date | None:
-        """Return the date in UTC of a minute; None if there is no such minute."""
+        """Return the date in UTC of a minute; None if it is invalid."""
         if len(self._dates) > _MINUTES_KNOWN:
             self._dates.clear()
         try:
@@ -116,7 +116,7 @@ def utc_date(minute: bytes, zone: bytes) -> date | None:
         zone: its offset from UTC, ``-0100``.
 
     Returns:
-        The date; None if there is no such time, or it lies before 1970.
+        The date; None if the time is invalid or before 1970.
     """
     month = _MONTHS.get(minute[3:6], 0)
     hours, minutes = int(zone[1:3]), int(zone[3:])
@@ -136,12 +136,12 @@ class AccessLog:
 
     Args:
         stream: its bytes, plain or compressed.
-        name: what messages call it.
+        name: its name in messages.
 
     Attributes:
-        name: what messages call it.
-        size: how many bytes the file has; None for a pipe.
-        damage: why reading ended before the log did; empty if it did not.
+        name: its name in messages.
+        size: the size of the file in bytes; None for a pipe.
+        damage: why the log could not be read to its end; empty if it could.
     """
 
     def __init__(self, stream: BinaryIO, name: str) -> None:
@@ -161,13 +161,13 @@ class AccessLog:
 
     @property
     def position(self) -> int:
-        """How many of the file's bytes were read."""
+        """How many bytes of the file have been read."""
         return int(self._file.tell())
 
     def batches(self, size: int) -> Iterator[list[bytes]]:
-        """Yield the lines, so many at a time, each with its line break.
+        """Yield lists of at most ``size`` lines, each with its line break.
 
-        A line longer than 64 KiB is cut off there, which makes it a malformed one.
+        Lines longer than 64 KiB are truncated, and are malformed for that.
         """
         lines = self._lines()
         while batch := list(islice(lines, size)):
@@ -203,7 +203,7 @@ class AccessLog:
 
 
 class _Unzipped(io.RawIOBase):
-    """What is in a gzip file; where it is damaged, everything up to there."""
+    """The content of a gzip file; if the file is damaged, everything before the damage."""
 
     def __init__(self, zipped: gzip.GzipFile) -> None:
         self._zipped = zipped

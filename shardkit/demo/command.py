@@ -73,7 +73,7 @@ from shardkit.local import LocalServers
     default=BATCH_SIZE,
     show_default=True,
     metavar="LINES",
-    help="How many lines are counted at a time.",
+    help="How many lines to count at a time.",
 )
 @click.option(
     "--first-day",
@@ -81,7 +81,7 @@ from shardkit.local import LocalServers
     default=FIRST_DAY,
     show_default=True,
     metavar="VISITORS",
-    help="How many visitors to plan for on a day without a previous one.",
+    help="How many visitors to plan for on a day if there was none before.",
 )
 @common_options
 def demo(
@@ -97,10 +97,10 @@ def demo(
 
     Starts a config server and four data servers on free ports, pushes the laptop's shard map, and
     replays the log through decorated functions and the unique-visitors structure. Then shows the
-    counts, their distribution over the shards, their memory, and where one visitor's id lives.
+    counts, their distribution over the shards, their memory, and where one visitor's id is stored.
     """
     if keep and where:
-        raise click.UsageError("--keep is for embedded servers: it excludes --config")
+        raise click.UsageError("--keep needs embedded servers, and cannot be used with --config")
     output = Output(as_json)
     with _log(path) as log, _servers(output, where) as servers:
         counting = VisitCounter(servers.kit, first_day)
@@ -136,7 +136,7 @@ def _log(path: str | None) -> AccessLog:
 
 @dataclass(frozen=True)
 class _DemoServers:
-    """A kit on the servers; and the config server's URL, if they are embedded."""
+    """A kit for the servers, and the config server's URL if they are embedded."""
 
     kit: ShardKit
     url: str = ""
@@ -158,7 +158,7 @@ def _servers(output: Output, where: str | None) -> Iterator[_DemoServers]:
 
 @contextmanager
 def _progress(log: AccessLog) -> Iterator[Callable[[ReplayResult], object] | None]:
-    """Show the progress of reading, in a terminal."""
+    """Show the progress of reading, if stderr is a terminal."""
     if not sys.stderr.isatty():
         yield None
         return

@@ -9,9 +9,8 @@
     visitor   "192.0.2.7 Mozilla/5.0 (X11)"  ──blake2b──►  "f1c62c1ab1f6ba5…"
               address, a blank, agent                       its first 15 digits are counted
 
-Hits go through a function that is handed its connection and called with a batch, visitors through
-the structure, once for each day of a batch. Their names begin with ``demo:``, so that the job can
-be run on servers that have other data.
+Hits are counted by a decorated function, called once per batch; visitors by the structure, once per
+day of a batch. All names begin with ``demo:``, so that the job can run on servers with other data.
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ _VISITORS_KNOWN = 32_768
 
 @dataclass(frozen=True, slots=True)
 class DayFigures:
-    """What was counted on a day.
+    """The counts of a day.
 
     Attributes:
         day: the date, UTC.
-        visitors: how many different ones came.
-        hits: how many lines there were.
-        planned: how many visitors the day's set was planned for.
-        parts: how many parts it has for them.
+        visitors: unique visitors.
+        hits: lines.
+        planned: how many visitors were planned for.
+        parts: how many parts were planned for them.
     """
 
     day: date
@@ -58,7 +57,7 @@ class DayFigures:
 
 @lru_cache(_VISITORS_KNOWN)
 def session_of(visitor: Visitor) -> str:
-    """Return the hexadecimal digits that stand for a visitor."""
+    """Return a visitor's session id, in hexadecimal digits."""
     return blake2b(b"%b %b" % visitor, digest_size=8).hexdigest()
 
 
@@ -66,8 +65,8 @@ class VisitCounter:
     """Counts batches of log lines.
 
     Args:
-        kit: where; it has the components ``unique``, best with shards, and ``hits``.
-        first_day: how many visitors to plan for on a day that follows none.
+        kit: has the components ``hits`` and ``unique``, preferably sharded.
+        first_day: how many visitors to plan for on a day if there was none before.
     """
 
     def __init__(self, kit: ShardKit, first_day: int = FIRST_DAY) -> None:
@@ -105,16 +104,16 @@ class VisitCounter:
         """Count a batch of lines. Cost: one exchange, and two for each of its days.
 
         Raises:
-            ShardErrors: shards failed; what the others got is counted.
+            ShardErrors: some shards failed; visitors on the others are counted.
         """
         if batch.visits:
             self._count_hits(batch)
-        for day in sorted(batch.visits):  # a day is planned for by the count of the day before
+        for day in sorted(batch.visits):  # the count of a day is the plan of the next
             visitors = set(batch.visits[day])
             self.visitors.visit_many(map(session_of, visitors), day)
 
     def days(self) -> list[DayFigures]:
-        """Return what was counted, day by day, as the servers have it. Cost: four exchanges."""
+        """Return the counts of each day, as stored on the servers. Cost: four exchanges."""
         hits = self._read_hits()
         days = sorted(hits)
         visitors = self.visitors.counts(days)
@@ -125,12 +124,12 @@ class VisitCounter:
         ]
 
     def locate(self, visitor: Visitor, day: date) -> tuple[VisitorPlace, bool]:
-        """Return where a visitor's id lives, and whether that shard says it is there."""
+        """Return where a visitor's id is stored, and whether it was found there."""
         place = self.visitors.locate(session_of(visitor), day)
         return place, self._is_there(place.key, place.id)
 
     def forget(self) -> None:
-        """Remove all that was counted, also by earlier runs."""
+        """Remove all counts, those of earlier runs included."""
         for day in self._read_hits():
             self.visitors.remove(day)
         self._forget_hits()

@@ -1,8 +1,7 @@
 """Each shard's share of the visitors: ids, keys and bytes.
 
-Bytes are what ``MEMORY USAGE`` says of each key: its name, its value, and what the server keeps
-beside them, without the table that finds keys by name. It is exact for a compact part; of a part
-that outgrew that form the server looks at some members.
+Bytes are those of ``MEMORY USAGE``: a key's name, its value and the server's bookkeeping, without
+the table of keys. The figure is exact for a compact part; for others, the server samples members.
 """
 
 from __future__ import annotations
@@ -17,20 +16,20 @@ from shardkit.operations.commands import Command, Shard
 from shardkit.operations.operation import Operation, pages
 from shardkit.routing.keys import text
 
-_AT_ONCE: Final = 1000  # keys of one pipeline
+_AT_ONCE: Final = 1000  # keys in one pipeline
 _PART = re.compile(r":\d+\Z")
 
 
 @dataclass(frozen=True, slots=True)
 class ShardLoad:
-    """What one shard has of a structure.
+    """One shard's share of a structure.
 
     Attributes:
         shard: the shard.
-        address: where it is, as its entry says.
-        ids: how many members are in its parts.
-        keys: how many keys.
-        size: how many bytes.
+        address: the address in its entry.
+        ids: how many members its parts have.
+        keys: how many keys it has.
+        size: their size in bytes.
     """
 
     shard: Shard
@@ -41,7 +40,7 @@ class ShardLoad:
 
 
 def loads(kit: ShardKit, component: str, name: str) -> Iterator[ShardLoad]:
-    """Ask each shard of a component what it has of a structure of sets.
+    """Query each shard of a component for its share of a structure of sets.
 
     Args:
         kit: the kit.
@@ -62,7 +61,7 @@ def loads(kit: ShardKit, component: str, name: str) -> Iterator[ShardLoad]:
 
 
 def _sums(component: str, keys: Iterable[str]) -> Operation[tuple[int, int]]:
-    """Return how many members, and how many bytes, keys have together."""
+    """Return the total members and bytes of keys."""
     ids = size = 0
     for page in pages(keys, _AT_ONCE):
         size += sum((yield [_ask(component, key, "MEMORY", "USAGE", key) for key in page]))

@@ -1,13 +1,13 @@
-"""The memory of the visitors: in parts, as one SET a day, and as one SET a day of UUIDs as text.
+"""The memory of visitors: in parts, as one SET per day, and as one SET per day of UUIDs as text.
 
-Each form is loaded into a new server of its own, all of the same binary. Its memory is the growth
-of ``used_memory``, measured over a new connection when there is no other::
+Each form is loaded into a new server, all with the same binary. Its memory is the growth of
+``used_memory``, measured while there are no other connections::
 
     used_memory ─► load ─► finish rehashing ─► used_memory
 
-All keys of a form count: parts, parameters, plans and counts, or one key a day. A hash table that
-grows is held twice until all its entries have moved, one with each look-up, so members are looked
-up until that is done.
+All keys of a form count: parts, parameters, plans and counts, or one key per day. While a hash
+table grows, it exists twice, and each look-up moves one of its entries; so members are looked up
+until all have moved.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from shardkit.kit import ShardKit
 from shardkit.local import LocalServer, Setting
 from shardkit.operations.operation import pages
 
-MOST: Final = 1_000_000  # visitors to measure, unless the busiest day alone has more
+MOST: Final = 1_000_000  # visitors to measure at most, unless the busiest day alone has more
 _AT_ONCE: Final = 10_000
 _CLOSE_TIMEOUT: Final = 10.0  # seconds to wait for other connections to close
-# The server's own statistics would count as memory.
+# The server's statistics would count as memory.
 _QUIET: Mapping[str, Setting] = {"latency-tracking": False, "slowlog-max-len": 0}
 
 
@@ -42,9 +42,9 @@ class VisitorMemory:
         server: the server and its allocator: ``valkey 9.1.2, libc``.
         days: how many days were measured.
         visitors: how many visitors they have together.
-        parts: as they are counted, in parts.
-        plain: as one SET a day of the same ids.
-        text: as one SET a day of 36 characters a visitor, as UUIDs are written.
+        parts: in parts, as they are counted.
+        plain: as one SET per day of the same ids.
+        text: as one SET per day of texts of 36 characters, the length of UUIDs.
     """
 
     server: str
@@ -56,7 +56,7 @@ class VisitorMemory:
 
 
 def measure_memory(counting: VisitCounter, days: Iterable[DayFigures]) -> VisitorMemory | None:
-    """Measure the busiest days: as many as have a million visitors together, and at least one.
+    """Measure the busiest days, up to a million visitors in total, but at least one day.
 
     Returns:
         The memory; None without visitors.
@@ -65,7 +65,7 @@ def measure_memory(counting: VisitCounter, days: Iterable[DayFigures]) -> Visito
         LocalServerError: no server can be started.
         ShardErrors: the visitors cannot be read.
 
-    Cost: reads every id and sends it three times; some 15 microseconds each.
+    Cost: reads every id once and sends it three times; about 15 microseconds each.
     """
     chosen = list(_busiest(days))
     if not chosen:
@@ -97,12 +97,12 @@ def measure_memory(counting: VisitCounter, days: Iterable[DayFigures]) -> Visito
 
 
 class _MeasuredServer:
-    """A new server, and the memory that it uses while it is empty."""
+    """A new server, and the memory that it uses when empty."""
 
     def __init__(self, server: LocalServer) -> None:
         self._server = server
         self.client = server.client()
-        with self.kit() as kit:  # including what a first use leaves behind
+        with self.kit() as kit:  # includes what the first use of a structure leaves behind
             warm = kit.set("warm", component="measured", total=1, members=int)
             warm.sadd(1)
             warm.delete()
@@ -115,11 +115,11 @@ class _MeasuredServer:
         return f"{name} {info[f'{name}_version']}, {info['mem_allocator']}"
 
     def kit(self) -> ShardKit:
-        """Open a kit whose component ``server`` is the server."""
+        """Open a kit whose component ``measured`` is the server."""
         return shardkit.connect(ShardMap({"measured": Component("measured", self._server.entry)}))
 
     def finish_rehashing(self, name: str, size: int) -> None:
-        """Look up members of a SET until it has moved all its entries."""
+        """Look up members of a SET until all its entries have moved."""
         for _ in range(0, size, _AT_ONCE):
             self.client.smismember(name, ["0"] * _AT_ONCE)
 
@@ -149,5 +149,5 @@ def _busiest(days: Iterable[DayFigures]) -> Iterator[DayFigures]:
 
 
 def _as_uuid(visitor: int) -> str:
-    """Return a text that is as long as a UUID and as hard to compress."""
+    """Return a text as long as a UUID."""
     return f"{visitor:015x}".ljust(36, "-")

@@ -1,4 +1,4 @@
-"""The loop of the job, which reads, parses and counts lines; its speed, and Ctrl-C."""
+"""The main loop: reads, parses and counts lines, measures the speed, and handles Ctrl-C."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class ReplayResult:
     """The result of reading a log.
 
     Attributes:
-        lines: how many lines were read and counted.
+        lines: how many lines were read.
         malformed: how many of them are malformed.
-        examples: the first of those, by the number of the line.
-        visitor: a visitor of the log, and a day on which it came; None if there is none.
+        examples: the first malformed lines, by line number.
+        visitor: a date and a visitor of that day; None if there is none.
         seconds: how long it took.
-        interrupted: whether Ctrl-C ended it before the log did.
+        interrupted: whether Ctrl-C ended it.
     """
 
     lines: int = 0
@@ -41,11 +41,11 @@ class ReplayResult:
 
     @property
     def speed(self) -> float:
-        """Lines a second."""
+        """Lines per second."""
         return self.lines / self.seconds if self.seconds else 0.0
 
     def add(self, batch: LogBatch) -> None:
-        """Add a batch that was counted."""
+        """Add a counted batch."""
         for n, line in batch.malformed[: EXAMPLES - len(self.examples)]:
             self.examples[self.lines + n + 1] = line
         if self.visitor is None:
@@ -67,8 +67,8 @@ def replay(
 
     Args:
         log: the log.
-        counting: what counts them.
-        batch_size: how many lines are counted at a time.
+        counting: counts the lines.
+        batch_size: how many lines to count at a time.
         progress: called after each batch.
 
     Raises:
@@ -93,7 +93,7 @@ def replay(
 
 
 class _Interrupts:
-    """Delays Ctrl-C until the current batch is counted, so that none is counted partially.
+    """Delays Ctrl-C until the current batch is counted, so that no batch is counted in part.
 
     A second Ctrl-C interrupts at once.
     """
@@ -115,7 +115,7 @@ class _Interrupts:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold a first Ctrl-C back until the end of the block."""
+        """Delay the first Ctrl-C until the end of the block."""
         self._holding = True
         try:
             yield

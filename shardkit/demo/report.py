@@ -17,23 +17,23 @@ from shardkit.demo.memory_use import VisitorMemory
 from shardkit.demo.replay import ReplayResult
 from shardkit.structures.unique.days import VisitorPlace
 
-_ROWS: Final = 40  # of a table for people
+_ROWS: Final = 40  # of a table
 _BAR: Final = 20  # columns
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉"
-_LINE: Final = 120  # characters that are shown of a malformed line
+_LINE: Final = 120  # characters shown of a malformed line
 _UNEVEN: Final = 1.5  # times the mean
 
 
 @dataclass(frozen=True)
 class VisitorExample:
-    """Where one visitor's id lives.
+    """Where one visitor's id is stored.
 
     Attributes:
         visitor: address and agent.
-        figures: those of the day on which it came.
-        place: where its id lives.
-        there: whether it is there.
-        address: the shard's, as its entry says.
+        figures: those of the day of the visit.
+        place: where its id is stored.
+        there: whether it was found there.
+        address: the address in the shard's entry.
     """
 
     visitor: Visitor
@@ -51,12 +51,12 @@ class DemoReport:
         log: the log's name.
         damage: why the log could not be read to its end; empty if it could.
         replayed: the result of reading it.
-        component: where the visitors are.
-        part_size: how many ids a part may have.
+        component: the component of the visitors.
+        part_size: the most ids that a part is planned for.
         days: the figures of each day, as stored.
         loads: each shard's share of the visitors.
         memory: the memory of the visitors; None if it was not measured.
-        example: where a visitor's id lives; None if there is none.
+        example: where a visitor's id is stored; None if there are no visitors.
     """
 
     log: str
@@ -90,8 +90,8 @@ def show(output: Output, report: DemoReport) -> None:
         _table(output, _days(output, report))
         if any(_outgrown(report, day) for day in report.days):
             output.line(
-                "More came on some days than they were planned for, and parts outgrew their "
-                "compact form: use --first-day.",
+                "Some days had more visitors than planned, and parts outgrew their compact form: "
+                "use --first-day.",
                 DOUBTFUL,
             )
     if report.days and report.loads:
@@ -99,7 +99,7 @@ def show(output: Output, report: DemoReport) -> None:
         ids = [load.ids for load in report.loads]
         if max(ids) * len(ids) > _UNEVEN * sum(ids):
             output.line(
-                "A part is never divided: the more parts there are, the more evenly they share.",
+                "Parts are never split: the more there are, the more evenly they use the shards.",
                 FAINT,
             )
     if report.memory is not None:
@@ -127,13 +127,13 @@ def _malformed(replayed: ReplayResult) -> Iterator[str]:
 
 
 def _shown(data: bytes) -> str:
-    """Return some of a log's bytes for a terminal, whatever is in them."""
+    """Return bytes of a log as text that is safe for a terminal."""
     text = printable(data[:_LINE].decode(errors="backslashreplace").rstrip("\r\n"))
     return _cut(text if len(data) <= _LINE else f"{text}…", _LINE)
 
 
 def _room(output: Output) -> int:
-    """Return how many characters of a log are shown on a line."""
+    """Return how many characters of a log are shown."""
     return min(_LINE, output.width)
 
 
@@ -211,7 +211,7 @@ def _with_bars(output: Output, *columns: Any) -> Table:
 
 
 def _bar(output: Output, value: int, most: int) -> list[Styled]:
-    """Return the cell of a bar, in a terminal."""
+    """Return the cell of a bar; nothing if the output is not a terminal."""
     if not output.interactive:
         return []
     whole, eighths = divmod(round(8 * _BAR * value / max(1, most)), 8)

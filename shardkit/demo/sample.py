@@ -1,11 +1,11 @@
-"""The log that is bundled: five days of an invented site, the same lines whenever they are made.
+"""The bundled log: five days of a fictitious site, generated with the same lines every time.
 
-Two or three thousand people a day, of whom few come often and most come once; for each look a page
-with its style sheet, script and pictures; robots; a failed log-in now and then; lines that are
-written when their request ends, so not quite in order; and nine lines that are no lines of a log.
-Addresses are those that RFC 5737 and RFC 3849 set aside for examples; people share the few of IPv4.
+It has two or three thousand visitors a day, few of them frequent and most of them with one visit;
+pages with their style sheet, script and pictures; robots; an occasional failed login; lines that
+are not quite in order, as they are written when a request ends; and nine malformed lines. Addresses
+are those that RFC 5737 and RFC 3849 reserve for examples; visitors share the few of IPv4.
 
-``python -m shardkit.demo.sample`` writes the file anew.
+``python -m shardkit.demo.sample`` generates the file.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ NAME: Final = "sample.log.gz"
 
 _SEED = 20250306
 _START = datetime(2025, 3, 6, tzinfo=UTC)  # a Thursday
-_LOOKS = (3_500, 3_600, 2_500, 2_300, 3_700)  # each day, at pages
+_LOOKS = (3_500, 3_600, 2_500, 2_300, 3_700)  # page views per day
 _PEOPLE = 50_000
 _DAY = 86_400
 
-# How busy each hour is.
+# The relative traffic of each hour.
 _HOURS = (3, 2, 1, 1, 1, 2, 4, 7, 10, 11, 11, 10, 9, 10, 11, 11, 10, 9, 9, 11, 12, 11, 8, 5)
 
 _PLATFORMS = (
@@ -80,7 +80,7 @@ def lines() -> list[str]:
     """Return the log's lines, without line breaks."""
     dice = random.Random(_SEED)
     found = [*_looks(dice), *_robots(dice)]
-    found.sort()  # by the end of the request, as they are written
+    found.sort()  # by the end of the request, when they are written
     written = [line for _, line in found]
     for number, line in _MALFORMED.items():
         written.insert(number - 1, line)
@@ -88,12 +88,12 @@ def lines() -> list[str]:
 
 
 def read() -> bytes:
-    """Return the file that is bundled."""
+    """Return the bundled file."""
     return files("shardkit.demo").joinpath(NAME).read_bytes()
 
 
 def _looks(dice: random.Random) -> Iterator[tuple[float, str]]:
-    """Yield what people ask for: pages, and what belongs to them, each with its end."""
+    """Yield the requests of people, for pages and their assets, each with the time of its end."""
     pages = _zipf(len(_PAGES), 3)
     people = _zipf(_PEOPLE, 300)
     hours = list(accumulate(_HOURS))
@@ -105,7 +105,7 @@ def _looks(dice: random.Random) -> Iterator[tuple[float, str]]:
             referer = _REFERERS[int(len(_REFERERS) * dice.random())]
             yield _request(dice, at, address, page, referer, agent)
             for asset in _ASSETS:
-                if dice.random() < 0.4:  # otherwise the browser has it
+                if dice.random() < 0.4:  # otherwise it is in the browser's cache
                     at += dice.random()
                     source = f"https://www.site.example{page}"
                     yield _request(dice, at, address, asset, source, agent)
@@ -126,7 +126,7 @@ def _robots(dice: random.Random) -> Iterator[tuple[float, str]]:
 def _request(
     dice: random.Random, at: float, address: str, path: str, referer: str, agent: str
 ) -> tuple[float, str]:
-    """Return the line of a request, and when it ends."""
+    """Return the time when a request ends, and its line."""
     chance = dice.random()
     user, status, method = "-", 200, "GET"
     if chance < 0.08:
@@ -159,7 +159,7 @@ def _line(
 
 @cache
 def _person(rank: int) -> tuple[str, str]:
-    """Return a person's address and agent, which are always the same."""
+    """Return a person's address and agent, which never change."""
     dice = random.Random(rank)
     if dice.random() < 0.45:
         address = f"2001:db8:{int(4096 * dice.random()):x}:{int(256 * dice.random()):x}::{rank:x}"
@@ -173,7 +173,7 @@ def _person(rank: int) -> tuple[str, str]:
 
 
 def _zipf(count: int, flat: int) -> list[float]:
-    """Return running sums of weights by rank, of which the first ``flat`` are much alike."""
+    """Return the running sums of Zipf weights, by rank; the first ``flat`` are nearly equal."""
     return list(accumulate(1 / (rank + flat) for rank in range(count)))
 
 
@@ -186,7 +186,7 @@ def _number(path: str) -> int:
 
 
 def main() -> None:
-    """Write the file that is bundled, beside this module."""
+    """Write the bundled file next to this module."""
     text = "".join(f"{line}\n" for line in lines()).encode()
     path = Path(__file__).with_name(NAME)
     path.write_bytes(gzip.compress(text, mtime=0))

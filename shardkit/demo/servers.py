@@ -1,4 +1,4 @@
-"""The embedded servers of a demonstration, from their start to their end."""
+"""Starts and stops the embedded servers of a demonstration."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shardkit.local import LocalServers
 
 @contextmanager
 def started(output: Output, servers: LocalServers) -> Iterator[str]:
-    """Start servers, push their map to its config server, and give the URL of that."""
+    """Start servers, push their map to the config server, and yield the config server's URL."""
     total = counted(len(servers.servers), "server")
     try:
         with output.busy(f"starting {total}"):

@@ -152,4 +152,4 @@ def test_what_cannot_be_is_refused_before_anything_is_measured(cli: Cli, tmp_pat
     pytest.importorskip("matplotlib")
     plot = cli("memory", "--plot", tmp_path / "plot.xyz")
     assert plot.exit_code == 1
-    assert "is no plot's name" in plot.stderr
+    assert "has no extension of a plot" in plot.stderr

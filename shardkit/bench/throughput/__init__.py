@@ -1,1 +1,1 @@
-"""The same work by the limit, by shardkit and by redis-py, in turn: ratios of one run."""
+"""The same work done by raw sockets (the limit), by shardkit and by redis-py, taking turns."""

@@ -1,6 +1,6 @@
-"""Who is timed beside the limit: our links as users and structures use them, and redis-py.
+"""What is compared with the limit: our links as users and structures use them, and redis-py.
 
-redis-py routes nothing: its keys are placed by hand, as `shardkit.routing.placement` does.
+redis-py does not route: its keys are placed here, as by `shardkit.routing.placement`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from shardkit.operations.commands import Coalesced, Columns, Command
 
 
 class OurClient:
-    """A kit's link; what an awaiting one carries is to be awaited."""
+    """A kit's link; with an awaiting link, results must be awaited."""
 
     def __init__(self, kit: ShardKit | AsyncShardKit, component: str) -> None:
         self._send: Callable[[Any], Any] = kit.driver.link.send
@@ -32,23 +32,23 @@ class OurClient:
         return [Command(self._component, args[1], args) for args in commands]
 
     def coalesced(self, commands: Commands) -> Coalesced:
-        """Return the batch, as an operation yields it that owns the keys."""
+        """Return the batch, as yielded by an operation that owns the keys."""
         return Coalesced(self.prepare(commands))
 
     def columns(self, name: str, columns: Sequence[Any], *, coalesced: bool = False) -> Any:
-        """Carry commands of one name that are given by column, the first of which is the key."""
+        """Send commands of one name, given as columns, of which the first is the keys."""
         return self._send(Columns(self._component, name, *columns, coalesced=coalesced))
 
     def one(self, *args: Any) -> Any:
-        """Carry one command."""
+        """Send one command."""
         return self._send([Command(self._component, args[1], args)])[0]
 
     def batch(self, batch: Any) -> Any:
-        """Carry a batch that was prepared."""
+        """Send a prepared batch."""
         return self._send(batch)
 
     def all(self, commands: Commands) -> Any:
-        """Prepare a batch, and carry it."""
+        """Prepare a batch, and send it."""
         component = self._component
         return self._send([Command(component, args[1], args) for args in commands])
 
@@ -57,7 +57,7 @@ class OurAsyncClient(OurClient):
     """An async kit's awaiting link."""
 
     async def one(self, *args: Any) -> Any:
-        """Carry one command."""
+        """Send one command."""
         [reply] = await self._send([Command(self._component, args[1], args)])
         return reply
 
@@ -70,17 +70,17 @@ class RedisPyClient:
         self.threads = ThreadPoolExecutor(len(self.clients))
 
     def one(self, *args: Any) -> Any:
-        """Carry one command."""
+        """Send one command."""
         client: Any = self.clients[crc32(args[1].encode()) % len(self.clients)]
         return client.execute_command(*args)
 
     def batch(self, commands: Commands) -> list[Any]:
-        """Carry commands by a pipeline for each shard."""
+        """Send commands in a pipeline for each shard."""
         pipes, places = _pipelines(self.clients, commands)
         return _ordered(len(commands), places, [pipe.execute() for pipe in pipes])
 
     def batch_in_threads(self, commands: Commands) -> list[Any]:
-        """Carry commands by a pipeline for each shard, all executed at the same time."""
+        """Send commands in a pipeline for each shard, all executed at the same time."""
         pipes, places = _pipelines(self.clients, commands)
         replies = self.threads.map(lambda pipe: pipe.execute(), pipes)
         return _ordered(len(commands), places, list(replies))
@@ -99,12 +99,12 @@ class RedisPyAsyncClient:
         self.clients = [aioredis.Redis(host=h, port=p, db=d) for h, p, d in addresses]
 
     async def one(self, *args: Any) -> Any:
-        """Carry one command."""
+        """Send one command."""
         client: Any = self.clients[crc32(args[1].encode()) % len(self.clients)]
         return await client.execute_command(*args)
 
     async def batch(self, commands: Commands) -> list[Any]:
-        """Carry commands by a pipeline for each shard, all at the same time."""
+        """Send commands in a pipeline for each shard, all at the same time."""
         pipes, places = _pipelines(self.clients, commands)
         replies = await asyncio.gather(*(pipe.execute() for pipe in pipes))
         return _ordered(len(commands), places, replies)

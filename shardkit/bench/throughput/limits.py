@@ -1,8 +1,8 @@
-"""The limit: programs written by hand for one purpose, over raw sockets, with hiredis alone.
+"""The limit: hand-written, special-purpose code over raw sockets, with nothing but hiredis.
 
-They know nothing of failures, timeouts, chunks, scripts or clusters: what they take is what the
-work itself takes in Python, and 1.0 in every table. Needs hiredis only, so that peers' virtual
-environments can run it too.
+It handles no failures, timeouts, chunks, scripts or clusters: its time is what the work itself
+takes in Python, and 1.0 in every table. It needs only hiredis, so that it also runs in the virtual
+environments of other clients.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
 
 
 def open_socket(address: Address) -> socket.socket:
-    """Return a connected socket, its database selected."""
+    """Return a connected socket with its database selected."""
     host, port, database = address
     sock = socket.create_connection((host, port), 10)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -34,7 +34,7 @@ def open_socket(address: Address) -> socket.socket:
 def _packed(
     commands: Sequence[tuple[Any, ...]], count: int, hashed: Callable[[bytes], int]
 ) -> tuple[list[list[bytes]], list[list[int]]]:
-    """Return the commands of each shard as bytes, and their places."""
+    """Return the commands of each shard as bytes, and their positions."""
     packed: list[list[bytes]] = [[] for _ in range(count)]
     places: list[list[int]] = [[] for _ in range(count)]
     for n, args in enumerate(commands):
@@ -49,7 +49,7 @@ class RawSockets:
 
     Args:
         addresses: the shards.
-        hashed: the number of a key of which the remainder is its shard.
+        hashed: returns the hash of a key, whose remainder is the shard.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class RawSockets:
         self.readers = [hiredis.Reader() for _ in self.sockets]
 
     def one(self, *args: Any) -> Any:
-        """Carry one command to the shard of its key."""
+        """Send one command to the shard of its key."""
         shard = crc32(args[1].encode()) % len(self.sockets)
         sock, reader = self.sockets[shard], self.readers[shard]
         sock.sendall(pack(args))
@@ -72,7 +72,7 @@ class RawSockets:
         return reply
 
     def batch(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Carry commands: route, pack, write to all, read from all, put the replies in order."""
+        """Send commands: route, pack, write to all, read from all, put the replies in order."""
         packed, places = _packed(commands, len(self.sockets), self.hashed)
         for sock, pieces in zip(self.sockets, packed, strict=True):
             if pieces:
@@ -129,7 +129,7 @@ class _SocketProtocol(asyncio.BufferedProtocol):
             reply = gets()
 
     def ask(self, data: bytes, count: int = 1) -> asyncio.Future[Any]:
-        """Write at once if nothing is under way, else with the others of this turn."""
+        """Write at once if no reply is due, otherwise with all others of this turn of the loop."""
         future = self.loop.create_future()
         if not self.waiting:
             self.transport.write(data)
@@ -146,7 +146,7 @@ class _SocketProtocol(asyncio.BufferedProtocol):
 
 
 class RawAsyncSockets:
-    """An asyncio transport for each shard, whose protocol parses and nothing more."""
+    """An asyncio transport for each shard, with a protocol that only parses."""
 
     def __init__(self, wires: list[_SocketProtocol]) -> None:
         self.wires = wires
@@ -164,11 +164,11 @@ class RawAsyncSockets:
         return cls(wires)
 
     async def one(self, *args: Any) -> Any:
-        """Carry one command to the shard of its key."""
+        """Send one command to the shard of its key."""
         return await self.wires[crc32(args[1].encode()) % len(self.wires)].ask(pack(args))
 
     async def batch(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Carry commands; see `RawSockets.batch`."""
+        """Send commands; see `RawSockets.batch`."""
         packed, places = _packed(commands, len(self.wires), crc32)
         asked = [
             (positions, wire.ask(b"".join(pieces), len(pieces)))

@@ -1,4 +1,4 @@
-"""Measures how long batches take over four servers on this machine, compared with the limit.
+"""Measures how long batches on four servers of this machine take, compared with the limit.
 
 ``benchmarks/throughput`` measures more: async, clusters, large values, delays, other clients.
 """
@@ -24,7 +24,7 @@ COMPONENT: Final = "bench"
 SERVERS: Final = 4
 SIZES: Final = (1, 100, 1_000, 10_000)
 REPEATS: Final = 7
-_FILLED_AT_ONCE: Final = 1_000  # values that are written beforehand, for reads
+_FILLED_AT_ONCE: Final = 1_000  # values per batch that are written before reads are timed
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def run(
     binary: str | None,
     tell: Callable[[str, int, int], object],
 ) -> tuple[str, list[BatchTimes]]:
-    """Measure kinds of work in batches of several sizes; return the servers' software too."""
+    """Measure kinds of work in batches of several sizes; also return the servers' software."""
     found = []
     with comparison(shards, binary) as compared:
         for n, (work, size) in enumerate((work, size) for work in works for size in sizes):

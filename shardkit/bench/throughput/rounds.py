@@ -1,4 +1,4 @@
-"""Rounds: contestants take turns, so that a noisy machine is noisy for all of them."""
+"""Rounds: contestants take turns, so that other load on the machine affects all of them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def ratios(
 
     Args:
         contestants: what to time, by name; one is called `LIMIT`.
-        repeats: how many rounds; each is a permutation of all, and the median of the rounds counts.
-        least: about how many seconds one turn of the limit takes: short work is done repeatedly.
+        repeats: how many rounds, each in a new random order; the median of the rounds is returned.
+        least: the minimum seconds of one turn of the limit, about; short work is repeated.
     """
     for call in contestants.values():
         call()
@@ -37,7 +37,7 @@ async def aratios(
     repeats: int = 7,
     least: float = 0.03,
 ) -> dict[str, float]:
-    """Return the same of contestants that are awaited."""
+    """Return the same as `ratios`, for awaitable contestants."""
     for call in contestants.values():
         await call()
     times = _times(await _atimed(contestants[LIMIT], 1), least)

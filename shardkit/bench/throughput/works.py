@@ -1,4 +1,4 @@
-"""The work that is timed: commands as tuples, the same for every contestant. Pure."""
+"""The work to time: commands as tuples, the same for every contestant. Pure."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ Commands = list[tuple[Any, ...]]
 
 
 def keys(count: int) -> list[str]:
-    """Return key names as programs have them."""
+    """Return key names of a realistic form."""
     return [f"user:{n}:name" for n in range(count)]
 
 
 def value(size: int) -> bytes:
-    """Return a value of so many bytes."""
+    """Return a value with the given number of bytes."""
     return b"v" * size
 
 
 def gets(count: int) -> Commands:
-    """GET of so many keys."""
+    """GET of the given number of keys."""
     return [("GET", key) for key in keys(count)]
 
 
 def sets(count: int, size: int = 16) -> Commands:
-    """SET of so many keys."""
+    """SET of the given number of keys."""
     return [("SET", key, value(size)) for key in keys(count)]
 
 
 def hsets(count: int) -> Commands:
-    """HSET of so many fields, ten to a key."""
+    """HSET of the given number of fields, ten per key."""
     return [("HSET", f"hash:{n // 10}", f"field:{n}", value(16)) for n in range(count)]
 
 
 def mixed(count: int) -> Commands:
-    """A bit of everything: reads, writes, counters, hashes, sets."""
+    """A mix of reads, writes, counters, hashes and sets."""
     kinds = (
         lambda n: ("GET", f"user:{n}:name"),
         lambda n: ("SET", f"user:{n}:name", value(16)),
@@ -47,7 +47,7 @@ def mixed(count: int) -> Commands:
 
 
 def columns_of(commands: Commands) -> list[Any]:
-    """Return the name of commands that are alike, and their arguments by column."""
+    """Return the name of uniform commands, and their arguments as columns."""
     return [commands[0][0], *map(list, zip(*(args[1:] for args in commands), strict=True))]
 
 
