@@ -237,21 +237,21 @@ def _check_together(fields: Mapping[str, Any], where: str) -> Iterator[Problem]:
 
 def _check_cluster(fields: Mapping[str, Any], where: str) -> Iterator[Problem]:
     """Check a cluster's entry whose fields are valid by themselves."""
-    if database_of(fields):
+    if number := database_of(fields):
         why = "a cluster has database 0 only"
-        yield Problem(where, "db", str(database_of(fields)), "contradicts cluster", why)
+        yield Problem(where, "db", str(number), "contradicts cluster", why)
     if fields.get("url", "").startswith("unix:"):
         yield Problem(where, "url", "", "contradicts cluster", "a cluster finds its own nodes")
 
 
 def _check_replicas(fields: Mapping[str, Any], where: str) -> Iterator[Problem]:
     """Check the replicas of an entry that is valid otherwise."""
-    number = database_of(fields)
+    known = _with_url(fields)
+    number = known.get("db", 0)
     if number is None:
         yield Problem(where, "db", "", "is missing", "set it beside the url: replicas need it")
         return
-    url = read_url(fields["url"]) if "url" in fields else {}
-    server_is_open = url.get("port", DEFAULT_PORT) is None
+    server_is_open = known.get("port", DEFAULT_PORT) is None
     for n, fields_of_replica in enumerate(fields["replicas"]):
         label = f"{where} replicas[{n}]"
         banned = [
@@ -282,9 +282,12 @@ def _missing(replica: Mapping[str, Any]) -> str:
 
 def database_of(fields: Mapping[str, Any]) -> int | None:
     """Return the database of an entry's fields; None if a reference decides it."""
-    if "db" in fields or "url" not in fields:
-        return cast("int", fields.get("db", 0))
-    return cast("int | None", read_url(fields["url"]).get("db", 0))
+    return cast("int | None", _with_url(fields).get("db", 0))
+
+
+def _with_url(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an entry's fields with those of its url; None is what a reference decides."""
+    return {**read_url(fields["url"]), **fields} if "url" in fields else dict(fields)
 
 
 def merged(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
@@ -310,10 +313,9 @@ def merged(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, 
 
 def with_master(fields: Mapping[str, Any], master: Mapping[str, Any]) -> dict[str, Any]:
     """Return a replica's fields, completed by those of its master."""
-    url = read_url(master["url"]) if "url" in master else {}
-    if url.get("port", DEFAULT_PORT) is None:
-        url["host"] = None  # its reference may contain the port
-    shared = {**url, "db": database_of(master), **master}
+    shared = {"db": 0, **_with_url(master)}
+    if shared.get("port", DEFAULT_PORT) is None:
+        shared["host"] = None  # its reference may contain the port
     not_shared = {"url", "unix_socket_path", *_NOT_OF_REPLICAS}
     return merged(
         fields, {n: v for n, v in shared.items() if n not in not_shared and v is not None}

@@ -156,9 +156,10 @@ def read_url(url: str) -> dict[str, Any]:
     """
     if REFERENCE.fullmatch(url):
         return dict.fromkeys(("host", "port", "username", "password", "db"))
-    fields = url_fields(_sample(url))
     if REFERENCE.search(url):
-        fields |= _referring_fields(_split(url))
+        fields = url_fields(_sample(url)) | _referring_fields(_split(url))
+    else:
+        fields = url_fields(url)
     if "password" in fields:
         fields.setdefault("username", None)
     return fields
