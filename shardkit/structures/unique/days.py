@@ -302,25 +302,24 @@ class SetDay(DayInParts):
         return range(self.parts), self.meta.checked
 
     def add_commands(self, members: Members, counter: str | None) -> Iterable[Command]:
-        """Return a SADD for each part; or scripts for many parts each, as a call costs more."""
-        due = self.due
-        if counter is None:
-            add = script("structures/unique/add")
-            for key, sent in members.items():
-                for some in pages(sent, MEMBERS_PER_SCRIPT):
-                    yield script_call(self.component, add, [key], (due, *some))
-            return
-        add_and_count = script("structures/unique/add_and_count")
-        keys, args = [counter], list[Argument]((due,))
+        """Return scripts for many parts each; for one part each where the count lives elsewhere."""
+        add, to = (
+            script("structures/unique/add_and_count"),
+            self.home if counter else self.component,
+        )
+        counters = [] if counter is None else [counter]
+        start: list[Argument] = [len(counters), self.due]
+        keys, args = counters[:], start[:]
         for key, sent in members.items():
             few = len(sent) <= MEMBERS_PER_SCRIPT  # as in nearly every part
             for page in [sent] if few else pages(sent, MEMBERS_PER_SCRIPT):
-                if args and len(args) + len(page) >= MEMBERS_PER_SCRIPT:
-                    yield script_call(self.home, add_and_count, keys, args)
-                    keys, args = [counter], [due]
+                full = not counters or len(args) + len(page) >= MEMBERS_PER_SCRIPT
+                if full and len(keys) > len(counters):
+                    yield script_call(to, add, keys, args)
+                    keys, args = counters[:], start[:]
                 keys.append(key)
                 args += (len(page), *page)
-        yield script_call(self.home, add_and_count, keys, args)
+        yield script_call(to, add, keys, args)
 
     @property
     def due(self) -> int:

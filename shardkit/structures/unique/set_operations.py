@@ -106,7 +106,7 @@ def _count_groups(
     """Count groups of keys, a list for each day, each group by its server or here."""
     flat = [[key for keys in group for key in keys] for group in groups]
     places = iter((yield Locate([(component, key) for keys in flat for key in keys])))
-    name = f"structures/unique/count_{'any' if which == 'any' else 'common'}"
+    lua, command = script("structures/unique/count"), "SUNION" if which == "any" else "SINTER"
     batch: list[Command] = []
     by_server: list[bool] = []
     for group, keys in zip(groups, flat, strict=True):
@@ -114,7 +114,7 @@ def _count_groups(
         countable = which == "any" or all(len(parts) == 1 for parts in group)
         by_server.append(together and countable and len(keys) > 1)
         if by_server[-1]:
-            batch.append(script_call(component, script(name), keys, idempotent=True))
+            batch.append(script_call(component, lua, keys, [command], idempotent=True))
         else:
             batch += _members(component, keys)
     replies = iter((yield batch))
