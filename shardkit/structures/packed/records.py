@@ -64,6 +64,7 @@ from shardkit.structures.packed.record_format import (
 DEFAULT_PART_BYTES = 2**15 - 16
 MAX_PART_BYTES = 2**29  # the servers' limit for a STRING, and for BITFIELD's offsets
 WRITES_AT_ONCE = 10_000
+FIELDS_AT_ONCE = 20_000
 # Bytes that one exchange reads.
 SCAN_BYTES = 2**17
 AGGREGATE_BYTES = 2**21
@@ -174,16 +175,16 @@ class PackedRecords(ExpirableStructure[Face]):
             InvalidArgumentError: an id, a field or a value is invalid; nothing of its 10,000 was
                 written then, but those before.
 
-        Cost: one exchange for 10,000 records; a command for each row of neighbours, and one for all
-        others of a part.
+        Cost: one exchange for 10,000 records, or 20,000 fields where not all of a record are given;
+        a command for each row of neighbours, and one for all others of a part.
         """
         for page in pages(self.store.pairs(records), WRITES_AT_ONCE):
             yield from self._write(page)
 
     def _write(self, records: Iterable[tuple[int, Record]]) -> Operation[None]:
-        """Write some thousand records in one exchange."""
+        """Write some thousand records, in one exchange if they are not of many fields each."""
         whole: dict[int, int] = {}
-        partial: dict[int, list[tuple[int, int, int]]] = {}
+        partial: dict[int, dict[int, tuple[int, int, int]]] = {}
         for record_id, record in records:
             codes = self.format.codes(record)
             if len(codes) == len(self.format.fields):
@@ -194,12 +195,17 @@ class PackedRecords(ExpirableStructure[Face]):
                     others = whole[record_id] & ~(field.mask << field.shift)
                     whole[record_id] = others | code << field.shift
             else:
-                partial.setdefault(record_id, []).extend(
-                    (field.offset, field.type.bits, code) for field, code in codes
+                partial.setdefault(record_id, {}).update(
+                    (field.offset, (field.offset, field.type.bits, code)) for field, code in codes
                 )
-        by_part = self.store.layout.write_commands(whole, partial)
-        if by_part:
-            yield from self.store.write(by_part)
+        most = max(map(len, partial.values()), default=1)
+        # So that no script sets more bits than a server does in 20 ms, were they all in one part.
+        for some in [*pages(partial.items(), max(1, FIELDS_AT_ONCE // most))] or [[]]:
+            fields = {record_id: [*changes.values()] for record_id, changes in some}
+            by_part = self.store.layout.write_commands(whole, fields)
+            whole = {}
+            if by_part:
+                yield from self.store.write(by_part)
 
     @operation
     def get(self, record_id: int) -> Operation[dict[str, Any]]:

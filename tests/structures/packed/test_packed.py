@@ -410,6 +410,19 @@ def test_one_exchange_writes_neighbours_and_others(face: Face, kit: ShardKit) ->
     steps.close()
 
 
+def test_a_script_writes_no_more_fields_than_a_server_does_in_time(
+    own_server: LocalServer, own_map: ShardMap
+) -> None:
+    with shardkit.connect(own_map) as kit, own_server.client() as client:
+        fields = {f"f{n}": "u8" for n in range(8)}
+        records = kit.packed("r", component="own", fields=fields, part_size=2**14)
+        records.set(0, f0=1)
+        client.config_resetstat()
+        records.set_many((n, {f"f{k}": n % 256 for k in range(7)}) for n in range(10_000))
+        assert client.info("commandstats")["cmdstat_evalsha"]["calls"] >= 4  # 70,000 fields
+        assert records.get(9_999) == {**dict.fromkeys(fields, 9_999 % 256), "f7": 0}
+
+
 # ---- parameters
 
 
