@@ -82,6 +82,20 @@ def _names(kind: str, names: Iterable[str]) -> Callable[[F], F]:
     return click.argument("names", nargs=-1, metavar=f"[{kind}]...", type=click.Choice(list(names)))
 
 
+def _number(
+    name: str,
+    default: int | None,
+    help: str,  # noqa: A002 - click's word
+    metavar: str | None = "N",
+    most: int | None = None,
+) -> Callable[[F], F]:
+    """Give a command an option of a number from 1."""
+    kind, is_shown = click.IntRange(min=1, max=most), default is not None
+    return click.option(
+        name, type=kind, default=default, show_default=is_shown, metavar=metavar, help=help
+    )
+
+
 def _numbers(name: str, default: Iterable[int], help: str) -> Callable[[F], F]:  # noqa: A002
     """Give a command an option of several numbers."""
 
@@ -155,11 +169,8 @@ class _Report:
     "\b\nCases:\n" + "\n".join(f"  {name:<10} {case.title}" for name, case in CASES.items()),
 )
 @_names("CASE", CASES)
-@click.option(
-    "--entries",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="How many entries; by default each case's own number, a million for most.",
+@_number(
+    "--entries", None, "How many entries; by default each case's own number, a million for most."
 )
 @_server_options
 def memory(
@@ -200,14 +211,7 @@ def memory(
 )
 @_names("KIND", part_sizes.KINDS)
 @_numbers("--sizes", part_sizes.SIZES, "How many entries a part has.")
-@click.option(
-    "--entries",
-    type=click.IntRange(min=1),
-    default=part_sizes.ENTRIES,
-    show_default=True,
-    metavar="N",
-    help="How many entries there are.",
-)
+@_number("--entries", part_sizes.ENTRIES, "How many entries there are.")
 @_server_options
 def sizes_command(
     names: Sequence[str],
@@ -245,20 +249,8 @@ def sizes_command(
 )
 @_names("KIND", packed_lengths.KINDS)
 @_numbers("--lengths", LENGTHS, "How many entries the key has.")
-@click.option(
-    "--passes",
-    type=click.IntRange(min=1),
-    default=PASSES,
-    show_default=True,
-    help="How many pipelines to send, for at most five seconds.",
-)
-@click.option(
-    "--per-pass",
-    type=click.IntRange(min=1),
-    default=PER_PASS,
-    show_default=True,
-    help="How many operations a pipeline has.",
-)
+@_number("--passes", PASSES, "How many pipelines to send, for at most five seconds.", metavar=None)
+@_number("--per-pass", PER_PASS, "How many operations a pipeline has.", metavar=None)
 @_server_options
 def lengths_command(
     names: Sequence[str],
@@ -312,22 +304,8 @@ def lengths_command(
 )
 @_names("WORK", WORKS)
 @_numbers("--sizes", throughput.SIZES, "How many commands a batch has; 1 is a single call.")
-@click.option(
-    "--shards",
-    type=click.IntRange(min=1, max=1024),
-    default=throughput.SERVERS,
-    show_default=True,
-    metavar="N",
-    help="How many shards, over four servers.",
-)
-@click.option(
-    "--repeats",
-    type=click.IntRange(min=1),
-    default=throughput.REPEATS,
-    show_default=True,
-    metavar="N",
-    help="How many rounds, of which the median is shown.",
-)
+@_number("--shards", throughput.SERVERS, "How many shards, over four servers.", most=1024)
+@_number("--repeats", throughput.REPEATS, "How many rounds, of which the median is shown.")
 @_binary_option
 @_report_options
 def throughput_command(

@@ -95,14 +95,13 @@ class _ChangedAddress:
 
 
 def preflight(
-    current: Mapping[str, Component], wanted: Mapping[str, Component], timeout: float = TIMEOUT
+    current: Mapping[str, Component], wanted: Mapping[str, Component]
 ) -> list[PreflightFinding]:
     """Connect to every entry that a push would add or change, and say what speaks against it.
 
     Args:
         current: the components on the config server.
         wanted: the components to push.
-        timeout: seconds to wait for one answer of a server.
 
     Returns:
         The findings, in the components' order. Cost: about four exchanges for each database that
@@ -111,8 +110,8 @@ def preflight(
     targets = [
         target for name in sorted(wanted) for target in _targets(current.get(name), wanted[name])
     ]
-    visited = _visit([t.entry for t in targets] + [t.before for t in targets if t.before], timeout)
-    shared = _shared_keys(targets, visited, timeout)
+    visited = _visit([t.entry for t in targets] + [t.before for t in targets if t.before])
+    shared = _shared_keys(targets, visited)
     return [finding for target in targets for finding in _judge(target, visited, shared)]
 
 
@@ -144,7 +143,7 @@ def _targets(before: Component | None, after: Component) -> Iterator[_ChangedAdd
 _Visited = Mapping[Entry, _DatabaseAddress | Exception]
 
 
-def _visit(entries: Sequence[Entry], timeout: float) -> dict[Entry, _DatabaseAddress | Exception]:
+def _visit(entries: Sequence[Entry]) -> dict[Entry, _DatabaseAddress | Exception]:
     """Look at databases; those of one server by the same thread."""
     visited: dict[Entry, _DatabaseAddress | Exception] = {}
     groups: dict[str, list[tuple[Entry, dict[str, Any]]]] = {}
@@ -164,14 +163,14 @@ def _visit(entries: Sequence[Entry], timeout: float) -> dict[Entry, _DatabaseAdd
         dead: Exception | None = None
         for entry, fields in group:
             try:
-                found[entry] = dead or _look(fields, timeout)
+                found[entry] = dead or _look(fields)
             except ResponseError as error:
                 found[entry] = error
             except ServerErrors as error:
                 found[entry] = dead = error
         return found
 
-    patience = timeout * (1 + longest // _DATABASES_PER_QUERY)
+    patience = TIMEOUT * (1 + longest // _DATABASES_PER_QUERY)
     queries = {server: lambda group=group: visit(group) for server, group in groups.items()}
     for server, answer in query_all(queries, patience).items():
         for entry, _ in groups[server]:
@@ -179,8 +178,8 @@ def _visit(entries: Sequence[Entry], timeout: float) -> dict[Entry, _DatabaseAdd
     return visited
 
 
-def _look(fields: Mapping[str, Any], timeout: float) -> _DatabaseAddress:
-    with client_of(fields, timeout) as client:
+def _look(fields: Mapping[str, Any]) -> _DatabaseAddress:
+    with client_of(fields) as client:
         client.ping()
         if fields.get("cluster"):
             return _DatabaseAddress("", 0, "master", [], [])
@@ -232,12 +231,12 @@ def _missing_rights(client: Any) -> list[str]:
 
 
 def _shared_keys(
-    targets: Sequence[_ChangedAddress], visited: _Visited, timeout: float
+    targets: Sequence[_ChangedAddress], visited: _Visited
 ) -> dict[_ChangedAddress, float | Exception]:
     """Return which share of the keys sampled at the old address is at the new one too."""
 
     def share(target: _ChangedAddress, keys: Sequence[bytes]) -> float:
-        with client_of(target.entry.resolved(target.where), timeout) as client:
+        with client_of(target.entry.resolved(target.where)) as client:
             pipe = client.pipeline(transaction=False)
             for key in keys:
                 pipe.exists(key)
@@ -248,7 +247,7 @@ def _shared_keys(
         now, then = _databases(target, visited)
         if now and then and now.keys and then.keys and not now.same_as(then):
             queries[target] = lambda t=target, keys=now.keys: share(t, keys)
-    return query_all(queries, timeout)
+    return query_all(queries)
 
 
 def _databases(

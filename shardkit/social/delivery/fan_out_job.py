@@ -76,10 +76,6 @@ class FanOutJob(NamedTuple):
         """Return the kind of the followers whose progress position ``n`` tracks."""
         return _KINDS[n * len(_KINDS) // len(self.positions)]
 
-    def next_task(self) -> FanOutJob:
-        """Return the job as its next task carries it."""
-        return self._replace(turn=self.turn + 1)
-
 
 class FollowerPage(NamedTuple):
     """Followers of one kind in one part, as a pass has read them.

@@ -111,7 +111,7 @@ class ResumableJobs:
     def _run(self, job: FanOutJob, passes: int | None) -> Operation[None]:
         rest = yield from self._fan_out.run(job, None if self._queues is None else passes)
         if rest is not None:
-            following = rest.next_task()
+            following = rest._replace(turn=rest.turn + 1)
             yield from self._enqueue(self.resume_name, following, following.task)
 
     def _enqueue(self, name: str, args: Sequence[Any], task: str) -> Operation[None]:
