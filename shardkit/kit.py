@@ -93,6 +93,7 @@ class _Kit(Catalogue[Face]):
         self.topology = Topology(source)
         connector_used = connector or Connector(DirectClient, MultiplexedClient)
         self.clients = Clients(connector_used, credential_providers)
+        self.clients.topology = weakref.ref(self.topology)
         self.plane = ClientPlane(self.topology, self.clients)
         self._clock = clock or ServerClock()
         self._config_clients = config_clients
@@ -157,6 +158,7 @@ class _Kit(Catalogue[Face]):
 
     def _new_private(self) -> Clients:
         clients = Clients(self._connector, self._credential_providers)
+        clients.topology = weakref.ref(self.topology)
         self._private.add(weakref.ref(clients, self._private.discard))
         return clients
 

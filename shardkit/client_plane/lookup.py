@@ -95,18 +95,32 @@ class ClientPlane:
 
     def link(self, component: Component, *, raw: bool) -> BlockingLink:
         """Return a link for commands placed by one version of one component."""
-        return _pinned(self.links[raw], component)
+        return _pinned(self.links[raw], component, self.topology)
 
     def alink(self, component: Component, *, raw: bool) -> AwaitingLink:
         """Return the awaiting `link`; it shares its connections with the plane's own."""
-        return _pinned(self.alinks[raw], component)
+        return _pinned(self.alinks[raw], component, self.topology)
 
 
 class _Pinned(Topology):
     """A topology of one version of one component."""
 
-    def __init__(self, component: Component) -> None:
+    def __init__(self, component: Component, topology: Topology) -> None:
         self._component = component
+        self._topology = topology
+
+    def reread(self, name: str) -> Component:
+        return self._replaced_by(self._topology.reread(name))
+
+    async def areread(self, name: str) -> Component:
+        return self._replaced_by(await self._topology.areread(name))
+
+    def _replaced_by(self, newer: Component) -> Component:
+        """Take a newer version, if it places keys alike: only addresses differ."""
+        pinned = self._component
+        if len(newer.shards) == len(pinned.shards) and newer.placement == pinned.placement:
+            self._component = newer
+        return self._component
 
     def component(self, name: str) -> Component:
         return self._component
@@ -121,9 +135,9 @@ class _Pinned(Topology):
 L = TypeVar("L", BlockingLink, AwaitingLink)
 
 
-def _pinned(link: L, component: Component) -> L:
+def _pinned(link: L, component: Component, topology: Topology) -> L:
     pinned = copy.copy(link)
-    pinned._topology = _Pinned(component)
+    pinned._topology = _Pinned(component, topology)
     return pinned
 
 

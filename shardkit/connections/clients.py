@@ -24,6 +24,7 @@ import weakref
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias
 
 import redis
@@ -90,6 +91,10 @@ def _no_loop() -> None:
     """Stands for a loop that has ended."""
 
 
+def _no_topology() -> None:
+    """Stands for that of clients without a kit."""
+
+
 class Clients:
     """Builds and keeps clients. Safe to use from many threads and event loops.
 
@@ -97,6 +102,9 @@ class Clients:
         connector: what builds them.
         credential_providers: redis-py's, by component; they are asked at each connect, and what the
             component's entries say as user and password does not count.
+
+    Attributes:
+        topology: returns what reads entries anew, a weak reference; the kit sets it.
     """
 
     def __init__(
@@ -108,6 +116,7 @@ class Clients:
         self._credential_providers = dict(credential_providers or {})
         self._lock = threading.RLock()
         self._closed = False
+        self.topology: Callable[[], Any] = _no_topology
         self._blocking = _Held()
         self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Held] = (
             weakref.WeakKeyDictionary()
@@ -277,7 +286,15 @@ class Clients:
                 return (self.aget if awaiting else self.get)(component, number)
             fields |= _RAW
         try:
-            return (self._connector.awaiting if awaiting else self._connector.blocking)(fields)
+            if awaiting:
+                client: Any = self._connector.awaiting(fields)
+                find: Any = partial(_asuccessor, weakref.ref(self), component.name, number, raw)
+            else:
+                client = self._connector.blocking(fields)
+                find = partial(_successor, weakref.ref(self), component.name, number, raw)
+            if self.topology() is not None and hasattr(client, "successor"):
+                client.successor = find
+            return client
         except (RedisError, RedisClusterException, OSError) as error:
             shard = Shard(component.name, number)
             raise ShardUnavailable(
@@ -332,6 +349,26 @@ async def _until_shutdown(clients: weakref.ref[Clients]) -> AsyncGenerator[None,
         alive = clients()
         if alive is not None:
             await alive.aclose()
+
+
+def _successor(found: weakref.ref[Clients], name: str, number: int | None, raw: bool) -> Client:
+    """Return the client of a shard, its component read anew."""
+    clients = found()
+    topology = clients.topology() if clients is not None else None
+    if clients is None or topology is None:
+        raise closed_error()
+    return clients.get(topology.reread(name), number, raw)
+
+
+async def _asuccessor(
+    found: weakref.ref[Clients], name: str, number: int | None, raw: bool
+) -> AsyncClient:
+    """Return the awaiting client of a shard, its component read anew."""
+    clients = found()
+    topology = clients.topology() if clients is not None else None
+    if clients is None or topology is None:
+        raise closed_error()
+    return clients.aget(await topology.areread(name), number, raw)
 
 
 def _current(

@@ -22,7 +22,12 @@ from redis.asyncio.cluster import RedisCluster as AsyncRedisCluster
 from redis.client import EMPTY_RESPONSE, NEVER_DECODE
 from redis.cluster import PRIMARY, ClusterNode
 from redis.connection import DefaultParser
-from redis.exceptions import NoScriptError
+from redis.exceptions import (
+    BusyLoadingError,
+    ConnectionError,  # noqa: A004 - redis-py's own
+    NoScriptError,
+    ReadOnlyError,
+)
 from redis.utils import SENTINEL as NOT_GIVEN
 from redis.utils import str_if_bytes
 
@@ -60,6 +65,20 @@ def is_script_missing(error: object) -> bool:
     error of the same name, NOSCRIPT, after it has written.
     """
     return isinstance(error, NoScriptError) and str(error).startswith("No matching script")
+
+
+def is_unready(error: object) -> bool:
+    """Whether a server refused because it loads its data, or is a replica: nothing was executed.
+
+    By the texts of Redis, Valkey and their kin, as a script of the caller's may answer errors of
+    the same names after it has written; and by redis-py's own for a master that Sentinels replaced.
+    """
+    text = str(error)
+    if isinstance(error, ReadOnlyError):
+        return text.startswith("You can't write against a read only")
+    if isinstance(error, BusyLoadingError):
+        return text.endswith("is loading the dataset in memory")
+    return isinstance(error, ConnectionError) and text == "The previous master is now a slave"
 
 
 def has_connect_callbacks(connection: Any) -> bool:

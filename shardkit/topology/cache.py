@@ -238,6 +238,24 @@ class Topology:
         if not self.source.local and cached.fresh_until:
             self._refresh(name, cached)
 
+    def reread(self, name: str) -> Component:
+        """Read a component now, however fresh it is: what it names refuses to serve.
+
+        Whoever comes while it is being read gets what is known, as does everybody while the source
+        is away.
+        """
+        cached = self._cache.get(name)
+        if cached is not None:
+            cached.fresh_until = 0.0
+        return self.component(name)
+
+    async def areread(self, name: str) -> Component:
+        """Read a component now, awaiting; see `reread`."""
+        cached = self._cache.get(name)
+        if cached is not None:
+            cached.fresh_until = 0.0
+        return await self.acomponent(name)
+
     def forget_error(self, name: str) -> None:
         """Have a component that could not be read be tried again by the next call."""
         cached = self._cache.get(name)

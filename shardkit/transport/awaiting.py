@@ -18,7 +18,7 @@ from redis.exceptions import RedisClusterException, RedisError
 from shardkit.config.component import Component
 from shardkit.connections.clients import Clients
 from shardkit.connections.redis_private import learn_slots
-from shardkit.errors import ShardFailure
+from shardkit.errors import ShardFailure, ShardKitError
 from shardkit.operations.commands import Batch, Command, Locate, Pause, Replies, Shard, Transaction
 from shardkit.topology import Topology
 from shardkit.transport.dispatcher import (
@@ -27,6 +27,7 @@ from shardkit.transport.dispatcher import (
     Need,
     NeedClients,
     NeedComponents,
+    NeedEntries,
     NeedRefresh,
 )
 from shardkit.transport.grouping import components_of, locate, place
@@ -103,7 +104,11 @@ class AwaitingLink:
             return {name: await self._topology.acomponent(name) for name in need.names}
         if isinstance(need, NeedClients):
             return [await self._client(*shard) for shard in need.shards]
-        if isinstance(need, NeedRefresh):
+        if isinstance(need, NeedEntries):
+            for name in need.names:
+                with suppress(ShardKitError):  # the next attempt tells
+                    await self._topology.areread(name)
+        elif isinstance(need, NeedRefresh):
             with suppress(*ATTEMPT_ERRORS):
                 await learn_slots(need.client)  # if not, the next attempt tells
         elif isinstance(need, Pause):

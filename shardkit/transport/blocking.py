@@ -26,7 +26,7 @@ from shardkit.connections import read_replies_of, timeout_for
 from shardkit.connections.clients import Clients
 from shardkit.connections.connection import reraise_handlers
 from shardkit.connections.redis_private import learn_slots
-from shardkit.errors import ShardFailure
+from shardkit.errors import ShardFailure, ShardKitError
 from shardkit.operations.commands import Batch, Command, Locate, Pause, Replies, Shard
 from shardkit.topology import Topology
 from shardkit.transport.dispatcher import (
@@ -35,6 +35,7 @@ from shardkit.transport.dispatcher import (
     Need,
     NeedClients,
     NeedComponents,
+    NeedEntries,
     NeedRefresh,
 )
 from shardkit.transport.grouping import components_of, locate, place
@@ -96,7 +97,11 @@ class BlockingLink:
             return {name: self._topology.component(name) for name in need.names}
         if isinstance(need, NeedClients):
             return [self._client(*shard) for shard in need.shards]
-        if isinstance(need, NeedRefresh):
+        if isinstance(need, NeedEntries):
+            for name in need.names:
+                with suppress(ShardKitError):  # the next attempt tells
+                    self._topology.reread(name)
+        elif isinstance(need, NeedRefresh):
             with suppress(*ATTEMPT_ERRORS):
                 learn_slots(need.client)  # if not, the next attempt tells
         elif isinstance(need, Pause):

@@ -4,7 +4,8 @@
 
     batch ─► components ─► groups by shard ─► clients ─► attempts, one a server ─► replies
                ▲                                                             │
-               └── retry: missing scripts, moved slots, lost idempotent ◄────┘
+               └── retry: missing scripts, moved slots, lost idempotent,  ◄──┘
+                          servers that load, or are replicas now
 
 `Dispatcher.dispatch` is a generator that does no I/O: it yields what it needs (components, clients,
 attempts to carry out, a pause) and is sent the answer; each link provides it in its own way. Only
@@ -15,6 +16,9 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from math import inf
 from typing import Any, NamedTuple, TypeAlias
 
 from redis.exceptions import (
@@ -27,7 +31,7 @@ from redis.exceptions import (
 )
 
 from shardkit.config.component import Component
-from shardkit.connections.redis_private import node_of, slot_owners
+from shardkit.connections.redis_private import is_unready, node_of, slot_owners
 from shardkit.errors import ClosedError, ShardFailure, ShardKitError
 from shardkit.operations.commands import (
     Batch,
@@ -49,13 +53,15 @@ from shardkit.transport.server_request import (
     ServerRequest,
     lacks_script,
     may_repeat,
+    patience_with,
+    pause_before,
     settle,
 )
 
 # What a cluster's node answers while slots move, or masters are elected; nothing was executed.
 _MOVING = (AskError, ClusterDownError, MovedError, TryAgainError)
 # How often a request is sent at most: again after NOSCRIPT, a moved slot or, if it is idempotent, a
-# lost connection.
+# lost connection. A server that is not ready is asked again for as long as its entry's timeout.
 MAX_ATTEMPTS = 5
 
 
@@ -69,6 +75,12 @@ class NeedClients(NamedTuple):
     """Yielded: get the clients of shards; in the place of one there may be a ShardFailure."""
 
     shards: list[tuple[Component, int | None]]
+
+
+class NeedEntries(NamedTuple):
+    """Yielded: read the entries of these components anew."""
+
+    names: set[str]
 
 
 class NeedRefresh(NamedTuple):
@@ -113,7 +125,26 @@ class Attempt:
         return isinstance(self.error, TimeoutError)
 
 
-Need: TypeAlias = NeedComponents | NeedClients | NeedRefresh | Pause | list[Attempt]
+@dataclass(slots=True)
+class _Outcome:
+    """What the attempts of one round say about the next.
+
+    Attributes:
+        retry: the round's number.
+        waited: how long all pauses will have been before the next round, in seconds.
+        redirected: by position, the node that a cluster asks to go to.
+        stale: the clients that should learn their cluster's slots again.
+        unready: the components whose servers load, or are replicas now.
+    """
+
+    retry: int
+    waited: float
+    redirected: dict[int, tuple[str, int]] = field(default_factory=dict)
+    stale: dict[Any, None] = field(default_factory=dict)
+    unready: set[str] = field(default_factory=set)
+
+
+Need: TypeAlias = NeedComponents | NeedClients | NeedEntries | NeedRefresh | Pause | list[Attempt]
 
 
 class Dispatcher:
@@ -146,9 +177,11 @@ class Dispatcher:
         redirected: dict[int, tuple[str, int]] = {}
         uncertain: set[int] = set()
         attempts = [attempt] if attempt else []
-        for retry in range(MAX_ATTEMPTS):
-            if retry > 1:
-                yield Pause(0.02 * 2**retry)  # a cluster is moving slots, or electing a master
+        waited = 0.0
+        for retry in count():
+            if retry > 1:  # a cluster is moving slots or electing a master, or a server loads
+                yield Pause(pause_before(retry))
+                waited += pause_before(retry)
             if retry or not attempts:
                 try:
                     attempts = yield from self._attempt(batch, todo, redirected, out)
@@ -158,16 +191,18 @@ class Dispatcher:
                     _fail(attempts, set(todo), error, uncertain, out)
                     break
             again: list[int] = []
-            redirected = {}
-            stale: dict[Any, None] = {}
+            outcome = _Outcome(retry, waited + pause_before(retry + 1))
             for attempt in attempts:
                 try:
-                    again += self._settle(attempt, redirected, uncertain, out, stale, retry)
+                    again += self._settle(attempt, outcome, uncertain, out)
                 except ATTEMPT_ERRORS as error:  # the replies do not match the requests
                     attempt.error, attempt.sent = _mismatch(error), True
-                    self._settle(attempt, redirected, uncertain, out, stale, MAX_ATTEMPTS)
-            for client in stale:
+                    self._settle(attempt, _Outcome(MAX_ATTEMPTS, inf), uncertain, out)
+            redirected = outcome.redirected
+            for client in outcome.stale:
                 yield NeedRefresh(client)
+            if outcome.unready:
+                yield NeedEntries(outcome.unready)
             todo = again
             if not todo:
                 break
@@ -275,22 +310,27 @@ class Dispatcher:
     def _settle(
         self,
         attempt: Attempt,
-        redirected: dict[int, tuple[str, int]],
+        outcome: _Outcome,
         uncertain: set[int],
         out: Replies,
-        stale: dict[Any, None],
-        retry: int,
     ) -> list[int]:
         """Put an attempt's replies into their slots, and return the positions to send again.
 
-        ``stale`` gets its client, if that should learn its cluster's slots again; ``uncertain`` the
-        positions of what is sent again although it may have been executed.
+        ``uncertain`` gets the positions of what is sent again although it may have been executed.
         """
-        server_request = attempt.server_request
+        server_request, retry = attempt.server_request, outcome.retry
         again: list[int] = []
         if isinstance(attempt.error, ClosedError):
             raise attempt.error
         if attempt.error is not None:
+            # Of several, some may have been executed before or after this reply.
+            if (
+                len(server_request.positions) == 1
+                and is_unready(attempt.error)
+                and outcome.waited <= patience_with(attempt.client)
+            ):
+                outcome.unready.add(server_request.shard.component)
+                return list(server_request.positions)
             # Once, as the request itself may break the connection; and never after a timeout.
             repeats = retry == 0 and not attempt.timed_out
             moved = not attempt.sent and attempt.node is not None  # maybe, to another node
@@ -306,7 +346,7 @@ class Dispatcher:
                     out[position] = server_request.failure(request, attempt.error, sent)
                     out.failed = True
             if attempt.node is not None:
-                stale[attempt.client] = None
+                outcome.stale[attempt.client] = None
             return again
         server_request.loaded.update(server_request.brought)
         if server_request.runs:
@@ -317,10 +357,14 @@ class Dispatcher:
             for position, reply in zip(server_request.positions, attempt.replies, strict=True):
                 out[position] = reply
             return again
-        last = retry == MAX_ATTEMPTS - 1
+        last = retry >= MAX_ATTEMPTS - 1
         for position, request, reply in server_request.unpack(attempt.replies):
             if type(request) is Command and not isinstance(reply, Exception):
                 out[position] = reply
+                continue
+            if is_unready(reply) and outcome.waited <= patience_with(attempt.client):
+                outcome.unready.add(server_request.shard.component)
+                again.append(position)
                 continue
             if isinstance(reply, Exception) and not last:
                 if lacks_script(request, reply):
@@ -329,9 +373,9 @@ class Dispatcher:
                     continue
                 if attempt.node is not None and isinstance(reply, _MOVING):
                     if isinstance(reply, MovedError | ClusterDownError):
-                        stale[attempt.client] = None
+                        outcome.stale[attempt.client] = None
                     elif isinstance(reply, AskError):
-                        redirected[position] = reply.node_addr
+                        outcome.redirected[position] = reply.node_addr
                     again.append(position)
                     continue
             out[position], failed = settle(server_request, request, reply)
@@ -394,5 +438,6 @@ __all__ = [
     "Need",
     "NeedClients",
     "NeedComponents",
+    "NeedEntries",
     "NeedRefresh",
 ]

@@ -28,7 +28,8 @@ fault            executed? connection   a redis-py client raises               a
 ================ ========= ============ ====================================== =====================
 
 redis-py raises ``LOADING`` and ``NOAUTH`` as ConnectionErrors and closes the connection; a batch
-contains ShardUnavailable for them. Links repeat idempotent commands once.
+contains ShardUnavailable for them. Links repeat idempotent commands once, and what a server refuses
+that loads its data or is a replica for as long as the entry's ``socket_timeout``.
 
 Commands by which a connection is set up (AUTH, HELLO, SELECT, CLIENT), and those that surround
 others (MULTI, EXEC, WATCH, SCRIPT LOAD and so on), are affected only if they are named.
@@ -71,6 +72,7 @@ from shardkit.forks import ForkSafeLock
 from shardkit.routing.command_keys import key_positions
 from shardkit.routing.placement import slot_of
 from shardkit.transport.fake_struct import pack, size, unpack
+from shardkit.transport.user_clients import DirectClient, MultiplexedClient
 
 Packed: TypeAlias = str | bytes | Iterable[bytes]
 
@@ -265,7 +267,7 @@ class MemoryConnector(Connector):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(DirectClient, MultiplexedClient)
         _fakeredis()
         self._servers: dict[str, MemoryServer] = {}
         self._lock = ForkSafeLock()

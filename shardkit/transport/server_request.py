@@ -9,7 +9,8 @@
 One chunk is written while the replies to the one before are read, so a batch of any size needs
 bounded buffers and cannot deadlock.
 
-Also the rules for what may be sent again: `may_repeat` and `lacks_script`.
+Also the rules for what may be sent again, and when: `may_repeat`, `lacks_script`, `pause_before`
+and `patience_with`.
 
 A script is sent by its SHA-1. If the server may lack it, the first call sends the text (EVAL),
 which the server caches for the calls that follow.
@@ -20,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
+from typing import Any
 
 from redis.exceptions import (
     AskError,
@@ -31,6 +33,7 @@ from redis.exceptions import (
     TimeoutError,  # noqa: A004 - redis-py's own
 )
 
+from shardkit.connections.connector import SOCKET_TIMEOUT
 from shardkit.connections.redis_private import is_script_missing
 from shardkit.errors import CommandRefused, ShardFailure, ShardUnavailable
 from shardkit.operations.commands import (
@@ -53,6 +56,8 @@ from shardkit.transport.resp import (
     pack_all,
     pack_command,
 )
+
+LONGEST_PAUSE = 0.5
 
 _MULTI = pack_command(("MULTI",))
 _EXEC = pack_command(("EXEC",))
@@ -252,6 +257,21 @@ def _with_text(command: Command) -> Sequence[Argument]:
 def lacks_script(request: Command | Transaction, reply: Reply) -> bool:
     """Whether the server had forgotten the request's script, so that nothing was executed."""
     return is_script_missing(reply) and isinstance(request, Command) and request.script is not None
+
+
+def pause_before(attempt: int) -> float:
+    """Return how long to wait before an attempt, in seconds; the first two follow at once."""
+    return min(0.02 * 2**attempt, LONGEST_PAUSE) if attempt > 1 else 0.0
+
+
+def patience_with(client: Any) -> float:
+    """Return how long a client's commands wait for a server that loads or has been replaced.
+
+    In seconds: as long as its entry lets an answer take, its ``socket_timeout``.
+    """
+    pool = getattr(client, "connection_pool", None)
+    timeout = pool.connection_kwargs.get("socket_timeout") if pool is not None else None
+    return SOCKET_TIMEOUT if timeout is None else float(timeout)
 
 
 def may_repeat(request: Command | Transaction) -> bool:

@@ -22,17 +22,28 @@ together, and fail together after the socket timeout.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from itertools import count
 from typing import Any, Final
 
 import redis
 import redis.asyncio as aioredis
+from redis.exceptions import ConnectionError, ReadOnlyError  # noqa: A004 - redis-py's own
 
-from shardkit.connections.redis_private import EMPTY_RESPONSE, NEVER_DECODE, reply_callbacks
+from shardkit.connections.redis_private import (
+    EMPTY_RESPONSE,
+    NEVER_DECODE,
+    is_unready,
+    reply_callbacks,
+)
 from shardkit.errors import RoutingError
 from shardkit.routing.command_keys import has_plain_form
 from shardkit.transport.multiplexer import ConnectionLost, ConnectionSource, MultiplexedConnection
 from shardkit.transport.resp import Chunk, pack_command
+from shardkit.transport.server_request import patience_with, pause_before
 
 # What has no key, or several, and neither blocks nor concerns its connection.
 _SHARED = frozenset(
@@ -58,13 +69,51 @@ _SHARED = frozenset(
 _is_shared: dict[Any, bool] = {}
 
 
-class DirectClient(redis.Redis):
-    """redis-py's blocking client, in one pass from the method to the socket."""
+def _pauses(client: Any) -> Iterator[float]:
+    """Yield how long to wait before each further attempt at a server that is not ready."""
+    waited = 0.0
+    for attempt in count(1):
+        waited += pause_before(attempt)
+        if waited > patience_with(client):
+            return
+        yield pause_before(attempt)
 
+
+class DirectClient(redis.Redis):
+    """redis-py's blocking client, in one pass from the method to the socket.
+
+    What a server refuses because it loads its data, or is a replica now, is sent again for as long
+    as the entry's ``socket_timeout``, to the server that the entry names by then.
+
+    Attributes:
+        successor: returns the client of the same shard, its entry read anew.
+    """
+
+    successor: Callable[[], Any] | None = None
     _takes_redis_pys_way: bool | None = None
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Execute a command, in one pass if it can be."""
+        try:
+            return self._execute(args, options)
+        except (ReadOnlyError, ConnectionError) as error:
+            if self.successor is None or self.connection is not None or not is_unready(error):
+                raise
+            last = error
+        for pause in _pauses(self):
+            time.sleep(pause)
+            try:
+                client = self.successor()
+                if isinstance(client, redis.Redis):
+                    return redis.Redis.execute_command(client, *args, **options)  # type: ignore[no-untyped-call]
+                return client.execute_command(*args, **options)
+            except (ReadOnlyError, ConnectionError) as error:
+                if not is_unready(error):
+                    raise
+                last = error
+        raise last
+
+    def _execute(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         name = args[0]
         direct = _is_shared.get(name)
         if direct is None:
@@ -105,14 +154,39 @@ class DirectClient(redis.Redis):
 class MultiplexedClient(aioredis.Redis):
     """redis-py's awaiting client, over one connection for all tasks.
 
-    It belongs to the event loop in which it is first used.
+    It belongs to the event loop in which it is first used. See `DirectClient` for servers that are
+    not ready.
+
+    Attributes:
+        successor: returns the client of the same shard, its entry read anew, awaiting.
     """
 
+    successor: Callable[[], Awaitable[Any]] | None = None
     _multiplexed: MultiplexedConnection | None = None
     _takes_redis_pys_way: bool | None = None
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Execute a command, over the shared connection if it can be."""
+        try:
+            return await self._execute(args, options)
+        except (ReadOnlyError, ConnectionError) as error:
+            if self.successor is None or self.connection is not None or not is_unready(error):
+                raise
+            last = error
+        for pause in _pauses(self):
+            await asyncio.sleep(pause)
+            try:
+                client = await self.successor()
+                if isinstance(client, aioredis.Redis):
+                    return await aioredis.Redis.execute_command(client, *args, **options)  # type: ignore[no-untyped-call]
+                return await client.execute_command(*args, **options)
+            except (ReadOnlyError, ConnectionError) as error:
+                if not is_unready(error):
+                    raise
+                last = error
+        raise last
+
+    async def _execute(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         name = args[0]
         shared = _is_shared.get(name)
         if shared is None:

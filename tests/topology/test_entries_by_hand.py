@@ -203,7 +203,7 @@ def test_an_entry_may_be_as_old_as_its_decorator_says(
 @pytest.mark.parametrize("wait", [-1, "1", True, float("nan")])
 def test_an_age_that_is_none_is_refused(running: LocalServer, wait: Any) -> None:
     with shardkit.connect(url(running)) as kit:
-        with pytest.raises(InvalidArgumentError, match="no age in seconds"):
+        with pytest.raises(InvalidArgumentError, match="is not an age in seconds"):
             kit.redis_connection("one", wait=wait)
-        with pytest.raises(InvalidArgumentError, match="no age in seconds"):
+        with pytest.raises(InvalidArgumentError, match="is not an age in seconds"):
             kit.sharded_connection("one", wait=wait)

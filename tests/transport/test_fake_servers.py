@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 from redis.exceptions import (
-    BusyLoadingError,
+    AuthenticationError,
     ClusterCrossSlotError,
     ExecAbortError,
     OutOfMemoryError,
@@ -445,14 +445,13 @@ async def test_a_server_that_hangs_is_a_timeout_at_once_and_executes_late(
 async def test_an_error_is_the_answer_of_the_struck_command_only(
     memory: MemoryConnector, send: Send
 ) -> None:
-    memory.server("b").answer("READONLY You can't write against a read only replica.", "SET")
+    memory.server("b").answer("MISCONF Redis cannot save its data", "SET")
     shard = Shard("data", 1)
     batch = [Command(shard, "n", args) for args in (("INCR", "n"), ("SET", "n", 9), ("INCR", "n"))]
     before, refused, after = await send(*batch)
     assert (before, after) == (1, 2)
     assert isinstance(refused, CommandRefused)
-    assert isinstance(refused.error, ReadOnlyError)
-    assert "the server is a replica" in refused.message
+    assert "the server cannot save its data" in refused.message
 
 
 async def test_clients_raise_the_error_that_was_answered(
@@ -466,16 +465,32 @@ async def test_clients_raise_the_error_that_was_answered(
     assert await call("incr", "n") == 1
 
 
-async def test_a_server_that_loads_its_data_breaks_the_connection_as_redis_py_does(
+async def test_a_server_that_asks_for_a_password_breaks_the_connection_as_redis_py_does(
     memory: MemoryConnector, send: Send, call: Call
 ) -> None:
-    memory.server("a").answer("LOADING Redis is loading the dataset in memory", times=2)
-    with pytest.raises(BusyLoadingError):
+    memory.server("a").answer("NOAUTH Authentication required.", times=2)
+    with pytest.raises(AuthenticationError):
         await call("get", "x")
     [failed] = await send(Command("one", "x", ("GET", "x")))
     assert isinstance(failed, ShardUnavailable)
-    assert isinstance(failed.error, BusyLoadingError)
+    assert isinstance(failed.error, AuthenticationError)
     assert await call("get", "x") is None
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "LOADING Redis is loading the dataset in memory",
+        "READONLY You can't write against a read only replica.",
+    ],
+)
+async def test_a_server_that_is_not_ready_is_asked_again(
+    memory: MemoryConnector, send: Send, call: Call, error: str
+) -> None:
+    memory.server("a").answer(error, times=2)
+    assert await call("incr", "n") == 1
+    memory.server("a").answer(error, times=1)
+    assert await send(Command("one", "n", ("INCR", "n"))) == [2]
 
 
 async def test_an_error_inside_a_transaction_aborts_it(memory: MemoryConnector, send: Send) -> None:

@@ -1,0 +1,149 @@
+"""What a server refuses because it loads, or is a replica, was not executed: it is sent again.
+
+Within the entry's socket timeout, and after its entry was read anew, so that a call that meets a
+server that was just replaced ends on its successor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+from faces import Face
+from scripted_server import scripted
+
+import shardkit
+from shardkit import ShardMap
+from shardkit.config import store
+from shardkit.local import LocalServer
+
+READONLY = b"-READONLY You can't write against a read only replica.\r\n"
+LOADING = b"-LOADING Redis is loading the dataset in memory\r\n"
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[tuple[LocalServer, LocalServer]]:
+    with LocalServer() as old, LocalServer() as new:
+        yield old, new
+
+
+@pytest.fixture
+def replaced(servers: tuple[LocalServer, LocalServer]) -> Iterator[tuple[LocalServer, LocalServer]]:
+    """A server that is a replica by the time it is used, and its successor, the config server."""
+    old, new = servers
+    with old.client() as client, new.client() as config:
+        client.replicaof("NO", "ONE")
+        config.flushall()
+        client.flushall()
+        yield servers
+        client.replicaof("NO", "ONE")
+
+
+def described(port: int, timeout: float = 5) -> ShardMap:
+    server = f"{{host: 127.0.0.1, port: {port}, socket_timeout: {timeout}}}"
+    return ShardMap.parse(f"components: {{one: {{entry: {server}, shards: [{server}]}}}}")
+
+
+@pytest.fixture(params=["blocking", "awaiting"])
+def connected(
+    request: pytest.FixtureRequest, replaced: tuple[LocalServer, LocalServer]
+) -> Iterator[Callable[[ShardMap], Face]]:
+    """Open a kit of either face on a config server to which a map was pushed."""
+    opened: list[Face] = []
+
+    def connect(shard_map: ShardMap) -> Face:
+        with replaced[1].client() as config:
+            store.push(config, shard_map, force=True)
+        where = f"redis://{replaced[1].address}"
+        runner = asyncio.Runner() if request.param == "awaiting" else None
+        kit: Any = runner.run(shardkit.aconnect(where)) if runner else shardkit.connect(where)
+        opened.append(Face(kit, runner))
+        return opened[-1]
+
+    yield connect
+    for face in opened:
+        if face.runner:
+            face.runner.run(face.kit.aclose())
+            face.runner.close()
+        else:
+            face.kit.close()
+
+
+def client_of(face: Face) -> Any:
+    return face.run(face.kit.client("one")) if face.runner else face.kit.client("one")
+
+
+def fail_over(replaced: tuple[LocalServer, LocalServer]) -> None:
+    """Make the server in use a replica, and push its successor; the kit does not know yet."""
+    old, new = replaced
+    with old.client() as client, new.client() as config:
+        client.replicaof("127.0.0.1", 1)
+        store.push(config, described(new.port), force=True)
+
+
+def test_a_write_that_meets_a_replica_ends_on_the_new_master_in_the_same_call(
+    connected: Callable[[ShardMap], Face], replaced: tuple[LocalServer, LocalServer]
+) -> None:
+    face = connected(described(replaced[0].port))
+    ids = face.kit.set("ids", component="one", total=100, members=int)
+    face.run(ids.sadd(1))
+    client = client_of(face)
+    face.run(client.incr("n"))
+    fail_over(replaced)
+    face.run(client.incr("n"))
+    with replaced[1].client() as found:
+        assert found.get("n") == b"1"
+    face.kit.topology.expire()
+    face.run(ids.sadd(2))
+
+
+@pytest.mark.parametrize("count", [1, 3], ids=["one command", "a batch"])
+def test_operations_go_to_the_successor_too(
+    connected: Callable[[ShardMap], Face], replaced: tuple[LocalServer, LocalServer], count: int
+) -> None:
+    face = connected(described(replaced[0].port))
+    names = face.kit.hash("names", component="one")
+    face.run(names.hset("0", "before"))
+    fail_over(replaced)
+    face.run(names.hset(mapping={str(n): "x" for n in range(count)}))
+    assert face.run(names.hget("0")) == b"x"
+
+
+def test_a_server_that_loads_is_asked_again(connected: Callable[[ShardMap], Face]) -> None:
+    answers = [LOADING, LOADING, b":7\r\n"] * 2
+
+    with scripted(INCRBY=lambda args: answers.pop(0)) as server:
+        face = connected(described(server.port))
+        assert face.run(client_of(face).incr("n")) == 7
+        router = face.kit.key_sharded("one")
+        replies = face.run(router.pipeline().incrby("n", 1).execute())
+        assert replies == [7]
+        assert server.names() == ["INCRBY"] * 6
+
+
+def test_the_socket_timeout_limits_how_long(connected: Callable[[ShardMap], Face]) -> None:
+    with scripted(SET=READONLY) as server:
+        face = connected(described(server.port, timeout=0.3))
+        with pytest.raises(redis.ReadOnlyError):
+            face.run(client_of(face).set("k", 1))
+        client_sent = len(server.received)
+        assert 2 <= client_sent <= 6
+        [reply] = face.run(
+            face.kit.key_sharded("one").pipeline().set("k", 1).execute(raise_on_error=False)
+        )
+        assert "the server is a replica" in str(reply)
+        assert client_sent + 2 <= len(server.received) <= 12
+
+
+def test_what_a_script_calls_by_the_same_name_is_not_sent_again(
+    connected: Callable[[ShardMap], Face], replaced: tuple[LocalServer, LocalServer]
+) -> None:
+    face = connected(described(replaced[1].port))
+    for name in ("READONLY of mine", "LOADING of mine"):
+        text = f"redis.call('INCR', KEYS[1]) return {{err='{name}'}}"
+        with pytest.raises(redis.RedisError, match="of mine"):
+            face.run(client_of(face).eval(text, 1, name))
+        assert face.run(client_of(face).get(name)) == b"1"
