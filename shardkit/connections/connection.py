@@ -5,6 +5,7 @@ The timeout of a command that may block is the time it may block plus the socket
 
 from __future__ import annotations
 
+import asyncio
 import math
 import os
 import select
@@ -125,9 +126,11 @@ class Closable(ReplyLimits):
 
     Attributes:
         closed: its kit is closed; it does not connect again.
+        moved: its address was changed since it began to connect.
     """
 
     closed = False
+    moved = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._closing = threading.RLock()  # between shutting a socket down and closing it
@@ -154,6 +157,7 @@ class Closable(ReplyLimits):
     def connect_check_health(self, *args: Any, **kwargs: Any) -> None:
         """Connect, unless the kit is closed, or was meanwhile."""
         require_open(self)
+        self.moved = False
         try:
             super().connect_check_health(*args, **kwargs)  # type: ignore[misc]
             require_open(self)
@@ -190,10 +194,13 @@ class AsyncClosable(ReplyLimits):
 
     Attributes:
         draining: it is closed whenever it is released.
+        moved: its address was changed since it began to connect.
     """
 
     closed = False
     draining = False
+    moved = False
+    socket_timeout: float | None
 
     def should_reconnect(self) -> bool:
         """Whether it is to be closed before it is used again."""
@@ -202,6 +209,7 @@ class AsyncClosable(ReplyLimits):
     async def connect_check_health(self, *args: Any, **kwargs: Any) -> None:
         """Connect, unless the kit is closed, or was meanwhile."""
         require_open(self)
+        self.moved = False
         try:
             await super().connect_check_health(*args, **kwargs)  # type: ignore[misc]
         except _LOST as error:
@@ -214,10 +222,21 @@ class AsyncClosable(ReplyLimits):
             await self.disconnect(nowait=True)  # type: ignore[attr-defined]
             raise
 
-    async def send_packed_command(self, *args: Any, **kwargs: Any) -> None:
-        """Send a command; if the kit was closed meanwhile, say that."""
+    async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        """Send a command, connected; if the kit was closed meanwhile, say that.
+
+        Not by redis-py's `asyncio.wait_for`: before Python 3.12 it ignores a task's cancellation
+        that comes just when the command has been written, and a BLPOP would go on.
+        """
         try:
-            await super().send_packed_command(*args, **kwargs)  # type: ignore[misc]
+            try:
+                async with asyncio.timeout(self.socket_timeout):
+                    with extended_timeout(self, math.inf):  # this one limits it
+                        await super().send_packed_command(  # type: ignore[misc]
+                            command, check_health=check_health
+                        )
+            except BuiltinTimeoutError:
+                raise TimeoutError("Timeout writing to socket") from None
         except Exception as error:
             if self.closed:
                 raise closed_error() from error
@@ -271,11 +290,21 @@ class _BlockingTimeouts(Closable):
     socket_timeout: float | None
     _blocking_for: float | None = None
 
-    def send_command(self, *args: Any, **kwargs: Any) -> Any:
-        sent = super().send_command(*args, **kwargs)  # type: ignore[misc]
-        if args[0] in _MAY_BLOCK:  # only now: a health check has a reply of its own
-            self._blocking_for = _blocking_seconds(args)
-        return sent
+    def send_command(self, *args: Any, check_health: bool = True, **kwargs: Any) -> Any:
+        blocks = _blocking_seconds(args) if args[0] in _MAY_BLOCK else None
+        if check_health and (blocks is not None or self.moved):
+            if not self.is_connected:  # type: ignore[attr-defined]
+                self.connect()  # type: ignore[attr-defined]
+            self.check_health()  # type: ignore[attr-defined]
+            check_health = False
+            # Before it is sent, so that whoever changes the address sees it; and only now, because
+            # connecting and a health check have replies of their own.
+            self._blocking_for = blocks
+            while self.moved and self.waits():
+                self.disconnect()
+                self.connect()  # type: ignore[attr-defined]
+                self._blocking_for = blocks
+        return super().send_command(*args, check_health=check_health, **kwargs)  # type: ignore[misc]
 
     def read_response(self, *args: Any, timeout: Any = NOT_GIVEN, **kwargs: Any) -> Any:
         # Otherwise a Sentinel-managed connection stays open when its reader is interrupted.
@@ -556,12 +585,22 @@ class _AsyncBlockingTimeouts(AsyncClosable):
             self._packed = packed, _blocking_seconds(args)
         return packed
 
-    async def send_packed_command(self, command: Any, *args: Any, **kwargs: Any) -> None:
-        await super().send_packed_command(command, *args, **kwargs)
-        # Noted only now: connecting and health checks have answers of their own.
+    async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        if not self.is_connected:  # type: ignore[attr-defined]
+            await self.connect_check_health(check_health=False)
+        if check_health:
+            await self.check_health()  # type: ignore[attr-defined]
+        # See the blocking connection's.
         if self._packed is not None and self._packed[0] is command:
-            self._blocking_for = self._packed[1]
+            self._blocking_for = blocks = self._packed[1]
             self._packed = None
+        else:
+            blocks = self._blocking_for
+        while check_health and self.moved and self.waits():
+            await self.disconnect(nowait=True)  # type: ignore[attr-defined]
+            await self.connect()  # type: ignore[attr-defined]
+            self._blocking_for = blocks
+        await super().send_packed_command(command, check_health=False)
 
     async def read_response(self, *args: Any, **kwargs: Any) -> Any:
         blocks = self._blocking_for

@@ -111,6 +111,7 @@ def _redirect(pool: Any, connection: Any) -> None:
     for name in _ADDRESS:
         if hasattr(fresh, name) and hasattr(connection, name):
             setattr(connection, name, getattr(fresh, name))
+    connection.moved = True  # what it sends next, if that waits, goes to the new address
     if connection.waits():
         connection.lose()
 
@@ -120,9 +121,12 @@ class PrivatePool(_FollowsEntry, redis.ConnectionPool):
 
     def get_connection(self, *args: Any, **kwargs: Any) -> Any:
         """Return a connection to the current address."""
-        pool = self._take(self._find())
-        self._lent[connection := pool.get_connection()] = pool
-        return connection
+        while True:
+            pool = self._take(self._find())
+            self._lent[connection := pool.get_connection()] = pool
+            if pool is self._pool:  # else the entry has just changed
+                return connection
+            self.release(connection)
 
     def release(self, connection: Any) -> None:
         """Return a connection to its pool; ignored if it is not from here, or already released."""
@@ -143,9 +147,12 @@ class AsyncPrivatePool(_FollowsEntry, aioredis.ConnectionPool):
 
     async def get_connection(self, *args: Any, **kwargs: Any) -> Any:
         """Return a connection to the current address."""
-        pool = self._take(await self._find())
-        self._lent[connection := await pool.get_connection()] = pool
-        return connection
+        while True:
+            pool = self._take(await self._find())
+            self._lent[connection := await pool.get_connection()] = pool
+            if pool is self._pool:  # else the entry has just changed
+                return connection
+            await self.release(connection)
 
     async def release(self, connection: Any) -> None:
         """Return a connection to its pool; ignored if it is not from here, or already released."""

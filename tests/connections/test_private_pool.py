@@ -49,7 +49,9 @@ class Moving:
 
     def move(self, server: Any, **fields: Any) -> None:
         entry = {"host": "127.0.0.1", "port": server.port, **fields}
-        self.path.write_text(yaml.safe_dump({"components": {"jobs": {"entry": entry}}}))
+        other = self.path.with_suffix(".new")
+        other.write_text(yaml.safe_dump({"components": {"jobs": {"entry": entry}}}))
+        other.replace(self.path)
         if self.kit is not None:
             self.kit.topology.expire()
 
@@ -193,6 +195,43 @@ async def test_a_blocking_call_is_lost_when_its_client_moves(
     assert await eventually(lambda: connections(here) == 0)
 
 
+@pytest.mark.parametrize("when", ["get_connection", "check_health"])
+async def test_who_begins_to_wait_while_the_entry_moves_waits_at_the_new_place(
+    moving: Moving,
+    here: LocalServer,
+    there: LocalServer,
+    monkeypatch: pytest.MonkeyPatch,
+    when: str,
+) -> None:
+    """The entry moves when a connection was just lent, or just before a command is sent on it."""
+    client = await moving.client(private=True)
+    await moving.of(client.ping())
+    pool = client.connection_pool._pool
+    hooked = pool if when == "get_connection" else pool._available_connections[0]
+    plain = getattr(hooked, when)
+
+    def then_move() -> Any:
+        found = plain()
+        monkeypatch.undo()
+        moving.move(there)
+        client.ping()
+        return found
+
+    async def athen_move() -> Any:
+        found = await plain()
+        monkeypatch.undo()
+        moving.move(there)
+        await client.ping()
+        return found
+
+    monkeypatch.setattr(hooked, when, then_move if moving.blocks else athen_move)
+    waiting = moving.start(client.blpop, ["jobs"], 60)
+    assert await eventually(lambda: blocked(there, "blpop"))
+    await moving.of(client.rpush("jobs", "one"))
+    assert await waiting == (b"jobs", b"one")
+    assert await eventually(lambda: connections(here) == 0)
+
+
 async def test_a_subscriber_reconnects_to_the_new_place(
     moving: Moving, here: LocalServer, there: LocalServer
 ) -> None:
@@ -245,29 +284,38 @@ async def test_a_move_to_a_cluster_says_what_to_do(moving: Moving, tmp_path: Pat
 def test_threads_that_go_on_during_many_moves_lose_nothing(
     tmp_path: Path, here: LocalServer, there: LocalServer
 ) -> None:
+    """Each thread makes its calls of a round, at whose start the entry moves under them."""
     found = Moving(None, tmp_path / "map.yaml")
     found.move(here)
+    count, rounds = 4, 20
     with shardkit.connect(found.path) as kit:
         found.kit = kit
         client = kit.client("jobs", private=True)
         errors: list[BaseException] = []
+        barrier = threading.Barrier(count + 1, timeout=60)
 
         def work() -> None:
             try:
-                for n in range(300):
-                    client.set("k", n)
+                for _ in range(rounds):
+                    barrier.wait()
+                    for _ in range(15):
+                        client.incr("n")
             except BaseException as error:
                 errors.append(error)
 
-        threads = [threading.Thread(target=work) for _ in range(4)]
+        threads = [threading.Thread(target=work) for _ in range(count)]
         for thread in threads:
             thread.start()
-        for n in range(20):
+        for n in range(rounds):
+            barrier.wait()
             found.move((there, here)[n % 2])
             client.ping()
         for thread in threads:
             thread.join()
         assert not errors
+        kit.topology.expire()  # what was read last may be older than the last move
         client.ping()
-        gc.collect()
+        with here.client() as one, there.client() as other:
+            counted = [int(each.get("n") or 0) for each in (one, other)]
+        assert sum(counted) == count * rounds * 15
         assert asyncio.run(eventually(lambda: connections(there) == 0))
