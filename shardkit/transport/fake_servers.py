@@ -71,7 +71,6 @@ from shardkit.errors import LocalServerError, RoutingError
 from shardkit.forks import ForkSafeLock
 from shardkit.routing.command_keys import key_positions
 from shardkit.routing.placement import slot_of
-from shardkit.transport.fake_struct import pack, size, unpack
 from shardkit.transport.user_clients import DirectClient, MultiplexedClient
 
 Packed: TypeAlias = str | bytes | Iterable[bytes]
@@ -130,7 +129,7 @@ class MemoryServer:
     def __init__(self, address: str) -> None:
         self.address = address
         self.in_slots = False
-        self.fake = _server_class()(version=(7, 2))
+        self.fake = _fakeredis().FakeServer(version=(7, 2))
         self._lock = ForkSafeLock()
         self._faults: list[_Fault] = []
         self._down = False
@@ -207,7 +206,8 @@ class MemoryServer:
         Args:
             arguments: further arguments of ``redis.Redis``, such as ``db``.
         """
-        made: redis.Redis = _fakeredis().FakeRedis(server=self.fake, **{"protocol": 2, **arguments})
+        given = {"connection_class": _inside_class(), "protocol": 2, **arguments}
+        made: redis.Redis = _fakeredis().FakeRedis(server=self.fake, **given)
         return made
 
     def flush(self) -> None:
@@ -428,7 +428,9 @@ class _BlockingFaulty(_Faulty):
 
     def _connect(self) -> Any:
         self._begin()
-        return super()._connect()  # type: ignore[misc]
+        sock = super()._connect()  # type: ignore[misc]
+        sock.__class__ = _socket_classes().CompilingSocket
+        return sock
 
     def send_packed_command(self: Any, command: Packed, check_health: bool = True) -> None:
         if not self.is_connected:
@@ -472,6 +474,7 @@ class _AwaitingFaulty(_Faulty):
     async def _connect(self) -> None:
         self._begin()
         await super()._connect()  # type: ignore[misc]
+        self._sock.__class__ = _socket_classes().AsyncCompilingSocket
 
     async def on_connect_check_health(self: Any, check_health: bool = True) -> None:
         await super().on_connect_check_health(check_health=check_health)  # type: ignore[misc]
@@ -527,18 +530,21 @@ def _connection_classes() -> tuple[type[Any], type[Any]]:
 
 
 @cache
-def _server_class() -> type[Any]:
-    """Return fakeredis' server class, with ``struct`` in its Lua, as real servers have."""
+def _inside_class() -> type[Any]:
+    """Return the class of connections that no fault affects."""
 
-    def set_attribute(server: Any, name: str, value: Any) -> None:
-        if name == "_lua_expected_globals":  # set once, when its Lua is created
-            lua = server._lua_runtime
-            functions = {b"pack": pack, b"unpack": unpack, b"size": size}
-            lua.globals()[b"struct"] = lua.table_from(functions)
-            value = {*value, b"struct"}
-        object.__setattr__(server, name, value)
+    class InsideConnection(_fakeredis().FakeRedisConnection):  # type: ignore[misc]
+        def _connect(self) -> Any:
+            sock = super()._connect()
+            sock.__class__ = _socket_classes().CompilingSocket
+            return sock
 
-    return type("ServerWithStruct", (_fakeredis().FakeServer,), {"__setattr__": set_attribute})
+    return InsideConnection
+
+
+@cache
+def _socket_classes() -> Any:
+    return import_module("shardkit.transport.fake_lua")  # imports fakeredis
 
 
 @cache
