@@ -39,6 +39,7 @@ GROUPS = [
     "kit",
     "__init__",  # the public names; what follows uses them like everybody else
     "local",
+    "simulation",
     "testing",
     "doctor",
     "cli",

@@ -33,8 +33,9 @@ _MOST_AT_ONCE: Final = 2000
 _SETUP: Final = """
 function(call, pcall_, log, encode, decode, null, pack, unpack_, size)
     redis = {
-        call = call, pcall = pcall_, log = log, LOG_DEBUG = 0, LOG_VERBOSE = 1, LOG_NOTICE = 2,
-        LOG_WARNING = 3, REPL_ALL = 3, REPL_AOF = 1, REPL_SLAVE = 2, REPL_REPLICA = 2, REPL_NONE = 0,
+        call = call, pcall = pcall_, log = log,
+        LOG_DEBUG = 0, LOG_VERBOSE = 1, LOG_NOTICE = 2, LOG_WARNING = 3,
+        REPL_ALL = 3, REPL_AOF = 1, REPL_SLAVE = 2, REPL_REPLICA = 2, REPL_NONE = 0,
         error_reply = function(text) return {err = text} end,
         status_reply = function(text) return {ok = text} end,
         sha1hex = false, setresp = function() end, replicate_commands = function() return true end,
@@ -238,7 +239,7 @@ class _CompiledScripts:
     """EVAL and EVALSHA with compiled scripts; a mixin for fakeredis' sockets."""
 
     _server: Any
-    version: Any
+    _script_resp: int | None
 
     def eval(self, script: bytes, numkeys: int, *keys_and_args: bytes) -> Any:
         sha = hashlib.sha1(script, usedforsecurity=False).hexdigest().encode()
@@ -281,9 +282,9 @@ class _CompiledScripts:
             self._script_resp = None
 
 
-class CompilingSocket(_CompiledScripts, FakeSocket):  # type: ignore[misc]
+class CompilingSocket(_CompiledScripts, FakeSocket):
     """fakeredis' end of a blocking connection, with compiled scripts."""
 
 
-class AsyncCompilingSocket(_CompiledScripts, AsyncFakeSocket):  # type: ignore[misc]
+class AsyncCompilingSocket(_CompiledScripts, AsyncFakeSocket):
     """fakeredis' end of an awaiting connection, with compiled scripts."""

@@ -292,7 +292,7 @@ class MemoryConnector(Connector):
                     return self._server(where)
                 where = f"redis://{where}"
             where = Entry({"url": where}, "address")
-        return self._server(_address(where.resolved("address")))
+        return self._server(server_address(where.resolved("address")))
 
     def flush(self) -> None:
         """Delete all data and scripts of all servers."""
@@ -301,13 +301,13 @@ class MemoryConnector(Connector):
 
     def blocking(self, fields: Mapping[str, Any]) -> redis.Redis | redis.RedisCluster:
         """Return a blocking client of a server in memory; see `Connector.blocking`."""
-        client = super().blocking(self._is_plain_tcp(fields))
+        client = super().blocking(plain_tcp_fields(fields))
         pool = self._lead_to_memory(client, fields, _connection_classes()[0])
         return MemoryCluster(connection_pool=pool) if fields.get("cluster") else client
 
     def awaiting(self, fields: Mapping[str, Any]) -> aioredis.Redis | aioredis.RedisCluster:
         """Return an awaiting client of a server in memory; see `Connector.awaiting`."""
-        client = super().awaiting(self._is_plain_tcp(fields))
+        client = super().awaiting(plain_tcp_fields(fields))
         pool = self._lead_to_memory(client, fields, _connection_classes()[1])
         return AsyncMemoryCluster(connection_pool=pool) if fields.get("cluster") else client
 
@@ -317,17 +317,9 @@ class MemoryConnector(Connector):
                 self._servers[address] = MemoryServer(address)
             return self._servers[address]
 
-    @staticmethod
-    def _is_plain_tcp(fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Return an entry's fields without those for which a real server would be needed."""
-        kept = {n: v for n, v in fields.items() if n not in _IGNORED and not n.startswith("ssl")}
-        if fields.keys() & {"unix_socket_path", "sentinel"}:
-            kept |= {"host": _address(fields), "port": 0}  # for messages
-        return kept
-
     def _lead_to_memory(self, client: Any, fields: Mapping[str, Any], connection: type[Any]) -> Any:
         """Make a client's pool connect to a server in memory, and return the pool."""
-        server = self._server(_address(fields))
+        server = self._server(server_address(fields))
         server.in_slots = server.in_slots or bool(fields.get("cluster"))
         pool = client.connection_pool
         pool.connection_class = connection
@@ -470,6 +462,7 @@ class _BlockingFaulty(_Faulty):
 
 class _AwaitingFaulty(_Faulty):
     _id = 0
+    _sock: Any
 
     async def _connect(self) -> None:
         self._begin()
@@ -583,7 +576,15 @@ def _crosses_slots(args: Sequence[bytes]) -> bool:
     return False
 
 
-def _address(fields: Mapping[str, Any]) -> str:
+def plain_tcp_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an entry's fields without those for which a real server would be needed."""
+    kept = {n: v for n, v in fields.items() if n not in _IGNORED and not n.startswith("ssl")}
+    if fields.keys() & {"unix_socket_path", "sentinel"}:
+        kept |= {"host": server_address(fields), "port": 0}  # for messages
+    return kept
+
+
+def server_address(fields: Mapping[str, Any]) -> str:
     """Return the address that identifies a server."""
     if "sentinel" in fields:
         asked = fields["sentinel"]

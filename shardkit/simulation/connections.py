@@ -1,0 +1,342 @@
+"""The clients' side of simulated connections: sockets and streams over a `Wire`.
+
+Only these are replaced. redis-py's connections, its parsers, our pools, the links, the dispatcher
+and the multiplexer run as they do over a network.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import redis
+import redis.asyncio as aioredis
+
+from shardkit.connections import Connector, ReplyParser
+from shardkit.connections.connection import AsyncTcpConnection, TcpConnection
+from shardkit.connections.pool import AsyncPool, Pool
+from shardkit.connections.redis_private import socket_of, wants_reconnect
+from shardkit.simulation.network import Wire
+from shardkit.simulation.processes import Fiber, Killed, SimulatedProcess
+from shardkit.transport.fake_servers import plain_tcp_fields, server_address
+from shardkit.transport.user_clients import DirectClient, MultiplexedClient
+
+if TYPE_CHECKING:
+    from shardkit.simulation.world import World
+
+
+class _Silent:
+    """A file that never has anything to read: it stands for a socket where one is polled."""
+
+    def __init__(self) -> None:
+        self._ends = os.pipe()
+
+    def fileno(self) -> int:
+        """Return its number."""
+        return self._ends[0]
+
+
+@cache
+def _silent() -> _Silent:
+    return _Silent()
+
+
+class SimulatedSocket:
+    """A blocking client's socket."""
+
+    def __init__(self, process: SimulatedProcess, timeout: float | None) -> None:
+        self.wire: Wire
+        self._process = process
+        self._timeout = timeout
+        self._received = bytearray()
+        self._ended = False
+
+    def receive(self, data: bytes | None) -> None:
+        """Take what arrives."""
+        if data is None:
+            self._ended = True
+        else:
+            self._received += data
+
+    @property
+    def readable(self) -> bool:
+        """Whether there is anything to read, or the server has closed the connection."""
+        return bool(self._received) or self._ended
+
+    def send(self, data: bytes) -> int:
+        """Send."""
+        self.sendall(data)
+        return len(data)
+
+    def sendall(self, data: bytes) -> None:
+        """Send."""
+        if self._process.dead:
+            raise Killed
+        if self._ended:
+            raise BrokenPipeError(32, "Broken pipe")
+        self.wire.write(bytes(data))
+
+    def recv(self, size: int) -> bytes:
+        """Receive; waits for the scheduler."""
+        if not self.readable:
+            self._wait()
+        data = bytes(self._received[:size])
+        del self._received[:size]
+        return data
+
+    def recv_into(self, buffer: Any, *_: Any) -> int:
+        """Receive into a buffer."""
+        data = self.recv(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def _wait(self) -> None:
+        process = self._process
+        if process.immediate:
+            while self.wire.requests and not self.readable:
+                self.wire.deliver()
+            if not self.readable:
+                raise TimeoutError("timed out")
+            return
+        fiber = Fiber.current
+        if process.dead or fiber is None:
+            raise Killed
+        until = float("inf")
+        if self._timeout is not None:
+            until = process.now() + self._timeout / process.clock.rate
+        fiber.wait(lambda: self.readable, until)
+        if not self.readable:
+            raise TimeoutError("timed out")
+
+    def settimeout(self, seconds: float | None) -> None:
+        """Set how long a read may wait."""
+        self._timeout = seconds
+
+    def gettimeout(self) -> float | None:
+        """Return how long a read may wait."""
+        return self._timeout
+
+    def shutdown(self, how: int) -> None:
+        """Close the connection."""
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.wire.close_client()
+
+    def fileno(self) -> int:
+        """Return a file that never has anything to read."""
+        return _silent().fileno()
+
+
+class SimulatedConnection(TcpConnection):
+    """A blocking connection over a simulated network."""
+
+    def __init__(
+        self, *, world: World, process: SimulatedProcess, address: str, **options: Any
+    ) -> None:
+        self._world = world
+        self._process = process
+        self._address = address
+        super().__init__(**options)
+
+    def _connect(self) -> Any:
+        process = self._process
+        if process.dead:
+            raise Killed
+        sock = SimulatedSocket(process, self.socket_timeout)
+        seconds = self._world.connect_delay(process, self._address)
+        if seconds:
+            assert Fiber.current is not None
+            Fiber.current.wait(None, process.now() + (self.socket_connect_timeout or seconds))
+            raise TimeoutError("timed out")
+        sock.wire = self._world.open_wire(process, self._address, self.db, sock.receive)
+        return sock
+
+    def on_connect_check_health(self, check_health: bool = True) -> None:
+        """Prepare the parser: the handshake is no step of a schedule."""
+        self._parser.on_connect(self)
+
+    def is_reusable(self) -> bool:
+        """Whether it is connected, and the server has neither sent anything nor closed it."""
+        sock = socket_of(self)
+        return sock is not None and not wants_reconnect(self) and not sock.readable
+
+
+class SimulatedPool(Pool):
+    """A pool that never opens connections in threads."""
+
+    def get_idle(self) -> Any:
+        """Return a connection that can be used at once: a new one if there is none."""
+        return super().get_idle() or self.get_connection_of_new()
+
+    def get_connection_of_new(self) -> Any:
+        """Return a new connection."""
+        connection = self.make_connection()
+        self._in_use.add(connection)
+        try:
+            connection.connect()
+        except BaseException:
+            self._drop(connection)
+            raise
+        return connection
+
+
+class SimulatedTransport(asyncio.Transport):
+    """An awaiting client's transport."""
+
+    def __init__(self, process: SimulatedProcess, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__({"socket": _silent()})
+        self.wire: Wire
+        self._process = process
+        self._loop = loop
+        self._protocol: Any = None
+        self._closing = False
+
+    def receive(self, data: bytes | None) -> None:
+        """Take what arrives, in the loop's next turn."""
+        self._loop.call_soon(self._receive, data)
+
+    def _receive(self, data: bytes | None) -> None:
+        if self._closing:
+            return
+        protocol = self._protocol
+        if data is None:
+            self._closing = True
+            self.wire.close_client()
+            protocol.eof_received()
+            protocol.connection_lost(None)
+        elif isinstance(protocol, asyncio.BufferedProtocol):
+            while data and not self._closing and protocol is self._protocol:
+                buffer: Any = protocol.get_buffer(-1)
+                count = min(len(buffer), len(data))
+                buffer[:count] = data[:count]
+                protocol.buffer_updated(count)
+                data = data[count:]
+            if data and not self._closing:
+                self._receive(data)
+        else:
+            protocol.data_received(data)
+
+    def write(self, data: Any) -> None:
+        """Send."""
+        if not self._closing and not self._process.dead:
+            self.wire.write(bytes(data))
+
+    def close(self) -> None:
+        """Close the connection."""
+        if not self._closing:
+            self._closing = True
+            self.wire.close_client()
+            self._loop.call_soon(self._protocol.connection_lost, None)
+
+    def abort(self) -> None:
+        """Close the connection."""
+        self.close()
+
+    def is_closing(self) -> bool:
+        """Whether it is closed."""
+        return self._closing
+
+    def get_write_buffer_size(self) -> int:
+        """Return what is not yet sent."""
+        return 0
+
+    def set_protocol(self, protocol: Any) -> None:
+        """Set who takes what arrives."""
+        self._protocol = protocol
+
+    def get_protocol(self) -> Any:
+        """Return who takes what arrives."""
+        return self._protocol
+
+    def pause_reading(self) -> None:
+        """Called by streams that are full."""
+
+    def resume_reading(self) -> None:
+        """Called by streams that have room."""
+
+
+class AsyncSimulatedConnection(AsyncTcpConnection):
+    """An awaiting connection over a simulated network."""
+
+    _reader: Any
+    _writer: Any
+
+    def __init__(
+        self, *, world: World, process: SimulatedProcess, address: str, **options: Any
+    ) -> None:
+        self._world = world
+        self._process = process
+        self._address = address
+        super().__init__(**options)
+
+    async def _connect(self) -> None:
+        process = self._process
+        seconds = self._world.connect_delay(process, self._address)
+        if seconds:
+            await asyncio.sleep(self.socket_connect_timeout or seconds)
+            raise TimeoutError("timed out")
+        loop = asyncio.get_running_loop()
+        transport = SimulatedTransport(process, loop)
+        reader = asyncio.StreamReader(loop=loop)
+        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        transport.wire = self._world.open_wire(
+            process, self._address, int(self.db), transport.receive
+        )
+        self._reader = reader
+        self._writer = asyncio.StreamWriter(transport, protocol, reader, loop)
+
+    async def on_connect_check_health(self, check_health: bool = True) -> None:
+        """Prepare the parser: the handshake is no step of a schedule."""
+        self._parser.on_connect(self)  # type: ignore[no-untyped-call]
+
+    def reply_parser(self) -> ReplyParser:
+        """Return the parser of what the transport receives."""
+        parser = super().reply_parser()
+        parser.poll = _nothing
+        return parser
+
+
+def _nothing(seconds: float) -> bool:
+    return False
+
+
+class SimulatedConnector(Connector):
+    """Builds one process's clients of simulated servers.
+
+    Args:
+        world: the simulation.
+        process: the process.
+    """
+
+    def __init__(self, world: World, process: SimulatedProcess) -> None:
+        super().__init__(DirectClient, MultiplexedClient)
+        self._world = world
+        self._process = process
+
+    def blocking(self, fields: Mapping[str, Any]) -> redis.Redis | redis.RedisCluster:
+        """Return a blocking client."""
+        client: Any = super().blocking(plain_tcp_fields(fields))
+        self._lead_into(client, fields, SimulatedConnection)
+        client.connection_pool.__class__ = SimulatedPool
+        found: redis.Redis = client
+        return found
+
+    def awaiting(self, fields: Mapping[str, Any]) -> aioredis.Redis | aioredis.RedisCluster:
+        """Return an awaiting client."""
+        client = super().awaiting(plain_tcp_fields(fields))
+        self._lead_into(client, fields, AsyncSimulatedConnection)
+        return client
+
+    def _lead_into(self, client: Any, fields: Mapping[str, Any], connection: type[Any]) -> None:
+        pool = client.connection_pool
+        assert isinstance(pool, Pool | AsyncPool)
+        pool.connection_class = connection
+        pool.connection_kwargs.update(
+            world=self._world, process=self._process, address=server_address(fields)
+        )

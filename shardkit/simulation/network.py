@@ -1,0 +1,159 @@
+"""The simulated network: what clients have sent and servers have not yet executed.
+
+::
+
+    client ── write ──► Wire: [GET a] [INCR n] ──► deliver ──► server ── reply ──► client
+                              sent, not executed   a step
+
+A wire is one connection. Its requests stay where they are until the scheduler delivers them: whole,
+or command by command. A wire whose client has closed it may still deliver, as what was sent before
+may still arrive; its replies go nowhere.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import hiredis
+
+import shardkit
+from shardkit.lua import script
+from shardkit.simulation.servers import HANDSHAKE, ServerSocket, SimulatedServer
+
+if TYPE_CHECKING:
+    from shardkit.simulation.processes import SimulatedProcess
+
+
+class Wire:
+    """One connection between a client and a server.
+
+    Args:
+        process: the client's process.
+        server: the server.
+        db: the number of the database.
+        receive: is given what arrives at the client; None when the server closed the connection.
+
+    Attributes:
+        requests: what was sent, and not yet executed.
+        not_before: when the next of it can be delivered.
+        usable: whether what arrived last was executed to its end; not while a command blocks.
+    """
+
+    def __init__(
+        self,
+        process: SimulatedProcess,
+        server: SimulatedServer,
+        db: int,
+        receive: Callable[[bytes | None], None],
+    ) -> None:
+        self.process = process
+        self.server = server
+        self.number = 0
+        self.requests: deque[list[bytes]] = deque()
+        self.not_before = 0.0
+        self.usable = True
+        self.muted = False
+        self._receive: Callable[[bytes | None], None] | None = receive
+        self._reader = hiredis.Reader()
+        self._socket: ServerSocket | None = server.connect(db, self._answer)
+
+    @property
+    def client_open(self) -> bool:
+        """Whether the client still holds it."""
+        return self._receive is not None
+
+    @property
+    def server_open(self) -> bool:
+        """Whether the server still holds it."""
+        return self._socket is not None
+
+    def write(self, data: bytes) -> bool:
+        """Send; return whether anything waits to be delivered now."""
+        socket = self._socket
+        if socket is None:
+            return False
+        self._reader.feed(data)
+        while (args := self._reader.gets()) is not False:
+            if not self.requests and args[0].upper() in HANDSHAKE:
+                self.server.execute(socket, args)
+            else:
+                self.requests.append(args)
+        return bool(self.requests)
+
+    def deliver(self) -> list[bytes]:
+        """Have the server execute the next command, and return it."""
+        assert self._socket is not None
+        args = self.requests.popleft()
+        self.usable = self.server.execute(self._socket, args)
+        return args
+
+    def _answer(self, reply: bytes) -> None:
+        self.usable = True
+        if self._receive is not None and not self.muted:
+            self._receive(reply)
+
+    def listen(self, replies: list[bytes]) -> None:
+        """Put each reply into a list as well, for the timeline."""
+        socket = self._socket
+        assert socket is not None
+
+        def answer(reply: bytes) -> None:
+            replies.append(reply)
+            self._answer(reply)
+
+        socket.answer = answer
+
+    def close_client(self) -> None:
+        """Close the client's end: what was sent may still be executed."""
+        self._receive = None
+        if not self.requests:
+            self.close_server()
+
+    def close_server(self) -> None:
+        """Close the server's end: nothing more is executed, and the client is told."""
+        socket, self._socket = self._socket, None
+        self.requests.clear()
+        if socket is not None:
+            self.server.disconnect(socket)
+        receive = self._receive
+        if receive is not None and not self.muted:
+            receive(None)
+
+
+@cache
+def script_names() -> dict[bytes, str]:
+    """Return the names of shardkit's scripts by their SHA-1 and by their text."""
+    root = Path(shardkit.__file__).parent
+    names = {}
+    for path in sorted(root.rglob("lua/*.lua")):
+        owner = path.parent.parent.relative_to(root)
+        name = path.stem if owner == Path() else f"{owner.as_posix()}/{path.stem}"
+        found = script(name)
+        names[found.sha.encode()] = names[found.text.encode()] = name
+    return names
+
+
+def describe(args: list[bytes], names: dict[bytes, str]) -> str:
+    """Return a command as a line of a timeline has it.
+
+    Args:
+        args: the command.
+        names: the names of scripts, by their SHA-1 and text.
+    """
+    name = args[0].decode(errors="replace").upper()
+    shown: list[Any] = args[1:]
+    if name in ("EVAL", "EVALSHA") and len(args) > 2:
+        name = names.get(args[1], "script")
+        shown = args[3:]
+    texts = [_short(each) for each in shown]
+    return " ".join([name, *texts])
+
+
+def _short(value: bytes) -> str:
+    text = value.decode(errors="backslashreplace")
+    text = "".join(c if c.isprintable() else "·" for c in text)
+    return text if len(text) <= 24 else f"{text[:21]}…"

@@ -1,0 +1,266 @@
+"""Simulated servers: commands are executed one at a time; all that happened can be replayed.
+
+A server is its log: the commands that it has executed, each with its time. After a crash it holds
+what a prefix of the log makes of an empty server, and so does a replica that lags::
+
+    log        SET a 1 │ INCR n │ EVAL … │ SADD s x │ INCR n        appendfsync
+    survives   ────────────────────────────────────────────►        always
+               ──────────────────────────►                          everysec: not the last second
+               nothing                                              no AOF
+
+fakeredis executes the commands, with scripts compiled once (`shardkit.transport.fake_lua`). A
+command that blocks is tried again after each command that the server executes, until it ends or its
+time is over.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Final
+
+import fakeredis
+import redis
+from fakeredis._helpers import NoResponse, SimpleError, SimpleString
+from fakeredis.model import is_write_command
+
+from shardkit.simulation.virtual_time import Clock
+from shardkit.transport.fake_lua import CompilingSocket
+
+_READ_SCRIPTS: Final = frozenset({b"EVAL_RO", b"EVALSHA_RO"})
+_RUN_SCRIPTS: Final = frozenset({b"EVAL", b"EVALSHA"})
+# Executed at once when they are sent: the handshake of a connection is no step of a schedule.
+HANDSHAKE: Final = frozenset({b"CLIENT", b"HELLO", b"SELECT", b"AUTH", b"READONLY"})
+
+
+class ServerSocket(CompilingSocket):
+    """The server's end of a connection.
+
+    Attributes:
+        answer: is given each reply, packed.
+        waiting: what a blocked command tries again, until when, and how its reply is shaped.
+    """
+
+    def __init__(self, server: Any, db: int, answer: Callable[[bytes], None]) -> None:
+        super().__init__(server, db, client_class=redis.Redis)
+        self.answer = answer
+        self.waiting: tuple[Callable[[bool], Any], float, Callable[[Any], Any] | None] | None = None
+
+    def put_response(self, msg: Any) -> None:
+        """Give out a reply or a message."""
+        self.answer(pack_reply(msg))
+
+    def _decode_result(self, result: Any) -> Any:
+        return result
+
+    def _blocking(
+        self,
+        timeout: float | None,
+        func: Callable[[bool], Any],
+        shape: Callable[[Any], Any] | None = None,
+    ) -> Any:
+        found = func(True)
+        if found is not None or self._in_transaction:
+            return found if shape is None else shape(found)
+        self.waiting = func, timeout or float("inf"), shape
+        return NoResponse()
+
+
+def pack_reply(value: Any) -> bytes:
+    """Return a reply as RESP2."""
+    kind = type(value)
+    if kind is bytes:
+        return b"$%d\r\n%b\r\n" % (len(value), value)
+    if kind is int:
+        return b":%d\r\n" % value
+    if value is None:
+        return b"$-1\r\n"
+    if kind is list or kind is tuple:
+        return b"*%d\r\n%b" % (len(value), b"".join(map(pack_reply, value)))
+    if isinstance(value, SimpleString):
+        return b"+%b\r\n" % value.value
+    if isinstance(value, SimpleError):
+        return b"-%b\r\n" % value.value.replace("\r", " ").replace("\n", " ").encode()
+    if kind is bool:
+        return b":%d\r\n" % value
+    if kind is float:
+        return pack_reply(repr(value).encode())
+    if kind is str:
+        return pack_reply(value.encode())
+    if isinstance(value, dict):
+        return pack_reply([each for item in value.items() for each in item])
+    return pack_reply(list(value))
+
+
+class SimulatedServer:
+    """A server, its log and its state.
+
+    Args:
+        address: as clients know it.
+        now: tells the time of the simulation.
+        log: whether to keep a log, for crashes and failovers.
+
+    Attributes:
+        clock: its clock.
+        up: whether it runs.
+        refuses: what it answers to writes instead of executing them, if anything.
+        sockets: its ends of the open connections.
+    """
+
+    def __init__(self, address: str, now: Callable[[], float], log: bool) -> None:
+        self.address = address
+        self.clock = Clock(now)
+        self.up = True
+        self.refuses = b""
+        self.fake: Any = fakeredis.FakeServer(version=(7, 2))
+        self.sockets: dict[ServerSocket, float] = {}
+        self._now = now
+        self._log: list[tuple[float, int, list[bytes]]] | None = [] if log else None
+        self._queued: dict[ServerSocket, list[list[bytes]]] = {}
+        self._blocked: dict[ServerSocket, list[bytes]] = {}
+        self._inside: ServerSocket | None = None
+
+    def connect(self, db: int, answer: Callable[[bytes], None]) -> ServerSocket:
+        """Open a connection."""
+        socket = ServerSocket(self.fake, db, answer)
+        self.sockets[socket] = self._now()
+        return socket
+
+    def disconnect(self, socket: ServerSocket) -> None:
+        """Close a connection."""
+        if self.sockets.pop(socket, None) is not None:
+            self._queued.pop(socket, None)
+            socket.waiting = None
+            socket.close()
+
+    def execute(self, socket: ServerSocket, args: list[bytes]) -> bool:
+        """Execute a command; return whether its connection may be used again at once.
+
+        It may not while the command blocks.
+        """
+        name = args[0].upper()
+        if self.refuses and socket is not self._inside and _writes(name):
+            socket.answer(b"-%b\r\n" % self.refuses)
+            return True
+        db = socket._db_num
+        queueing = socket._transaction is not None
+        if self._log is not None and not queueing and _writes(name):
+            self._note(db, args, name)
+        elif self._log is not None and queueing:
+            if name == b"EXEC":
+                queued = self._queued.pop(socket, [])
+                if not (socket._transaction_failed or socket._watch_notified):
+                    for each in queued:
+                        self._note(db, each, each[0].upper())
+            elif name != b"DISCARD":
+                self._queued.setdefault(socket, []).append(args)
+        socket._process_command(args)
+        if socket.waiting is not None:
+            retry, seconds, shape = socket.waiting
+            socket.waiting = retry, self._now() + seconds, shape
+            if self._log:  # it counts when it takes something
+                self._blocked[socket] = self._log.pop()[2]
+        if len(self.sockets) > 1:
+            self._retry_blocked()
+        return socket.waiting is None
+
+    def _note(self, db: int, args: list[bytes], name: bytes) -> None:
+        assert self._log is not None
+        if name == b"EVALSHA":  # of a replay the server knows no scripts
+            text = self.fake.script_cache.get(args[1].lower())
+            if text is None:
+                return
+            args = [b"EVAL", text, *args[2:]]
+        _seed(args, len(self._log))
+        self._log.append((self._now(), db, args))
+
+    def _retry_blocked(self) -> None:
+        for socket in list(self.sockets):
+            if socket.waiting is not None:
+                retry, _, shape = socket.waiting
+                with self.fake.lock:
+                    found = retry(False)
+                if found is not None:
+                    socket.waiting = None
+                    if self._log is not None:
+                        self._note(socket._db_num, self._blocked.pop(socket), b"BLPOP")
+                    socket.put_response(found if shape is None else shape(found))
+
+    def next_timeout(self) -> float:
+        """Return when the first blocked command gives up."""
+        return min(
+            (s.waiting[1] for s in self.sockets if s.waiting is not None), default=float("inf")
+        )
+
+    def end_blocked(self) -> None:
+        """Answer the blocked commands whose time is over."""
+        for socket in list(self.sockets):
+            if socket.waiting is not None and socket.waiting[1] <= self._now():
+                shape = socket.waiting[2]
+                socket.waiting = None
+                socket.put_response(None if shape is None else shape(None))
+
+    def lose(self, since: float, at_time: Callable[[float], None]) -> int:
+        """Lose what was executed since a time: hold what the log up to it makes.
+
+        Args:
+            since: that time.
+            at_time: sets the time of the simulation.
+
+        Returns:
+            How many commands were lost.
+        """
+        assert self._log is not None
+        kept = [entry for entry in self._log if entry[0] < since]
+        lost = len(self._log) - len(kept)
+        now = self._now()
+        self.fake = fakeredis.FakeServer(version=(7, 2))
+        self._inside = None
+        socket = ServerSocket(self.fake, 0, lambda reply: None)
+        for number, (when, db, args) in enumerate(kept):
+            at_time(when)
+            _seed(args, number)
+            socket._db_num, socket._db = db, self.fake.dbs[db]
+            socket._process_command(args)
+            socket.waiting = None
+        at_time(now)
+        self._log = kept
+        self.sockets.clear()
+        self._queued.clear()
+        return lost
+
+    def inside(self, db: int = 0) -> ServerSocket:
+        """Return a connection for checks, which no fault affects."""
+        if self._inside is None:
+            self._inside = ServerSocket(self.fake, db, lambda reply: None)
+        return self._inside
+
+    def digest(self) -> int:
+        """Return a number that tells the server's data from most others."""
+        return hash(
+            tuple(
+                (number, key, _value(item.value), item.expireat)
+                for number, db in sorted(self.fake.dbs.items())
+                for key, item in sorted(db._dict.items())
+            )
+        )
+
+
+@cache
+def _writes(name: bytes) -> bool:
+    return name in _RUN_SCRIPTS or (
+        name not in _READ_SCRIPTS and bool(is_write_command(name.lower()))
+    )
+
+
+def _seed(args: list[bytes], number: int) -> None:
+    """Have a command that takes random members take the same ones in a replay."""
+    name = args[0].upper()
+    if b"POP" in (args[1].upper() if name in _RUN_SCRIPTS else name):
+        random.seed(number)
+
+
+def _value(value: Any) -> str:
+    inner = getattr(value, "_values", None) or getattr(value, "_bylex", None) or value
+    return repr(sorted(inner, key=repr) if isinstance(inner, set | dict) else inner)

@@ -1,0 +1,78 @@
+"""Virtual time and seeded randomness in place of Python's, while a simulation runs.
+
+``time.time``, ``time.monotonic`` and ``time.sleep`` tell and take the time of whoever runs: each
+client and each server has a clock of its own. ``random``, ``secrets``, ``uuid4`` and ``os.urandom``
+give the numbers of the schedule's seed. So a schedule takes no time to wait, and replays exactly.
+What holds a function of these modules by name (``from time import time``) is not reached.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+START = 1_700_000_000.0
+"""The time at which a simulation begins, in seconds since 1970."""
+
+
+class Clock:
+    """The clock of a client or a server.
+
+    Args:
+        now: tells the time of the simulation, in seconds.
+
+    Attributes:
+        offset: how far its time of day is ahead, in seconds.
+        rate: how fast it runs; 1 is right.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self.offset = 0.0
+        self.rate = 1.0
+
+    def monotonic(self) -> float:
+        """Return seconds since the beginning, which never go back."""
+        return self._now() * self.rate
+
+    def time(self) -> float:
+        """Return seconds since 1970."""
+        return START + self._now() * self.rate + self.offset
+
+
+@contextmanager
+def virtual_time(
+    clock: Callable[[], Clock], sleep: Callable[[float], None], numbers: random.Random
+) -> Iterator[None]:
+    """Replace Python's time and randomness.
+
+    Args:
+        clock: returns the clock of whoever runs.
+        sleep: waits.
+        numbers: where random numbers come from.
+    """
+    kept = [(time, name, getattr(time, name)) for name in ("time", "monotonic", "sleep", "time_ns")]
+    kept += [(time, "monotonic_ns", time.monotonic_ns), (os, "urandom", os.urandom)]
+    kept += [(random, "_urandom", random._urandom)]  # type: ignore[attr-defined]
+    state = random.getstate()
+    values: dict[tuple[object, str], object] = {
+        (time, "time"): lambda: clock().time(),
+        (time, "monotonic"): lambda: clock().monotonic(),
+        (time, "time_ns"): lambda: int(clock().time() * 1e9),
+        (time, "monotonic_ns"): lambda: int(clock().monotonic() * 1e9),
+        (time, "sleep"): sleep,
+        (os, "urandom"): numbers.randbytes,
+        (random, "_urandom"): numbers.randbytes,
+    }
+    random.seed(numbers.getrandbits(32))
+    try:
+        for (module, name), value in values.items():
+            setattr(module, name, value)
+        yield
+    finally:
+        for module, name, original in kept:
+            setattr(module, name, original)
+        random.setstate(state)

@@ -1,0 +1,275 @@
+"""The simulator itself: it finds races, replays them, and injects the faults that it names."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from itertools import permutations
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardkit.simulation.choices import Choices, from_text
+from shardkit.simulation.protocol import _Run
+from shardkit.structures import ShardedHash
+from shardkit.testing import (
+    Client,
+    EndlessRun,
+    NotLinearizable,
+    Protocol,
+    RecordedCall,
+    Register,
+    SimulationFailure,
+    check_linearizable,
+    replay,
+    simulate,
+)
+
+
+class Racing(Protocol):
+    """Two clients read a counter and write it back."""
+
+    faults = ()
+    model = Register(0)
+
+    def client(self, client: Client) -> None:
+        def incr() -> int:
+            conn: Any = client.kit.client("data")
+            count = int(conn.get("home") or 0) + 1
+            conn.set("home", count)
+            return count
+
+        client.call(incr)
+
+
+class RacingAsync(Racing):
+    """The same, awaiting."""
+
+    async def client(self, client: Client) -> None:
+        async def incr() -> int:
+            conn = await client.kit.client("data")
+            count = int(await conn.get("home") or 0) + 1
+            await conn.set("home", count)
+            return count
+
+        await client.call(incr)
+
+
+class Counting(Protocol):
+    """The race mended."""
+
+    model = Register(0)
+    faults = ("lose_command", "lose_answer", "late", "never", "kill", "freeze")
+
+    async def client(self, client: Client) -> None:
+        async def incr() -> int:
+            conn = await client.kit.client("data")
+            count: int = await conn.incr("home")
+            return count
+
+        await client.call(incr)
+        await client.call(incr)
+
+
+@pytest.mark.parametrize("protocol", [Racing(), RacingAsync()])
+def test_a_race_is_found_shrunk_to_one_switch_and_shown(protocol: Protocol) -> None:
+    with pytest.raises(SimulationFailure) as found:
+        simulate(protocol, 100)
+    failure = found.value
+    assert failure.schedule.count("=") == 1
+    assert failure.timeline.count("GET home → nil") == 2
+    assert f"replay({type(protocol).__name__}(), {failure.schedule!r})" in str(failure)
+    lines = failure.timeline.splitlines()
+    assert "client 1" in lines[0]
+    assert "client 2" in lines[0]
+    assert "home:6379" in lines[0].partition("│")[2]
+    assert len({line.index("│") for line in lines}) == 1
+    with pytest.raises(NotLinearizable):
+        replay(protocol, failure.schedule)
+
+
+def test_the_mended_race_holds_whatever_is_lost_late_killed_or_frozen() -> None:
+    report = simulate(Counting(), 100)
+    assert report.schedules == 100
+    assert report.faults > 20
+
+
+def test_a_schedule_takes_no_time_to_wait() -> None:
+    class Waiting(Protocol):
+        faults = ()
+
+        def client(self, client: Client) -> None:
+            before = time.time()
+            time.sleep(86_400)
+            assert time.time() - before == pytest.approx(86_400, abs=1)
+
+    began = time.perf_counter()
+    simulate(Waiting(), 3)
+    assert time.perf_counter() - began < 5
+
+
+def test_what_waits_for_ever_is_found() -> None:
+    class Popping(Protocol):
+        faults = ()
+
+        async def client(self, client: Client) -> None:
+            await (await client.kit.client("data")).blpop("never pushed", 0)
+
+    with pytest.raises(SimulationFailure, match=r"waits for ever: client 1, client 2"):
+        simulate(Popping(), 1)
+
+
+def test_what_does_not_end_is_found() -> None:
+    class Polling(Protocol):
+        faults = ()
+        clients = 1
+        most_steps = 50
+
+        def client(self, client: Client) -> None:
+            while not client.kit.client("data").get("never set"):
+                time.sleep(1)
+
+    with pytest.raises(SimulationFailure, match="does not end within 50 steps") as found:
+        simulate(Polling(), 1)
+    assert isinstance(found.value.__cause__, EndlessRun)
+
+
+def test_an_invariant_is_checked_after_each_step() -> None:
+    class Moving(Protocol):
+        faults = ()
+        clients = 1
+
+        def setup(self, kit: Any) -> None:
+            kit.client("data").set("a", 10)
+
+        def client(self, client: Client) -> None:
+            conn = client.kit.client("data")
+            conn.decrby("a", 5)
+            conn.incrby("b", 5)
+
+        def invariant(self, kit: Any) -> None:
+            conn = kit.client("data")
+            assert int(conn.get("a") or 0) + int(conn.get("b") or 0) == 10
+
+    with pytest.raises(SimulationFailure, match="fails under seed 0: AssertionError"):
+        simulate(Moving(), 1)
+
+
+def run_of(protocol: Protocol, schedule: str) -> _Run:
+    run = _Run(protocol, from_text(schedule), traced=True)
+    run.execute()
+    return run
+
+
+ONE_COMMAND = """
+import sys
+sys.path.insert(0, "tests/simulation")
+from test_simulator import *
+run = run_of(Filling(), sys.argv[1])
+print([tuple(event) for event in run.world.events])
+"""
+
+
+class Filling(Protocol):
+    """A growing hash, written by two clients of different faces."""
+
+    faults = ("lose_answer", "crash", "freeze")
+
+    def client_functions(self) -> list[Any]:
+        return [self.blocking, self.awaiting]
+
+    def blocking(self, client: Client) -> None:
+        found: ShardedHash[Any, Any, Any] = client.kit.hash("h", component="data")
+        for n in range(4):
+            found.hset(f"{n}", "b")
+
+    async def awaiting(self, client: Client) -> None:
+        found = client.kit.hash("h", component="data")
+        await found.hset(mapping={str(n): "a" for n in range(4)})
+        await found.hgetall()
+
+
+def test_the_same_schedule_is_the_same_run_in_another_process_with_other_hashes() -> None:
+    shown = {
+        subprocess.run(
+            [sys.executable, "-c", ONE_COMMAND, "2"],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(shown) == 1
+    assert "HSET" in shown.pop()
+
+
+@pytest.mark.parametrize("choices", [None, {}, {3: 1, 9: 2}])
+def test_choices_are_what_was_drawn_or_recorded(choices: dict[int, int] | None) -> None:
+    made = Choices(5, choices)
+    drawn = [made.draw(4) for _ in range(12)]
+    again = from_text(str(made))
+    assert [again.draw(4) for _ in range(12)] == drawn
+    if choices is not None:
+        assert {n: each for n, each in enumerate(drawn) if each} == choices
+
+
+# ---- linearizability, against trying every order
+
+
+def explained_by_brute_force(calls: list[RecordedCall], model: Register) -> bool:
+    known = [call for call in calls if call.ended != float("inf")]
+    for count in range(len(calls) + 1):
+        for order in permutations(calls, count):
+            if not all(call in order for call in known):
+                continue
+            if any(
+                later.ended < earlier.begun
+                for at, earlier in enumerate(order)
+                for later in order[at + 1 :]
+            ):
+                continue
+            state: Any = model.initial
+            for call in order:
+                [(result, state)] = model.apply(state, call.name, call.args)
+                if call.ended != float("inf") and result != call.result:
+                    break
+            else:
+                return True
+    return False
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[RecordedCall]:
+    calls = []
+    for n in range(draw(st.integers(1, 5))):
+        name = draw(st.sampled_from(["get", "set", "incr", "compare_and_set"]))
+        small = st.integers(0, 2)
+        args = {
+            "set": (draw(small),),
+            "compare_and_set": (draw(small), draw(small)),
+        }.get(name, ())
+        begun = draw(st.integers(0, 8))
+        call = RecordedCall(f"client {n}", name, args, "", begun)
+        if draw(st.booleans()) or draw(st.booleans()):
+            call.ended = begun + draw(st.integers(1, 6)) + 0.5
+            results = {"set": st.none(), "compare_and_set": st.booleans()}
+            call.result = draw(results.get(name, small))
+        calls.append(call)
+    return calls
+
+
+@settings(max_examples=300, deadline=None)
+@given(histories())
+def test_the_search_agrees_with_trying_every_order(calls: list[RecordedCall]) -> None:
+    model = Register(0)
+    try:
+        check_linearizable(calls, model)
+        found = True
+    except NotLinearizable:
+        found = False
+    assert found == explained_by_brute_force(calls, model)
