@@ -229,6 +229,8 @@ class ShardFailure(ShardKitError):
         command: the command's name, ``SADD``; never its arguments.
         error: redis-py's error.
         key: the key that the command was sent for.
+        maybe_executed: whether the server may have executed the command, or a part of it if it is a
+            script. If not, it can be sent again without harm.
     """
 
     def __init__(
@@ -240,8 +242,10 @@ class ShardFailure(ShardKitError):
         command: str = "",
         error: Exception | None = None,
         key: str | bytes = "",
+        maybe_executed: bool = False,
     ) -> None:
         super().__init__(message, remedy)
+        self.maybe_executed = maybe_executed
         self.shard = shard
         self.command = command
         self.error = error
@@ -252,7 +256,7 @@ class ShardFailure(ShardKitError):
 class ShardUnavailable(ShardFailure):
     """The shard could not be reached, or the connection broke before its answer came.
 
-    In the second case the command may have been executed.
+    In the second case the command may have been executed: ``maybe_executed`` says so.
     """
 
 
@@ -268,7 +272,11 @@ def few(texts: Sequence[str], separator: str) -> str:
 
 
 class ShardErrors(ShardKitError, ExceptionGroup[ShardFailure]):
-    """Failures of one exchange, at most one for each shard and kind of error."""
+    """Failures of one exchange, at most one for each shard and kind of error.
+
+    Attributes:
+        maybe_executed: whether any of the commands that failed may have been executed.
+    """
 
     def __new__(cls, message: str, failures: Sequence[ShardFailure]) -> ShardErrors:
         """Group the failures under a message that names their shards."""
@@ -277,6 +285,11 @@ class ShardErrors(ShardKitError, ExceptionGroup[ShardFailure]):
     def __init__(self, message: str, failures: Sequence[ShardFailure]) -> None:
         Exception.__init__(self, message, failures)
         self.remedy = ""
+
+    @property
+    def maybe_executed(self) -> bool:
+        """Whether any of the commands that failed may have been executed."""
+        return any(getattr(failure, "maybe_executed", False) for failure in self.exceptions)
 
     def __str__(self) -> str:
         text = f"{self.message}: {few(list(map(str, self.exceptions)), '; ')}"

@@ -52,7 +52,8 @@ from shardkit.config.stored import declare
 from shardkit.connections import Connector
 from shardkit.connections.clients import AsyncClient, Client, Clients
 from shardkit.connections.private_pool import AsyncPrivatePool, PrivatePool
-from shardkit.errors import ConfigError, InvalidEntryError, ShardKitError
+from shardkit.deadlines import DeadlineBlock
+from shardkit.errors import ConfigError, InvalidArgumentError, InvalidEntryError, ShardKitError
 from shardkit.operations.drivers import AwaitingDriver, BlockingDriver
 from shardkit.operations.operation import Awaiting, Blocking, Face, Operation
 from shardkit.structures.base.server_clock import ServerClock
@@ -79,6 +80,7 @@ class _Kit(Catalogue[Face]):
         clock: tells the servers' time.
         config_clients: the clients of the config server, closed with the kit.
         credential_providers: redis-py's, by component.
+        deadline: how long a call may take where the entries do not say it, in seconds.
     """
 
     def __init__(
@@ -89,10 +91,14 @@ class _Kit(Catalogue[Face]):
         clock: ServerClock | None = None,
         config_clients: Clients | None = None,
         credential_providers: Mapping[str, CredentialProvider] | None = None,
+        deadline: float | None = None,
     ) -> None:
+        if deadline is not None:
+            _check_deadline(deadline)
+        self._deadline = deadline
         self.topology = Topology(source)
         connector_used = connector or Connector(DirectClient, MultiplexedClient)
-        self.clients = Clients(connector_used, credential_providers)
+        self.clients = Clients(connector_used, credential_providers, deadline)
         self.clients.topology = weakref.ref(self.topology)
         self.plane = ClientPlane(self.topology, self.clients)
         self._clock = clock or ServerClock()
@@ -127,6 +133,30 @@ class _Kit(Catalogue[Face]):
         self.topology.forget_error(component)
         return found
 
+    def deadline(self, seconds: float) -> DeadlineBlock:
+        """Return a context in which everything is done within so many seconds, or fails.
+
+        ::
+
+            with kit.deadline(0.2):            # async with, or with, in asynchronous code
+                users.hget(7)
+                docs.search("keys")            # waits for what is left of them
+
+        It covers connecting, waiting for a connection, all attempts, all shards and all steps of
+        what is called inside, operations, pipelines and clients, blocking commands as well. What is
+        not done in time is a `ShardFailure`, whose ``maybe_executed`` says whether it may have been
+        executed; a redis-py client raises its TimeoutError. Blocks can be nested: the earliest
+        deadline holds. It belongs to the thread, or to the task and those started inside.
+
+        Args:
+            seconds: from entering the block on; 0 lets nothing be sent.
+
+        Raises:
+            InvalidArgumentError: it is no such number.
+        """
+        _check_deadline(seconds)
+        return DeadlineBlock(seconds)
+
     def _declare(self, component: str, shards: int | None, placement: str | None) -> None:
         """Note how many shards a router's caller says that there are."""
         declare(component, shards, placement)
@@ -157,7 +187,7 @@ class _Kit(Catalogue[Face]):
         return [self.clients, *config, *_alive(self._private)]
 
     def _new_private(self) -> Clients:
-        clients = Clients(self._connector, self._credential_providers)
+        clients = Clients(self._connector, self._credential_providers, self._deadline)
         clients.topology = weakref.ref(self.topology)
         self._private.add(weakref.ref(clients, self._private.discard))
         return clients
@@ -385,6 +415,13 @@ class AsyncShardKit(_Kit[Awaiting]):
         await self.aclose()
 
 
+def _check_deadline(seconds: object) -> None:
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
+        raise InvalidArgumentError(
+            f"deadline: {seconds!r} is not a number of seconds from 0", "give seconds: 0.2"
+        )
+
+
 def _close_after(holder: object, clients: Clients) -> None:
     """Close clients when nobody has any more what they serve."""
     weakref.finalize(holder, clients.close).atexit = False
@@ -400,7 +437,8 @@ def connect(where: Where | None = None, **options: Any) -> ShardKit:
         options: ``connector`` builds clients in another way, ``clock`` tells another time.
             ``credential_providers`` has redis-py's `CredentialProvider` of components whose
             passwords or tokens expire, by component (``config-server`` is the config server):
-            it is asked at each connect, in place of the entries' users and passwords.
+            it is asked at each connect, in place of the entries' users and passwords. ``deadline``
+            is how long a call may take in all, in seconds, where an entry has none of its own.
 
     Returns:
         The kit. It connects to nothing before it is used.

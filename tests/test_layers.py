@@ -16,6 +16,7 @@ PACKAGE = Path(shardkit.__file__).parent
 GROUPS = [
     "errors",
     "forks",
+    "deadlines",
     "server_errors",
     "operations.commands",
     "routing",

@@ -39,6 +39,7 @@ from shardkit.connections.redis_private import (
     NEVER_DECODE,
     str_if_bytes,
 )
+from shardkit.deadlines import call
 from shardkit.errors import CrossShardError, RoutingError, ShardFailure
 from shardkit.operations.commands import (
     Batch,
@@ -193,11 +194,12 @@ class ShardedPipeline(_CommandCollector, PipelineCommands):
         """
         commands = self._take_commands()
         plane: ClientPlane = self._plane.plane()
-        component = plane.topology.component(self._component)
-        component.require_shards(self._shards)
-        prepared = _Prepared(commands, component)
-        for raw, batch in prepared.exchanges():
-            prepared.receive(plane.link(component, raw=raw).send(batch))
+        with call():
+            component = plane.topology.component(self._component)
+            component.require_shards(self._shards)
+            prepared = _Prepared(commands, component)
+            for raw, batch in prepared.exchanges():
+                prepared.receive(plane.link(component, raw=raw).send(batch))
         return prepared.finish(plane.clients.get, raise_on_error)
 
     def __enter__(self) -> Self:
@@ -216,11 +218,12 @@ class AsyncShardedPipeline(_CommandCollector, AsyncPipelineCommands):
         """Send what was collected and return the replies; see `ShardedPipeline.execute`."""
         commands = self._take_commands()
         plane: ClientPlane = self._plane.plane()
-        component = await plane.topology.acomponent(self._component)
-        component.require_shards(self._shards)
-        prepared = _Prepared(commands, component)
-        for raw, batch in prepared.exchanges():
-            prepared.receive(await plane.alink(component, raw=raw).send(batch))
+        with call():
+            component = await plane.topology.acomponent(self._component)
+            component.require_shards(self._shards)
+            prepared = _Prepared(commands, component)
+            for raw, batch in prepared.exchanges():
+                prepared.receive(await plane.alink(component, raw=raw).send(batch))
         return prepared.finish(plane.clients.aget, raise_on_error)
 
     def __await__(self) -> Generator[Any, Any, Self]:

@@ -27,6 +27,7 @@ from shardkit.client_plane.pipelines import AsyncShardedPipeline, ShardedPipelin
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import DEFAULT_PORT
 from shardkit.connections.clients import AsyncClient, Client
+from shardkit.deadlines import call
 from shardkit.errors import InvalidKeyError
 from shardkit.operations.commands import Argument, Key, Shard
 from shardkit.operations.operation import pages
@@ -322,9 +323,10 @@ class KeyShardedConnection(_ByKey, _BlockingRouter[Key]):
         steps = make(component)
         send = self._plane.plane().link(component, raw=False).send
         try:
-            batch = next(steps)
-            while True:
-                batch = steps.send(send(batch))
+            with call():
+                batch = next(steps)
+                while True:
+                    batch = steps.send(send(batch))
         except StopIteration as done:
             found: T = done.value
             return found
@@ -390,9 +392,10 @@ class AsyncKeyShardedConnection(_ByKey, _AwaitingRouter[Key]):
         steps = make(component)
         send = self._plane.plane().alink(component, raw=False).send
         try:
-            batch = next(steps)
-            while True:
-                batch = steps.send(await send(batch))
+            with call():
+                batch = next(steps)
+                while True:
+                    batch = steps.send(await send(batch))
         except StopIteration as done:
             found: T = done.value
             return found

@@ -88,6 +88,7 @@ FIELDS: dict[str, _Rule] = {
     "socket_timeout": _SECONDS,
     "socket_connect_timeout": _SECONDS,
     "exchange_timeout": _SECONDS,
+    "deadline": _SECONDS,
     "max_reply_bytes": ((int,), "a number above 0", lambda v: v > 0),
     "socket_keepalive": _TRUTH,
     "socket_keepalive_options": (

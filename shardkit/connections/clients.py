@@ -37,6 +37,7 @@ from shardkit.config.entry import Entry
 from shardkit.connections import Connector
 from shardkit.connections.connection import closed_error
 from shardkit.connections.credentials import credentials_of
+from shardkit.connections.policy import CallPolicy
 from shardkit.connections.redis_private import (
     abandon_connections,
     close_cluster,
@@ -102,6 +103,7 @@ class Clients:
         connector: what builds them.
         credential_providers: redis-py's, by component; they are asked at each connect, and what the
             component's entries say as user and password does not count.
+        deadline: how long a call may take where the entry does not say it, in seconds.
 
     Attributes:
         topology: returns what reads entries anew, a weak reference; the kit sets it.
@@ -111,8 +113,11 @@ class Clients:
         self,
         connector: Connector | None = None,
         credential_providers: Mapping[str, CredentialProvider] | None = None,
+        deadline: float | None = None,
     ) -> None:
         self._connector = connector or Connector()
+        self._deadline = deadline
+        CallPolicy(deadline=deadline)  # from the first call on they are timed
         self._credential_providers = dict(credential_providers or {})
         self._lock = threading.RLock()
         self._closed = False
@@ -281,6 +286,9 @@ class Clients:
             fields |= credentials_of(entry, fields, where)
         else:
             fields["credentials"] = provider
+        shard = Shard(component.name, number)
+        deadline = fields.pop("deadline", self._deadline)
+        fields["policy"] = CallPolicy(shard, entry.address, deadline)
         if raw:
             if {**_RAW, **fields} == fields | _RAW:  # a user's client is raw as well
                 return (self.aget if awaiting else self.get)(component, number)
@@ -296,7 +304,6 @@ class Clients:
                 client.successor = find
             return client
         except (RedisError, RedisClusterException, OSError) as error:
-            shard = Shard(component.name, number)
             raise ShardUnavailable(
                 f"{shard} ({entry.address}) cannot be reached: {error}",
                 "start the server, or fix the entry",

@@ -16,8 +16,8 @@ import threading
 import time
 import traceback
 from builtins import TimeoutError as BuiltinTimeoutError
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -36,15 +36,19 @@ from redis.exceptions import (
 
 from shardkit.connections.redis_private import (
     NOT_GIVEN,
+    AsyncLimitedParser,
+    LimitedParser,
     address_of,
     error_parser_of,
     has_connect_callbacks,
     has_unread,
     postpone_health_check,
+    set_timeout,
     socket_of,
     transport_of,
     wants_reconnect,
 )
+from shardkit.deadlines import Deadline, DeadlineExceeded, current, within
 from shardkit.errors import ClosedError, RoutingError
 from shardkit.routing.command_keys import blocking_seconds
 
@@ -94,11 +98,14 @@ class ReplyLimits:
 
     exchange_timeout: float | None = EXCHANGE_TIMEOUT
     max_reply_bytes: int = MAX_REPLY_BYTES
+    _limited_parser: type[Any] | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         for name in ("exchange_timeout", "max_reply_bytes"):
             if name in kwargs:
                 setattr(self, name, kwargs.pop(name))
+        if self._limited_parser is not None:
+            kwargs.setdefault("parser_class", self._limited_parser)
         super().__init__(*args, **kwargs)
 
     def check_reply(self, seconds: float, size: int) -> None:
@@ -159,7 +166,8 @@ class Closable(ReplyLimits):
         require_open(self)
         self.moved = False
         try:
-            super().connect_check_health(*args, **kwargs)  # type: ignore[misc]
+            with self._kept_to_deadline(connects=True):
+                super().connect_check_health(*args, **kwargs)  # type: ignore[misc]
             require_open(self)
         except BaseException as error:
             self.disconnect()
@@ -171,7 +179,11 @@ class Closable(ReplyLimits):
     def send_packed_command(self, *args: Any, **kwargs: Any) -> None:
         """Send a command; if the kit was closed meanwhile, say that."""
         try:
-            super().send_packed_command(*args, **kwargs)  # type: ignore[misc]
+            if current.get() is None:
+                super().send_packed_command(*args, **kwargs)  # type: ignore[misc]
+            else:
+                with self._kept_to_deadline():
+                    super().send_packed_command(*args, **kwargs)  # type: ignore[misc]
         except Exception as error:
             reraise_handlers(error)
             if self.closed:
@@ -187,6 +199,39 @@ class Closable(ReplyLimits):
             if self.closed:
                 raise closed_error() from error
             raise
+
+    @contextmanager
+    def _kept_to_deadline(self, connects: bool = False) -> Iterator[None]:
+        """Shorten the timeouts to what the caller's deadline leaves; reading does so by itself."""
+        deadline = current.get()
+        if deadline is None or deadline.at == math.inf:
+            yield
+            return
+        usual = {
+            name: getattr(self, name)
+            for name in ("socket_timeout", "socket_connect_timeout")
+            if hasattr(self, name)
+        }
+        started = time.monotonic()
+        if deadline.at <= started:
+            raise deadline.passed()
+        if connects:
+            for name, seconds in usual.items():
+                setattr(self, name, deadline.shorten(seconds))
+        else:
+            set_timeout(self, deadline.shorten(usual["socket_timeout"]))
+        try:
+            yield
+        except (TimeoutError, BuiltinTimeoutError) as error:
+            if deadline.left() > 0 or isinstance(error, DeadlineExceeded):
+                raise
+            reraise_handlers(error)
+            self.disconnect()
+            raise deadline.passed(time.monotonic() - started) from None
+        finally:
+            for name, seconds in usual.items():
+                setattr(self, name, seconds)
+            set_timeout(self, usual["socket_timeout"])
 
 
 class AsyncClosable(ReplyLimits):
@@ -211,7 +256,8 @@ class AsyncClosable(ReplyLimits):
         require_open(self)
         self.moved = False
         try:
-            await super().connect_check_health(*args, **kwargs)  # type: ignore[misc]
+            async with kept_to_deadline():
+                await super().connect_check_health(*args, **kwargs)  # type: ignore[misc]
         except _LOST as error:
             if self.closed:
                 raise closed_error() from error
@@ -230,7 +276,7 @@ class AsyncClosable(ReplyLimits):
         """
         try:
             try:
-                async with asyncio.timeout(self.socket_timeout):
+                async with kept_to_deadline(self), asyncio.timeout(self.socket_timeout):
                     with extended_timeout(self, math.inf):  # this one limits it
                         await super().send_packed_command(  # type: ignore[misc]
                             command, check_health=check_health
@@ -245,11 +291,37 @@ class AsyncClosable(ReplyLimits):
     async def read_response(self, *args: Any, **kwargs: Any) -> Any:
         """Read a reply; if the kit was closed meanwhile, say that."""
         try:
-            return await super().read_response(*args, **kwargs)  # type: ignore[misc]
+            if current.get() is None:
+                return await super().read_response(*args, **kwargs)  # type: ignore[misc]
+            async with kept_to_deadline(self):
+                return await super().read_response(*args, **kwargs)  # type: ignore[misc]
         except _LOST as error:
             if self.closed:
                 raise closed_error() from error
             raise
+
+
+@asynccontextmanager
+async def kept_to_deadline(connection: Any = None) -> AsyncIterator[None]:
+    """Have what is awaited inside end with the caller's deadline, and its connection be closed.
+
+    Raises:
+        DeadlineExceeded: it has passed.
+    """
+    deadline = current.get()
+    if deadline is None or deadline.at == math.inf:
+        yield
+        return
+    started = time.monotonic()
+    try:
+        async with asyncio.timeout(deadline.left()) as limit:
+            yield
+    except BuiltinTimeoutError:
+        if not limit.expired():
+            raise
+        if connection is not None:
+            await connection.disconnect(nowait=True)
+        raise deadline.passed(time.monotonic() - started) from None
 
 
 def reraise_handlers(error: BaseException) -> None:
@@ -289,6 +361,7 @@ class _BlockingTimeouts(Closable):
 
     socket_timeout: float | None
     _blocking_for: float | None = None
+    _limited_parser = LimitedParser
 
     def send_command(self, *args: Any, check_health: bool = True, **kwargs: Any) -> Any:
         blocks = _blocking_seconds(args) if args[0] in _MAY_BLOCK else None
@@ -326,9 +399,11 @@ class _BlockingTimeouts(Closable):
         """Have its user find the connection lost."""
         self.shut_down()
 
-    def round_trip(self, data: bytes, raw: bool) -> tuple[Any, bool]:
+    def round_trip(
+        self, data: bytes, raw: bool, deadline: Deadline | None = None
+    ) -> tuple[Any, bool]:
         """Send one packed command; see the function."""
-        return round_trip(self, data, raw)
+        return round_trip(self, data, raw, deadline)
 
     def is_reusable(self) -> bool:
         """Whether it is connected, and the server has neither sent anything nor closed it."""
@@ -336,9 +411,7 @@ class _BlockingTimeouts(Closable):
 
     def set_timeout(self, seconds: float | None) -> None:
         """Set the timeout of reads and writes, in seconds; None waits for ever."""
-        sock = socket_of(self)
-        if sock is not None:
-            sock.settimeout(seconds)
+        set_timeout(self, seconds)
 
 
 class _FastReplies(_BlockingTimeouts):
@@ -372,11 +445,15 @@ class _FastReplies(_BlockingTimeouts):
             raise ConnectionError(_CLOSED)
         reply_parser = self._parser_on(sock)
         reply_parser.refused = False
+        deadline = current.get()
+        started, usual = (0.0, None) if deadline is None else (time.monotonic(), sock.gettimeout())
         try:
-            reply_parser.read(self._receiver(sock), replies, count, not raw, more)
+            reply_parser.read(self._receiver(sock, deadline), replies, count, not raw, more)
         except BaseException as error:
-            self._close_and_raise(error)
+            self._close_and_raise(error, deadline, started)
             raise
+        if deadline is not None:
+            sock.settimeout(usual)
         if not more:
             if reply_parser.reader.has_data() or len(replies) > count:
                 self.disconnect()  # it says more than was asked for
@@ -384,11 +461,18 @@ class _FastReplies(_BlockingTimeouts):
                 postpone_health_check(self, time.monotonic())
         return reply_parser.refused
 
-    def round_trip(self, data: bytes, raw: bool) -> tuple[Any, bool]:
+    def round_trip(
+        self, data: bytes, raw: bool, deadline: Deadline | None = None
+    ) -> tuple[Any, bool]:
         """Send one packed command, and return the answer, and whether that is or holds an error.
 
         In one pass: what `send_packed_command` and `read_replies` do, without what is only of use
         to many.
+
+        Args:
+            data: the command.
+            raw: whether to leave text undecoded.
+            deadline: by when the reply has to be there.
 
         Raises:
             ConnectionError, TimeoutError: redis-py's; the connection is closed then.
@@ -400,12 +484,16 @@ class _FastReplies(_BlockingTimeouts):
             or self.health_check_interval
             or not self._is_plain_tcp
         ):
-            return round_trip(self, data, raw)
+            return round_trip(self, data, raw, deadline)
         reply_parser = self._reply_parser
         if reply_parser is None or self._parsed_socket is not sock:
             reply_parser = self._parser_on(sock)
         reply_parser.refused = False
+        started = 0.0
         try:
+            if deadline is not None:
+                started = time.monotonic()
+                sock.settimeout(deadline.shorten(self.socket_timeout))
             sent = sock.send(data)
             if sent != len(data):
                 sock.sendall(memoryview(data)[sent:])
@@ -416,25 +504,30 @@ class _FastReplies(_BlockingTimeouts):
             reply_parser.reader.feed(received)
             reply = gets()
             if reply is INCOMPLETE:
-                receive = self._receiver(sock)
+                receive = self._receiver(sock, deadline)
                 while reply is INCOMPLETE:
                     reply_parser.reader.feed(receive())
                     reply = gets()
         except BaseException as error:
-            self._close_and_raise(error)
+            self._close_and_raise(error, deadline, started)
             raise
+        if deadline is not None:
+            sock.settimeout(self.socket_timeout)
         if reply_parser.reader.has_data():
             self.disconnect()  # it says more than was asked for
         return reply, reply_parser.refused
 
-    def _receiver(self, sock: Any) -> Callable[[], bytes]:
+    def _receiver(self, sock: Any, deadline: Deadline | None) -> Callable[[], bytes]:
         """Return what receives bytes of the replies to what was just sent, within the limits."""
         started, size = time.monotonic(), 0
+        usual = None if deadline is None else sock.gettimeout()
 
         def receive() -> bytes:
             nonlocal size
             if size:
                 self.check_reply(time.monotonic() - started, size)
+            if deadline is not None:  # what has come already is read even if it has passed
+                sock.settimeout(deadline.shorten(usual))
             data: bytes = sock.recv(READ_BYTES)
             if not data:
                 raise ConnectionError(_CLOSED)
@@ -448,12 +541,20 @@ class _FastReplies(_BlockingTimeouts):
             self._reply_parser, self._parsed_socket = ReplyParser(self, sock), sock
         return self._reply_parser
 
-    def _close_and_raise(self, error: BaseException) -> None:
+    def _close_and_raise(
+        self, error: BaseException, deadline: Deadline | None, started: float
+    ) -> None:
         """Close the connection; raise redis-py's error in place of the socket's."""
         self.disconnect()
         reraise_handlers(error)
         if self.closed and isinstance(error, _LOST):
             raise closed_error() from error
+        if (
+            deadline is not None
+            and isinstance(error, BuiltinTimeoutError | BlockingIOError)
+            and deadline.left() <= 0
+        ):
+            raise deadline.passed(time.monotonic() - started) from None
         if isinstance(error, BuiltinTimeoutError):
             raise TimeoutError(f"Timeout talking to {address_of(self)}") from None
         if isinstance(error, OSError):
@@ -574,6 +675,7 @@ class _AsyncBlockingTimeouts(AsyncClosable):
     """The same for awaiting connections, whose ``timeout`` argument means something else."""
 
     socket_timeout: float | None
+    _limited_parser = AsyncLimitedParser
     _packed: tuple[Any, float | None] | None = None
     _reply_parser: ReplyParser | None = None
     _parsed_socket: Any = None
@@ -683,15 +785,18 @@ def is_reusable(connection: Any) -> bool:
     return connected and not connection.should_reconnect() and not connection.can_read()
 
 
-def round_trip(connection: Any, data: bytes, raw: bool) -> tuple[Any, bool]:
+def round_trip(
+    connection: Any, data: bytes, raw: bool, deadline: Deadline | None = None
+) -> tuple[Any, bool]:
     """Send one packed command, and return the answer, and whether that may be or hold an error.
 
     Raises:
         ConnectionError, TimeoutError: redis-py's.
     """
     replies: list[Any] = []
-    connection.send_packed_command((data,))
-    refused = read_replies_of(connection)(replies, 1, raw)
+    with within(deadline or current.get()):
+        connection.send_packed_command((data,))
+        refused = read_replies_of(connection)(replies, 1, raw)
     return replies[0], refused
 
 

@@ -33,6 +33,7 @@ from shardkit.connections.connection import (
     UnixConnection,
     require_open,
 )
+from shardkit.connections.policy import NO_POLICY
 from shardkit.connections.pool import AsyncPool, AsyncSentinelPool, Pool, SentinelPool
 from shardkit.connections.redis_private import set_connection_class
 
@@ -65,6 +66,7 @@ class ClusterClient(redis.RedisCluster):
     """redis-py's cluster client, which says so when its kit is closed under a call."""
 
     closed = False
+    policy = NO_POLICY
 
     def execute_command(self, *args: Any, **kwargs: Any) -> Any:
         """Execute a command."""
@@ -88,6 +90,7 @@ class AsyncClusterClient(aioredis.RedisCluster):
     """
 
     connection_class: Any
+    policy = NO_POLICY
 
     @property
     def draining(self) -> bool:
@@ -182,6 +185,7 @@ class Connector:
                 **_network(fields),
             )
         pool.credentials = fields.get("credentials")
+        pool.policy = fields.get("policy", NO_POLICY)
         return self._blocking_class(connection_pool=pool)
 
     def awaiting(self, fields: Mapping[str, Any]) -> aioredis.Redis | aioredis.RedisCluster:
@@ -209,6 +213,7 @@ class Connector:
                     setattr(AsyncNodeConnection, name, common[name])
             set_connection_class(cluster, AsyncNodeConnection)
             cluster.connection_class = AsyncNodeConnection
+            cluster.policy = fields.get("policy", NO_POLICY)
             return cluster
         pool: AsyncPool | AsyncSentinelPool
         if "sentinel" in fields:
@@ -242,6 +247,7 @@ class Connector:
                 **_network(fields),
             )
         pool.credentials = fields.get("credentials")
+        pool.policy = fields.get("policy", NO_POLICY)
         if not fields.get("multiplex", True):
             return aioredis.Redis(connection_pool=pool)
         return self._awaiting_class(connection_pool=pool)
@@ -269,13 +275,15 @@ def _cluster(fields: Mapping[str, Any], common: dict[str, Any]) -> redis.RedisCl
             super().close_for_good()
 
     # Only a cluster by URL looks at the classes of pool and connection.
-    return ClusterClient(
+    client = ClusterClient(
         url=f"redis://[{host}]:{port}" if ":" in host else f"redis://{host}:{port}",
         retry=retry,
         connection_pool_class=NodePool,
         connection_class=NodeConnection,
         **{name: options[name] for name in _ASKED_OF_CLUSTERS if name in options},
     )
+    client.policy = fields.get("policy", NO_POLICY)
+    return client
 
 
 @cache

@@ -24,6 +24,7 @@ from redis.credentials import CredentialProvider
 from redis.exceptions import MaxConnectionsError, RedisError
 
 from shardkit.connections.connection import is_reusable, require_open, reraise_handlers
+from shardkit.connections.policy import NO_POLICY
 from shardkit.connections.redis_private import (
     forget_lost,
     idle_of,
@@ -45,6 +46,7 @@ class _Shown:
 
     draining = False
     closed = False
+    policy = NO_POLICY
     credentials: CredentialProvider | None = None  # asked at each connect, in place of the kwargs
     connection_kwargs: dict[str, Any]
 

@@ -11,12 +11,16 @@ these as well.
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Callable, Mapping, MutableSet, Sequence
 from operator import attrgetter, methodcaller
+from ssl import SSLWantReadError, SSLWantWriteError
 from threading import RLock
 from typing import Any
 
+from redis._parsers import _AsyncHiredisParser, _HiredisParser
+from redis._parsers.socket import SERVER_CLOSED_CONNECTION_ERROR
 from redis.asyncio.cluster import ClusterNode as AsyncClusterNode
 from redis.asyncio.cluster import RedisCluster as AsyncRedisCluster
 from redis.client import EMPTY_RESPONSE, NEVER_DECODE
@@ -28,8 +32,11 @@ from redis.exceptions import (
     NoScriptError,
     ReadOnlyError,
 )
+from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.utils import SENTINEL as NOT_GIVEN
 from redis.utils import str_if_bytes
+
+from shardkit.deadlines import current
 
 # ---- blocking connections. Written in C, as they are used at every call.
 
@@ -43,7 +50,92 @@ address_of: Callable[[Any], str] = methodcaller("_host_error")
 """The server's address, for messages."""
 
 
+def set_timeout(connection: Any, seconds: float | None) -> None:
+    """Set the timeout of a blocking connection's reads and writes, in seconds; None for ever."""
+    sock = connection._sock
+    if sock is not None and hasattr(sock, "settimeout"):  # not a fake one
+        sock.settimeout(seconds)
+        if hasattr(connection._parser, "_socket_timeout"):
+            connection._parser._socket_timeout = seconds
+
+
 # ---- connections of both kinds
+
+
+class _Limited:
+    """A parser that looks at the limits of a reply while that is incomplete.
+
+    They count from its first bytes: until then its reader may be a subscriber, or be waiting in a
+    blocking command.
+    """
+
+    _connection: Callable[[], Any] = staticmethod(lambda: None)
+    _first_at = 0.0
+    _size = 0
+
+    def on_connect(self, connection: Any, **kwargs: Any) -> None:
+        super().on_connect(connection, **kwargs)  # type: ignore[misc]
+        self._connection = weakref.ref(connection)
+
+    def read_response(self, *args: Any, **kwargs: Any) -> Any:
+        self._size = 0
+        return super().read_response(*args, **kwargs)  # type: ignore[misc]
+
+    def _check(self) -> None:
+        """Refuse to read more of a reply that came for too long, or is too large."""
+        connection = self._connection() if self._size else None
+        if connection is not None:
+            connection.check_reply(time.monotonic() - self._first_at, self._size)
+
+    def _feed(self, data: bytes | memoryview) -> None:
+        if not len(data):
+            raise ConnectionError(SERVER_CLOSED_CONNECTION_ERROR)
+        if not self._size:
+            self._first_at = time.monotonic()
+        self._size += len(data)
+        self._reader.feed(data)  # type: ignore[attr-defined]
+
+
+class LimitedParser(_Limited, _HiredisParser):
+    """redis-py's parser, which keeps to the limits of a reply, and to the caller's deadline."""
+
+    def read_from_socket(self, timeout: Any = NOT_GIVEN, raise_on_timeout: bool = True) -> bool:
+        """Read what there is, or wait for it; see redis-py's."""
+        sock = self._sock
+        if sock is None or self._reader is None:
+            raise ConnectionError(SERVER_CLOSED_CONNECTION_ERROR)
+        self._check()
+        usual = self._socket_timeout
+        wanted = usual if timeout is NOT_GIVEN else timeout
+        deadline = current.get()
+        allowed = wanted if deadline is None else deadline.shorten(wanted)
+        started = time.monotonic()
+        try:
+            if allowed != usual:
+                sock.settimeout(allowed)
+            data = sock.recv(self.socket_read_size)
+        except (TimeoutError, BlockingIOError, SSLWantReadError, SSLWantWriteError):
+            if deadline is not None and allowed != wanted and deadline.left() <= 0:
+                raise deadline.passed(time.monotonic() - started) from None
+            if raise_on_timeout:
+                raise RedisTimeoutError("Timeout reading from socket") from None
+            return False
+        finally:
+            if allowed != usual:
+                sock.settimeout(usual)
+        self._feed(data)
+        return True
+
+
+class AsyncLimitedParser(_Limited, _AsyncHiredisParser):
+    """redis-py's awaiting parser, which keeps to the limits of a reply."""
+
+    async def read_from_socket(self) -> bool:
+        """Read what there is, or wait for it; see redis-py's."""
+        self._check()
+        stream: Any = self._stream
+        self._feed(await stream.read(self._read_size))
+        return True
 
 
 def error_parser_of(connection: Any) -> Callable[[str], Exception]:
@@ -244,6 +336,8 @@ __all__ = [
     "EMPTY_RESPONSE",
     "NEVER_DECODE",
     "NOT_GIVEN",
+    "AsyncLimitedParser",
+    "LimitedParser",
     "abandon_connections",
     "address_of",
     "close_cluster",
@@ -265,6 +359,7 @@ __all__ = [
     "reply_callbacks",
     "set_connection_class",
     "set_created",
+    "set_timeout",
     "slot_owners",
     "socket_of",
     "str_if_bytes",

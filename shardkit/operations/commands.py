@@ -333,14 +333,15 @@ def raise_failures(replies: Replies, *, own: bool = True) -> None:
             its cause.
         ShardErrors: something failed.
     """
-    found: dict[tuple[str, type[ShardFailure], type[Exception]], ShardFailure] = {}
+    found: dict[tuple[object, ...], ShardFailure] = {}
     for reply in replies:
         for failure in reply if isinstance(reply, list) else (reply,):
             if isinstance(failure, ShardFailure):
-                kind = (failure.shard, type(failure), type(failure.error or failure))
+                error = type(failure.error or failure)
+                kind = (failure.shard, type(failure), error, failure.maybe_executed)
                 found.setdefault(kind, failure)
     if found:
-        shards = sorted({shard for shard, _, _ in found})
+        shards = sorted({failure.shard for failure in found.values()})
         errors = ShardErrors(
             f"{len(shards)} shard{'s' * (len(shards) > 1)} failed ({few(shards, ', ')})",
             list(found.values()),

@@ -17,6 +17,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from shardkit.deadlines import begin, extend, has_begun, in_use, within
 from shardkit.errors import DamagedDataError, ShardErrors, ShardFailure, ShardKitError
 from shardkit.operations.commands import (
     Batch,
@@ -50,6 +51,9 @@ class BlockingDriver:
         Raises:
             ShardErrors: a shard failed, and the operation does not merge partial results.
         """
+        if in_use.by_entries and not has_begun():
+            with within(begin()):
+                return self.run(steps)
         try:
             step = next(steps)
             while True:
@@ -97,6 +101,9 @@ class BlockingDriver:
         Raises:
             BaseExceptionGroup: the errors of those that failed; all others have run to their end.
         """
+        if in_use.by_entries and not has_begun():
+            with within(begin()):
+                return self.together(*operations)
         lock_step = _LockStep(operations)
         while (step := lock_step.next_step()) is not None:
             try:
@@ -119,6 +126,7 @@ class BlockingDriver:
         if isinstance(step, Locate):
             return self.link.locate(step)
         if isinstance(step, Pause):
+            extend(step.seconds)
             return self.link.pause(step.seconds)
         if isinstance(step, Call):
             return _call(step)
@@ -136,6 +144,9 @@ class AwaitingDriver:
 
     async def run(self, steps: Operation[T]) -> T:
         """Run an operation and return its value; see `BlockingDriver.run`."""
+        if in_use.by_entries and not has_begun():
+            with within(begin()):
+                return await self.run(steps)
         try:
             step = next(steps)
             while True:
@@ -177,6 +188,9 @@ class AwaitingDriver:
 
     async def together(self, *operations: Operation[T]) -> list[T]:
         """Run operations in lock step; see `BlockingDriver.together`."""
+        if in_use.by_entries and not has_begun():
+            with within(begin()):
+                return await self.together(*operations)
         lock_step = _LockStep(operations)
         while (step := lock_step.next_step()) is not None:
             try:
@@ -199,6 +213,7 @@ class AwaitingDriver:
         if isinstance(step, Locate):
             return self.link.locate(step)
         if isinstance(step, Pause):
+            extend(step.seconds)
             return self.link.pause(step.seconds)
         if isinstance(step, Call):
             return asyncio.to_thread(_call, step)

@@ -25,6 +25,7 @@ from redis.exceptions import RedisError
 
 from shardkit.config.component import Component
 from shardkit.config.problem import did_you_mean
+from shardkit.deadlines import DeadlineExceeded, earliest
 from shardkit.errors import (
     ClosedError,
     ConfigError,
@@ -379,7 +380,8 @@ class Topology:
             cached: what is read.
             wait: how long to wait for him, in seconds.
         """
-        deadline = time.monotonic() + wait
+        limit = earliest(wait, anew=True)
+        deadline = time.monotonic() + wait if limit is None else limit.at
         while True:
             lock = self._lock_of(cached)
             # His event loop may be stopped meanwhile: look again now and then.
@@ -531,6 +533,10 @@ class Topology:
 
     def _keep_previous(self, name: str, cached: CacheEntry, error: Exception) -> Component:
         self._check_open()
+        if isinstance(error, DeadlineExceeded):  # the caller's; others may have more time
+            if cached.component is not None:
+                return cached.component
+            raise self._unreadable(error) from error
         previous, now = cached.component, self._clock()
         cached.read_at = now
         cached.fresh_until = now + self._interval

@@ -17,7 +17,9 @@ from redis.exceptions import RedisClusterException, RedisError
 
 from shardkit.config.component import Component
 from shardkit.connections.clients import Clients
+from shardkit.connections.connection import kept_to_deadline
 from shardkit.connections.redis_private import learn_slots
+from shardkit.deadlines import current, earliest, within
 from shardkit.errors import ShardFailure, ShardKitError
 from shardkit.operations.commands import Batch, Command, Locate, Pause, Replies, Shard, Transaction
 from shardkit.topology import Topology
@@ -101,7 +103,8 @@ class AwaitingLink:
     async def _provide(self, need: Need) -> Any:
         """Return what the dispatcher needs."""
         if isinstance(need, NeedComponents):
-            return {name: await self._topology.acomponent(name) for name in need.names}
+            async with kept_to_deadline():
+                return {name: await self._topology.acomponent(name) for name in need.names}
         if isinstance(need, NeedClients):
             return [await self._client(*shard) for shard in need.shards]
         if isinstance(need, NeedEntries):
@@ -110,9 +113,10 @@ class AwaitingLink:
                     await self._topology.areread(name)
         elif isinstance(need, NeedRefresh):
             with suppress(*ATTEMPT_ERRORS):
-                await learn_slots(need.client)  # if not, the next attempt tells
+                async with kept_to_deadline():
+                    await learn_slots(need.client)  # if not, the next attempt tells
         elif isinstance(need, Pause):
-            await asyncio.sleep(need.seconds)
+            await self.pause(need.seconds)
         else:
             await self._exchange(need)
         return None
@@ -156,7 +160,10 @@ class AwaitingLink:
             data = pack_command(args)
         except (TypeError, UnicodeEncodeError):
             return None
-        return connection.submit([Chunk(data, 1)]), component, number, client
+        deadline, seconds = current.get(), client.connection_pool.policy.deadline
+        if deadline is not None or seconds is not None:
+            deadline = earliest(seconds)
+        return connection.submit([Chunk(data, 1)], deadline), component, number, client
 
     async def locate(self, request: Locate) -> list[tuple[Shard, int | None]]:
         """Return where keys live, without an exchange with their shards."""
@@ -164,14 +171,16 @@ class AwaitingLink:
         return locate(request, {name: await self._topology.acomponent(name) for name in names})
 
     async def pause(self, seconds: float) -> None:
-        """Wait."""
-        await asyncio.sleep(seconds)
+        """Wait, but not beyond the caller's deadline."""
+        deadline = current.get()
+        await asyncio.sleep(seconds if deadline is None else min(seconds, deadline.left()))
 
     async def _client(self, component: Component, number: int | None) -> Any:
         try:
             client: Any = self._clients.aget(component, number, self._raw)
             if isinstance(client, aioredis.RedisCluster):
-                await client.initialize()
+                async with kept_to_deadline():
+                    await client.initialize()
         except ShardFailure as failure:
             return failure
         except (RedisError, RedisClusterException, OSError) as error:
@@ -195,7 +204,7 @@ class AwaitingLink:
             if connection is None:
                 alone.append(_exchange_alone(source, attempt, chunks))
             else:  # a future: a task for each would cost more than all the rest
-                in_flight.append((attempt, connection.submit(chunks)))
+                in_flight.append((attempt, connection.submit(chunks, earliest(attempt.allowed))))
         if not alone:
             await _await_replies(in_flight)
         elif len(attempts) == 1:
@@ -226,7 +235,8 @@ class AwaitingLink:
 
 async def _exchange_alone(source: ConnectionSource, attempt: Attempt, chunks: list[Chunk]) -> None:
     try:
-        attempt.replies = await source.exchange(attempt.server_request.block, chunks)
+        with within(earliest(attempt.allowed)):
+            attempt.replies = await source.exchange(attempt.server_request.block, chunks)
         attempt.refused = True
     except ConnectionLost as lost:
         attempt.error, attempt.sent = lost.error, lost.sent

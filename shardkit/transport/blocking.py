@@ -18,7 +18,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from contextvars import copy_context
 from typing import Any
 
 from shardkit.config.component import Component
@@ -26,6 +27,7 @@ from shardkit.connections import read_replies_of, timeout_for
 from shardkit.connections.clients import Clients
 from shardkit.connections.connection import reraise_handlers
 from shardkit.connections.redis_private import learn_slots
+from shardkit.deadlines import current, earliest, within
 from shardkit.errors import ShardFailure, ShardKitError
 from shardkit.operations.commands import Batch, Command, Locate, Pause, Replies, Shard
 from shardkit.topology import Topology
@@ -105,7 +107,7 @@ class BlockingLink:
             with suppress(*ATTEMPT_ERRORS):
                 learn_slots(need.client)  # if not, the next attempt tells
         elif isinstance(need, Pause):
-            time.sleep(need.seconds)
+            self.pause(need.seconds)
         else:
             exchange_all(need, self._raw)
         return None
@@ -147,14 +149,24 @@ class BlockingLink:
         except (TypeError, UnicodeEncodeError):
             return None
         pool: Any = client.connection_pool
+        deadline = current.get()
+        if deadline is not None or pool.policy.deadline is not None:
+            deadline = earliest(pool.policy.deadline)
         connection: Any = None
         error: Exception | None = None
         sent = complete = False
         reply: Any = None
         try:
-            connection = pool.get_idle() or pool.get_connection()
-            sent = True
-            reply, refused = connection.round_trip(data, raw)
+            if deadline is None:
+                connection = pool.get_idle() or pool.get_connection()
+                sent = True
+                reply, refused = connection.round_trip(data, raw)
+            else:
+                with within(deadline):
+                    connection = pool.get_idle() or pool.get_connection()
+                    deadline.require_left()
+                    sent = True
+                    reply, refused = connection.round_trip(data, raw, deadline)
             complete = True
             if not refused:
                 return Replies((reply,))
@@ -178,8 +190,9 @@ class BlockingLink:
         return locate(request, {name: self._topology.component(name) for name in names})
 
     def pause(self, seconds: float) -> None:
-        """Wait."""
-        time.sleep(seconds)
+        """Wait, but not beyond the caller's deadline."""
+        deadline = current.get()
+        time.sleep(seconds if deadline is None else min(seconds, max(0.0, deadline.left())))
 
     def __repr__(self) -> str:
         return f"<BlockingLink{'' if self._raw else ' decoding'}: {self._clients!r}>"
@@ -223,7 +236,9 @@ def _connect_all(exchanges: Sequence[Exchange]) -> None:
                 waiting.popleft().connect()
 
     threads = [
-        threading.Thread(target=connect_next, name="shardkit-connect", daemon=True)
+        threading.Thread(
+            target=copy_context().run, args=(connect_next,), name="shardkit-connect", daemon=True
+        )
         for _ in range(min(len(exchanges), CONNECT_THREADS) - 1)
     ]
     started = []
@@ -243,8 +258,8 @@ class Exchange:
     """An attempt, with its connection: writes chunks and reads their replies."""
 
     __slots__ = (
-        *("attempt", "chunks", "connection", "expected", "pool", "raw"),
-        *("timeout_changed", "written_at"),
+        *("attempt", "chunks", "connection", "deadline", "expected", "pool", "raw"),
+        *("in_time", "timeout_changed", "written_at"),
     )
 
     def __init__(self, attempt: Attempt, raw: bool) -> None:
@@ -261,6 +276,8 @@ class Exchange:
             else attempt.client.get_redis_connection(attempt.node)
         )
         self.pool = holder.connection_pool
+        self.deadline = earliest(attempt.allowed)
+        self.in_time: Any = within(self.deadline) if self.deadline is not None else nullcontext()
 
     def try_start(self) -> bool:
         """Write the first chunk, if the pool has an idle connection."""
@@ -277,7 +294,8 @@ class Exchange:
     def connect(self) -> None:
         """Connect, and write the first chunk."""
         try:
-            self.connection = self.pool.get_connection()
+            with self.in_time:
+                self.connection = self.pool.get_connection()
             self.write(0)
         except Exception as error:  # whatever it is, only this server's requests fail
             self._fail(error)
@@ -287,14 +305,17 @@ class Exchange:
         attempt = self.attempt
         if attempt.error is not None:
             return
-        attempt.sent = True
-        self.written_at = time.monotonic()
         try:
+            if self.deadline is not None:
+                self.deadline.require_left()
+            attempt.sent = True
+            self.written_at = time.monotonic()
             if n == 0 and attempt.server_request.block is not None:
                 usual = self.connection.socket_timeout
                 self._set_timeout(timeout_for(attempt.server_request.block, usual))
             # A health check is an exchange of its own: only before the first chunk.
-            self.connection.send_packed_command((self.chunks[n].data,), check_health=n == 0)
+            with self.in_time:
+                self.connection.send_packed_command((self.chunks[n].data,), check_health=n == 0)
         except ATTEMPT_ERRORS as error:
             self._fail(error)
 
@@ -306,8 +327,9 @@ class Exchange:
                 self.expected += self.chunks[n].replies
                 more = n + 1 < len(self.chunks)
                 read = read_replies_of(self.connection)
-                if read(attempt.replies, self.expected, self.raw, more):
-                    attempt.refused = True
+                with self.in_time:
+                    if read(attempt.replies, self.expected, self.raw, more):
+                        attempt.refused = True
             except ATTEMPT_ERRORS as error:
                 self._fail(error)
 

@@ -31,7 +31,9 @@ from redis.exceptions import (
 )
 
 from shardkit.config.component import Component
+from shardkit.connections.policy import policy_of
 from shardkit.connections.redis_private import is_unready, node_of, slot_owners
+from shardkit.deadlines import earliest
 from shardkit.errors import ClosedError, ShardFailure, ShardKitError
 from shardkit.operations.commands import (
     Batch,
@@ -120,6 +122,14 @@ class Attempt:
         return cls(ServerRequest(where, component.entry_of(where).address, [0], batch), client)
 
     @property
+    def allowed(self) -> float | None:
+        """How long it may take by its server's entry: as long as it may block, and the deadline."""
+        seconds, block = policy_of(self.client).deadline, self.server_request.block
+        if seconds is None or block is None:
+            return seconds
+        return seconds + block if block else None
+
+    @property
     def timed_out(self) -> bool:
         """Whether it failed because no reply came in time."""
         return isinstance(self.error, TimeoutError)
@@ -182,6 +192,10 @@ class Dispatcher:
             if retry > 1:  # a cluster is moving slots or electing a master, or a server loads
                 yield Pause(pause_before(retry))
                 waited += pause_before(retry)
+            deadline = earliest(None)
+            if retry and deadline is not None and deadline.left() <= 0:
+                _fail(attempts, set(todo), deadline.passed(), uncertain, out)
+                break
             if retry or not attempts:
                 try:
                     attempts = yield from self._attempt(batch, todo, redirected, out)

@@ -67,6 +67,7 @@ from shardkit.config.entry import DEFAULT_PORT, Entry
 from shardkit.connections import Connector, is_reusable, round_trip
 from shardkit.connections.connection import AsyncClosable, Closable
 from shardkit.connections.redis_private import parse_error
+from shardkit.deadlines import Deadline
 from shardkit.errors import LocalServerError, RoutingError
 from shardkit.forks import ForkSafeLock
 from shardkit.routing.command_keys import key_positions
@@ -435,8 +436,10 @@ class _BlockingFaulty(_Faulty):
         seen = self._let_through(command)
         super().send_packed_command(seen, check_health=False)  # type: ignore[misc]
 
-    def round_trip(self, data: bytes, raw: bool) -> tuple[Any, bool]:
-        return round_trip(self, data, raw)
+    def round_trip(
+        self, data: bytes, raw: bool, deadline: Deadline | None = None
+    ) -> tuple[Any, bool]:
+        return round_trip(self, data, raw, deadline)
 
     def is_reusable(self) -> bool:
         return is_reusable(self)

@@ -19,9 +19,12 @@ replaces asyncio's stream as the protocol of its transport, so that no task wait
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 import weakref
 from collections import deque
 from contextlib import suppress
+from contextvars import Context
 from itertools import islice
 from typing import Any
 
@@ -37,6 +40,7 @@ from redis.exceptions import (
 from shardkit.connections import INCOMPLETE, READ_BYTES, extended_timeout
 from shardkit.connections.connection import closed_error
 from shardkit.connections.redis_private import health_check_is_due, postpone_health_check
+from shardkit.deadlines import Deadline
 from shardkit.operations.commands import Replies, Reply
 from shardkit.transport.resp import CHUNK_BYTES, CHUNK_REQUESTS, Chunk
 
@@ -160,6 +164,20 @@ class QueuedRequest:
         self.refused = False  # whether an error is among them, or inside of one
         self.left = left
 
+    def limit(self, deadline: Deadline, loop: asyncio.AbstractEventLoop) -> None:
+        """Fail when a deadline passes; a connection that is in use stays so for others."""
+        left = deadline.left()
+        if left <= 0:
+            self.fail(deadline.passed(), sent=False)
+            return
+        started = time.monotonic()
+
+        def expire() -> None:
+            self.fail(deadline.passed(time.monotonic() - started), self.sent > 0)
+
+        timer = loop.call_later(left, expire)
+        self.future.add_done_callback(lambda _: timer.cancel())
+
     def fail(self, error: Exception, sent: bool) -> None:
         """Fail the future; ``sent`` if the server may have seen the request."""
         if not self.future.done():
@@ -196,11 +214,18 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._first_since = 0.0  # when the first in flight became that
         self._received = 0  # bytes since then
 
-    def submit(self, chunks: list[Chunk]) -> asyncio.Future[QueuedRequest]:
+    def submit(
+        self, chunks: list[Chunk], deadline: Deadline | None = None
+    ) -> asyncio.Future[QueuedRequest]:
         """Queue a request, and return the future of it with its replies."""
         replies = chunks[0].replies if len(chunks) == 1 else sum(each.replies for each in chunks)
         future: asyncio.Future[QueuedRequest] = self._loop.create_future()
-        self._queued.append(QueuedRequest(chunks, replies, future))
+        request = QueuedRequest(chunks, replies, future)
+        if deadline is not None and deadline.at != math.inf:
+            request.limit(deadline, self._loop)
+            if future.done():
+                return future
+        self._queued.append(request)
         if self._transport is None:
             self._acquire()
         elif not self._write_scheduled:  # later requests of this turn join the same write
@@ -230,7 +255,8 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             self._fail_queued(error)
             return
         if connection is None or health_check_is_due(connection, self._loop.time()):
-            self._connecting = self._loop.create_task(self._connect(connection))
+            # For all tasks: the deadline of the one that needs it first is not that of the others.
+            self._connecting = self._loop.create_task(self._connect(connection), context=Context())
         else:
             self._attach(connection)
             self._write()

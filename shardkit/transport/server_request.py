@@ -27,6 +27,9 @@ from redis.exceptions import (
     AskError,
     ClusterDownError,
     MaxConnectionsError,
+    NoPermissionError,
+    NoScriptError,
+    ReadOnlyError,
     RedisClusterException,
     RedisError,
     ResponseError,
@@ -35,6 +38,7 @@ from redis.exceptions import (
 
 from shardkit.connections.connector import SOCKET_TIMEOUT
 from shardkit.connections.redis_private import is_script_missing
+from shardkit.deadlines import DeadlineExceeded
 from shardkit.errors import CommandRefused, ShardFailure, ShardUnavailable
 from shardkit.operations.commands import (
     Argument,
@@ -203,12 +207,15 @@ class ServerRequest:
         """
         if not sent:
             what = "cannot be used" if meaning(error) else "cannot be reached"
-            if isinstance(error, MaxConnectionsError):  # the limit is ours, not the server's
+            if isinstance(error, MaxConnectionsError | DeadlineExceeded):  # the limit is ours
                 what = "was not asked"
-            return self._failure(ShardUnavailable, request, error, what, "see `shardkit status`")
+            remedy = "see `shardkit status`"
+            if isinstance(error, DeadlineExceeded):
+                remedy = "the command was not executed; allow it more time"
+            return self._failure(ShardUnavailable, request, error, what, remedy)
         what = "did not answer in time" if isinstance(error, TimeoutError) else "was lost"
         remedy = "the command may have been executed; look before you send it again"
-        return self._failure(ShardUnavailable, request, error, what, remedy)
+        return self._failure(ShardUnavailable, request, error, what, remedy, maybe_executed=True)
 
     def refusal(self, request: Command | Transaction, error: Exception) -> ShardFailure:
         """Return what stands in a request's slot when the server answered with an error."""
@@ -216,7 +223,12 @@ class ServerRequest:
             what, remedy = f"{request.name} was refused", ""
             if not self.in_slots and isinstance(error, AskError | ClusterDownError):
                 remedy = _IS_A_CLUSTERS
-            return self._failure(CommandRefused, request, error, what, remedy)
+            # A script may have written before it failed; the server's own checks come first.
+            partly = isinstance(request, Command) and request.script is not None
+            partly = partly and not isinstance(error, _CHECKED_FIRST)
+            return self._failure(
+                CommandRefused, request, error, what, remedy, maybe_executed=partly
+            )
         # The server is up but cannot serve this client (loading, or authentication).
         return self._failure(
             ShardUnavailable, request, error, f"refused {request.name}", "see `shardkit status`"
@@ -229,6 +241,7 @@ class ServerRequest:
         error: Exception,
         what: str,
         remedy: str = "",
+        maybe_executed: bool = False,
     ) -> ShardFailure:
         where = f"{self.shard} ({self.address})"
         separator = ": " if kind is CommandRefused else " "
@@ -240,9 +253,11 @@ class ServerRequest:
             command=request.name,
             error=error,
             key=request.key if isinstance(request.key, bytes) else str(request.key),
+            maybe_executed=maybe_executed,
         )
 
 
+_CHECKED_FIRST = (NoPermissionError, ReadOnlyError, NoScriptError, AskError, ClusterDownError)
 _IS_A_CLUSTERS = (
     "the server is a node of a cluster: give the component one entry with cluster: true"
 )

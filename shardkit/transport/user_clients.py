@@ -26,11 +26,14 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import nullcontext
 from itertools import count
 from typing import Any, Final
 
 import redis
 import redis.asyncio as aioredis
+from redis.asyncio.client import Pipeline as AsyncPipeline
+from redis.client import Pipeline
 from redis.exceptions import ConnectionError, ReadOnlyError  # noqa: A004 - redis-py's own
 
 from shardkit.connections.redis_private import (
@@ -39,8 +42,9 @@ from shardkit.connections.redis_private import (
     is_unready,
     reply_callbacks,
 )
+from shardkit.deadlines import current, earliest, within
 from shardkit.errors import RoutingError
-from shardkit.routing.command_keys import has_plain_form
+from shardkit.routing.command_keys import blocking_seconds, has_plain_form
 from shardkit.transport.multiplexer import ConnectionLost, ConnectionSource, MultiplexedConnection
 from shardkit.transport.resp import Chunk, pack_command
 from shardkit.transport.server_request import patience_with, pause_before
@@ -72,11 +76,15 @@ _is_shared: dict[Any, bool] = {}
 def _pauses(client: Any) -> Iterator[float]:
     """Yield how long to wait before each further attempt at a server that is not ready."""
     waited = 0.0
+    deadline = earliest(client.connection_pool.policy.deadline)
     for attempt in count(1):
-        waited += pause_before(attempt)
+        pause = pause_before(attempt)
+        waited += pause
         if waited > patience_with(client):
             return
-        yield pause_before(attempt)
+        if deadline is not None and deadline.left() <= pause:
+            raise deadline.passed()
+        yield pause
 
 
 class DirectClient(redis.Redis):
@@ -127,16 +135,25 @@ class DirectClient(redis.Redis):
             or NEVER_DECODE in options
             or EMPTY_RESPONSE in options
         ):
-            return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+            return self._as_redis_py(args, options)
         try:
             data = pack_command(args)
         except (TypeError, UnicodeEncodeError):  # redis-py takes more, and says what it does not
-            return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+            return self._as_redis_py(args, options)
         pool: Any = self.connection_pool
-        connection = pool.get_idle() or pool.get_connection()
+        deadline = current.get()
+        if deadline is not None or pool.policy.deadline is not None:
+            deadline = earliest(pool.policy.deadline)
+        if deadline is None:
+            connection = pool.get_idle() or pool.get_connection()
+        else:
+            with within(deadline):
+                connection = pool.get_idle() or pool.get_connection()
         complete = False
         try:
-            reply, refused = connection.round_trip(data, False)
+            if deadline is not None:
+                deadline.require_left()
+            reply, refused = connection.round_trip(data, False, deadline)
             complete = True
         finally:
             if not complete:
@@ -149,6 +166,26 @@ class DirectClient(redis.Redis):
             return reply
         options.pop("keys", None)
         return callback(reply, **options)
+
+    def _as_redis_py(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        with _allowed(self.connection_pool, args):
+            return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+
+    def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> Any:
+        """Return redis-py's pipeline, whose execution keeps to the deadline of the entry."""
+        return DirectPipeline(
+            self.connection_pool, self.response_callbacks, transaction, shard_hint
+        )
+
+
+class DirectPipeline(Pipeline):
+    """redis-py's pipeline, which keeps to the deadline of the entry."""
+
+    def execute(self, *args: Any, **kwargs: Any) -> list[Any]:
+        """Execute what was collected."""
+        with _allowed(self.connection_pool, ()):
+            found: list[Any] = super().execute(*args, **kwargs)
+        return found
 
 
 class MultiplexedClient(aioredis.Redis):
@@ -200,18 +237,22 @@ class MultiplexedClient(aioredis.Redis):
             or NEVER_DECODE in options
             or EMPTY_RESPONSE in options
         ):
-            return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+            return await self._as_redis_py(args, options)
         try:
             data = pack_command(args)
         except (TypeError, UnicodeEncodeError):  # redis-py takes more, and says what it does not
-            return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+            return await self._as_redis_py(args, options)
         connection = self._multiplexed
         if connection is None:
             connection = self._multiplexed = MultiplexedConnection(
                 ConnectionSource(self.connection_pool, raw=False)
             )
+        pool: Any = self.connection_pool
+        deadline, seconds = current.get(), pool.policy.deadline
+        if deadline is not None or seconds is not None:
+            deadline = earliest(seconds)
         try:
-            request = await connection.submit([Chunk(data, 1)])
+            request = await connection.submit([Chunk(data, 1)], deadline)
         except ConnectionLost as lost:
             raise lost.error from lost.error.__cause__
         reply = request.replies[0]
@@ -223,6 +264,39 @@ class MultiplexedClient(aioredis.Redis):
         options.pop("keys", None)
         value = callback(reply, **options)
         return await value if inspect.isawaitable(value) else value
+
+    async def _as_redis_py(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        with _allowed(self.connection_pool, args):
+            return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+
+    def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> Any:
+        """Return redis-py's pipeline, whose execution keeps to the deadline of the entry."""
+        return MultiplexedPipeline(
+            self.connection_pool, self.response_callbacks, transaction, shard_hint
+        )
+
+
+class MultiplexedPipeline(AsyncPipeline):
+    """redis-py's awaiting pipeline, which keeps to the deadline of the entry."""
+
+    async def execute(self, *args: Any, **kwargs: Any) -> list[Any]:
+        """Execute what was collected."""
+        with _allowed(self.connection_pool, ()):
+            return await super().execute(*args, **kwargs)
+
+
+def _allowed(pool: Any, args: tuple[Any, ...]) -> Any:
+    """Return the context in which redis-py executes a command, or a pipeline, of an entry."""
+    seconds = pool.policy.deadline if hasattr(pool, "policy") else None
+    if seconds is None:
+        return nullcontext()
+    try:
+        block = blocking_seconds(args) if args else None
+    except RoutingError:  # the server says what is wrong
+        block = None
+    if block is not None:
+        seconds = seconds + block if block else None
+    return within(earliest(seconds))
 
 
 def _repeats_or_encodes(pool: Any) -> bool:

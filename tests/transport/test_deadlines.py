@@ -1,0 +1,314 @@
+"""Deadlines: of a block, of a kit, of an entry; nothing lasts longer, and nobody else is hurt."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from link_helpers import FACES, Face, command, opened
+from redis.exceptions import InvalidResponse, TimeoutError  # noqa: A004 - redis-py's own
+from scripted_server import ScriptedServer, bulk, scripted
+
+import shardkit
+from shardkit import ShardErrors, ShardFailure, ShardMap, ShardUnavailable
+from shardkit.errors import ConfigServerError, InvalidArgumentError
+from shardkit.local import LocalServer
+from shardkit.operations.commands import Batch, Pause, Replies, Shard
+from shardkit.operations.operation import Operation
+
+PATIENT = 5.0  # what nobody has to wait for
+
+
+def on(shard: int, name: str, *args: Any, **options: Any) -> Any:
+    return command(Shard("data", shard), "k", name, *args, **options)
+
+
+def two(bad: int, good: int, **fields: Any) -> ShardMap:
+    shards = [{"port": bad, **fields}, {"port": good, **fields}]
+    components = {"data": {"shards": shards}, "one": {"entry": {"port": bad, **fields}}}
+    return ShardMap.parse(str({"components": components}), source="test")
+
+
+@pytest.fixture(params=FACES)
+def kind(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+@pytest.fixture
+def silent() -> Iterator[ScriptedServer]:
+    """A server that never answers GET and BLPOP."""
+    with scripted(GET=b"", BLPOP=b"") as server:
+        yield server
+
+
+@contextmanager
+def at_most(seconds: float) -> Iterator[None]:
+    """Generous to a busy machine, and far from the timeouts that would hold otherwise."""
+    started = time.monotonic()
+    yield
+    assert time.monotonic() - started < seconds + 1.5
+
+
+@pytest.mark.parametrize("size", [1, 2])
+async def test_what_is_not_answered_in_time_may_have_been_executed_and_others_are(
+    kind: str, size: int, silent: ScriptedServer, own_server: LocalServer
+) -> None:
+    async with opened(kind, two(silent.port, own_server.port)) as face:
+        await face.send(on(0, "PING"), on(1, "PING"))
+        with at_most(0.2), face.kit.deadline(0.2):
+            replies = await face.send(*[on(0, "GET"), on(1, "INCR")][:size])
+        [failure, *others] = replies
+        assert isinstance(failure, ShardUnavailable)
+        assert failure.maybe_executed
+        assert "the deadline of 0.2 s has passed" in str(failure)
+        assert others == [1][: size - 1]
+        assert await face.send(on(1, "INCR")) == [size]
+
+
+async def test_once_it_has_passed_nothing_is_sent(
+    kind: str, silent: ScriptedServer, own_server: LocalServer
+) -> None:
+    async with opened(kind, two(silent.port, own_server.port)) as face:
+        await face.send(on(0, "PING"), on(1, "PING"))
+        async with face.kit.deadline(0):
+            one = await face.send(on(0, "SET", 1))
+            both = await face.send(on(0, "SET", 1), on(1, "SET", 1))
+            with pytest.raises(TimeoutError, match="deadline"):
+                await face.client_call("one", "set", "k", 1)
+        for failure in (*one, *both):
+            assert isinstance(failure, ShardUnavailable)
+            assert not failure.maybe_executed
+            assert "was not asked" in str(failure)
+        assert "SET" not in silent.names()
+
+
+async def test_it_covers_connecting(kind: str, own_server: LocalServer) -> None:
+    with scripted(CLIENT=b"", HELLO=b"") as mute:  # accepts, and says nothing
+        async with opened(kind, two(mute.port, own_server.port)) as face:
+            with at_most(0.2), face.kit.deadline(0.2):
+                failure, good = await face.send(on(0, "GET"), on(1, "INCR"))
+            assert not failure.maybe_executed
+            assert good == 1
+
+
+async def test_a_byte_now_and_then_does_not_extend_it(kind: str, own_server: LocalServer) -> None:
+    stop = threading.Event()
+
+    def drip(args: list[bytes]) -> bytes:
+        def drips() -> None:
+            while not stop.wait(0.02):
+                for connection in list(server._accepted):
+                    connection.sendall(b"x")
+
+        threading.Thread(target=drips, daemon=True).start()
+        return b"$1000000\r\n"
+
+    with scripted(GET=drip, MGET=drip) as server:
+        async with opened(kind, two(server.port, own_server.port)) as face:
+            with at_most(0.3), face.kit.deadline(0.3):
+                [failure] = await face.send(on(0, "GET"))
+            assert failure.maybe_executed
+        stop.set()
+
+
+def steps_of(batches: int) -> Operation[list[Any]]:
+    replies: list[Any] = []
+    for _ in range(batches):
+        batch: Batch = [on(0, "INCR")]
+        replies += yield batch
+    return replies
+
+
+@pytest.mark.parametrize("where", ["entry", "connect"])
+async def test_that_of_an_entry_or_a_kit_is_one_for_all_steps_of_a_call(
+    kind: str, where: str, own_server: LocalServer
+) -> None:
+    def slowly(args: list[bytes]) -> bytes:
+        time.sleep(0.2)
+        return b":1\r\n"
+
+    with scripted(INCR=slowly) as slow:
+        fields = {"deadline": 0.5} if where == "entry" else {}
+        options = {"deadline": 0.5} if where == "connect" else {}
+        async with opened(kind, two(slow.port, own_server.port, **fields), **options) as face:
+            await face.send(on(0, "PING"))
+            assert await face.run(steps_of(1)) == [1]
+            with at_most(0.5), pytest.raises(ShardErrors) as failed:
+                await face.run(steps_of(10))
+            assert failed.value.maybe_executed
+            assert await face.run(steps_of(2)) == [1, 1]  # each call has its own
+
+
+async def test_a_pause_that_a_call_asks_for_does_not_count_for_its_entries(
+    kind: str, own_server: LocalServer
+) -> None:
+    def steps() -> Operation[Replies]:
+        yield Pause(0.3)
+        return (yield [on(1, "INCR")])
+
+    async with opened(kind, two(own_server.port, own_server.port, deadline=0.2)) as face:
+        assert await face.run(steps()) == [1]
+
+
+async def call_all_ways(face: Face) -> list[Any]:
+    """Have a client, its pipelines and a pipeline over shards ask the silent server."""
+
+    async def value(found: Any) -> Any:
+        return found if face.blocks else await found
+
+    async def pipeline(transaction: bool) -> Any:
+        client = await value(face.kit.client("one"))
+        return await value(client.pipeline(transaction=transaction).get("k").execute())
+
+    failures = []
+    for way in (
+        lambda: face.client_call("one", "get", "k"),
+        lambda: pipeline(False),
+        lambda: value(face.kit.key_sharded("one").pipeline().get("k").execute()),
+        lambda: value(face.kit.key_sharded("one").mget(["k"])),
+    ):
+        with at_most(0.2), pytest.raises((TimeoutError, ShardErrors)) as failed:
+            await way()
+        failures.append(failed.value)
+    return failures
+
+
+@pytest.mark.parametrize("where", ["entry", "block"])
+async def test_it_holds_for_clients_and_pipelines(
+    kind: str, where: str, own_server: LocalServer
+) -> None:
+    with scripted(GET=b"", MGET=b"") as silent:
+        fields = {"deadline": 0.2} if where == "entry" else {}
+        async with opened(kind, two(silent.port, own_server.port, **fields)) as face:
+            if where == "entry":
+                failures = await call_all_ways(face)
+            else:
+                failures = []
+                for _ in range(1):
+                    with face.kit.deadline(0.2), pytest.raises(TimeoutError, match="deadline"):
+                        await face.client_call("one", "get", "k")
+            for failure in failures:
+                assert "deadline of 0.2 s" in str(failure)
+
+
+async def test_a_blocking_command_may_block_on_top_of_its_entry_but_not_of_a_block(
+    kind: str, own_server: LocalServer
+) -> None:
+    shard_map = two(own_server.port, own_server.port, deadline=0.3)
+    async with opened(kind, shard_map) as face:
+        assert await face.client_call("one", "blpop", "none", timeout=0.5) is None
+        assert await face.send(on(0, "BLPOP", 0.5, block=0.5)) == [None]
+        with at_most(0.2), face.kit.deadline(0.2):
+            [failure] = await face.send(on(0, "BLPOP", PATIENT, block=PATIENT))
+        assert failure.maybe_executed
+        with at_most(0.2), face.kit.deadline(0.2), pytest.raises(TimeoutError, match="deadline"):
+            await face.client_call("one", "blpop", "none", timeout=PATIENT)
+
+
+def test_the_earliest_of_nested_ones_holds_and_it_ends_with_its_block(
+    silent: ScriptedServer, own_server: LocalServer
+) -> None:
+    with shardkit.connect(two(silent.port, own_server.port, socket_timeout=0.6)) as kit:
+        with kit.deadline(60), kit.deadline(0.1), kit.deadline(60):
+            [reply] = kit.driver.link.send([on(0, "GET")])
+            assert "0.1 s" in str(reply)
+        [reply] = kit.driver.link.send([on(0, "GET")])
+        assert "deadline" not in str(reply)
+        for wrong in (-1, float("nan"), "0.2", None, True):
+            with pytest.raises(InvalidArgumentError, match="deadline"):
+                kit.deadline(wrong)  # type: ignore[arg-type]
+            if wrong is not None:
+                with pytest.raises(InvalidArgumentError, match="deadline"):
+                    shardkit.connect(two(1, 2), deadline=wrong)
+
+
+async def test_of_two_tasks_each_has_its_own_over_one_connection(own_server: LocalServer) -> None:
+    release = threading.Event()
+
+    def late(args: list[bytes]) -> bytes:
+        release.wait(10)
+        return bulk(b"v")
+
+    with scripted(GET=late) as server:
+        async with opened("awaiting", two(server.port, own_server.port)) as face:
+            await face.send(on(0, "PING"))
+
+            async def hasty() -> ShardFailure:
+                with face.kit.deadline(0.1):
+                    [failure] = await face.send(on(0, "GET"))
+                release.set()
+                assert isinstance(failure, ShardFailure)
+                return failure
+
+            failure, patient = await asyncio.gather(hasty(), face.send(on(0, "GET")))
+            assert failure.maybe_executed
+            assert patient == [b"v"]
+            assert server.connections == 1
+
+
+async def test_asyncio_timeout_goes_on_working(own_server: LocalServer) -> None:
+    with scripted(GET=b"") as silent:
+        async with opened("awaiting", two(silent.port, own_server.port)) as face:
+            await face.send(on(0, "PING"))
+            with at_most(0.1), pytest.raises(asyncio.TimeoutError):
+                async with asyncio.timeout(0.1), face.kit.deadline(PATIENT):
+                    await face.send(on(0, "GET"))
+            assert await face.send(on(1, "INCR")) == [1]
+
+
+async def test_one_callers_deadline_is_not_taken_for_a_config_server_that_is_away(
+    own_server: LocalServer,
+) -> None:
+    answers = iter([b"", b""])
+
+    def first_never(args: list[bytes]) -> bytes:
+        return next(answers, b"*1\r\n$-1\r\n")
+
+    with (
+        scripted(MGET=first_never) as config,
+        shardkit.connect(f"redis://127.0.0.1:{config.port}") as kit,
+    ):
+        for _ in range(2):
+            with kit.deadline(0.1), pytest.raises(ConfigServerError, match="deadline"):
+                kit.component("data")
+
+
+# ---- redis-py's own calls keep to the limits of replies
+
+
+@pytest.mark.parametrize("limit", ["time", "size"])
+async def test_redis_pys_own_calls_keep_to_the_limits_of_a_reply(
+    kind: str, limit: str, own_server: LocalServer
+) -> None:
+    fields = {"exchange_timeout": 0.3} if limit == "time" else {"max_reply_bytes": 1_000_000}
+    wrong = TimeoutError if limit == "time" else InvalidResponse
+
+    def endless(args: list[bytes]) -> bytes:
+        def drips() -> None:
+            try:
+                while True:
+                    time.sleep(0.02)  # after the beginning of the reply
+                    for connection in list(server._accepted):
+                        connection.sendall(b"x" if limit == "time" else b"x" * 1_000_000)
+            except OSError:
+                pass
+
+        threading.Thread(target=drips, daemon=True).start()
+        return b"$100000000\r\n"
+
+    with scripted(MULTI=b"+OK\r\n", GET=b"+QUEUED\r\n", EXEC=endless) as server:
+        async with opened(kind, two(server.port, own_server.port, **fields)) as face:
+            client: Any = face.kit.client("one")
+            client = client if face.blocks else await client
+            pipe = client.pipeline().get("k")
+
+            async def execute() -> Any:
+                return pipe.execute() if face.blocks else await pipe.execute()
+
+            with at_most(0.3), pytest.raises(wrong, match=next(iter(fields))):
+                await execute()
