@@ -133,12 +133,12 @@ async def test_that_of_an_entry_or_a_kit_is_one_for_all_steps_of_a_call(
         return b":1\r\n"
 
     with scripted(INCR=slowly) as slow:
-        fields = {"deadline": 0.5} if where == "entry" else {}
-        options = {"deadline": 0.5} if where == "connect" else {}
+        fields = {"deadline": 1} if where == "entry" else {}
+        options = {"deadline": 1} if where == "connect" else {}
         async with opened(kind, two(slow.port, own_server.port, **fields), **options) as face:
             await face.send(on(0, "PING"))
             assert await face.run(steps_of(1)) == [1]
-            with at_most(0.5), pytest.raises(ShardErrors) as failed:
+            with at_most(1), pytest.raises(ShardErrors) as failed:
                 await face.run(steps_of(10))
             assert failed.value.maybe_executed
             assert await face.run(steps_of(2)) == [1, 1]  # each call has its own
@@ -148,10 +148,10 @@ async def test_a_pause_that_a_call_asks_for_does_not_count_for_its_entries(
     kind: str, own_server: LocalServer
 ) -> None:
     def steps() -> Operation[Replies]:
-        yield Pause(0.3)
+        yield Pause(0.7)
         return (yield [on(1, "INCR")])
 
-    async with opened(kind, two(own_server.port, own_server.port, deadline=0.2)) as face:
+    async with opened(kind, two(own_server.port, own_server.port, deadline=0.6)) as face:
         assert await face.run(steps()) == [1]
 
 

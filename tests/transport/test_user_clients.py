@@ -274,7 +274,7 @@ def test_a_blocking_call_that_is_interrupted_leaves_no_reply_for_the_next(
         pool.release(connection)
         gets = type(connection).round_trip
 
-        def interrupted(self: Any, data: bytes, raw: bool) -> Any:
+        def interrupted(self: Any, data: bytes, raw: bool, deadline: object) -> Any:
             self.send_packed_command((data,))  # the answer is on its way
             raise KeyboardInterrupt
 
