@@ -278,6 +278,7 @@ class ShardKit(_Kit[Blocking]):
             _close_after(client, clients)
             return client
         pool = PrivatePool(find, client)
+        clients.follower = weakref.ref(pool)
         _close_after(pool, clients)
         return redis.Redis.from_pool(pool)
 
@@ -388,6 +389,7 @@ class AsyncShardKit(_Kit[Awaiting]):
             _close_after(client, clients)
             return client
         pool = AsyncPrivatePool(find, client)
+        clients.follower = weakref.ref(pool)
         _close_after(pool, clients)
         return aioredis.Redis.from_pool(pool)
 

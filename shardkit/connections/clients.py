@@ -3,8 +3,8 @@
 A client is cached until its entry changes. Then a new client replaces it, and the old one drains:
 it goes on serving the calls that hold it, and each connection is closed when it is released. The
 topology tells of each change, so that clients that nobody uses at the time drain as well, in every
-event loop. A caller who looked a component up just before a change gets a client of that version,
-which drains from the first.
+event loop; from the first client on it looks for changes though nobody calls. A caller who looked a
+component up just before a change gets a client of that version, which drains from the first.
 
 Awaiting clients belong to one event loop. Each loop gets its own, which are closed when the loop
 ends: asyncio.run and others then shut down asynchronous generators, and a generator here waits for
@@ -93,7 +93,7 @@ def _no_loop() -> None:
 
 
 def _no_topology() -> None:
-    """Stands for that of clients without a kit."""
+    """Stands for that of clients without a kit, and for the pool of those that are not private."""
 
 
 class Clients:
@@ -107,6 +107,7 @@ class Clients:
 
     Attributes:
         topology: returns what reads entries anew, a weak reference; the kit sets it.
+        follower: returns the private pool that is to be told of changes, a weak reference, or None.
     """
 
     def __init__(
@@ -122,6 +123,7 @@ class Clients:
         self._lock = threading.RLock()
         self._closed = False
         self.topology: Callable[[], Any] = _no_topology
+        self.follower: Callable[[], Any] = _no_topology
         self._blocking = _Held()
         self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Held] = (
             weakref.WeakKeyDictionary()
@@ -182,6 +184,9 @@ class Clients:
         for loop, held in loops:
             with suppress(RuntimeError):  # it is closed
                 loop.call_soon_threadsafe(self._changed_in, loop, held, component)
+        follower = self.follower()
+        if follower is not None:
+            follower.follow()
         self._abandon_closed_loops()
 
     def close(self) -> None:
@@ -265,6 +270,9 @@ class Clients:
                 held.built.add(_closable(client))
                 now = held.tables.get((component.name, raw))
                 is_current = now is not None and now.clients is clients
+        topology = self.topology()
+        if topology is not None:
+            topology.watch()
         if self._closed:  # while it was built
             if loop is None:
                 _close(_closable(client))

@@ -14,18 +14,20 @@ to the new address.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import redis
 import redis.asyncio as aioredis
 
 from shardkit.connections.pool import renew_after_fork
-from shardkit.errors import ConfigError
+from shardkit.errors import ConfigError, ShardKitError
 
 # Attributes of the private pool itself; all others are those of the current pool.
-_OWN = frozenset({"_find", "_pool", "_given", "_lent", "_switch"})
+_OWN = frozenset({"_find", "_pool", "_given", "_lent", "_switch", "_loop", "_following"})
 # The attributes that decide where a connection connects to.
 _ADDRESS = (
     *("host", "port", "path", "db", "username", "password", "credential_provider"),
@@ -139,11 +141,21 @@ class PrivatePool(_FollowsEntry, redis.ConnectionPool):
         for pool in self._pools():
             pool.disconnect(inuse_connections)
 
+    def follow(self) -> None:
+        """Switch to the current entry now: it has changed. Whoever uses this is told of errors."""
+        with suppress(ShardKitError):
+            self._take(self._find())
+
 
 class AsyncPrivatePool(_FollowsEntry, aioredis.ConnectionPool):
     """An awaiting pool that follows its entry."""
 
     _find: Callable[[], Awaitable[Any]]
+
+    def __init__(self, find: Callable[[], Awaitable[Any]], client: Any) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+        self._following: asyncio.Task[None] | None = None
+        super().__init__(find, client)
 
     async def get_connection(self, *args: Any, **kwargs: Any) -> Any:
         """Return a connection to the current address."""
@@ -164,3 +176,21 @@ class AsyncPrivatePool(_FollowsEntry, aioredis.ConnectionPool):
         """Close idle connections and, if wanted, those in use."""
         for pool in self._pools():
             await pool.disconnect(inuse_connections)
+
+    def follow(self) -> None:
+        """Switch to the current entry in this pool's event loop; see the blocking pool's."""
+        if self._loop is not None:
+            with suppress(RuntimeError):  # it is closed
+                self._loop.call_soon_threadsafe(self._start_following)
+
+    def after_fork(self) -> None:
+        """Forget the parent's connections, its lock and its event loop."""
+        super().after_fork()
+        self._loop = self._following = None
+
+    def _start_following(self) -> None:
+        async def follow() -> None:
+            with suppress(ShardKitError):
+                self._take(await self._find())
+
+        self._following = asyncio.get_running_loop().create_task(follow())

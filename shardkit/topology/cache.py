@@ -3,6 +3,10 @@
 A component that was never read is read by its first caller. After that a thread of the topology's
 own reads it again, blocking, for callers of both faces: no caller and no event loop ever waits for
 it. The thread starts when a call finds a component stale, and ends when nothing is left to read.
+
+Who holds connections asks for more (`Topology.watch`): a thread that reads what is stale about once
+a second though nobody calls. So an idle kit closes its connections to an address that no entry
+names any more, and what waits there is moved.
 """
 
 from __future__ import annotations
@@ -33,6 +37,7 @@ from shardkit.errors import (
     MissingEntryError,
     RemovedComponentError,
 )
+from shardkit.forks import ForkSafeLock
 from shardkit.server_errors import meaning
 from shardkit.topology.sources import Reading, Source, Values
 
@@ -107,6 +112,8 @@ class Topology:
         self._problems: dict[str, str] = {}
         self._due: set[str] = set()  # what the thread is to read
         self._thread: threading.Thread | None = None
+        self._watch_lock = ForkSafeLock()  # held by the watching thread while it reads
+        self._end_of_watch: threading.Event | None = None
         _topologies.add(self)
 
     def component(self, name: str) -> Component:
@@ -266,12 +273,40 @@ class Topology:
     def expire(self) -> None:
         """Forget how old the cached components are: the next call reads again, and waits."""
         self._away_until = 0.0
-        for cached in list(self._cache.values()):
-            cached.fresh_until = 0.0
+        with self._watch_lock:  # what is being read there would count as new otherwise
+            for cached in list(self._cache.values()):
+                cached.fresh_until = 0.0
+
+    def watch(self) -> None:
+        """Read what is known about once a second from now on, though nobody calls.
+
+        By a thread that ends when this topology is closed, or nobody has it any more. A source
+        that does not change needs none.
+        """
+        if self._end_of_watch is not None or not self.source.changes:
+            return
+        with self._lock:
+            if self._end_of_watch is not None or self._closed:
+                return
+            self._end_of_watch = end = threading.Event()
+        thread = threading.Thread(
+            target=_watch,
+            args=(weakref.ref(self), end, self._interval),
+            name="shardkit-watch",
+            daemon=True,
+        )
+        try:
+            thread.start()
+        except RuntimeError:  # there can be no more threads now: with the next client, once more
+            self._end_of_watch = None
 
     def close(self) -> None:
         """Stop serving."""
-        self._closed = True
+        with self._lock:
+            self._closed = True
+            end = self._end_of_watch
+        if end is not None:
+            end.set()
         self._due.clear()
         for cached in list(self._cache.values()):
             cached.component = None
@@ -349,6 +384,17 @@ class Topology:
                 pass
             except Exception:  # nobody is there to be told, and the next names are to be read
                 logger.exception("%s cannot be read", self.source)
+
+    def _read_stale(self) -> None:
+        """Read what is stale, but for what the next caller is to read itself."""
+        with self._watch_lock:
+            now = self._clock()
+            stale = [
+                name
+                for name, cached in list(self._cache.items())
+                if cached.component is not None and 0 < cached.fresh_until <= now
+            ]
+            self._read_again(stale)
 
     def _read_again(self, names: Sequence[str]) -> None:
         own: dict[str, CacheEntry] = {}
@@ -542,7 +588,9 @@ class Topology:
         cached.fresh_until = now + self._interval
         if previous is not None and isinstance(error, RemovedComponentError):
             logger.warning("%s; it is no longer used", error)
-            cached.component = previous = None
+            cached.component = None
+            self.changed(Component(name, epoch=previous.epoch))  # its clients go
+            previous = None
         if previous is None:
             if not isinstance(error, ConfigError):
                 cause, error = error, self._unreadable(error)
@@ -600,8 +648,24 @@ class Topology:
 
     def _after_fork(self) -> None:
         self._lock, self._due, self._thread = threading.Lock(), set(), None
+        self._end_of_watch = None
         for cached in self._cache.values():
             cached.lock, cached.loop, cached.waiting = threading.Lock(), None, []
+
+
+def _watch(found: Callable[[], Topology | None], end: threading.Event, interval: float) -> None:
+    """Have a topology read what is stale until its end, without keeping it from being collected."""
+    while not end.wait(interval):
+        topology = found()
+        if topology is None:
+            return
+        try:
+            topology._read_stale()
+        except ClosedError:
+            return
+        except Exception:  # nobody is there to be told
+            logger.exception("%s cannot be read", topology.source)
+        del topology
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

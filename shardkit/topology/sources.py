@@ -52,9 +52,11 @@ class Source(Protocol):
 
     Attributes:
         local: it is read without an exchange with a server.
+        changes: what it says may change.
     """
 
     local: bool
+    changes: bool
 
     def read(self, name: str, known: Component | None) -> Reading:
         """Read one component: yield keys, be sent their values, return the component."""
@@ -87,6 +89,7 @@ class ConfigServer:
     """
 
     local = False
+    changes = True
 
     def __init__(self, entry: Entry, client: Callable[[], Any], aclient: Callable[[], Any]) -> None:
         self.entry = entry
@@ -169,6 +172,7 @@ class MapFile:
     """A YAML shard map used as it is; read again when the file changes."""
 
     local = True
+    changes = True
     _digest = b""  # of the file's content
 
     def __init__(self, path: str | Path) -> None:
@@ -261,6 +265,8 @@ class MapFile:
 
 class FixedMap(MapFile):
     """A shard map that is already in memory, and stays as it is."""
+
+    changes = False
 
     def __init__(self, shard_map: ShardMap) -> None:
         self.shard_map = shard_map

@@ -47,11 +47,14 @@ class Moving:
         self.blocks = isinstance(kit, shardkit.ShardKit)
         self.held: list[Any] = []  # until the kit is closed
 
-    def move(self, server: Any, **fields: Any) -> None:
+    def write(self, server: Any, **fields: Any) -> None:
         entry = {"host": "127.0.0.1", "port": server.port, **fields}
         other = self.path.with_suffix(".new")
         other.write_text(yaml.safe_dump({"components": {"jobs": {"entry": entry}}}))
         other.replace(self.path)
+
+    def move(self, server: Any, **fields: Any) -> None:
+        self.write(server, **fields)
         if self.kit is not None:
             self.kit.topology.expire()
 
@@ -254,6 +257,20 @@ async def test_a_subscriber_reconnects_to_the_new_place(
     await moving.of(listener.close() if moving.blocks else listener.aclose())
 
 
+async def test_an_idle_kit_moves_what_waits_and_closes_what_nobody_uses(
+    moving: Moving, here: LocalServer, there: LocalServer
+) -> None:
+    """Nobody calls after the change, and the topology's own thread reads it."""
+    shared, client = await moving.client(), await moving.client(private=True)
+    await moving.of(shared.ping())
+    waiting = moving.start(client.blpop, ["jobs"], 60)
+    assert await eventually(lambda: blocked(here, "blpop"))
+    moving.write(there)
+    with pytest.raises(redis.ConnectionError):
+        await waiting
+    assert await eventually(lambda: connections(here) == 0)
+
+
 async def test_a_transaction_under_way_ends_where_it_began(
     moving: Moving, here: LocalServer, there: LocalServer
 ) -> None:
@@ -285,6 +302,9 @@ def test_threads_that_go_on_during_many_moves_lose_nothing(
     tmp_path: Path, here: LocalServer, there: LocalServer
 ) -> None:
     """Each thread makes its calls of a round, at whose start the entry moves under them."""
+    for server in (here, there):
+        with server.client() as asking:
+            asking.flushall()
     found = Moving(None, tmp_path / "map.yaml")
     found.move(here)
     count, rounds = 4, 20

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import redis
+from topology_helpers import eventually
 
 import shardkit
 from shardkit import ShardMap
@@ -104,3 +108,32 @@ def test_entries_that_are_written_again_win_over_the_removal(
     found = store.read_component(config, "goes")
     assert found is not None
     assert found.entry is not None
+
+
+def test_an_idle_kit_closes_its_connections_to_a_removed_component(
+    server: LocalServer, config: redis.Redis
+) -> None:
+    with shardkit.connect(f"redis://{server.address}") as kit:
+        pool = kit.client("goes", 0).connection_pool
+        kit.client("goes", 0).ping()
+        assert pool.get_connection_count()[0][0] == 1
+        prune(config, server)
+        assert eventually(lambda: pool.get_connection_count()[0][0] == 0)
+        assert eventually(lambda: len(watching()) == 1)
+    assert eventually(lambda: not watching())
+
+
+def test_a_kit_that_nobody_has_any_more_is_not_kept_by_its_watch(
+    server: LocalServer, config: redis.Redis
+) -> None:
+    kit = shardkit.connect(f"redis://{server.address}")
+    kit.client("stays", 0).ping()
+    assert watching()
+    gone = weakref.ref(kit.topology)
+    del kit
+    assert eventually(lambda: gc.collect() >= 0 and gone() is None)
+    assert eventually(lambda: not watching())
+
+
+def watching() -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if each.name == "shardkit-watch"]

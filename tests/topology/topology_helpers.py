@@ -56,6 +56,7 @@ class Directory:
     """A config server that is not there: counts how often it is asked, fails and hangs at will."""
 
     local = False
+    changes = True
 
     def __init__(self, *components: Component) -> None:
         self.components = {each.name: each for each in components}
