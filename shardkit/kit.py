@@ -499,12 +499,17 @@ def _source(where: Where | None, options: Mapping[str, Any]) -> tuple[Source, Cl
         limits = {"socket_timeout": CONFIG_TIMEOUT, "socket_connect_timeout": CONFIG_TIMEOUT}
         entry = Entry({**limits, **where.fields}, "config server")
         component = Component("config-server", entry)
-        clients = Clients(options.get("connector"), options.get("credential_providers"))
-        return ConfigServer(
+        clients = Clients(
+            options.get("connector"),
+            options.get("credential_providers"),
+            describe=lambda shard: source.described(shard),
+        )
+        source = ConfigServer(
             entry,
             lambda: clients.get(component, None, raw=True),
             lambda: clients.aget(component, None, raw=True),
-        ), clients
+        )
+        return source, clients
     return MapFile(where), None
 
 

@@ -29,6 +29,7 @@ Stored: TypeAlias = Mapping[str, bytes | str | None]
 """Values by key; None for a key that is missing."""
 
 EPOCH_KEY = "config:epoch"
+WITNESS_KEY = "config:witness"  # on data servers, see shardkit.topology.witness
 EXPECTED_SHARDS = 64  # read before the count is known; a missing key costs next to nothing
 PUSH_AGAIN = "push the shard map again: shardkit config push"
 

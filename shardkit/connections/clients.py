@@ -37,6 +37,7 @@ from shardkit.config.entry import Entry
 from shardkit.connections import Connector
 from shardkit.connections.connection import closed_error
 from shardkit.connections.credentials import credentials_of
+from shardkit.connections.greeting import Greeting, connection_name
 from shardkit.connections.policy import CallPolicy
 from shardkit.connections.redis_private import (
     abandon_connections,
@@ -104,6 +105,7 @@ class Clients:
         credential_providers: redis-py's, by component; they are asked at each connect, and what the
             component's entries say as user and password does not count.
         deadline: how long a call may take where the entry does not say it, in seconds.
+        describe: returns what connections to a shard are called, after ``shardkit:``.
 
     Attributes:
         topology: returns what reads entries anew, a weak reference; the kit sets it.
@@ -115,10 +117,12 @@ class Clients:
         connector: Connector | None = None,
         credential_providers: Mapping[str, CredentialProvider] | None = None,
         deadline: float | None = None,
+        describe: Callable[[Shard], str] = str,
     ) -> None:
         self._connector = connector or Connector()
         self._deadline = deadline
         CallPolicy(deadline=deadline)  # from the first call on they are timed
+        self._describe = describe
         self._credential_providers = dict(credential_providers or {})
         self._lock = threading.RLock()
         self._closed = False
@@ -286,7 +290,8 @@ class Clients:
         return client
 
     def _build(self, component: Component, number: int | None, raw: bool, awaiting: bool) -> Any:
-        entry = component.entry_of(Shard(component.name, number))
+        shard = Shard(component.name, number)
+        entry = component.entry_of(shard)
         where = entry_key(component.name, number)
         fields = entry.resolved(where)
         provider = self._credential_providers.get(component.name)
@@ -308,8 +313,13 @@ class Clients:
             else:
                 client = self._connector.blocking(fields)
                 find = partial(_successor, weakref.ref(self), component.name, number, raw)
-            if self.topology() is not None and hasattr(client, "successor"):
+            topology = self.topology()
+            if topology is not None and hasattr(client, "successor"):
                 client.successor = find
+            pool = getattr(client, "connection_pool", None)
+            if pool is not None:
+                witness = None if topology is None else topology.source.witness(component.name)
+                pool.greeting = Greeting(partial(self._name, shard), witness)
             return client
         except (RedisError, RedisClusterException, OSError) as error:
             raise ShardUnavailable(
@@ -318,6 +328,9 @@ class Clients:
                 shard=str(shard),
                 error=error,
             ) from error
+
+    def _name(self, shard: Shard) -> str:
+        return connection_name(self._describe(shard))
 
     def _hold(self, loop: asyncio.AbstractEventLoop) -> _Held:
         """Return what holds a new loop's clients, which are closed when it ends."""

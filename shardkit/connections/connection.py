@@ -34,6 +34,7 @@ from redis.exceptions import (
     TimeoutError,  # noqa: A004 - redis-py's own
 )
 
+from shardkit.connections.greeting import Greeting
 from shardkit.connections.redis_private import (
     NOT_GIVEN,
     AsyncLimitedParser,
@@ -134,10 +135,12 @@ class Closable(ReplyLimits):
     Attributes:
         closed: its kit is closed; it does not connect again.
         moved: its address was changed since it began to connect.
+        greeting: what it says and asks first; see `shardkit.connections.greeting`.
     """
 
     closed = False
     moved = False
+    greeting: Greeting | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._closing = threading.RLock()  # between shutting a socket down and closing it
@@ -175,6 +178,27 @@ class Closable(ReplyLimits):
             if self.closed and isinstance(error, _LOST):
                 raise closed_error() from error
             raise
+
+    def on_connect_check_health(self, *args: Any, **kwargs: Any) -> None:
+        """Introduce itself: redis-py's way, and with its greeting. Subscriptions follow."""
+        super().on_connect_check_health(*args, **kwargs)  # type: ignore[misc]
+        if self.greeting is not None:
+            self._greet(self.greeting)
+
+    def _greet(self, greeting: Greeting) -> None:
+        commands = greeting.commands(self.client_name)  # type: ignore[attr-defined]
+        if not commands:
+            return
+        self.send_packed_command(self.pack_commands(commands), check_health=False)  # type: ignore[attr-defined]
+        replies: list[Any] = []
+        for _ in commands:
+            try:
+                replies.append(self.read_response(disable_decoding=True))
+            except ResponseError as refused:
+                replies.append(refused)
+        witnessed = greeting.heard(commands, replies)
+        if witnessed:
+            greeting.confirm(witnessed)
 
     def send_packed_command(self, *args: Any, **kwargs: Any) -> None:
         """Send a command; if the kit was closed meanwhile, say that."""
@@ -240,9 +264,11 @@ class AsyncClosable(ReplyLimits):
     Attributes:
         draining: it is closed whenever it is released.
         moved: its address was changed since it began to connect.
+        greeting: what it says and asks first.
     """
 
     closed = False
+    greeting: Greeting | None = None
     draining = False
     moved = False
     socket_timeout: float | None
@@ -267,6 +293,28 @@ class AsyncClosable(ReplyLimits):
         except ClosedError:
             await self.disconnect(nowait=True)  # type: ignore[attr-defined]
             raise
+
+    async def on_connect_check_health(self, *args: Any, **kwargs: Any) -> None:
+        """Introduce itself: redis-py's way, and with its greeting. Subscriptions follow."""
+        await super().on_connect_check_health(*args, **kwargs)  # type: ignore[misc]
+        if self.greeting is not None:
+            await self._greet(self.greeting)
+
+    async def _greet(self, greeting: Greeting) -> None:
+        commands = greeting.commands(self.client_name)  # type: ignore[attr-defined]
+        if not commands:
+            return
+        packed = self.pack_commands(commands)  # type: ignore[attr-defined]
+        await self.send_packed_command(packed, check_health=False)
+        replies: list[Any] = []
+        for _ in commands:
+            try:
+                replies.append(await self.read_response(disable_decoding=True))
+            except ResponseError as refused:
+                replies.append(refused)
+        witnessed = greeting.heard(commands, replies)
+        if witnessed:
+            await greeting.aconfirm(witnessed)
 
     async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
         """Send a command, connected; if the kit was closed meanwhile, say that.

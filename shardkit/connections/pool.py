@@ -24,6 +24,7 @@ from redis.credentials import CredentialProvider
 from redis.exceptions import MaxConnectionsError, RedisError
 
 from shardkit.connections.connection import is_reusable, require_open, reraise_handlers
+from shardkit.connections.greeting import Greeting
 from shardkit.connections.policy import NO_POLICY
 from shardkit.connections.redis_private import (
     forget_lost,
@@ -48,11 +49,14 @@ class _Shown:
     closed = False
     policy = NO_POLICY
     credentials: CredentialProvider | None = None  # asked at each connect, in place of the kwargs
+    greeting: Greeting | None = None  # of each connection
     connection_kwargs: dict[str, Any]
 
-    def _with_credentials(self, connection: Any) -> Any:
+    def _equipped(self, connection: Any) -> Any:
         if self.credentials is not None:
             connection.credential_provider = self.credentials
+        if self.greeting is not None:
+            connection.greeting = self.greeting
         return connection
 
     def __repr__(self) -> str:
@@ -145,7 +149,7 @@ class _ReusingPool(_Shown):
             if there >= self.max_connections:
                 raise too_many(self.max_connections)
             set_created(self, there)
-            return self._with_credentials(super().make_connection())  # type: ignore[misc]
+            return self._equipped(super().make_connection())  # type: ignore[misc]
 
     def release(self, connection: Any) -> None:
         """Take a connection back, once; one that is not this pool's is left alone."""
@@ -272,7 +276,7 @@ class _AsyncReusingPool(_Shown):
 
     def make_connection(self) -> Any:
         """Return a new connection, which is not connected yet."""
-        return self._with_credentials(super().make_connection())  # type: ignore[misc]
+        return self._equipped(super().make_connection())  # type: ignore[misc]
 
     def get_available_connection(self) -> Any:
         """Return a connection, an idle one if there is any, which may not be connected.

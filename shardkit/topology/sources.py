@@ -33,8 +33,11 @@ from shardkit.config.stored import (
     epoch_number,
     reading,
 )
+from shardkit.connections.greeting import connection_name
 from shardkit.errors import ConfigError, ConfigServerError, MissingEntryError
 from shardkit.forks import ForkSafeLock
+from shardkit.operations.commands import Shard
+from shardkit.topology.witness import EpochWitness
 
 # How old a file is, in nanoseconds, before its time tells each change: file systems have ticks of
 # up to two seconds.
@@ -67,6 +70,9 @@ class Source(Protocol):
     async def afetch(self, keys: list[str]) -> Values:
         """Get the values of keys, awaiting."""
 
+    def witness(self, name: str) -> Any:
+        """Return what asks a component's servers for later pushes; None if there are no pushes."""
+
     def names(self) -> list[str]:
         """List the components that there are."""
 
@@ -96,7 +102,9 @@ class ConfigServer:
         self.client = client
         self.aclient = aclient
         self._last: dict[str, tuple[Stored, Component]] = {}
-        self.epoch = 0  # the highest config:epoch seen
+        self.epoch = 0  # the highest config:epoch read
+        self._named = 0  # the epoch in the name of the connection
+        self.witnessed = 0  # the highest that a data server has witnessed, if it is later
 
     def read(self, name: str, known: Component | None) -> Reading:
         """Read a component in one MGET; in two when it has more shards than were expected.
@@ -116,7 +124,7 @@ class ConfigServer:
                 )
             self._last[name] = stored, component
         if known is not None and 0 < component.epoch < known.epoch:
-            raise self._went_back(f"component {name!r}", known.epoch, component.epoch)
+            raise self.went_back(f"component {name!r}", known.epoch, component.epoch)
         return component
 
     def _reading(self, name: str, known: Component | None, place: str) -> StoredReading:
@@ -124,11 +132,12 @@ class ConfigServer:
         steps = reading(name, len(known.shards) if known else EXPECTED_SHARDS, place)
         keys = next(steps)
         while True:
-            newest = self.epoch  # now: what others read meanwhile may be newer than this reply
+            # Now: what others read meanwhile may be newer than this reply.
+            newest = max(self.epoch, self.witnessed)
             values = yield keys
             epoch = epoch_number(values[keys.index(EPOCH_KEY)])
             if epoch < newest:
-                raise self._went_back("config:epoch", newest, epoch)
+                raise self.went_back("config:epoch", newest, epoch)
             self.epoch = max(self.epoch, epoch)
             try:
                 keys = steps.send(values)
@@ -137,22 +146,48 @@ class ConfigServer:
                 break
         return stored
 
-    def _went_back(self, what: str, seen: int, now: int) -> ConfigServerError:
+    def went_back(self, what: str, seen: int, now: int) -> ConfigServerError:
+        """Return the error of an epoch that is lower than one seen."""
         return ConfigServerError(
             f"{self} went back in time: {what} was {seen} and is {now or 'missing'}; it was "
             "restored from an old snapshot, or lost its data",
             f"push the newest shard map: shardkit config push MAP --above {max(seen, self.epoch)}",
         )
 
+    def witness(self, name: str) -> EpochWitness:
+        """Return what asks a component's servers whether they have witnessed a later push."""
+        return EpochWitness(self, name)
+
+    def described(self, shard: Shard) -> str:
+        """Return what connections to the config server are called: with the epoch in use."""
+        return f"config-server/{self.epoch}"
+
     def fetch(self, keys: list[str]) -> Values:
         """MGET."""
-        values: Values = self.client().mget(keys)
-        return values
+        client, name = self.client(), self._new_name()
+        if name is None:
+            values: Values = client.mget(keys)
+            return values
+        with client.pipeline(transaction=False) as pipe:
+            pipe.client_setname(name).mget(keys)
+            return _second(pipe.execute(raise_on_error=False))
 
     async def afetch(self, keys: list[str]) -> Values:
         """MGET, awaiting."""
-        values: Values = await self.aclient().mget(keys)
-        return values
+        client, name = self.aclient(), self._new_name()
+        if name is None:
+            values: Values = await client.mget(keys)
+            return values
+        async with client.pipeline(transaction=False) as pipe:
+            pipe.client_setname(name).mget(keys)
+            return _second(await pipe.execute(raise_on_error=False))
+
+    def _new_name(self) -> str | None:
+        """Return the connection's new name, with the epoch in use; None if it has not changed."""
+        if self._named == self.epoch or self.entry.fields.get("client_name"):
+            return None
+        self._named = self.epoch
+        return connection_name(self.described(Shard("config-server")))
 
     def names(self) -> list[str]:
         """List the components, with SCAN."""
@@ -166,6 +201,14 @@ class ConfigServer:
 
     def __str__(self) -> str:
         return f"config server {self.entry.address}"
+
+
+def _second(replies: list[Any]) -> Values:
+    """Return the second reply; the first may have been refused."""
+    values: Values | Exception = replies[1]
+    if isinstance(values, Exception):
+        raise values
+    return values
 
 
 class MapFile:
@@ -242,6 +285,9 @@ class MapFile:
                 f"{entry_key(name)} is missing: {self} does not describe component {name!r}",
                 f"{did_you_mean(name, components)}add it; the map describes {described}",
             ) from None
+
+    def witness(self, name: str) -> None:
+        """Nothing: a map is not pushed."""
 
     def fetch(self, keys: list[str]) -> Values:
         """Never asked."""

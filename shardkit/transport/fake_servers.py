@@ -518,10 +518,12 @@ class _AwaitingFaulty(_Faulty):
 @cache
 def _connection_classes() -> tuple[type[Any], type[Any]]:
     fakeredis = _fakeredis()
+    # Nobody looks at the names of connections in memory, and there are no pushes to witness.
+    silent = {"greeting": property(lambda self: None, lambda self, greeting: None)}
     blocking, awaiting = fakeredis.FakeRedisConnection, fakeredis.FakeAsyncRedisConnection
     return (
-        type("MemoryConnection", (_BlockingFaulty, Closable, blocking), {}),
-        type("AsyncMemoryConnection", (_AwaitingFaulty, AsyncClosable, awaiting), {}),
+        type("MemoryConnection", (_BlockingFaulty, Closable, blocking), silent),
+        type("AsyncMemoryConnection", (_AwaitingFaulty, AsyncClosable, awaiting), silent),
     )
 
 

@@ -270,3 +270,27 @@ def test_a_component_is_pruned_though_others_have_data_in_its_database(
     assert cli("config", "push", bigger).code == 0
     refused = cli("config", "push", pushed, "--prune").error()
     assert "component 'neighbour' holds data, and the push would remove its entries" in refused
+
+
+def test_a_restored_config_server_is_noticed_by_status_and_push_and_led_on(
+    cli: Cli, servers: LocalServers, edited: Edit, pushed: Path
+) -> None:
+    assert servers.config_server is not None
+    url = f"redis://{servers.config_server.address}"
+    old = stored(servers)
+    for timeout in (3, 4):
+        assert cli("config", "push", edited("unique", 0, socket_timeout=timeout)).code == 0
+    assert "went back" not in cli("status", "-c", url).out
+    with servers.config_server.client() as client:
+        client.flushall()
+        client.mset(old)
+    status = cli("status", "-c", url)
+    assert status.code == 1
+    assert "went back in time: its servers have witnessed epoch 3, and it is at 1" in status.out
+    refused = cli("config", "push", pushed).error()
+    assert "is at epoch 1" in refused
+    assert "has witnessed epoch 3" in refused
+    assert refused.endswith(f"shardkit config push {pushed} --restored")
+    assert cli("config", "push", pushed, "--restored").code == 0
+    assert stored(servers)["config:epoch"] == b"4"
+    assert "went back" not in cli("status", "-c", url).out

@@ -367,4 +367,4 @@ def test_a_server_that_stands_still_again_and_again_is_slow(cli: Cli, tmp_path: 
         finally:
             ended.set()
             thread.join()
-    assert f"{address} stands still at times: one PING took 0." in found[0]
+    assert f"{address} stands still at times: one PING took " in found[0]

@@ -12,7 +12,12 @@ import click
 
 from shardkit.cli.commands.config_diff import compare, document, holds_data, show
 from shardkit.cli.commands.config_findings import FileProblem, examine
-from shardkit.cli.commands.config_preflight import PreflightFinding, preflight
+from shardkit.cli.commands.config_preflight import (
+    PreflightFinding,
+    attest,
+    newest_witness,
+    preflight,
+)
 from shardkit.cli.options import (
     common_options,
     components,
@@ -44,7 +49,7 @@ from shardkit.config.component import Component
 from shardkit.config.diff import SAMPLE_SIZE, ComponentChange
 from shardkit.config.entry import LOCATION, Entry
 from shardkit.config.shard_map import ShardMap
-from shardkit.errors import ConfigError, PushRefusedError
+from shardkit.errors import ConfigError, PushRefusedError, few
 from shardkit.operations.commands import Shard
 
 DIFFERS = 3  # what `diff --exit-code` exits with
@@ -204,6 +209,7 @@ def diff(
         "shardkit config push configs/production.yaml --dry-run",
         "shardkit config push configs/production.yaml",
         "shardkit config push -c redis://staging configs/production.yaml",
+        "shardkit config push configs/production.yaml --restored",
     ),
 )
 @click.argument("shard_map", metavar="MAP", type=_MAP)
@@ -225,6 +231,11 @@ def diff(
     help="After the config server was restored from an old snapshot: give every component of MAP a "
     "higher epoch than this, which clients have seen and say in their log.",
 )
+@click.option(
+    "--restored",
+    is_flag=True,
+    help="The same, above the highest epoch that the servers of the components have witnessed.",
+)
 @_sample_option
 @common_options
 def push(
@@ -235,6 +246,7 @@ def push(
     no_check: bool,
     prune: bool,
     above: int | None,
+    restored: bool,
     size: int,
     as_json: bool,
 ) -> None:
@@ -263,6 +275,17 @@ def push(
                     f"--force {name}: the push does not touch a component of this name",
                     "name one that the table shows",
                 )
+        known = [*difference.current.values(), *wanted.components.values()]
+        witnessed, witness = (0, "") if no_check and not restored else newest_witness(known)
+        if restored:
+            above = _above(witnessed, above)
+        elif witnessed > difference.epoch and above is None and not dry_run:
+            raise PushRefusedError(
+                f"nothing was pushed: {server.address} is at epoch {difference.epoch}, and "
+                f"{witness} has witnessed epoch {witnessed}: the config server was restored from "
+                "an old snapshot, or lost its data",
+                f"push the newest shard map: shardkit config push {shard_map} --restored",
+            )
         findings = [] if no_check else preflight(difference.current, wanted.components)
         _heed(output, findings, forced, dry_run)
         if not dry_run:
@@ -276,6 +299,12 @@ def push(
                 epoch=difference.epoch if wanted.epoch is None else wanted.epoch,
                 above=above,
             )
+            missed = attest(known, store.read_epoch(client))
+            if missed:
+                output.warning(
+                    f"{few(missed, ', ')} could not be told of epoch {store.read_epoch(client)}; "
+                    "a config server that is restored from an old snapshot is noticed by the others"
+                )
     if as_json:
         output.document(
             {
@@ -292,6 +321,15 @@ def push(
         output.line(f"pushed: {_summary(changes)}", GOOD)
         if wanted.epoch is not None:
             output.line(f"write epoch: {difference.epoch + 1} into {shard_map} now", DOUBTFUL)
+
+
+def _above(witnessed: int, above: int | None) -> int:
+    if not witnessed and above is None:
+        raise ConfigError(
+            "no server of the map's components has witnessed an epoch",
+            "say --above EPOCH: clients have the number in their log",
+        )
+    return max(witnessed, above or 0)
 
 
 def _heed(

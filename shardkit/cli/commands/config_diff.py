@@ -44,7 +44,7 @@ from shardkit.operations.commands import Key, Shard
 
 _PAGE = 1000  # keys of one SCAN
 _MAX_PAGES = 10  # pages to search for a key that is not configuration
-_CONFIG_PREFIXES = (b"config:redis:", b"config:shards:", b"config:epoch")
+_CONFIG_PREFIXES = (b"config:redis:", b"config:shards:", b"config:epoch", b"config:witness")
 
 _COLOURS = {"added": GOOD, "changed": DOUBTFUL, "removed": BAD}
 

@@ -20,7 +20,14 @@ from shardkit.cli.commands.status_survey import (
     ShardStatus,
     survey,
 )
-from shardkit.cli.options import common_options, components, config_option, examples, opened
+from shardkit.cli.options import (
+    common_options,
+    components,
+    config_option,
+    connected,
+    examples,
+    opened,
+)
 from shardkit.cli.output import (
     BAD,
     DOUBTFUL,
@@ -36,6 +43,8 @@ from shardkit.cli.output import (
 from shardkit.cli.rows import Field, column_only, json_row, json_rows, table_of
 from shardkit.cli.server_queries import TIMEOUT
 from shardkit.cli.text import counted, shard_list, size
+from shardkit.config.entry import Entry
+from shardkit.config.store import read_epoch
 from shardkit.errors import ConfigError
 
 CONFIG_SERVER = "config server"
@@ -81,8 +90,8 @@ def status(
 
     All servers are queried in parallel; a dead one does not delay the others. Keys are those of the
     shard's database, the other figures those of the whole server; ms is the slowest of four PINGs.
-    Looks at roles, databases, maxmemory and shards that share a database, not at data. Exits with 1
-    if anything is wrong.
+    Looks at roles, databases, maxmemory, shards that share a database and whether the config server
+    went back in time, not at data. Exits with 1 if anything is wrong.
     """
     output = Output(as_json)
     if watch is None:
@@ -109,8 +118,35 @@ def _survey(
 ) -> tuple[list[ShardStatus], dict[str, ConfigError]]:
     with opened(where) as topology:
         found, broken = components(topology, names)
+        epoch = _epoch(topology.config_server)
     server = None if names else topology.config_server
-    return survey(found.values(), server, timeout), broken
+    rows = survey(found.values(), server, timeout)
+    newest = max((_witnessed(row) for row in rows), default=0)
+    if epoch is not None and newest > epoch:
+        broken[CONFIG_SERVER] = ConfigError(
+            f"it went back in time: its servers have witnessed epoch {newest}, and it is at "
+            f"{epoch}: it was restored from an old snapshot, or lost its data",
+            "push the newest shard map: shardkit config push MAP --restored",
+        )
+    return rows, broken
+
+
+def _epoch(config_server: Entry | None) -> int | None:
+    """Return the config server's epoch; None if there is none, or it cannot be read."""
+    if config_server is None:
+        return None
+    try:
+        with connected(config_server) as client:
+            return read_epoch(client)
+    except ConfigError:
+        return None
+
+
+def _witnessed(row: ShardStatus) -> int:
+    """Return the latest epoch that a shard's database has witnessed of its component."""
+    if row.shard is None:
+        return 0
+    return row.health.witnessed.get(row.database, {}).get(row.shard.component, 0)
 
 
 def _code(rows: Sequence[ShardStatus], broken: dict[str, ConfigError]) -> int:

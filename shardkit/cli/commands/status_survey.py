@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
 
@@ -24,6 +24,7 @@ from shardkit.cli.server_queries import TIMEOUT, ServerErrors, client_of, query_
 from shardkit.cli.text import reason, server_of
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
+from shardkit.config.stored import WITNESS_KEY
 from shardkit.errors import ConfigError
 from shardkit.operations.commands import Shard
 from shardkit.routing.placement import SLOTS
@@ -80,6 +81,7 @@ class ServerHealth:
         keys: the number of keys of each database.
         run_id: identifies the server's process; empty if unknown.
         missing: the databases that were looked for and do not exist.
+        witnessed: by database, the epochs that it has witnessed of components.
     """
 
     state: str = OK
@@ -95,6 +97,7 @@ class ServerHealth:
     keys: Mapping[int, int] = field(default_factory=dict, hash=False)
     run_id: str = ""
     missing: frozenset[int] = frozenset()
+    witnessed: Mapping[int, Mapping[str, int]] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,9 +229,7 @@ def _targets(components: Iterable[Component], config_server: Entry | None) -> It
 # ---- one server
 
 
-def _query(
-    fields: Fields, timeout: float, databases: Collection[int]
-) -> list[tuple[str, ServerHealth]]:
+def _query(fields: Fields, timeout: float, databases: Set[int]) -> list[tuple[str, ServerHealth]]:
     if fields.get("cluster"):
         return _query_cluster({n: v for n, v in fields.items() if n != "cluster"}, timeout)
     with client_of(fields, timeout) as client:
@@ -252,7 +253,7 @@ def _query_cluster(fields: Fields, timeout: float) -> list[tuple[str, ServerHeal
         target = {**fields, "port": member.port}
         if not member.is_self:
             target["host"] = member.host
-        queries[member] = lambda target=target: _query(target, timeout, ())[0][1]  # type: ignore[misc]
+        queries[member] = lambda target=target: _query(target, timeout, frozenset())[0][1]  # type: ignore[misc]
     healths = []
     for member, answer in query_all(queries, timeout).items():
         health = _failed(answer) if isinstance(answer, Exception) else answer
@@ -282,12 +283,13 @@ class _NodeInfo(NamedTuple):
         return cls(order, name, host, int(port), not host or "myself" in flags)
 
 
-def _health(client: redis.Redis, databases: Collection[int]) -> ServerHealth:
+def _health(client: redis.Redis, databases: Set[int]) -> ServerHealth:
     latency = 0.0
     for n in range(_PINGS):
         time.sleep(_PING_INTERVAL if n else 0)
         latency = max(latency, _timed(client.ping))
     missing = frozenset(n for n in sorted(databases) if not _has_database(client, n))
+    witnessed = {n: _witnessed(client, n) for n in sorted(databases - missing)}
     try:
         info: Mapping[str, Any] = client.info()
     except NoPermissionError as error:
@@ -303,6 +305,7 @@ def _health(client: redis.Redis, databases: Collection[int]) -> ServerHealth:
         latency=1000 * latency,
         run_id=str(info.get("run_id", "")),
         missing=missing,
+        witnessed=witnessed,
         keys={
             int(name[2:]): space["keys"]
             for name, space in info.items()
@@ -333,6 +336,15 @@ def _has_database(client: redis.Redis, number: int) -> bool:
             raise
         return False
     return True
+
+
+def _witnessed(client: redis.Redis, number: int) -> dict[str, int]:
+    try:
+        client.select(number)
+        found: Any = client.zrange(WITNESS_KEY, 0, -1, withscores=True)
+    except ResponseError:  # it may not be read, or is none
+        return {}
+    return {name.decode(errors="replace"): int(score) for name, score in found}
 
 
 def _timed(call: Callable[[], object]) -> float:

@@ -1,0 +1,122 @@
+"""Data servers as witnesses of pushes: a client that just started notices an old config server.
+
+::
+
+    config:witness    a sorted set in each database that a component's entries name:
+                      the component ─► the config:epoch of the last push that knew it
+
+A push writes it after it was carried out, so no honest config server is ever behind. Each client
+asks the first time that it connects to a shard, in the exchange in which it names its connection.
+If the server has witnessed a later push than the one that the entries come from, and the config
+server, read once more, is still behind, it was restored from an old snapshot: the connection is
+refused before anything is sent over it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any, Protocol
+
+from redis.exceptions import RedisError
+
+from shardkit.config.component import Component
+from shardkit.config.entry import Entry
+from shardkit.config.stored import EPOCH_KEY, WITNESS_KEY, epoch_number
+from shardkit.errors import ConfigServerError
+
+
+class WitnessedSource(Protocol):
+    """A config server, as far as it concerns witnesses.
+
+    Attributes:
+        epoch: the highest ``config:epoch`` read.
+        witnessed: the highest that a data server has witnessed.
+    """
+
+    epoch: int
+    witnessed: int
+
+    def fetch(self, keys: list[str]) -> list[Any]:
+        """Get the values of keys."""
+
+    async def afetch(self, keys: list[str]) -> list[Any]:
+        """Get the values of keys, awaiting."""
+
+    def went_back(self, what: str, seen: int, now: int) -> ConfigServerError:
+        """Return the error of a config server whose epoch is lower than one seen."""
+
+
+class EpochWitness:
+    """What one shard's server has witnessed, asked by the first connection to it.
+
+    Attributes:
+        command: what to send.
+        settled: whether there is nothing more to ask.
+    """
+
+    def __init__(self, source: WitnessedSource, component: str) -> None:
+        self._source = source
+        self.command = ("ZSCORE", WITNESS_KEY, component)
+        self.settled = False
+
+    def doubts(self, reply: Any) -> int:
+        """Return the epoch witnessed, if it is later than any read; otherwise 0.
+
+        What the server refuses, for want of rights say, is no witness.
+        """
+        witnessed = 0
+        if isinstance(reply, bytes | str | float):
+            witnessed = int(float(reply))
+        self.settled = witnessed <= self._source.epoch
+        return 0 if self.settled else witnessed
+
+    def confirm(self, witnessed: int) -> None:
+        """Read the config server again: the push may be younger than the last reading.
+
+        Raises:
+            ConfigServerError: it went back.
+        """
+        try:
+            values = self._source.fetch([EPOCH_KEY])
+        except (RedisError, OSError):
+            return  # the known entries stay in use, as always while it is away
+        self._judge(witnessed, values)
+
+    async def aconfirm(self, witnessed: int) -> None:
+        """Read the config server again, awaiting; see `confirm`."""
+        try:
+            values = await self._source.afetch([EPOCH_KEY])
+        except (RedisError, OSError):
+            return
+        self._judge(witnessed, values)
+
+    def _judge(self, witnessed: int, values: list[Any]) -> None:
+        now = epoch_number(values[0])
+        if now < witnessed:
+            self._source.witnessed = max(self._source.witnessed, witnessed)
+            raise self._source.went_back("config:epoch", witnessed, now)
+        self.settled = True
+
+
+def witnesses(components: Iterable[Component]) -> dict[Entry, set[str]]:
+    """Return the entries whose databases witness the pushes of components, with their names.
+
+    A cluster is none: its nodes change under one entry.
+    """
+    found: dict[Entry, set[str]] = {}
+    for component in components:
+        for _, entry in component.entries():
+            if not entry.is_cluster:
+                found.setdefault(entry, set()).add(component.name)
+    return found
+
+
+def read_witness(client: Any, names: Collection[str]) -> int:
+    """Return the latest epoch that a database has witnessed of some components; 0 if none."""
+    scores = client.zmscore(WITNESS_KEY, sorted(names))
+    return max((int(score) for score in scores if score is not None), default=0)
+
+
+def write_witness(client: Any, names: Collection[str], epoch: int) -> None:
+    """Have a database witness an epoch of some components; it never goes back."""
+    client.zadd(WITNESS_KEY, dict.fromkeys(sorted(names), epoch), gt=True)

@@ -1,0 +1,143 @@
+"""Data servers witness pushes: who starts over a restored config server notices."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+from faces import Face
+
+import shardkit
+from shardkit import ShardMap
+from shardkit.config import store
+from shardkit.errors import ConfigServerError, ShardErrors
+from shardkit.local import LocalServer
+from shardkit.topology.witness import read_witness, write_witness
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalServer]:
+    with LocalServer() as running:
+        yield running
+
+
+@pytest.fixture
+def config(server: LocalServer) -> Iterator[redis.Redis]:
+    with server.client() as client:
+        client.flushall()
+        yield client
+
+
+@pytest.fixture(params=["blocking", "awaiting"])
+def connect(request: pytest.FixtureRequest, server: LocalServer) -> Iterator[Callable[[], Face]]:
+    """Open a kit of either face on the config server, as a client that just started."""
+    opened: list[Face] = []
+
+    def start() -> Face:
+        where = f"redis://{server.address}"
+        runner = asyncio.Runner() if request.param == "awaiting" else None
+        kit: Any = runner.run(shardkit.aconnect(where)) if runner else shardkit.connect(where)
+        opened.append(Face(kit, runner))
+        return opened[-1]
+
+    yield start
+    for face in opened:
+        if face.runner:
+            face.runner.run(face.kit.aclose())
+            face.runner.close()
+        else:
+            face.kit.close()
+
+
+def described(server: LocalServer, *databases: int) -> ShardMap:
+    shards = ", ".join(f"{{port: {server.port}, db: {n}}}" for n in databases)
+    return ShardMap.parse(f"components: {{data: {{shards: [{shards}]}}}}")
+
+
+def witness(server: LocalServer, epoch: int, *databases: int) -> None:
+    for number in databases:
+        with server.client(db=number) as client:
+            write_witness(client, ["data"], epoch)
+
+
+def incr(face: Face) -> int:
+    names = face.kit.hash("names", component="data")
+    count: int = face.run(names.hincrby("0", 1))
+    return count
+
+
+def test_a_client_that_starts_over_an_old_snapshot_sends_nothing(
+    server: LocalServer, config: redis.Redis, connect: Callable[[], Face]
+) -> None:
+    store.push(config, described(server, 1, 2))
+    witness(server, 7, 2, 3)  # of a push that moved shard 0 from database 1 to 3
+    face = connect()
+    expected = r"went back in time: config:epoch was 7 and is 1; .* --above 7"
+    strings = face.kit.strings("s", component="data")
+    with pytest.raises((ShardErrors, ConfigServerError)) as refused:
+        face.run(strings.mset({"a": "1", "b": "2", "c": "3"}))
+    assert re.search(expected, str(refused.value))
+    store.push(config, described(server, 3, 2), force=True, above=7)
+    face.kit.topology.expire()
+    face.run(strings.mset({"a": "1", "b": "2", "c": "3"}))
+    assert read_witness(config, ["data"]) == 0
+
+
+def test_handed_out_clients_are_refused_too(
+    server: LocalServer, config: redis.Redis, connect: Callable[[], Face]
+) -> None:
+    store.push(config, described(server, 1))
+    witness(server, 2, 1)
+    face = connect()
+    client = face.kit.client("data", 0)
+    with pytest.raises(ConfigServerError, match="went back in time"):
+        face.run((face.run(client) if face.runner else client).get("k"))
+
+
+def test_a_push_that_the_client_has_not_read_yet_is_no_return(
+    server: LocalServer, config: redis.Redis, connect: Callable[[], Face]
+) -> None:
+    store.push(config, described(server, 1))
+    face = connect()
+    face.run(face.kit.load("data")) if face.runner else face.kit.component("data")
+    store.push(config, described(server, 1, 2), force=True)
+    witness(server, 2, 1)
+    assert incr(face) == 1
+
+
+def test_a_client_that_knows_the_newest_entries_goes_on(
+    server: LocalServer, config: redis.Redis, connect: Callable[[], Face]
+) -> None:
+    store.push(config, described(server, 1))
+    old = {key: config.get(key) for key in config.scan_iter("config:*")}
+    store.push(config, described(server, 2))
+    witness(server, 2, 1, 2)
+    face = connect()
+    face.run(face.kit.load("data")) if face.runner else face.kit.component("data")
+    config.mset(old)  # type: ignore[arg-type]
+    assert incr(face) == 1  # connects only now
+
+
+def test_what_is_no_witness_is_ignored(
+    server: LocalServer, config: redis.Redis, connect: Callable[[], Face]
+) -> None:
+    store.push(config, described(server, 1))
+    with server.client(db=1) as client:
+        client.set("config:witness", "another type")
+    assert incr(connect()) == 1
+
+
+def test_connections_carry_names_and_the_epoch_in_use(
+    server: LocalServer, config: redis.Redis, connect: Callable[[], Face]
+) -> None:
+    store.push(config, described(server, 1, 2))
+    face = connect()
+    face.run(face.kit.strings("s", component="data").mset({"a": "1", "b": "2", "c": "3"}))
+    face.kit.topology.expire()
+    incr(face)
+    names = {str(each["name"]).split("@")[0] for each in config.client_list()}
+    assert {"shardkit:data:0", "shardkit:data:1", "shardkit:config-server/1"} <= names
