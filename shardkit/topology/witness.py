@@ -14,6 +14,7 @@ refused before anything is sent over it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable
 from typing import Any, Protocol
 
@@ -64,9 +65,8 @@ class EpochWitness:
 
         What the server refuses, for want of rights say, is no witness.
         """
-        witnessed = 0
-        if isinstance(reply, bytes | str | float):
-            witnessed = int(float(reply))
+        text = reply.decode(errors="replace") if isinstance(reply, bytes) else str(reply)
+        witnessed = int(float(text)) if re.fullmatch(r"[0-9]{1,15}(\.0)?", text, re.ASCII) else 0
         self.settled = witnessed <= self._source.epoch
         return 0 if self.settled else witnessed
 
