@@ -3,6 +3,7 @@
 A kit makes them: ``kit.set(…)``, ``kit.hash(…)``, and so on.
 """
 
+from shardkit.structures.base.check import Damage
 from shardkit.structures.codecs import Codec, Compressed, Tokens, Zstd, codec
 from shardkit.structures.hash.sharded_hash import ShardedHash
 from shardkit.structures.hash.strings import ShardedStrings
@@ -30,6 +31,7 @@ __all__ = [
     "Choice",
     "Codec",
     "Compressed",
+    "Damage",
     "Degrees",
     "FieldTotals",
     "FieldType",

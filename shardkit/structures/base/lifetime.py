@@ -6,9 +6,11 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
+from shardkit.errors import DamagedDataError
 from shardkit.operations.commands import Argument, Transaction
 from shardkit.operations.operation import Driver, Face, Operation, operation
 from shardkit.structures.base.arguments import LONGEST_EXPIRY, duration, expiry_condition, timestamp
+from shardkit.structures.base.check import suspected
 from shardkit.structures.base.partitioned import PartitionedStructure
 
 
@@ -49,11 +51,26 @@ class ExpirableStructure(PartitionedStructure[Face]):
             ShardErrors: shards failed; keys of the others are gone. Delete it again; the next write
                 does so too.
 
+        A damaged structure is deleted too: its keys are looked for.
+
         Cost: one command per part, an exchange for every 1,000 parts, and two more.
         """
-        self.meta.checked = False
-        yield from self._open()
-        return (yield from self._remove_all()) > 0
+        meta = self.meta
+        meta.checked = False
+        damaged = yield from suspected(self._open())
+        if damaged:
+            meta.looked = True
+            if damaged[0].error.found != "nothing":
+                yield [meta.command(meta.key, "UNLINK")]
+        try:
+            return (yield from self._remove_all()) > 0
+        except DamagedDataError:
+            yield from self._restore_index()
+            return (yield from self._remove_all()) > 0
+
+    @abstractmethod
+    def _restore_index(self) -> Operation[None]:
+        """Write anew what says which keys there are, from those that exist."""
 
     def _remove_all(self) -> Operation[int]:
         """Remove all keys, the parameters last; return how many there were."""

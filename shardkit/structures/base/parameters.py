@@ -36,6 +36,7 @@ from typing import Any
 from zlib import crc32
 
 from shardkit.errors import (
+    DamagedDataError,
     NewerFormatError,
     ParameterMismatchError,
     ShardErrors,
@@ -46,14 +47,15 @@ from shardkit.operations.commands import (
     Argument,
     Command,
     Partial,
+    Pause,
     Replies,
     Reply,
     To,
     raise_failures,
     script_call,
 )
-from shardkit.operations.operation import Operation
-from shardkit.structures.base.damage import stored_integer
+from shardkit.operations.operation import Operation, pages
+from shardkit.structures.base.damage import damage, stored_integer
 
 # The formats of structures that this release reads.
 FORMATS = range(1, 2)
@@ -62,6 +64,12 @@ _HINT = "hint:"
 
 # Seconds after which parameters are read again before a write, where parts do not name them.
 LEASE = 1.0
+# How often, and after how many seconds, parameters are looked for that data is there without: a
+# write that came after a deletion creates parts first.
+_LOOKS, _LOOKED_AFTER = 10, 0.1
+_KEYS_LOOKED_AT = 256
+_SKEW = 60_000  # milliseconds by which servers' clocks may differ
+_OPEN = "structures/base/open_structure"
 # Set in the parameters of a structure that is being deleted.
 DELETING = "deleting"
 
@@ -77,16 +85,22 @@ class Metadata:
 
     Attributes:
         key: the key that they are stored at.
+        to: as given.
         parameters: each as the text that is stored.
         checked: whether those stored are known to be the same.
         due: when the structure expires, in milliseconds since 1970; 0 if it does not.
         deleting: whether somebody has begun to delete it, and not ended.
+        looked: whether it is known that its data has parameters, if it has data.
         leased: whether they are read again before a write when `LEASE` is over.
         fingerprint: names the parameters in the groups of parts that split as they fill.
         complete_deletion: ends a deletion that somebody began; set by the structure.
+        data_keys: returns keys of which one exists if there is data; set by the structure, if its
+            data must not be taken for that of parameters which it was not created with.
     """
 
     complete_deletion: Callable[[], Operation[object]] | None = None
+    # Returns keys of which at least one exists if the structure has data; None: not looked at.
+    data_keys: Callable[[], Iterable[str]] | None = None
 
     def __init__(
         self,
@@ -102,10 +116,11 @@ class Metadata:
         self.due = 0
         self.deleting = False
         self.leased = False
+        self.looked = False
         text = repr(sorted(self.parameters.items()))
         self.fingerprint = f"{crc32(text.encode(errors='surrogatepass')):08x}"
         self._read_at = 0.0
-        self._to = to
+        self.to = to
         self._name = name
 
     def is_checked(self, *, create: bool) -> bool:
@@ -117,12 +132,12 @@ class Metadata:
     def opening(self, *, create: bool) -> Command:
         """Return the command that reads the stored parameters; ``create`` stores them if absent."""
         if not create:
-            return Command(self._to, self.key, ("HGETALL", self.key), idempotent=True)
+            return Command(self.to, self.key, ("HGETALL", self.key), idempotent=True)
+        if self.data_keys is not None and not self.looked:  # creates nothing before that
+            return script_call(self.to, script(_OPEN), [self.key], idempotent=True)
         written = self.parameters.items() - self._defaults.items()
         flat = [text for pair in self.parameters.items() if pair in written for text in pair]
-        return script_call(
-            self._to, script("structures/base/open_structure"), [self.key], flat, idempotent=True
-        )
+        return script_call(self.to, script(_OPEN), [self.key], flat, idempotent=True)
 
     @property
     def expiry(self) -> tuple[str, *tuple[int, ...]]:
@@ -131,12 +146,12 @@ class Metadata:
 
     def command(self, key: str, name: str, *args: Argument) -> Command:
         """Return an idempotent command for another key of the structure."""
-        return Command(self._to, key, (name, key, *args), idempotent=True)
+        return Command(self.to, key, (name, key, *args), idempotent=True)
 
     def mark(self, step: str) -> Command:
         """Return the command that begins or ends a deletion: see ``lua/mark_deleting.lua``."""
         marking = script("structures/base/mark_deleting")
-        return script_call(self._to, marking, [self.key], [step], idempotent=True)
+        return script_call(self.to, marking, [self.key], [step], idempotent=True)
 
     def compare(self, reply: Sequence[Any], *, create: bool) -> None:
         """Compare the reply to `opening` with these parameters.
@@ -160,7 +175,9 @@ class Metadata:
                 "open it with those it has: its data is where they say",
             )
         # A reader does not create the structure, and checks again next time.
-        self.checked = not self.deleting and (create or bool(stored))
+        created = create and (self.looked or self.data_keys is None)
+        self.looked = self.looked or bool(stored)
+        self.checked = not self.deleting and (created or bool(stored))
         self._read_at = monotonic()
 
     def _known(self, stored: dict[str, str]) -> dict[str, str]:
@@ -168,7 +185,7 @@ class Metadata:
         if not stored:
             return stored
         number = stored.pop("format", "1")
-        found = stored_integer(self._to, self.key, "format", number, 1)
+        found = stored_integer(self.to, self.key, "format", number, 1)
         if found not in FORMATS:
             raise NewerFormatError(
                 f"{self.key} has format {found}, this release reads {FORMATS[0]} to {FORMATS[-1]}",
@@ -202,12 +219,60 @@ def open_all(metas: Iterable[Metadata], *, create: bool = False) -> Operation[No
     new = [meta for meta in metas if not meta.is_checked(create=create)]
     while new:
         replies = yield [meta.opening(create=create) for meta in new]
+        again = []
         for meta, reply in zip(new, replies, strict=True):
             meta.compare(reply, create=create)
-        new = [meta for meta in new if create and meta.deleting]
-        for meta in new:
-            if meta.complete_deletion is not None:
-                yield from meta.complete_deletion()
+            if create and meta.deleting:
+                if meta.complete_deletion is not None:
+                    yield from meta.complete_deletion()
+                again.append(meta)
+            elif not meta.looked and meta.data_keys is not None:
+                yield from _look_for_data(meta)
+                again.append(meta)
+        new = [meta for meta in again if create]
+
+
+def _look_for_data(meta: Metadata) -> Operation[None]:
+    """Check that a structure without parameters has no data; see `lost_parameters`."""
+    found = yield from lost_parameters(meta)
+    if found is not None:
+        raise found
+    meta.looked = True
+
+
+def lost_parameters(meta: Metadata) -> Operation[DamagedDataError | None]:
+    """Return an error if there is data, and its parameters are not there; None if there is none.
+
+    Cost: one exchange; if there is data, up to a second, in which a write may end that others see.
+    """
+    for _ in range(_LOOKS):
+        there = yield from _data_of(meta)
+        if there is None:
+            return None
+        [stored] = yield [meta.opening(create=False)]
+        if stored:
+            return None
+        yield Pause(_LOOKED_AFTER)
+    return damage(
+        meta.to,
+        meta.key,
+        "nothing",
+        f"the parameters of {there}",
+        "open it with the parameters that it was created with, and rebuild() or delete() it",
+    )
+
+
+def _data_of(meta: Metadata) -> Operation[str | None]:
+    keys = [] if meta.data_keys is None else list(meta.data_keys())
+    for some in pages(keys, _KEYS_LOOKED_AT):
+        replies = yield Partial(
+            Command(meta.to, key, ("PTTL", key), idempotent=True) for key in some
+        )
+        for key, left in zip(some, replies, strict=True):
+            # What expires does so with its parameters, as exactly as servers' clocks agree.
+            if isinstance(left, int) and (left == -1 or left > _SKEW):
+                return key
+    return None
 
 
 def confirm(
@@ -235,6 +300,7 @@ def confirm(
 
     Cost: one exchange; one more if the structure was changed meanwhile.
     """
+    meta.looked = True  # the data is that of this write
     try:
         replies = yield [meta.opening(create=True), *also]
     except ShardErrors:

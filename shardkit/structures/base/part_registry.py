@@ -33,12 +33,13 @@ class PartRegistry:
 
     Attributes:
         key: the key of the set.
+        to: as given.
     """
 
     def __init__(self, to: To, name: str, parts_per_range: int = 1) -> None:
         self.key = f"{name}:parts"
         self.parts_per_range = parts_per_range
-        self._to = to
+        self.to = to
         self._seen: set[int] = set()
 
     def add(self, parts: Iterable[int], due: int = 0) -> Operation[None]:
@@ -68,16 +69,27 @@ class PartRegistry:
         sent: list[tuple[Argument, ...]] = [("SADD", self.key, *sorted(ranges))]
         if due:
             sent.append(("PEXPIREAT", self.key, due))
-        return [Command(self._to, self.key, args, idempotent=True) for args in sent]
+        return [Command(self.to, self.key, args, idempotent=True) for args in sent]
 
     def read(self) -> Operation[list[int]]:
         """Return the registered ranges, in order. Cost: one exchange."""
-        [members] = yield [Command(self._to, self.key, ("SMEMBERS", self.key), idempotent=True)]
+        [members] = yield [Command(self.to, self.key, ("SMEMBERS", self.key), idempotent=True)]
         ranges = sorted(
-            stored_integer(self._to, self.key, "a member", member, 0, HIGHEST) for member in members
+            stored_integer(self.to, self.key, "a member", member, 0, HIGHEST) for member in members
         )
         self._seen |= set(ranges)
         return ranges
+
+    def repair(self) -> Operation[None]:
+        """Remove from what is stored whatever is no range. Cost: two exchanges, or three."""
+        [kind] = yield [Command(self.to, self.key, ("TYPE", self.key), idempotent=True)]
+        removal: tuple[Argument, ...] = ("UNLINK", self.key)
+        if kind == b"set":
+            [members] = yield [Command(self.to, self.key, ("SMEMBERS", self.key), idempotent=True)]
+            wrong = [m for m in members if not m.isdigit() or len(m) > 19 or int(m) > HIGHEST]
+            removal = ("SREM", self.key, *wrong) if wrong else ("EXISTS", self.key)
+        yield [Command(self.to, self.key, removal, idempotent=True)]
+        self.reset()
 
     def parts(self, ranges: Iterable[int]) -> Iterator[int]:
         """Return the parts of ranges, in order."""

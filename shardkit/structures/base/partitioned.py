@@ -16,8 +16,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from shardkit.operations.operation import Driver, Face, Operation, Structure, operation
+from shardkit.operations.operation import Driver, Face, Operation, Page, Structure, operation
 from shardkit.structures.base.arguments import check_name
+from shardkit.structures.base.check import REBUILD, Damage, Suspicions, confirmed, suspected
 from shardkit.structures.base.parameters import Metadata, open_all
 
 # How many parts one exchange of a bulk operation visits.
@@ -73,6 +74,39 @@ class PartitionedStructure(Structure[Face]):
         Cost: one exchange; none once they have been checked.
         """
         yield from self._open(create=create)
+
+    def _check_parameters(self) -> Operation[Page[Damage]]:
+        """Return the damage to the parameters; none if they are right, or there is no data.
+
+        Raises:
+            ParameterMismatchError: the structure exists with other parameters.
+        """
+        self.meta.checked = False
+        return (yield from confirmed(self._suspect_parameters))
+
+    def _suspect_parameters(self) -> Operation[Suspicions]:
+        damaged = yield from suspected(open_all([self.meta]), "", "")
+        stores = f"{REBUILD} stores those that it is opened with"
+        if not damaged or damaged[0].error.found == "nothing":
+            return [suspicion._replace(repair=stores) for suspicion in damaged]
+        return [
+            suspicion._replace(repair=stores, loses="what the key holds") for suspicion in damaged
+        ]
+
+    def _restore_parameters(self) -> Operation[None]:
+        """Store the parameters that this was opened with, if there are none that can be read.
+
+        Raises:
+            ParameterMismatchError: there are others.
+        """
+        meta = self.meta
+        meta.checked = meta.looked = False
+        damaged = yield from suspected(open_all([meta]))
+        if damaged:
+            meta.looked = True
+            if damaged[0].error.found != "nothing":
+                yield [meta.command(meta.key, "UNLINK")]
+            yield from open_all([meta], create=True)
 
     def _open(self, *, create: bool = False) -> Operation[None]:
         if not self.meta.is_checked(create=create):

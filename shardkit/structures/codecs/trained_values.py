@@ -28,6 +28,7 @@ from typing import Any, Generic
 from shardkit.errors import InvalidArgumentError, StructureError
 from shardkit.operations.commands import Command, To
 from shardkit.operations.operation import Operation
+from shardkit.structures.base.damage import damage, stored_integer
 from shardkit.structures.codecs.compression import (
     MOST_DICTIONARIES,
     Coder,
@@ -185,12 +186,15 @@ class CodedValues(Generic[V]):
     def _read(self, compressed: Compressed) -> Operation[None]:
         [flat] = yield [Command(self._to, self.key, ("HGETALL", self.key), idempotent=True)]
         coders: dict[int, Coder] = dict(compressed.coders)
-        for number, dictionary in zip(map(int, flat[::2]), flat[1::2], strict=True):
+        for field, dictionary in zip(flat[::2], flat[1::2], strict=True):
+            number = stored_integer(self._to, self.key, "a field", field, 1, MOST_DICTIONARIES)
             if number not in coders:
                 try:
                     coders[number] = compressed.packing.coder(dictionary)
                 except StructureError as error:
-                    raise StructureError(f"{self.key}: {error.message}", error.remedy) from None
+                    raise damage(
+                        self._to, self.key, f"{number}: {error.message}", "a dictionary"
+                    ) from None
         compressed.coders = coders
         compressed.encoded_without = 0
         self._loaded = True

@@ -56,6 +56,7 @@ from shardkit.structures.base.arguments import (
     shown,
     timestamp,
 )
+from shardkit.structures.base.check import Damage, confirmed, suspected
 from shardkit.structures.base.glob import glob_filter
 from shardkit.structures.base.members import Members
 from shardkit.structures.base.partition import MOST_MEMBERS, hashed_partition
@@ -664,6 +665,29 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         pair = self._pair(key, value)
         yield from self._open(create=True)
         return int((yield from self._expiry.set(*pair, *options, *chain(*times))))
+
+    @stream
+    def check(self) -> Stream[Damage]:
+        """Read everything, and give out what is damaged; see `ShardedSet.check`."""
+        yield (yield from confirmed(lambda: suspected(self._values.load())))
+        yield from super()._check()
+
+    @operation
+    def rebuild(self) -> Operation[int]:
+        """Repair what `check` finds and can be repaired; return the number of fields.
+
+        Fields are put into their own parts, where they do not replace what is there; see
+        `ShardedSet.rebuild`.
+        """
+        yield from self._rebuild()
+        return (yield from self.deferred.hlen())
+
+    def _look(self, member: bytes, value: Any) -> None:
+        self._fields.decode(member)
+        self.codec.decode(value)
+
+    def _add_if_absent(self, members: list[bytes], values: list[Any]) -> tuple[Argument, ...]:
+        return ("HSETNX", members[0], values[0])
 
     @operation
     def train(self, samples: Iterable[Any], *, again: bool = False) -> Operation[bool]:

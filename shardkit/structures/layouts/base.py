@@ -35,9 +35,11 @@ class Layout(ABC):
     """Where members live, and how to read and write them there.
 
     Attributes:
+        component: where they live.
         meta: the structure's parameters; None for what has none.
     """
 
+    component: str
     meta: Metadata | None = None
 
     def bind(self, meta: Metadata) -> None:
@@ -87,6 +89,10 @@ class Layout(ABC):
             build: builds the command of a part.
             adds: whether the command may add members.
         """
+
+    @abstractmethod
+    def data_keys(self) -> Iterable[str]:
+        """Return keys of which at least one exists if there are members, in nearly every case."""
 
     @abstractmethod
     def refresh(self) -> Operation[None]:

@@ -11,6 +11,9 @@ from shardkit.structures.base.parameters import Metadata
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.layouts.base import Build, Chunk, Layout, T, grouped, write_parts
 
+# A structure with members has one in these, unless it has fewer than it has parts.
+PARTS_LOOKED_AT = 64
+
 
 class FixedLayout(Layout):
     """Parts whose number never changes.
@@ -22,12 +25,12 @@ class FixedLayout(Layout):
         count: how many parts there are.
 
     Attributes:
-        count: as given.
+        component, count: as given.
     """
 
     def __init__(self, component: str, name: str, partition: Partition, count: int) -> None:
         self.count = count
-        self._component = component
+        self.component = component
         self._name = name
         self._part_of = partition
 
@@ -40,6 +43,10 @@ class FixedLayout(Layout):
         """Return the number of a member's part."""
         return self._part_of(member)
 
+    def holds(self, part: int, stored: bytes) -> bool:
+        """Return whether a part is that of what is stored in it."""
+        return self._part_of(stored) == part
+
     def key(self, part: int) -> str:
         """Return the key of a part."""
         return f"{self._name}:{part}"
@@ -47,12 +54,12 @@ class FixedLayout(Layout):
     def command(self, part: int, name: str, *args: Argument, idempotent: bool = False) -> Command:
         """Return a command for a part."""
         key = self.key(part)
-        return Command(self._component, key, (name, key, *args), None, idempotent)
+        return Command(self.component, key, (name, key, *args), None, idempotent)
 
     def read_one(self, name: str, member: bytes, *args: Argument) -> Operation[Reply]:
         """See `Layout.read_one`."""
         key = f"{self._name}:{self._part_of(member)}"
-        [reply] = yield [Command(self._component, key, (name, key, member, *args), None, True)]
+        [reply] = yield [Command(self.component, key, (name, key, member, *args), None, True)]
         return reply
 
     def read(
@@ -74,7 +81,7 @@ class FixedLayout(Layout):
             return (yield from self._send(members, build, idempotent=False))
         groups = grouped(members, self._part_of).items()
         sent = ((self.key(part), stored, owned) for part, (stored, owned) in groups)
-        return (yield from write_parts(self.meta, self._component, sent, build))
+        return (yield from write_parts(self.meta, self.component, sent, build))
 
     def _send(
         self, members: Iterable[tuple[bytes, T]], build: Build[T], *, idempotent: bool
@@ -87,6 +94,10 @@ class FixedLayout(Layout):
             for part, (stored, owned) in groups.items()
         ]
         return [(owned, r) for (_, owned), r in zip(groups.values(), replies, strict=True)]
+
+    def data_keys(self) -> Iterable[str]:
+        """See `Layout.data_keys`: some parts."""
+        return map(self.key, range(0, self.count, -(-self.count // PARTS_LOOKED_AT)))
 
     def refresh(self) -> Operation[None]:
         """See `Layout.refresh`: the parts never change."""
@@ -102,7 +113,7 @@ class FixedLayout(Layout):
     ) -> Operation[list[tuple[int | None, Reply]]]:
         """See `Layout.read_parts`."""
         keys = list(map(self.key, chunk))
-        replies = yield Columns.each(self._component, name, keys, *args, idempotent=True)
+        replies = yield Columns.each(self.component, name, keys, *args, idempotent=True)
         return [(None, reply) for reply in replies]
 
     def send_to_all(self, name: str, *args: Argument) -> Operation[int]:
@@ -110,5 +121,5 @@ class FixedLayout(Layout):
         total = 0
         for chunk in self.chunks(PARTS_AT_ONCE):
             keys = list(map(self.key, chunk))
-            total += sum((yield Columns.each(self._component, name, keys, *args)))
+            total += sum((yield Columns.each(self.component, name, keys, *args)))
         return total

@@ -58,6 +58,7 @@ from shardkit.operations.commands import (
 )
 from shardkit.operations.operation import Operation, pages
 from shardkit.structures.base.arguments import check_integer, shown
+from shardkit.structures.base.check import Suspicions
 from shardkit.structures.base.damage import damage, stored_integer
 from shardkit.structures.base.parameters import confirm, open_all
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
@@ -270,6 +271,10 @@ class GrowingLayout(Layout):
         """When a group that is created expires, and what names the structure's parameters."""
         return (0, "") if self.meta is None else (self.meta.due, self.meta.fingerprint)
 
+    def data_keys(self) -> Iterable[str]:
+        """See `Layout.data_keys`: the states of all groups."""
+        return self._keys
+
     def refresh(self) -> Operation[None]:
         """See `Layout.refresh`: reads how many parts each group has.
 
@@ -279,6 +284,24 @@ class GrowingLayout(Layout):
             DamagedDataError: a group's state is damaged, or lost.
         """
         yield from self._check_new((yield from self._read_states(range(self.groups))))
+
+    def refresh_group(self, group: int) -> Operation[None]:
+        """Read how many parts and members a group has; see `refresh`."""
+        yield from self._check_new((yield from self._read_states([group])))
+
+    def check_beside(self, group: int, held: Sequence[tuple[bytes, Any]]) -> Operation[Suspicions]:
+        """Check what a group has beside its state and its parts.
+
+        Args:
+            group: the group.
+            held: its members, with their values or scores.
+        """
+        yield from ()
+        return []
+
+    def rebuild_beside(self) -> Operation[None]:
+        """Rebuild what groups have beside their states and parts."""
+        yield from ()
 
     def _check_new(self, new: Sequence[int]) -> Operation[None]:
         """Check that groups without a state have no parts. Cost: one exchange, none for none."""

@@ -40,21 +40,25 @@ class NumberedLayout(Layout):
         name: the prefix of their keys.
         part_size: how many numbers share a part.
         rest: the layout of other members.
+
+    Attributes:
+        component, rest: as given.
+        registry: the ranges of parts that exist.
     """
 
     def __init__(self, component: str, name: str, part_size: int, rest: Layout) -> None:
-        self._component = component
+        self.component = component
         self._name = name
         self._size = part_size
         self._digits = len(str(part_size - 1))
-        self._rest = rest
-        self._registry = PartRegistry(component, name, PARTS_PER_RANGE)
+        self.rest = rest
+        self.registry = PartRegistry(component, name, PARTS_PER_RANGE)
         self._parts: list[int] = []
 
     @property
     def first_key(self) -> str:
         """See `Layout.first_key`."""
-        return self._rest.first_key
+        return self.rest.first_key
 
     def place(self, member: bytes) -> tuple[int, bytes] | None:
         """Return a number's part and how it is stored there; None if it is not a number."""
@@ -75,9 +79,9 @@ class NumberedLayout(Layout):
         """See `Layout.read_one`."""
         place = self.place(member)
         if place is None:
-            return (yield from self._rest.read_one(name, member, *args))
+            return (yield from self.rest.read_one(name, member, *args))
         key = f"{self._name}:{place[0]}"
-        [reply] = yield [Command(self._component, key, (name, key, place[1], *args), None, True)]
+        [reply] = yield [Command(self.component, key, (name, key, place[1], *args), None, True)]
         return reply
 
     def read(
@@ -87,7 +91,7 @@ class NumberedLayout(Layout):
         numbers, others = self._sorted(members)
         results = yield from self._send(numbers, build, idempotent=True)
         if others:
-            results += yield from self._rest.read(others, build)
+            results += yield from self.rest.read(others, build)
         return results
 
     def write(
@@ -96,27 +100,27 @@ class NumberedLayout(Layout):
         """See `Layout.write`."""
         numbers, others = self._sorted(members)
         if adds and numbers:
-            yield from self._registry.add((place[0] for place, _ in numbers), self._due)
+            yield from self.registry.add((place[0] for place, _ in numbers), self._due)
         if adds and self.meta is not None and numbers:
             results = yield from self._add(self.meta, numbers, build)
         else:
             results = yield from self._send(numbers, build, idempotent=False)
         if others:
-            results += yield from self._rest.write(others, build, adds=adds)
+            results += yield from self.rest.write(others, build, adds=adds)
         return results
 
     def _add(
         self, meta: Metadata, numbers: list[tuple[tuple[int, bytes], T]], build: Build[T]
     ) -> Operation[list[tuple[list[T], Reply]]]:
         groups = _by_part(numbers)
-        parts = {self._key(part): part for part in groups}
-        sent = ((self._key(part), stored, owned) for part, (stored, owned) in groups.items())
-        registry = self._registry
+        parts = {self.key(part): part for part in groups}
+        sent = ((self.key(part), stored, owned) for part, (stored, owned) in groups.items())
+        registry = self.registry
 
         def register(created: Sequence[str]) -> list[Command]:
             return registry.add_again(map(parts.__getitem__, created), meta.due)
 
-        return (yield from write_parts(meta, self._component, sent, build, register, registry.key))
+        return (yield from write_parts(meta, self.component, sent, build, register, registry.key))
 
     def _sorted(
         self, members: Iterable[tuple[bytes, T]]
@@ -141,30 +145,53 @@ class NumberedLayout(Layout):
         ]
         return [(owned, r) for (_, owned), r in zip(groups.values(), replies, strict=True)]
 
+    def data_keys(self) -> Iterable[str]:
+        """See `Layout.data_keys`."""
+        return (self.registry.key, self.key(0), *self.rest.data_keys())
+
     def refresh(self) -> Operation[None]:
         """See `Layout.refresh`: reads the registered parts."""
-        parts = self._registry.parts((yield from self._registry.read()))
-        if isinstance(self._rest, FixedLayout):
-            self._parts = sorted({*parts, *range(self._rest.count)})
+        yield from self.refresh_numbers()
+        if not isinstance(self.rest, FixedLayout):
+            yield from self.rest.refresh()
+
+    def refresh_numbers(self) -> Operation[None]:
+        """Read which parts of numbers are registered. Cost: one exchange."""
+        parts = self.registry.parts((yield from self.registry.read()))
+        if isinstance(self.rest, FixedLayout):
+            self._parts = sorted({*parts, *range(self.rest.count)})
         else:
             self._parts = list(parts)
-            yield from self._rest.refresh()
+
+    def holds(self, part: int, stored: bytes) -> bool:
+        """Return whether a part is that of what is stored in it."""
+        if self.place(self.member(part, stored)) == (part, stored):
+            return True
+        rest = self.rest
+        if not isinstance(rest, FixedLayout) or self.place(stored) is not None:
+            return False
+        return rest.holds(part, stored)
+
+    def first_unregistered(self) -> list[int]:
+        """Return those of the first parts of numbers that are not registered."""
+        count = self.rest.count if isinstance(self.rest, FixedLayout) else 0
+        return [part for part in range(count, PARTS_PER_RANGE) if part not in self._parts]
 
     def chunks(self, size: int) -> Iterator[Chunk]:
         """See `Layout.chunks`: the parts of numbers in order, then the others."""
         for start in range(0, len(self._parts), size):
             yield self._parts[start : start + size]
-        if not isinstance(self._rest, FixedLayout):
-            yield from self._rest.chunks(size)
+        if not isinstance(self.rest, FixedLayout):
+            yield from self.rest.chunks(size)
 
     def read_parts(
         self, chunk: Chunk, name: str, *args: Argument
     ) -> Operation[list[tuple[int | None, Reply]]]:
         """See `Layout.read_parts`."""
         if not isinstance(chunk[0], int):  # a part of the other layout
-            return (yield from self._rest.read_parts(chunk, name, *args))
-        keys = list(map(self._key, chunk))
-        replies = yield Columns.each(self._component, name, keys, *args, idempotent=True)
+            return (yield from self.rest.read_parts(chunk, name, *args))
+        keys = list(map(self.key, chunk))
+        replies = yield Columns.each(self.component, name, keys, *args, idempotent=True)
         return list(zip(chunk, replies, strict=True))
 
     def send_to_all(self, name: str, *args: Argument) -> Operation[int]:
@@ -172,33 +199,34 @@ class NumberedLayout(Layout):
         yield from self.refresh()
         total = 0
         for start in range(0, len(self._parts), PARTS_AT_ONCE):
-            keys = list(map(self._key, self._parts[start : start + PARTS_AT_ONCE]))
-            total += sum((yield Columns.each(self._component, name, keys, *args)))
-        if not isinstance(self._rest, FixedLayout):
-            total += yield from self._rest.send_to_all(name, *args)
-        key = self._registry.key
-        return total + sum((yield [Command(self._component, key, (name, key, *args))]))
+            keys = list(map(self.key, self._parts[start : start + PARTS_AT_ONCE]))
+            total += sum((yield Columns.each(self.component, name, keys, *args)))
+        if not isinstance(self.rest, FixedLayout):
+            total += yield from self.rest.send_to_all(name, *args)
+        key = self.registry.key
+        return total + sum((yield [Command(self.component, key, (name, key, *args))]))
 
     def verify(self, found: int) -> Operation[None]:
         """See `Layout.verify`: of members that are not numbers."""
-        return self._rest.verify(found)
+        return self.rest.verify(found)
 
     def bind(self, meta: Metadata) -> None:
         """See `Layout.bind`."""
         super().bind(meta)
         meta.leased = True
-        self._rest.bind(meta)
+        self.rest.bind(meta)
 
     def reset(self) -> None:
         """See `Layout.reset`."""
-        self._registry.reset()
-        self._rest.reset()
+        self.registry.reset()
+        self.rest.reset()
 
     def _command(self, part: int, idempotent: bool, name: Any, *args: Argument) -> Command:
-        key = self._key(part)
-        return Command(self._component, key, (name, key, *args), None, idempotent)
+        key = self.key(part)
+        return Command(self.component, key, (name, key, *args), None, idempotent)
 
-    def _key(self, part: int) -> str:
+    def key(self, part: int) -> str:
+        """Return the key of a part."""
         return f"{self._name}:{part}"
 
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from shardkit.encodings.limits import FORMS, warn_if_not_compact
 from shardkit.operations.commands import Argument, Key
-from shardkit.operations.operation import Driver, Face, Operation
+from shardkit.operations.operation import Driver, Face, Operation, Stream, stream
+from shardkit.structures.base.check import Damage
 from shardkit.structures.base.lifetime import ExpirableStructure
 from shardkit.structures.layouts.base import Chunk, Layout
+from shardkit.structures.layouts.check import check_layout, rebuild_layout, restore_index
+
+# What servers call the keys of a form.
+_TYPES = {"hash": "HASH", "zset": "ZSET", "set": "SET", "intset": "SET"}
 
 
 class StructureWithLayout(ExpirableStructure[Face]):
@@ -29,6 +36,10 @@ class StructureWithLayout(ExpirableStructure[Face]):
     ) -> None:
         super().__init__(driver, component, name, parameters)
         self.layout.bind(self.meta)
+        self.meta.data_keys = self._data_keys
+
+    def _data_keys(self) -> Iterable[str]:
+        return self.layout.data_keys()
 
     @property
     def _other_keys(self) -> tuple[str, ...]:
@@ -50,6 +61,40 @@ class StructureWithLayout(ExpirableStructure[Face]):
         yield from self._open()
         yield from self.layout.refresh()
         return list(self.layout.chunks(size))
+
+    @stream
+    def check(self) -> Stream[Damage]:
+        """Read everything, and give out what is damaged; changes nothing.
+
+        Others may write meanwhile. See `shardkit.structures.base.check` for what is looked at.
+
+        Raises:
+            ParameterMismatchError: it exists with other parameters.
+            ShardErrors: a shard failed.
+
+        Cost: three exchanges for 64 parts, or for each group of parts; what they hold is in memory.
+        """
+        yield from self._check()
+
+    def _check(self) -> Stream[Damage]:
+        yield (yield from self._check_parameters())
+        yield from check_layout(self.layout, _TYPES[self._form], self._look)
+
+    def _restore_index(self) -> Operation[None]:
+        yield from restore_index(self.layout, _TYPES[self._form])
+
+    def _rebuild(self) -> Operation[None]:
+        """Put members where they belong, and write anew what is stored beside them."""
+        yield from self._restore_parameters()
+        yield from rebuild_layout(self.layout, _TYPES[self._form], self._add_if_absent)
+
+    @abstractmethod
+    def _look(self, member: bytes, value: Any) -> None:
+        """Raise DamagedDataError if a member or its value cannot be read."""
+
+    @abstractmethod
+    def _add_if_absent(self, members: list[bytes], values: list[Any]) -> tuple[Argument, ...]:
+        """Build the command that adds one member, with its value, unless it is there."""
 
     def _copy(
         self, command: str, key: Key, add: Callable[[list[bytes]], Operation[int]]

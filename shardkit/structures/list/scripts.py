@@ -37,7 +37,7 @@ class ListScripts:
         meta: its parameters.
 
     Attributes:
-        meta: as given.
+        component, part_size, meta: as given.
         signal: the key that waiting consumers block on.
         keys: those of its parameters, its ends and its signal.
         head: the arguments that every script begins with.
@@ -48,15 +48,15 @@ class ListScripts:
         self.signal = f"{name}:signal"
         self.keys = (meta.key, f"{name}:ends", self.signal)
         self.head = (f"{name}:", part_size)
-        self._component = component
-        self._part_size = part_size
+        self.component = component
+        self.part_size = part_size
         self._ends: Ends | None = None  # as last seen
 
     def command(self, name: str, *args: Argument, idempotent: bool = False) -> Command:
         """Return the command that runs ``lua/<name>.lua``."""
         sent = (*self.head, *args)
         found = script(f"structures/list/{name}")
-        return script_call(self._component, found, self.keys, sent, idempotent=idempotent)
+        return script_call(self.component, found, self.keys, sent, idempotent=idempotent)
 
     def run(
         self,
@@ -123,13 +123,13 @@ class ListScripts:
                 break
             part, place = expected
             key = f"{self.head[0]}{part}"
-            value_query = Command(self._component, key, ("LINDEX", key, place))
+            value_query = Command(self.component, key, ("LINDEX", key, place))
             sizes = [
-                Command(self._component, end, ("LLEN", end))
+                Command(self.component, end, ("LLEN", end))
                 for end in (f"{self.head[0]}{ends.first}", f"{self.head[0]}{ends.last}")
             ]
             queries = (self._ends_query, value_query, *sizes)
-            [[reply, value, *held]] = yield [Transaction(self._component, key, queries)]
+            [[reply, value, *held]] = yield [Transaction(self.component, key, queries)]
             before, ends = ends, self._update_ends(reply)
             if ends is None:
                 break
@@ -151,12 +151,12 @@ class ListScripts:
     @property
     def _ends_query(self) -> Command:
         key = self.keys[1]
-        return Command(self._component, key, ("HMGET", key, *FIELDS), idempotent=True)
+        return Command(self.component, key, ("HMGET", key, *FIELDS), idempotent=True)
 
     def _update_ends(self, reply: Sequence[bytes | None]) -> Ends | None:
         """Remember where the list ends; None if it was created anew with other parameters."""
-        ends = Ends.parse(self._component, self.keys[1], reply)
-        if ends.part_size not in (0, self._part_size):
+        ends = Ends.parse(self.component, self.keys[1], reply)
+        if ends.part_size not in (0, self.part_size):
             self.meta.checked = False
             self._ends = None
             return None

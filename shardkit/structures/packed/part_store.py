@@ -6,6 +6,7 @@ All reads are GETRANGEs; all writes to a part are one call of ``lua/write.lua``,
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from shardkit.errors import InvalidArgumentError, ShardFailure
@@ -18,8 +19,18 @@ from shardkit.operations.commands import (
     raise_failures,
     script_call,
 )
-from shardkit.operations.operation import Operation, pages
+from shardkit.operations.operation import Operation, Stream, pages
 from shardkit.structures.base.arguments import check_integer, shown
+from shardkit.structures.base.check import (
+    Damage,
+    Suspicion,
+    Suspicions,
+    check_registered,
+    confirmed,
+    lengths,
+    register_existing,
+    suspected,
+)
 from shardkit.structures.base.damage import damage
 from shardkit.structures.base.parameters import Metadata, confirm, open_all
 from shardkit.structures.base.part_registry import HIGHEST, PartRegistry
@@ -27,6 +38,7 @@ from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.packed.addressing import PartCommands, ReadRange, RecordLayout
 
 IDS_AT_ONCE = 1000
+_FIRST_PARTS = 1024  # that are looked for where they are not registered
 BLOCK_BYTES = 2**18  # at most, of one GETRANGE
 
 T = TypeVar("T")
@@ -191,6 +203,69 @@ class PartStore:
         for some in pages(keys, PARTS_AT_ONCE):
             total += sum((yield Columns.each(self.component, name, some, *args)))
         return total
+
+    def check(self) -> Stream[Damage]:
+        """Check the registry, and the length of every part; see `PackedRecords.check`."""
+        if (yield from self._registered()):
+            yield (yield from confirmed(self._registered))
+            return
+        yield (yield from confirmed(self._check_first))
+        for some in pages((yield from self.registry.read()), PARTS_AT_ONCE):
+            yield (yield from confirmed(partial(self._check_lengths, some)))
+
+    def _registered(self) -> Operation[Suspicions]:
+        repair = "rebuild() removes what is no part, and registers the first that exist"
+        return (yield from suspected(self.registry.read(), repair))
+
+    def _check_first(self) -> Operation[Suspicions]:
+        parts = yield from self._first_unregistered()
+        return (yield from check_registered(self.registry, parts, [*map(self.part_key, parts)]))
+
+    def _first_unregistered(self) -> Operation[list[int]]:
+        registered = set((yield from self.registry.read()))
+        return [part for part in range(_FIRST_PARTS) if part not in registered]
+
+    def _check_lengths(self, parts: Sequence[int]) -> Operation[Suspicions]:
+        notes: Suspicions = []
+        keys, full = list(map(self.part_key, parts)), self.layout.part_bytes
+        found = yield from lengths(
+            self.component, "STRING", keys, notes, "rebuild() removes it", "what the key holds"
+        )
+        for key, length in zip(keys, found, strict=True):
+            if length not in (None, 0, full):
+                error = damage(self.component, key, f"{length} bytes", f"{full} bytes")
+                loses = "records beyond the cut, lost already"
+                if length > full:
+                    loses = f"{length - full} bytes that no record is in"
+                notes.append(Suspicion(error, "rebuild() gives it its length", loses))
+        return notes
+
+    def restore_registry(self) -> Operation[None]:
+        """Register the first parts that exist; remove what is no part."""
+        yield from self.registry.repair()
+        parts = yield from self._first_unregistered()
+        keys = list(map(self.part_key, parts))
+        yield from register_existing(self.registry, parts, keys, self.meta.due)
+
+    def restore_lengths(self) -> Operation[int]:
+        """Give all parts their length; return how many parts are registered."""
+        parts, full = (yield from self.registry.read()), self.layout.part_bytes
+        for some in pages(parts, PARTS_AT_ONCE):
+            keys, notes = list(map(self.part_key, some)), Suspicions()
+            found = yield from lengths(self.component, "STRING", keys, notes)
+            yield [
+                Command(self.component, key, ("UNLINK", key), idempotent=True)
+                for key in (note.error.key for note in notes)
+            ]
+            for key, length in zip(keys, found, strict=True):
+                if length is not None and 0 < length < full:
+                    # The last bit, unless somebody gave the part its length meanwhile.
+                    extend = ("BITFIELD", key, "INCRBY", "u1", 8 * full - 1, 0)
+                    yield [Command(self.component, key, extend, idempotent=True)]
+                elif length is not None and length > full:
+                    [held] = yield [Command(self.component, key, ("GETRANGE", key, 0, full - 1))]
+                    yield [Command(self.component, key, ("SET", key, held, "KEEPTTL"))]
+        return len(parts)
 
     def part_key(self, part: int) -> str:
         """Return the key of a part."""

@@ -38,7 +38,7 @@ from typing import Any, ClassVar, Generic, TypeAlias
 
 from shardkit.encodings.limits import FORMS
 from shardkit.errors import InvalidArgumentError, ParameterMismatchError
-from shardkit.operations.commands import Key
+from shardkit.operations.commands import Argument, Key
 from shardkit.operations.operation import (
     Deferred,
     Driver,
@@ -139,6 +139,8 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
             self.layout = FixedLayout(component, name, part_of, part_count(total, part_size))
             parameters = {"total": total, "part_size": part_size, "partition": rule}
         super().__init__(driver, component, name, {**parameters, "members": members.__name__})
+        if rule == "redis-in-action":  # what that book's programs wrote has no parameters
+            self.meta.data_keys = None
 
     @property
     def deferred(self) -> ShardedSet[Deferred, M]:
@@ -466,6 +468,28 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         replaced would be subtracted instead of the original ones.
         """
         return (yield from self._store("SDIFF", list_or_args(keys, args)))
+
+    @operation
+    def rebuild(self) -> Operation[int]:
+        """Repair what `check` finds and can be repaired; return the number of members.
+
+        Members are put into their own parts, and the states of groups are written as their parts
+        have them; a key of another type is removed. Lost parameters are stored as the set was
+        opened. Do not write to it meanwhile.
+
+        Raises:
+            ParameterMismatchError: the set exists with other parameters.
+
+        Cost: as `check`, and an exchange for each member that moves.
+        """
+        yield from self._rebuild()
+        return (yield from self.deferred.scard())
+
+    def _look(self, member: bytes, value: Any) -> None:
+        self._members.decode(member)
+
+    def _add_if_absent(self, members: list[bytes], values: list[Any]) -> tuple[Argument, ...]:
+        return ("SADD", *members)
 
     def _random(self, number: int) -> Operation[list[bytes]]:
         """Return random members as they are stored; see `srandmember`."""

@@ -26,6 +26,8 @@ from typing import Any, NamedTuple, TypeAlias
 from shardkit.lua import script
 from shardkit.operations.commands import Argument, Command, Transaction, script_call
 from shardkit.operations.operation import Operation
+from shardkit.structures.base.arguments import shown
+from shardkit.structures.base.check import Suspicion, Suspicions, read_or_note
 from shardkit.structures.base.damage import damage, stored_integer
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.layouts import GrowingLayout
@@ -145,6 +147,40 @@ class ScoredGroups(GrowingLayout):
         """
         yield from self._to_groups("structures/sorted_set/rebuild")
         return sum(self._counts)
+
+    def rebuild_beside(self) -> Operation[None]:
+        """Rebuild tops and bottoms; see `rebuild`."""
+        yield from self._to_groups("structures/sorted_set/rebuild")
+
+    def check_beside(self, group: int, held: Sequence[tuple[bytes, Any]]) -> Operation[Suspicions]:
+        """Check a group's top and bottom against its members. Cost: one exchange."""
+        notes: Suspicions = []
+        if not self.bound_size:
+            return notes
+        state, top, bottom = self._bounded(group)
+        repair = "rebuild() makes it anew"
+        highest, lowest, fields = yield from read_or_note(
+            [
+                self._read(top, "ZRANGE", 0, -1, "WITHSCORES"),
+                self._read(bottom, "ZRANGE", 0, -1, "WITHSCORES"),
+                self._read(state, "HMGET", "top", "bottom"),
+            ],
+            notes,
+            repair,
+        )
+        rows = sorted((score, member) for member, score in held)
+        least = min(self.bound_size, len(rows))
+        for n, (key, flat) in enumerate(((top, highest), (bottom, lowest))):
+            if flat is None or fields is None:
+                continue
+            found = _rows(flat)
+            best = rows[-len(found) :] if n == 0 and found else rows[: len(found)]
+            size = (fields[n] or b"0").partition(b" ")[0]
+            if found != best or len(found) < least or size != b"%d" % len(found):
+                wanted = f"the {least} or more {('highest', 'lowest')[n]} of its group"
+                what = f"{len(found)} members, counted as {shown(size)}"
+                notes.append(Suspicion(damage(self.component, key, what, wanted), repair))
+        return notes
 
     def _to_groups(self, name: str, *args: Argument) -> Operation[list[list[Any]]]:
         """Run a script with all keys of each group; return the replies without the states."""

@@ -355,12 +355,19 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
     def rebuild(self) -> Operation[int]:
         """Recount all members and rebuild each group's top and bottom; return the count.
 
-        Normal use never needs it. It repairs what was changed behind the structure's back.
+        Normal use never needs it. It repairs what was changed behind the structure's back: see
+        `check`, and `ShardedSet.rebuild`.
 
-        Cost: as `zremrangebyscore`.
+        Cost: as `check`, and `zremrangebyscore`.
         """
-        yield from self._open()
+        yield from self._rebuild()
         return (yield from self.layout.rebuild())
+
+    def _look(self, member: bytes, value: Any) -> None:
+        self._members.decode(member)
+
+    def _add_if_absent(self, members: list[bytes], values: list[Any]) -> tuple[Argument, ...]:
+        return adding(("NX",))(members, [repr(score) for score in values])
 
     # ---- members
 

@@ -15,7 +15,6 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "rpop": lambda jobs: jobs.rpop(5),
     "rpush": lambda jobs: jobs.rpush(*range(9)),
     "lpush_many": lambda jobs: jobs.lpush(*range(9)),
-    "delete": lambda jobs: jobs.delete(),
     "ltrim": lambda jobs: jobs.ltrim(1, 2),
     "expire": lambda jobs: jobs.expire(100),
     "lrem": lambda jobs: jobs.lrem(0, "3"),

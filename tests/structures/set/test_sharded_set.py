@@ -559,6 +559,7 @@ def test_a_time_to_expire_is_a_number_of_seconds_or_a_duration(face: Face, kit: 
 
 def test_a_part_of_another_type_fails_alone(face: Face, kit: ShardKit) -> None:
     ids = face.kit.set("ids", component="many", **PARAMETERS)
+    face.run(ids.open(create=True))
     key = ids.key_of(1)
     holder(kit, "many", key).set(key, "a string")
     others = [n for n in range(2, 50) if ids.key_of(n) != key]

@@ -213,6 +213,7 @@ def test_both_faces_combine_each_others_sets(kit: ShardKit, face: Face) -> None:
 def test_a_part_that_cannot_be_combined_fails_with_its_shard(face: Face, kit: ShardKit) -> None:
     a, b = (face.kit.set(name, component="many", **PLAN) for name in "ab")
     face.run(a.sadd_many(ONE))
+    face.run(b.open(create=True))
     holder(kit, "many", "b:3").set("b:3", "a string")
     shard = kit.component("many").shard_of("b:3")
     for combine in (lambda: face.run(a.sinter(b)), lambda: face.run(a.sinterstore(a, b))):

@@ -1,0 +1,298 @@
+"""Checks and repairs the parts of a layout: see `shardkit.structures.base.check`.
+
+What each layout can tell of its parts:
+
+* a key of another type; a member or value that cannot be read; a member in a part that is not its
+  own, as after two parts were swapped;
+* of groups: a state that is lost, out of range, or does not agree with what the parts hold, also
+  if parts were lost; parts beyond the number that the state has;
+* of numbers: parts of the first range that are not registered.
+
+Repair puts members into their own part, and writes states from what the parts hold. How many parts
+a group has follows from the last one that exists: parts after it are empty, and linear hashing puts
+every member where it would be if there were none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any
+
+from shardkit.lua import script
+from shardkit.operations.commands import Argument, Command, Partial, script_call
+from shardkit.operations.operation import Operation, Stream, pages
+from shardkit.structures.base.arguments import shown
+from shardkit.structures.base.check import (
+    KEYS_CHECKED,
+    REBUILD,
+    Damage,
+    Look,
+    Suspicion,
+    Suspicions,
+    check_registered,
+    confirmed,
+    contents,
+    first_wrong,
+    register_existing,
+    suspected,
+)
+from shardkit.structures.base.damage import damage
+from shardkit.structures.layouts.base import Build, Layout
+from shardkit.structures.layouts.fixed import FixedLayout
+from shardkit.structures.layouts.growing import KEYS_LOOKED_FOR, GrowingLayout, address
+from shardkit.structures.layouts.numbered import NumberedLayout
+
+# Of a group whose state may say anything, so many parts are looked for.
+_MOST_LOOKED_FOR = 100_000
+_OTHERS = "what the key holds; what it held before is lost already"
+_MOVES = f"{REBUILD} moves what is not its own"
+
+Entries = list[tuple[bytes, Any]]
+
+
+def check_layout(layout: Layout, kind: str, look: Look) -> Stream[Damage]:
+    """Check all parts of a layout; see `shardkit.structures.base.check.Damage`.
+
+    Args:
+        layout: the layout.
+        kind: HASH, SET or ZSET: what a part is.
+        look: raises DamagedDataError for a member with its value that cannot be read.
+
+    Cost: three exchanges for 64 parts, or for each group; entries of 64 parts are in memory.
+    """
+    if isinstance(layout, GrowingLayout):
+        for group in range(layout.groups):
+            yield (yield from confirmed(partial(_check_group, layout, group, look)))
+        return
+    if isinstance(layout, NumberedLayout):
+        if (yield from _refreshed(layout)):
+            yield (yield from confirmed(partial(_refreshed, layout)))
+            return
+        yield (
+            yield from confirmed(lambda: check_registered(layout.registry, *_first_parts(layout)))
+        )
+    assert isinstance(layout, FixedLayout | NumberedLayout)
+    for chunk in layout.chunks(KEYS_CHECKED):
+        if not isinstance(chunk[0], int):
+            break
+        yield (yield from confirmed(partial(_check_parts, layout, kind, chunk, look)))
+    if isinstance(layout, NumberedLayout) and isinstance(layout.rest, GrowingLayout):
+        yield from check_layout(layout.rest, kind, look)
+
+
+def _check_parts(
+    layout: FixedLayout | NumberedLayout, kind: str, parts: Sequence[int], look: Look
+) -> Operation[Suspicions]:
+    """Check parts that are keys of their own."""
+    notes: Suspicions = []
+    keys = list(map(layout.key, parts))
+    held = yield from contents(
+        layout.component, kind, keys, notes, f"{REBUILD} removes it", _OTHERS
+    )
+    for part, key, entries in zip(parts, keys, held, strict=True):
+        whole = [(layout.member(part, stored), value) for stored, value in entries]
+        notes += first_wrong(layout.component, key, whole, look)
+        notes += _misplaced_in(layout, part, key, entries)
+    return notes
+
+
+def _misplaced_in(
+    layout: FixedLayout | NumberedLayout, part: int, key: str, entries: Entries
+) -> Suspicions:
+    wrong = [stored for stored, _ in entries if not layout.holds(part, stored)]
+    return [_misplaced(layout.component, key, wrong)] if wrong else []
+
+
+def _misplaced(component: str, key: str, wrong: Sequence[bytes]) -> Suspicion:
+    found = f"{shown(wrong[0])} and {len(wrong) - 1} others of other parts"
+    if len(wrong) == 1:
+        found = f"{shown(wrong[0])} of another part"
+    error = damage(component, key, found, "only its own members")
+    return Suspicion(error, _MOVES, "members of which their own part has another value")
+
+
+def _refreshed(layout: NumberedLayout) -> Operation[Suspicions]:
+    return (yield from suspected(layout.refresh_numbers(), f"{REBUILD} removes what is no range"))
+
+
+def _check_first(layout: NumberedLayout) -> Operation[Suspicions]:
+    return (yield from check_registered(layout.registry, *_first_parts(layout)))
+
+
+def _first_parts(layout: NumberedLayout) -> tuple[list[int], list[str]]:
+    """Return those of the first parts of numbers that are not registered, and their keys."""
+    parts = layout.first_unregistered()
+    return parts, list(map(layout.key, parts))
+
+
+# ---- groups
+
+
+def _check_group(layout: GrowingLayout, group: int, look: Look) -> Operation[Suspicions]:
+    state, component = layout._keys[group], layout.component
+    notes = yield from suspected(layout.refresh_group(group), f"{REBUILD} counts what there is")
+    if notes:
+        return notes
+    number, held = layout.parts[group], Entries()
+    wrong: list[tuple[str, list[bytes]]] = []
+    for parts in pages(range(number), KEYS_CHECKED):
+        keys = [layout.key(group, part) for part in parts]
+        read = yield from contents(
+            component, layout._kind, keys, notes, f"{REBUILD} removes it", _OTHERS
+        )
+        for part, key, entries in zip(parts, keys, read, strict=True):
+            notes += first_wrong(component, key, entries, look)
+            strange = [m for m, _ in entries if not _belongs(layout, group, number, part, m)]
+            if strange:
+                wrong.append((key, strange))
+            held += entries
+    beyond = [layout.key(group, part) for part in range(number, number + 16)]
+    found = yield [Command(component, key, ("EXISTS", key), idempotent=True) for key in beyond]
+    for key, exists in zip(beyond, found, strict=True):
+        if exists:
+            wanted = f"none, as its group has {number} parts,"
+            repair = f"{REBUILD} takes it in"
+            return [*notes, Suspicion(damage(component, key, "a part", wanted), repair)]
+    yield from layout.refresh_group(group)
+    if layout.parts[group] != number:  # parts were split meanwhile: members were in two places
+        return notes
+    notes += [_misplaced(component, key, strange) for key, strange in wrong]
+    if not wrong and not any(note.loses for note in notes):
+        if number <= KEYS_LOOKED_FOR:
+            [(_, stored, members)] = yield [layout.count_command(group)]
+        else:
+            stored, members = layout._counts[group], len(held)
+        if stored != members and not layout._expiring[group]:
+            error = damage(component, state, f"count={stored}", f"the {members} members there are")
+            lost = "" if stored < members else f"{stored - members} members, lost already"
+            notes.append(Suspicion(error, f"{REBUILD} counts what there is", lost))
+        else:
+            notes += yield from layout.check_beside(group, held)
+    return notes
+
+
+def _belongs(layout: GrowingLayout, group: int, number: int, part: int, member: bytes) -> bool:
+    its, q = layout.place(member)
+    return its == group and address(q, number) == part
+
+
+# ---- repair
+
+
+def rebuild_layout(layout: Layout, kind: str, build: Build[Any]) -> Operation[None]:
+    """Put members into their own parts, and write what is stored beside them anew.
+
+    Args:
+        layout: the layout.
+        kind: HASH, SET or ZSET.
+        build: builds the command that adds one member where it is not there; see `Layout.write`.
+
+    Cost: that of a check, and an exchange for each member that moves.
+    """
+    yield from restore_index(layout, kind)
+    moved: list[tuple[str, Entries]] = []
+    if isinstance(layout, NumberedLayout) and isinstance(layout.rest, GrowingLayout):
+        yield from rebuild_layout(layout.rest, kind, build)
+    if isinstance(layout, GrowingLayout):
+        yield from layout.rebuild_beside()
+        for group in range(layout.groups):
+            number = layout.parts[group]
+            for some in pages(range(number), KEYS_CHECKED):
+                keys = [layout.key(group, part) for part in some]
+                read = yield from contents(layout.component, kind, keys, [])
+                for part, key, entries in zip(some, keys, read, strict=True):
+                    rows = [e for e in entries if not _belongs(layout, group, number, part, e[0])]
+                    moved += [(key, rows)] if rows else []
+    else:
+        assert isinstance(layout, FixedLayout | NumberedLayout)
+        for chunk in layout.chunks(KEYS_CHECKED):
+            if not isinstance(chunk[0], int):
+                break
+            moved += yield from _out_of_place(layout, kind, chunk)
+    for key, rows in moved:
+        yield from _move(layout, kind, key, rows, build)
+    if moved and isinstance(layout, GrowingLayout):
+        yield from restore_index(layout, kind)
+        yield from layout.rebuild_beside()
+
+
+def restore_index(layout: Layout, kind: str) -> Operation[None]:
+    """Write anew what says which parts there are, from those that exist.
+
+    Args:
+        layout: the layout.
+        kind: HASH, SET or ZSET.
+
+    Cost: an exchange for 1,000 parts, and for each group.
+    """
+    if isinstance(layout, NumberedLayout):
+        yield from layout.registry.repair()
+        yield from layout.refresh_numbers()
+        due = 0 if layout.meta is None else layout.meta.due
+        yield from register_existing(layout.registry, *_first_parts(layout), due)
+        yield from layout.refresh_numbers()
+        yield from restore_index(layout.rest, kind)
+    elif isinstance(layout, GrowingLayout):
+        for group in range(layout.groups):
+            yield from _write_state(layout, group, kind)
+
+
+def _out_of_place(
+    layout: FixedLayout | NumberedLayout, kind: str, parts: Sequence[int]
+) -> Operation[list[tuple[str, Entries]]]:
+    """Remove parts of another type; return what is in a part that is not its own."""
+    keys, notes = list(map(layout.key, parts)), Suspicions()
+    held = yield from contents(layout.component, kind, keys, notes)
+    yield [
+        Command(layout.component, key, ("UNLINK", key), idempotent=True)
+        for key in (note.error.key for note in notes)
+    ]
+    return [
+        (key, rows)
+        for part, key, entries in zip(parts, keys, held, strict=True)
+        if (rows := [entry for entry in entries if not layout.holds(part, entry[0])])
+    ]
+
+
+def _move(layout: Layout, kind: str, key: str, rows: Entries, build: Build[Any]) -> Operation[None]:
+    """Add members where they belong, unless they are there, and then remove them here."""
+    remove = {"SET": "SREM", "HASH": "HDEL", "ZSET": "ZREM"}[kind]
+    for row in rows:
+        yield from layout.write([row], build)
+    for some in pages((member for member, _ in rows), 1000):
+        yield [Command(layout.component, key, (remove, key, *some), idempotent=True)]
+
+
+def _write_state(layout: GrowingLayout, group: int, kind: str) -> Operation[None]:
+    """Store a group's number of parts and of members, as its parts have them."""
+    while True:
+        number = yield from _last_part(layout, group)
+        keys = [layout._keys[group], *(layout.key(group, n) for n in range(number + 1))]
+        args: Iterable[Argument] = (kind, *layout._life)
+        rebuild = script("structures/layouts/rebuild_group")
+        [done] = yield [script_call(layout.component, rebuild, keys, args, idempotent=True)]
+        if done:
+            break
+    yield from layout.refresh_group(group)
+
+
+def _last_part(layout: GrowingLayout, group: int) -> Operation[int]:
+    """Return how many parts a group needs to have: up to the last one that exists."""
+    state = layout._keys[group]
+    [field] = yield Partial(
+        [Command(layout.component, state, ("HGET", state, "parts"), idempotent=True)]
+    )
+    stored = int(field) if isinstance(field, bytes) and field.isdigit() else 0
+    last, start = -1, 0
+    while True:
+        keys = [layout.key(group, part) for part in range(start, start + KEYS_LOOKED_FOR)]
+        found = yield [
+            Command(layout.component, key, ("EXISTS", key), idempotent=True) for key in keys
+        ]
+        there = [n for n, exists in enumerate(found) if exists]
+        if there:
+            last = start + there[-1]
+        start += KEYS_LOOKED_FOR
+        if not there and start >= min(stored, _MOST_LOOKED_FOR):
+            return max(layout.initial, last + 1)

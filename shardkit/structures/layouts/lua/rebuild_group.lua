@@ -1,0 +1,33 @@
+-- Store the state of a group of parts as its parts have it; remove keys of another type.
+-- KEYS[1]  the group's state
+-- KEYS[2]  and on: its parts, and last the one that would be next, which does not exist
+-- ARGV[1]  HASH, SET or ZSET
+-- ARGV[2]  when a group without a state is to expire, in milliseconds since 1970; 0 for never
+-- ARGV[3]  what names the structure's parameters; empty if it has none
+-- Reply    1; 0, with nothing done, if the next part exists
+local LENGTH = {HASH = 'HLEN', SET = 'SCARD', ZSET = 'ZCARD'}
+if redis.call('EXISTS', KEYS[#KEYS]) == 1 then return 0 end
+local function is(key, kind)
+  local found = redis.call('TYPE', key).ok
+  if found == 'none' or found == string.lower(kind) then return true end
+  redis.call('UNLINK', key)
+  return false
+end
+
+if is(KEYS[1], 'HASH') then
+  local of = redis.call('HGET', KEYS[1], 'of')
+  if of and ARGV[3] ~= '' and of ~= ARGV[3] then return 1 end -- of a structure that is no more
+end
+local members, due = 0, ARGV[2]
+for n = 2, #KEYS - 1 do
+  if is(KEYS[n], ARGV[1]) then members = members + redis.call(LENGTH[ARGV[1]], KEYS[n]) end
+end
+if members == 0 then
+  redis.call('UNLINK', KEYS[1])
+  return 1
+end
+local absent = redis.call('EXISTS', KEYS[1]) == 0
+redis.call('HSET', KEYS[1], 'parts', #KEYS - 2, 'count', members)
+if ARGV[3] ~= '' then redis.call('HSET', KEYS[1], 'of', ARGV[3]) end
+if absent and due ~= '0' then redis.call('PEXPIREAT', KEYS[1], due) end
+return 1

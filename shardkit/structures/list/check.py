@@ -1,0 +1,185 @@
+"""Checks and repairs a list: see `shardkit.structures.base.check`.
+
+Where a list ends says how many values each of its parts has: those between the ends are full. So a
+part that was cut, lengthened or lost is noticed, and so are ends that were lost or changed, as long
+as parts are there. What a value was cannot be known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from shardkit.operations.commands import Argument, Command, Partial, Transaction
+from shardkit.operations.operation import Operation, Stream, pages
+from shardkit.structures.base.check import (
+    KEYS_CHECKED,
+    Damage,
+    Suspicion,
+    Suspicions,
+    confirmed,
+    first_wrong,
+    lengths,
+    read_or_note,
+    suspected,
+)
+from shardkit.structures.base.damage import damage
+from shardkit.structures.list.ends import MOST_PARTS
+from shardkit.structures.list.scripts import ListScripts
+
+# Parts that are looked for beyond one that does not exist.
+_LOOKED_FOR = 1000
+_ENDS = "rebuild() stores the ends as the parts have them"
+_MOVES = "rebuild() moves up what follows"
+
+
+def check_list(scripts: ListScripts, decode: Callable[[bytes], Any]) -> Stream[Damage]:
+    """Check the ends of a list and all its parts, which may change meanwhile."""
+    at: int | None = None
+    if (yield from _suspect_ends(scripts)):
+        yield (yield from confirmed(partial(_suspect_ends, scripts)))
+        return
+    while True:
+        ends = yield from scripts.ends()
+        at = ends.first if at is None else max(at, ends.first)
+        if not ends.part_size or at > ends.last:
+            return
+        found = yield from confirmed(partial(_check_parts, scripts, at, decode))
+        yield found
+        missing = sum(damage.found == "0 values" for damage in found)
+        if missing == KEYS_CHECKED:  # the ends may say anything
+            return
+        at += KEYS_CHECKED
+
+
+def _suspect_ends(scripts: ListScripts) -> Operation[Suspicions]:
+    """Check the ends by the parts there; the script looks at them in one step."""
+    return (yield from suspected(scripts.length(), _ENDS, "values of lost parts, lost already"))
+
+
+def _check_parts(
+    scripts: ListScripts, first: int, decode: Callable[[bytes], Any]
+) -> Operation[Suspicions]:
+    ends, notes = (yield from scripts.ends()), Suspicions()
+    start = max(first, ends.first)
+    parts = range(start, min(start + KEYS_CHECKED, ends.last + 1))
+    keys = [f"{scripts.head[0]}{part}" for part in parts]
+    found = yield from read_or_note(
+        [Command(scripts.component, key, ("LRANGE", key, 0, -1), idempotent=True) for key in keys],
+        notes,
+        "rebuild() removes it",
+        "what the key holds; what it held before is lost already",
+    )
+    sizes = {ends.last: ends.right, ends.first: ends.left}
+    for part, key, values in zip(parts, keys, found, strict=True):
+        if values is None:
+            continue
+        wanted = sizes.get(part, ends.part_size)
+        if len(values) != wanted:
+            expected = f"{wanted}, as its list has it,"
+            error = damage(scripts.component, key, f"{len(values)} values", expected)
+            lost = "" if len(values) > wanted else f"{wanted - len(values)} values, lost already"
+            notes.append(Suspicion(error, _MOVES, lost))
+        rows = ((value, None) for value in values)
+        notes += first_wrong(scripts.component, key, rows, lambda value, _: decode(value))
+    return notes
+
+
+# ---- repair
+
+
+def restore_ends(scripts: ListScripts) -> Operation[list[int]]:
+    """Store the ends as the parts that exist have them; return how many values each part has.
+
+    Keys of another type are removed. Parts are looked for between the ends that are stored, and
+    outwards until 1,000 are missing.
+    """
+    to, key, prefix = scripts.component, scripts.keys[1], scripts.head[0]
+    [reply] = yield Partial(
+        [Command(to, key, ("HMGET", key, "first", "last", "due"), idempotent=True)]
+    )
+    first, last, due = reply if isinstance(reply, list) else (None, None, None)
+    start, stop = _number(first), _number(last)
+    held: dict[int, int] = {}
+    for step, begin, least in ((1, start, stop), (-1, start - 1, start)):
+        at = begin
+        while True:
+            parts = range(at, at + step * _LOOKED_FOR, step)
+            notes: Suspicions = []
+            keys = [f"{prefix}{part}" for part in parts]
+            sizes = yield from lengths(to, "LIST", keys, notes)
+            for note in notes:
+                yield [Command(to, note.error.key, ("UNLINK", note.error.key), idempotent=True)]
+            there = {part: size for part, size in zip(parts, sizes, strict=True) if size}
+            held |= there
+            at += step * _LOOKED_FOR
+            if not there and (step * (at - least) > 0 or abs(at - begin) > 100 * _LOOKED_FOR):
+                break
+    lowest, highest = min(held, default=0), max(held, default=0)
+    fields: list[Argument] = ["first", lowest, "last", highest, "part_size", scripts.part_size]
+    fields += ["left", held.get(lowest, 0), "right", held.get(highest, 0)]
+    if isinstance(due, bytes) and due.isdigit() and len(due) < 16:
+        fields += ["due", due]
+    signal = scripts.signal
+    yield [
+        Transaction(
+            to,
+            key,
+            (
+                Command(to, key, ("DEL", key)),
+                Command(to, key, ("HSET", key, *fields)),
+                Command(to, key, _expiry(scripts, key)),
+                Command(to, signal, ("DEL", signal)),
+                *([Command(to, signal, ("RPUSH", signal, "1"))] if held else []),
+            ),
+        )
+    ]
+    return [held.get(part, 0) for part in range(lowest, highest + 1)]
+
+
+def _expiry(scripts: ListScripts, key: str) -> tuple[Argument, ...]:
+    """Return the command that lets a key expire when the list does."""
+    name, *args = scripts.meta.expiry
+    return (name, key, *args)
+
+
+def _number(stored: bytes | None) -> int:
+    if stored is None or len(stored) > 17 or not stored.removeprefix(b"-").isdigit():
+        return 0
+    return int(stored) if abs(int(stored)) < MOST_PARTS else 0
+
+
+def rebuild_list(scripts: ListScripts) -> Operation[None]:
+    """Store the ends anew; pack values that follow a gap."""
+    held = yield from restore_ends(scripts)
+    size = scripts.part_size
+    if all(n == size for n in held[1:-1]) and all(n <= size for n in held):
+        return
+    to, key, prefix = scripts.component, scripts.keys[1], scripts.head[0]
+    [ends] = yield [Command(to, key, ("HMGET", key, "first", "last"), idempotent=True)]
+    first, last = map(int, ends)
+    waiting: list[bytes] = []
+    begin = at = last + 2  # the old parts stay until all values are in new ones
+    for part in range(first, last + 1):
+        old = f"{prefix}{part}"
+        [values] = yield [Command(to, old, ("LRANGE", old, 0, -1), idempotent=True)]
+        waiting += values
+        while len(waiting) >= size or (part == last and waiting):
+            some, waiting = waiting[:size], waiting[size:]
+            yield from _write_part(scripts, f"{prefix}{at}", some)
+            at += 1
+    right = len(some)
+    left = right if at - 1 == begin else size
+    fields = ("first", begin, "last", at - 1, "left", left, "right", right)
+    yield [Command(to, key, ("HSET", key, *fields))]
+    for olds in pages(range(first, last + 1), _LOOKED_FOR):
+        yield [Command(to, f"{prefix}{n}", ("UNLINK", f"{prefix}{n}")) for n in olds]
+
+
+def _write_part(scripts: ListScripts, key: str, values: Sequence[bytes]) -> Operation[None]:
+    to = scripts.component
+    commands: list[Command] = [Command(to, key, ("DEL", key))]
+    commands += [Command(to, key, ("RPUSH", key, *some)) for some in pages(values, 1000)]
+    commands.append(Command(to, key, _expiry(scripts, key)))
+    yield [Transaction(to, key, tuple(commands))]

@@ -1,0 +1,296 @@
+"""What a check finds, what a repair makes of it, and that data without parameters is not taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from faces import Face, holder, keys_of
+
+from shardkit import DamagedDataError, ShardKit
+from shardkit.structures import Damage
+from shardkit.structures.base import parameters
+
+WORDS = [f"word{n}" for n in range(300)]
+
+
+def a_set(kit: Any, **other: Any) -> Any:
+    options = {"members": int, "groups": 2, "part_size": 64, **other}
+    return kit.set("it", component="many", **options)
+
+
+def a_hash(kit: Any, **other: Any) -> Any:
+    options = {"groups": 2, "part_size": 64, "partition": "crc32", "codec": "json", **other}
+    return kit.hash("it", component="many", **options)
+
+
+def numbers(kit: Any, **other: Any) -> Any:
+    return kit.hash("it", component="many", **{"groups": 2, "part_size": 16, **other})
+
+
+def scores(kit: Any, **other: Any) -> Any:
+    options = {"groups": 2, "part_size": 64, "bound": 10, **other}
+    return kit.sorted_set("it", component="many", **options)
+
+
+KINDS: dict[str, tuple[Callable[..., Any], Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "set": (a_set, lambda it: it.sadd_many(range(300)), lambda it: it.smembers()),
+    "planned set": (
+        lambda kit: a_set(kit, total=300),
+        lambda it: it.sadd_many(range(300)),
+        lambda it: it.smembers(),
+    ),
+    "hash": (
+        a_hash,
+        lambda it: it.hset(mapping={word: word.upper() for word in WORDS}),
+        lambda it: it.hgetall(),
+    ),
+    "numbers": (
+        numbers,
+        lambda it: it.hset(mapping={n: f"value {n}" for n in range(300)}),
+        lambda it: it.hgetall(),
+    ),
+    "sorted set": (
+        scores,
+        lambda it: it.zadd({word: n for n, word in enumerate(WORDS)}),
+        lambda it: it.zrange(0, -1, withscores=True),
+    ),
+}
+
+
+def swap(kit: ShardKit, one: str, other: str) -> None:
+    """Give two keys each other's values; they may be on different shards."""
+    first, second = holder(kit, "many", one), holder(kit, "many", other)
+    held: list[Any] = [first.dump(one), second.dump(other)]
+    first.restore(one, 0, held[1], replace=True)
+    second.restore(other, 0, held[0], replace=True)
+
+
+def found_in(face: Face, name: str) -> list[Damage]:
+    return face.list(KINDS[name][0](face.kit).check())
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_nothing_is_found_in_what_was_written(face: Face, name: str) -> None:
+    make, fill, _ = KINDS[name]
+    assert found_in(face, name) == []
+    face.run(fill(make(face.kit)))
+    assert found_in(face, name) == []
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_parts_that_changed_places_are_found_and_put_right(
+    face: Face, kit: ShardKit, name: str
+) -> None:
+    make, fill, read = KINDS[name]
+    face.run(fill(make(face.kit)))
+    before = face.run(read(make(face.kit)))
+    parts = {k for k in keys_of(kit, "many") if k.rpartition(":")[2].isdigit()}
+    largest = sorted(parts, key=lambda k: holder(kit, "many", k).memory_usage(k) or 0)[-2:]
+    swap(kit, *largest)
+    found = found_in(face, name)
+    if name == "numbers":  # what is stored of a number is the same in each part
+        return
+    assert {each.key for each in found} == set(largest)
+    assert all("rebuild() moves" in each.repair for each in found)
+    assert {each.shard for each in found} == {
+        str(kit.component("many").shard_of(key)) for key in largest
+    }
+    face.run(make(face.kit).rebuild())
+    assert face.run(read(make(face.kit))) == before
+    assert found_in(face, name) == []
+
+
+@pytest.mark.parametrize("name", ["set", "hash", "sorted set"])
+@pytest.mark.parametrize("damage", ["lost", "a string", "count", "parts"])
+def test_a_damaged_state_of_a_group_is_rebuilt_from_its_parts(
+    face: Face, kit: ShardKit, name: str, damage: str
+) -> None:
+    make, fill, read = KINDS[name]
+    face.run(fill(make(face.kit)))
+    before = face.run(read(make(face.kit)))
+    for key in (key for key in keys_of(kit, "many") if key.endswith("}")):
+        client = holder(kit, "many", key)
+        if damage in ("lost", "a string"):
+            client.delete(key)
+        if damage == "a string":
+            client.set(key, "x")
+        if damage == "count":
+            client.hset(key, "count", 33)
+        if damage == "parts":
+            client.hset(key, "parts", 2)
+    assert len(found_in(face, name)) == 2
+    face.run(make(face.kit).rebuild())
+    assert face.run(read(make(face.kit))) == before
+    assert found_in(face, name) == []
+
+
+def test_a_lost_part_is_found_with_what_it_loses(face: Face, kit: ShardKit) -> None:
+    ids = a_set(face.kit)
+    face.run(ids.sadd_many(range(300)))
+    key = next(k for k in keys_of(kit, "many") if k.endswith("}:0"))
+    client: Any = holder(kit, "many", key)
+    lost = client.scard(key)
+    client.delete(key)
+    [found] = found_in(face, "set")
+    assert found.loses == f"{lost} members, lost already"
+    assert face.run(a_set(face.kit).rebuild()) == 300 - lost
+    assert found_in(face, "set") == []
+
+
+def test_a_part_of_another_type_and_a_value_that_no_codec_wrote_are_found(
+    face: Face, kit: ShardKit
+) -> None:
+    face.run(a_hash(face.kit).hset(mapping={word: word for word in WORDS}))
+    one, two = sorted(k for k in keys_of(kit, "many") if k.endswith("}:0"))
+    holder(kit, "many", one).set(one, "x")
+    client: Any = holder(kit, "many", two)
+    client.hset(two, client.hkeys(two)[0], b"{")
+    found = {each.key: each for each in found_in(face, "hash")}
+    assert set(found) == {one, two}
+    assert found[one].repair == "rebuild() removes it"
+    assert found[two].repair == ""
+    face.run(a_hash(face.kit).rebuild())
+    assert [each.key for each in found_in(face, "hash")] == [two]
+
+
+def test_a_top_that_is_not_the_highest_is_found(face: Face, kit: ShardKit) -> None:
+    face.run(scores(face.kit).zadd({word: n for n, word in enumerate(WORDS)}))
+    key = next(k for k in keys_of(kit, "many") if k.endswith(":top"))
+    client = holder(kit, "many", key)
+    client.zpopmax(key)
+    client.zadd(key, {"word5": 5000})
+    [found] = found_in(face, "sorted set")
+    assert found.key == key
+    face.run(scores(face.kit).rebuild())
+    assert found_in(face, "sorted set") == []
+
+
+def test_a_lost_registry_of_numbers_is_made_of_the_parts_that_exist(
+    face: Face, kit: ShardKit
+) -> None:
+    face.run(numbers(face.kit).hset(mapping=dict.fromkeys(range(300), "v")))
+    holder(kit, "many", "it:parts").delete("it:parts")
+    [found] = found_in(face, "numbers")
+    assert found.key == "it:parts"
+    assert face.run(numbers(face.kit).rebuild()) == 300
+
+
+# ---- data without parameters
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_data_without_parameters_is_refused_and_taken_by_a_rebuild(
+    face: Face, kit: ShardKit, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parameters, "_LOOKED_AFTER", 0.0)
+    make, fill, read = KINDS[name]
+    face.run(fill(make(face.kit)))
+    before = face.run(read(make(face.kit)))
+    holder(kit, "many", "it:meta").delete("it:meta")
+    for call in (fill, read):
+        with pytest.raises(DamagedDataError, match=r"it:meta is damaged: nothing.*rebuild\(\)"):
+            face.run(call(make(face.kit)))
+    assert "it:meta" not in keys_of(kit, "many")
+    [found] = found_in(face, name)
+    assert (found.key, found.found) == ("it:meta", "nothing")
+    face.run(make(face.kit).rebuild())
+    assert face.run(read(make(face.kit))) == before
+    holder(kit, "many", "it:meta").delete("it:meta")
+    face.run(make(face.kit).delete())
+    assert keys_of(kit, "many") == set()
+
+
+def test_what_another_program_wrote_under_the_name_is_refused(face: Face, kit: ShardKit) -> None:
+    holder(kit, "many", "h:0").hset("h:0", mapping={"5": "v5"})  # a numeric hash of the book's
+    hash_ = face.kit.hash("h", component="many", total=4096, part_size=1024)
+    for call in (lambda: hash_.hmget([5, 1030]), lambda: hash_.hset(5, "x")):
+        with pytest.raises(DamagedDataError, match="the parameters of h:0"):
+            face.run(call())
+    assert keys_of(kit, "many") == {"h:0"}
+
+
+# ---- lists and packed records
+
+
+def a_list(kit: Any) -> Any:
+    return kit.list("jobs", component="many", part_size=8, values=int)
+
+
+@pytest.mark.parametrize(
+    ("what", "act", "left"),
+    [
+        ("ends lost", lambda c: c.delete("{jobs}:ends"), [*range(100)]),
+        ("ends moved", lambda c: c.hset("{jobs}:ends", "last", 3), [*range(100)]),
+        ("a part lost", lambda c: c.delete("{jobs}:2"), [*range(16), *range(24, 100)]),
+        ("a part cut", lambda c: c.lpop("{jobs}:2", 3), [*range(16), *range(19, 100)]),
+        ("a part longer", lambda c: c.rpush("{jobs}:2", 7), [*range(24), 7, *range(24, 100)]),
+        ("a hash", lambda c: c.delete("{jobs}:1") and c.hset("{jobs}:1", "a", "b"), None),
+    ],
+)
+def test_a_damaged_list_is_found_and_repaired(
+    face: Face, kit: ShardKit, what: str, act: Callable[[Any], Any], left: list[int] | None
+) -> None:
+    face.run(a_list(face.kit).rpush(*range(100)))
+    assert face.list(a_list(face.kit).check()) == []
+    act(holder(kit, "many", "{jobs}:ends"))
+    assert face.list(a_list(face.kit).check()) != []
+    length = face.run(a_list(face.kit).rebuild())
+    values = face.run(a_list(face.kit).lrange(0, -1))
+    assert values == ([*range(8), *range(16, 100)] if left is None else left)
+    assert length == len(values)
+    assert face.list(a_list(face.kit).check()) == []
+    face.run(a_list(face.kit).rpush(1000))
+    assert face.run(a_list(face.kit).lpop()) == 0
+    assert face.run(a_list(face.kit).rpop()) == 1000
+
+
+def test_a_value_that_is_none_of_the_lists_is_found(face: Face, kit: ShardKit) -> None:
+    face.run(a_list(face.kit).rpush(*range(100)))
+    holder(kit, "many", "{jobs}:3").lset("{jobs}:3", 0, "x")
+    [found] = face.list(a_list(face.kit).check())
+    assert (found.key, found.repair) == ("{jobs}:3", "")
+
+
+def test_damaged_packed_records_are_found_and_repaired(face: Face, kit: ShardKit) -> None:
+    def records() -> Any:
+        return face.kit.packed("p", component="many", fields={"a": "u8"}, part_size=64)
+
+    face.run(records().set_many({n: {"a": 1} for n in range(300)}))
+    assert face.list(records().check()) == []
+    cut: Any = holder(kit, "many", "p:1")
+    cut.set("p:1", cut.get("p:1")[:50])
+    longer = holder(kit, "many", "p:2")
+    longer.append("p:2", "xyz")
+    typed = holder(kit, "many", "p:3")
+    typed.delete("p:3")
+    typed.rpush("p:3", 1)
+    found = face.list(records().check())
+    assert {each.key: each.found for each in found} == {
+        "p:1": "50 bytes",
+        "p:2": "67 bytes",
+        "p:3": "a value of another type",
+    }
+    holder(kit, "many", "p:parts").delete("p:parts")
+    assert [each.key for each in face.list(records().check())] == ["p:parts"]
+    assert face.run(records().rebuild()) == 5
+    assert face.list(records().check()) == []
+    assert face.run(records().aggregate()).count == 64 + 50 + 64 + 44
+
+
+# ---- deleting what is damaged
+
+
+@pytest.mark.parametrize("name", [*KINDS, "list"])
+def test_a_structure_is_deleted_whatever_is_damaged(face: Face, kit: ShardKit, name: str) -> None:
+    make, fill, _ = KINDS.get(name, (a_list, lambda it: it.rpush(*range(100)), None))
+    for other in ("set", "string"):
+        face.run(fill(make(face.kit)))
+        for key in keys_of(kit, "many"):
+            if key.endswith(("}", ":ends", ":parts", ":meta")):
+                client = holder(kit, "many", key)
+                client.delete(key)
+                client.set(key, "x") if other == "string" else client.sadd(key, "x")
+        assert face.run(make(face.kit).delete()) is True
+        assert keys_of(kit, "many") == set()
