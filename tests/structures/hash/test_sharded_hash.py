@@ -333,7 +333,6 @@ def test_fields_expire_one_by_one(face: Face, layout: dict[str, Any]) -> None:
     assert run(sessions.hpexpireat(1, "s1", 3)) == [2, 2], "that time is past"
     assert run(sessions.hmget("s1", 3, "s2")) == [None, None, b"y"]
     assert run(sessions.hlen()) == 98
-    assert run(sessions.hexpire(5)) == []
 
 
 def test_a_field_keeps_its_time_to_live_when_its_part_is_split(kit: ShardKit) -> None:

@@ -186,8 +186,8 @@ def test_values_that_stay_come_once_and_in_order(face: Face, reverse: bool) -> N
         return [
             jobs.lpop(n % 5),
             jobs.rpop(n % 3),
-            jobs.rpush(*range(10_000 + n, 10_000 + n + n % 11)),
-            jobs.lpush(*range(20_000 + n, 20_000 + n + n % 2)),
+            jobs.rpush_many(range(10_000 + n, 10_000 + n + n % 11)),
+            jobs.lpush_many(range(20_000 + n, 20_000 + n + n % 2)),
         ]
 
     async def awaiting() -> list[int]:
