@@ -277,9 +277,8 @@ def test_a_time_to_live_of_nothing_deletes(world: World, kind: Kind) -> None:
     assert world.keys() == {}
 
 
+@pytest.mark.parametrize("kind", [name for name in KINDS if name != IN_LISTS], indirect=True)
 def test_the_next_write_completes_a_deletion_that_was_begun(world: World, kind: Kind) -> None:
-    if kind is KINDS[IN_LISTS]:
-        pytest.skip("a list is deleted by one script")
     it = kind.make(world.ours, world.component)
     kind.add(it, range(50))
     steps = opened_by_another(world, kind).deferred.delete()
@@ -330,14 +329,15 @@ OVERTAKEN: dict[str, Callable[[Any, Kind], Any]] = {
 }
 
 
-@pytest.mark.parametrize("kept", [True, False])
+# One shard has the orders of many, a cluster too: fewer are tried there.
+@pytest.mark.parametrize(
+    ("world", "kept"), [("many", True), ("many", False), ("cluster", True)], indirect=["world"]
+)
 @pytest.mark.parametrize("first", list(OVERTAKEN))
 @pytest.mark.parametrize("second", list(OVERTAKERS))
 def test_no_order_of_two_operations_leaves_parts_by_themselves(
     world: World, kind: Kind, first: str, second: str, kept: bool
 ) -> None:
-    if world.component == "one" or (world.on_cluster and not kept):
-        pytest.skip("fewer orders than over many shards")
     at = 0
     more = True
     while more:
