@@ -17,6 +17,7 @@ from shardkit.config.component import Component
 from shardkit.geo.city_totals import CityTotals
 from shardkit.geo.ip_to_city import IpToCity
 from shardkit.job_search.job_search import JobSearch
+from shardkit.operations.arguments import check_calls
 from shardkit.operations.operation import Driver, Face
 from shardkit.queues.task_queues import ATTEMPTS, LONGEST_RETRY_DELAY, RETRY_DELAY, TaskQueues
 from shardkit.routing.placement import DEFAULT
@@ -389,3 +390,6 @@ class Catalogue(Generic[Face]):
             followers=followers or component,
             **parameters,
         )
+
+
+check_calls(Catalogue)

@@ -41,6 +41,7 @@ from shardkit.ads.records import (
     utf8,
 )
 from shardkit.errors import InvalidArgumentError
+from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Command
 from shardkit.operations.operation import (
     Deferred,
@@ -60,7 +61,6 @@ from shardkit.search.model.documents import (
 from shardkit.search.model.schema import CHUNK, Schema
 from shardkit.search.parts import WORK_PER_CALL, IndexPart, IndexParts, Written
 from shardkit.search.text.analyzer import Analyzer
-from shardkit.structures.base.arguments import shown
 
 TARGET_SECONDS: Final = 15 * 60
 AVERAGES_TTL: Final = 60.0

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.structures.base.arguments import shown
+from shardkit.operations.arguments import shown
 
 TYPES: Final = ("cpm", "cpc", "cpa")
 MAX_VALUE: Final = 1e9

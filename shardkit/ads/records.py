@@ -9,9 +9,9 @@ from typing import Any, Final, NamedTuple
 
 from shardkit.ads.pricing import check_price, expected
 from shardkit.errors import InvalidArgumentError
+from shardkit.operations.arguments import shown
 from shardkit.search.model.documents import PreparedDocument, check_id, prepare, value_term
 from shardkit.search.model.schema import Schema
-from shardkit.structures.base.arguments import shown
 
 # The columns of ads. The document has the eCPM that was estimated when the ad was indexed; the
 # current one is in the column alone.

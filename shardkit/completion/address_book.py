@@ -33,6 +33,7 @@ from zlib import crc32
 
 from shardkit.completion.names import check_text, key_id
 from shardkit.errors import InvalidArgumentError
+from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Home
 from shardkit.operations.operation import (
     Deferred,
@@ -46,7 +47,7 @@ from shardkit.operations.operation import (
     pages,
     stream,
 )
-from shardkit.structures.base.arguments import check_integer, check_name, shown
+from shardkit.structures.base.arguments import check_integer, check_name
 from shardkit.structures.base.damage import damage
 from shardkit.structures.base.parameters import Metadata, open_all, send_opened
 

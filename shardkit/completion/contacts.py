@@ -21,6 +21,7 @@ from typing import ClassVar, Final
 from shardkit.completion.names import check_text, fold, key_id
 from shardkit.errors import DamagedDataError, InvalidArgumentError
 from shardkit.lua import script
+from shardkit.operations.arguments import rows_of, shown
 from shardkit.operations.commands import Argument, Command, Transaction, script_call
 from shardkit.operations.operation import (
     Deferred,
@@ -31,7 +32,7 @@ from shardkit.operations.operation import (
     operation,
     pages,
 )
-from shardkit.structures.base.arguments import check_integer, check_name, shown
+from shardkit.structures.base.arguments import check_integer, check_name
 
 DEFAULT_LIMIT: Final = 100
 BATCH_SIZE: Final = 1000
@@ -107,7 +108,9 @@ class RecentContacts(Structure[Face]):
         Cost: one exchange for every 1,000, with all shards at the same time.
         """
         count = 0
-        for page in pages(touches, BATCH_SIZE):
+        for page in pages(
+            rows_of(self.name, "touches", touches, "(user, contact)", 2, 2), BATCH_SIZE
+        ):
             users: dict[str, dict[str, None]] = {}
             for user, contact in page:
                 contacts = users.setdefault(self._key(user), {})

@@ -5,8 +5,8 @@ from __future__ import annotations
 from unicodedata import normalize
 
 from shardkit.errors import InvalidArgumentError, InvalidKeyError
+from shardkit.operations.arguments import shown
 from shardkit.routing.keys import key_bytes
-from shardkit.structures.base.arguments import shown
 
 
 def fold(text: str) -> str:

@@ -19,7 +19,7 @@ from socket import AF_INET, AF_INET6, inet_ntop, inet_pton
 from typing import Final, TypeAlias
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.structures.base.arguments import shown
+from shardkit.operations.arguments import shown
 
 Address: TypeAlias = str | bytes | IPv4Address | IPv6Address
 Network: TypeAlias = IPv4Network | IPv6Network

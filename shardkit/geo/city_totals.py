@@ -29,6 +29,7 @@ from shardkit.errors import InvalidArgumentError
 from shardkit.geo.log_tally import LogTally
 from shardkit.geo.models import City
 from shardkit.lua import script
+from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Command, Home, Transaction, script_call
 from shardkit.operations.operation import (
     Deferred,
@@ -39,7 +40,7 @@ from shardkit.operations.operation import (
     operation,
     pages,
 )
-from shardkit.structures.base.arguments import check_integer, check_name, day_of, duration, shown
+from shardkit.structures.base.arguments import check_integer, check_name, day_of, duration
 
 KINDS: Final = ("country", "region", "city")
 MOST_SHOWN: Final = 10_000

@@ -28,7 +28,7 @@ from typing import Any, BinaryIO, Final, TypeAlias
 
 from shardkit.errors import InvalidArgumentError
 from shardkit.geo.models import City, IpRange, Item, SkippedLine
-from shardkit.structures.base.arguments import shown
+from shardkit.operations.arguments import shown
 
 RANGES_IN_MEMORY: Final = 200_000
 SKIPPED_KEPT: Final = 10

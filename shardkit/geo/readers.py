@@ -30,7 +30,7 @@ from shardkit.errors import InvalidArgumentError
 from shardkit.geo.addresses import network_range, parse_range
 from shardkit.geo.models import City, IpRange, Item, SkippedLine
 from shardkit.geo.text_lines import CsvColumn, File, Lines, Rows
-from shardkit.structures.base.arguments import shown
+from shardkit.operations.arguments import shown
 
 NOT_A_CITY: Final = "names no city, region or country"
 

@@ -10,7 +10,7 @@ from os import PathLike, fspath
 from typing import Final, TypeAlias
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.structures.base.arguments import shown
+from shardkit.operations.arguments import shown
 
 File: TypeAlias = "str | PathLike[str] | Iterable[str] | Iterable[bytes]"
 CsvColumn: TypeAlias = int | str

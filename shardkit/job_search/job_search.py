@@ -39,6 +39,7 @@ from shardkit.job_search.skills import (
     value_of,
     write_arguments,
 )
+from shardkit.operations.arguments import rows_of, shown
 from shardkit.operations.commands import Reply
 from shardkit.operations.operation import (
     Deferred,
@@ -57,7 +58,7 @@ from shardkit.search.model.results import Hit, Results, SearchCursor, read_curso
 from shardkit.search.model.schema import CHUNK, Schema
 from shardkit.search.parts import PRIMARY, WORK_PER_CALL, IndexParts, Written
 from shardkit.search.request import DEFAULT_LIMIT, MAX_LIMIT, MAX_OFFSET
-from shardkit.structures.base.arguments import check_integer, shown
+from shardkit.structures.base.arguments import check_integer
 
 JOBS_PER_BATCH: Final = 1_000
 SKILLS_PER_BATCH: Final = 10_000
@@ -149,7 +150,7 @@ class JobSearch(Structure[Face]):
         """
         new, size = 0, 0
         batch: list[PreparedJob] = []
-        for job_id, skills in jobs:
+        for job_id, skills in rows_of(self.name, "jobs", jobs, "(id, skills)", 2, 2):
             job = self._prepare(job_id, skills)
             batch.append(job)
             size += len(job.requirements)

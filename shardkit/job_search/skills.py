@@ -19,8 +19,8 @@ from typing import Final, NamedTuple, TypeAlias
 from unicodedata import normalize
 
 from shardkit.errors import InvalidArgumentError
+from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument
-from shardkit.structures.base.arguments import shown
 
 Skills: TypeAlias = Iterable[str] | Mapping[str, float]
 

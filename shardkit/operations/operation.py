@@ -51,6 +51,7 @@ from typing import (
 )
 
 from shardkit.errors import InvalidArgumentError
+from shardkit.operations.arguments import argument_check, check_calls, refusal
 from shardkit.operations.commands import (
     Argument,
     Batch,
@@ -143,6 +144,10 @@ class Structure(Generic[Face]):
         name: the key prefix of its data.
     """
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        check_calls(cls)
+
     def __init__(self, driver: Driver, component: str, name: str) -> None:
         self._driver = driver
         self.component = component
@@ -195,15 +200,24 @@ class _Method:
         On the awaiting face asyncio takes it for a coroutine function, as it returns a coroutine.
         """
         steps = self.steps
+        check = argument_check(steps)
         call: Any
         if self._entry_point == "run":
 
             def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+                try:
+                    check(self, args, kwargs)
+                except InvalidArgumentError as error:
+                    raise refusal(error, lambda: next(steps(self, *args, **kwargs))) from None
                 return self._driver.run(steps(self, *args, **kwargs))
 
         else:
 
             def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+                try:
+                    check(self, args, kwargs)
+                except InvalidArgumentError as error:
+                    raise refusal(error, lambda: next(steps(self, *args, **kwargs))) from None
                 return self._driver.iterate(steps(self, *args, **kwargs))
 
         functools.update_wrapper(call, steps)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from functools import lru_cache
 
 from shardkit.errors import InvalidArgumentError
+from shardkit.operations.arguments import shown
 from shardkit.routing.keys import key_bytes
-from shardkit.structures.base.arguments import check_name, shown
+from shardkit.structures.base.arguments import check_name
 
 PARTS = ("delayed", "taken", "tasks", "attempts", "dead", "reasons", "signal", "claims")
 

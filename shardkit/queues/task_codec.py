@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from shardkit.errors import InvalidArgumentError, NewerFormatError
-from shardkit.structures.base.arguments import shown
+from shardkit.operations.arguments import shown
 
 FORMAT = 1
 LONGEST_ID = 200

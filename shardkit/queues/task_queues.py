@@ -35,6 +35,7 @@ from contextlib import suppress
 from typing import Any, TypeAlias
 
 from shardkit.errors import InvalidArgumentError, NewerFormatError, ShardKitError
+from shardkit.operations.arguments import rows_of, shown
 from shardkit.operations.cancellation import undo_on_cancel
 from shardkit.operations.commands import Argument, Key, Transaction
 from shardkit.operations.operation import (
@@ -59,7 +60,7 @@ from shardkit.queues.task_codec import (
     decode_task,
     encode_task,
 )
-from shardkit.structures.base.arguments import check_integer, shown
+from shardkit.structures.base.arguments import check_integer
 from shardkit.structures.sorted_set.merged_ranges import range_over
 
 logger = logging.getLogger("shardkit.queues")
@@ -183,7 +184,9 @@ class TaskQueues(Structure[Face]):
                 which may have been queued.
         """
         ids: list[str] = []
-        for page in pages(tasks, TASKS_AT_ONCE):
+        for page in pages(
+            rows_of(self.name, "tasks", tasks, "(name, args, delay, id)", 1, 4), TASKS_AT_ONCE
+        ):
             try:
                 ids += yield from self._enqueue(queue, page)
             except ShardKitError as error:

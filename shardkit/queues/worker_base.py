@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 from redis.exceptions import RedisError
 
 from shardkit.errors import ClosedError, InvalidArgumentError, NewerFormatError, ShardKitError
+from shardkit.operations.arguments import shown
 from shardkit.operations.operation import Face
 from shardkit.queues.commands import Acknowledged
 from shardkit.queues.task_codec import Task
@@ -20,7 +21,7 @@ from shardkit.queues.task_queues import (
     QueueOrder,
     TaskQueues,
 )
-from shardkit.structures.base.arguments import check_integer, shown
+from shardkit.structures.base.arguments import check_integer
 
 logger = logging.getLogger("shardkit.queues")
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from shardkit.errors import InvalidArgumentError
+from shardkit.operations.arguments import shown
 from shardkit.search.model.documents import value_term
 from shardkit.search.model.schema import RELEVANCE, Schema
 from shardkit.search.query.tree import (
@@ -34,7 +35,6 @@ from shardkit.search.query.tree import (
     Word,
     wanted,
 )
-from shardkit.structures.base.arguments import shown
 
 _ORDER_KINDS: Final = {"number": "number", "date": "number", "text": "text"}
 

@@ -50,6 +50,7 @@ from secrets import token_hex
 from typing import Any, Final, Unpack
 
 from shardkit.errors import InvalidArgumentError
+from shardkit.operations.arguments import shown
 from shardkit.operations.operation import (
     Deferred,
     Driver,
@@ -87,7 +88,7 @@ from shardkit.search.request import (
     search_request,
 )
 from shardkit.search.searcher import MAX_EXPANSIONS, Searcher
-from shardkit.structures.base.arguments import check_integer, shown
+from shardkit.structures.base.arguments import check_integer
 from shardkit.structures.base.server_clock import ServerClock
 
 DOCUMENTS_PER_BATCH: Final = 100  # of a part

@@ -15,6 +15,7 @@ from zlib import crc32
 
 from shardkit.errors import InvalidArgumentError, ShardFailure
 from shardkit.lua import script
+from shardkit.operations.arguments import shown
 from shardkit.operations.commands import (
     Argument,
     Command,
@@ -27,7 +28,7 @@ from shardkit.operations.commands import (
 from shardkit.operations.operation import Operation
 from shardkit.routing.placement import Place, placement
 from shardkit.search.model.schema import Schema
-from shardkit.structures.base.arguments import check_name, shown
+from shardkit.structures.base.arguments import check_name
 from shardkit.structures.base.parameters import Metadata, open_all, send_opened
 
 PRIMARY: Final = -1

@@ -8,6 +8,7 @@ from hashlib import blake2b
 from typing import Any, Final, TypedDict
 
 from shardkit.errors import InvalidArgumentError
+from shardkit.operations.arguments import shown
 from shardkit.search.compiler import SortOrder, sort_order
 from shardkit.search.model.results import (
     CachedResult,
@@ -19,7 +20,7 @@ from shardkit.search.model.schema import RELEVANCE, Schema
 from shardkit.search.query.analysis import analyze
 from shardkit.search.query.parser import parse
 from shardkit.search.query.tree import Node, check_depth, check_names
-from shardkit.structures.base.arguments import LONGEST_EXPIRY, check_integer, shown
+from shardkit.structures.base.arguments import LONGEST_EXPIRY, check_integer
 
 DEFAULT_LIMIT: Final = 20
 MAX_LIMIT: Final = 10_000

@@ -38,6 +38,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from shardkit.errors import InvalidArgumentError
+from shardkit.operations.arguments import shown
 from shardkit.operations.operation import Deferred, Driver, Face, Operation, Structure, operation
 from shardkit.queues.task_queues import TaskQueues
 from shardkit.social.base.keys import FOLLOWING, KINDS, LIST, USER, KeyLayout
@@ -70,7 +71,7 @@ from shardkit.social.relations.counters import Counters, check_fan_out_limit
 from shardkit.social.relations.relations import Relations
 from shardkit.social.repair import PendingRepair, Reconciler
 from shardkit.social.users import Users
-from shardkit.structures.base.arguments import check_integer, shown
+from shardkit.structures.base.arguments import check_integer
 from shardkit.structures.base.parameters import Metadata, open_all
 from shardkit.structures.sorted_set.merged_ranges import range_over
 

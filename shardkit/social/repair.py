@@ -12,10 +12,12 @@ follows. It is for damage without a note: data that a server lost, or that was c
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from shardkit.errors import InvalidArgumentError
 from shardkit.lua import script
 from shardkit.operations.commands import Argument, Command, To, script_call
 from shardkit.operations.operation import Operation, pages
@@ -79,6 +81,10 @@ class PendingRepair:
     def notes(self, older_than: float, *, claim: bool) -> Operation[list[PendingNote]]:
         """Return the notes older than so many seconds; ``claim`` makes them new for others."""
         layout = self.layout
+        if not math.isfinite(older_than):
+            raise InvalidArgumentError(
+                f"{layout.name}: older_than={older_than}", "give a finite number of seconds"
+            )
         places: list[tuple[To, str]] = [
             (layout.users, layout.of_part("pending", part)) for part in range(layout.parts)
         ]

@@ -114,7 +114,7 @@ def test_methods_keep_their_names_documentation_and_arguments() -> None:
     with pytest.raises(TypeError):
         things.first(1, "GET")
     with pytest.raises(ShardErrors):
-        things.first("c:1", word="FAIL")
+        things.first(1, word="FAIL")
 
 
 def test_methods_show_their_signature_and_text_on_every_face() -> None:

@@ -6,10 +6,10 @@ from datetime import UTC, date, datetime
 from typing import Any, TypeAlias
 
 from shardkit.errors import InvalidArgumentError
+from shardkit.operations.arguments import shown
 from shardkit.search.files.readers import FileDocument, encodable
 from shardkit.search.model.documents import check_id
 from shardkit.search.model.schema import Schema
-from shardkit.structures.base.arguments import shown
 
 AdaptedDocument: TypeAlias = tuple[str, dict[str, str], dict[str, Any]]
 

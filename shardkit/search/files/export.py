@@ -17,9 +17,9 @@ from datetime import date, datetime
 from typing import Any
 
 from shardkit.errors import InvalidArgumentError
+from shardkit.operations.arguments import shown
 from shardkit.search.model.documents import Document
 from shardkit.search.model.schema import Schema
-from shardkit.structures.base.arguments import shown
 
 _TYPES = {"number": "double", "date": "date", "text": "keyword"}
 

@@ -15,11 +15,11 @@ from hashlib import blake2b
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from shardkit.errors import DamagedDataError, InvalidArgumentError
+from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument
 from shardkit.routing.keys import key_bytes
 from shardkit.search.model.schema import Schema
 from shardkit.search.text.bm25 import impact_byte
-from shardkit.structures.base.arguments import shown
 
 Value: TypeAlias = float | date | datetime | str | tuple[str, ...]
 Text: TypeAlias = str | Mapping[str, str]

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 from shardkit.errors import InvalidArgumentError
+from shardkit.operations.arguments import shown
 from shardkit.search.model.documents import Value
 from shardkit.search.model.term_counts import TermCounts
-from shardkit.structures.base.arguments import shown
 
 OrderValue: TypeAlias = float | str
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from typing import Final, TypedDict
 
 from shardkit.errors import InvalidArgumentError
+from shardkit.operations.arguments import shown
 from shardkit.search.text.analyzer import Analyzer
 from shardkit.search.text.bm25 import AVERAGE_LENGTH
-from shardkit.structures.base.arguments import check_integer, shown
+from shardkit.structures.base.arguments import check_integer
 
 KINDS: Final = ("number", "date", "text")
 MAX_FIELDS: Final = 8  # a posting has a bit for each

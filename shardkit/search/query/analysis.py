@@ -8,6 +8,7 @@ from datetime import UTC, date, datetime, time
 from typing import Final, TypeGuard
 
 from shardkit.errors import InvalidArgumentError
+from shardkit.operations.arguments import shown
 from shardkit.search.query.tree import (
     AllOf,
     AnyOf,
@@ -24,7 +25,6 @@ from shardkit.search.query.tree import (
     check_depth,
 )
 from shardkit.search.text.analyzer import Analyzer
-from shardkit.structures.base.arguments import shown
 
 _DAY: Final = 86_400
 

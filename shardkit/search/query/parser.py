@@ -30,6 +30,7 @@ from datetime import UTC, date, datetime
 from typing import Final
 
 from shardkit.errors import InvalidArgumentError, QuerySyntaxError
+from shardkit.operations.arguments import shown
 from shardkit.search.query.tree import (
     AllOf,
     AnyOf,
@@ -47,7 +48,6 @@ from shardkit.search.query.tree import (
     any_of,
     check_depth,
 )
-from shardkit.structures.base.arguments import shown
 
 KINDS: Final = ("number", "date", "text")
 MAX_DEPTH: Final = 20

@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, get_args
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.structures.base.arguments import shown
+from shardkit.operations.arguments import check_calls, shown
 
 MAX_TREE_DEPTH: Final = 100
 
@@ -107,6 +107,9 @@ class Nothing:
 Node: TypeAlias = (
     Word | Prefix | Phrase | Range | Equal | AllOf | AnyOf | Not | Everything | Nothing
 )
+
+for _node in get_args(Node):
+    check_calls(_node, "__init__")
 
 
 def all_of(parts: Iterable[Node]) -> Node:

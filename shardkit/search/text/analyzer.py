@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from shardkit.errors import InvalidArgumentError
+from shardkit.operations.arguments import shown
 from shardkit.search.text import stop_words
 from shardkit.search.text.stemming import stemmer as stemmer_of
 from shardkit.search.text.tokenizers import Token, Tokenizer, Unicode
-from shardkit.structures.base.arguments import shown
 
 MAX_TERM_LENGTH: Final = 64
 _FORMAT: Final = "1"  # raise it when the same parameters produce other terms

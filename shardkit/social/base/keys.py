@@ -17,10 +17,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from shardkit.errors import InvalidArgumentError, InvalidKeyError
+from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Command, Home, ShardOf, To
 from shardkit.routing.keys import key_bytes, pair_key
 from shardkit.routing.placement import DEFAULT, placement
-from shardkit.structures.base.arguments import check_integer, check_name, shown
+from shardkit.structures.base.arguments import check_integer, check_name
 
 # Ids are ZSET members and travel through Lua: exact as doubles.
 LARGEST_ID = 2**53 - 1

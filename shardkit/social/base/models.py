@@ -13,11 +13,11 @@ from enum import Enum
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from shardkit.errors import InvalidArgumentError, InvalidKeyError
+from shardkit.operations.arguments import accepts, shown
 from shardkit.operations.commands import Argument, To
 from shardkit.operations.operation import Operation
 from shardkit.routing.keys import key_bytes
 from shardkit.social.base.keys import KeyLayout
-from shardkit.structures.base.arguments import shown
 from shardkit.structures.base.damage import damage
 
 MICRO = 1_000_000
@@ -262,7 +262,7 @@ def flat_extras(owner: str, extras: Mapping[str, Extra], core: Iterable[str]) ->
                 f"{owner}: extra field {shown(name)}: the network sets that itself",
                 "give it another name",
             )
-        if isinstance(value, bool) or not isinstance(value, str | int | float):
+        if not accepts(Extra, value):
             raise InvalidArgumentError(
                 f"{owner}: extra {name}={shown(value)}", "give text or a number"
             )

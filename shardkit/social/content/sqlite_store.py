@@ -12,8 +12,8 @@ from typing import Any
 
 from shardkit.errors import ClosedError, InvalidArgumentError
 from shardkit.forks import ForkSafeLock
+from shardkit.operations.arguments import shown
 from shardkit.social.content.status_store import TableStatusStore
-from shardkit.structures.base.arguments import shown
 
 
 class SQLiteStatusStore(TableStatusStore):

@@ -26,8 +26,9 @@ from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 from shardkit.errors import InvalidArgumentError
+from shardkit.operations.arguments import shown
 from shardkit.operations.operation import pages
-from shardkit.structures.base.arguments import check_integer, shown
+from shardkit.structures.base.arguments import check_integer
 
 Fields: TypeAlias = Mapping[str, str]
 StatusCursor: TypeAlias = tuple[float, int]

@@ -22,12 +22,12 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any, TypeVar
 
 from shardkit.lua import script
+from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Batch, Command, Key, Locate, script_call
 from shardkit.operations.operation import Operation, pages
 from shardkit.social.base.keys import KeyLayout, RelationKind
 from shardkit.social.base.models import Status, TimelineCursor, TimelinePage
 from shardkit.social.content.statuses import Statuses
-from shardkit.structures.base.arguments import shown
 from shardkit.structures.base.damage import damage
 from shardkit.structures.sorted_set.merged_ranges import range_over
 

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any
 
-from shardkit.errors import NewerFormatError
+from shardkit.errors import InvalidArgumentError, NewerFormatError
+from shardkit.operations.arguments import accepts, shown
 from shardkit.operations.operation import Operation
 from shardkit.queues.task_queues import TaskQueues
 from shardkit.social.base.keys import KINDS, KeyLayout, RelationKind
@@ -59,14 +60,23 @@ class ResumableJobs:
 
     def resume(self, fields: Sequence[Any]) -> Operation[None]:
         """Run some passes of a queued job, given its fields."""
-        job = FanOutJob._make(fields[: len(FanOutJob._fields)])  # a later release may add some
+        known = fields[: len(FanOutJob._fields)]  # a later release may add some
+        try:
+            job = FanOutJob._make([*known[:-1], tuple(known[-1])])
+            valid = accepts(FanOutJob, job)
+        except (TypeError, IndexError):
+            valid = False
+        if not valid:
+            raise InvalidArgumentError(
+                f"{self._layout.name}: job={shown(fields)}", "give the fields that its task has"
+            )
         positions = len(KINDS) * self._layout.relation_shards
         if job.action not in ACTIONS or len(job.positions) != positions:
             raise NewerFormatError(
                 f"{self._layout.name}: a job {job.action!r} for {len(job.positions)} parts",
                 "upgrade this program",
             )
-        yield from self._run(job._replace(positions=tuple(job.positions)), PASSES_A_TASK)
+        yield from self._run(job, PASSES_A_TASK)
 
     def change_mode(self, uid: int) -> Operation[None]:
         """Begin or repeat the job of a mode change; see `relations.delivery_mode`."""

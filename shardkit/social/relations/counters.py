@@ -22,9 +22,10 @@ from typing import NamedTuple
 
 from shardkit.errors import InvalidArgumentError
 from shardkit.lua import script
+from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Command, script_call
 from shardkit.social.base.keys import FOLLOWING, LIST, USER, KeyLayout, RelationKind
-from shardkit.structures.base.arguments import check_integer, shown
+from shardkit.structures.base.arguments import check_integer
 
 _FIELDS = {USER.incoming: ":f", FOLLOWING: ":g", LIST.incoming: ":l"}
 

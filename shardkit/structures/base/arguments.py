@@ -1,14 +1,14 @@
-"""Checks of the arguments that structures share, and how messages show a value."""
+"""Checks of the arguments that structures share: of what is more than its type."""
 
 from __future__ import annotations
 
 import re
-import reprlib
 from collections.abc import Iterable, Sized
 from datetime import UTC, date, datetime, timedelta
 from typing import TypeVar, cast
 
 from shardkit.errors import InvalidArgumentError, InvalidKeyError
+from shardkit.operations.arguments import SINGLE, shown
 from shardkit.routing.keys import key_bytes
 
 LONGEST_EXPIRY = 2**31 - 1  # seconds
@@ -16,22 +16,8 @@ LATEST_EXPIRY = 2**48 - 1  # milliseconds since 1970; the latest time of a field
 
 T = TypeVar("T")
 
-# Iterable, but one member.
-_SINGLE = (str, bytes, bytearray, memoryview)
-
 # How a structure whose parts split as they fill calls a group of them.
 _GROUP = re.compile(r"(?<=[^:]):\{[0-9]+\}$")
-
-_short = reprlib.Repr()
-_short.maxstring = _short.maxother = _short.maxlong = 60
-
-
-def shown(value: object) -> str:
-    """Return a value as messages show it: shortened in the middle when it is long."""
-    try:
-        return _short.repr(value)
-    except ValueError:  # Python refuses to print integers of thousands of digits
-        return f"of {value.bit_length()} bits" if isinstance(value, int) else type(value).__name__
 
 
 def check_name(name: str) -> None:
@@ -137,7 +123,7 @@ def expiry_condition(owner: str, **conditions: bool) -> tuple[str, ...]:
 
 def list_or_args(first: T | Iterable[T], rest: Iterable[T]) -> list[T]:
     """Return one list of what was given as a list, as arguments, or as both, as redis-py does."""
-    if isinstance(first, Iterable) and not isinstance(first, _SINGLE):
+    if isinstance(first, Iterable) and not isinstance(first, SINGLE):
         return [*first, *rest]
     return [cast("T", first), *rest]
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from shardkit.errors import DamagedDataError, ShardFailure
+from shardkit.operations.arguments import shown
 from shardkit.operations.commands import (
     Command,
     Key,
@@ -29,7 +30,6 @@ from shardkit.operations.commands import (
     raise_failures,
 )
 from shardkit.operations.operation import Operation, Page
-from shardkit.structures.base.arguments import shown
 from shardkit.structures.base.damage import damage
 from shardkit.structures.base.part_registry import PartRegistry
 

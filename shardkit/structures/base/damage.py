@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from shardkit.errors import DamagedDataError
+from shardkit.operations.arguments import shown
 from shardkit.operations.commands import To
-from shardkit.structures.base.arguments import shown
 
 MOST_STORED = 2**53 - 1  # what Lua's numbers hold exactly
 

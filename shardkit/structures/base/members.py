@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from shardkit.errors import DamagedDataError, InvalidArgumentError, InvalidKeyError
+from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Key
 from shardkit.routing.keys import key_bytes
-from shardkit.structures.base.arguments import shown
 
 M = TypeVar("M", bound="int | str | bytes")
 

@@ -30,7 +30,7 @@ from collections.abc import Callable
 from typing import Any, Literal, overload
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.structures.base.arguments import shown
+from shardkit.operations.arguments import shown
 from shardkit.structures.codecs.compression import Compressed, Packing, Tokens, Zstd
 from shardkit.structures.codecs.plain import Codec, Json, MessagePack, Raw, Text, V
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, Protocol, TypeVar
 
 from shardkit.errors import InvalidArgumentError, StructureError
-from shardkit.structures.base.arguments import shown
+from shardkit.operations.arguments import shown
 
 V = TypeVar("V", covariant=True)
 

@@ -33,6 +33,7 @@ from math import isfinite
 from typing import Any, ClassVar, Generic, TypeVar
 
 from shardkit.errors import InvalidArgumentError
+from shardkit.operations.arguments import rows_of, shown
 from shardkit.operations.commands import Argument, Key, Reply
 from shardkit.operations.operation import (
     Deferred,
@@ -53,7 +54,6 @@ from shardkit.structures.base.arguments import (
     duration,
     expiry_condition,
     list_or_args,
-    shown,
     timestamp,
 )
 from shardkit.structures.base.check import Damage, confirmed, suspected
@@ -234,7 +234,8 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         """
         new = 0
         yield from self._values.load()
-        for page in pages((self._pair(field, value) for field, value in pairs), FIELDS_AT_ONCE):
+        rows = rows_of(self.name, "pairs", pairs, "(field, value)", 2, 2)
+        for page in pages((self._pair(*row) for row in rows), FIELDS_AT_ONCE):
             new += yield from self._hset(page)
         return new
 
@@ -343,8 +344,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
 
         Cost: one exchange.
         """
-        number = isinstance(amount, int | float) and not isinstance(amount, bool)
-        if not number or not isfinite(amount):
+        if not isfinite(amount):
             raise InvalidArgumentError(
                 f"{self.name}: field {shown(key)}: amount={shown(amount)}",
                 "give a finite number",

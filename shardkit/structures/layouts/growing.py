@@ -47,6 +47,7 @@ from shardkit.errors import (
     ShardFailure,
 )
 from shardkit.lua import script
+from shardkit.operations.arguments import shown
 from shardkit.operations.commands import (
     Argument,
     Command,
@@ -57,7 +58,7 @@ from shardkit.operations.commands import (
     script_call,
 )
 from shardkit.operations.operation import Operation, pages
-from shardkit.structures.base.arguments import check_integer, shown
+from shardkit.structures.base.arguments import check_integer
 from shardkit.structures.base.check import Suspicions
 from shardkit.structures.base.damage import damage, stored_integer
 from shardkit.structures.base.parameters import confirm, open_all

@@ -46,6 +46,7 @@ from typing import Any, ClassVar, Generic
 
 from shardkit.errors import CrossShardError, InvalidArgumentError
 from shardkit.lua import script
+from shardkit.operations.arguments import shown
 from shardkit.operations.cancellation import undo_on_cancel
 from shardkit.operations.commands import Argument, Command, Locate, Replies, script_call
 from shardkit.operations.operation import (
@@ -60,7 +61,7 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.routing.keys import hash_tag, key_bytes
-from shardkit.structures.base.arguments import check_integer, check_name, check_some, shown
+from shardkit.structures.base.arguments import check_integer, check_name, check_some
 from shardkit.structures.base.check import Damage
 from shardkit.structures.base.lifetime import ExpirableStructure
 from shardkit.structures.base.members import M

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, Generic
 
 from shardkit.errors import InvalidArgumentError, InvalidKeyError
+from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument
 from shardkit.routing.keys import key_bytes
-from shardkit.structures.base.arguments import shown
 from shardkit.structures.base.members import M
 
 _INTEGER = re.compile(rb"-?[0-9]{1,4300}")  # Python parses no more digits

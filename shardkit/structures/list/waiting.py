@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from shardkit.errors import InvalidArgumentError
+from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Command
 from shardkit.operations.operation import Operation
-from shardkit.structures.base.arguments import shown
 from shardkit.structures.base.server_clock import ServerClock
 
 LONGEST_BLOCK = 1.0  # seconds

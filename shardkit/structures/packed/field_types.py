@@ -34,7 +34,7 @@ from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.structures.base.arguments import shown
+from shardkit.operations.arguments import shown
 
 Value: TypeAlias = int | float | bytes | str | None
 

@@ -33,6 +33,7 @@ from importlib.resources import files
 from typing import Any, NamedTuple, TypeAlias
 
 from shardkit.errors import InvalidArgumentError
+from shardkit.operations.arguments import shown
 from shardkit.operations.operation import (
     Deferred,
     Driver,
@@ -42,7 +43,6 @@ from shardkit.operations.operation import (
     operation,
     pages,
 )
-from shardkit.structures.base.arguments import shown
 from shardkit.structures.packed.part_store import IDS_AT_ONCE
 from shardkit.structures.packed.records import WRITES_AT_ONCE, PackedRecords
 

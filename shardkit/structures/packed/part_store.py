@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from shardkit.errors import InvalidArgumentError, ShardFailure
 from shardkit.lua import script
+from shardkit.operations.arguments import shown
 from shardkit.operations.commands import (
     Argument,
     Columns,
@@ -20,7 +21,7 @@ from shardkit.operations.commands import (
     script_call,
 )
 from shardkit.operations.operation import Operation, Stream, pages
-from shardkit.structures.base.arguments import check_integer, shown
+from shardkit.structures.base.arguments import check_integer
 from shardkit.structures.base.check import (
     Damage,
     Suspicion,

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.structures.base.arguments import shown
+from shardkit.operations.arguments import shown
 from shardkit.structures.packed.field_types import (
     MAX_BYTES,
     Degrees,

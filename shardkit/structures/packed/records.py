@@ -35,6 +35,7 @@ from itertools import chain
 from typing import Any, ClassVar, Literal
 
 from shardkit.errors import InvalidArgumentError
+from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Columns
 from shardkit.operations.operation import (
     Deferred,
@@ -47,7 +48,7 @@ from shardkit.operations.operation import (
     pages,
     stream,
 )
-from shardkit.structures.base.arguments import check_integer, check_name, shown
+from shardkit.structures.base.arguments import check_integer, check_name
 from shardkit.structures.base.check import Damage
 from shardkit.structures.base.lifetime import ExpirableStructure
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE

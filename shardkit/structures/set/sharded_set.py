@@ -38,6 +38,7 @@ from typing import Any, ClassVar, Generic, TypeAlias
 
 from shardkit.encodings.limits import FORMS
 from shardkit.errors import InvalidArgumentError, ParameterMismatchError
+from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Key
 from shardkit.operations.operation import (
     Deferred,
@@ -51,13 +52,7 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.routing.partition import part_count
-from shardkit.structures.base.arguments import (
-    check_integer,
-    check_name,
-    check_some,
-    list_or_args,
-    shown,
-)
+from shardkit.structures.base.arguments import check_integer, check_name, check_some, list_or_args
 from shardkit.structures.base.glob import glob_filter
 from shardkit.structures.base.members import M, Members
 from shardkit.structures.base.parameters import differences, open_all
@@ -76,9 +71,6 @@ MOST_RANDOM = 100_000
 
 # The servers' compact form by the type of members.
 _FORMS: dict[type, str] = {int: "intset", str: "set", bytes: "set"}
-
-# Other sets, as redis-py takes keys: one, or a list of them.
-Operands: TypeAlias = "ShardedSet[Any, M] | Iterable[ShardedSet[Any, M]]"
 
 
 class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
@@ -552,3 +544,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
 
     def _page(self, members: Iterable[bytes]) -> Page[M]:
         return Page(map(self._members.decode, members))
+
+
+# Other sets, as redis-py takes keys: one, or a list of them.
+Operands: TypeAlias = ShardedSet[Any, M] | Iterable[ShardedSet[Any, M]]

@@ -24,9 +24,9 @@ from math import ceil, sqrt
 from typing import Any, NamedTuple, TypeAlias
 
 from shardkit.lua import script
+from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Command, Transaction, script_call
 from shardkit.operations.operation import Operation
-from shardkit.structures.base.arguments import shown
 from shardkit.structures.base.check import Suspicion, Suspicions, read_or_note
 from shardkit.structures.base.damage import damage, stored_integer
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE

@@ -29,6 +29,7 @@ from typing import Any, Generic, TypeAlias
 
 from shardkit.errors import InvalidArgumentError, InvalidKeyError
 from shardkit.lua import script
+from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Command, Key, Shard, ShardOf, To, script_call
 from shardkit.operations.operation import (
     Deferred,
@@ -41,7 +42,7 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.routing.keys import key_bytes
-from shardkit.structures.base.arguments import check_integer, check_name, shown
+from shardkit.structures.base.arguments import check_integer, check_name
 from shardkit.structures.base.members import M, Members
 from shardkit.structures.sorted_set.groups import Row
 from shardkit.structures.sorted_set.score_queries import ScoreQueries

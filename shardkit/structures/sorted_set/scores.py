@@ -11,9 +11,10 @@ from math import isnan
 from typing import Any, TypeAlias
 
 from shardkit.errors import InvalidArgumentError, InvalidKeyError
+from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Key
 from shardkit.routing.keys import key_bytes
-from shardkit.structures.base.arguments import check_integer, shown
+from shardkit.structures.base.arguments import check_integer
 
 HIGHEST_RANK = 2**63 - 1
 

@@ -40,6 +40,7 @@ from math import ceil
 from typing import Any, ClassVar, Generic
 
 from shardkit.errors import InvalidArgumentError
+from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Key
 from shardkit.operations.operation import (
     Deferred,
@@ -52,7 +53,7 @@ from shardkit.operations.operation import (
     pages,
     stream,
 )
-from shardkit.structures.base.arguments import check_integer, check_name, check_some, shown
+from shardkit.structures.base.arguments import check_integer, check_name, check_some
 from shardkit.structures.base.members import M, Members
 from shardkit.structures.base.partition import MOST_MEMBERS
 from shardkit.structures.layouts import GROUPS, check_groups

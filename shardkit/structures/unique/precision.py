@@ -37,7 +37,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.structures.base.arguments import check_integer, shown
+from shardkit.operations.arguments import shown
+from shardkit.structures.base.arguments import check_integer
 from shardkit.structures.unique.sizing import expected_after, parts_for
 
 Session: TypeAlias = str | bytes | int | UUID

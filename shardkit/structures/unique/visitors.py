@@ -48,6 +48,7 @@ from collections.abc import Iterable, Sequence
 from datetime import date, timedelta
 
 from shardkit.errors import InvalidArgumentError, ParameterMismatchError
+from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Command, Home, Pause
 from shardkit.operations.operation import (
     Deferred,
@@ -60,7 +61,7 @@ from shardkit.operations.operation import (
     pages,
     stream,
 )
-from shardkit.structures.base.arguments import day_of, duration, shown
+from shardkit.structures.base.arguments import day_of, duration
 from shardkit.structures.base.damage import MOST_STORED, damage, stored_integer
 from shardkit.structures.base.server_clock import ServerClock
 from shardkit.structures.set.sharded_set import MEMBERS_AT_ONCE, ShardedSet

@@ -1,0 +1,359 @@
+"""Checks what callers give to public methods, by the annotations of their parameters.
+
+::
+
+    def page(self, limit: int = 100, cursor: tuple[Key, Score] | None = None)
+
+    scores.page(cursor=("anna", "x"))
+      └─► InvalidArgumentError: scores: cursor=('anna', 'x'): give a tuple (int, str or bytes; a
+          number) or None
+
+Every `operation` and `stream` checks its arguments so, before it runs, and so does every other
+public method of a structure, of the kit's catalogue, and of what `check_calls` is called for. Of
+mappings and of iterables only the kind is checked here: their values are checked where they are
+encoded, and so are ranges. A check is compiled once for a method; of an argument of the usual type
+it takes one look-up of its class.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import datetime as dates
+import inspect
+import math
+import reprlib
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache, wraps
+from typing import Any, Literal, ParamSpec, TypeVar, Union
+
+from shardkit.errors import InvalidArgumentError, InvalidKeyError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# Iterable, but one value.
+SINGLE = (str, bytes, bytearray, memoryview)
+
+_MOST_BITS = 14_000  # Python prints no number of more than 4,300 digits; hiredis crashes at one
+
+_short = reprlib.Repr()
+_short.maxstring = _short.maxother = _short.maxlong = 60
+
+
+def shown(value: object) -> str:
+    """Return a value as messages show it: shortened in the middle when it is long."""
+    try:
+        return _short.repr(value)
+    except ValueError:  # Python refuses to print integers of thousands of digits
+        return f"of {value.bit_length()} bits" if isinstance(value, int) else type(value).__name__
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """What an annotation accepts.
+
+    Attributes:
+        accepts: whether a value is of it.
+        wanted: what to give, for messages.
+        classes: classes whose values need no call of ``accepts``.
+    """
+
+    accepts: Callable[[Any], bool]
+    wanted: str
+    classes: frozenset[type] = frozenset()
+
+
+def _is_text(value: object) -> bool:
+    if not isinstance(value, str):
+        return False
+    if value.isascii():
+        return True
+    try:
+        str.encode(value)
+    except UnicodeEncodeError:  # lone surrogates
+        return False
+    return True
+
+
+def _is_integer(value: object) -> bool:
+    return (
+        isinstance(value, int) and value.__class__ is not bool and value.bit_length() <= _MOST_BITS
+    )
+
+
+def _is_number(value: object) -> bool:
+    return _is_integer(value) or (isinstance(value, float) and not math.isnan(value))
+
+
+_SIMPLE: dict[Any, Kind] = {
+    str: Kind(_is_text, "text"),
+    bytes: Kind(lambda v: isinstance(v, SINGLE[1:]), "bytes"),
+    int: Kind(_is_integer, "an integer"),
+    float: Kind(_is_number, "a number"),
+    bool: Kind(lambda v: v in (True, False), "True or False", frozenset({bool})),
+    None: Kind(lambda v: v is None, "None", frozenset({types.NoneType})),
+    types.NoneType: Kind(lambda v: v is None, "None", frozenset({types.NoneType})),
+    dates.date: Kind(lambda v: isinstance(v, dates.date), "a date"),
+    dates.datetime: Kind(lambda v: isinstance(v, dates.datetime), "a datetime"),
+    dates.timedelta: Kind(lambda v: isinstance(v, dates.timedelta), "a timedelta"),
+}
+
+_KEYS = {int, str, bytes}
+
+
+@cache
+def kind_of(annotation: Any) -> Kind | None:
+    """Return what an annotation accepts; None if it accepts anything."""
+    if annotation is Any:
+        return None
+    if annotation in _SIMPLE:
+        return _SIMPLE[annotation]
+    if isinstance(annotation, TypeVar):
+        bound = annotation.__bound__
+        return kind_of(bound) if bound is not None and not isinstance(bound, str) else None
+    origin, args = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (Union, types.UnionType):
+        return _any_of(args)
+    if origin is Literal:
+        return Kind(
+            lambda v: isinstance(v, SINGLE) and v in args, "one of " + ", ".join(map(repr, args))
+        )
+    if origin is tuple:
+        return _tuple(args)
+    base = origin or annotation
+    if base is collections.abc.Callable:
+        return Kind(callable, "a function")
+    if base is collections.abc.Mapping:
+        return Kind(lambda v: isinstance(v, Mapping), "a mapping")
+    if base in (collections.abc.Iterable, collections.abc.Sequence):
+        return Kind(
+            lambda v: isinstance(v, base) and not isinstance(v, SINGLE), "a list", frozenset({list})
+        )
+    if not isinstance(base, type) or getattr(base, "_is_protocol", False) or base is object:
+        return None
+    return _instance(base)
+
+
+def _any_of(annotations: tuple[Any, ...]) -> Kind | None:
+    kinds = [kind_of(one) for one in annotations]
+    found = [kind for kind in kinds if kind is not None]
+    if len(found) < len(kinds):
+        return None
+    classes = frozenset().union(*(kind.classes for kind in found))
+    if set(annotations) >= _KEYS:  # what encodes keys refuses lone surrogates
+        classes |= set(annotations) & {str, bytes, float}
+        found.sort(key=lambda kind: kind.wanted != _SIMPLE[int].wanted)
+    wanted = list(dict.fromkeys(kind.wanted for kind in found))
+    if "a number" in wanted and "an integer" in wanted:
+        wanted.remove("an integer")
+    several = ", ".join(wanted[:-1]) + " or " + wanted[-1] if len(wanted) > 1 else wanted[0]
+
+    def accepts(value: object) -> bool:
+        for kind in found:  # noqa: SIM110 - half the time of any() with a generator
+            if kind.accepts(value):
+                return True
+        return False
+
+    return Kind(accepts, several, classes)
+
+
+def _tuple(annotations: tuple[Any, ...]) -> Kind:
+    if len(annotations) == 2 and annotations[1] is ...:
+        each = kind_of(annotations[0])
+        return Kind(
+            lambda v: isinstance(v, tuple) and (each is None or all(map(each.accepts, v))),
+            f"a tuple, each of it {each.wanted}" if each else "a tuple",
+        )
+    kinds = [kind_of(one) for one in annotations]
+
+    def accepts(value: object) -> bool:
+        return (
+            isinstance(value, tuple | list)
+            and len(value) == len(kinds)
+            and all(kind is None or kind.accepts(v) for kind, v in zip(kinds, value, strict=True))
+        )
+
+    parts = "; ".join(kind.wanted if kind else "a value" for kind in kinds)
+    return Kind(accepts, f"a tuple ({parts})")
+
+
+def _instance(base: type) -> Kind:
+    """Return a kind of instances; those of named tuples are checked field by field."""
+    article = "an" if base.__name__[0] in "AEIOU" else "a"
+    wanted = f"{article} {base.__name__}"
+    if not (issubclass(base, tuple) and hasattr(base, "_fields")):
+        return Kind(lambda v: isinstance(v, base), wanted)
+    hints = annotations_of(base)
+    fields = [(n, kind) for n, name in enumerate(base._fields) if (kind := kind_of(hints[name]))]
+    return Kind(
+        lambda v: isinstance(v, base) and all(kind.accepts(v[n]) for n, kind in fields),
+        f"{wanted} as it was returned",
+    )
+
+
+def annotations_of(function: Any) -> dict[str, Any]:
+    """Return the annotations of a function or class, evaluated.
+
+    One whose names are imported for type checkers only is left out.
+    """
+    try:
+        return typing.get_type_hints(function)
+    except NameError:
+        found = {}
+        module = inspect.getmodule(function)
+        for name, text in function.__annotations__.items():
+            try:
+                found[name] = eval(text, vars(module)) if isinstance(text, str) else text
+            except NameError:
+                continue
+        return found
+
+
+def argument_check(function: Callable[..., Any]) -> Callable[[Any, Any, Any], None]:
+    """Return what checks the arguments of a call: of its owner, ``args`` and ``kwargs``.
+
+    Args:
+        function: a method; its first parameter is the owner, whose ``name`` messages say.
+    """
+    hints = annotations_of(function)
+    positional: list[tuple[frozenset[type], Kind | None, str]] = []
+    named: dict[str, Kind] = {}
+    rest: Kind | None = None
+    rest_name = ""
+    parameters = list(inspect.signature(function).parameters.values())[1:]
+    for parameter in parameters:
+        annotation = hints.get(parameter.name, Any)
+        if parameter.kind is parameter.VAR_KEYWORD:
+            if typing.get_origin(annotation) is typing.Unpack:
+                options = typing.get_args(annotation)[0]
+                for name, option in annotations_of(typing.get_origin(options) or options).items():
+                    if found := kind_of(_unwrapped(option)):
+                        named[name] = found
+            continue
+        kind = kind_of(annotation)
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            rest, rest_name = kind, parameter.name
+            continue
+        if kind is not None and parameter.default is None and not kind.accepts(None):
+            kind = _any_of((annotation, None))
+        if kind is not None:
+            named[parameter.name] = kind
+        if parameter.kind is not parameter.KEYWORD_ONLY:
+            classes = kind.classes if kind else frozenset[type]()
+            positional.append((classes, kind, parameter.name))
+
+    def check(owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        for value, (classes, kind, name) in zip(args, positional, strict=False):
+            if value.__class__ not in classes and kind is not None and not _accepts(kind, value):
+                raise refused(owner, name, value, kind)
+        if rest is not None:
+            for value in args[len(positional) :]:
+                if value.__class__ not in rest.classes and not _accepts(rest, value):
+                    raise refused(owner, rest_name, value, rest)
+        for name, value in kwargs.items():
+            given = named.get(name)
+            if given is None or value.__class__ in given.classes or _accepts(given, value):
+                continue
+            raise refused(owner, name, value, given)
+
+    return check
+
+
+def _unwrapped(annotation: Any) -> Any:
+    while typing.get_origin(annotation) in (typing.Required, typing.NotRequired):
+        [annotation] = typing.get_args(annotation)
+    return annotation
+
+
+def _accepts(kind: Kind, value: object) -> bool:
+    try:
+        return kind.accepts(value)
+    except Exception:  # of the value's own methods: what cannot be compared is not accepted
+        return False
+
+
+def refused(owner: Any, name: str, value: object, kind: Kind) -> InvalidArgumentError:
+    """Return the error for an argument."""
+    named = getattr(owner, "name", None)
+    whose = named if isinstance(named, str) else type(owner).__name__
+    return InvalidArgumentError(f"{whose}: {name}={shown(value)}", f"give {kind.wanted}")
+
+
+def refusal(error: InvalidArgumentError, call: Callable[[], object]) -> Exception:
+    """Return the error for a refused argument: the method's own, if it names the value.
+
+    It says more, such as the range.
+
+    Args:
+        error: what the check of the annotation says.
+        call: what runs the method up to its first batch; until then, methods only check what they
+            are given.
+    """
+    value = error.message.partition("=")[2]
+    try:
+        call()
+    except (InvalidArgumentError, InvalidKeyError) as own:
+        return own if value in own.message else error
+    except Exception:
+        return error
+    return error
+
+
+def accepts(annotation: Any, value: object) -> bool:
+    """Return whether a value is what an annotation says."""
+    kind = kind_of(annotation)
+    return kind is None or _accepts(kind, value)
+
+
+def rows_of(
+    owner: str, name: str, rows: Iterable[Any], what: str, least: int, most: int
+) -> Iterator[Any]:
+    """Yield the tuples of an argument, as they are read, each checked for its length.
+
+    Args:
+        owner: whose argument it is, for messages.
+        name: the argument's name.
+        rows: tuples or lists.
+        what: what each of them is, for messages: ``(field, value)``.
+        least: how many values one has at least.
+        most: how many at most.
+
+    Raises:
+        InvalidArgumentError: one is neither, or of another length.
+    """
+    for row in rows:
+        if not isinstance(row, tuple | list) or not least <= len(row) <= most:
+            raise InvalidArgumentError(f"{owner}: {shown(row)} in {name}", f"give tuples {what}")
+        yield row
+
+
+def check_calls(owner: type, *also: str) -> None:
+    """Have the public methods of a class check their arguments: those that are plain functions.
+
+    Args:
+        owner: the class. Operations check theirs themselves.
+        also: other methods to check, such as ``__init__``.
+    """
+    for name, method in list(vars(owner).items()):
+        if isinstance(method, types.FunctionType) and (name[0] != "_" or name in also):
+            setattr(owner, name, _checked(method))
+
+
+def _checked(function: Callable[P, T]) -> Callable[P, T]:
+    check: Callable[[Any, Any, Any], None] | None = None
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        nonlocal check
+        if check is None:  # at first use, when all modules are there
+            check = argument_check(function)
+        try:
+            check(args[0], args[1:], kwargs)
+        except InvalidArgumentError as error:
+            raise refusal(error, lambda: function(*args, **kwargs)) from None
+        return function(*args, **kwargs)
+
+    return call

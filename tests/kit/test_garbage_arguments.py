@@ -1,0 +1,214 @@
+"""Every public method of every structure and component checks what it is given."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from datetime import date
+from typing import Any
+
+import pytest
+
+import shardkit
+from shardkit import ShardKit, ShardMap
+from shardkit.catalogue import Catalogue
+from shardkit.errors import InvalidArgumentError, ShardErrors, ShardFailure, ShardKitError
+from shardkit.operations.arguments import annotations_of, kind_of
+from shardkit.operations.operation import _Method
+from shardkit.queues.task_codec import Task
+from shardkit.search.query.tree import AllOf, Not, Phrase, Range, Word
+from shardkit.social.base.models import Relation, TimelineCursor
+from shardkit.testing.memory import MemoryServers
+
+MAP = "components: {c: {shards: [{port: 7001}, {port: 7002}]}, one: {entry: {port: 7003}}}"
+
+MAKERS: dict[str, Callable[[ShardKit], Any]] = {
+    "hash": lambda kit: kit.hash("h", component="c"),
+    "strings": lambda kit: kit.strings("s", component="c", total=1_000),
+    "set": lambda kit: kit.set("ids", component="c", members=int, total=1_000),
+    "sorted_set": lambda kit: kit.sorted_set("z", component="c"),
+    "list": lambda kit: kit.list("l", component="c"),
+    "unique_visitors": lambda kit: kit.unique_visitors(component="c", first_day=1_000),
+    "packed": lambda kit: kit.packed("p", component="c", fields={"votes": "u32"}),
+    "locations": lambda kit: kit.locations(component="c"),
+    "ip_to_city": lambda kit: kit.ip_to_city(component="c"),
+    "city_totals": lambda kit: kit.city_totals(component="c"),
+    "recent_contacts": lambda kit: kit.recent_contacts(component="c"),
+    "address_book": lambda kit: kit.address_book(component="c"),
+    "score_ranges": lambda kit: kit.score_ranges("r", component="c", shards=2),
+    "search": lambda kit: kit.search("d", component="c", attributes={"votes": "number"}),
+    "ads": lambda kit: kit.ads(component="c"),
+    "job_search": lambda kit: kit.job_search(component="c"),
+    "queues": lambda kit: kit.queues(component="c"),
+    "social": lambda kit: kit.social(component="one"),
+}
+
+
+class Garbage:
+    def __repr__(self) -> str:
+        return "<garbage>"
+
+
+NAN = float("nan")
+HUGE = 10**5_000  # Python prints no number of so many digits, and hiredis crashes at one
+ODD: list[Any] = [None, NAN, "x\ud800", "1|2", -1, HUGE, (1, 2), [Garbage()], [(1,)]]
+ODD += [[("a", Garbage())], {Garbage(): 1}, {"a": Garbage()}]
+SAMPLES: list[Any] = ["a", 1, ["a"], [("a", 1)], {"a": 1}, date(2026, 1, 1), 0.5, True, b"x"]
+
+
+@pytest.fixture
+def kit() -> Iterator[ShardKit]:
+    memory = MemoryServers(ShardMap.parse(MAP))
+    with shardkit.connect(memory.shard_map, connector=memory) as kit:
+        yield kit
+
+
+@pytest.fixture
+def sent(kit: ShardKit, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What reaches the link."""
+    link, batches = kit._driver.link, []
+    send = link.send
+
+    def record(batch: Any) -> Any:
+        batches.append(batch)
+        return send(batch)
+
+    monkeypatch.setattr(link, "send", record)
+    monkeypatch.setattr(kit._driver, "_send", record)
+    return batches
+
+
+def public_methods(structure: object) -> Iterator[tuple[str, Any]]:
+    """The methods that take arguments, with the functions that declare them."""
+    for name in dir(type(structure)):
+        method = inspect.getattr_static(type(structure), name)
+        if name.startswith("_") or not (isinstance(method, _Method) or inspect.isfunction(method)):
+            continue
+        yield name, method.steps if isinstance(method, _Method) else method
+
+
+def calls(
+    function: Any, own: dict[str, Any], values: list[Any]
+) -> Iterator[tuple[str, Any, list[Any], dict[str, Any]]]:
+    """Calls with one odd argument each: (its name, its value, args, kwargs)."""
+    hints = annotations_of(function)
+    parameters = list(inspect.signature(function).parameters.values())[1:]
+
+    def sample(parameter: inspect.Parameter) -> Any:
+        if parameter.name in own:
+            return own[parameter.name]
+        kind = kind_of(hints.get(parameter.name, Any))
+        return next((v for v in SAMPLES if kind is None or kind.accepts(v)), None)
+
+    for position, odd in enumerate(parameters):
+        if kind_of(hints.get(odd.name, Any)) is None or odd.name == "timeout":
+            continue
+        required = [p for p in parameters if p.default is p.empty and p.kind < p.VAR_POSITIONAL]
+        required += [p for p in parameters if p.default is p.empty and p.kind == p.KEYWORD_ONLY]
+        for value in values:
+            args: list[Any] = []
+            kwargs = {p.name: sample(p) for p in required}
+            if odd.kind is odd.VAR_KEYWORD:
+                continue
+            if odd.kind in (odd.VAR_POSITIONAL, odd.POSITIONAL_ONLY):
+                before = parameters[:position]
+                args = [kwargs.pop(p.name) if p in required else p.default for p in before]
+                kwargs.pop(odd.name, None)
+                args.append(value)
+            else:
+                kwargs[odd.name] = value
+            if "timeout" in hints:
+                kwargs["timeout"] = 0.01
+            yield odd.name, value, args, kwargs
+
+
+def given(structure: Any) -> dict[str, Any]:
+    """What some arguments must be that no plain value is."""
+    return {"destination": structure, "task": Task("1", "mail", "send", (), 1)}
+
+
+def call(method: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    result = method(*args, **kwargs)
+    if inspect.isgenerator(result):
+        next(result, None)
+
+
+def test_all_are_tried_here() -> None:
+    public = {name for name in vars(Catalogue) if not name.startswith("_")}
+    assert public == MAKERS.keys()
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_an_argument_of_a_wrong_kind_is_named_before_a_request(
+    kit: ShardKit, sent: list[Any], name: str
+) -> None:
+    structure = MAKERS[name](kit)
+    sent.clear()
+    tried = 0
+    for method, function in public_methods(structure):
+        for argument, _, args, kwargs in calls(function, given(structure), [Garbage()]):
+            with pytest.raises(InvalidArgumentError, match="<garbage>"):
+                call(getattr(structure, method), args, kwargs)
+            assert not sent, (method, argument)
+            tried += 1
+    assert tried
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_odd_arguments_are_taken_or_refused_by_an_error_of_ours(kit: ShardKit, name: str) -> None:
+    structure = MAKERS[name](kit)
+    for method, function in public_methods(structure):
+        for argument, value, args, kwargs in calls(function, given(structure), ODD):
+            try:
+                call(getattr(structure, method), args, kwargs)
+            except (ShardErrors, ShardFailure) as error:
+                pytest.fail(f"{method}({argument}={type(value)}) reached a server: {error}")
+            except ShardKitError:
+                pass
+            except Exception as error:
+                pytest.fail(f"{method}({argument}={type(value)}): {error!r}")
+
+
+def test_the_kit_checks_how_a_structure_is_made(kit: ShardKit) -> None:
+    for name, method in vars(Catalogue).items():
+        if not name.startswith("_"):
+            with pytest.raises(InvalidArgumentError, match="component=<garbage>"):
+                getattr(kit, name)("x", component=Garbage())
+            assert method.__name__ == name
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Word(5),  # type: ignore[arg-type]
+        lambda: Word("a", field=5),  # type: ignore[arg-type]
+        lambda: Phrase(("a", 5)),  # type: ignore[arg-type]
+        lambda: Range("votes", low="5"),  # type: ignore[arg-type]
+        lambda: AllOf((Word("a"), 5)),  # type: ignore[arg-type]
+        lambda: Not(5),  # type: ignore[arg-type]
+    ],
+)
+def test_a_query_tree_is_made_of_what_it_says(make: Callable[[], object]) -> None:
+    with pytest.raises(InvalidArgumentError, match="5"):
+        make()
+
+
+def test_cursors_are_those_that_were_returned(kit: ShardKit, sent: list[Any]) -> None:
+    network = kit.social(component="one")
+    scores = kit.sorted_set("z", component="c")
+    for method, cursor in (
+        (network.followers, (1, 2)),
+        (network.followers, Relation("1", 2)),  # type: ignore[call-arg,arg-type]
+        (network.home, TimelineCursor(*["x"] * len(TimelineCursor._fields))),  # type: ignore[arg-type]
+        (network.home, "x"),
+    ):
+        with pytest.raises(InvalidArgumentError, match="cursor="):
+            method(1, cursor=cursor)  # type: ignore[operator]
+    for altered in (("anna", "x"), ("anna",), ("anna", NAN), (None, 1)):
+        with pytest.raises(InvalidArgumentError, match="cursor="):
+            scores.page(cursor=altered)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match="older_than='x'"):
+        network.repair("x")  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match="older_than=nan"):
+        network.pending(NAN)
+    assert not sent
