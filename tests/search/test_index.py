@@ -363,7 +363,7 @@ def test_requests_that_cannot_be_used_are_refused(kit: ShardKit) -> None:
         ({"cursor": cursor, "offset": 3}, "a cursor says where"),
         ({"cursor": cursor, "sort": "votes"}, "another query or order"),
         ({"query": "y1", "cursor": cursor}, "another query or order"),
-        ({"session": 7, "cursor": SearchCursor("", 3, 1.0, "", None).token()}, "another query"),
+        ({"session": 7, "cursor": SearchCursor("", 3, 1.0, "", None).token()}, "session=7"),
     ]
     for options, message in wrong:
         options = {"query": "x", **options}
