@@ -295,8 +295,11 @@ class ShardKit(_Kit[Blocking]):
         self._declare(component, shards, placement)
         return KeyShardedConnection(component, shards, plane=self.plane)
 
-    def id_pair_sharded(self, component: str, shards: int | None = None) -> IdPairShardedConnection:
-        """Return a router by pairs of ids; see `shardkit.client_plane.routers`."""
+    def id_pair_sharded(
+        self, component: str, shards: int | None = None, *, placement: str | None = None
+    ) -> IdPairShardedConnection:
+        """Return a router by pairs of ids; see `key_sharded`."""
+        self._declare(component, shards, placement)
         return IdPairShardedConnection(component, shards, plane=self.plane)
 
     def together(self, *operations: Operation[T]) -> list[T]:
@@ -401,9 +404,10 @@ class AsyncShardKit(_Kit[Awaiting]):
         return AsyncKeyShardedConnection(component, shards, plane=self.plane)
 
     def id_pair_sharded(
-        self, component: str, shards: int | None = None
+        self, component: str, shards: int | None = None, *, placement: str | None = None
     ) -> AsyncIdPairShardedConnection:
-        """Return a router by pairs of ids; see `shardkit.client_plane.routers`."""
+        """Return a router by pairs of ids; see `ShardKit.key_sharded`."""
+        self._declare(component, shards, placement)
         return AsyncIdPairShardedConnection(component, shards, plane=self.plane)
 
     async def together(self, *operations: Operation[T]) -> list[T]:

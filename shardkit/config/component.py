@@ -34,6 +34,11 @@ def removed_key(component: str) -> str:
     return f"config:removed:{component}"
 
 
+def pushed_key(component: str) -> str:
+    """Return the key that says that a push, not a hand, wrote a component's shards."""
+    return f"config:pushed:{component}"
+
+
 def check_name(name: object, where: str) -> Iterator[Problem]:
     """Yield what is wrong with a component's name.
 

@@ -30,7 +30,7 @@ from shardkit.server_errors import meaning
 
 logger = logging.getLogger("shardkit")
 
-_ENTRY_TYPES = ("redis", "shards", "removed")
+_ENTRY_TYPES = ("redis", "shards", "removed", "pushed", "history")
 
 
 def directory_key(kind: str, component: str) -> str:

@@ -7,6 +7,9 @@
     config:shards:unique      {"shards": 16, "placement": "crc32", "epoch": 3}
     config:epoch              the number of the last push that changed anything
     config:removed:unique     the epoch of the push that removed the component, if one did
+    config:history            the last pushes, see shardkit.config.history
+    config:pushed             that pushes mark the sharded components that they write:
+    config:pushed:unique      so what has lost its count is told from what was written by hand
 
 A push is one transaction, so a reader sees all of it or nothing. It writes the components that
 changed and no others, raises each one's epoch by one and ``config:epoch`` with them. An unsharded
@@ -34,18 +37,27 @@ import redis
 from redis.client import NEVER_DECODE
 from redis.exceptions import RedisError, WatchError
 
-from shardkit.config.component import Component, check_name, entry_key, removed_key, shards_key
+from shardkit.config.component import (
+    Component,
+    check_name,
+    entry_key,
+    pushed_key,
+    removed_key,
+    shards_key,
+)
 from shardkit.config.diff import ComponentChange as ComponentChange
 from shardkit.config.diff import FieldChange as FieldChange
 from shardkit.config.diff import Sample, entries_of
 from shardkit.config.diff import diff as diff
 from shardkit.config.diff import sample_keys as sample_keys
 from shardkit.config.entry import Entry
+from shardkit.config.history import HISTORY_KEY, MOST_PUSHES, PushRecord, author_here, undo
 from shardkit.config.problem import Problem, invalid, similar_name
 from shardkit.config.shard_map import ShardMap, warnings_of
 from shardkit.config.stored import (
     EPOCH_KEY,
     PUSH_AGAIN,
+    PUSHED_KEY,
     Stored,
     component_of,
     epoch_number,
@@ -137,6 +149,8 @@ def push(
     sample: Sample | None = None,
     epoch: int | None = None,
     above: int | None = None,
+    author: str | None = None,
+    message: str = "",
 ) -> list[ComponentChange]:
     """Write a shard map to the config server: all of what changed, at once, or nothing.
 
@@ -156,6 +170,8 @@ def push(
             it was made from, if it does.
         above: after the config server was restored from an old snapshot: the epoch that clients
             have seen, and say in their log. Every component of the map gets a higher one.
+        author: who pushes, for the history; by default this process's user and host.
+        message: why, for the history.
 
     Returns:
         What was changed; also the map's unchanged components.
@@ -177,11 +193,14 @@ def push(
     if problems:
         raise invalid(problems)
     expected = shard_map.epoch if epoch is None else epoch
+    record = PushRecord(0, 0, 0, author or author_here(), shard_map.source, message, {})
     with _translated_errors():
         for attempt in range(_PUSHES):
             with client.pipeline(transaction=True) as pipe:
                 try:
-                    return _push(pipe, shard_map, force, prune, has_data, sample, expected, above)
+                    return _push(
+                        pipe, shard_map, force, prune, has_data, sample, expected, above, record
+                    )
                 except WatchError as error:
                     if isinstance(error.__context__, RedisError):
                         raise ConfigServerError(
@@ -191,6 +210,38 @@ def push(
                         ) from error
             time.sleep(random.uniform(0, 0.001 * 2 ** min(attempt, 6)))
     raise ConfigError("other pushes came in between, again and again", "try again")
+
+
+def read_history(client: redis.Redis) -> list[PushRecord]:
+    """Return the last pushes, the latest first.
+
+    Raises:
+        InvalidEntryError: a record cannot be read.
+        ConfigServerError: the config server cannot be read.
+    """
+    with _translated_errors():
+        asked: Any = client
+        texts = asked.execute_command("LRANGE", HISTORY_KEY, 0, -1, **{NEVER_DECODE: True})
+    return [PushRecord.from_json(text) for text in texts]
+
+
+def components_at(client: redis.Redis, epoch: int) -> dict[str, Component]:
+    """Return the components as they were after a push, by its number.
+
+    Raises:
+        ConfigError: the history does not reach back so far, or there was no such push.
+        InvalidEntryError, MissingEntryError: what was stored then cannot be used.
+        ConfigServerError: the config server cannot be read.
+    """
+    with _translated_errors():
+        for _ in range(_READS):
+            before = _get(client, [EPOCH_KEY])
+            values = _get(client, _scan(client))
+            history = read_history(client)
+            if _get(client, [EPOCH_KEY]) == before:
+                stored = _by_component(values, strict=False)
+                return undo(stored, history, epoch, epoch_number(before[EPOCH_KEY]))
+    raise ConfigServerError("the entries on the config server keep changing", "try again")
 
 
 def pull(client: redis.Redis, config_server: Entry | None = None) -> ShardMap:
@@ -241,6 +292,7 @@ def _push(
     sample: Sample | None,
     expected: int | None,
     above: int | None,
+    record: PushRecord,
 ) -> list[ComponentChange]:
     """Push once; WatchError says that somebody else wrote meanwhile, or the connection broke."""
     wanted = shard_map.components
@@ -286,7 +338,9 @@ def _push(
 
     epochs = {name: _epoch(name, own) for name, own in stored.items()}
     newest = max([epoch_number(epoch), above or 0, *epochs.values()]) + 1
-    texts: dict[str, str] = {EPOCH_KEY: str(newest)}
+    texts: dict[str, str] = {EPOCH_KEY: str(newest), PUSHED_KEY: "1"}
+    counted = {name for name, own in stored.items() if shards_key(name) in own}
+    texts |= {pushed_key(name): "1" for name in counted}
     gone: set[str] = set()
     for n, change in enumerate(changes):
         if above is None and change.kind == "unchanged":
@@ -297,10 +351,31 @@ def _push(
             gone.add(removed_key(name))
             number = epochs[name] + 1 if epochs.get(name) and above is None else newest
             texts |= _texts(wanted[name], number)
+            if wanted[name].shards:
+                texts[pushed_key(name)] = "1"
+            else:
+                gone.add(pushed_key(name))
+                texts.pop(pushed_key(name), None)
             changes[n] = replace(change, epoch=number if wanted[name].shards else 0)
         else:
             texts[removed_key(name)] = str(newest)
+            texts.pop(pushed_key(name), None)
+            gone.add(pushed_key(name))
+    seconds, microseconds = pipe.time()
+    record = replace(
+        record,
+        epoch=newest,
+        previous=epoch_number(epoch),
+        at=int(seconds) + int(microseconds) / 1e6,
+        before={
+            change.component: _as_texts(stored.get(change.component, {}))
+            for change in changes
+            if change.kind != "unchanged"
+        },
+    )
     pipe.multi()
+    pipe.lpush(HISTORY_KEY, record.to_json())
+    pipe.ltrim(HISTORY_KEY, 0, MOST_PUSHES - 1)
     pipe.mset(texts)
     if gone - texts.keys():
         pipe.delete(*sorted(gone - texts.keys()))
@@ -378,6 +453,14 @@ def _repair(change: ComponentChange, values: Stored) -> ComponentChange:
     except ConfigError:
         count, rule = -1, ""
     return replace(change, kind="changed", shards_before=count, placement_before=rule)
+
+
+def _as_texts(stored: Stored) -> dict[str, str]:
+    return {
+        key: value.decode(errors="replace") if isinstance(value, bytes) else value
+        for key, value in stored.items()
+        if value is not None
+    }
 
 
 def _texts(component: Component, epoch: int) -> dict[str, str]:

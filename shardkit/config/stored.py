@@ -11,6 +11,7 @@ from shardkit.config.component import (
     check_name,
     check_shards,
     entry_key,
+    pushed_key,
     removed_key,
     shards_key,
     wrong_placement,
@@ -29,6 +30,7 @@ Stored: TypeAlias = Mapping[str, bytes | str | None]
 """Values by key; None for a key that is missing."""
 
 EPOCH_KEY = "config:epoch"
+PUSHED_KEY = "config:pushed"  # whether pushes mark what they write, see `pushed_key`
 WITNESS_KEY = "config:witness"  # on data servers, see shardkit.topology.witness
 EXPECTED_SHARDS = 64  # read before the count is known; a missing key costs next to nothing
 PUSH_AGAIN = "push the shard map again: shardkit config push"
@@ -41,8 +43,7 @@ def declare(name: str, shards: int | None, rule: str | None = None) -> None:
     """Note how many shards a caller says that a component has, and how keys find them.
 
     Entries that were written by hand, without ``config:shards:<component>``, are served to callers
-    who say so, if exactly as many are there, and nothing was ever pushed to the config server. No
-    I/O.
+    who say so, if exactly as many are there, and no push wrote them. No I/O.
 
     Args:
         name: the component.
@@ -92,6 +93,7 @@ def reading(
     expected = max(expected, 1 + max(_declared.get(name, {}), default=0))
     while True:
         keys = [EPOCH_KEY, shards_key(name), entry_key(name), removed_key(name)]
+        keys += [PUSHED_KEY, pushed_key(name)]
         keys += [entry_key(name, n) for n in range(expected)]
         stored = dict(zip(keys, (yield keys), strict=True))
         count, _, _ = read_shards(name, stored, place)
@@ -116,10 +118,14 @@ def read_shards(name: str, stored: Stored, place: str = "") -> tuple[int, str, i
     text = stored.get(key)
     if text is not None:
         return check_shards(load_json(text, key), key)
-    others = (EPOCH_KEY, entry_key(name), removed_key(name))
+    others = (EPOCH_KEY, entry_key(name), removed_key(name), PUSHED_KEY, pushed_key(name))
     there = [k for k, value in stored.items() if value is not None and k not in others]
-    # Where a push has been, the count was lost, and with it the placement.
-    by_hand = EPOCH_KEY in stored and stored[EPOCH_KEY] is None
+    # What a push wrote has lost its count, and with it the placement. Pushes of earlier releases
+    # left no mark.
+    by_hand = EPOCH_KEY in stored and (
+        stored[EPOCH_KEY] is None
+        or (stored.get(PUSHED_KEY) is not None and stored.get(pushed_key(name)) is None)
+    )
     for count, rule in _declared.get(name, {}).items():
         if there and by_hand and set(there) == {entry_key(name, n) for n in range(count)}:
             return count, rule, 0

@@ -125,6 +125,7 @@ class ConfigServer:
             self._last[name] = stored, component
         if known is not None and 0 < component.epoch < known.epoch:
             raise self.went_back(f"component {name!r}", known.epoch, component.epoch)
+        _require_references(component, known)
         return component
 
     def _reading(self, name: str, known: Component | None, place: str) -> StoredReading:
@@ -203,6 +204,20 @@ class ConfigServer:
         return f"config server {self.entry.address}"
 
 
+def _require_references(component: Component, known: Component | None) -> None:
+    """Refuse new entries that refer to what this process has not, if it knows others that it uses.
+
+    Raises:
+        ConfigError: a ``${NAME}`` cannot be resolved; names the entry's key.
+    """
+    if known is None or component is known or component.same_as(known):
+        return
+    before = dict(known.entries())
+    for shard, entry in component.entries():
+        if entry != before.get(shard) and "${" in entry.to_json():
+            entry.resolved(entry_key(*shard))
+
+
 def _second(replies: list[Any]) -> Values:
     """Return the second reply; the first may have been refused."""
     values: Values | Exception = replies[1]
@@ -275,7 +290,7 @@ class MapFile:
             logger.warning("component %r is read from the last good map: %s", name, error)
             components = self.shard_map.components
         try:
-            return components[name]
+            component = components[name]
         except KeyError:
             problems = list(check_name(name, "component"))
             if problems:
@@ -285,6 +300,8 @@ class MapFile:
                 f"{entry_key(name)} is missing: {self} does not describe component {name!r}",
                 f"{did_you_mean(name, components)}add it; the map describes {described}",
             ) from None
+        _require_references(component, known)
+        return component
 
     def witness(self, name: str) -> None:
         """Nothing: a map is not pushed."""

@@ -134,6 +134,7 @@ def test_entries_are_stored_under_their_keys(plain: redis.Redis) -> None:
     push(plain, TWO)
     keys = {"config:redis:hits", "config:redis:unique", "config:shards:unique", EPOCH_KEY}
     keys |= {f"config:redis:unique:{n}" for n in range(4)}
+    keys |= {"config:pushed", "config:pushed:unique", "config:history"}
     assert {key.decode() for key in plain.keys("*")} == keys
     assert json.loads(plain.get("config:redis:unique:3")) == {"host": "b", "db": 2}
     assert json.loads(plain.get("config:shards:unique")) == {
@@ -373,7 +374,7 @@ def test_other_components_are_removed_if_asked_and_empty(client: redis.Redis) ->
     changes = push(client, new, prune=True, has_data=no)
     assert kinds(changes) == {"hits": "removed", "unique": "removed", "new": "added"}
     assert sorted(read_components(client)) == ["new"]
-    assert client.dbsize() == 2 + 2  # and the epochs of the removals
+    assert client.dbsize() == 4 + 2  # and the epochs of the removals
 
 
 def test_other_components_are_removed_by_force(plain: redis.Redis) -> None:
@@ -701,7 +702,7 @@ def test_a_real_server_is_pushed_to_and_read(
         push(client, unique(7))
     changes = push(client, unique(7), has_data=no, prune=True)
     assert kinds(changes) == {"hits": "removed", "unique": "changed"}
-    assert client.dbsize() == 9 + 1  # and the epoch of the removal
+    assert client.dbsize() == 9 + 3 + 1  # the history and marks, the epoch of the removal
 
 
 def _together(tasks: list[Callable[[], None]]) -> None:

@@ -13,7 +13,8 @@ import redis
 from topology_helpers import settle
 
 import shardkit
-from shardkit.config import stored
+from shardkit import ShardMap
+from shardkit.config import store, stored
 from shardkit.errors import InvalidArgumentError, MissingEntryError, ShardCountError
 from shardkit.local import LocalServer
 
@@ -103,6 +104,26 @@ def test_a_count_that_was_lost_after_a_push_is_not_guessed(
     config.set("config:epoch", 1)
     with shardkit.connect(url(running)) as kit, pytest.raises(MissingEntryError):
         kit.key_sharded("unique", shards=COUNT)["k"]
+
+
+def test_entries_by_hand_are_served_beside_pushed_ones(
+    running: LocalServer, config: redis.Redis
+) -> None:
+    shard_map = ShardMap.parse(f"components: {{other: {{shards: [{{port: {running.port}}}]}}}}")
+    store.push(config, shard_map)
+    with shardkit.connect(url(running)) as kit:
+        pairs = kit.id_pair_sharded("unique", shards=COUNT, placement="crc32")
+        pairs[1, 2].set("pair", 1)
+        assert kit.key_sharded("unique", shards=COUNT)["k"].ping()
+        config.delete("config:shards:other")
+        with pytest.raises(MissingEntryError):
+            kit.key_sharded("other", shards=1)["k"]
+
+
+def test_pairs_may_be_placed_by_another_rule(running: LocalServer, config: redis.Redis) -> None:
+    with shardkit.connect(url(running)) as kit:
+        kit.id_pair_sharded("unique", shards=COUNT, placement="rendezvous")[1, 2].ping()
+        assert kit.component("unique").placement == "rendezvous"
 
 
 def test_a_gap_or_an_entry_on_top_is_refused(running: LocalServer, config: redis.Redis) -> None:

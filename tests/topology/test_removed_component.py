@@ -137,3 +137,17 @@ def test_a_kit_that_nobody_has_any_more_is_not_kept_by_its_watch(
 
 def watching() -> list[threading.Thread]:
     return [each for each in threading.enumerate() if each.name == "shardkit-watch"]
+
+
+def test_a_new_entry_whose_reference_is_not_set_here_leaves_the_good_ones_in_use(
+    server: LocalServer, config: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    with shardkit.connect(f"redis://{server.address}") as kit:
+        router = kit.key_sharded("stays")
+        router["key"].set("key", 1)
+        text = f'{{"port": {server.port}, "db": 1, "password": "${{NOT_SET_HERE}}"}}'
+        config.mset({"config:redis:stays:0": text, "config:redis:stays:1": text})
+        kit.topology.expire()
+        assert router["key"].get("key") == b"1"
+    assert "keeps its last good entries" in caplog.text
+    assert "NOT_SET_HERE" in caplog.text

@@ -1,0 +1,141 @@
+"""What was pushed before: who pushed, when, from where and why, and how to get back.
+
+::
+
+    config:history    a list, the latest push first, at most 100:
+                      {"format": 1, "epoch": 17, "previous": 16, "at": 1767312000.5,
+                       "author": "ada@ops1", "source": "map.yaml", "message": "move shard 3",
+                       "before": {"unique": {"config:redis:unique:3": "{…}", …}}}
+
+A push writes its record in its own transaction. The record has what was stored of the components
+that it changed, so the state after any of these pushes is found by undoing the later ones: a record
+takes as much room as what the push changed, and not as much as the whole map.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from getpass import getuser
+from typing import Any
+
+from shardkit.config.component import Component
+from shardkit.config.entry import load_json
+from shardkit.config.stored import component_of
+from shardkit.errors import ConfigError, InvalidEntryError
+
+HISTORY_KEY = "config:history"
+MOST_PUSHES = 100
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PushRecord:
+    """One push.
+
+    Attributes:
+        epoch: its number, the `config:epoch` that it wrote.
+        previous: the one before it.
+        at: when, in seconds since 1970, by the config server's clock.
+        author: who pushed: user and host.
+        source: the map's file.
+        message: why, as the author says.
+        before: by component, what was stored of it; empty for one that the push added.
+    """
+
+    epoch: int
+    previous: int
+    at: float
+    author: str
+    source: str
+    message: str
+    before: Mapping[str, Mapping[str, str]]
+
+    def to_json(self) -> str:
+        """Return the text that is stored."""
+        return json.dumps(
+            {
+                "format": _FORMAT,
+                "epoch": self.epoch,
+                "previous": self.previous,
+                "at": self.at,
+                "author": self.author,
+                "source": self.source,
+                "message": self.message,
+                "before": self.before,
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: bytes | str) -> PushRecord:
+        """Read what is stored; fields that it does not know are left out.
+
+        Raises:
+            InvalidEntryError: it is no record, or one of a later release.
+        """
+        found = load_json(text, HISTORY_KEY)
+        fields = found if isinstance(found, dict) else {}
+        epoch, previous = fields.get("epoch"), fields.get("previous")
+        at, before = fields.get("at"), fields.get("before")
+        named = [fields.get(name) for name in ("author", "source", "message")]
+        if (
+            fields.get("format") != _FORMAT
+            or type(epoch) is not int
+            or type(previous) is not int
+            or not isinstance(at, int | float)
+            or not isinstance(before, dict)
+            or not all(isinstance(each, str) for each in named)
+            or not all(_is_stored(each) for each in before.values())
+        ):
+            raise InvalidEntryError(
+                f"{HISTORY_KEY} holds a record that this release cannot read",
+                "use the release that pushed it, or delete the key: the entries stay",
+            )
+        author, source, message = named
+        return cls(epoch, previous, float(at), str(author), str(source), str(message), before)
+
+
+def _is_stored(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
+
+
+def author_here() -> str:
+    """Return this process's user and host: ``ada@ops1``."""
+    user = str(os.getuid()) if hasattr(os, "getuid") else "unknown"
+    with suppress(OSError, KeyError):
+        user = getuser()
+    return f"{user}@{platform.node() or 'localhost'}"
+
+
+def undo(
+    stored: Mapping[str, Mapping[str, Any]], history: list[PushRecord], epoch: int, newest: int
+) -> dict[str, Component]:
+    """Return the components as they were after a push.
+
+    Args:
+        stored: by component, what is stored of it now.
+        history: the records, the latest first.
+        epoch: the push's number.
+        newest: `config:epoch` now.
+
+    Raises:
+        ConfigError: the history does not reach back so far, or there was no such push.
+        InvalidEntryError, MissingEntryError: what was stored then cannot be used.
+    """
+    there = {newest, *(n for record in history for n in (record.epoch, record.previous))}
+    if epoch not in there:
+        known = f"{min(there)} to {newest}"
+        raise ConfigError(
+            f"the history has no epoch {epoch}", f"it has {known}: see `shardkit config history`"
+        )
+    then: dict[str, Mapping[str, Any]] = dict(stored)
+    for record in history:
+        if record.epoch <= epoch:
+            break
+        then |= record.before
+    read = {name: component_of(name, texts) for name, texts in then.items() if texts}
+    return {name: component for name, component in read.items() if component is not None}

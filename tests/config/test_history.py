@@ -1,0 +1,99 @@
+"""Each push is remembered, and the state after each can be seen and pushed again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from shardkit import ShardMap
+from shardkit.config import store
+from shardkit.config.history import HISTORY_KEY, MOST_PUSHES, PushRecord
+from shardkit.errors import ConfigError, InvalidEntryError
+from shardkit.local import LocalServer
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalServer]:
+    with LocalServer() as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: LocalServer) -> Iterator[redis.Redis]:
+    with server.client() as connected:
+        connected.flushall()
+        yield connected
+
+
+def shard_map(**ports: int) -> ShardMap:
+    described = {name: {"shards": [{"port": port}]} for name, port in ports.items()}
+    return ShardMap.parse(json.dumps({"components": described}), "some.yaml")
+
+
+def ports(client: redis.Redis, epoch: int) -> dict[str, int]:
+    found = store.components_at(client, epoch)
+    return {name: each.shards[0].fields["port"] for name, each in found.items()}
+
+
+def test_a_push_says_who_when_from_where_and_why(client: redis.Redis) -> None:
+    store.push(client, shard_map(a=1), author="ada@ops", message="the first")
+    store.push(client, shard_map(a=2))
+    latest, first = store.read_history(client)
+    assert (first.epoch, first.previous, first.author, first.message) == (
+        1,
+        0,
+        "ada@ops",
+        "the first",
+    )
+    assert first.source == "some.yaml"
+    assert first.before == {"a": {}}
+    assert abs(first.at - client.time()[0]) < 60
+    assert json.loads(latest.before["a"]["config:redis:a:0"]) == {"port": 1}
+    assert "@" in latest.author
+
+
+def test_the_state_after_each_push_is_found(client: redis.Redis) -> None:
+    store.push(client, shard_map(a=1, b=1))
+    store.push(client, shard_map(a=2))
+    store.push(client, shard_map(a=2), prune=True, force=True)
+    store.push(client, shard_map(b=4), above=9)
+    assert ports(client, 0) == {}
+    assert ports(client, 1) == {"a": 1, "b": 1}
+    assert ports(client, 2) == {"a": 2, "b": 1}
+    assert ports(client, 3) == {"a": 2}
+    assert ports(client, 10) == {"a": 2, "b": 4}
+    with pytest.raises(ConfigError, match="the history has no epoch 7; it has 0 to 10"):
+        store.components_at(client, 7)
+
+
+def test_a_push_that_is_refused_or_changes_nothing_is_not_in_it(client: redis.Redis) -> None:
+    store.push(client, shard_map(a=1))
+    store.push(client, shard_map(a=1))
+    with pytest.raises(ConfigError):
+        store.push(client, shard_map(b=1), prune=True)
+    assert [each.epoch for each in store.read_history(client)] == [1]
+
+
+def test_the_history_is_bounded(client: redis.Redis) -> None:
+    for port in range(1, MOST_PUSHES + 6):
+        store.push(client, shard_map(a=port))
+    assert client.llen(HISTORY_KEY) == MOST_PUSHES
+    assert ports(client, 5) == {"a": 5}
+    with pytest.raises(ConfigError, match="it has 5 to 105"):
+        store.components_at(client, 4)
+
+
+@pytest.mark.parametrize("text", ["{}", "no JSON", '{"format": 2}', "[1]"])
+def test_a_record_that_cannot_be_read_is_named(client: redis.Redis, text: str) -> None:
+    client.lpush(HISTORY_KEY, text)
+    with pytest.raises(InvalidEntryError, match=HISTORY_KEY):
+        store.read_history(client)
+
+
+def test_fields_of_later_releases_are_left_out() -> None:
+    record = PushRecord(2, 1, 0.5, "a", "b", "c", {"a": {"k": "v"}})
+    text = json.dumps({**json.loads(record.to_json()), "new": 1})
+    assert PushRecord.from_json(text) == record
