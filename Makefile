@@ -23,7 +23,7 @@ test: setup  ## the tests, on real servers that they start themselves
 	$(BIN)/python -m pytest -n 2
 
 soak: setup  ## everything under changing entries and closing kits, ten minutes; SECONDS=60 for less
-	$(BIN)/python tools/soak.py $(SECONDS)
+	PYTHONPATH=.:tests $(BIN)/python tools/soak.py $(SECONDS)
 
 lowest: setup  ## the core's tests with the lowest versions that pyproject.toml allows
 	$(BIN)/pip install -q uv

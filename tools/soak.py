@@ -2,12 +2,17 @@
 
     python tools/soak.py [SECONDS]
 
-Threads, tasks, an event loop for each request, pub/sub, workers of short life and forked children
-use kits of both faces, over plain servers, a cluster and a Sentinel, all on 127.0.0.1. Meanwhile a
-YAML map is rewritten some twenty times a second: address, database, protocol, decoding, clusters'
-and Sentinels' entries, broken, gone and right again; and kits are opened and closed in the middle
-of their calls. A first round warms up. After the second, descriptors, threads, connections by port
-and memory must be what they were, and nothing may have been warned of.
+Threads, tasks, an event loop for each request, pub/sub, queue workers, private clients and forked
+children use kits of both faces, over plain servers, TLS, a Unix socket, a cluster and a Sentinel,
+all on 127.0.0.1. Meanwhile a YAML map is rewritten some twenty times a second: address, database,
+protocol, decoding, clusters' and Sentinels' entries, broken, gone and right again; a config server
+gets pushes, is killed and comes back; and kits are opened and closed in the middle of their calls.
+TLS is left out where no server on PATH speaks it.
+
+A first round warms up. After the second, descriptors, threads, connections by port, what the
+garbage collector finds of our classes, and memory must be what they were; no task of a queue may
+be lost or done twice; no task of a loop may be left; and neither Python nor asyncio may have warned
+of anything.
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import logging
 import os
 import random
 import socket
@@ -31,9 +37,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from redis.exceptions import ConnectionError as ConnectionLost
+from secure_server import SecureServer, secure_server
+
 import shardkit
 from shardkit import AsyncShardKit, ClosedError, ShardKit, ShardMap
-from shardkit.local import LocalServers
+from shardkit.config import store
+from shardkit.local import LocalServer, LocalServers
+from shardkit.queues import Worker
 
 MAP = """
 components:
@@ -41,9 +52,11 @@ components:
   there: {shards: [{port: 7002}, {port: 7002, db: 1}]}
   cluster: {entry: {cluster: true, port: 7301}}
   watched: {entry: {sentinel: {service: main, sentinels: [[s1, 26379]]}}}
+  work: {shards: [{port: 7002, db: 2}, {port: 7001, db: 2}]}
 """
 MEMORY = 24 * 1024**2  # what may come on top, in bytes: allocators keep some
-WARM_UP = 10.0  # seconds
+OBJECTS = 100  # connections, pools, kits, tasks that may come on top
+WARM_UP = 20.0  # seconds
 
 problems: Counter[str] = Counter()
 done: Counter[str] = Counter()
@@ -51,20 +64,24 @@ done: Counter[str] = Counter()
 
 def note(what: str, error: BaseException) -> None:
     """Remember an error that should not have been."""
-    last = traceback.extract_tb(error.__traceback__)[-1:]
-    where = f"{Path(last[0].filename).name}:{last[0].lineno}" if last else ""
+    frames = traceback.extract_tb(error.__traceback__)[-8:]
+    where = " ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames)
     problems[f"{what}: {type(error).__name__}: {str(error)[:300]} {where}"] += 1
 
 
 class Entries:
     """The map's file, which changes."""
 
-    def __init__(self, servers: LocalServers, path: Path) -> None:
+    def __init__(self, servers: LocalServers, secure: SecureServer | None, path: Path) -> None:
         self.path = path
         self._plan = {
             name: [entry.fields for _, entry in component.entries()]
             for name, component in servers.shard_map.components.items()
         }
+        if secure is not None:
+            for name, fields in (("tls", secure.tls), ("unix", secure.unix)):
+                self._plan[name] = [fields, fields | {"db": 1}]
+        self._places = sorted(self._plan.keys() - {"cluster", "watched", "work"})
         self.change()
 
     def change(self) -> None:
@@ -76,17 +93,49 @@ class Entries:
         if kind < 0.08:
             self.path.unlink(missing_ok=True)
             return
+        other = self.path.with_suffix(".new")
+        other.write_text(json.dumps({"components": self.components()}))
+        other.replace(self.path)
+
+    def components(self) -> dict[str, Any]:
+        """Return components of some kind."""
         text = random.choice([{}, {"protocol": 3}, {"decode_responses": True}])
-        shards = self._plan[random.choice(["here", "there"])]
+        place = random.choice(self._places)
+        done[f"at {place}"] += 1
         name = {"client_name": f"n{random.randrange(3)}"}
-        components = {
-            "moving": {"shards": [fields | text for fields in shards]},
+        return {
+            "moving": {"shards": [fields | text for fields in self._plan[place]]},
             "cluster": {"entry": self._plan["cluster"][0] | name},
             "watched": {"entry": self._plan["watched"][0] | name},
+            "work": {"shards": [fields | name for fields in self._plan["work"]]},
         }
-        other = self.path.with_suffix(".new")
-        other.write_text(json.dumps({"components": components}))
-        other.replace(self.path)
+
+
+class ConfigServer:
+    """A config server that gets pushes, and dies now and then."""
+
+    def __init__(self, entries: Entries, data: Path) -> None:
+        self.entries = entries
+        self.server = LocalServer(data_dir=data, config={"appendonly": True}).start()
+        self.url = f"redis://{self.server.address}"
+        self.push()
+
+    def push(self) -> None:
+        """Push other entries."""
+        pushed = ShardMap.parse(json.dumps({"components": self.entries.components()}))
+        with self.server.client() as client:
+            store.push(client, pushed, force=True)
+        done["pushes"] += 1
+
+    def change(self) -> None:
+        """Push, or go away and come back."""
+        if random.random() < 0.1:
+            self.server.kill()
+            time.sleep(random.random() / 2)
+            self.server.restart()
+            done["config server killed"] += 1
+        else:
+            self.push()
 
 
 def use(kit: ShardKit) -> None:
@@ -102,6 +151,9 @@ def use(kit: ShardKit) -> None:
     with kit.client("moving", 0).pubsub() as listener:
         listener.subscribe("news")
         listener.get_message(timeout=0.01)
+    client = kit.client("moving", n % 2, private=True)
+    client.set(f"p{n}", n)
+    client.close()
     done["threads"] += 1
 
 
@@ -114,6 +166,12 @@ async def ause(kit: AsyncShardKit) -> None:
     for component in ("cluster", "watched"):
         await (await kit.client(component)).set(f"k{n}", n)
         await kit.hash("h", component=component).hset(n, "v")
+    async with (await kit.client("moving", n % 2)).pubsub() as listener:
+        await listener.subscribe("news")
+        await listener.get_message(timeout=0.01)
+    client = await kit.client("moving", n % 2, private=True)
+    await client.set(f"p{n}", n)
+    await client.aclose()
     done["tasks"] += 1
 
 
@@ -204,6 +262,41 @@ async def tasks_of_a_loop(entries: Entries, until: float) -> None:
         problems[f"tasks left: {others}"] += 1
 
 
+def keep_listening(kit: ShardKit, until: float) -> None:
+    """A subscriber that listens for as long as the round takes, wherever its entry points."""
+    listener = kit.client("moving", 0, private=True).pubsub()
+    listener.subscribe("news")
+    while time.monotonic() < until:
+        with suppress(shardkit.ConfigError, ConnectionLost):
+            if listener.get_message(timeout=0.2) is not None:
+                done["messages"] += 1
+    listener.close()
+
+
+def publish(kit: ShardKit) -> None:
+    """Tell the subscribers something."""
+    kit.client("moving", 0).publish("news", "text")
+    time.sleep(0.05)
+
+
+def do_tasks(kit: ShardKit) -> None:
+    """Enqueue tasks, and have a worker of short life do them; each is done once."""
+    tasks = kit.queues("q", component="work")
+    found: Counter[int] = Counter()
+    worker = Worker(tasks, ["a", "b"], concurrency=3)
+
+    @worker.task()
+    def count(n: int) -> None:
+        found[n] += 1
+
+    for n in range(20):
+        tasks.enqueue("ab"[n % 2], "count", [n])
+    worker.run(burst=True, signals=False)
+    if found != Counter(range(20)):
+        problems[f"tasks done: {dict(found)}"] += 1
+    done["tasks of queues"] += 20
+
+
 def fork(kit: ShardKit) -> None:
     """Use a kit in a forked child."""
     child = os.fork()
@@ -221,11 +314,13 @@ def fork(kit: ShardKit) -> None:
     done["forks"] += 1
 
 
-def one_round(entries: Entries, seconds: float) -> None:
+def one_round(entries: Entries, config: ConfigServer, seconds: float) -> None:
     """Use everything for so many seconds, and close it."""
     until = time.monotonic() + seconds
     kit = opened(entries)
     per_request = asyncio.run(aopened(entries))
+    configured = shardkit.connect(config.url)
+    use(configured)
 
     def request() -> None:
         if random.random() < 0.2:  # as some frameworks do: no generators are shut down
@@ -242,13 +337,18 @@ def one_round(entries: Entries, seconds: float) -> None:
         lambda: go_on("loops", request, until),
         lambda: go_on("closing", lambda: close_in_the_middle(entries), until),
         lambda: asyncio.run(tasks_of_a_loop(entries, until)),
+        lambda: go_on("configured", lambda: use(configured), until),
+        lambda: go_on("config server", lambda: (config.change(), time.sleep(0.3)), until),
+        lambda: go_on("queues", lambda: do_tasks(kit), until),
+        lambda: go_on("publishing", lambda: publish(kit), until),
+        lambda: keep_listening(kit, until),
     ]
     threads = [threading.Thread(target=work) for work in works]
     for thread in threads:
         thread.start()
     last = time.monotonic()
     while time.monotonic() < until:
-        time.sleep(0.05)
+        time.sleep(0.03)
         entries.change()
         done["changes"] += 1
         if time.monotonic() > last + 2:
@@ -257,7 +357,16 @@ def one_round(entries: Entries, seconds: float) -> None:
     for thread in threads:
         thread.join()
     kit.close()
+    configured.close()
     asyncio.run(per_request.aclose())
+
+
+class Warned(logging.Handler):
+    """Counts what asyncio logs: tasks that were destroyed, callbacks that failed."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Note a record."""
+        problems[f"asyncio: {record.getMessage()[:300]}"] += 1
 
 
 def measured() -> dict[str, Any]:
@@ -274,11 +383,16 @@ def measured() -> dict[str, Any]:
             if stat.S_ISSOCK(os.stat(f"/proc/self/fd/{name}").st_mode):
                 with socket.socket(fileno=os.dup(int(name))) as sock:
                     ports[str(sock.getpeername())] += 1
+    ours = sum(
+        str(type(each).__module__).startswith(("shardkit.connections", "shardkit.kit", "asyncio."))
+        for each in gc.get_objects()
+    )
     resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return {
         "descriptors": len(names),
         "threads": threading.active_count(),
         "connections": dict(ports),
+        "objects": ours,
         "memory": resident,
     }
 
@@ -293,20 +407,32 @@ def main() -> int:
         problems[f"warned: {str(message)[:200]}"] += 1
 
     warnings.showwarning = warned
-    sys.unraisablehook = lambda found: problems.update([f"unraisable: {found.exc_value!r}"])
-    threading.excepthook = lambda found: problems.update([f"a thread: {found.exc_value!r}"])
+    logging.getLogger("asyncio").addHandler(Warned(logging.WARNING))
+    sys.unraisablehook = lambda found: note(
+        f"unraisable, {found.object!r}", found.exc_value or Exception()
+    )
+    threading.excepthook = lambda found: note("a thread", found.exc_value or Exception())
     with (
         tempfile.TemporaryDirectory() as directory,
         LocalServers(ShardMap.parse(MAP), ports="free") as servers,
     ):
-        entries = Entries(servers, Path(directory) / "map.yaml")
-        one_round(entries, WARM_UP)
+        secure = secure_server(Path(directory))
+        if secure is None:
+            print("no server on PATH speaks TLS: without it")
+        entries = Entries(servers, secure, Path(directory) / "map.yaml")
+        config = ConfigServer(entries, Path(directory) / "config")
+        one_round(entries, config, WARM_UP)
         before = measured()
-        one_round(entries, seconds)
+        one_round(entries, config, seconds)
         after = measured()
+        config.server.stop()
+        if secure is not None:
+            secure.stop()
     for name in ("descriptors", "threads", "connections"):
         if after[name] != before[name]:
             problems[f"{name}: {before[name]} before, {after[name]} after"] += 1
+    if after["objects"] > before["objects"] + OBJECTS:
+        problems[f"objects: {before['objects']} before, {after['objects']} after"] += 1
     if after["memory"] > before["memory"] + MEMORY:
         problems[f"memory: {before['memory']:,} before, {after['memory']:,} after"] += 1
     print(f"{seconds:.0f} s: {dict(done)}")

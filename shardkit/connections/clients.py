@@ -42,6 +42,7 @@ from shardkit.connections.policy import CallPolicy
 from shardkit.connections.redis_private import (
     abandon_connections,
     close_cluster,
+    close_now,
     drain_cluster,
 )
 from shardkit.errors import ShardUnavailable
@@ -210,7 +211,10 @@ class Clients:
             _close(each)
         for loop in loops:
             with suppress(RuntimeError):  # it is closed
-                loop.call_soon_threadsafe(self._start_closing, loop)
+                if _is_running(loop):
+                    self._close_in(loop)
+                else:
+                    loop.call_soon_threadsafe(self._close_in, loop)
         self._abandon_closed_loops()
 
     async def aclose(self) -> None:
@@ -281,7 +285,7 @@ class Clients:
             if loop is None:
                 _close(_closable(client))
             else:
-                self._start_closing(loop)
+                _close_now(held)
             self._require_open()
         if not is_current and loop is None:
             _drain([client])
@@ -340,10 +344,15 @@ class Clients:
             held.cleanup.asend(None).send(None)  # run to its yield, where no loop is needed
         return held
 
-    def _start_closing(self, loop: asyncio.AbstractEventLoop) -> None:
-        held = self._by_loop.get(loop)
+    def _close_in(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Close the clients of the running loop at once: it may never turn again."""
+        with self._lock:
+            held = self._by_loop.pop(loop, None)
+            self._last_loop = _no_loop, None
         if held is not None:
-            _keep(held, loop.create_task(self.aclose()))
+            _close_now(held)
+            with suppress(StopIteration):
+                held.cleanup.aclose().send(None)  # as nothing is held, it waits for nothing
 
     def _changed_in(
         self, loop: asyncio.AbstractEventLoop, held: _Held, component: Component
@@ -368,6 +377,13 @@ class Clients:
         self._by_loop = weakref.WeakKeyDictionary()
         self._last_loop = _no_loop, None
         _abandon(left)
+
+
+def _is_running(loop: asyncio.AbstractEventLoop) -> bool:
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False
 
 
 async def _until_shutdown(clients: weakref.ref[Clients]) -> AsyncGenerator[None, None]:
@@ -473,6 +489,13 @@ def _close(closable: Any) -> None:
             pool.close_for_good()
     else:
         closable.close_for_good()
+
+
+def _close_now(held: _Held) -> None:
+    """Close an event loop's clients, in the loop."""
+    for closable in list(held.built):
+        closable.closed = closable.draining = True
+        close_now(closable)
 
 
 def _abandon(left: Iterable[_Held]) -> None:

@@ -305,13 +305,7 @@ def abandon_connections(closable: Any) -> None:
 
     That has been closed, or is a forked parent's, whose selector must be left alone.
     """
-    if isinstance(closable, AsyncRedisCluster):
-        connections = [c for node in _async_nodes(closable) for c in node._connections]
-    else:
-        connections = [*closable._available_connections, *closable._in_use_connections]
-        for sentinel in getattr(getattr(closable, "sentinel_manager", None), "sentinels", ()):
-            abandon_connections(sentinel.connection_pool)
-    for connection in connections:
+    for connection in _async_connections(closable):
         transport = getattr(getattr(connection, "_writer", None), "transport", None)
         while transport is not None:  # asyncio's: TLS's first, then the socket's
             transport._closed = transport._closing = True
@@ -321,6 +315,37 @@ def abandon_connections(closable: Any) -> None:
             protocol = getattr(transport, "_ssl_protocol", None)
             transport = getattr(protocol, "_transport", None)
         connection._reader = connection._writer = None
+
+
+def close_now(closable: Any) -> None:
+    """Close the connections of an awaiting pool or cluster without a further turn of the loop.
+
+    In their running event loop. An asyncio transport that is closed leaves the rest to the loop's
+    next turn, and warns if there is none.
+    """
+    for connection in _async_connections(closable):
+        connection.closed = True
+        transport: Any = getattr(getattr(connection, "_writer", None), "transport", None)
+        while hasattr(transport, "_ssl_protocol"):  # TLS's, over the socket's
+            transport = transport._ssl_protocol._transport
+        if hasattr(transport, "_call_connection_lost"):
+            if not transport._conn_lost:  # else that is on its way
+                transport._loop._remove_reader(transport._sock_fd)
+                transport._loop._remove_writer(transport._sock_fd)
+                transport._closing, transport._conn_lost = True, 1
+                transport._call_connection_lost(None)
+        elif transport is not None:
+            transport.abort()
+        connection._reader = connection._writer = None
+
+
+def _async_connections(closable: Any) -> list[Any]:
+    """Return an awaiting pool's or cluster's connections, also those to Sentinels."""
+    if isinstance(closable, AsyncRedisCluster):
+        return [c for node in _async_nodes(closable) for c in node._connections]
+    sentinels = getattr(getattr(closable, "sentinel_manager", None), "sentinels", ())
+    asking = [c for each in sentinels for c in _async_connections(each.connection_pool)]
+    return [*closable._available_connections, *closable._in_use_connections, *asking]
 
 
 def reply_callbacks(client: Any) -> Mapping[Any, Callable[..., Any]]:
@@ -341,6 +366,7 @@ __all__ = [
     "abandon_connections",
     "address_of",
     "close_cluster",
+    "close_now",
     "drain_cluster",
     "error_parser_of",
     "forget_lost",

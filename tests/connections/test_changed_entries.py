@@ -289,3 +289,33 @@ def test_a_closed_kit_is_let_go_at_once(here: LocalServer) -> None:
         return sum(isinstance(each, AsyncPool | AsyncShardKit) for each in gc.get_objects())
 
     assert asyncio.run(use()) == 0
+
+
+@pytest.mark.parametrize("kind", ["one", "watched", "cluster"])
+def test_a_private_client_dropped_in_a_loops_last_turn_leaves_nothing_to_warn_of(
+    here: LocalServer, others: LocalServers, kind: str, recwarn: pytest.WarningsRecorder
+) -> None:
+    """The loop never turns again, and nobody shuts its generators down."""
+    found = {"one": entry(here)}
+    for name in ("watched", "cluster"):
+        component = others.shard_map.components[name]
+        assert component.entry is not None
+        found[name] = component.entry
+    kit = AsyncShardKit(Changing(**found))
+
+    async def use() -> None:
+        await kit.load(kind)
+        client = await kit.client(kind, private=True)
+        await client.set("k", 1)
+        del client
+        gc.collect()
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(use())
+    loop.close()
+    del loop
+    gc.collect()
+    asyncio.run(kit.aclose())
+    gc.collect()
+    assert not [str(each.message) for each in recwarn.list]
+    assert clients_of(here) == 0

@@ -1,0 +1,126 @@
+"""Entries with TLS and with a Unix socket: everything that goes over TCP goes over them."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from faces import Face, faced
+from secure_server import SecureServer, make_certificate, secure_server
+
+import shardkit
+from shardkit import ShardMap
+from shardkit.config.component import Component
+from shardkit.config.entry import Entry
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureServer]:
+    found = secure_server(tmp_path_factory.mktemp("tls"))
+    if found is None:
+        pytest.skip("no server on PATH speaks TLS, or there is no openssl")
+    yield found
+    found.stop()
+
+
+def described(fields: dict[str, Any]) -> ShardMap:
+    shards = tuple(Entry({**fields, "db": db}) for db in range(1, 5))
+    return ShardMap({"c": Component("c", Entry(fields), shards)})
+
+
+@pytest.fixture(
+    params=[
+        (face, kind) for face in ("blocking", "awaiting") for kind in ("tls", "mutual", "unix")
+    ],
+    ids="-".join,
+)
+def face(request: pytest.FixtureRequest, server: SecureServer) -> Iterator[Face]:
+    kind, where = request.param
+    with server.server.client() as client:
+        client.flushall()
+    with faced(kind, described(getattr(server, where))) as opened:
+        yield opened
+
+
+def test_structures_pipelines_and_large_values_go_over_it(face: Face) -> None:
+    h = face.kit.hash("h", component="c", total=10_000)
+    large = bytes(range(256)) * 8192  # 2 MiB: many TLS records, more than a socket's buffer
+    face.run(h.hset("large", large))
+    assert face.run(h.hget("large")) == large
+    face.run(h.hset(mapping={n: f"v{n}" for n in range(3000)}))
+    assert face.run(h.hlen()) == 3001
+    assert face.run(h.hmget([0, 2999])) == [b"v0", b"v2999"]
+
+
+def test_clients_subscribers_and_blocking_calls_go_over_it(face: Face) -> None:
+    async def use() -> Any:
+        shared, private = await face.kit.client("c"), await face.kit.client("c", private=True)
+        async with private.pubsub() as listener:
+            await listener.subscribe("news")
+            assert (await listener.get_message(timeout=5))["type"] == "subscribe"
+            await shared.publish("news", "text")
+            assert (await listener.get_message(timeout=5))["data"] == b"text"
+        waiting = asyncio.ensure_future(private.blpop(["q"], 20))
+        await asyncio.gather(*[shared.incr("n") for _ in range(100)])
+        await shared.rpush("q", "one")
+        assert await waiting == (b"q", b"one")
+        await private.aclose()
+        return int(await shared.get("n"))
+
+    if face.runner is not None:
+        assert face.run(use()) == 100
+        return
+    shared, private = face.kit.client("c"), face.kit.client("c", private=True)
+    with private.pubsub() as listener:
+        listener.subscribe("news")
+        assert listener.get_message(timeout=5)["type"] == "subscribe"
+        shared.publish("news", "text")
+        assert listener.get_message(timeout=5)["data"] == b"text"
+    assert private.blpop(["q"], 0.01) is None
+    shared.rpush("q", "one")
+    assert private.blpop(["q"], 20) == (b"q", b"one")
+    with shared.pipeline() as pipe:
+        assert pipe.incr("n").incr("n").execute() == [1, 2]
+    private.close()
+
+
+def test_a_certificate_of_another_authority_is_refused(
+    server: SecureServer, tmp_path: Path
+) -> None:
+    make_certificate(tmp_path / "other.pem", tmp_path / "other-key.pem")
+    fields = {**server.tls, "ssl_ca_certs": str(tmp_path / "other.pem")}
+    with (
+        shardkit.connect(described(fields)) as kit,
+        pytest.raises(redis.ConnectionError, match="CERTIFICATE_VERIFY_FAILED"),
+    ):
+        kit.client("c").ping()
+    unchecked = {**fields, "ssl_cert_reqs": "none", "ssl_check_hostname": False}
+    with shardkit.connect(described(unchecked)) as kit:
+        assert kit.client("c").ping()
+
+
+def test_a_host_that_the_certificate_does_not_name_is_refused(server: SecureServer) -> None:
+    fields = {**server.tls, "host": "127.0.0.1"}
+    with (
+        shardkit.connect(described(fields)) as kit,
+        pytest.raises(redis.ConnectionError, match="IP address mismatch"),
+    ):
+        kit.client("c").ping()
+    with shardkit.connect(described({**fields, "ssl_check_hostname": False})) as kit:
+        assert kit.client("c").ping()
+
+
+def test_the_least_version_of_tls_is_the_entrys(server: SecureServer) -> None:
+    fields = {**server.tls, "ssl_min_version": "TLSv1_3"}
+    with shardkit.connect(described(fields)) as kit:
+        client: Any = kit.client("c")
+        pool = client.connection_pool
+        connection = pool.get_connection()
+        assert isinstance(connection._sock, ssl.SSLSocket)
+        assert connection._sock.version() == "TLSv1.3"
+        pool.release(connection)
