@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, TypeAlias
+from functools import partial
+from typing import Any, Final, TypeAlias
 
-from shardkit.errors import StructureError
+from shardkit.errors import DamagedDataError, StructureError
 from shardkit.geo.blocks import LEVELS, WHOLE, Block, blocks
 from shardkit.geo.city_table import CityTable
 from shardkit.geo.generations import Generation, Generations, superseded
@@ -24,7 +25,15 @@ from shardkit.geo.import_ranges import ImportInput
 from shardkit.geo.local_copy import LocalCities, RangeTables
 from shardkit.geo.models import City
 from shardkit.operations.commands import Argument, Columns, Command
-from shardkit.operations.operation import Driver, Operation, pages
+from shardkit.operations.operation import Driver, Operation, Stream, pages
+from shardkit.structures.base.check import (
+    Damage,
+    Suspicion,
+    Suspicions,
+    confirmed,
+    read_or_note,
+    suspected,
+)
 from shardkit.structures.base.damage import damage
 
 Progress: TypeAlias = Callable[[str, int], None]
@@ -145,6 +154,68 @@ class BlockStore:
                 cities.append(city)
         return LocalCities(generation, tables, cities)
 
+    def check(self, generation: Generation, repair: str) -> Stream[Damage]:
+        """Check all blocks and cities of a generation; see `IpToCity.check`."""
+        number, count, turn = generation.number, 0, 0
+        while True:
+            listing = partial(self._listed, number, turn)
+            unread = yield from confirmed(partial(_suspect, listing, repair))
+            yield unread
+            listed = None if unread else (yield from listing())
+            if listed is None:
+                break
+            yield (yield from confirmed(partial(self._check_blocks, number, listed, repair)))
+            count += len(listed)
+            turn += 1
+        if count != generation.blocks:
+            key = self._list_key(number, turn)
+            yield (yield from confirmed(partial(self._missing, key, count, generation, repair)))
+        for some in pages(range(generation.cities), CITIES_AT_ONCE):
+            yield (yield from confirmed(partial(self._check_cities, number, some, repair)))
+
+    def _missing(
+        self, key: str, count: int, generation: Generation, repair: str
+    ) -> Operation[Suspicions]:
+        yield from ()
+        wanted = f"lists of all {generation.blocks} blocks"
+        error = damage(self._component, key, f"lists of {count} blocks", wanted)
+        return [Suspicion(error, repair)]
+
+    def _check_blocks(
+        self, number: int, listed: Sequence[tuple[int, int, int]], repair: str
+    ) -> Operation[Suspicions]:
+        keys, notes, tables = [self.block_key(number, *b) for b in listed], Suspicions(), None
+        gets = [Command(self._component, key, ("GET", key), idempotent=True) for key in keys]
+        contents = yield from read_or_note(gets, notes, repair)
+        noted = {note.error.key for note in notes}
+        for (level, bucket, _), key, content in zip(listed, keys, contents, strict=True):
+            if key in noted:
+                continue
+            tables = RangeTables()
+            try:
+                if content is None:
+                    raise LookupError("nothing")
+                tables.add(level, bucket, content)
+            except (StructureError, LookupError, ValueError, struct.error) as error:
+                found = damage(self._component, key, str(error), "a block of ranges")
+                notes.append(Suspicion(found, repair))
+        return notes
+
+    def _check_cities(
+        self, number: int, cities: Sequence[int], repair: str
+    ) -> Operation[Suspicions]:
+        table = self.table(number)
+        try:
+            found = yield from table.read(cities)
+        except DamagedDataError as error:
+            return [Suspicion(error, repair)]
+        lost = [n for n, city in zip(cities, found, strict=True) if city is None]
+        if not lost:
+            return []
+        key = f"{self._name}:{number}:cities"
+        missing = damage(self._component, key, f"no city {lost[0]}", f"{len(cities)} cities")
+        return [Suspicion(missing, repair)]
+
     def _listed(self, number: int, turn: int) -> Operation[list[tuple[int, int, int]] | None]:
         """Return the (level, bucket, page) of one list; None if there are no more."""
         key = self._list_key(number, turn)
@@ -191,3 +262,7 @@ def portions(packed: Iterable[Block]) -> Iterator[list[Block]]:
             portion, size = [], 0
     if portion:
         yield portion
+
+
+def _suspect(steps: Callable[[], Operation[Any]], repair: str) -> Operation[Suspicions]:
+    return (yield from suspected(steps(), repair))

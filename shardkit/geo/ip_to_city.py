@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from shardkit.errors import ShardKitError, StructureError
@@ -39,11 +40,15 @@ from shardkit.operations.operation import (
     Driver,
     Face,
     Operation,
+    Stream,
     Structure,
     operation,
     pages,
+    stream,
 )
 from shardkit.structures.base.arguments import LONGEST_EXPIRY, check_integer, check_name
+from shardkit.structures.base.check import Damage, confirmed, suspected
+from shardkit.structures.base.damage import damage
 from shardkit.structures.base.server_clock import ServerClock
 
 logger = logging.getLogger("shardkit")
@@ -230,6 +235,38 @@ class IpToCity(Structure[Face]):
             if loaded is not None:
                 return loaded
             tried = generation  # it expired while it was loading
+
+    @stream
+    def check(self) -> Stream[Damage]:
+        """Read the current generation, and give out what is damaged; changes nothing.
+
+        Blocks and cities that are lost or cannot be read, and a record of generations that is
+        damaged. A new import repairs all of it.
+
+        Raises:
+            ShardErrors: a shard failed.
+
+        Cost: as `local`, without its memory.
+        """
+        repair = "import_from() replaces everything"
+        current = partial(suspected, repair=repair)
+        unread = yield from confirmed(lambda: current(self._read_generations()))
+        yield unread
+        if not unread:
+            [stored] = yield [self._generations.read_current()]
+            if stored is not None:
+                generation = Generation.from_json(stored)
+                yield from self._store.check(generation, repair)
+
+    def _read_generations(self) -> Operation[None]:
+        yield from self._generations.all()
+        [stored] = yield [self._generations.read_current()]
+        try:
+            if stored is not None:
+                Generation.from_json(stored)
+        except StructureError as error:
+            home, key = self._generations.home, self._generations.key
+            raise damage(home, key, error.message, "the current generation") from None
 
     @operation
     def delete(self) -> Operation[bool]:

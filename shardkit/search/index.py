@@ -46,6 +46,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from secrets import token_hex
 from typing import Any, Final, Unpack
 
@@ -89,6 +90,7 @@ from shardkit.search.request import (
 )
 from shardkit.search.searcher import MAX_EXPANSIONS, Searcher
 from shardkit.structures.base.arguments import check_integer
+from shardkit.structures.base.check import Damage, confirmed, suspected
 from shardkit.structures.base.server_clock import ServerClock
 
 DOCUMENTS_PER_BATCH: Final = 100  # of a part
@@ -166,6 +168,24 @@ class SearchIndex(Structure[Face]):
         return self._deferred()  # type: ignore[return-value]
 
     # ---- documents
+
+    @stream
+    def check(self) -> Stream[Damage]:
+        """Check the state of every part against the documents that it counts; changes nothing.
+
+        A state that is lost, out of range, or contradicts itself: documents are indexed anew into
+        an index without it.
+
+        Raises:
+            ParameterMismatchError: the index exists with other parameters.
+            ShardErrors: a shard failed.
+
+        Cost: one command a part, in one exchange each.
+        """
+        repair = "clear the index, and index all documents again"
+        for part in self._parts.primary:
+            asks = partial(self._parts.send, [part.call("search/words", ())])
+            yield (yield from confirmed(lambda asks=asks: suspected(asks(), repair)))  # type: ignore[misc]
 
     @operation
     def index(

@@ -24,11 +24,13 @@ from shardkit.cli.progress import progress
 from shardkit.cli.rows import Field, column_only, json_rows, table_of
 from shardkit.cli.server_queries import ServerErrors
 from shardkit.cli.text import counted, reason, size
+from shardkit.doctor.check import CheckedStructure, check_all
 from shardkit.doctor.diagnosis import Diagnosis, Finding, GroupReport, diagnose, limit_changes
 from shardkit.doctor.fixes import AppliedChange, apply_changes, rewrite_configs
-from shardkit.doctor.scan import SAMPLE, scan
+from shardkit.doctor.scan import SAMPLE, ScanResult, scan
 from shardkit.doctor.summary import StoredStructure
 from shardkit.errors import ConfigError, ShardKitError
+from shardkit.structures import Damage
 
 
 @click.command(
@@ -38,6 +40,8 @@ from shardkit.errors import ConfigError, ShardKitError
         "shardkit doctor geo --all",
         "shardkit doctor geo --fix --rewrite",
         "shardkit doctor --json | jq '.findings[] | .remedy'",
+        "shardkit doctor --check",
+        "shardkit doctor geo --check --repair",
     ),
 )
 @click.argument("names", nargs=-1, metavar="[COMPONENT]...")
@@ -60,6 +64,23 @@ from shardkit.errors import ConfigError, ShardKitError
     is_flag=True,
     help="Rewrite the parts of structures that become compact by it; inspects every key.",
 )
+@click.option(
+    "--check",
+    "checks",
+    is_flag=True,
+    help="Read all structures, and show what is damaged; changes nothing.",
+)
+@click.option(
+    "--structure",
+    "structures",
+    multiple=True,
+    metavar="NAME",
+    help="With --check: only the structure of this name; may be given several times.",
+)
+@click.option(
+    "--repair", is_flag=True, help="With --check: rebuild what can be, after asking for it."
+)
+@click.option("--yes", is_flag=True, help="With --repair: do not ask.")
 @common_options
 def doctor(
     names: Sequence[str],
@@ -69,6 +90,10 @@ def doctor(
     fix: bool,
     rewrite: bool,
     repack: bool,
+    checks: bool,
+    structures: Sequence[str],
+    repair: bool,
+    yes: bool,
     as_json: bool,
 ) -> int:
     """Check that data is stored compactly, and show which limits prevent it.
@@ -76,7 +101,19 @@ def doctor(
     Finds every structure of the components, and inspects a sample of their keys. Figures that are
     estimated from the sample are marked with ~. Exits with 1 if anything is not compact, or
     will not be when it reaches its planned size.
+
+    With --check, all structures are read and what is damaged is shown: the key, what was found and
+    what was expected, what a repair does and what it loses. Exits with 1 if anything is damaged,
+    and was not repaired.
     """
+    if checks:
+        if fix or rewrite or repack or everything:
+            raise click.UsageError("--check goes with --structure, --repair and --yes only")
+        if repair and as_json and not yes:
+            raise click.UsageError("--repair asks before it repairs; with --json give --yes too")
+        return _check(names, where, structures, repair, yes, Output(as_json))
+    if structures or repair or yes:
+        raise click.UsageError("--structure, --repair and --yes go with --check")
     if rewrite and not fix:
         raise click.UsageError("--rewrite saves what --fix sets: use them together")
     output = Output(as_json)
@@ -104,6 +141,120 @@ def doctor(
         _show(output, after, before, broken, applied, rewritten, fix=fix)
     failed = any(each.error for each in applied) or any(rewritten.values())
     return int(failed or bool(broken) or not after.healthy)
+
+
+# ---- damage
+
+
+def _check(
+    names: Sequence[str],
+    where: str | None,
+    structures: Sequence[str],
+    repair: bool,
+    yes: bool,
+    output: Output,
+) -> int:
+    """Check structures; with ``repair`` rebuild them, and check them again."""
+    with opened(where) as topology:
+        found, broken = components(topology, names)
+
+        def look(only: Sequence[str]) -> tuple[list[CheckedStructure], ScanResult]:
+            with progress("structures") as report_progress:
+                seen = scan(topology.kit, found, 1, progress=report_progress)
+                return check_all(topology.kit, found, seen, only, report_progress), seen
+
+        checked, seen = look(structures)
+        before = [(each, damage) for each in checked for damage in each.damages]
+        if not output.as_json:
+            _show_damage(output, checked, before)
+        repaired: dict[str, str] = {}
+        mending = [each for each in checked if each.repairable] if repair else []
+        if mending:
+            what = counted(len(mending), "structure")
+            if yes or click.confirm(f"Rebuild {what}? What that loses is shown above."):
+                for each in mending:
+                    repaired[f"{each.component}/{each.name}"] = _rebuilt(each)
+                checked, seen = look(structures)
+    after = [(each, damage) for each in checked for damage in each.damages]
+    ok = not (after or broken or seen.failures or seen.broken)
+    ok = ok and not any(each.unchecked and structures for each in checked)
+    if output.as_json:
+        output.document(
+            {
+                "ok": ok,
+                "structures": [
+                    {
+                        "component": each.component,
+                        "structure": each.name,
+                        "kind": each.kind,
+                        "damages": len(each.damages),
+                        "unchecked": each.unchecked or None,
+                    }
+                    for each in checked
+                ],
+                "damages": json_rows(_DAMAGE_FIELDS, after),
+                "repaired": repaired,
+                "parameters": {
+                    f"{owner}/{key.decode(errors='backslashreplace')}": why
+                    for (owner, key), why in seen.broken.items()
+                },
+                "failures": {shard: _reason(error) for shard, error in seen.failures.items()},
+                "broken": {name: str(error) for name, error in broken.items()},
+            }
+        )
+        return int(not ok)
+    for name, outcome in repaired.items():
+        output.line(f"{name}: {outcome}", GOOD if outcome == "rebuilt" else BAD)
+    if repaired:
+        _show_damage(output, checked, after)
+    for (owner, key), why in seen.broken.items():
+        output.line(f"{owner}/{key.decode(errors='backslashreplace')} {why}", BAD)
+    for shard, error in seen.failures.items():
+        output.line(f"{shard} cannot be scanned: {_reason(error)}", BAD)
+    for name, problem in broken.items():
+        output.line(f"{name} cannot be used: {problem}", BAD)
+    return int(not ok)
+
+
+def _rebuilt(structure: CheckedStructure) -> str:
+    assert structure.rebuild is not None
+    try:
+        structure.rebuild()
+    except ShardKitError as error:
+        return f"not rebuilt: {error}"
+    return "rebuilt"
+
+
+def _show_damage(
+    output: Output,
+    checked: Sequence[CheckedStructure],
+    damages: Sequence[tuple[CheckedStructure, Damage]],
+) -> None:
+    table = table_of(_DAMAGE_FIELDS, damages)
+    if table.rows:
+        output.table(table)
+        output.line()
+    for each in checked:
+        if each.unchecked:
+            output.line(f"{each.component}/{each.name} was not checked: {each.unchecked}", DOUBTFUL)
+    done = counted(sum(not each.unchecked for each in checked), "structure")
+    if damages:
+        output.line(f"checked {done}: {counted(len(damages), 'damage')}", BAD)
+    else:
+        output.line(f"checked {done}: no damage", GOOD)
+
+
+_DAMAGE_FIELDS: tuple[Field[tuple[CheckedStructure, Damage]], ...] = (
+    column_only("where", lambda row: f"{row[0].component}/{row[0].name}"),
+    Field("component", lambda row: row[0].component),
+    Field("structure", lambda row: row[0].name),
+    Field("shard", lambda row: row[1].shard or None, Column("shard")),
+    Field("key", lambda row: row[1].key, Column("key")),
+    Field("found", lambda row: row[1].found, wordy("found")),
+    Field("expected", lambda row: row[1].expected, wordy("expected")),
+    Field("repair", lambda row: row[1].repair or None, wordy("repair")),
+    Field("loses", lambda row: row[1].loses or None, wordy("loses")),
+)
 
 
 # ---- for people

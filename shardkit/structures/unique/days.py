@@ -288,6 +288,15 @@ class SetDay(DayInParts):
         except ValueError as error:
             raise damage(self.component, self.part_key(part), str(error), "sessions") from None
 
+    def is_of(self, part: int, member: bytes) -> bool:
+        """Return whether a stored member is an id, and belongs to a part."""
+        if self._partition is not None and self.meta.parameters["members"] != "int":
+            return self._partition(member) == part
+        digits = member.removeprefix(b"-")
+        if not digits.isdigit() or len(digits) > 19 or not -(2**63) <= int(member) < 2**63:
+            return False
+        return self._partition is None or self._partition(member) == part
+
     def _integer(self, part: int, member: bytes) -> int:
         key, most = self.part_key(part), 2**63
         return stored_integer(self.component, key, "a member", member, -most, most)

@@ -46,6 +46,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import date, timedelta
+from functools import partial
 
 from shardkit.errors import InvalidArgumentError, ParameterMismatchError
 from shardkit.operations.arguments import shown
@@ -62,9 +63,11 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.structures.base.arguments import day_of, duration
+from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed, suspected
 from shardkit.structures.base.damage import MOST_STORED, damage, stored_integer
 from shardkit.structures.base.server_clock import ServerClock
 from shardkit.structures.set.sharded_set import MEMBERS_AT_ONCE, ShardedSet
+from shardkit.structures.unique.check import check_day
 from shardkit.structures.unique.day_planner import DayPlanner, plan_key
 from shardkit.structures.unique.days import BitmapDay, Day, HyperLogLogDay, SetDay, VisitorPlace
 from shardkit.structures.unique.precision import (
@@ -324,6 +327,47 @@ class UniqueVisitors(Structure[Face]):
         # A difference, so that visits counted meanwhile stay counted.
         [repaired] = yield [Command(self._home, data.key, ("INCRBY", data.key, missing))]
         return int(repaired)
+
+    @stream
+    def check(self, day: date | None = None) -> Stream[Damage]:
+        """Read all that is stored of a day, and give out what is damaged; changes nothing.
+
+        The counter's parameters, the day's plan, parameters and count, the type of each part, and
+        each id: whether it can be read, and is in its own part. `recount` repairs counts.
+
+        Args:
+            day: by default today, by the server's clock.
+
+        Raises:
+            ParameterMismatchError: this counter was created with other parameters.
+            ShardErrors: a shard failed.
+
+        Cost: two commands a part, two exchanges for every 64 parts.
+        """
+        date_ = yield from self._date(day)
+        self._planner.forget(date_)
+        finds = partial(suspected, repair="restore it, or remove(day)", loses="the day's ids")
+        planned = yield from confirmed(lambda: finds(self._planner.day(date_)))
+        yield planned
+        if planned:
+            return
+        data = yield from self._planner.day(date_)
+        counts = partial(self._read_count, data.key)
+        yield (yield from confirmed(lambda: suspected(counts(), "recount() counts the ids")))
+        if not isinstance(data, HyperLogLogDay):
+            if (yield from suspected(data.existing_parts())):
+                yield (yield from confirmed(lambda: suspected(data.existing_parts())))
+                return
+            yield from check_day(data)
+            yield (yield from confirmed(partial(self._suspect_count, data)))
+
+    def _suspect_count(self, data: SetDay | BitmapDay) -> Operation[Suspicions]:
+        [stored] = yield [self._count_command(data.key)]
+        size = None if stored is None or not stored.isdigit() else (yield from data.size())
+        if size is None or int(stored) == size:
+            return []
+        error = damage(self._home, data.key, f"count={int(stored)}", f"the {size} ids there are")
+        return [Suspicion(error, "recount() counts the ids")]
 
     # ---- looking into a day
 

@@ -1,0 +1,86 @@
+"""Checks a queue: see `shardkit.structures.base.check`."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from shardkit.operations.commands import Command, Key
+from shardkit.operations.operation import Operation, Stream
+from shardkit.queues.keys import QueueKeys
+from shardkit.operations.arguments import shown
+from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed, read_or_note
+from shardkit.structures.base.damage import damage
+
+_AT_ONCE = 1000
+_LONGEST_SEARCH = 10_000  # of an LPOS; a longer list of waiting tasks may hide a lost one
+_RESTORES = "restore(queue) queues it again"
+
+
+def check_queue(component: str, keys: QueueKeys) -> Stream[Damage]:
+    """Check a queue, which others may use meanwhile."""
+    typed = yield from confirmed(partial(_check_types, component, keys))
+    yield typed
+    if typed:
+        return
+    cursor: Key = 0
+    while cursor != b"0":
+        scan = ("HSCAN", keys.tasks, cursor, "COUNT", _AT_ONCE)
+        [(cursor, flat)] = yield [Command(component, keys.tasks, scan, idempotent=True)]
+        yield (yield from confirmed(partial(_check_nowhere, component, keys, flat[::2])))
+    for place in (keys.delayed, keys.taken, keys.dead):
+        cursor = 0
+        while cursor != b"0":
+            scan = ("ZSCAN", place, cursor, "COUNT", _AT_ONCE)
+            [(cursor, flat)] = yield [Command(component, place, scan, idempotent=True)]
+            yield (yield from confirmed(partial(_check_tasks, component, keys, place, flat[::2])))
+
+
+def _check_types(component: str, keys: QueueKeys) -> Operation[Suspicions]:
+    notes: Suspicions = []
+    names = ("LLEN", "ZCARD", "ZCARD", "HLEN", "HLEN", "ZCARD", "HLEN", "LLEN", "HLEN")
+    reads = [
+        Command(component, key, (name, key), idempotent=True)
+        for name, key in zip(names, keys.all, strict=True)
+    ]
+    yield from read_or_note(reads, notes, "delete the key", "what it holds")
+    return notes
+
+
+def _check_nowhere(component: str, keys: QueueKeys, ids: list[bytes]) -> Operation[Suspicions]:
+    """Check that each task is somewhere, or was taken off meanwhile."""
+    reads: list[Command] = []
+    for id_ in ids:
+        sent: list[tuple[Any, ...]] = [("ZSCORE", p, id_) for p in (keys.taken, keys.delayed)]
+        sent += [("ZSCORE", keys.dead, id_), ("HEXISTS", keys.tasks, id_)]
+        sent.append(("LPOS", keys.waiting, id_, "MAXLEN", _LONGEST_SEARCH))
+        reads += [Command(component, args[1], args, idempotent=True) for args in sent]
+    replies = iter((yield [*reads, Command(component, keys.waiting, ("LLEN", keys.waiting))]))
+    found = [(id_, *(next(replies) for _ in range(5))) for id_ in ids]
+    if next(replies) > _LONGEST_SEARCH:
+        return []
+    lost = [
+        id_
+        for id_, taken, delayed, dead, exists, waits in found
+        if exists and (taken, delayed, dead, waits) == (None,) * 4
+    ]
+    expected = "one that waits, is delayed, taken or dead"
+    return [
+        Suspicion(damage(component, keys.tasks, f"task {shown(id_)}, nowhere", expected), _RESTORES)
+        for id_ in lost
+    ]
+
+
+def _check_tasks(
+    component: str, keys: QueueKeys, place: str, ids: list[bytes]
+) -> Operation[Suspicions]:
+    """Check that what is in a place is a task."""
+    if not ids:
+        return []
+    [tasks] = yield [Command(component, keys.tasks, ("HMGET", keys.tasks, *ids), idempotent=True)]
+    [scores] = yield [Command(component, place, ("ZMSCORE", place, *ids), idempotent=True)]
+    return [
+        Suspicion(damage(component, place, f"{shown(id_)} without a task", "tasks"))
+        for id_, task, score in zip(ids, tasks, scores, strict=True)
+        if task is None and score is not None
+    ]

@@ -1,0 +1,59 @@
+"""Checks a day's parts: see `shardkit.structures.base.check`.
+
+Of the ids of ``compact`` it cannot be known whether they are in their own part: any 32 bits are an
+id of each. A bitmap's bits are numbers of users, all of them; only its length can be wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from shardkit.operations.operation import Operation, Stream, pages
+from shardkit.operations.arguments import shown
+from shardkit.structures.base.check import (
+    KEYS_CHECKED,
+    Damage,
+    Suspicion,
+    Suspicions,
+    confirmed,
+    contents,
+    lengths,
+)
+from shardkit.structures.base.damage import damage
+from shardkit.structures.unique.days import BitmapDay, SetDay
+
+
+def check_day(day: SetDay | BitmapDay) -> Stream[Damage]:
+    """Check all parts of a day."""
+    parts, _ = yield from day.existing_parts()
+    for some in pages(parts, KEYS_CHECKED):
+        if isinstance(day, SetDay):
+            yield (yield from confirmed(partial(_check_sets, day, some)))
+        else:
+            yield (yield from confirmed(partial(_check_bitmaps, day, some)))
+
+
+def _check_sets(day: SetDay, parts: Sequence[int]) -> Operation[Suspicions]:
+    notes: Suspicions = []
+    keys = list(map(day.part_key, parts))
+    held = yield from contents(day.component, "SET", keys, notes)
+    for part, key, entries in zip(parts, keys, held, strict=True):
+        members = [member for member, _ in entries]
+        wrong = [member for member in members if not day.is_of(part, member)]
+        if wrong:
+            found = f"{shown(wrong[0])}, one of {len(wrong)} that are not its own"
+            error = damage(day.component, key, found, "only ids of this part")
+            notes.append(Suspicion(error))
+    return notes
+
+
+def _check_bitmaps(day: BitmapDay, parts: Sequence[int]) -> Operation[Suspicions]:
+    notes: Suspicions = []
+    keys, full = list(map(day.part_key, parts)), -(-day.part_size // 8)
+    found = yield from lengths(day.component, "STRING", keys, notes)
+    for key, length in zip(keys, found, strict=True):
+        if length not in (None, 0, full):
+            error = damage(day.component, key, f"{length} bytes", f"{full} bytes")
+            notes.append(Suspicion(error))
+    return notes

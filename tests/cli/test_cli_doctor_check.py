@@ -1,0 +1,106 @@
+"""``shardkit doctor --check``: what is damaged is shown, and repaired after it was said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_helpers import Result
+from faces import holder, sessions
+
+import shardkit
+from shardkit import ShardKit, ShardMap
+from shardkit.geo import City, IpRange
+from shardkit.local import LocalServers
+
+MAP = """
+components:
+  geo: {shards: {count: 4, over: [{port: 7001}]}}
+  plain: {entry: {port: 7001, db: 9}}
+"""
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Iterator[tuple[ShardKit, Path]]:
+    """A kit on servers with one structure of each kind, and the map's file."""
+    with LocalServers(ShardMap.parse(MAP), ports="free") as servers:
+        path = tmp_path / "map.json"
+        path.write_text(servers.shard_map.to_yaml())
+        with shardkit.connect(servers.shard_map) as kit:
+            options: dict[str, Any] = {"component": "geo", "part_size": 64}
+            kit.set("ids", **options, members=int, groups=4).sadd_many(range(300))
+            kit.set("planned", **options, total=300).sadd_many(map(str, range(300)))
+            kit.hash("h", component="geo", groups=2).hset(mapping=dict.fromkeys(range(300), "v"))
+            kit.hash("w", **options, codec="json").hset(mapping={"a": 1, "7": 2})
+            kit.list("jobs", **options).rpush(*range(300))
+            kit.sorted_set("s", **options, groups=2).zadd({f"m{n}": n for n in range(300)})
+            kit.packed("p", **options, fields={"a": "u8", "b": "f32"}).set(5, a=1, b=2.5)
+            kit.locations(component="geo").set(7, "DEU")
+            visitors = kit.unique_visitors(component="geo", first_day=500)
+            visitors.visit_many(sessions(100), date(2015, 5, 17))
+            kit.queues(component="plain").enqueue("mail", "send")
+            kit.search("docs", component="plain").index("1", text="some words")
+            kit.ip_to_city(component="geo").import_from([IpRange(0, 255, City("DE", "", "Ulm"))])
+            yield kit, path
+
+
+def test_every_kind_of_structure_is_checked_and_repaired(
+    cli: Callable[..., Result],
+    read_json: Callable[..., Any],
+    stored: tuple[ShardKit, Path],
+) -> None:
+    kit, path = stored
+    found = read_json("doctor", "--check", "-c", path)
+    assert found["ok"], found
+    kinds = {(each["structure"], each["kind"]): each["unchecked"] for each in found["structures"]}
+    assert {kind for kind in kinds if not kind[0].endswith(":cities")} == {
+        *(("ids", "set"), ("planned", "set"), ("h", "hash"), ("w", "hash"), ("{jobs}", "list")),
+        *(("s", "sorted-set"), ("p", "packed"), ("location", "packed"), ("docs", "search")),
+        *(("unique", "unique-visitors"), ("queues:{mail}", "queue"), ("ip2city", "ip-to-city")),
+    }
+    assert set(kinds.values()) == {None}
+    result = cli("doctor", "--check", "-c", path)
+    assert (result.code, result.lines) == (0, ["checked 13 structures: no damage"])
+
+    group = next(k.decode() for k in holder(kit, "geo", "ids:{4}:0").scan_iter("ids:*}"))
+    holder(kit, "geo", group).delete(group)
+    holder(kit, "geo", "{jobs}:1").delete("{jobs}:1")
+    holder(kit, "geo", "unique:2015-05-17").incr("unique:2015-05-17")
+    found = read_json("doctor", "--check", "-c", path, code=1)
+    keys = {each["key"]: each for each in found["damages"]}
+    assert {group, "{jobs}:1", "unique:2015-05-17"} <= set(keys)
+    assert keys["{jobs}:1"]["loses"] == "64 values, lost already"
+    assert keys["unique:2015-05-17"]["repair"] == "recount() counts the ids"
+    only = read_json("doctor", "--check", "-c", path, "--structure", "{jobs}", code=1)
+    assert {each["structure"] for each in only["damages"]} == {"{jobs}"}
+
+    result = cli("doctor", "--check", "--repair", "-c", path, input="n\n")
+    assert result.code == 1
+    assert "64 values, lost already" in result.out
+    assert kit.client("geo", kit.component("geo").shard_of(group).number).exists(group) == 0
+    result = cli("doctor", "--check", "--repair", "--yes", "-c", path)
+    assert "geo/ids: rebuilt" in result.out
+    assert "geo/{jobs}: rebuilt" in result.out
+    assert kit.set("ids", component="geo", part_size=64, members=int, groups=4).scard() == 300
+    found = read_json("doctor", "--check", "-c", path, code=1)
+    assert [each["key"] for each in found["damages"]] == ["unique:2015-05-17"]
+
+
+def test_structures_without_parameters_are_found(
+    read_json: Callable[..., Any], stored: tuple[ShardKit, Path]
+) -> None:
+    kit, path = stored
+    for key in ("ids:meta", "{jobs}:meta", "p:meta"):
+        holder(kit, "geo", key).delete(key)
+    found = read_json("doctor", "--check", "-c", path, code=1)
+    assert {each["key"] for each in found["damages"]} == {"ids:meta", "{jobs}:meta", "p:meta"}
+
+
+@pytest.mark.parametrize("options", [("--repair",), ("--check", "--fix"), ("--structure", "x")])
+def test_options_that_do_not_go_together_are_refused(
+    cli: Callable[..., Result], options: tuple[str, ...]
+) -> None:
+    assert cli("doctor", *options).code == 2
