@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from shardkit.operations.operation import Operation, Stream, pages
 from shardkit.operations.arguments import shown
+from shardkit.operations.operation import Operation, Stream, pages
 from shardkit.structures.base.check import (
     KEYS_CHECKED,
     Damage,
