@@ -14,6 +14,9 @@ from shardkit.ads.ads import AVERAGES_TTL, Ads
 from shardkit.completion.address_book import AddressBook
 from shardkit.completion.contacts import DEFAULT_LIMIT, RecentContacts
 from shardkit.config.component import Component
+from shardkit.coordination.hold import AsyncRenewals, Renewals
+from shardkit.coordination.locks import Lock, ReadWriteLock, Semaphore
+from shardkit.coordination.rate_limit import GCRA, RateLimit
 from shardkit.geo.city_totals import CityTotals
 from shardkit.geo.ip_to_city import IpToCity
 from shardkit.job_search.job_search import JobSearch
@@ -66,10 +69,12 @@ class Catalogue(Generic[Face]):
     Attributes:
         _driver: what runs their steps; decides the face.
         _clock: tells the servers' time.
+        _renewals: renews what is held.
     """
 
     _driver: Driver
     _clock: ServerClock
+    _renewals: Renewals | AsyncRenewals
 
     def _component(self, name: str) -> Component:
         """Return a component, without an exchange if it was read before."""
@@ -359,6 +364,55 @@ class Catalogue(Generic[Face]):
         """Return task queues; see `shardkit.queues.TaskQueues`."""
         return TaskQueues(
             self._driver, component, name, attempts, retry_delay, longest_retry_delay, now, new_id
+        )
+
+    def lock(self, name: str, *, component: str, renew: bool = True, **options: Any) -> Lock[Face]:
+        """Return a lock; see `shardkit.coordination.Lock`.
+
+        Args:
+            name: its name.
+            component: where it lives; the shard of its name.
+            renew: whether the kit renews what is held, by a thread of its own, or a task of the
+                event loop, until it is released.
+            options: see `shardkit.coordination.holdable.Holdable`.
+        """
+        return Lock(self._driver, component, name, *self._held(renew), **options)
+
+    def semaphore(
+        self, name: str, *, component: str, limit: int, renew: bool = True, **options: Any
+    ) -> Semaphore[Face]:
+        """Return a counting semaphore; see `shardkit.coordination.Semaphore` and `lock`."""
+        return Semaphore(self._driver, component, name, *self._held(renew), limit=limit, **options)
+
+    def read_write_lock(
+        self, name: str, *, component: str, renew: bool = True, **options: Any
+    ) -> ReadWriteLock:
+        """Return a read-write lock; see `shardkit.coordination.ReadWriteLock` and `lock`."""
+        return ReadWriteLock(self._driver, component, name, *self._held(renew), **options)
+
+    def _held(self, renew: bool) -> tuple[Renewals | AsyncRenewals | None]:
+        return (self._renewals if renew else None,)
+
+    def rate_limit(
+        self,
+        name: str,
+        *,
+        component: str,
+        limit: int,
+        per: float = 1.0,
+        burst: int | None = None,
+        algorithm: str = GCRA,
+    ) -> RateLimit[Face]:
+        """Return a rate limit; see `shardkit.coordination.RateLimit`."""
+        return RateLimit(
+            self._driver,
+            component,
+            name,
+            limit=limit,
+            per=per,
+            burst=burst,
+            algorithm=algorithm,
+            monotonic=self._clock.monotonic,
         )
 
     def social(

@@ -19,6 +19,12 @@
     │   ├── ParameterMismatchError opened with other parameters than it was created with
     │   ├── NewerFormatError       written by a later release, in a form that this one cannot read
     │   └── DamagedDataError       what is stored is not what was written
+    ├── CoordinationError          what locks and their kin refuse
+    │   ├── LockTimeoutError       a lock was not free in time (also a TimeoutError)
+    │   ├── LockLostError          a lock ended before its holder released it
+    │   │   └── StaleTokenError    a guarded write whose holder was replaced since
+    │   ├── NotHolderError         who does not hold a lock releases or extends it
+    │   └── NotDurableError        too few replicas acknowledged an acquisition
     ├── ShardFailure               one command on one shard; a reply slot may hold it as a value
     │   ├── ShardUnavailable       never reached, or lost before the answer came
     │   └── CommandRefused         the server answered with an error
@@ -41,14 +47,19 @@ __all__ = [
     "CommandRefused",
     "ConfigError",
     "ConfigServerError",
+    "CoordinationError",
     "CrossShardError",
     "DamagedDataError",
     "InvalidArgumentError",
     "InvalidEntryError",
     "InvalidKeyError",
     "LocalServerError",
+    "LockLostError",
+    "LockTimeoutError",
     "MissingEntryError",
     "NewerFormatError",
+    "NotDurableError",
+    "NotHolderError",
     "ParameterMismatchError",
     "PushRefusedError",
     "QuerySyntaxError",
@@ -59,6 +70,7 @@ __all__ = [
     "ShardFailure",
     "ShardKitError",
     "ShardUnavailable",
+    "StaleTokenError",
     "StructureError",
 ]
 
@@ -219,6 +231,33 @@ class DamagedDataError(StructureError):
     def __str__(self) -> str:
         text = super().__str__()
         return f"{self.shard}: {text}" if self.shard else text
+
+
+class CoordinationError(ShardKitError):
+    """A lock, or what is built like one, refuses what it is asked."""
+
+
+class LockTimeoutError(CoordinationError, TimeoutError):
+    """A lock, a share of a semaphore or an event was not to be had in time."""
+
+
+class LockLostError(CoordinationError):
+    """A lock ended before its holder released it: it expired, or somebody broke it.
+
+    Others may hold it now. What the holder wrote meanwhile is safe only if it was guarded.
+    """
+
+
+class NotHolderError(CoordinationError):
+    """A lock is released, extended or checked by a thread or task that does not hold it."""
+
+
+class StaleTokenError(LockLostError):
+    """A guarded write was refused: a later holder of the lock has written there since."""
+
+
+class NotDurableError(CoordinationError):
+    """Too few replicas acknowledged an acquisition in time; it was given back."""
 
 
 class ShardFailure(ShardKitError):

@@ -52,6 +52,7 @@ from shardkit.config.stored import declare
 from shardkit.connections import Connector
 from shardkit.connections.clients import AsyncClient, Client, Clients
 from shardkit.connections.private_pool import AsyncPrivatePool, PrivatePool
+from shardkit.coordination.hold import AsyncRenewals, Renewals
 from shardkit.deadlines import DeadlineBlock
 from shardkit.errors import ConfigError, InvalidArgumentError, InvalidEntryError, ShardKitError
 from shardkit.operations.drivers import AwaitingDriver, BlockingDriver
@@ -169,6 +170,7 @@ class _Kit(Catalogue[Face]):
         )
 
     def _close(self) -> None:
+        self._renewals.close()
         self.topology.close()
         for clients in self._all_clients():
             clients.close()
@@ -218,6 +220,7 @@ class ShardKit(_Kit[Blocking]):
     def __init__(self, source: Source, **options: Any) -> None:
         super().__init__(source, **options)
         self._driver = self.driver = BlockingDriver(self.plane.links[True])
+        self._renewals = Renewals(self.driver, self._clock.monotonic)
 
     def _component(self, name: str) -> Component:
         return self.topology.component(name)
@@ -333,6 +336,7 @@ class AsyncShardKit(_Kit[Awaiting]):
     def __init__(self, source: Source, **options: Any) -> None:
         super().__init__(source, **options)
         self._driver = self.driver = AwaitingDriver(self.plane.alinks[True])
+        self._renewals = AsyncRenewals(self.driver, self._clock.monotonic)
 
     def _component(self, name: str) -> Component:
         return self.topology.last_known(name)

@@ -35,6 +35,8 @@ GROUPS = [
     "ads",
     "job_search",
     "queues",
+    "coordination",
+    "market",
     "social",
     "catalogue",
     "kit",

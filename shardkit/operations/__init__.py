@@ -1,6 +1,7 @@
 """Operations: structures written once as pure steps, run blocking or awaiting. For your own too."""
 
 from shardkit.operations.commands import (
+    AwaitWakeup,
     Batch,
     Call,
     Coalesced,
@@ -13,6 +14,7 @@ from shardkit.operations.commands import (
     Script,
     Shard,
     ShardOf,
+    Subscribe,
     Transaction,
 )
 from shardkit.operations.operation import (
@@ -30,6 +32,7 @@ from shardkit.operations.operation import (
 )
 
 __all__ = [
+    "AwaitWakeup",
     "Awaiting",
     "Batch",
     "Blocking",
@@ -50,6 +53,7 @@ __all__ = [
     "ShardOf",
     "Stream",
     "Structure",
+    "Subscribe",
     "Transaction",
     "operation",
     "pages",

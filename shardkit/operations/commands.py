@@ -273,6 +273,41 @@ class Locate(NamedTuple):
     targets: Sequence[tuple[To, Key]]
 
 
+class Subscribe(NamedTuple):
+    """Yielded instead of a batch: be woken by the server on which a key lives.
+
+    The answer is the channel on which its scripts wake this process; empty if there is none. See
+    `shardkit.transport.wakeups`.
+
+    Attributes:
+        to, key: where the key lives; see `Command`.
+        connect: whether to connect for it, if that was not done yet.
+    """
+
+    to: To
+    key: Key
+    connect: bool = True
+
+
+class AwaitWakeup(NamedTuple):
+    """Yielded instead of a batch, after `Subscribe`: wait until a script wakes a waiter.
+
+    The answer is what the script said; None if the time is over, or the wake-up may be lost.
+
+    Attributes:
+        to, key: where the key lives.
+        waiter: the waiter, as the script names it.
+        seconds: the most to wait.
+        abandon: what is sent if the wait is cancelled or interrupted.
+    """
+
+    to: To
+    key: Key
+    waiter: str
+    seconds: float
+    abandon: Command
+
+
 class Call(NamedTuple):
     """Yielded instead of a batch: call a function that blocks, such as one that reads a disk.
 

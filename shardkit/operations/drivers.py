@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 from shardkit.deadlines import begin, extend, has_begun, in_use, within
 from shardkit.errors import DamagedDataError, ShardErrors, ShardFailure, ShardKitError
 from shardkit.operations.commands import (
-    Batch,
+    AwaitWakeup,
     Call,
     Coalesced,
     Columns,
@@ -30,6 +30,7 @@ from shardkit.operations.commands import (
     Pause,
     Replies,
     Reply,
+    Subscribe,
     coalesced,
     raise_failures,
 )
@@ -128,6 +129,10 @@ class BlockingDriver:
         if isinstance(step, Pause):
             extend(step.seconds)
             return self.link.pause(step.seconds)
+        if isinstance(step, Subscribe):
+            return self.link.subscribe(step)
+        if isinstance(step, AwaitWakeup):
+            return self.link.await_wakeup(step)
         if isinstance(step, Call):
             return _call(step)
         if isinstance(step, _Calls):
@@ -215,6 +220,10 @@ class AwaitingDriver:
         if isinstance(step, Pause):
             extend(step.seconds)
             return self.link.pause(step.seconds)
+        if isinstance(step, Subscribe):
+            return self.link.subscribe(step)
+        if isinstance(step, AwaitWakeup):
+            return self.link.await_wakeup(step)
         if isinstance(step, Call):
             return asyncio.to_thread(_call, step)
         if isinstance(step, _Calls):
@@ -344,7 +353,7 @@ class _LockStep:
 _JOINABLE = ("batch", "pause", "call")
 
 
-def _kind(step: Batch | Locate | Pause | Call) -> str:
+def _kind(step: Any) -> str:
     """Return with what a step can be joined; nothing for one that stays alone."""
     if isinstance(step, Pause):
         return "pause"

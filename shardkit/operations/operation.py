@@ -54,6 +54,7 @@ from shardkit.errors import InvalidArgumentError
 from shardkit.operations.arguments import argument_check, check_calls, refusal
 from shardkit.operations.commands import (
     Argument,
+    AwaitWakeup,
     Batch,
     Call,
     Command,
@@ -62,12 +63,13 @@ from shardkit.operations.commands import (
     Pause,
     Replies,
     Shard,
+    Subscribe,
 )
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-Step: TypeAlias = Batch | Locate | Pause | Call
+Step: TypeAlias = Batch | Locate | Pause | Subscribe | AwaitWakeup | Call
 Operation: TypeAlias = Generator[Step, Any, T]
 
 
@@ -92,6 +94,14 @@ class Blocking(Protocol):
     def pause(self, seconds: float, /) -> None:
         """Wait."""
 
+    def subscribe(self, request: Subscribe, /) -> str:
+        """Be woken by a server; return the channel."""
+        raise NotImplementedError
+
+    def await_wakeup(self, request: AwaitWakeup, /) -> bytes | None:
+        """Wait to be woken."""
+        raise NotImplementedError
+
 
 class Awaiting(Protocol):
     """A link whose replies are awaited."""
@@ -106,6 +116,14 @@ class Awaiting(Protocol):
 
     async def pause(self, seconds: float, /) -> None:
         """Wait."""
+
+    async def subscribe(self, request: Subscribe, /) -> str:
+        """Be woken by a server; return the channel."""
+        raise NotImplementedError
+
+    async def await_wakeup(self, request: AwaitWakeup, /) -> bytes | None:
+        """Wait to be woken."""
+        raise NotImplementedError
 
 
 class Deferred:

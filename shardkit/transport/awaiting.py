@@ -19,6 +19,7 @@ from shardkit.config.component import Component
 from shardkit.connections.clients import Clients
 from shardkit.connections.connection import kept_to_deadline
 from shardkit.connections.redis_private import learn_slots
+from shardkit.coordination.hold import AsyncRenewals, Renewals
 from shardkit.deadlines import current, earliest, within
 from shardkit.errors import ShardFailure, ShardKitError
 from shardkit.operations.commands import Batch, Command, Locate, Pause, Replies, Shard, Transaction
@@ -42,6 +43,7 @@ from shardkit.transport.multiplexer import (
 from shardkit.transport.resp import Chunk, pack_command
 from shardkit.transport.server_request import ATTEMPT_ERRORS
 from shardkit.transport.user_clients import SINGLE_SERVER
+from shardkit.transport.wakeups import AsyncSubscription, AsyncSubscriptions
 
 
 class AwaitingLink:
@@ -59,6 +61,7 @@ class AwaitingLink:
         self._topology = topology
         self._clients = clients
         self._dispatcher = Dispatcher()
+        self._subscriptions = AsyncSubscriptions()
         # By client, which belongs to one loop, and by the name of the cluster's node.
         self._connections: weakref.WeakKeyDictionary[Any, dict[str, MultiplexedConnection]] = (
             weakref.WeakKeyDictionary()
@@ -174,6 +177,38 @@ class AwaitingLink:
         """Wait, but not beyond the caller's deadline."""
         deadline = current.get()
         await asyncio.sleep(seconds if deadline is None else min(seconds, deadline.left()))
+
+    async def subscribe(self, request: Subscribe) -> str:
+        """Return the channel on which a server wakes waiters; see `BlockingLink.subscribe`."""
+        found = await self._subscription(request.to, request.key, request.connect)
+        return "" if found is None else found.channel
+
+    async def await_wakeup(self, request: AwaitWakeup) -> bytes | None:
+        """Wait until a script wakes a waiter; see `BlockingLink.await_wakeup`."""
+        try:
+            found = await self._subscription(request.to, request.key, False)
+            if found is None:
+                return None
+            return await found.wait(request.waiter.encode(), request.seconds)
+        except BaseException:
+            with suppress(Exception):
+                # A task of its own, so that a second cancellation does not end it.
+                await asyncio.shield(asyncio.ensure_future(self.send([request.abandon])))
+            raise
+
+    async def _subscription(self, to: To, key: Key, connect: bool) -> AsyncSubscription | None:
+        name = to if isinstance(to, str) else to.component
+        component = await self._topology.acomponent(name)
+        client = await self._client(component, place(to, key, {name: component}).number)
+        if isinstance(client, ShardFailure):
+            return None
+        try:
+            node = client.get_node_from_key(key) if hasattr(client, "nodes_manager") else None
+        except ATTEMPT_ERRORS:
+            return None
+        source = ConnectionSource(client.connection_pool if node is None else node, self._raw)
+        name = "" if node is None else node.name
+        return await self._subscriptions.get(client, source, name, connect=connect)
 
     async def _client(self, component: Component, number: int | None) -> Any:
         try:

@@ -27,6 +27,7 @@ from shardkit.connections import read_replies_of, timeout_for
 from shardkit.connections.clients import Clients
 from shardkit.connections.connection import reraise_handlers
 from shardkit.connections.redis_private import learn_slots
+from shardkit.coordination.hold import AsyncRenewals, Renewals
 from shardkit.deadlines import current, earliest, within
 from shardkit.errors import ShardFailure, ShardKitError
 from shardkit.operations.commands import Batch, Command, Locate, Pause, Replies, Shard
@@ -44,6 +45,7 @@ from shardkit.transport.grouping import components_of, locate, place
 from shardkit.transport.resp import Chunk, pack_command
 from shardkit.transport.server_request import ATTEMPT_ERRORS
 from shardkit.transport.user_clients import SINGLE_SERVER
+from shardkit.transport.wakeups import Subscription, Subscriptions
 
 # The shortest time a server gets to answer after others have timed out.
 MIN_TIMEOUT = 0.1
@@ -66,6 +68,7 @@ class BlockingLink:
         self._topology = topology
         self._clients = clients
         self._dispatcher = Dispatcher()
+        self._subscriptions = Subscriptions()
 
     def send(self, batch: Batch) -> Replies:
         """Carry a batch and return its replies in order; failures stand in their slots.
@@ -193,6 +196,41 @@ class BlockingLink:
         """Wait, but not beyond the caller's deadline."""
         deadline = current.get()
         time.sleep(seconds if deadline is None else min(seconds, max(0.0, deadline.left())))
+
+    def subscribe(self, request: Subscribe) -> str:
+        """Return the channel on which the server of a key wakes waiters; empty if there is none.
+
+        Cost: at the first call for a server, a connection that the kit keeps.
+        """
+        found = self._subscription(request.to, request.key, request.connect)
+        return "" if found is None else found.channel
+
+    def await_wakeup(self, request: AwaitWakeup) -> bytes | None:
+        """Wait until a script wakes a waiter; return what it says, None if it may be lost."""
+        try:
+            found = self._subscription(request.to, request.key, False)
+            if found is None:
+                return None
+            return found.wait(request.waiter.encode(), request.seconds)
+        except BaseException:
+            with suppress(*ATTEMPT_ERRORS, ShardKitError):
+                self.send([request.abandon])
+            raise
+
+    def _subscription(self, to: To, key: Key, connect: bool) -> Subscription | None:
+        name = to if isinstance(to, str) else to.component
+        component = self._topology.component(name)
+        number = place(to, key, {name: component}).number
+        try:
+            client: Any = self._clients.get(component, number, self._raw)
+            node = ""
+            pool = getattr(client, "connection_pool", None)
+            if pool is None:
+                owner = client.get_node_from_key(key)
+                node, pool = owner.name, client.get_redis_connection(owner).connection_pool
+        except (*ATTEMPT_ERRORS, ShardFailure):
+            return None
+        return self._subscriptions.get(client, pool, node, connect=connect)
 
     def __repr__(self) -> str:
         return f"<BlockingLink{'' if self._raw else ' decoding'}: {self._clients!r}>"

@@ -1,0 +1,307 @@
+"""Guards: writes that are refused when a later holder of the lock has written there already.
+
+A holder that is stopped past the end of its hold, by a garbage collection, by SIGSTOP or by the
+network, does not know it, and goes on writing. No lock can prevent that; the data can::
+
+    A acquires, token 33      A ── guarded write, 33 ──────────────────► refused: 34 was here
+            └── stopped past the end ──────────────────────┘
+    B acquires, token 34 ── guarded write, 34 ──► the shard notes 34, and writes
+
+The check is part of the write: a script of its own for commands, a prologue for scripts. So it is
+made where the data is, in the same step. On each server, and in each slot of a cluster, that is
+written to, one key holds the largest token seen: ``lock:stock:fence``.
+
+A write is refused from the moment at which a later holder has written there. `Guard.claim` is such
+a write without an effect: to be called right after acquiring, where also the last write of an
+earlier holder must not come later.
+
+After Martin Kleppmann, "How to do distributed locking" (2016), and Gray and Cheriton, "Leases"
+(1989).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Sequence
+from functools import lru_cache
+from typing import Any, TypeVar
+
+from shardkit.errors import (
+    CrossShardError,
+    InvalidArgumentError,
+    ShardErrors,
+    ShardFailure,
+    StaleTokenError,
+)
+from shardkit.lua import script
+from shardkit.operations.commands import (
+    Argument,
+    Command,
+    Key,
+    Locate,
+    Partial,
+    Script,
+    Shard,
+    Transaction,
+)
+from shardkit.operations.operation import Driver, Face, Operation, Structure, operation
+from shardkit.routing.command_keys import key_positions
+from shardkit.routing.keys import hash_tag, key_bytes
+from shardkit.structures.base.arguments import shown
+
+T = TypeVar("T")
+
+LONGEST_MEMORY = 10 * 365 * 86_400.0
+
+
+class Guard(Structure[Face]):
+    """Writes to a component as the holder of a lock. Made by `Hold.guard`.
+
+    Args:
+        driver: runs its operations.
+        component: where it writes.
+        kind: what the lock is, ``lock``.
+        name: the lock's name.
+        token: the holder's token.
+        remember: the seconds for which a server remembers a token after its latest use; None for
+            ever, which costs one small key for each lock and server, on a cluster each slot.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        component: str,
+        kind: str,
+        name: str,
+        token: int,
+        remember: float | None = None,
+    ) -> None:
+        super().__init__(driver, component, name)
+        self._fence = f"{kind}:{name}:fence"
+        self.token = token
+        if remember is not None and not 1 <= remember <= LONGEST_MEMORY:
+            raise InvalidArgumentError(
+                f"{name}: remember={shown(remember)}", f"give seconds, 1 to {LONGEST_MEMORY:,.0f}"
+            )
+        self._kept = 0 if remember is None else round(1000 * remember)
+
+    @operation
+    def execute(self, *commands: Sequence[Argument]) -> Operation[list[Any]]:
+        """Run commands in one step on the server of their keys.
+
+        Example: ``guard.execute(("HSET", "stock:7", "left", 3), ("PUBLISH", "stock", 7))``
+
+        Args:
+            commands: each its name and arguments, as they are sent. The first has a key; all keys
+                live on one shard, on a cluster in one slot.
+
+        Returns:
+            Their replies as the server gives them, without redis-py's conversions.
+
+        Raises:
+            StaleTokenError: a later holder has written there; nothing was done.
+            CrossShardError: the keys live apart.
+            ShardErrors: the server failed, or refused a command; those before it took effect, as in
+                any script.
+
+        Cost: one exchange, O(1) beyond the commands.
+        """
+        keys = [args[at] for args in commands for at in key_positions(args)]
+        if not keys:
+            raise InvalidArgumentError(
+                f"{self._fence}: execute without a key", "give at least one command with a key"
+            )
+        words = [word for args in commands for word in (len(args), *args)]
+        replies: list[Any] = yield from self._call(script("coordination/guarded"), keys, words)
+        return replies
+
+    @operation
+    def eval(self, script: str, numkeys: int, *keys_and_args: Argument) -> Operation[Any]:
+        """Run a script of yours, as redis-py's `eval` does.
+
+        Args:
+            script: its text; it sees its own KEYS and ARGV only.
+            numkeys: how many of what follows are keys; at least one.
+            keys_and_args: its keys, which live on one shard, and its arguments.
+
+        Raises:
+            StaleTokenError: a later holder has written there; nothing was done.
+            CrossShardError: the keys live apart.
+            ShardErrors: the server failed, or the script did.
+        """
+        if not 0 < numkeys <= len(keys_and_args):
+            raise InvalidArgumentError(
+                f"{self._fence}: numkeys={numkeys}", "give the number of keys, at least one"
+            )
+        text = Script("your script", script)
+        keys, args = keys_and_args[:numkeys], keys_and_args[numkeys:]
+        return (yield from self._call(_fenced(text), keys, args))
+
+    @operation
+    def run(self, steps: Generator[Any, Any, T]) -> Operation[T]:
+        """Run an operation of any structure, guarding every command that it sends.
+
+        Example: ``guard.run(kit.hash("stock", component="shop").deferred.hset("7", "3"))``
+
+        Args:
+            steps: the operation, as a structure's ``deferred`` gives it.
+
+        Returns:
+            What it returns.
+
+        Raises:
+            StaleTokenError: a later holder has written where a command goes. An operation that goes
+                to several shards may have taken effect on others.
+            InvalidArgumentError: it sends a command that blocks, which a script cannot.
+
+        Cost: that of the operation; what it sends is run by scripts.
+        """
+        answer: Any = None
+        resume = steps.send
+        try:
+            while True:
+                step = resume(answer)
+                resume = steps.send
+                try:
+                    if isinstance(step, Sequence):
+                        step = yield from self._guarded(step)
+                    answer = yield step
+                except ShardErrors as errors:
+                    resume, answer = steps.throw, _stale(errors) or errors
+                except Exception as error:
+                    resume, answer = steps.throw, error
+        except StopIteration as done:
+            value: T = done.value
+            return value
+        finally:
+            steps.close()
+
+    @operation
+    def claim(self, *keys: Key) -> Operation[None]:
+        """Note the token where keys live, so that writes of earlier holders are refused there.
+
+        Raises:
+            StaleTokenError: a later holder has written there.
+
+        Cost: one exchange with each server, on a cluster for each slot.
+        """
+        places = yield Locate([(self.component, key) for key in keys])
+        first = dict(zip(places, keys, strict=True))
+        nothing = _fenced(_NOTHING)
+        try:
+            yield [self._send(nothing, key, place, (), ()) for place, key in first.items()]
+        except ShardErrors as errors:
+            raise _stale(errors) or errors from None
+
+    def _call(
+        self, text: Script, keys: Sequence[Argument], args: Iterable[Argument]
+    ) -> Operation[Any]:
+        texts = [key if isinstance(key, str | bytes | int) else str(key) for key in keys]
+        places = yield Locate([(self.component, key) for key in texts])
+        for key, place in zip(texts, places, strict=True):
+            if place != places[0]:
+                raise CrossShardError(
+                    f"{self._fence}: {shown(texts[0])} and {shown(key)} live apart",
+                    "guard them by two calls, or give both keys the same hash tag",
+                )
+        try:
+            [reply] = yield [self._send(text, texts[0], places[0], texts, args)]
+        except ShardErrors as errors:
+            raise _stale(errors) or errors from None
+        return reply
+
+    def _send(
+        self,
+        text: Script,
+        key: Key,
+        place: tuple[Shard, int | None],
+        keys: Sequence[Argument],
+        args: Iterable[Argument],
+        to: Any = None,
+        idempotent: bool = False,
+    ) -> Command:
+        """Return the command that runs a script that begins with the check."""
+        fence = self._fence_key(key, place)
+        sent = ("EVALSHA", text.sha, len(keys) + 1, *keys, fence, *args, self.token, self._kept)
+        return Command(to or self.component, key, sent, text, idempotent)
+
+    def _fence_key(self, key: Key, place: tuple[Shard, int | None]) -> str | bytes:
+        if place[1] is None:
+            return self._fence
+        tag = hash_tag(key_bytes(key))
+        if b"}" in tag or not tag:
+            raise InvalidArgumentError(
+                f"{self._fence}: key {shown(key)} cannot be guarded on a cluster",
+                "give the key a hash tag",
+            )
+        return b"%b:{%b}" % (self._fence.encode(), tag)
+
+    def _guarded(self, batch: Sequence[Command | Transaction]) -> Operation[list[Any]]:
+        """Return a batch whose commands all check the token."""
+        parts = [
+            part
+            for request in batch
+            for part in (request.commands if isinstance(request, Transaction) else (request,))
+        ]
+        to = [
+            request.to
+            for request in batch
+            for _ in (request.commands if isinstance(request, Transaction) else (request,))
+        ]
+        places = yield Locate([(to[n], part.key) for n, part in enumerate(parts)])
+        fenced = iter(
+            [
+                self._guarded_command(part, to[n], place)
+                for n, (part, place) in enumerate(zip(parts, places, strict=True))
+            ]
+        )
+        guarded: list[Any] = [
+            Transaction(request.to, request.key, tuple(next(fenced) for _ in request.commands))
+            if isinstance(request, Transaction)
+            else next(fenced)
+            for request in batch
+        ]
+        return Partial(guarded) if isinstance(batch, Partial) else guarded
+
+    def _guarded_command(
+        self, command: Command, to: Any, place: tuple[Shard, int | None]
+    ) -> Command:
+        if command.block is not None:
+            raise InvalidArgumentError(
+                f"{self._fence}: {command.name} cannot be guarded: it blocks",
+                "run it outside of the guard",
+            )
+        if command.script is not None:
+            count = int(command.args[2])
+            keys, args = command.args[3 : 3 + count], command.args[3 + count :]
+            text = _fenced(command.script)
+        else:
+            keys = tuple(command.args[at] for at in key_positions(command.args))
+            args = command.args
+            text = _fenced(_ONE)
+        return self._send(text, command.key, place, keys, args, to, command.idempotent)
+
+
+_NOTHING = Script("coordination/claim", "return 1")
+_ONE = Script("coordination/one", "return redis.call(unpack(ARGV))")
+
+
+@lru_cache(maxsize=1024)
+def _fenced(text: Script) -> Script:
+    """Return a script that checks the token before it does what another script does."""
+    return Script(text.name, script("coordination/fence").text + text.text)
+
+
+def _stale(errors: ShardErrors) -> StaleTokenError | None:
+    """Return the refusal that is among failures, if there is one."""
+    for failure in errors.exceptions:
+        if not isinstance(failure, ShardFailure):
+            continue
+        text = str(failure.error)
+        if text.startswith("STALETOKEN"):
+            error = StaleTokenError(
+                f"{failure.shard}: token {text.partition(' ')[2]}: a later holder has written here",
+                "give up what was being done under the lock, or acquire it again and begin anew",
+            )
+            error.__cause__ = errors
+            return error
+    return None

@@ -1,0 +1,117 @@
+"""The names, keys and owners of locks and their kin."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import threading
+from asyncio import current_task
+from typing import Any
+from urllib.parse import quote, unquote
+from weakref import WeakKeyDictionary
+
+from shardkit.errors import InvalidArgumentError
+from shardkit.structures.base.arguments import check_name, shown
+
+LONGEST_TTL = 86_400.0
+SHORTEST_TTL = 0.001
+LONGEST_LABEL = 200
+MICROSECONDS = 1_000_000
+
+
+def check_plain_name(kind: str, name: str) -> str:
+    """Check the name of a lock: it becomes the hash tag of its keys.
+
+    Raises:
+        InvalidArgumentError: it is not text, is empty, or has braces.
+    """
+    check_name(name)
+    if "{" in name or "}" in name:
+        raise InvalidArgumentError(
+            f"{kind}: name={shown(name)}", "leave out braces: its name is the keys' hash tag"
+        )
+    return name
+
+
+def base_key(kind: str, name: str) -> str:
+    """Return the key with which all keys of a lock begin: ``lock:{stock}``.
+
+    Raises:
+        InvalidArgumentError: the name is not valid.
+    """
+    return f"{kind}:{{{check_plain_name(kind, name)}}}"
+
+
+def microseconds(
+    owner: str,
+    field: str,
+    seconds: float,
+    least: float = SHORTEST_TTL,
+    most: float = LONGEST_TTL,
+) -> int:
+    """Return seconds as whole microseconds.
+
+    Raises:
+        InvalidArgumentError: it is no number, or out of range.
+    """
+    number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not number or not least <= seconds <= most:
+        raise InvalidArgumentError(
+            f"{owner}: {field}={shown(seconds)}", f"give seconds, {least:g} to {most:,.0f}"
+        )
+    return round(seconds * MICROSECONDS)
+
+
+class _Process:
+    """What identifies this process; renewed in a forked child."""
+
+    def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        self.id = secrets.token_hex(8)
+        self.host = socket.gethostname()
+        self.pid = os.getpid()
+        self.tasks: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        self.count = 0
+
+
+_process = _Process()
+os.register_at_fork(after_in_child=_process.renew)
+
+
+def running() -> object:
+    """Return what calls: the running task, or else the thread's number."""
+    try:
+        task = current_task()
+    except RuntimeError:
+        task = None
+    return threading.get_ident() if task is None else task
+
+
+def running_id() -> str:
+    """Return text that identifies the running thread or task among those of all processes."""
+    who = running()
+    if isinstance(who, int):
+        return f"{_process.id}-{who:x}"
+    number = _process.tasks.get(who)
+    if number is None:
+        _process.count += 1
+        number = _process.tasks[who] = _process.count
+    return f"{_process.id}-t{number:x}"
+
+
+def default_label() -> str:
+    """Return how inspections call the caller: host, process and thread."""
+    return f"{_process.host}:{_process.pid}:{threading.current_thread().name}"
+
+
+def encode_label(label: str) -> str:
+    """Return a label as it is stored: without spaces, shortened."""
+    return quote(label[:LONGEST_LABEL], safe=":/@.,_-+") or "-"
+
+
+def decode_label(stored: str) -> str:
+    """Return a label as it was given."""
+    return "" if stored == "-" else unquote(stored)

@@ -1,0 +1,115 @@
+"""Locks, semaphores and read-write locks: three ways to use what can be held."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shardkit.coordination.hold import AsyncRenewals, Renewals
+from shardkit.coordination.holdable import EXCLUSIVE, SHARED, Holdable
+from shardkit.lua import script
+from shardkit.operations.commands import script_call
+from shardkit.operations.operation import Deferred, Driver, Face, Operation, operation
+from shardkit.structures.base.arguments import check_integer
+
+MOST_HOLDERS = 10_000
+
+
+class Lock(Holdable[Face]):
+    """A lock: at most one holds it. Made by ``kit.lock``; see `Holdable` for its parameters.
+
+    ::
+
+        with kit.lock("stock", component="locks") as held:
+            held.check()                       # raises if it was lost meanwhile
+            held.guard("shop").execute(("HSET", "stock:7", "left", 3))
+    """
+
+    @property
+    def deferred(self) -> Lock[Deferred]:
+        """The face whose calls return steps, for ``yield from`` and ``together``."""
+        return self._deferred()  # type: ignore[return-value]
+
+
+class Semaphore(Holdable[Face]):
+    """A counting semaphore: at most ``limit`` hold it at a time, in order of arrival.
+
+    Made by ``kit.semaphore``. Every holder has a time of its own, by the server's clock.
+
+    Args:
+        driver, component, name, renewals, options: see `Holdable`.
+        limit: how many may hold it, 1 to 10,000. The first who uses it stores it; others must give
+            the same.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        component: str,
+        name: str,
+        renewals: Renewals | AsyncRenewals | None = None,
+        *,
+        limit: int,
+        **options: Any,
+    ) -> None:
+        check_integer(name, "limit", limit, 1, MOST_HOLDERS)
+        super().__init__(
+            driver,
+            component,
+            name,
+            renewals,
+            kind="semaphore",
+            mode=SHARED,
+            limit=limit,
+            **options,
+        )
+
+    @property
+    def deferred(self) -> Semaphore[Deferred]:
+        """The face whose calls return steps, for ``yield from`` and ``together``."""
+        return self._deferred()  # type: ignore[return-value]
+
+    @operation
+    def resize(self, limit: int) -> Operation[int]:
+        """Change the limit for everybody; return the one before, 0 if nobody has used it.
+
+        If more hold it than may now, they keep it. Who waits gets what has become free. Whoever
+        uses it with the old limit from now on gets ParameterMismatchError.
+
+        Cost: one exchange, O(log n) for each waiter that is woken.
+        """
+        check_integer(self.key, "limit", limit, 1, MOST_HOLDERS)
+        call = script("coordination/resize")
+        [before] = yield [script_call(self.component, call, self._keys, (limit,), idempotent=True)]
+        self.limit = limit
+        return int(before)
+
+
+class ReadWriteLock:
+    """A read-write lock: any number read, or one writes, in order of arrival.
+
+    Made by ``kit.read_write_lock``. Who waits to write lets no later reader in, so writers do not
+    starve; readers that arrive together read together. A reader cannot become a writer: two that
+    tried would wait for each other for ever. Release, and acquire to write.
+
+    Args:
+        driver, component, name, renewals, options: see `Holdable`.
+
+    Attributes:
+        read: acquire this to read, ``with lock.read:``.
+        write: acquire this to write.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        component: str,
+        name: str,
+        renewals: Renewals | AsyncRenewals | None = None,
+        **options: Any,
+    ) -> None:
+        common: dict[str, Any] = {"kind": "rwlock", "limit": 0, **options}
+        self.read: Lock[Any] = Lock(driver, component, name, renewals, mode=SHARED, **common)
+        self.write: Lock[Any] = Lock(driver, component, name, renewals, mode=EXCLUSIVE, **common)
+
+    def __repr__(self) -> str:
+        return f"ReadWriteLock({self.read.name!r}, component={self.read.component!r})"

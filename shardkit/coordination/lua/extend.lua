@@ -1,0 +1,27 @@
+-- Extend a hold, unless it has ended: from now, as long as said.
+-- KEYS[1]  the state
+-- KEYS[2]  who holds
+-- KEYS[3]  details
+-- KEYS[4]  who waits
+-- ARGV[1]  the id of the hold
+-- ARGV[2]  how long from now, in microseconds; 0 to ask only
+-- Reply    {the token, or 0 if it is not held any more, now, until when it is held, why it was broken}
+--@include coordination/base
+local id, now, ttl = ARGV[1], clock(), tonumber(ARGV[2])
+local held = tonumber(redis.call('ZSCORE', KEYS[2], id) or 0)
+if held <= now then
+  expire(now)
+  settle(now, '')
+  local broken = redis.call('HGET', KEYS[1], 'broken') or ''
+  local whose, reason = string.match(broken, '^(%S+) (.*)$')
+  return {0, now, now, whose == id and reason or ''}
+end
+local e = entry(id) or damaged(KEYS[3], 'no entry of a holder', 'one')
+if ttl > 0 then
+  held = now + ttl
+  e.ttl = ttl
+  redis.call('ZADD', KEYS[2], 'XX', digits(held), id)
+  store(id, e)
+  keep()
+end
+return {e.token, now, held, ''}

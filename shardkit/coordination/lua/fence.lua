@@ -1,0 +1,17 @@
+-- Included by what a fencing token guards, before all else: refuses it if a larger token was here.
+-- The last of KEYS is the fence, a STRING: the largest token so far. The last of ARGV are the token,
+-- and for how many milliseconds it is remembered, 0 for ever. They are hidden from what follows.
+do
+  local fence, token, kept = KEYS[#KEYS], ARGV[#ARGV - 1], ARGV[#ARGV]
+  local seen = redis.call('GET', fence)
+  if seen and not (#seen <= 16 and string.match(seen, '^%d+$')) then
+    return redis.error_reply('DAMAGED ' .. cjson.encode({fence, string.sub(string.gsub(seen,
+      '[^\32-\126]', '?'), 1, 200), 'a token'}))
+  end
+  if seen and tonumber(seen) > tonumber(token) then
+    return redis.error_reply('STALETOKEN ' .. token .. ' is older than ' .. seen)
+  end
+  if seen ~= token then redis.call('SET', fence, token) end
+  if kept ~= '0' then redis.call('PEXPIRE', fence, kept) end
+  KEYS[#KEYS], ARGV[#ARGV], ARGV[#ARGV - 1] = nil, nil, nil
+end

@@ -1,0 +1,32 @@
+-- Release a hold, or give up waiting for it.
+-- KEYS[1]  the state
+-- KEYS[2]  who holds
+-- KEYS[3]  details
+-- KEYS[4]  who waits
+-- ARGV[1]  the id of the hold
+-- ARGV[2]  release; leave to give up waiting, and have what was granted meanwhile; abandon to give
+--          up waiting and release
+-- Reply    {1 if it was held, else 0, how often it is still held, token, now, until when}
+--@include coordination/base
+local id, now = ARGV[1], clock()
+expire(now)
+local held = redis.call('ZSCORE', KEYS[2], id)
+if held then
+  local e = entry(id) or damaged(KEYS[3], 'no entry of a holder', 'one')
+  if ARGV[2] == 'leave' then return {1, e.count, e.token, now, tonumber(held)} end
+  if ARGV[2] == 'release' and e.count > 1 then
+    e.count = e.count - 1
+    store(id, e)
+    return {1, e.count, e.token, now, tonumber(held)}
+  end
+  redis.call('ZREM', KEYS[2], id)
+  redis.call('HDEL', KEYS[3], id)
+  redis.call('HSET', KEYS[1], 'released', id)
+  settle(now, '')
+  return {1, 0, e.token, now, now}
+end
+if redis.call('ZREM', KEYS[4], id) == 1 then redis.call('HDEL', KEYS[3], id) end
+settle(now, '')
+-- The answer to an earlier call may have been lost.
+local again = ARGV[2] == 'release' and redis.call('HGET', KEYS[1], 'released') == id
+return {again and 1 or 0, 0, 0, now, now}

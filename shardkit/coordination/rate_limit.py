@@ -1,0 +1,238 @@
+"""Rate limits: how often something may be done, by key, counted by the servers.
+
+Two ways to count, each one script on the server of the key, by its clock:
+
+================== ================================ ================== ==========================
+``algorithm``      what it promises                 stored for a key   what users notice
+================== ================================ ================== ==========================
+``gcra``           an even rate, with bursts of at  one number, about  after a burst, one more each
+                   most ``burst``                   80 bytes           ``per / limit`` seconds
+``sliding_window`` at most ``limit`` in any ``per`` one entry a call,  after ``limit`` at once,
+                   seconds, exactly                 about 40 bytes     none for ``per`` seconds
+================== ================================ ================== ==========================
+
+With GCRA up to ``burst + limit`` can come within ``per`` seconds: a burst, and what is earned while
+the time passes. What is refused is not counted, so whoever tries too often is not locked out.
+
+GCRA is ITU-T I.371's, kept as one time, as in throttled and redis-cell.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from shardkit.coordination.keys import MICROSECONDS, microseconds
+from shardkit.errors import InvalidArgumentError
+from shardkit.lua import script
+from shardkit.operations.commands import Command, Key, Pause, script_call
+from shardkit.operations.operation import (
+    Deferred,
+    Driver,
+    Face,
+    Operation,
+    Structure,
+    operation,
+    pages,
+)
+from shardkit.routing.keys import key_bytes
+from shardkit.structures.base.arguments import check_integer, check_name, shown
+
+GCRA = "gcra"
+SLIDING_WINDOW = "sliding_window"
+ALGORITHMS = (GCRA, SLIDING_WINDOW)
+MOST = 1_000_000
+MOST_IN_WINDOW = 100_000  # entries that one script may have to remove
+LONGEST = 31 * 86_400.0
+SHORTEST_EACH = 10.0  # microseconds
+AT_ONCE = 1000
+
+
+class RateDecision(NamedTuple):
+    """What a rate limit says of one key.
+
+    Attributes:
+        allowed: whether the hits were allowed, and counted.
+        remaining: how many more may come now.
+        retry_after: the seconds until as many hits are allowed, if nobody else comes; infinite if
+            they are more than ever are at once.
+        reset_after: the seconds until all may come again.
+    """
+
+    allowed: bool
+    remaining: int
+    retry_after: float
+    reset_after: float
+
+    def __bool__(self) -> bool:
+        return self.allowed
+
+
+class RateLimit(Structure[Face]):
+    """A rate limit for any number of keys. Made by ``kit.rate_limit``.
+
+    Args:
+        driver: runs its operations.
+        component: where it lives; each key on its shard.
+        name: the prefix of its keys.
+        limit: how many hits are allowed in ``per`` seconds, 1 to 1,000,000; in a sliding window,
+            to 100,000.
+        per: the seconds; at most 31 days.
+        burst: ``gcra``: how many may come at once; by default as many as the limit.
+        algorithm: ``gcra`` or ``sliding_window``.
+        monotonic: returns local seconds that never go back.
+
+    Raises:
+        InvalidArgumentError: an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        component: str,
+        name: str,
+        *,
+        limit: int,
+        per: float = 1.0,
+        burst: int | None = None,
+        algorithm: str = GCRA,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        check_name(name)
+        super().__init__(driver, component, name)
+        if algorithm not in ALGORITHMS:
+            raise InvalidArgumentError(
+                f"{name}: algorithm={shown(algorithm)}", f"give one of {', '.join(ALGORITHMS)}"
+            )
+        window = microseconds(name, "per", per, 0.001, LONGEST)
+        check_integer(name, "limit", limit, 1, MOST if algorithm == GCRA else MOST_IN_WINDOW)
+        if burst is not None:
+            check_integer(name, "burst", burst, 1, MOST)
+            if algorithm != GCRA:
+                raise InvalidArgumentError(
+                    f"{name}: burst={burst} with a sliding window", "leave it out: the limit is it"
+                )
+        if algorithm == GCRA and window / limit < SHORTEST_EACH:
+            raise InvalidArgumentError(
+                f"{name}: {limit:,} in {per} seconds",
+                "give at most 100,000 a second for one key, or spread it over several keys",
+            )
+        self.limit = limit
+        self.per = per
+        self.burst = burst or limit
+        self.algorithm = algorithm
+        self._script = script(f"coordination/{algorithm}")
+        self._each = f"{window / limit:.6f}" if algorithm == GCRA else f"{window}"
+        self._monotonic = monotonic
+
+    @property
+    def deferred(self) -> RateLimit[Deferred]:
+        """The face whose calls return steps, for ``yield from`` and ``together``."""
+        return self._deferred()  # type: ignore[return-value]
+
+    @operation
+    def hit(self, key: Key, hits: int = 1) -> Operation[RateDecision]:
+        """Count hits of a key, if they are allowed: all or none.
+
+        Raises:
+            InvalidArgumentError: the key or the number of hits is not valid.
+            ShardErrors: the server failed; the hits may have been counted.
+
+        Cost: one exchange; O(1), in a sliding window O(log n) for n entries and for each that ends.
+        """
+        [reply] = yield [self._command(key, hits)]
+        return _decision(reply)
+
+    @operation
+    def hit_many(self, keys: Iterable[Key | tuple[Key, int]]) -> Operation[list[RateDecision]]:
+        """Count hits of many keys, each if it is allowed; see `hit`.
+
+        Args:
+            keys: keys, or pairs of a key and a number of hits. A key may come several times.
+
+        Returns:
+            What is said of each, in order.
+
+        Cost: one exchange with each shard concerned for each 1,000 keys.
+        """
+        found: list[RateDecision] = []
+        for page in pages(keys, AT_ONCE):
+            pairs = [each if isinstance(each, tuple) else (each, 1) for each in page]
+            replies = yield [self._command(key, hits) for key, hits in pairs]
+            found += map(_decision, replies)
+        return found
+
+    @operation
+    def peek(self, key: Key, hits: int = 1) -> Operation[RateDecision]:
+        """Tell whether hits would be allowed, without counting them; see `hit`."""
+        [reply] = yield [self._command(key, 0, idempotent=True)]
+        now = _decision(reply)
+        self._check_hits(hits)
+        if hits <= now.remaining:
+            return now
+        if self.algorithm == GCRA and hits <= self.burst:
+            each = float(self._each) / MICROSECONDS
+            wait = max(0.0, now.reset_after - (self.burst - hits) * each)
+        else:  # in a window only its entries tell; all are gone when it is empty
+            wait = now.reset_after if hits <= self.burst else float("inf")
+        return now._replace(allowed=False, retry_after=wait)
+
+    @operation
+    def wait(self, key: Key, hits: int = 1, *, timeout: float | None = None) -> Operation[bool]:
+        """Wait until hits are allowed, and count them.
+
+        Nobody keeps a place in a line: among those who wait, chance decides.
+
+        Args:
+            key: the key.
+            hits: how many.
+            timeout: the most seconds to wait; None for ever.
+
+        Returns:
+            Whether they were allowed in time; False at once if they cannot be by then.
+
+        Cost: one exchange for each time that it looks.
+        """
+        until = float("inf") if timeout is None else self._monotonic() + timeout
+        while True:
+            decision = yield from RateLimit.hit.steps(self, key, hits)
+            if decision.allowed:
+                return True
+            if decision.retry_after == float("inf"):
+                return False
+            if self._monotonic() + decision.retry_after > until:
+                return False
+            yield Pause(decision.retry_after)
+
+    @operation
+    def reset(self, *keys: Key) -> Operation[int]:
+        """Forget all hits of keys; return of how many there were any.
+
+        Cost: one exchange with each shard concerned.
+        """
+        names = [self._key(key) for key in keys]
+        if not names:
+            return 0
+        removed = yield [self._at(name, "DEL", name, idempotent=True) for name in names]
+        return sum(removed)
+
+    def _key(self, key: Key) -> bytes:
+        return b"%b:%b" % (key_bytes(self.name), key_bytes(key))
+
+    def _check_hits(self, hits: int) -> None:
+        check_integer(self.name, "hits", hits, 1, MOST)
+
+    def _command(self, key: Key, hits: int, *, idempotent: bool = False) -> Command:
+        if not idempotent:
+            self._check_hits(hits)
+        args = (self._each, self.burst, hits)
+        return script_call(
+            self.component, self._script, [self._key(key)], args, idempotent=idempotent
+        )
+
+
+def _decision(reply: list[int]) -> RateDecision:
+    allowed, remaining, wait, rest = reply
+    retry = float("inf") if wait < 0 else wait / MICROSECONDS
+    return RateDecision(bool(allowed), remaining, retry, rest / MICROSECONDS)
