@@ -36,7 +36,6 @@ GROUPS = [
     "job_search",
     "queues",
     "coordination",
-    "market",
     "social",
     "catalogue",
     "kit",

@@ -172,6 +172,8 @@ class Guard(Structure[Face]):
         except StopIteration as done:
             value: T = done.value
             return value
+        except ShardErrors as errors:  # raised by the operation itself, of several failures
+            raise _stale(errors) or errors from errors.__cause__
         finally:
             steps.close()
 

@@ -22,7 +22,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any, Generic, Protocol
 
@@ -39,7 +39,7 @@ RENEWED_AFTER = 1 / 3
 RETRIED_AFTER = 1 / 10
 
 
-class Held(Protocol):
+class HoldOwner(Protocol):
     """What a hold is of."""
 
     kind: str
@@ -66,7 +66,7 @@ class Hold(Generic[Face]):
         ttl: the seconds that it lasts if it is not renewed.
     """
 
-    def __init__(self, owner: Held, id_: str, token: int, until: float, ttl: float) -> None:
+    def __init__(self, owner: HoldOwner, id_: str, token: int, until: float, ttl: float) -> None:
         self._owner = owner
         self.name = owner.name
         self.id = id_
@@ -165,6 +165,11 @@ class _Schedule:
     def add(self, hold: Hold[Any], at: float) -> None:
         heapq.heappush(self._heap, (at, next(self._numbers), weakref.ref(hold)))
 
+    def add_all(self, holds: list[Hold[Any]], waits: Sequence[float | None], now: float) -> None:
+        for hold, wait in zip(holds, waits, strict=True):
+            if wait is not None:
+                self.add(hold, now + wait)
+
     def next(self) -> float | None:
         """Return when something is due; drops what has ended from the front."""
         while self._heap:
@@ -223,16 +228,17 @@ class Renewals:
                     due = self._schedule.due(self._monotonic())
                 if self._closed:
                     return
-            try:
-                waits = self._driver.together(*(hold.renew() for hold in due))
-            except Exception:  # each handles its own; this thread serves the others
-                logger.exception("holds could not be renewed")
-                waits = [hold.ttl * RETRIED_AFTER for hold in due]
-            with self._changed:
-                for hold, wait in zip(due, waits, strict=True):
-                    if wait is not None:
-                        self._schedule.add(hold, self._monotonic() + wait)
-            del due
+            self._renew(due)
+            del due  # or it would keep what nobody else has any more
+
+    def _renew(self, due: list[Hold[Any]]) -> None:
+        try:
+            waits = self._driver.together(*(hold.renew() for hold in due))
+        except Exception:  # each handles its own; this thread serves the others
+            logger.exception("holds could not be renewed")
+            waits = [hold.ttl * RETRIED_AFTER for hold in due]
+        with self._changed:
+            self._schedule.add_all(due, waits, self._monotonic())
 
     def close(self) -> None:
         """Stop: what is held expires."""
@@ -281,10 +287,8 @@ class AsyncRenewals:
             except Exception:  # each handles its own; this task serves the others
                 logger.exception("holds could not be renewed")
                 waits = [hold.ttl * RETRIED_AFTER for hold in due]
-            for hold, wait in zip(due, waits, strict=True):
-                if wait is not None:
-                    schedule.add(hold, self._monotonic() + wait)
-            del due, hold
+            schedule.add_all(due, waits, self._monotonic())
+            del due  # or it would keep what nobody else has any more
 
     def close(self) -> None:
         """Stop: what is held expires."""

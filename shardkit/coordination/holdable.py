@@ -36,6 +36,7 @@ exceeded.
 
 from __future__ import annotations
 
+import copy
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -66,7 +67,6 @@ from shardkit.operations.commands import (
     Argument,
     AwaitWakeup,
     Command,
-    Pause,
     Subscribe,
     script_call,
 )
@@ -79,9 +79,9 @@ LONGEST_WAIT = 10 * 365 * 86_400.0
 DURABLE_TIMEOUT = 0.5
 # Who is woken asks again after so long; its place in the queue is kept for five times that.
 ASKS_AGAIN = 2.0
-# Who polls waits from this to that.
+# How long who cannot be woken waits at first.
 FIRST_PAUSE = 0.005
-LONGEST_PAUSE = 0.1
+LONGEST_POLL = 0.1
 # How much later than a hold's end others look.
 LATER = 0.001
 EXCLUSIVE, SHARED = "x", "s"
@@ -284,22 +284,17 @@ class Holdable(Structure[Face]):
             left = until - self.monotonic()
             if left <= 0:
                 return (yield from self._leave(id_, ttl)) if seconds > 0 else None
-            if not channel:
-                channel = yield Subscribe(self.component, self.key, connect=True)
-                if channel:
-                    continue  # to say where it is to be woken
+            told = channel
+            channel = yield Subscribe(self.component, self.key, True, abandon)
+            if channel != told:
+                continue  # to say where it is to be woken
             ended = max(0.0, (ends - now) / MICROSECONDS) + LATER
-            if channel:
-                longest = min(left, ended, ASKS_AGAIN)
-                text = yield AwaitWakeup(self.component, self.key, id_, longest, abandon)
-                if text is not None:
-                    woken_token, _, woken_until = text.partition(b" ")
-                    return self._held(id_, int(woken_token), sent, now, int(woken_until), ttl)
-                if longest == ASKS_AGAIN:  # the connection may have been lost
-                    channel = yield Subscribe(self.component, self.key, connect=True)
-            else:
-                yield Pause(min(left, ended, pause))
-                pause = min(LONGEST_PAUSE, 1.5 * pause)
+            longest = min(left, ended, ASKS_AGAIN if channel else pause)
+            pause = min(LONGEST_POLL, 1.5 * pause)
+            text = yield AwaitWakeup(self.component, self.key, id_, longest, abandon)
+            if text is not None:
+                woken_token, _, woken_until = text.partition(b" ")
+                return self._held(id_, int(woken_token), sent, now, int(woken_until), ttl)
 
     def _leave(self, id_: str, ttl: float) -> Operation[Hold[Face] | None]:
         """Give up waiting; what was granted meanwhile is taken all the same."""
@@ -312,7 +307,10 @@ class Holdable(Structure[Face]):
     def _held(
         self, id_: str, token: int, sent: float, now: int, ends: int, ttl: float
     ) -> Hold[Face]:
-        hold: Hold[Face] = Hold(self, id_, token, 0.0, ttl)
+        # Not this object, which has its holds: a hold that nobody has any more ends at once then.
+        owner = copy.copy(self)
+        owner._holds = {}
+        hold: Hold[Face] = Hold(owner, id_, token, 0.0, ttl)
         hold.extended(sent, now, ends)
         return hold
 

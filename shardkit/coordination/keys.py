@@ -63,7 +63,7 @@ def microseconds(
     return round(seconds * MICROSECONDS)
 
 
-class _Process:
+class _Identity:
     """What identifies this process; renewed in a forked child."""
 
     def __init__(self) -> None:
@@ -77,8 +77,8 @@ class _Process:
         self.count = 0
 
 
-_process = _Process()
-os.register_at_fork(after_in_child=_process.renew)
+_identity = _Identity()
+os.register_at_fork(after_in_child=_identity.renew)
 
 
 def running() -> object:
@@ -94,17 +94,17 @@ def running_id() -> str:
     """Return text that identifies the running thread or task among those of all processes."""
     who = running()
     if isinstance(who, int):
-        return f"{_process.id}-{who:x}"
-    number = _process.tasks.get(who)
+        return f"{_identity.id}-{who:x}"
+    number = _identity.tasks.get(who)
     if number is None:
-        _process.count += 1
-        number = _process.tasks[who] = _process.count
-    return f"{_process.id}-t{number:x}"
+        _identity.count += 1
+        number = _identity.tasks[who] = _identity.count
+    return f"{_identity.id}-t{number:x}"
 
 
 def default_label() -> str:
     """Return how inspections call the caller: host, process and thread."""
-    return f"{_process.host}:{_process.pid}:{threading.current_thread().name}"
+    return f"{_identity.host}:{_identity.pid}:{threading.current_thread().name}"
 
 
 def encode_label(label: str) -> str:

@@ -282,17 +282,20 @@ class Subscribe(NamedTuple):
     Attributes:
         to, key: where the key lives; see `Command`.
         connect: whether to connect for it, if that was not done yet.
+        abandon: what is sent if this is cancelled or interrupted.
     """
 
     to: To
     key: Key
     connect: bool = True
+    abandon: Command | None = None
 
 
 class AwaitWakeup(NamedTuple):
     """Yielded instead of a batch, after `Subscribe`: wait until a script wakes a waiter.
 
-    The answer is what the script said; None if the time is over, or the wake-up may be lost.
+    The answer is what the script said; None if the time is over, or the wake-up may be lost. Where
+    nobody can be woken, it comes after at most 0.1 seconds.
 
     Attributes:
         to, key: where the key lives.

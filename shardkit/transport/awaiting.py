@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import redis.asyncio as aioredis
@@ -43,7 +43,7 @@ from shardkit.transport.multiplexer import (
 from shardkit.transport.resp import Chunk, pack_command
 from shardkit.transport.server_request import ATTEMPT_ERRORS
 from shardkit.transport.user_clients import SINGLE_SERVER
-from shardkit.transport.wakeups import AsyncSubscription, AsyncSubscriptions
+from shardkit.transport.wakeups import LONGEST_POLL, AsyncSubscription, AsyncSubscriptions
 
 
 class AwaitingLink:
@@ -180,20 +180,29 @@ class AwaitingLink:
 
     async def subscribe(self, request: Subscribe) -> str:
         """Return the channel on which a server wakes waiters; see `BlockingLink.subscribe`."""
-        found = await self._subscription(request.to, request.key, request.connect)
-        return "" if found is None else found.channel
+        async with self._abandoning(request.abandon):
+            found = await self._subscription(request.to, request.key, request.connect)
+            return "" if found is None else found.channel
 
     async def await_wakeup(self, request: AwaitWakeup) -> bytes | None:
         """Wait until a script wakes a waiter; see `BlockingLink.await_wakeup`."""
-        try:
+        async with self._abandoning(request.abandon):
             found = await self._subscription(request.to, request.key, False)
             if found is None:
+                await asyncio.sleep(min(request.seconds, LONGEST_POLL))
                 return None
             return await found.wait(request.waiter.encode(), request.seconds)
+
+    @asynccontextmanager
+    async def _abandoning(self, abandon: Command | None) -> AsyncIterator[None]:
+        """Send a command if a wait is cancelled."""
+        try:
+            yield
         except BaseException:
-            with suppress(Exception):
-                # A task of its own, so that a second cancellation does not end it.
-                await asyncio.shield(asyncio.ensure_future(self.send([request.abandon])))
+            if abandon is not None:
+                with suppress(Exception):
+                    # A task of its own, so that a second cancellation does not end it.
+                    await asyncio.shield(asyncio.ensure_future(self.send([abandon])))
             raise
 
     async def _subscription(self, to: To, key: Key, connect: bool) -> AsyncSubscription | None:

@@ -17,8 +17,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import copy_context
 from typing import Any
 
@@ -45,7 +45,7 @@ from shardkit.transport.grouping import components_of, locate, place
 from shardkit.transport.resp import Chunk, pack_command
 from shardkit.transport.server_request import ATTEMPT_ERRORS
 from shardkit.transport.user_clients import SINGLE_SERVER
-from shardkit.transport.wakeups import Subscription, Subscriptions
+from shardkit.transport.wakeups import LONGEST_POLL, Subscription, Subscriptions
 
 # The shortest time a server gets to answer after others have timed out.
 MIN_TIMEOUT = 0.1
@@ -202,19 +202,28 @@ class BlockingLink:
 
         Cost: at the first call for a server, a connection that the kit keeps.
         """
-        found = self._subscription(request.to, request.key, request.connect)
-        return "" if found is None else found.channel
+        with self._abandoning(request.abandon):
+            found = self._subscription(request.to, request.key, request.connect)
+            return "" if found is None else found.channel
 
     def await_wakeup(self, request: AwaitWakeup) -> bytes | None:
         """Wait until a script wakes a waiter; return what it says, None if it may be lost."""
-        try:
+        with self._abandoning(request.abandon):
             found = self._subscription(request.to, request.key, False)
             if found is None:
+                time.sleep(min(request.seconds, LONGEST_POLL))
                 return None
             return found.wait(request.waiter.encode(), request.seconds)
+
+    @contextmanager
+    def _abandoning(self, abandon: Command | None) -> Iterator[None]:
+        """Send a command if a wait is interrupted."""
+        try:
+            yield
         except BaseException:
-            with suppress(*ATTEMPT_ERRORS, ShardKitError):
-                self.send([request.abandon])
+            if abandon is not None:
+                with suppress(*ATTEMPT_ERRORS, ShardKitError):
+                    self.send([abandon])
             raise
 
     def _subscription(self, to: To, key: Key, connect: bool) -> Subscription | None:

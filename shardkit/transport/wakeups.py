@@ -39,6 +39,8 @@ from shardkit.transport.server_request import ATTEMPT_ERRORS
 PREFIX = "shardkit:wake:"
 # Wake-ups that came before their waiter did: it is just sending the command that may be answered.
 MOST_EARLY = 10_000
+# How long somebody who cannot be woken waits at most before he looks again.
+LONGEST_POLL = 0.1
 _FAILURES = (*ATTEMPT_ERRORS, ShardKitError)
 
 

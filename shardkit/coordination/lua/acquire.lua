@@ -12,8 +12,8 @@
 -- ARGV[7]  how long its place in the queue is kept, in microseconds; 0 not to wait
 -- ARGV[8]  the place in the queue that it was given before; 0 for none
 -- ARGV[9]  1 if it may hold it already, and holds it once more
--- Reply    {the token or 0, now, until when it is held, or when the next hold ends, its place}; with
---          a limit that is not the stored one {-1, the stored one}
+-- Reply    {the token or 0, now, until when it is held, or when the next hold ends, its place}; if
+--          the limit is not the stored one {-1, the stored one}
 --@include coordination/base
 local id, mode, ttl = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local now = clock()

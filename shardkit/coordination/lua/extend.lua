@@ -5,7 +5,8 @@
 -- KEYS[4]  who waits
 -- ARGV[1]  the id of the hold
 -- ARGV[2]  how long from now, in microseconds; 0 to ask only
--- Reply    {the token, or 0 if it is not held any more, now, until when it is held, why it was broken}
+-- Reply    {the token, or 0 if it is not held any more, now, until when it is held, why it was
+--          broken}
 --@include coordination/base
 local id, now, ttl = ARGV[1], clock(), tonumber(ARGV[2])
 local held = tonumber(redis.call('ZSCORE', KEYS[2], id) or 0)

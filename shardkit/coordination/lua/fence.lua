@@ -1,5 +1,5 @@
 -- Included by what a fencing token guards, before all else: refuses it if a larger token was here.
--- The last of KEYS is the fence, a STRING: the largest token so far. The last of ARGV are the token,
+-- The last of KEYS is the fence, a STRING: the largest token so far. The last of ARGV: the token,
 -- and for how many milliseconds it is remembered, 0 for ever. They are hidden from what follows.
 do
   local fence, token, kept = KEYS[#KEYS], ARGV[#ARGV - 1], ARGV[#ARGV]

@@ -3,7 +3,8 @@
 -- KEYS[2]  who holds
 -- KEYS[3]  details
 -- KEYS[4]  who waits
--- Reply    {now, limit, {id, until when, details, …} of holders, the same of waiters with their place}
+-- Reply    {now, limit, {id, until when, details, …} of holders, {id, place, details, …} of
+--          waiters}
 --@include coordination/base
 local function listed(key)
   local found = redis.call('ZRANGE', key, 0, AT_ONCE - 1, 'WITHSCORES')

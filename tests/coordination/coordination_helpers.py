@@ -1,0 +1,82 @@
+"""What the tests of coordination share: processes that can be stopped and killed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from shardkit import ShardMap
+
+
+def eventually(done: Callable[[], Any], seconds: float = 20) -> bool:
+    """Whether something is true in time."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if done():
+            return True
+        threading.Event().wait(0.002)
+    return False
+
+
+def map_text(shard_map: ShardMap) -> str:
+    """A shard map as another process can read it."""
+    components = {}
+    for name, component in shard_map.components.items():
+        found: dict[str, Any] = {}
+        if component.entry is not None:
+            found["entry"] = dict(component.entry.fields)
+        if component.shards:
+            found["shards"] = [dict(entry.fields) for entry in component.shards]
+        components[name] = found
+    return json.dumps({"components": components})
+
+
+@contextmanager
+def processes(code: str, shard_map: ShardMap, *args: Any) -> Iterator[list[subprocess.Popen[str]]]:
+    """Run Python code once for each argument, with ``kit`` and ``argument``; kill them at the end.
+
+    Each prints lines; standard input is theirs.
+    """
+    text = (
+        "import json, sys, os, time, shardkit\n"
+        f"kit = shardkit.connect(shardkit.ShardMap.parse({map_text(shard_map)!r}))\n"
+        "argument = json.loads(sys.argv[1])\n" + code
+    )
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", text, json.dumps(argument)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for argument in args
+    ]
+    try:
+        yield started
+    finally:
+        for each in started:
+            each.kill()
+        for each in started:
+            each.wait()
+            for pipe in (each.stdin, each.stdout):
+                if pipe:
+                    pipe.close()
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    """The next line that a process prints."""
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def say(process: subprocess.Popen[str], text: str = "go") -> None:
+    """Give a process a line."""
+    assert process.stdin is not None
+    process.stdin.write(text + "\n")
+    process.stdin.flush()

@@ -1,0 +1,527 @@
+"""Locks: one at a time, in order, told when they are lost, and never in the way for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from coordination_helpers import eventually, line, processes, say
+from faces import Face, faced, holder
+
+import shardkit
+from shardkit import AsyncShardKit, ShardKit, ShardMap
+from shardkit.coordination import Hold, Lock
+from shardkit.errors import (
+    DamagedDataError,
+    InvalidArgumentError,
+    LockLostError,
+    LockTimeoutError,
+    NotDurableError,
+    NotHolderError,
+    StaleTokenError,
+)
+from shardkit.local import LocalCluster, LocalSentinel, LocalServer
+from shardkit.transport import wakeups
+
+COMPONENTS = ["one", "many"]
+
+
+def waiters(lock: Any, count: int) -> bool:
+    return eventually(lambda: len(lock.inspect().waiters) == count)
+
+
+def steal(kit: ShardKit, component: str, name: str) -> None:
+    """Have the holds of a lock end now, as if their time were over."""
+    key = f"{name}:holders"
+    client = holder(kit, component, key) if component != "one" else kit.client("one")
+    for member in client.zrange(key, 0, -1):
+        client.zadd(key, {member: 1})
+
+
+# ---- one at a time
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_one_holds_it_and_tokens_increase(face: Face, component: str) -> None:
+    run, lock = face.run, face.kit.lock("x", component=component)
+    other = face.kit.lock("x", component=component)
+    tokens = []
+    for _ in range(3):
+        hold = run(lock.acquire(wait=0))
+        assert run(other.acquire(wait=0)) is None
+        assert run(other.acquire(wait=0.01)) is None
+        assert run(lock.locked())
+        assert run(lock.held(hold))
+        assert run(lock.release(hold)) is True
+        assert not run(lock.locked())
+        tokens.append(hold.token)
+    assert tokens == sorted(set(tokens))
+    assert run(face.kit.lock("y", component=component).acquire(wait=0))
+
+
+def test_a_late_release_takes_nothing_from_the_next_holder(kit: ShardKit) -> None:
+    first, second = (kit.lock("x", component="one", renew=False) for _ in range(2))
+    late = first.acquire()
+    steal(kit, "one", "lock:{x}")
+    held = second.acquire(wait=0)
+    assert late is not None
+    assert held is not None
+    assert held.token > late.token
+    assert first.extend(hold=late) is False
+    assert late.lost
+    assert first.release(late) is False
+    assert second.held(held)
+    assert second.release(held)
+    with pytest.raises(NotHolderError, match="not held by the running"):
+        second.release()
+
+
+def test_a_time_below_a_second_is_kept_to_the_millisecond(kit: ShardKit) -> None:
+    lock = kit.lock("x", component="one", renew=False)
+    hold = lock.acquire(ttl=0.2)
+    assert hold is not None
+    assert 0 < lock.inspect().holders[0].ends <= 0.2
+    assert 0 < hold.remaining <= 0.2
+    assert lock.extend(0.7)
+    assert 0.5 < lock.inspect().holders[0].ends <= 0.7
+
+
+def test_a_hold_that_is_not_renewed_ends_and_the_next_has_it_at_once(kit: ShardKit) -> None:
+    lock = kit.lock("x", component="one", renew=False, ttl=0.1)
+    gone = lock.acquire()
+    with kit.lock("x", component="one") as held:
+        assert gone is not None
+        assert gone.lost
+        assert held.token > gone.token
+
+
+def test_a_block_that_gets_no_lock_is_told(kit: ShardKit) -> None:
+    waits = kit.lock("x", component="one", wait=0.01)
+    with kit.lock("x", component="one"), pytest.raises(LockTimeoutError, match=r"in 0.01 s"), waits:
+        raise AssertionError
+    with kit.lock("x", component="one", wait=0):
+        pass
+
+
+def test_a_thread_releases_its_own_hold_only(kit: ShardKit) -> None:
+    lock = kit.lock("x", component="one")
+    with lock, ThreadPoolExecutor(1) as pool, pytest.raises(NotHolderError):
+        pool.submit(lock.release).result()
+
+
+def test_a_reentrant_lock_is_acquired_again_by_its_thread_only(face: Face) -> None:
+    run = face.run
+    lock = face.kit.lock("x", component="one", reentrant=True, owner="job 7")
+    same = face.kit.lock("x", component="one", reentrant=True, owner="job 7")
+    first, second = run(lock.acquire()), run(same.acquire(wait=0))
+    assert first.token == second.token
+    assert (
+        run(face.kit.lock("x", component="one", reentrant=True, owner="b").acquire(wait=0)) is None
+    )
+    assert run(lock.inspect()).holders[0].times == 2
+    assert run(same.release(second))
+    assert run(lock.held(first))
+    assert run(lock.release(first))
+    assert not run(lock.locked())
+
+
+def test_the_running_thread_is_the_owner_of_a_reentrant_lock(kit: ShardKit) -> None:
+    with kit.lock("x", component="one", reentrant=True) as outer:
+        with kit.lock("x", component="one", reentrant=True) as inner:
+            assert inner.token == outer.token
+            other = kit.lock("x", component="one", reentrant=True)
+            with ThreadPoolExecutor(1) as pool:
+                assert pool.submit(other.acquire, wait=0).result() is None
+        assert kit.lock("x", component="one").locked()
+    assert not kit.lock("x", component="one").locked()
+
+
+# ---- in order of arrival
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_who_came_first_has_it_first(kit: ShardKit, component: str) -> None:
+    lock, order = kit.lock("x", component=component), []
+
+    def wait(n: int) -> None:
+        with kit.lock("x", component=component):
+            order.append(n)
+
+    with ThreadPoolExecutor(8) as pool:
+        with lock:
+            waiting = []
+            for n in range(6):
+                waiting.append(pool.submit(wait, n))
+                assert waiters(lock, n + 1)
+            assert kit.lock("x", component=component).acquire(wait=0) is None
+        for each in waiting:
+            each.result(30)
+    assert order == [0, 1, 2, 3, 4, 5]
+
+
+async def test_tasks_have_it_in_order_and_share_one_connection(akit: AsyncShardKit) -> None:
+    order: list[int] = []
+
+    async def wait(n: int) -> None:
+        async with akit.lock("x", component="one"):
+            order.append(n)
+
+    async with akit.lock("x", component="one") as held:
+        waiting = []
+        for n in range(50):
+            waiting.append(asyncio.ensure_future(wait(n)))
+            while len((await akit.lock("x", component="one").inspect()).waiters) <= n:
+                pass
+        client = await akit.client("one")
+        assert len(await client.client_list(_type="pubsub")) == 1
+        held.check()
+    await asyncio.gather(*waiting)
+    assert order == list(range(50))
+
+
+def test_a_waiter_of_a_killed_process_is_passed_over(kit: ShardKit, shard_map: ShardMap) -> None:
+    lock = kit.lock("x", component="one")
+    code = "print('in', flush=True)\nwith kit.lock('x', component='one'): print('held', flush=True)"
+    with processes(code, shard_map, 1, 2) as (first, second):
+        with lock as held:
+            assert waiters(lock, 2)
+            assert line(first) == line(second) == "in"
+            first_label = lock.inspect().waiters[0].label
+            killed, other = sorted((first, second), key=lambda p: f":{p.pid}:" not in first_label)
+            killed.kill()
+            killed.wait()
+            held.check()
+        assert line(other) == "held"
+    assert eventually(lambda: not lock.inspect().waiters)
+
+
+HOLDING = """
+hold = kit.lock("x", component="one", ttl=0.3).acquire()
+print(hold.token, flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_a_killed_holder_is_in_the_way_until_its_time_is_over(
+    kit: ShardKit, shard_map: ShardMap
+) -> None:
+    code = (
+        "hold = kit.lock('x', component='one', ttl=0.3).acquire()\nprint(hold.token, flush=True)\n"
+    )
+    with processes(code + "sys.stdin.readline()", shard_map, 1) as [process]:
+        token = int(line(process))
+        process.kill()
+        process.wait()
+        with kit.lock("x", component="one") as held:
+            assert held.token > token
+
+
+def test_a_wake_up_that_is_lost_costs_a_moment_only(
+    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wakeups.Subscription, "_read", lambda *_: threading.Event().wait(0.02))
+    monkeypatch.setattr("shardkit.coordination.holdable.ASKS_AGAIN", 0.2)
+    lock = kit.lock("x", component="one")
+    with ThreadPoolExecutor(1) as pool:
+        with lock:
+            waiting = pool.submit(kit.lock("x", component="one").acquire)
+            assert waiters(lock, 1)
+        assert waiting.result(20)
+
+
+def test_waiters_whose_connections_are_cut_get_it_all_the_same(kit: ShardKit) -> None:
+    lock = kit.lock("x", component="one")
+    client: Any = kit.client("one")
+    with ThreadPoolExecutor(8) as pool:
+        with lock:
+            waiting = [pool.submit(kit.lock("x", component="one").acquire) for _ in range(3)]
+            assert waiters(lock, 3)
+            client.client_kill_filter(_type="pubsub")
+        for _ in waiting:
+            assert eventually(lambda: any(each.done() for each in waiting))
+            done = next(each for each in waiting if each.done())
+            waiting.remove(done)
+            found = done.result()
+            assert found is not None
+            lock.release(found)
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_waiters_without_a_subscription_poll_and_keep_their_order(
+    kit: ShardKit, component: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wakeups.Subscriptions, "get", lambda *_, **__: None)
+    test_who_came_first_has_it_first(kit, component)
+
+
+async def test_tasks_that_are_cancelled_leave_nothing_behind(akit: AsyncShardKit) -> None:
+    lock = akit.lock("x", component="one")
+    for rounds in range(30):
+        waiting = [asyncio.ensure_future(akit.lock("x", component="one").acquire()) for _ in "abc"]
+        for _ in range(rounds):
+            await asyncio.sleep(0)
+        for each in waiting:
+            each.cancel()
+        for outcome in await asyncio.gather(*waiting, return_exceptions=True):
+            if isinstance(outcome, Hold):
+                await lock.release(outcome)
+        assert await lock.acquire(wait=1)
+        await lock.release()
+    assert not (await lock.inspect()).waiters
+
+
+# ---- told when it is lost
+
+
+def test_a_lost_lock_is_told_by_callback_check_and_the_end_of_the_block(kit: ShardKit) -> None:
+    told: list[Hold[Any]] = []
+    lock = kit.lock("x", component="one", ttl=0.2, on_lost=told.append)
+    with pytest.raises(LockLostError, match="broken: for a test"), lock as held:  # noqa: PT012
+        held.check()
+        assert kit.lock("x", component="one").break_holds("for a test", held.token) == 1
+        assert eventually(lambda: told)
+        with pytest.raises(LockLostError, match="broken: for a test"):
+            lock.check()
+        assert held.lost
+    assert told == [held]
+
+
+async def test_a_task_is_told_too(akit: AsyncShardKit) -> None:
+    told: list[Hold[Any]] = []
+    lock = akit.lock("x", component="one", ttl=0.2, on_lost=told.append)
+    with pytest.raises(LockLostError, match="broken: for a test"):  # noqa: PT012
+        async with lock as held:
+            await lock.break_holds("for a test")
+            while not told:
+                await lock.inspect()
+            with pytest.raises(LockLostError, match="with token"):
+                held.check()
+
+
+def test_what_is_renewed_outlasts_its_time_and_what_is_dropped_does_not(kit: ShardKit) -> None:
+    lock = kit.lock("x", component="one", ttl=0.8)
+    dropped = kit.lock("y", component="one", ttl=0.8)
+    assert dropped.acquire()
+    del dropped
+    with lock as held:
+        assert kit.lock("y", component="one").acquire(wait=5)  # when nobody renews it any more
+        threading.Event().wait(0.2)  # its own time is over
+        held.check()
+        assert lock.held()
+
+
+def test_a_hold_whose_server_is_gone_is_lost_in_time(own_server: LocalServer) -> None:
+    told: list[Hold[Any]] = []
+    where = ShardMap.parse(json.dumps({"components": {"a": {"entry": {"port": own_server.port}}}}))
+    with shardkit.connect(where) as kit:
+        lock = kit.lock("x", component="a", ttl=0.3, on_lost=told.append)
+        held = lock.acquire()
+        assert held is not None
+        own_server.pause()
+        try:
+            assert eventually(lambda: held.lost)
+            with pytest.raises(LockLostError, match=r"could not be renewed|expired"):
+                held.check()
+        finally:
+            own_server.resume()
+
+
+def test_a_clock_that_is_set_back_holds_nobody_up_for_longer(kit: ShardKit) -> None:
+    lock = kit.lock("x", component="one", renew=False, ttl=0.2)
+    held = lock.acquire()
+    assert held is not None
+    client: Any = kit.client("one")
+    client.zadd("lock:{x}:holders", {held.id: held.token + 3_600_000_000})
+    assert kit.lock("x", component="one", wait=5).acquire() is not None
+
+
+# ---- guards
+
+
+STOPPED = """
+lock = kit.lock("x", component="one", ttl=0.3)
+hold = lock.acquire()
+guard = hold.guard("many")
+guard.execute(("RPUSH", "log", "first"))
+print(hold.token, flush=True)
+sys.stdin.readline()
+try:
+    guard.execute(("RPUSH", "log", "late"))
+except shardkit.errors.StaleTokenError as error:
+    print("refused", flush=True)
+try:
+    hold.check()
+except shardkit.errors.LockLostError:
+    print("lost", flush=True)
+"""
+
+
+def test_a_holder_that_was_stopped_past_its_end_cannot_write(
+    kit: ShardKit, shard_map: ShardMap
+) -> None:
+    with processes(STOPPED, shard_map, 1) as [process]:
+        token = int(line(process))
+        os.kill(process.pid, signal.SIGSTOP)
+        with kit.lock("x", component="one") as held:
+            assert held.token > token
+            assert held.guard("many").execute(("RPUSH", "log", "second")) == [2]
+            os.kill(process.pid, signal.SIGCONT)
+            say(process)
+            assert line(process) == "refused"
+            assert line(process) == "lost"
+        log = holder(kit, "many", "log").lrange("log", 0, -1)
+    assert log == [b"first", b"second"]
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_commands_scripts_and_operations_are_guarded(face: Face, component: str) -> None:
+    run, lock = face.run, face.kit.lock("x", component="many", renew=False)
+    numbers = face.kit.hash("h", component=component, total=1000)
+    queues = face.kit.queues(component=component)
+    early = run(lock.acquire())
+    run(lock.release(early))
+    late = run(lock.acquire())
+    old, new = early.guard(component), late.guard(component)
+    keys = [f"h{n}" for n in range(100)]
+    run(old.execute(("SET", "{a}1", 1), ("INCR", "{a}1"), ("GET", "{a}1")))
+    run(old.run(numbers.deferred.hset_many([(key, b"1") for key in keys])))
+    run(old.run(queues.deferred.enqueue("q", "task")))
+    assert run(new.eval("return {KEYS[1], #KEYS, ARGV[1], #ARGV}", 1, "{a}1", "b")) == [
+        b"{a}1",
+        1,
+        b"b",
+        1,
+    ]
+    run(new.claim("{a}1", "queues:{q}", *(f"h:{n}" for n in range(20))))
+    assert run(new.execute(("INCR", "{a}1"))) == [3]
+    for write in (
+        lambda: old.execute(("SET", "{a}1", 1)),
+        lambda: old.eval("return redis.call('SET', KEYS[1], 1)", 1, "{a}1"),
+        lambda: old.run(numbers.deferred.hset_many([(key, b"2") for key in keys])),
+        lambda: old.run(queues.deferred.enqueue("q", "other")),
+        lambda: old.claim("{a}1"),
+    ):
+        with pytest.raises(StaleTokenError, match="a later holder has written here"):
+            run(write())
+    assert run(numbers.hget("h1")) == b"1"
+    assert run(queues.counts("q")).waiting == 1
+    assert run(new.run(numbers.deferred.hset("h1", b"3"))) == 0
+    with pytest.raises(InvalidArgumentError, match="blocks"):
+        run(new.run(queues.deferred.take("empty", timeout=1)))
+
+
+# ---- wherever it lives
+
+
+@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
+def test_locks_and_guards_work_on_a_cluster_and_behind_sentinels(kind: str) -> None:
+    with LocalCluster() as cluster, LocalSentinel() as sentinel:
+        components = {
+            "cluster": {"entry": dict(cluster.entry.fields)},
+            "sentinel": {"entry": dict(sentinel.entry.fields)},
+        }
+        where = ShardMap.parse(json.dumps({"components": components}))
+        with faced(kind, where) as face, shardkit.connect(where) as kit:
+            for component in components:
+                names = [f"n{n}" for n in range(8)]
+                locks = [face.kit.lock(name, component=component) for name in names]
+                holds = [face.run(lock.acquire(wait=0)) for lock in locks]
+                with ThreadPoolExecutor(8) as pool:
+                    waiting = [pool.submit(kit.lock(n, component=component).acquire) for n in names]
+                    assert all(waiters(kit.lock(name, component=component), 1) for name in names)
+                    for lock, hold in zip(locks, holds, strict=True):
+                        assert face.run(lock.release(hold))
+                    later = [each.result(1.5) for each in waiting]  # woken: sooner than they ask
+                guards = [hold.guard(component) for hold in holds]
+                for new in later:
+                    assert new is not None
+                    assert new.guard(component).execute(("INCR", f"{new.name}:value")) == [1]
+                for old in guards:
+                    with pytest.raises(StaleTokenError):
+                        face.run(old.execute(("INCR", f"{old.name}:value")))
+
+
+@pytest.mark.parametrize("decoded", [True, False])
+def test_a_component_that_decodes_replies_makes_no_difference(
+    own_server: LocalServer, decoded: bool
+) -> None:
+    entry = {"port": own_server.port, "decode_responses": decoded}
+    where = ShardMap.parse(json.dumps({"components": {"a": {"entry": entry}}}))
+    with shardkit.connect(where) as kit, ThreadPoolExecutor(1) as pool:
+        with kit.lock("x", component="a") as held:
+            waiting = pool.submit(kit.lock("x", component="a").acquire)
+            assert waiters(kit.lock("x", component="a"), 1)
+            assert held.guard("a").execute(("SET", "k", "v")) == [b"OK"]
+        assert waiting.result(1.5)
+
+
+def test_an_acquisition_that_no_replica_acknowledges_is_given_back(face: Face) -> None:
+    lock = face.kit.lock("x", component="one", durable=1, durable_timeout=0.01)
+    with pytest.raises(NotDurableError, match="0 of 1 replicas"):
+        face.run(lock.acquire())
+    assert not face.run(lock.locked())
+
+
+def test_an_acquisition_that_a_replica_acknowledges_is_kept() -> None:
+    with LocalSentinel() as sentinel:
+        entry = dict(sentinel.entry.fields)
+        where = ShardMap.parse(json.dumps({"components": {"a": {"entry": entry}}}))
+        with (
+            shardkit.connect(where) as kit,
+            kit.lock("x", component="a", durable=1, durable_timeout=5) as held,
+        ):
+            held.check()
+
+
+# ---- what is wrong
+
+
+def test_what_is_wrong_is_named(kit: ShardKit) -> None:
+    for arguments, message in (
+        ({"ttl": 0}, r"lock:\{x\}: ttl=0; give seconds, 0.001 to 86,400"),
+        ({"ttl": "1"}, r"ttl='1'"),
+        ({"wait": -1}, r"wait=-1; give seconds, 0 to"),
+        ({"durable": -1}, r"durable=-1"),
+        ({"owner": "a"}, r"owner='a'.*reentrant=True"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=message):
+            kit.lock("x", component="one", **arguments)
+    with pytest.raises(InvalidArgumentError, match="leave out braces"):
+        kit.lock("{x}", component="one")
+    with pytest.raises(InvalidArgumentError, match="break without a reason"):
+        kit.lock("x", component="one").break_holds(" ")
+    with pytest.raises(InvalidArgumentError, match="limit=0"):
+        kit.semaphore("x", component="one", limit=0)
+
+
+def test_what_is_stored_is_checked(kit: ShardKit) -> None:
+    lock = kit.lock("x", component="one", renew=False)
+    client: Any = kit.client("one")
+    assert lock.acquire()
+    for key, value in (("lock:{x}:details", "7 future"), ("lock:{x}", "9" * 40)):
+        before = client.hgetall(key)
+        field = next(iter(before)) if key.endswith("details") else "token"
+        client.hset(key, field, value)
+        client.zremrangebyrank("lock:{x}:holders", 0, -1) if field == "token" else None
+        with pytest.raises(DamagedDataError, match=r"lock:\{x\}.* is damaged"):
+            lock.acquire(wait=1) if field == "token" else lock.extend()
+        client.hset(key, mapping=before)
+    client.delete("lock:{x}", "lock:{x}:details", "lock:{x}:holders")
+    client.set("lock:{x}", "text")
+    with pytest.raises(DamagedDataError, match="a value of another type"):
+        lock.acquire()
+
+
+def test_a_repr_says_what_it_is(kit: ShardKit) -> None:
+    lock: Lock[Any] = kit.lock("x", component="one")
+    assert repr(lock) == "Lock('x', component='one')"
+    hold = lock.acquire()
+    assert repr(hold).startswith("<Hold of lock:{x}, token ")
+    lock.release()
+    assert repr(hold).endswith("released>")
