@@ -55,15 +55,18 @@ from shardkit.coordination.keys import (
     running_id,
 )
 from shardkit.errors import (
+    DamagedDataError,
     InvalidArgumentError,
     LockTimeoutError,
     NotDurableError,
     NotHolderError,
     ParameterMismatchError,
+    ShardErrors,
 )
 from shardkit.lua import script
 from shardkit.operations.cancellation import UndoableBatch, undo_on_cancel
 from shardkit.operations.commands import (
+    Abandon,
     Argument,
     AwaitWakeup,
     Command,
@@ -244,17 +247,29 @@ class Holdable(Structure[Face]):
         return hold
 
     def _acquire(self, seconds: float, ttl: float, lasts: int) -> Operation[Hold[Face] | None]:
+        """Acquire it; if that fails, also by a deadline, leave nothing behind."""
         id_ = secrets.token_hex(8)
         owner = self._reentrant_owner
         if self._reentrant:
             id_ = running_id() if owner is None else f"owner-{encode_label(owner)}"
+        # What a reentrant holder had before stays; what it may have got now ends in time.
+        abandon = self._call("release", id_, "unqueue" if self._reentrant else "abandon")
+        try:
+            return (yield from self._queue(id_, seconds, ttl, lasts, abandon))
+        except (ShardErrors, DamagedDataError):
+            yield Abandon(abandon)
+            raise
+
+    def _queue(
+        self, id_: str, seconds: float, ttl: float, lasts: int, abandon: Command
+    ) -> Operation[Hold[Face] | None]:
+        """Ask for it until it is granted, or the time is over."""
         until = self.monotonic() + seconds
         label = encode_label(default_label() if self._label is None else self._label)
         channel = ""
         if seconds > 0:
             channel = yield Subscribe(self.component, self.key, connect=False)
         arrival, pause = 0, FIRST_PAUSE
-        abandon = self._call("release", id_, "abandon")
         asked = False
         while True:
             sent = self.monotonic()
@@ -283,7 +298,7 @@ class Holdable(Structure[Face]):
             arrival = rest[0]
             left = until - self.monotonic()
             if left <= 0:
-                return (yield from self._leave(id_, ttl)) if seconds > 0 else None
+                return (yield from self._leave(id_, ttl, abandon)) if seconds > 0 else None
             told = channel
             channel = yield Subscribe(self.component, self.key, True, abandon)
             if channel != told:
@@ -296,11 +311,11 @@ class Holdable(Structure[Face]):
                 woken_token, _, woken_until = text.partition(b" ")
                 return self._held(id_, int(woken_token), sent, now, int(woken_until), ttl)
 
-    def _leave(self, id_: str, ttl: float) -> Operation[Hold[Face] | None]:
+    def _leave(self, id_: str, ttl: float, abandon: Command) -> Operation[Hold[Face] | None]:
         """Give up waiting; what was granted meanwhile is taken all the same."""
         sent = self.monotonic()
         batch = [self._call("release", id_, "leave")]
-        [reply] = yield UndoableBatch(batch, lambda _: [self._call("release", id_, "abandon")])
+        [reply] = yield UndoableBatch(batch, lambda _: [abandon])
         held, _, token, now, ends = reply
         return self._held(id_, token, sent, now, ends, ttl) if held else None
 

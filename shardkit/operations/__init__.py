@@ -1,6 +1,7 @@
 """Operations: structures written once as pure steps, run blocking or awaiting. For your own too."""
 
 from shardkit.operations.commands import (
+    Abandon,
     AwaitWakeup,
     Batch,
     Call,
@@ -32,6 +33,7 @@ from shardkit.operations.operation import (
 )
 
 __all__ = [
+    "Abandon",
     "AwaitWakeup",
     "Awaiting",
     "Batch",

@@ -311,6 +311,15 @@ class AwaitWakeup(NamedTuple):
     abandon: Command
 
 
+class Abandon(NamedTuple):
+    """Yielded instead of a batch: send what undoes a wait that failed, even after the deadline.
+
+    Whether it succeeds is not told.
+    """
+
+    command: Command
+
+
 class Call(NamedTuple):
     """Yielded instead of a batch: call a function that blocks, such as one that reads a disk.
 

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 from shardkit.deadlines import begin, extend, has_begun, in_use, within
 from shardkit.errors import DamagedDataError, ShardErrors, ShardFailure, ShardKitError
 from shardkit.operations.commands import (
+    Abandon,
     AwaitWakeup,
     Call,
     Coalesced,
@@ -133,6 +134,8 @@ class BlockingDriver:
             return self.link.subscribe(step)
         if isinstance(step, AwaitWakeup):
             return self.link.await_wakeup(step)
+        if isinstance(step, Abandon):
+            return self.link.abandon(step.command)
         if isinstance(step, Call):
             return _call(step)
         if isinstance(step, _Calls):
@@ -224,6 +227,8 @@ class AwaitingDriver:
             return self.link.subscribe(step)
         if isinstance(step, AwaitWakeup):
             return self.link.await_wakeup(step)
+        if isinstance(step, Abandon):
+            return self.link.abandon(step.command)
         if isinstance(step, Call):
             return asyncio.to_thread(_call, step)
         if isinstance(step, _Calls):

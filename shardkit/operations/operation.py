@@ -53,6 +53,7 @@ from typing import (
 from shardkit.errors import InvalidArgumentError
 from shardkit.operations.arguments import argument_check, check_calls, refusal
 from shardkit.operations.commands import (
+    Abandon,
     Argument,
     AwaitWakeup,
     Batch,
@@ -69,7 +70,7 @@ from shardkit.operations.commands import (
 P = ParamSpec("P")
 T = TypeVar("T")
 
-Step: TypeAlias = Batch | Locate | Pause | Subscribe | AwaitWakeup | Call
+Step: TypeAlias = Batch | Locate | Pause | Subscribe | AwaitWakeup | Abandon | Call
 Operation: TypeAlias = Generator[Step, Any, T]
 
 
@@ -102,6 +103,9 @@ class Blocking(Protocol):
         """Wait to be woken."""
         raise NotImplementedError
 
+    def abandon(self, command: Command, /) -> None:
+        """Send what undoes a wait."""
+
 
 class Awaiting(Protocol):
     """A link whose replies are awaited."""
@@ -124,6 +128,9 @@ class Awaiting(Protocol):
     async def await_wakeup(self, request: AwaitWakeup, /) -> bytes | None:
         """Wait to be woken."""
         raise NotImplementedError
+
+    async def abandon(self, command: Command, /) -> None:
+        """Send what undoes a wait."""
 
 
 class Deferred:

@@ -7,6 +7,7 @@ everything else shares the server's multiplexed connection (see `shardkit.transp
 from __future__ import annotations
 
 import asyncio
+import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -19,10 +20,21 @@ from shardkit.config.component import Component
 from shardkit.connections.clients import Clients
 from shardkit.connections.connection import kept_to_deadline
 from shardkit.connections.redis_private import learn_slots
-from shardkit.coordination.hold import AsyncRenewals, Renewals
-from shardkit.deadlines import current, earliest, within
+from shardkit.deadlines import current, earliest, extend, within
 from shardkit.errors import ShardFailure, ShardKitError
-from shardkit.operations.commands import Batch, Command, Locate, Pause, Replies, Shard, Transaction
+from shardkit.operations.commands import (
+    AwaitWakeup,
+    Batch,
+    Command,
+    Key,
+    Locate,
+    Pause,
+    Replies,
+    Shard,
+    Subscribe,
+    To,
+    Transaction,
+)
 from shardkit.topology import Topology
 from shardkit.transport.dispatcher import (
     Attempt,
@@ -186,12 +198,25 @@ class AwaitingLink:
 
     async def await_wakeup(self, request: AwaitWakeup) -> bytes | None:
         """Wait until a script wakes a waiter; see `BlockingLink.await_wakeup`."""
+        deadline = current.get()
+        seconds = request.seconds
+        if deadline is not None:
+            seconds = min(seconds, max(0.0, deadline.left()))
+        started = time.monotonic()
         async with self._abandoning(request.abandon):
             found = await self._subscription(request.to, request.key, False)
+            text = None
             if found is None:
-                await asyncio.sleep(min(request.seconds, LONGEST_POLL))
-                return None
-            return await found.wait(request.waiter.encode(), request.seconds)
+                await asyncio.sleep(min(seconds, LONGEST_POLL))
+            else:
+                text = await found.wait(request.waiter.encode(), seconds)
+        extend(time.monotonic() - started)
+        return text
+
+    async def abandon(self, command: Command) -> None:
+        """Send what undoes a wait; see `BlockingLink.abandon`."""
+        with suppress(Exception), within(None):
+            await self.send([command])
 
     @asynccontextmanager
     async def _abandoning(self, abandon: Command | None) -> AsyncIterator[None]:
@@ -200,9 +225,8 @@ class AwaitingLink:
             yield
         except BaseException:
             if abandon is not None:
-                with suppress(Exception):
-                    # A task of its own, so that a second cancellation does not end it.
-                    await asyncio.shield(asyncio.ensure_future(self.send([abandon])))
+                # A task of its own, so that a second cancellation does not end it.
+                await asyncio.shield(asyncio.ensure_future(self.abandon(abandon)))
             raise
 
     async def _subscription(self, to: To, key: Key, connect: bool) -> AsyncSubscription | None:

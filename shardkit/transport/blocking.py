@@ -27,10 +27,20 @@ from shardkit.connections import read_replies_of, timeout_for
 from shardkit.connections.clients import Clients
 from shardkit.connections.connection import reraise_handlers
 from shardkit.connections.redis_private import learn_slots
-from shardkit.coordination.hold import AsyncRenewals, Renewals
-from shardkit.deadlines import current, earliest, within
+from shardkit.deadlines import current, earliest, extend, within
 from shardkit.errors import ShardFailure, ShardKitError
-from shardkit.operations.commands import Batch, Command, Locate, Pause, Replies, Shard
+from shardkit.operations.commands import (
+    AwaitWakeup,
+    Batch,
+    Command,
+    Key,
+    Locate,
+    Pause,
+    Replies,
+    Shard,
+    Subscribe,
+    To,
+)
 from shardkit.topology import Topology
 from shardkit.transport.dispatcher import (
     Attempt,
@@ -208,12 +218,25 @@ class BlockingLink:
 
     def await_wakeup(self, request: AwaitWakeup) -> bytes | None:
         """Wait until a script wakes a waiter; return what it says, None if it may be lost."""
+        deadline = current.get()
+        seconds = request.seconds
+        if deadline is not None:
+            seconds = min(seconds, max(0.0, deadline.left()))
+        started = time.monotonic()
         with self._abandoning(request.abandon):
             found = self._subscription(request.to, request.key, False)
+            text = None
             if found is None:
-                time.sleep(min(request.seconds, LONGEST_POLL))
-                return None
-            return found.wait(request.waiter.encode(), request.seconds)
+                time.sleep(min(seconds, LONGEST_POLL))
+            else:
+                text = found.wait(request.waiter.encode(), seconds)
+        extend(time.monotonic() - started)
+        return text
+
+    def abandon(self, command: Command) -> None:
+        """Send what undoes a wait, also beyond the caller's deadline; it may fail."""
+        with suppress(*ATTEMPT_ERRORS, ShardKitError), within(None):
+            self.send([command])
 
     @contextmanager
     def _abandoning(self, abandon: Command | None) -> Iterator[None]:
@@ -222,8 +245,7 @@ class BlockingLink:
             yield
         except BaseException:
             if abandon is not None:
-                with suppress(*ATTEMPT_ERRORS, ShardKitError):
-                    self.send([abandon])
+                self.abandon(abandon)
             raise
 
     def _subscription(self, to: To, key: Key, connect: bool) -> Subscription | None:

@@ -24,6 +24,7 @@ from shardkit.errors import (
     LockTimeoutError,
     NotDurableError,
     NotHolderError,
+    ShardErrors,
     StaleTokenError,
 )
 from shardkit.local import LocalCluster, LocalSentinel, LocalServer
@@ -525,3 +526,20 @@ def test_a_repr_says_what_it_is(kit: ShardKit) -> None:
     assert repr(hold).startswith("<Hold of lock:{x}, token ")
     lock.release()
     assert repr(hold).endswith("released>")
+
+
+def test_a_deadline_ends_a_wait_and_leaves_nothing_behind(face: Face, kit: ShardKit) -> None:
+    async def acquire() -> Any:
+        async with face.kit.deadline(0.2):
+            return await face.kit.lock("x", component="one").acquire()
+
+    with kit.lock("x", component="one") as held:
+        if face.runner:
+            with pytest.raises(ShardErrors) as raised:
+                face.runner.run(acquire())
+        else:
+            with pytest.raises(ShardErrors) as raised, face.kit.deadline(0.2):
+                face.kit.lock("x", component="one").acquire()
+        assert "deadline" in str(raised.value.exceptions[0])
+        assert kit.lock("x", component="one").inspect().waiters == []
+        held.check()

@@ -5,7 +5,7 @@
 -- KEYS[4]  who waits
 -- ARGV[1]  the id of the hold
 -- ARGV[2]  release; leave to give up waiting, and have what was granted meanwhile; abandon to give
---          up waiting and release
+--          up waiting and release; unqueue to give up waiting only
 -- Reply    {1 if it was held, else 0, how often it is still held, token, now, until when}
 --@include coordination/base
 local id, now = ARGV[1], clock()
@@ -13,7 +13,9 @@ expire(now)
 local held = redis.call('ZSCORE', KEYS[2], id)
 if held then
   local e = entry(id) or damaged(KEYS[3], 'no entry of a holder', 'one')
-  if ARGV[2] == 'leave' then return {1, e.count, e.token, now, tonumber(held)} end
+  if ARGV[2] == 'leave' or ARGV[2] == 'unqueue' then
+    return {1, e.count, e.token, now, tonumber(held)}
+  end
   if ARGV[2] == 'release' and e.count > 1 then
     e.count = e.count - 1
     store(id, e)
