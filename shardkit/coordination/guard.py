@@ -33,6 +33,7 @@ from shardkit.errors import (
     StaleTokenError,
 )
 from shardkit.lua import script
+from shardkit.operations.arguments import shown
 from shardkit.operations.commands import (
     Argument,
     Command,
@@ -46,7 +47,6 @@ from shardkit.operations.commands import (
 from shardkit.operations.operation import Driver, Face, Operation, Structure, operation
 from shardkit.routing.command_keys import key_positions
 from shardkit.routing.keys import hash_tag, key_bytes
-from shardkit.structures.base.arguments import shown
 
 T = TypeVar("T")
 

@@ -64,6 +64,7 @@ from shardkit.errors import (
     ShardErrors,
 )
 from shardkit.lua import script
+from shardkit.operations.arguments import shown
 from shardkit.operations.cancellation import UndoableBatch, undo_on_cancel
 from shardkit.operations.commands import (
     Abandon,
@@ -74,7 +75,7 @@ from shardkit.operations.commands import (
     script_call,
 )
 from shardkit.operations.operation import Driver, Face, Operation, Structure, operation
-from shardkit.structures.base.arguments import check_integer, shown
+from shardkit.structures.base.arguments import check_integer
 
 TTL = 10.0
 WAIT = 10.0

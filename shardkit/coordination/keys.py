@@ -12,7 +12,8 @@ from urllib.parse import quote, unquote
 from weakref import WeakKeyDictionary
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.structures.base.arguments import check_name, shown
+from shardkit.operations.arguments import shown
+from shardkit.structures.base.arguments import check_name
 
 LONGEST_TTL = 86_400.0
 SHORTEST_TTL = 0.001

@@ -26,6 +26,7 @@ from typing import NamedTuple
 from shardkit.coordination.keys import MICROSECONDS, microseconds
 from shardkit.errors import InvalidArgumentError
 from shardkit.lua import script
+from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Command, Key, Pause, script_call
 from shardkit.operations.operation import (
     Deferred,
@@ -37,7 +38,7 @@ from shardkit.operations.operation import (
     pages,
 )
 from shardkit.routing.keys import key_bytes
-from shardkit.structures.base.arguments import check_integer, check_name, shown
+from shardkit.structures.base.arguments import check_integer, check_name
 
 GCRA = "gcra"
 SLIDING_WINDOW = "sliding_window"
