@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -291,8 +292,52 @@ def test_a_restored_config_server_is_noticed_by_status_and_push_and_led_on(
     refused = cli("config", "push", pushed).error()
     assert "is at epoch 1" in refused
     assert "has witnessed epoch 3" in refused
-    assert refused.endswith(f"shardkit config push {pushed} --restored")
+    assert refused.endswith("shardkit config push MAP --restored")
     assert cli("config", "push", pushed, "--restored").code == 0
     with servers.config_server.client() as client:
         assert client.get("config:epoch") == b"4"
     assert "went back" not in cli("status", "-c", url).out
+
+
+def test_pushes_are_listed_compared_shown_and_taken_back(
+    cli: Cli, servers: LocalServers, edited: Edit, pushed: Path
+) -> None:
+    assert servers.config_server is not None
+    where = ("-c", f"redis://{servers.config_server.address}")
+    assert cli("config", "push", edited("unique", 0, socket_timeout=3), "-m", "slower").code == 0
+    latest, first = json.loads(cli("config", "history", *where, "--json").out)["pushes"]
+    assert (latest["epoch"], latest["message"], latest["components"]) == (2, "slower", ["unique"])
+    assert first["source"] == str(pushed)
+    assert first["components"] == ["sessions", "unique"]
+    assert "slower" in cli("config", "history", *where).out
+    differs = cli("config", "diff", "1", "2", *where, "--exit-code")
+    assert differs.code == 3
+    assert "unique:0  socket_timeout  -    3" in differs.out
+    assert "those pushes changed nothing" in cli("config", "diff", "2", "2", *where).out
+    assert "give two epochs" in cli("config", "diff", "map.yaml", "2", *where).error()
+    assert "socket_timeout=3" in cli("config", "show", "unique", *where).out
+    assert "socket_timeout" not in cli("config", "show", "unique", "--at", "1", *where).out
+    assert "has no epoch 7" in cli("config", "show", "--at", "7", *where).error()
+    assert "nothing was pushed" in cli("config", "rollback", "1", *where, "--dry-run").out
+    assert cli("config", "rollback", "1", *where).lines[-1] == "pushed: 1 changed"
+    assert "socket_timeout" not in cli("config", "show", "unique", *where).out
+    [back, *_] = json.loads(cli("config", "history", *where, "--json").out)["pushes"]
+    assert (back["epoch"], back["source"], back["message"]) == (3, "epoch 1", "back to epoch 1")
+
+
+def test_taking_back_is_refused_where_it_would_strand_data(
+    cli: Cli, servers: LocalServers, pushed: Path, tmp_path: Path
+) -> None:
+    assert servers.config_server is not None
+    where = ("-c", f"redis://{servers.config_server.address}")
+    more = yaml.safe_load(pushed.read_text())
+    shard = more["components"]["unique"]["shards"][0]
+    more["components"]["newcomer"] = {"entry": {**shard, "db": 6}}
+    bigger = tmp_path / "more.yaml"
+    bigger.write_text(yaml.safe_dump(more))
+    assert cli("config", "push", bigger).code == 0
+    with servers.server_of("unique", 0).client(db=6) as client:
+        client.set("of the newcomer alone", 1)
+    refused = cli("config", "rollback", "1", *where).error()
+    assert "component 'newcomer' holds data, and the push would remove its entries" in refused
+    assert cli("config", "rollback", "1", *where, "--force", "newcomer").code == 0

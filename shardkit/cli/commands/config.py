@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
+import redis
 
-from shardkit.cli.commands.config_diff import compare, document, holds_data, show
+from shardkit.cli.commands.config_diff import between, compare, document, holds_data, show
 from shardkit.cli.commands.config_findings import FileProblem, examine
 from shardkit.cli.commands.config_preflight import (
     PreflightFinding,
@@ -42,12 +44,13 @@ from shardkit.cli.output import (
     wordy,
     write_private,
 )
-from shardkit.cli.rows import Field, column_only, json_row, table_of
+from shardkit.cli.rows import Field, column_only, json_row, json_rows, table_of
 from shardkit.cli.text import counted, server_list
 from shardkit.config import store
 from shardkit.config.component import Component
 from shardkit.config.diff import SAMPLE_SIZE, ComponentChange
 from shardkit.config.entry import LOCATION, Entry
+from shardkit.config.history import PushRecord
 from shardkit.config.shard_map import ShardMap
 from shardkit.errors import ConfigError, PushRefusedError, few
 from shardkit.operations.commands import Shard
@@ -65,6 +68,11 @@ _sample_option = click.option(
     show_default=True,
     metavar="N",
     help="How many keys of a component to sample.",
+)
+
+
+_message_option = click.option(
+    "-m", "--message", default="", metavar="TEXT", help="Why, for `shardkit config history`."
 )
 
 
@@ -172,34 +180,53 @@ def _contents(shard_map: ShardMap) -> str:
     epilog=examples(
         "shardkit config diff configs/production.yaml",
         "shardkit config diff -c redis://staging configs/production.yaml --exit-code",
+        "shardkit config diff 16 17",
     ),
 )
-@click.argument("shard_map", metavar="MAP", type=_MAP)
+@click.argument("shard_map", metavar="MAP|EPOCH", type=_MAP)
+@click.argument("until", metavar="[EPOCH]", required=False, type=click.IntRange(min=0))
 @target_option
 @_sample_option
 @click.option("--prune", is_flag=True, help="Like `push --prune`.")
 @click.option("--exit-code", is_flag=True, help=f"Exit with {DIFFERS} if there is a difference.")
 @common_options
 def diff(
-    shard_map: Path, where: str | None, size: int, prune: bool, exit_code: bool, as_json: bool
+    shard_map: Path,
+    until: int | None,
+    where: str | None,
+    size: int,
+    prune: bool,
+    exit_code: bool,
+    as_json: bool,
 ) -> int:
     """Show what a push of MAP would change, and how many keys would move.
+
+    With two epochs in place of MAP, show what changed between them.
 
     If a component's shard count or placement changes, a sample of its keys is placed by the old and
     the new rule. If its servers are empty or cannot be reached, the sample is synthetic.
     """
     output = Output(as_json)
-    wanted = ShardMap.load(shard_map)
-    server = config_server(where, wanted)
-    with connected(server) as client:
-        difference = compare(client, wanted, prune, size)
+    if until is None:
+        wanted = ShardMap.load(shard_map)
+        server = config_server(where, wanted)
+        with connected(server) as client:
+            difference = compare(client, wanted, prune, size)
+    else:
+        since = str(shard_map)
+        if not since.isdecimal():
+            raise click.UsageError(f"{since} {until}: give two epochs, or a map alone")
+        server = config_server(where)
+        with connected(server) as client:
+            difference = between(client, int(since), until, size)
     if as_json:
         output.document(document(server.address, difference, difference.changes))
     else:
         show(output, server.address, difference)
         if difference.is_empty:
             output.line()
-            output.line("a push would change nothing", FAINT)
+            what = "a push would change" if until is None else "those pushes changed"
+            output.line(f"{what} nothing", FAINT)
     return DIFFERS if exit_code and not difference.is_empty else 0
 
 
@@ -207,7 +234,7 @@ def diff(
     short_help="Write a map to its config server.",
     epilog=examples(
         "shardkit config push configs/production.yaml --dry-run",
-        "shardkit config push configs/production.yaml",
+        "shardkit config push configs/production.yaml -m 'shard 3 moves to b'",
         "shardkit config push -c redis://staging configs/production.yaml",
         "shardkit config push configs/production.yaml --restored",
     ),
@@ -236,6 +263,7 @@ def diff(
     is_flag=True,
     help="The same, above the highest epoch that the servers of the components have witnessed.",
 )
+@_message_option
 @_sample_option
 @common_options
 def push(
@@ -247,6 +275,7 @@ def push(
     prune: bool,
     above: int | None,
     restored: bool,
+    message: str,
     size: int,
     as_json: bool,
 ) -> None:
@@ -264,52 +293,85 @@ def push(
         output.warning(str(problem))
     server = config_server(where, wanted)
     with connected(server) as client:
-        difference = compare(client, wanted, prune, size)
-        changes = difference.changes
-        if not as_json:
-            show(output, server.address, difference)
-            output.line()
-        for name in forced:
-            if name not in {change.component for change in changes}:
-                raise ConfigError(
-                    f"--force {name}: the push does not touch a component of this name",
-                    "name one that the table shows",
-                )
-        known = [*difference.current.values(), *wanted.components.values()]
-        witnessed, witness = (0, "") if no_check and not restored else newest_witness(known)
-        if restored:
-            above = _above(witnessed, above)
-        elif witnessed > difference.epoch and above is None and not dry_run:
-            raise PushRefusedError(
-                f"nothing was pushed: {server.address} is at epoch {difference.epoch}, and "
-                f"{witness} has witnessed epoch {witnessed}: the config server was restored from "
-                "an old snapshot, or lost its data",
-                f"push the newest shard map: shardkit config push {shard_map} --restored",
+        _push(
+            _PushOptions(dry_run, forced, no_check, prune, above, restored, size, message),
+            output,
+            client,
+            server.address,
+            wanted,
+        )
+        epoch = store.read_epoch(client)
+    if wanted.epoch not in (None, epoch) and not as_json and not dry_run:
+        output.line(f"write epoch: {epoch} into {shard_map} now", DOUBTFUL)
+
+
+@dataclass(frozen=True)
+class _PushOptions:
+    """The options of a push; see the command's help."""
+
+    dry_run: bool
+    forced: Sequence[str]
+    no_check: bool
+    prune: bool
+    above: int | None
+    restored: bool
+    size: int
+    message: str
+
+
+def _push(
+    options: _PushOptions, output: Output, client: redis.Redis, server: str, wanted: ShardMap
+) -> None:
+    """Show what a push changes, look at what it points clients at, carry it out, and say so."""
+    above, dry_run = options.above, options.dry_run
+    difference = compare(client, wanted, options.prune, options.size)
+    changes = difference.changes
+    if not output.as_json:
+        show(output, server, difference)
+        output.line()
+    for name in options.forced:
+        if name not in {change.component for change in changes}:
+            raise ConfigError(
+                f"--force {name}: the push does not touch a component of this name",
+                "name one that the table shows",
             )
-        findings = [] if no_check else preflight(difference.current, wanted.components)
-        _heed(output, findings, forced, dry_run)
-        if not dry_run:
-            changes = store.push(
-                client,
-                wanted,
-                force=forced,
-                prune=prune,
-                has_data=holds_data(wanted),
-                sample=difference.sample,
-                epoch=difference.epoch if wanted.epoch is None else wanted.epoch,
-                above=above,
+    known = [*difference.current.values(), *wanted.components.values()]
+    looks = options.restored or not options.no_check
+    witnessed, witness = newest_witness(known) if looks else (0, "")
+    if options.restored:
+        above = _above(witnessed, above)
+    elif witnessed > difference.epoch and above is None and not dry_run:
+        raise PushRefusedError(
+            f"nothing was pushed: {server} is at epoch {difference.epoch}, and "
+            f"{witness} has witnessed epoch {witnessed}: the config server was restored from "
+            "an old snapshot, or lost its data",
+            "push the newest shard map: shardkit config push MAP --restored",
+        )
+    findings = [] if options.no_check else preflight(difference.current, wanted.components)
+    _heed(output, findings, options.forced, dry_run)
+    if not dry_run:
+        changes = store.push(
+            client,
+            wanted,
+            force=options.forced,
+            prune=options.prune,
+            has_data=holds_data(wanted),
+            sample=difference.sample,
+            epoch=difference.epoch if wanted.epoch is None else wanted.epoch,
+            above=above,
+            message=options.message,
+        )
+        missed = attest(known, store.read_epoch(client))
+        if missed:
+            output.warning(
+                f"{few(missed, ', ')} could not be told of epoch {store.read_epoch(client)}; "
+                "a config server that is restored from an old snapshot is noticed by the others"
             )
-            missed = attest(known, store.read_epoch(client))
-            if missed:
-                output.warning(
-                    f"{few(missed, ', ')} could not be told of epoch {store.read_epoch(client)}; "
-                    "a config server that is restored from an old snapshot is noticed by the others"
-                )
-    if as_json:
+    if output.as_json:
         output.document(
             {
                 "pushed": not dry_run,
-                **document(server.address, difference, changes),
+                **document(server, difference, changes),
                 "findings": [asdict(finding) for finding in findings],
             }
         )
@@ -319,8 +381,6 @@ def push(
         output.line("there was nothing to push", FAINT)
     else:
         output.line(f"pushed: {_summary(changes)}", GOOD)
-        if wanted.epoch is not None:
-            output.line(f"write epoch: {difference.epoch + 1} into {shard_map} now", DOUBTFUL)
 
 
 def _above(witnessed: int, above: int | None) -> int:
@@ -443,23 +503,37 @@ def _masked(shard_map: ShardMap) -> ShardMap:
         "shardkit config show -c configs/local.yaml",
         "shardkit config show -c redis://config.internal unique",
         "shardkit config show --json | jq .components.unique.shards",
+        "shardkit config show --at 16 unique",
     ),
 )
 @click.argument("names", nargs=-1, metavar="[COMPONENT]...")
 @config_option
+@click.option(
+    "--at", type=click.IntRange(min=0), metavar="EPOCH", help="As they were after a push."
+)
 @common_options
-def show_command(names: Sequence[str], where: str | None, as_json: bool) -> int:
+def show_command(names: Sequence[str], where: str | None, at: int | None, as_json: bool) -> int:
     """Show all components, or every entry of the named ones.
 
     Connects only to the config server. Exits with 1 if a component cannot be used.
     """
     output = Output(as_json)
-    with opened(where) as topology:
-        found, broken = components(topology, names)
+    if at is None:
+        with opened(where) as topology:
+            found, broken = components(topology, names)
+            source = topology.name
+    else:
+        server = config_server(where)
+        source, broken = f"config server {server.address}, epoch {at}", {}
+        with connected(server) as client:
+            then = store.components_at(client, at)
+        for name in set(names) - then.keys():
+            raise ConfigError(f"component {name!r} was not there at epoch {at}", "name another")
+        found = {name: then[name] for name in names or sorted(then)}
     if as_json:
         output.document(
             {
-                "source": topology.name,
+                "source": source,
                 "components": {
                     name: json_row(_COMPONENT_FIELDS, each) for name, each in found.items()
                 },
@@ -518,3 +592,96 @@ def _settings(entry: Entry) -> str:
         f"{name}={value if isinstance(value, str) else json.dumps(value)}"
         for name, value in said.items()
     )
+
+
+# ---- history and rollback
+
+
+@config.command(
+    short_help="Show the last pushes.",
+    epilog=examples(
+        "shardkit config history -c redis://config.internal",
+        "shardkit config history --json | jq '.pushes[0]'",
+    ),
+)
+@config_option
+@common_options
+def history(where: str | None, as_json: bool) -> None:
+    """Show the last 100 pushes: when, who, from which map, what changed and why."""
+    output = Output(as_json)
+    server = config_server(where)
+    with connected(server) as client:
+        found = store.read_history(client)
+    if as_json:
+        output.document({"config_server": server.address, "pushes": json_rows(_PUSH_FIELDS, found)})
+    elif found:
+        output.table(table_of(_PUSH_FIELDS, found).without_empty())
+    else:
+        output.line("there is no history: nothing was pushed yet", FAINT)
+
+
+def _when(record: PushRecord) -> str:
+    return datetime.fromtimestamp(record.at, UTC).isoformat(timespec="seconds")
+
+
+_PUSH_FIELDS: tuple[Field[PushRecord], ...] = (
+    Field("epoch", lambda record: record.epoch, number("epoch")),
+    Field("at", _when, Column("at"), lambda record: _when(record)[:19].replace("T", " ")),
+    Field("author", lambda record: record.author, wordy("author")),
+    Field("source", lambda record: record.source, wordy("map")),
+    Field(
+        "components",
+        lambda record: sorted(record.before),
+        wordy("components"),
+        lambda record: ", ".join(sorted(record.before)),
+    ),
+    Field("message", lambda record: record.message, wordy("message")),
+)
+
+
+@config.command(
+    short_help="Push what an earlier push left.",
+    epilog=examples(
+        "shardkit config rollback 16 --dry-run",
+        "shardkit config rollback 16 -m 'the new server is slow'",
+    ),
+)
+@click.argument("epoch", type=click.IntRange(min=0))
+@config_option
+@click.option("--dry-run", is_flag=True, help="Only show what would change.")
+@click.option(
+    "--force",
+    "forced",
+    multiple=True,
+    metavar="COMPONENT",
+    help="Push this component in spite of what speaks against it. May be repeated.",
+)
+@click.option("--no-check", is_flag=True, help="Do not connect to the servers of changed entries.")
+@_message_option
+@_sample_option
+@common_options
+def rollback(
+    epoch: int,
+    where: str | None,
+    dry_run: bool,
+    forced: Sequence[str],
+    no_check: bool,
+    message: str,
+    size: int,
+    as_json: bool,
+) -> None:
+    """Push the components as they were after the push of EPOCH.
+
+    This is a push of its own, with the next epoch, and is checked like any other: components that
+    came later are removed, and nothing is pushed that would strand data.
+    """
+    server = config_server(where)
+    options = _PushOptions(
+        dry_run, forced, no_check, True, None, False, size, message or f"back to epoch {epoch}"
+    )
+    with connected(server) as client:
+        then = store.components_at(client, epoch)
+        if not then:
+            raise ConfigError(f"there was no component at epoch {epoch}", "name a later epoch")
+        wanted = ShardMap(then, source=f"epoch {epoch}")
+        _push(options, Output(as_json), client, server.address, wanted)

@@ -38,7 +38,7 @@ from shardkit.config.component import Component, entry_key
 from shardkit.config.diff import ComponentChange, FieldChange, diff, sample_keys
 from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap
-from shardkit.config.store import read_component, read_components, read_epoch
+from shardkit.config.store import components_at, read_component, read_components, read_epoch
 from shardkit.errors import ConfigError, ConfigServerError
 from shardkit.operations.commands import Key, Shard
 
@@ -104,6 +104,20 @@ def compare(client: redis.Redis, shard_map: ShardMap, prune: bool, size: int) ->
                 change.component, "changed", (), -1, after[0], "", after[1]
             )
     return Difference(changes, sample, frozenset(real), [] if prune else left, epoch, current)
+
+
+def between(client: redis.Redis, since: int, until: int, size: int) -> Difference:
+    """Find what changed between two pushes; keys that moved are counted of a synthetic sample.
+
+    Raises:
+        ConfigError: the history does not reach back so far.
+        ConfigServerError: the config server cannot be read.
+    """
+    before, after = components_at(client, since), components_at(client, until)
+    changes = diff(before, after, sample_keys(size))
+    moved = [change.component for change in changes if change.replaced]
+    sample = dict.fromkeys(moved, sample_keys(size))
+    return Difference(changes, sample, frozenset(), [], since, before)
 
 
 def holds_data(shard_map: ShardMap) -> Callable[[Component], bool]:
