@@ -14,9 +14,13 @@ from shardkit.ads.ads import AVERAGES_TTL, Ads
 from shardkit.completion.address_book import AddressBook
 from shardkit.completion.contacts import DEFAULT_LIMIT, RecentContacts
 from shardkit.config.component import Component
+from shardkit.coordination.election import Election
+from shardkit.coordination.events import Barrier, CountdownLatch
 from shardkit.coordination.hold import AsyncRenewals, Renewals
+from shardkit.coordination.holdable import WAIT
 from shardkit.coordination.locks import Lock, ReadWriteLock, Semaphore
 from shardkit.coordination.rate_limit import GCRA, RateLimit
+from shardkit.coordination.several import MultiLock, QuorumLock
 from shardkit.geo.city_totals import CityTotals
 from shardkit.geo.ip_to_city import IpToCity
 from shardkit.job_search.job_search import JobSearch
@@ -389,6 +393,39 @@ class Catalogue(Generic[Face]):
     ) -> ReadWriteLock:
         """Return a read-write lock; see `shardkit.coordination.ReadWriteLock` and `lock`."""
         return ReadWriteLock(self._driver, component, name, *self._held(renew), **options)
+
+    def multi_lock(
+        self, names: Sequence[str], *, component: str, renew: bool = True, **options: Any
+    ) -> MultiLock[Face]:
+        """Return several locks that are acquired all or none.
+
+        See `shardkit.coordination.MultiLock`; its parameters are those of `lock`.
+        """
+        locks = [self.lock(name, component=component, renew=renew, **options) for name in names]
+        wait = options.get("wait", WAIT)
+        return MultiLock(self._driver, locks, wait, self._clock.monotonic)
+
+    def quorum_lock(
+        self, name: str, *, components: Sequence[str], renew: bool = True, **options: Any
+    ) -> QuorumLock[Face]:
+        """Return a lock on a majority of servers; see `shardkit.coordination.QuorumLock`."""
+        return QuorumLock(self._driver, name, components, *self._held(renew), **options)
+
+    def election(
+        self, name: str, *, component: str, renew: bool = True, **options: Any
+    ) -> Election[Face]:
+        """Return an election; see `shardkit.coordination.Election` and `lock`."""
+        return Election(self._driver, component, name, *self._held(renew), **options)
+
+    def countdown_latch(self, name: str, *, component: str) -> CountdownLatch[Face]:
+        """Return a latch; see `shardkit.coordination.CountdownLatch`."""
+        monotonic = self._clock.monotonic
+        return CountdownLatch(self._driver, component, name, monotonic=monotonic)
+
+    def barrier(self, name: str, *, component: str, parties: int) -> Barrier[Face]:
+        """Return a barrier; see `shardkit.coordination.Barrier`."""
+        monotonic = self._clock.monotonic
+        return Barrier(self._driver, component, name, parties=parties, monotonic=monotonic)
 
     def _held(self, renew: bool) -> tuple[Renewals | AsyncRenewals | None]:
         return (self._renewals if renew else None,)

@@ -29,6 +29,7 @@ from typing import Any, Generic, Protocol
 from shardkit.coordination.guard import Guard
 from shardkit.coordination.keys import MICROSECONDS
 from shardkit.errors import ClosedError, LockLostError, ShardKitError
+from shardkit.operations.commands import Command
 from shardkit.operations.drivers import AwaitingDriver, BlockingDriver
 from shardkit.operations.operation import Driver, Face, Operation
 
@@ -43,6 +44,7 @@ class HoldOwner(Protocol):
     """What a hold is of."""
 
     kind: str
+    component: str
     name: str
     key: str
     on_lost: Callable[[Hold[Any]], object] | None
@@ -54,6 +56,9 @@ class HoldOwner(Protocol):
 
     def extend_hold(self, hold: Hold[Any], ttl: float) -> Operation[bool]:
         """Extend a hold."""
+
+    def extend_call(self, hold: Hold[Any], ttl: float, token: int = 0) -> Command:
+        """Return the command that extends a hold, and makes a token known."""
 
 
 class Hold(Generic[Face]):
@@ -107,6 +112,15 @@ class Hold(Generic[Face]):
         """Return what writes to a component only while no later holder has; see `Guard`."""
         owner = self._owner
         return Guard(owner.driver, component, owner.kind, owner.name, self.token)
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """The component and the name of what is held."""
+        return self._owner.component, self._owner.name
+
+    def claim_token(self, token: int) -> Command:
+        """Return the command that extends it, and makes a token known to its server."""
+        return self._owner.extend_call(self, self.ttl, token)
 
     def extended(self, sent: float, now: int, until: int) -> None:
         """Note until when it lasts: what the server said in answer to what was sent then."""

@@ -334,7 +334,7 @@ class Holdable(Structure[Face]):
         """Have replicas acknowledge a hold; WAIT is for what was written on its connection."""
         milliseconds = round(1000 * self._durable_timeout)
         sent = self.monotonic()
-        renew = self._call("extend", hold.id, microseconds(self.key, "ttl", hold.ttl))
+        renew = self.extend_call(hold, hold.ttl)
         wait = Command(self.component, self.key, ("WAIT", self._durable, milliseconds))
         [extended, acknowledged] = yield [renew, wait]
         hold.extended(sent, extended[1], extended[2])
@@ -397,13 +397,32 @@ class Holdable(Structure[Face]):
     def extend_hold(self, hold: Hold[Any], ttl: float) -> Operation[bool]:
         """Extend a hold; if it has ended, note why."""
         sent = self.monotonic()
-        call = self._call("extend", hold.id, microseconds(self.key, "ttl", ttl), idempotent=True)
-        [(token, now, until, reason)] = yield [call]
+        [(token, now, until, reason)] = yield [self.extend_call(hold, ttl)]
         if token != hold.token:
             hold.lose(f"broken: {reason.decode(errors='replace')}" if reason else "it expired")
             return False
         hold.extended(sent, now, until)
         return not hold.lost
+
+    def extend_call(self, hold: Hold[Any], ttl: float, token: int = 0) -> Command:
+        """Return the command that extends a hold, and makes a token known."""
+        return self._call("extend", hold.id, microseconds(self.key, "ttl", ttl), token)
+
+    def release_call(self, id_: str) -> Command:
+        """Return the command that releases a hold, if there is one."""
+        return self._call("release", id_, "abandon")
+
+    def new_attempt(self, ttl: float) -> tuple[str, Command, float]:
+        """Return the id and the command of an attempt to acquire it, and when it is sent."""
+        id_ = secrets.token_hex(8)
+        label = encode_label(default_label() if self._label is None else self._label)
+        lasts = microseconds(self.key, "ttl", ttl)
+        call = self._call("acquire", id_, self._mode, lasts, self.limit, label, "-", 0, 0, 0)
+        return id_, call, self.monotonic()
+
+    def hold_of(self, id_: str, reply: Sequence[int], sent: float, ttl: float) -> Hold[Face]:
+        """Return the hold that an attempt gained, from what the script replied."""
+        return self._held(id_, reply[0], sent, reply[1], reply[2], ttl)
 
     @operation
     def held(self, hold: Hold[Face] | None = None) -> Operation[bool]:
@@ -418,7 +437,7 @@ class Holdable(Structure[Face]):
             found = self._own(hold)
         except NotHolderError:
             return False
-        [(token, *_)] = yield [self._call("extend", found.id, 0, idempotent=True)]
+        [(token, *_)] = yield [self._call("extend", found.id, 0, 0)]
         return bool(token == found.token)
 
     def check(self) -> None:

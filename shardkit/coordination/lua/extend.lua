@@ -5,6 +5,7 @@
 -- KEYS[4]  who waits
 -- ARGV[1]  the id of the hold
 -- ARGV[2]  how long from now, in microseconds; 0 to ask only
+-- ARGV[3]  a token that all later ones are to be larger than
 -- Reply    {the token, or 0 if it is not held any more, now, until when it is held, why it was
 --          broken}
 --@include coordination/base
@@ -23,6 +24,7 @@ if ttl > 0 then
   e.ttl = ttl
   redis.call('ZADD', KEYS[2], 'XX', digits(held), id)
   store(id, e)
+  if tonumber(ARGV[3]) >= next_token(0) then redis.call('HSET', KEYS[1], 'token', ARGV[3]) end
   keep()
 end
 return {e.token, now, held, ''}

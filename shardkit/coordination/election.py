@@ -1,0 +1,66 @@
+"""Leader election: at most one candidate leads, each term with a larger number than the last.
+
+An election is a lock whose token is the term: who is elected leads until it resigns, dies, or
+cannot renew its term in time, and then the candidate that has waited longest is elected. What a
+leader of an earlier term still writes is refused where writes go through ``leadership.guard``. The
+lease is Gray and Cheriton's, the terms are those of Raft, without its replicated log.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shardkit.coordination.hold import AsyncRenewals, Hold, Renewals
+from shardkit.coordination.holdable import UNSET, Holdable, Holder
+from shardkit.operations.operation import Deferred, Driver, Face, Operation, operation
+
+
+class Election(Holdable[Face]):
+    """An election among processes. Made by ``kit.election``; see `Holdable` for its parameters.
+
+    ::
+
+        with kit.election("cleaner", component="locks", label="worker-3", wait=None) as leadership:
+            while True:
+                leadership.check()                     # raises when the term is over
+                leadership.guard("data").execute(("SET", "cleaned", 1))
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        component: str,
+        name: str,
+        renewals: Renewals | AsyncRenewals | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(driver, component, name, renewals, kind="election", **options)
+
+    @property
+    def deferred(self) -> Election[Deferred]:
+        """The face whose calls return steps, for ``yield from`` and ``together``."""
+        return self._deferred()  # type: ignore[return-value]
+
+    @operation
+    def campaign(self, *, wait: float | None = UNSET) -> Operation[Hold[Face] | None]:
+        """Be a candidate until elected, or for so many seconds; see `acquire`.
+
+        Returns:
+            The leadership, whose token is the term; None if another one led all the time.
+        """
+        found: Hold[Any] | None = yield from Holdable.acquire.steps(self, wait=wait)
+        return found
+
+    @operation
+    def resign(self, leadership: Hold[Any] | None = None) -> Operation[bool]:
+        """Give up the leadership; see `release`."""
+        return (yield from Holdable.release.steps(self, leadership))
+
+    @operation
+    def leader(self) -> Operation[Holder | None]:
+        """Return who leads, its term as ``token``; None if nobody does.
+
+        Cost: one exchange.
+        """
+        state = yield from Holdable.inspect.steps(self)
+        return state.holders[0] if state.holders else None

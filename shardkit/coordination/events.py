@@ -1,0 +1,236 @@
+"""Countdown latches and barriers: waiting until others have come so far.
+
+::
+
+    latch    set(3) ── count_down ── count_down ── count_down ──► open, for all who wait or come
+    barrier  arrive … arrive … arrive (of 3) ──► open for these three; the next round begins
+
+Who waits is woken through the kit's subscription (see `shardkit.transport.wakeups`), and asks again
+every two seconds, so a lost wake-up costs no more than that. Each call is one script on the server
+of the name. After the classes of the same names in java.util.concurrent and Redisson.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from typing import Any
+
+from shardkit.coordination.holdable import ASKS_AGAIN, FIRST_PAUSE, LONGEST_POLL, LONGEST_WAIT
+from shardkit.coordination.keys import base_key, microseconds
+from shardkit.errors import DamagedDataError, ParameterMismatchError, ShardErrors
+from shardkit.lua import script
+from shardkit.operations.commands import (
+    Abandon,
+    Argument,
+    AwaitWakeup,
+    Command,
+    Subscribe,
+    script_call,
+)
+from shardkit.operations.operation import Deferred, Driver, Face, Operation, Structure, operation
+from shardkit.structures.base.arguments import check_integer
+
+MOST_PARTIES = 1000
+MOST_COUNT = 2**40
+KEPT = 8 * 86_400_000  # milliseconds after the latest use
+
+
+class CountdownLatch(Structure[Face]):
+    """A latch that opens when it was counted down to zero. Made by ``kit.countdown_latch``.
+
+    A latch that was never set is open. It is kept for eight days after its latest use.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        component: str,
+        name: str,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(driver, component, name)
+        self.key = base_key("latch", name)
+        self._monotonic = monotonic
+
+    @property
+    def deferred(self) -> CountdownLatch[Deferred]:
+        """The face whose calls return steps, for ``yield from`` and ``together``."""
+        return self._deferred()  # type: ignore[return-value]
+
+    @operation
+    def set(self, count: int) -> Operation[bool]:
+        """Close the latch until it was counted down so often; False if it is closed already.
+
+        Cost: one exchange, O(1).
+        """
+        check_integer(self.key, "count", count, 1, MOST_COUNT)
+        [(_, was_open)] = yield [self._call("set", count)]
+        return bool(was_open)
+
+    @operation
+    def count_down(self, by: int = 1) -> Operation[int]:
+        """Count down, not below zero; return what is left.
+
+        If the connection breaks it is not sent again: the error says that it may have counted.
+
+        Cost: one exchange, O(1); for the one that opens it O(n) for n who wait.
+        """
+        check_integer(self.key, "by", by, 1, MOST_COUNT)
+        [(left, _)] = yield [self._call("down", by)]
+        return int(left)
+
+    @operation
+    def count(self) -> Operation[int]:
+        """Return how often it is still to be counted down.
+
+        Cost: one exchange, O(1).
+        """
+        [(left, _)] = yield [self._call("ask", "", idempotent=True)]
+        return int(left)
+
+    @operation
+    def wait(self, timeout: float | None = None) -> Operation[bool]:
+        """Wait until it is open.
+
+        Args:
+            timeout: the most seconds; None for ever.
+
+        Returns:
+            Whether it opened in time.
+
+        Cost: one exchange, and one each two seconds.
+        """
+        waiter = secrets.token_hex(8)
+
+        def ask(channel: str) -> Command:
+            return self._call("ask", f"{channel} {waiter}" if channel else "", idempotent=True)
+
+        def forget(channel: str) -> Command:
+            return self._call("forget", f"{channel} {waiter}", idempotent=True)
+
+        reply = yield from _wait(
+            self, self.key, waiter, ask, forget, lambda r: r[0] == 0, timeout, self._monotonic
+        )
+        return reply is not None
+
+    def _call(self, *args: Argument, idempotent: bool = False) -> Command:
+        keys = (self.key, f"{self.key}:waiters")
+        call = script("coordination/latch")
+        return script_call(self.component, call, keys, (*args, KEPT), idempotent=idempotent)
+
+
+class Barrier(Structure[Face]):
+    """A barrier that so many parties wait at for one another. Made by ``kit.barrier``.
+
+    It can be used again and again. Who was killed while waiting counts as arrived.
+
+    Args:
+        driver, component, name: see `shardkit.operations.Structure`.
+        parties: how many have to arrive, 1 to 1,000; the same for all.
+        monotonic: returns local seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        component: str,
+        name: str,
+        *,
+        parties: int,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(driver, component, name)
+        self.key = base_key("barrier", name)
+        check_integer(self.key, "parties", parties, 1, MOST_PARTIES)
+        self.parties = parties
+        self._monotonic = monotonic
+
+    @property
+    def deferred(self) -> Barrier[Deferred]:
+        """The face whose calls return steps, for ``yield from`` and ``together``."""
+        return self._deferred()  # type: ignore[return-value]
+
+    @operation
+    def wait(self, timeout: float | None = None) -> Operation[bool]:
+        """Arrive, and wait until all have.
+
+        Args:
+            timeout: the most seconds; None for ever.
+
+        Returns:
+            Whether all arrived in time. If not, this arrival is withdrawn: the others still need
+            another one.
+
+        Raises:
+            ParameterMismatchError: others wait for another number of parties.
+
+        Cost: one exchange, and one each two seconds; for the last to arrive O(n) for n parties.
+        """
+        waiter = secrets.token_hex(8)
+        in_round = 0
+
+        def ask(channel: str) -> Command:
+            return self._call("arrive", waiter, channel or "-", in_round)
+
+        def withdraw(channel: str) -> Command:
+            return self._call("withdraw", waiter, channel or "-", in_round)
+
+        def opened(reply: Any) -> bool:
+            nonlocal in_round
+            if reply[0] < 0:
+                raise ParameterMismatchError(
+                    f"{self.key}: parties={self.parties}, but others wait for {reply[3]}",
+                    "give the same everywhere",
+                )
+            in_round = reply[1]
+            return bool(reply[0])
+
+        reply = yield from _wait(
+            self, self.key, waiter, ask, withdraw, opened, timeout, self._monotonic
+        )
+        return reply is not None
+
+    def _call(self, what: str, waiter: str, channel: str, in_round: int) -> Command:
+        keys = (self.key, f"{self.key}:arrived")
+        args = (what, waiter, self.parties, channel, in_round, KEPT)
+        call = script("coordination/barrier")
+        # An arrival that is sent again finds itself, unless the round has ended with it.
+        return script_call(self.component, call, keys, args, idempotent=in_round > 0)
+
+
+def _wait(
+    structure: Structure[Any],
+    key: str,
+    waiter: str,
+    ask: Callable[[str], Command],
+    give_up: Callable[[str], Command],
+    opened: Callable[[Any], bool],
+    timeout: float | None,
+    monotonic: Callable[[], float],
+) -> Operation[Any]:
+    """Ask until something has opened, and be woken in between; None if the time was over first."""
+    seconds = LONGEST_WAIT if timeout is None else timeout
+    microseconds(key, "timeout", seconds, 0.0, LONGEST_WAIT)
+    until = monotonic() + seconds
+    pause, channel = FIRST_PAUSE, ""
+    try:
+        channel = yield Subscribe(structure.component, key)
+        while True:
+            [reply] = yield [ask(channel)]
+            if opened(reply):
+                return reply
+            left = until - monotonic()
+            if left <= 0:
+                [reply] = yield [give_up(channel)]
+                return reply if opened(reply) else None
+            longest = min(left, ASKS_AGAIN if channel else pause)
+            pause = min(LONGEST_POLL, 1.5 * pause)
+            abandon = give_up(channel)
+            yield AwaitWakeup(structure.component, key, waiter, longest, abandon)
+            channel = yield Subscribe(structure.component, key, True, abandon)
+    except (ShardErrors, DamagedDataError):
+        yield Abandon(give_up(channel))
+        raise

@@ -1,0 +1,45 @@
+-- Arrive at a barrier, ask whether it has opened, or withdraw.
+-- KEYS[1]  the barrier, a HASH: format, parties, round
+-- KEYS[2]  who has arrived in this round, a HASH: the channel by id
+-- ARGV[1]  arrive, ask or withdraw
+-- ARGV[2]  the id of the arrival
+-- ARGV[3]  how many have to arrive
+-- ARGV[4]  the channel on which to wake it; - if it polls
+-- ARGV[5]  the round that it arrived in; 0 at first
+-- ARGV[6]  for how many milliseconds it is kept
+-- Reply    {1 if it has opened, else 0, the round, how many have arrived, the stored parties}
+local stored = redis.call('HMGET', KEYS[1], 'parties', 'round')
+for n, text in ipairs({stored[1] or '1', stored[2] or '1'}) do
+  if not (#text < 16 and string.match(text, '^%d+$')) then
+    return redis.error_reply('DAMAGED ' .. cjson.encode({KEYS[1], string.sub(string.gsub(text,
+      '[^\32-\126]', '?'), 1, 200), n == 1 and 'parties' or 'a round'}))
+  end
+end
+local round = tonumber(stored[2] or 1)
+local asked = tonumber(ARGV[5])
+if asked > 0 and asked < round then return {1, round, 0, tonumber(ARGV[3])} end
+if stored[1] and stored[1] ~= ARGV[3] then
+  if redis.call('EXISTS', KEYS[2]) == 1 then return {-1, round, 0, tonumber(stored[1])} end
+end
+local number = string.format('%.0f', round)
+redis.call('HSET', KEYS[1], 'format', '1', 'parties', ARGV[3], 'round', number)
+if ARGV[1] == 'withdraw' then
+  redis.call('HDEL', KEYS[2], ARGV[2])
+else
+  redis.call('HSET', KEYS[2], ARGV[2], ARGV[4])
+end
+local arrived, opened = redis.call('HLEN', KEYS[2]), 0
+if arrived >= tonumber(ARGV[3]) then
+  local all = redis.call('HGETALL', KEYS[2])
+  redis.call('DEL', KEYS[2])
+  redis.call('HSET', KEYS[1], 'round', string.format('%.0f', round + 1))
+  for n = 1, #all, 2 do
+    if all[n + 1] ~= '-' and all[n] ~= ARGV[2] then
+      redis.pcall('PUBLISH', all[n + 1], all[n] .. ' open')
+    end
+  end
+  opened = 1
+end
+redis.call('PEXPIRE', KEYS[1], ARGV[6])
+redis.call('PEXPIRE', KEYS[2], ARGV[6])
+return {opened, round, arrived, tonumber(ARGV[3])}

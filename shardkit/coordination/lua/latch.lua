@@ -1,0 +1,36 @@
+-- Set, count down or ask a latch; wake who waits when it is open.
+-- KEYS[1]  the latch, a HASH: format, count
+-- KEYS[2]  who waits, a SET of a channel and a waiter each
+-- ARGV[1]  set, down, ask, or forget
+-- ARGV[2]  how many; for ask and forget the channel and the waiter, or nothing
+-- ARGV[3]  for how many milliseconds it is kept
+-- Reply    {the count, 1 if the latch was set, or already was open}
+local text = redis.call('HGET', KEYS[1], 'count')
+if text and not (#text < 16 and string.match(text, '^%d+$')) then
+  return redis.error_reply('DAMAGED ' .. cjson.encode({KEYS[1], string.sub(string.gsub(text,
+    '[^\32-\126]', '?'), 1, 200), 'a count'}))
+end
+local count = tonumber(text or 0)
+local was_open = count == 0 and 1 or 0
+if ARGV[1] == 'set' then
+  if count > 0 then return {count, 0} end
+  count = tonumber(ARGV[2])
+  redis.call('HSET', KEYS[1], 'format', '1', 'count', ARGV[2])
+elseif ARGV[1] == 'down' and count > 0 then
+  count = math.max(0, count - tonumber(ARGV[2]))
+  redis.call('HSET', KEYS[1], 'count', string.format('%.0f', count))
+elseif ARGV[1] == 'ask' and count > 0 and ARGV[2] ~= '' then
+  redis.call('SADD', KEYS[2], ARGV[2])
+elseif ARGV[1] == 'forget' then
+  redis.call('SREM', KEYS[2], ARGV[2])
+end
+if count == 0 then
+  -- More than a thousand look again by themselves.
+  for _, waiting in ipairs(redis.call('SPOP', KEYS[2], 1000)) do
+    local channel, waiter = string.match(waiting, '^(%S+) (%S+)$')
+    if channel then redis.pcall('PUBLISH', channel, waiter .. ' open') end
+  end
+end
+redis.call('PEXPIRE', KEYS[1], ARGV[3])
+redis.call('PEXPIRE', KEYS[2], ARGV[3])
+return {count, was_open}

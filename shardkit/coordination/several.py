@@ -1,0 +1,360 @@
+"""Several locks at once, and one lock on several servers.
+
+**Several locks**, wherever they live, are acquired one after the other in the order of their names,
+the same for everybody, so that two who want the same ones never wait for each other for ever. All
+or none: if one is not to be had in time, or its server fails, those that were acquired are
+released. While they are held each lives on its own server; if one of these is lost the others
+stay, so check the whole before a step that needs all. If a server is down nothing is acquired that
+includes its locks, and a lock that was held there expires.
+
+**One lock on several servers** (a quorum) needs a majority of servers that have nothing to do with
+each other. It survives the loss of a minority, data and all, as long as no server comes back
+without what it knew before the holds of that time have ended (after a restart without persistence
+it must stay away for the longest ttl). Attempts do not queue: who fails releases what it got, and
+tries again after a random time. Its token is larger than that of every earlier hold: the largest
+of its servers' tokens is made known to its majority before it is given out, and two majorities
+share a server.
+
+After Redlock (https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/), whose
+holds have no token that increases, which is what Kleppmann's criticism is about.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from shardkit.coordination.guard import Guard
+from shardkit.coordination.hold import AsyncRenewals, Hold, Renewals
+from shardkit.coordination.holdable import LONGEST_WAIT, TTL, WAIT, Holdable
+from shardkit.coordination.keys import microseconds
+from shardkit.coordination.locks import Lock
+from shardkit.errors import (
+    InvalidArgumentError,
+    LockLostError,
+    LockTimeoutError,
+    NotHolderError,
+    ShardFailure,
+    ShardKitError,
+)
+from shardkit.operations.commands import Partial, Pause
+from shardkit.operations.operation import Driver, Face, Operation, Structure, operation
+
+LONGEST_PAUSE = 0.1
+# The part of a hold's time by which servers' clocks may run at different speeds.
+DRIFT = 0.01
+
+
+class MultiLock(Structure[Face]):
+    """Several locks, all or none. Made by ``kit.multi_lock``.
+
+    Args:
+        driver: runs its operations.
+        locks: the locks, acquired in the order of component and name.
+        wait: the most seconds to wait for all of them; None for ever.
+        monotonic: returns local seconds that never go back.
+
+    Raises:
+        InvalidArgumentError: there is none, or one twice.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        locks: Iterable[Lock[Any]],
+        wait: float | None = WAIT,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._locks = sorted(locks, key=lambda lock: (lock.component, lock.name))
+        names = [(lock.component, lock.name) for lock in self._locks]
+        if not names or len(set(names)) < len(names):
+            raise InvalidArgumentError(
+                f"several locks: {', '.join(name for _, name in names) or 'none'}",
+                "give at least one, and each once",
+            )
+        super().__init__(driver, names[0][0], "+".join(name for _, name in names))
+        self._wait = wait
+        self._monotonic = monotonic
+        self._held: list[list[Hold[Any]]] = []
+
+    @operation
+    def acquire(self, *, wait: float | None = -1) -> Operation[list[Hold[Face]] | None]:
+        """Acquire all of them, or none.
+
+        Args:
+            wait: the most seconds to wait; None for ever, as it was made by default.
+
+        Returns:
+            A hold of each, in the order of component and name; None if one was not to be had.
+
+        Raises:
+            ShardErrors: a server failed; those that were acquired were released, as far as their
+                servers answer, and are not renewed.
+
+        Cost: one exchange for each lock, one after the other.
+        """
+        limit = self._wait if wait == -1 else wait
+        until = self._monotonic() + (LONGEST_WAIT if limit is None else limit)
+        found: list[Hold[Any]] = []
+        try:
+            for lock in self._locks:
+                left = max(0.0, until - self._monotonic())
+                hold = yield from Lock.acquire.steps(lock, wait=left)
+                if hold is None:
+                    break
+                found.append(hold)
+        except ShardKitError:
+            yield from self._release(found)
+            raise
+        if len(found) < len(self._locks):
+            yield from self._release(found)
+            return None
+        self._held.append(found)
+        return found
+
+    @operation
+    def release(self, holds: Sequence[Hold[Any]] | None = None) -> Operation[bool]:
+        """Release all of them; return whether all were still held.
+
+        Raises:
+            NotHolderError: nothing is held.
+            ShardErrors: servers failed; the others released theirs.
+        """
+        if holds is None:
+            if not self._held:
+                raise NotHolderError(f"{self.name} are not held", "acquire them first")
+            holds = self._held[-1]
+        self._held = [each for each in self._held if each is not holds]
+        return (yield from self._release(holds, raises=True))
+
+    def check(self) -> None:
+        """Raise an error if one of the latest holds was lost. Costs no exchange.
+
+        Raises:
+            LockLostError: one was.
+        """
+        for hold in self._held[-1] if self._held else ():
+            hold.check()
+
+    def _release(self, holds: Sequence[Hold[Any]], *, raises: bool = False) -> Operation[bool]:
+        kept, error = True, None
+        locks = {(lock.component, lock.name): lock for lock in self._locks}
+        for hold in reversed(holds):
+            lock = locks[hold.place]
+            try:
+                kept = (yield from Lock.release.steps(lock, hold)) and kept
+            except ShardKitError as failure:
+                error = failure
+        if error is not None and raises:
+            raise error
+        return kept
+
+    def __enter__(self) -> list[Hold[Face]]:
+        """Acquire all, or raise LockTimeoutError."""
+        return self._entered(self._driver.run(MultiLock.acquire.steps(self)))
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._left(self._driver.run(MultiLock.release.steps(self)), exc_info[0])
+
+    async def __aenter__(self) -> list[Hold[Face]]:
+        """Acquire all, or raise LockTimeoutError."""
+        return self._entered(await self._driver.run(MultiLock.acquire.steps(self)))
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self._left(await self._driver.run(MultiLock.release.steps(self)), exc_info[0])
+
+    def _entered(self, holds: list[Hold[Face]] | None) -> list[Hold[Face]]:
+        if holds is None:
+            raise LockTimeoutError(
+                f"{self.name} were not to be had in {self._wait:g} s", "wait longer"
+            )
+        return holds
+
+    def _left(self, kept: bool, error: object) -> None:
+        if not kept and error is None:
+            raise LockLostError(
+                f"{self.name}: a lock was lost before its end",
+                "undo or repeat what was done under them",
+            )
+
+
+class QuorumHold:
+    """A hold on a majority of servers. Attributes: its token, and the holds on the servers."""
+
+    def __init__(self, name: str, token: int, holds: list[Hold[Any]], needed: int) -> None:
+        self.name = name
+        self.token = token
+        self.holds = holds
+        self._needed = needed
+
+    @property
+    def remaining(self) -> float:
+        """The seconds for which a majority lasts, less what clocks may drift."""
+        lasting = sorted((hold.remaining for hold in self.holds), reverse=True)
+        ttl = self.holds[0].ttl
+        return max(0.0, lasting[self._needed - 1] - ttl * DRIFT)
+
+    @property
+    def lost(self) -> bool:
+        """Whether fewer than a majority are left."""
+        return self.remaining <= 0
+
+    def check(self) -> None:
+        """Raise an error if no majority is left. Costs no exchange.
+
+        Raises:
+            LockLostError: so it is.
+        """
+        if self.lost:
+            raise LockLostError(
+                f"{self.name}: the majority with token {self.token} was lost",
+                "undo or repeat what was done under it; others may hold it now",
+            )
+
+    def guard(self, component: str) -> Guard[Any]:
+        """Return what writes to a component only while no later holder has; see `Guard`."""
+        first = self.holds[0].guard(component)
+        return Guard(first._driver, component, "quorum", self.name, self.token)
+
+
+class QuorumLock(Structure[Face]):
+    """One lock on a majority of independent servers. Made by ``kit.quorum_lock``.
+
+    Args:
+        driver: runs its operations.
+        name: its name.
+        components: at least three, on servers that are independent of each other.
+        renewals: renews its holds.
+        ttl: the seconds that a hold lasts if it is not renewed.
+        wait: the most seconds to wait; None for ever.
+        monotonic: returns local seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        name: str,
+        components: Sequence[str],
+        renewals: Renewals | AsyncRenewals | None = None,
+        *,
+        ttl: float = TTL,
+        wait: float | None = WAIT,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if len(set(components)) != len(components) or len(components) < 3:
+            raise InvalidArgumentError(
+                f"quorum:{{{name}}}: components={list(components)}",
+                "give at least three, and each once",
+            )
+        super().__init__(driver, components[0], name)
+        self._locks: list[Holdable[Any]] = [
+            Holdable(driver, each, name, kind="quorum", ttl=ttl, wait=0, monotonic=monotonic)
+            for each in components
+        ]
+        self._needed = len(components) // 2 + 1
+        self._renewals = renewals
+        self._wait = wait
+        self._ttl = ttl
+        self._monotonic = monotonic
+        self._held: list[QuorumHold] = []
+
+    @operation
+    def acquire(self, *, wait: float | None = -1) -> Operation[QuorumHold | None]:
+        """Acquire it on a majority of the servers.
+
+        Args:
+            wait: the most seconds to wait; None for ever, as it was made by default.
+
+        Returns:
+            The hold; None if it was not to be had in time, also because servers are down.
+
+        Cost: for each attempt one exchange with all servers, and one with a majority; a server that
+        does not answer costs its timeout.
+        """
+        limit = self._wait if wait == -1 else wait
+        seconds = LONGEST_WAIT if limit is None else limit
+        microseconds(f"quorum:{{{self.name}}}", "wait", seconds, 0.0, LONGEST_WAIT)
+        until = self._monotonic() + seconds
+        while True:
+            hold = yield from self._attempt()
+            if hold is not None:
+                self._held.append(hold)
+                return hold
+            left = until - self._monotonic()
+            if left <= 0:
+                return None
+            yield Pause(min(left, random.uniform(0.001, LONGEST_PAUSE)))
+
+    def _attempt(self) -> Operation[QuorumHold | None]:
+        asked = [lock.new_attempt(self._ttl) for lock in self._locks]
+        replies = yield Partial([command for _, command, _ in asked])
+        holds: list[Hold[Any]] = []
+        for lock, (id_, _, sent), reply in zip(self._locks, asked, replies, strict=True):
+            if not isinstance(reply, ShardFailure) and reply[0] > 0:
+                holds.append(lock.hold_of(id_, reply, sent, self._ttl))
+        if len(holds) >= self._needed:
+            token = max(hold.token for hold in holds)
+            known = yield Partial([hold.claim_token(token) for hold in holds])
+            sure = [
+                hold
+                for hold, reply in zip(holds, known, strict=True)
+                if not isinstance(reply, ShardFailure) and reply[0] == hold.token
+            ]
+            found = QuorumHold(self.name, token, sure, self._needed)
+            if len(sure) >= self._needed and not found.lost:
+                for hold in sure:
+                    if self._renewals is not None:
+                        self._renewals.add(hold)
+                return found
+        # Also where no answer came: it may have been acquired there.
+        yield Partial(
+            [lock.release_call(id_) for lock, (id_, _, _) in zip(self._locks, asked, strict=True)]
+        )
+        return None
+
+    @operation
+    def release(self, hold: QuorumHold | None = None) -> Operation[bool]:
+        """Release it where it is held; return whether it was held by a majority until now.
+
+        Raises:
+            NotHolderError: it is not held.
+
+        Cost: one exchange with its servers; what fails there expires.
+        """
+        if hold is None:
+            if not self._held:
+                raise NotHolderError(f"quorum:{{{self.name}}} is not held", "acquire it first")
+            hold = self._held[-1]
+        self._held = [each for each in self._held if each is not hold]
+        lost = hold.lost
+        locks = {(lock.component, lock.name): lock for lock in self._locks}
+        for each in hold.holds:
+            each.released = True
+        batch = [locks[each.place].release_call(each.id) for each in hold.holds]
+        replies = yield Partial(batch)
+        kept = sum(not isinstance(reply, ShardFailure) and bool(reply[0]) for reply in replies)
+        return not lost and kept >= self._needed
+
+    def __enter__(self) -> QuorumHold:
+        """Acquire it, or raise LockTimeoutError."""
+        return self._entered(self._driver.run(QuorumLock.acquire.steps(self)))
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._driver.run(QuorumLock.release.steps(self))
+
+    async def __aenter__(self) -> QuorumHold:
+        """Acquire it, or raise LockTimeoutError."""
+        return self._entered(await self._driver.run(QuorumLock.acquire.steps(self)))
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._driver.run(QuorumLock.release.steps(self))
+
+    def _entered(self, hold: QuorumHold | None) -> QuorumHold:
+        if hold is None:
+            raise LockTimeoutError(
+                f"quorum:{{{self.name}}} was not to be had in {self._wait:g} s",
+                "wait longer, or see which servers are down",
+            )
+        return hold
