@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -36,6 +37,9 @@ EXPECTED_SHARDS = 64  # read before the count is known; a missing key costs next
 PUSH_AGAIN = "push the shard map again: shardkit config push"
 
 
+logger = logging.getLogger("shardkit.config")
+
+_warned: set[tuple[str, int]] = set()  # components and counts whose further entries were logged
 _declared: dict[str, dict[int, str]] = {}
 
 
@@ -89,17 +93,17 @@ def reading(
     problems = list(check_name(name, "component"))
     if problems:
         raise invalid(problems)
-    # One more than any caller says: that must not be there.
-    expected = max(expected, 1 + max(_declared.get(name, {}), default=0))
+    # One more than there are, and than any caller says: that must not be there.
+    expected = 1 + max(expected, *_declared.get(name, {}), 0)
     while True:
         keys = [EPOCH_KEY, shards_key(name), entry_key(name), removed_key(name)]
         keys += [PUSHED_KEY, pushed_key(name)]
         keys += [entry_key(name, n) for n in range(expected)]
         stored = dict(zip(keys, (yield keys), strict=True))
         count, _, _ = read_shards(name, stored, place)
-        if count <= expected:
+        if count < expected:
             return stored
-        expected = count
+        expected = count + 1
 
 
 def read_shards(name: str, stored: Stored, place: str = "") -> tuple[int, str, int]:
@@ -173,6 +177,17 @@ def component_of(name: str, stored: Stored, place: str = "") -> Component | None
                 "a cluster shards itself: make it the component's entry",
             )
         shards.append(shard)
+    more = [n for n in range(count, count + len(stored)) if stored.get(entry_key(name, n))]
+    if count and more and (name, count) not in _warned:
+        _warned.add((name, count))
+        logger.warning(
+            "%s is stored%s, but %s says %d shards: what is on it is not read; delete the key, or "
+            "push a shard map that has the shard",
+            entry_key(name, more[0]),
+            place,
+            shards_key(name),
+            count,
+        )
     if entry is None and not shards:
         removed = stored.get(removed_key(name))
         if removed is not None:

@@ -15,7 +15,7 @@ from shardkit.doctor.scan import ScanResult
 from shardkit.doctor.summary import KeyGroup, KeyStatistics, StoredStructure
 from shardkit.doctor.targets import ServerInfo
 from shardkit.encodings.limits import FORMS, Excess, beyond, recommend
-from shardkit.structures.base.parameters import meta_key
+from shardkit.structures.base.parameters import evicted, meta_key
 
 # Up to these sizes parts are fast: an HGET from 1,024 fields takes seven times as long as from 128,
 # an intset is searched by bisection, and only adding to it moves the members that follow.
@@ -26,6 +26,7 @@ MOST_BYTES: Final = 1024
 ENTRIES, BYTES, PLAN = "entries", "bytes", "plan"
 STALE, NO_FORM, UNKNOWN, BROKEN = "stale", "no form", "unknown", "broken"
 RIGHTS = "rights"
+EVICTION = "eviction"
 
 _OTHERS = {"hash": "kit.hash", "zset": "kit.sorted_set", "intset": "kit.set", "set": "kit.set"}
 
@@ -42,7 +43,8 @@ class Finding:
             parts reach their planned size; ``stale``: it was exceeded once; ``no form``: the server
             has no compact form; ``unknown``: the server does not show its limits;
             ``broken``: a ``:meta`` key describes no structure;
-            ``rights``: the server will lose data when it starts again.
+            ``rights``: the server will lose data when it starts again;
+            ``eviction``: it removes keys as memory runs out.
         keys: about how many keys are affected; 0 for ``plan``.
         text: what is wrong.
         remedy: what to do about it.
@@ -155,6 +157,14 @@ def diagnose(scan: ScanResult) -> Diagnosis:
     ]
     for component, servers in sorted(scan.component_servers.items()):
         for server in (scan.servers[id_] for id_ in sorted(servers)):
+            has_structures = any(owner == component for owner, _ in scan.structures)
+            if has_structures and server.policy != "noeviction":
+                text = (
+                    f"{server.address} has maxmemory-policy {server.policy}: "
+                    f"{evicted(server.policy)}"
+                )
+                remedy = "CONFIG SET maxmemory-policy noeviction"
+                broken.append(Finding(component, None, "", EVICTION, 0, text, remedy))
             if server.loses_scripts:
                 text = (
                     f"{server.address} appends to a file, and its default user is off without "

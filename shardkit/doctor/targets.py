@@ -45,6 +45,7 @@ class ServerInfo:
         software: ``valkey 9.1.2``.
         limits: its limits for compact forms; None if it does not show them.
         replicas: how many replicas it has; they have limits of their own.
+        policy: its ``maxmemory-policy``.
         loses_scripts: whether it will lose what its append-only file holds of scripts and
             transactions when it starts again: its default user has no rights.
         client: a client for it.
@@ -55,6 +56,7 @@ class ServerInfo:
     software: str
     limits: Limits | None
     replicas: int
+    policy: str
     loses_scripts: bool
     client: redis.Redis = field(repr=False)
 
@@ -102,6 +104,7 @@ def server_info(database: Database) -> ServerInfo:
         f"{name} {info[f'{name}_version']}",
         limits,
         int(info.get("connected_slaves", 0)),
+        str(info.get("maxmemory_policy", "noeviction")),
         name == "redis" and bool(info.get("aof_enabled")) and _lacks_rights(database.client),
         database.client,
     )

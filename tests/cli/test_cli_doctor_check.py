@@ -104,3 +104,15 @@ def test_options_that_do_not_go_together_are_refused(
     cli: Callable[..., Result], options: tuple[str, ...]
 ) -> None:
     assert cli("doctor", *options).code == 2
+
+
+def test_a_server_that_evicts_keys_of_structures_is_found(
+    read_json: Callable[..., Any], stored: tuple[ShardKit, Path]
+) -> None:
+    kit, path = stored
+    client: Any = kit.client("plain")
+    client.config_set("maxmemory-policy", "allkeys-lru")
+    found = read_json("doctor", "-c", path, code=1)
+    found = [each for each in found["findings"] if each["problem"] == "eviction"]
+    assert [each["component"] for each in found] == ["geo", "plain"]
+    assert found[0]["remedy"] == "CONFIG SET maxmemory-policy noeviction"

@@ -482,12 +482,18 @@ def test_shards_without_a_count_are_told_from_an_unsharded_component(client: red
 
 
 def test_shards_beyond_the_count_are_not_read_and_go_with_the_next_change(
-    plain: redis.Redis,
+    plain: redis.Redis, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("shardkit.config.stored._warned", set())
     push(plain, unique(2))
     plain.set("config:redis:unique:2", "{ broken")
     plain.set("config:redis:unique:70", "{ broken")
     assert len(read_components(plain)["unique"].shards) == 2
+    component = read_component(plain, "unique")
+    assert component is not None
+    assert len(component.shards) == 2
+    [record] = [r for r in caplog.records if r.name == "shardkit.config"]  # once
+    assert record.getMessage().startswith("config:redis:unique:2 is stored, but config:shards:")
     push(plain, unique(2, host="b"))
     assert len(list(plain.scan_iter("config:redis:unique:*"))) == 2
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import click
 
 from shardkit.cli.commands.status_survey import (
+    EVICTS,
     LOADING,
     OK,
     PROBLEMS,
@@ -150,7 +151,7 @@ def _witnessed(row: ShardStatus) -> int:
 
 
 def _code(rows: Sequence[ShardStatus], broken: dict[str, ConfigError]) -> int:
-    return int(bool(broken) or any(row.health.state != OK for row in rows))
+    return int(bool(broken) or any(row.health.state not in (OK, EVICTS) for row in rows))
 
 
 def _show(
@@ -252,7 +253,7 @@ def _role(row: _StatusRow) -> Cell:
     health = row.health
     if health.state == OK:
         return Styled(health.role, FAINT) if health.role == "replica" else health.role
-    return Styled(health.state, DOUBTFUL if health.state in (LOADING, SLOW, STALE) else BAD)
+    return Styled(health.state, DOUBTFUL if health.state in (EVICTS, LOADING, SLOW, STALE) else BAD)
 
 
 def _address(row: ShardStatus) -> str:
@@ -284,6 +285,10 @@ def _names(rows: Sequence[ShardStatus]) -> str:
     return ", ".join([*config, shard_list(shards)] if shards else config)
 
 
+def _severity(health: ServerHealth) -> str:
+    return DOUBTFUL if health.state == EVICTS else BAD
+
+
 def _name(row: ShardStatus) -> str:
     return CONFIG_SERVER if row.shard is None else str(row.shard)
 
@@ -297,7 +302,9 @@ def _summary(rows: Sequence[ShardStatus], broken: dict[str, ConfigError]) -> Ite
             unhealthy.setdefault(bare, []).append(row)
     for health, group in unhealthy.items():
         why = f": {health.reason}" if health.reason else ""
-        yield Styled(f"{health.server} {PROBLEMS[health.state]}{why} ({_names(group)})", BAD)
+        yield Styled(
+            f"{health.server} {PROBLEMS[health.state]}{why} ({_names(group)})", _severity(health)
+        )
     for name, error in broken.items():
         yield Styled(f"{name} cannot be used: {error}", BAD)
     if not unhealthy and not broken:

@@ -29,6 +29,7 @@ from shardkit.errors import ConfigError
 from shardkit.operations.commands import Shard
 from shardkit.routing.placement import SLOTS
 from shardkit.server_errors import meaning
+from shardkit.structures.base.parameters import evicted
 
 OK = "ok"
 LOADING = "loading"  # reading its data at the start
@@ -37,12 +38,14 @@ REFUSED = "refused"  # it denies access to this user
 UNREACHABLE = "unreachable"
 UNUSABLE = "unusable"  # the entry cannot be used on this machine
 SLOW = "slow"  # it answers, but stands still for longer than it should
+EVICTS = "evicts"  # its maxmemory-policy removes keys as memory runs out
 FULL = "full"  # it uses more memory than its maxmemory
 NO_DATABASE = "no database"  # the server has no database of the entry's number
 WRONG_ROLE = "wrong role"  # an entry names a replica, or one under `replicas` a master
 SHARED = "shared"  # another shard of the component has the same database
 
 PROBLEMS = {
+    EVICTS: "evicts keys",
     FULL: "is above its maxmemory",
     NO_DATABASE: "lacks a database",
     SHARED: "holds two shards in one database",
@@ -193,7 +196,7 @@ def _judged(status: ShardStatus, target: _Target) -> ShardStatus:
     state, reason_why = health.state, health.reason
     if state == OK and status.database in health.missing:
         state, reason_why = NO_DATABASE, f"there is no database {status.database}"
-    elif state in (OK, FULL, SLOW) and not target.entry.is_cluster:
+    elif state in (OK, EVICTS, FULL, SLOW) and not target.entry.is_cluster:
         if not status.node and health.role == "replica":
             state, reason_why = WRONG_ROLE, "it is a replica, which refuses writes"
         elif status.node and health.role == "master":
@@ -208,7 +211,7 @@ def _shared(rows: Iterable[ShardStatus]) -> Iterator[ShardStatus]:
         health = row.health
         if row.shard is not None and row.shard.number is not None and not row.node:
             other = first.setdefault((row.shard.component, health.run_id, row.database), row.shard)
-            if other != row.shard and health.run_id and health.state == OK:
+            if other != row.shard and health.run_id and health.state in (OK, EVICTS):
                 why = f"its database is that of {other}"
                 yield replace(row, health=replace(health, state=SHARED, reason=why))
                 continue
@@ -322,6 +325,9 @@ def _health(client: redis.Redis, databases: Set[int]) -> ServerHealth:
         return replace(health, state=FULL, reason=does)
     if latency > _SLOW_PING:
         return replace(health, state=SLOW, reason=f"one PING took {latency:.1f} s")
+    policy = str(info.get("maxmemory_policy", "noeviction"))
+    if policy != "noeviction":
+        return replace(health, state=EVICTS, reason=f"{policy}: {evicted(policy)}")
     return health
 
 

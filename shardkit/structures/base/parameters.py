@@ -30,6 +30,8 @@ notices that its structure was created anew with other parameters.
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import monotonic
 from typing import Any
@@ -57,6 +59,8 @@ from shardkit.operations.commands import (
 from shardkit.operations.operation import Operation, pages
 from shardkit.structures.base.damage import damage, stored_integer
 
+logger = logging.getLogger("shardkit.structures")
+
 # The formats of structures that this release reads.
 FORMATS = range(1, 2)
 _RENAMED = {"shard_size": "part_size"}
@@ -69,6 +73,8 @@ LEASE = 1.0
 _LOOKS, _LOOKED_AFTER = 10, 0.1
 _KEYS_LOOKED_AT = 256
 _SKEW = 60_000  # milliseconds by which servers' clocks may differ
+_POLICY = re.compile(rb"^maxmemory_policy:(\S+)", re.MULTILINE)
+_WARNED: set[str] = set()  # the components that a warning was logged for
 _OPEN = "structures/base/open_structure"
 # Set in the parameters of a structure that is being deleted.
 DELETING = "deleting"
@@ -122,6 +128,17 @@ class Metadata:
         self._read_at = 0.0
         self.to = to
         self._name = name
+
+    @property
+    def component(self) -> str:
+        """The component that they are stored in."""
+        return self.to if isinstance(self.to, str) else self.to.component
+
+    @property
+    def asks_policy(self) -> bool:
+        """Whether to ask the server if it evicts keys: before the first write, once."""
+        first = self.data_keys is not None and not self.looked
+        return first and self.component not in _WARNED
 
     def is_checked(self, *, create: bool) -> bool:
         """Return whether an operation, one that writes if ``create``, need not read them."""
@@ -218,9 +235,16 @@ def open_all(metas: Iterable[Metadata], *, create: bool = False) -> Operation[No
     """
     new = [meta for meta in metas if not meta.is_checked(create=create)]
     while new:
-        replies = yield [meta.opening(create=create) for meta in new]
+        asked = [meta for meta in new if create and meta.asks_policy]
+        openings = [meta.opening(create=create) for meta in new]
+        if asked:
+            replies = yield Partial([*openings, *map(_policy_query, asked)])
+            raise_failures(Replies(replies[: len(new)]))
+            _warn_of_eviction(asked, replies[len(new) :])
+        else:
+            replies = yield openings
         again = []
-        for meta, reply in zip(new, replies, strict=True):
+        for meta, reply in zip(new, replies[: len(new)], strict=True):
             meta.compare(reply, create=create)
             if create and meta.deleting:
                 if meta.complete_deletion is not None:
@@ -230,6 +254,32 @@ def open_all(metas: Iterable[Metadata], *, create: bool = False) -> Operation[No
                 yield from _look_for_data(meta)
                 again.append(meta)
         new = [meta for meta in again if create]
+
+
+def _policy_query(meta: Metadata) -> Command:
+    return Command(meta.to, meta.key, ("INFO", "memory"), idempotent=True)
+
+
+def _warn_of_eviction(metas: Sequence[Metadata], replies: Sequence[Reply]) -> None:
+    """Log once for each component whose server evicts keys; nothing if it does not say."""
+    for meta, reply in zip(metas, replies, strict=True):
+        found = _POLICY.search(reply) if isinstance(reply, bytes) else None
+        policy = found[1].decode() if found else "noeviction"
+        if policy != "noeviction":
+            _WARNED.add(meta.component)
+            logger.warning(
+                "%s: the server of %s has maxmemory-policy %s: under it %s; set it to noeviction",
+                meta.component,
+                meta.key,
+                policy,
+                evicted(policy),
+            )
+
+
+def evicted(policy: str) -> str:
+    """Return what a server with a ``maxmemory-policy`` does to structures, in words."""
+    which = "that expire lose" if policy.startswith("volatile") else "lose"
+    return f"structures {which} parts and parameters as memory runs out"
 
 
 def _look_for_data(meta: Metadata) -> Operation[None]:
