@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup check lua test lowest soak damage bench docs demo clean
+.PHONY: setup check lua test coverage random mutants lowest soak damage bench docs demo clean
 
 setup: .venv/ready
 
@@ -21,6 +21,19 @@ lua:  ## luacheck on every script (Debian's package lua-check)
 
 test: setup  ## the tests, on real servers that they start themselves
 	$(BIN)/python -m pytest -n 2
+
+coverage: setup  ## the tests, and which branches of shardkit/ none of them takes
+	$(BIN)/python -m pytest -n 2 --cov=shardkit --cov-branch --cov-context=test \
+	  --cov-report=term-missing:skip-covered
+
+random: setup  ## the tests three times, each in another order
+	for n in 1 2 3; do $(BIN)/python -m pytest -n 2 --random-order || exit 1; done
+
+mutants: setup  ## changes of one place each that a test should notice; COUNT=1000 SEED=1 FILES=… for others
+	mkdir -p build
+	$(BIN)/python tools/mutants.py . $(or $(FILES),'shardkit/**/*.py' 'shardkit/**/*.lua') \
+	  --tests tests --count $(or $(COUNT),1000) --seed $(or $(SEED),1) --budget 60 \
+	  --python $(CURDIR)/$(BIN)/python --out build/mutants.jsonl $(if $(wildcard .coverage),--coverage .coverage)
 
 soak: setup  ## everything under changing entries and closing kits, ten minutes; SECONDS=60 for less
 	PYTHONPATH=.:tests $(BIN)/python tools/soak.py $(SECONDS)

@@ -1,0 +1,1074 @@
+#!/usr/bin/env python3
+r"""Mutation testing of a Python (and Lua) library with pytest: in one file.
+
+    mutants.py CHECKOUT FILE... --tests PATH... --count N --seed S --python PY [options]
+
+    mutants.py CHECKOUT shardkit/links/carrier.py --tests tests/links tests/kit \\
+        --count 30 --seed 1 --python PYTHON
+
+FILEs and PATHs are relative to CHECKOUT and may be globs ('shardkit/routing/*.py'; quoted or not).
+CHECKOUT is never written to: mutants live in copies below --work, one copy for each job. PY must
+have pytest and what the library and its tests need; pytest-cov too, if tests are to be chosen by
+coverage. The driver itself runs under any Python >= 3.11.
+
+What happens
+    1. The baseline. The tests of --tests run once on the unchanged copy, with coverage contexts
+       (which test runs which line) and durations. --coverage FILE takes the data of an earlier run
+       instead: `pytest --cov=PKG --cov-branch --cov-context=test`, combined. A test that fails
+       here is never used.
+    2. N mutants are drawn, by --seed, from all of FILEs together. Same files, same seed: same
+       mutants. Operators are drawn in proportion to the root of how many places each has, so that
+       constants do not crowd out the rest.
+    3. Each mutant is written into a copy, and the tests that run its line are run, those that have
+       killed before and the fast ones first, up to --budget estimated seconds, until one fails.
+       For a line outside of functions: those that run anything of the file. For a Lua script: those
+       that run a line with its name as a literal, or with the name of a script that includes it.
+       A process that has imported everything but the library forks for each mutant.
+
+Operators for Python
+    negate    the condition of if, while, x if c else y, a comprehension     compare   < and <=, ...
+    and-or    a and b / a or b                                    not      not a / a
+    constant  n / n + 1, n - 1; True / False                      return   None or an empty value
+    drop      a call, an assignment to x.y or x[y], +=, del, continue, break
+    swap      two neighbouring positional arguments               raise    dropped
+    finally   a statement of it dropped, if it awaits nothing     handler  catches nothing
+    Left alone: annotations, decorators, docstrings, text, what is raised, assert, TYPE_CHECKING,
+    __all__, __slots__, @overload, @abstractmethod, raise NotImplementedError.
+Operators for Lua
+    negate (if, elseif), compare, and-or, not, constant (numbers, true and false), drop (a line that
+    is a call of redis.call or call)
+
+Results, one JSON object a line in --out (default: WORK/results.jsonl, appended to):
+    killed     a test failed, or the mutant cannot be imported; "by" names the test
+    timeout    the tests did not end in time: counted as killed
+    survived   all chosen tests passed; "left" says how many more would have run the line
+    unrun      no test runs the line: a survivor
+Whether a survivor is equivalent (no test could tell) is for people to say.
+
+--again FILE runs the survivors of such a file again, without --budget unless it is given.
+--list prints the mutants and runs nothing; --diff prints survivors with their context.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import ctypes
+import fnmatch
+import glob
+import hashlib
+import importlib
+import itertools
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections import Counter, defaultdict
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+SURVIVED = ("survived", "unrun")
+# ------------------------------------------------------------------------------------ the mutants
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A change of bytes start to end of a file. `lines` are those that decide which tests run."""
+
+    file: str
+    line: int
+    op: str
+    start: int
+    end: int
+    old: str
+    new: str
+    lines: tuple[int, ...]
+    scope: str  # the function's qualified name; "" outside of functions
+
+    @property
+    def id(self) -> str:
+        said = f"{self.file}:{self.line}:{self.op}:{self.start}:{self.new}"
+        return hashlib.sha1(said.encode()).hexdigest()[:8]
+
+    def applied(self, source: bytes) -> bytes:
+        return source[: self.start] + self.new.encode() + source[self.end :]
+
+    def said(self) -> str:
+        old, new = (" ".join(text.split()) for text in (self.old, self.new))
+        return f"{self.file}:{self.line} [{self.op}] {old[:110]!r} -> {new[:110]!r}"
+
+
+COMPARE = {
+    ast.Eq: ("==", "!="),
+    ast.NotEq: ("!=", "=="),
+    ast.Lt: ("<", "<="),
+    ast.LtE: ("<=", "<"),
+    ast.Gt: (">", ">="),
+    ast.GtE: (">=", ">"),
+    ast.In: ("in", "not in"),
+    ast.Is: ("is", "is not"),
+    ast.NotIn: (r"not\s+in", "in"),
+    ast.IsNot: (r"is\s+not", "is"),
+}
+EMPTY = [
+    ("bool", None),
+    ("int", "0"),
+    ("float", "0.0"),
+    ("str", '""'),
+    ("bytes", 'b""'),
+    ("list", "[]"),
+    ("List", "[]"),
+    ("dict", "{}"),
+    ("set", "set()"),
+    ("tuple", "()"),
+    ("Sequence", "[]"),
+    ("Iterable", "[]"),
+    ("Iterator", "iter(())"),
+]
+UNTOUCHED = {"overload", "abstractmethod"}
+# Their arguments differ in kind: any test notices when they are swapped.
+BY_KIND = {"isinstance", "issubclass", "getattr", "setattr", "hasattr", "cast", "map", "filter"}
+
+
+class PythonMutants(ast.NodeVisitor):
+    """Collects the mutants of a module."""
+
+    def __init__(self, file: str, source: bytes) -> None:
+        self.file, self.source = file, source
+        self.starts = [0]
+        for line in source.splitlines(keepends=True):
+            self.starts.append(self.starts[-1] + len(line))
+        self.found: list[Mutant] = []
+        self.names: list[str] = []
+        self.functions: list[ast.AST] = []
+        self.statement: ast.stmt | None = None
+        self.visit(ast.parse(source))
+
+    # -- places
+
+    def span(self, node: ast.AST) -> tuple[int, int]:
+        return (
+            self.starts[node.lineno - 1] + node.col_offset,
+            self.starts[node.end_lineno - 1] + node.end_col_offset,
+        )
+
+    def text(self, start: int, end: int) -> str:
+        return self.source[start:end].decode()
+
+    def add(self, op: str, line: int, start: int, end: int, new: str) -> None:
+        old = self.text(start, end)
+        scope = ".".join(self.names) if self.functions else ""
+        lines = {line}
+        if self.statement is not None:
+            first = self.statement.lineno
+            body = getattr(self.statement, "body", None)
+            last = body[0].lineno - 1 if body else self.statement.end_lineno
+            if isinstance(self.statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                last = first
+            lines.update(range(first, max(first, last) + 1))
+        mutant = Mutant(self.file, line, op, start, end, old, new, tuple(sorted(lines)), scope)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                ast.parse(mutant.applied(self.source))
+        except SyntaxError:
+            return
+        if " ".join(old.split()) != " ".join(new.split()):
+            self.found.append(mutant)
+
+    def replace(self, op: str, node: ast.AST, new: str) -> None:
+        self.add(op, node.lineno, *self.span(node), new)
+
+    # -- walking
+
+    def visit(self, node: ast.AST) -> None:
+        if isinstance(node, ast.stmt):
+            outer, self.statement = self.statement, node
+            super().visit(node)
+            self.statement = outer
+        else:
+            super().visit(node)
+
+    def body(self, statements: list[ast.stmt]) -> None:
+        for n, statement in enumerate(statements):
+            is_text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+            if not (is_text and (n == 0 or statement.value.value is Ellipsis)):
+                self.visit(statement)
+
+    def visit_Module(self, node: ast.Module) -> None:
+        self.body(node.body)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        functions, self.functions = self.functions, []
+        self.names.append(node.name)
+        self.body(node.body)
+        self.names.pop()
+        self.functions = functions
+
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        marks = {ast.unparse(d).rpartition(".")[2] for d in node.decorator_list}
+        if marks & UNTOUCHED:
+            return
+        for default in [*node.args.defaults, *node.args.kw_defaults]:
+            if default is not None:
+                self.visit(default)
+        self.names.append(node.name)
+        self.functions.append(node)
+        self.body(node.body)
+        self.functions.pop()
+        self.names.pop()
+
+    visit_AsyncFunctionDef = visit_FunctionDef
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
+        pass  # positions in it are not exact everywhere
+
+    def visit_Assert(self, node: ast.Assert) -> None:
+        pass
+
+    # -- operators
+
+    def condition(self, test: ast.expr) -> None:
+        if isinstance(test, ast.Constant):
+            return
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            self.replace("negate", test, f"({self.text(*self.span(test.operand))})")
+            self.visit(test.operand)
+            return
+        turned = ast.Eq | ast.NotEq | ast.Is | ast.IsNot | ast.In | ast.NotIn
+        is_one = isinstance(test, ast.Compare) and len(test.ops) == 1
+        if not (is_one and isinstance(test.ops[0], turned)):  # the same as `compare` makes of it
+            self.replace("negate", test, f"(not ({self.text(*self.span(test))}))")
+        self.visit(test)
+
+    def visit_If(self, node: ast.If) -> None:
+        if "TYPE_CHECKING" in ast.unparse(node.test):
+            return
+        self.condition(node.test)
+        self.body(node.body)
+        self.body(node.orelse)
+
+    def visit_While(self, node: ast.While) -> None:
+        self.condition(node.test)
+        self.body(node.body)
+        self.body(node.orelse)
+
+    def visit_IfExp(self, node: ast.IfExp) -> None:
+        self.condition(node.test)
+        self.visit(node.body)
+        self.visit(node.orelse)
+
+    def visit_comprehension(self, node: ast.comprehension) -> None:
+        self.visit(node.iter)
+        for test in node.ifs:
+            self.condition(test)
+
+    def gap(self, op: str, left: ast.expr, right: ast.expr, old: str, new: str) -> None:
+        start, end = self.span(left)[1], self.span(right)[0]
+        between = self.text(start, end)
+        found = re.search(rf"(?<!\w){old}(?!\w)" if old[0].isalpha() else old, between)
+        if found:
+            at, to = self.span(left)[0], self.span(right)[1]
+            turned = between[: found.start()] + new + between[found.end() :]
+            line = left.end_lineno + between[: found.start()].count("\n")
+            self.add(op, line, at, to, self.text(at, start) + turned + self.text(end, to))
+
+    def visit_Compare(self, node: ast.Compare) -> None:
+        left = node.left
+        for operator, right in zip(node.ops, node.comparators, strict=True):
+            old, new = COMPARE[type(operator)]
+            self.gap("compare", left, right, old, new)
+            left = right
+        self.generic_visit(node)
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> None:
+        old, new = ("and", "or") if isinstance(node.op, ast.And) else ("or", "and")
+        for left, right in zip(node.values, node.values[1:], strict=False):
+            self.gap("and-or", left, right, old, new)
+        self.generic_visit(node)
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> None:
+        if isinstance(node.op, ast.Not):
+            self.replace("not", node, f"bool({self.text(*self.span(node.operand))})")
+        self.generic_visit(node)
+
+    def visit_Constant(self, node: ast.Constant) -> None:
+        value = node.value
+        if isinstance(value, bool):
+            self.replace("constant", node, str(not value))
+        elif isinstance(value, int):
+            self.replace("constant", node, str(value + 1))
+            if value > 1:
+                self.replace("constant", node, str(value - 1))
+        elif isinstance(value, float):
+            self.replace("constant", node, str(value + 1))
+
+    def visit_Expr(self, node: ast.Expr) -> None:
+        if isinstance(node.value, ast.Call | ast.Await | ast.Yield | ast.YieldFrom):
+            self.replace("drop", node, "pass")
+        self.generic_visit(node)
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        named = {t.id for t in node.targets if isinstance(t, ast.Name)}
+        if named & {"__all__", "__slots__"}:
+            return
+        if all(isinstance(t, ast.Attribute | ast.Subscript) for t in node.targets):
+            self.replace("drop", node, "pass")
+        self.generic_visit(node)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        if node.value is not None:
+            if isinstance(node.target, ast.Attribute | ast.Subscript):
+                self.replace("drop", node, "pass")
+            self.visit(node.value)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
+        self.replace("drop", node, "pass")
+        self.generic_visit(node)
+
+    def visit_Delete(self, node: ast.Delete) -> None:
+        self.replace("drop", node, "pass")
+
+    visit_Continue = visit_Break = visit_Delete
+
+    def visit_Return(self, node: ast.Return) -> None:
+        if node.value is None:
+            return
+        said = ""
+        if self.functions and getattr(self.functions[-1], "returns", None) is not None:
+            said = ast.unparse(self.functions[-1].returns)
+        empty: str | None = "None"
+        for kind, value in EMPTY:
+            if re.match(rf"{kind}\b", said):
+                empty = value
+        old = self.text(*self.span(node.value))
+        if empty is None:
+            empty = f"not ({old})"
+        if not (isinstance(node.value, ast.Constant) and str(node.value.value) == empty):
+            self.replace("return", node.value, empty)
+        self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        plain = [a for a in node.args if not isinstance(a, ast.Starred)]
+        if len(plain) == len(node.args) >= 2 and ast.unparse(node.func) not in BY_KIND:
+            for one, two in itertools.pairwise(plain):
+                (a, b), (c, d) = self.span(one), self.span(two)
+                first, second = self.text(a, b), self.text(c, d)
+                if first != second:
+                    new = second + self.text(b, c) + first
+                    self.add("swap", one.lineno, a, d, new)
+        self.generic_visit(node)
+
+    def visit_Raise(self, node: ast.Raise) -> None:
+        if node.exc is not None and "NotImplementedError" in ast.unparse(node.exc):
+            return
+        self.replace("raise", node, "pass")
+
+    def visit_Try(self, node: ast.Try) -> None:
+        self.body(node.body)
+        for handler in node.handlers:
+            if handler.type is not None:
+                self.replace("handler", handler.type, "()")
+            self.body(handler.body)
+        self.body(node.orelse)
+        for statement in node.finalbody:
+            awaits = any(isinstance(n, ast.Await | ast.Yield) for n in ast.walk(statement))
+            if not awaits:
+                outer, self.statement = self.statement, statement
+                self.replace("finally", statement, "pass")
+                self.statement = outer
+            self.visit(statement)
+
+    visit_TryStar = visit_Try
+
+
+LUA = re.compile(
+    r"(?P<comment>--[^\n]*)|(?P<string>'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\")"
+    r"|(?P<number>\b\d+(?:\.\d+)?\b)|(?P<name>[A-Za-z_]\w*)|(?P<op>==|~=|<=|>=|<|>|\.\.\.|\.\.)"
+)
+LUA_OPS = {"==": "~=", "~=": "==", "<": "<=", "<=": "<", ">": ">=", ">=": ">"}
+LUA_NAMES = {"and": "or", "or": "and", "true": "false", "false": "true"}
+
+
+def lua_mutants(file: str, source: bytes) -> list[Mutant]:
+    """The mutants of a Lua script."""
+    text = source.decode()
+    found: list[Mutant] = []
+
+    def add(op: str, start: int, end: int, new: str) -> None:
+        line = text.count("\n", 0, start) + 1
+        place = len(text[:start].encode()), len(text[:end].encode())
+        found.append(Mutant(file, line, op, *place, text[start:end], new, (line,), "lua"))
+
+    tokens = [t for t in LUA.finditer(text) if t.lastgroup not in ("comment", "string")]
+    for n, token in enumerate(tokens):
+        word, (start, end) = token[0], token.span()
+        if token.lastgroup == "number":
+            value = float(word) if "." in word else int(word)
+            add("constant", start, end, str(value + 1))
+            if value > 1:
+                add("constant", start, end, str(value - 1))
+        elif token.lastgroup == "op" and word in LUA_OPS:
+            add("compare", start, end, LUA_OPS[word])
+        elif word in LUA_NAMES:
+            add("and-or" if word in ("and", "or") else "constant", start, end, LUA_NAMES[word])
+        elif word == "not":
+            add("not", start, end, "not not")
+        elif word in ("if", "elseif"):
+            then = next((t for t in tokens[n + 1 :] if t[0] == "then"), None)
+            if then:
+                old = text[end : then.start()].strip()
+                at = text.index(old, end)
+                add("negate", at, at + len(old), f"not ({old})")
+    at = 0
+    for line in text.splitlines(keepends=True):
+        stripped = line.strip()
+        is_call = re.match(r"(redis\.p?call|call)\(", stripped)
+        if is_call and stripped.partition(" --")[0].rstrip().endswith(")"):
+            code = stripped.partition(" --")[0].rstrip()
+            if code.count("(") == code.count(")"):
+                start = at + line.index(code)
+                add("drop", start, start + len(code), "do end")
+        at += len(line)
+    return found
+
+
+def mutants_of(file: str, source: bytes) -> list[Mutant]:
+    """All mutants of a file, in its order."""
+    found = (
+        lua_mutants(file, source) if file.endswith(".lua") else (PythonMutants(file, source).found)
+    )
+    unique = {(m.start, m.end, m.new): m for m in found}
+    return sorted(unique.values(), key=lambda m: (m.start, m.end, m.op, m.new))
+
+
+def drawn(mutants: list[Mutant], count: int, seed: int) -> list[Mutant]:
+    """A sample of mutants: operators by the root of their number, one a line and operator."""
+    chance = random.Random(seed)
+    by_op: dict[str, list[Mutant]] = defaultdict(list)
+    for mutant in mutants:
+        by_op[mutant.op].append(mutant)
+    for of_op in by_op.values():
+        chance.shuffle(of_op)
+    weights = {op: len(of_op) ** 0.5 for op, of_op in sorted(by_op.items())}
+    taken: list[Mutant] = []
+    seen: set[tuple[str, int, str]] = set()
+    while len(taken) < count and any(by_op.values()):
+        ops = [op for op in weights if by_op[op]]
+        op = chance.choices(ops, [weights[op] for op in ops])[0]
+        mutant = by_op[op].pop()
+        place = (mutant.file, mutant.line, op)
+        if place not in seen:
+            seen.add(place)
+            taken.append(mutant)
+    return sorted(taken, key=lambda m: (m.file, m.start))
+
+
+# ------------------------------------------------------------------------ inside the forked process
+
+
+class Chosen:
+    """A pytest plugin: runs the chosen tests in the given order, and notes what became of them."""
+
+    def __init__(self, wanted: list[str] | None) -> None:
+        self.order = None if wanted is None else {test: n for n, test in enumerate(wanted)}
+        self.durations: dict[str, float] = defaultdict(float)
+        self.failed: list[str] = []
+
+    def pytest_collection_modifyitems(self, config, items):
+        if self.order is not None:
+            items[:] = sorted(
+                (item for item in items if item.nodeid in self.order),
+                key=lambda item: self.order[item.nodeid],
+            )
+
+    def pytest_collectreport(self, report):
+        if report.failed:
+            self.failed.append(f"collecting {report.nodeid}")
+
+    def pytest_runtest_logreport(self, report):
+        self.durations[report.nodeid] += report.duration
+        if report.failed:
+            self.failed.append(report.nodeid)
+
+    def saved(self, path: str, rc: int) -> None:
+        out = {"rc": rc, "durations": dict(self.durations), "failed": self.failed}
+        Path(path).write_text(json.dumps(out))
+
+
+def run_pytest(args: list[str], wanted: list[str] | None, result: str) -> int:
+    """Run pytest here; the result goes to a file."""
+    import pytest
+
+    plugin = Chosen(wanted)
+    rc = int(pytest.main(args, plugins=[plugin]))
+    plugin.saved(result, rc)
+    return rc
+
+
+def children_of(pid: int) -> list[int]:
+    try:
+        tasks = os.listdir(f"/proc/{pid}/task")
+        return [
+            int(child)
+            for task in tasks
+            for child in Path(f"/proc/{pid}/task/{task}/children").read_text().split()
+        ]
+    except OSError:
+        return []
+
+
+def end_with_children(pid: int) -> None:
+    """Kill a process and all that it started."""
+    below = children_of(pid)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    for child in below:
+        end_with_children(child)
+
+
+def serve(modules_file: str) -> None:
+    """Import what does not change, then fork for each request: a line of JSON on stdin."""
+    with contextlib.suppress(OSError, AttributeError):
+        # Orphans of a test run become ours, so that they can be ended.
+        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in json.loads(Path(modules_file).read_text()):
+            with contextlib.suppress(BaseException):
+                importlib.import_module(name)
+        if "hypothesis" in sys.modules:  # seconds, in every process that makes its first text
+            from hypothesis import strategies
+
+            for strategy in (strategies.text(), strategies.characters(codec="utf-8")):
+                strategy.validate()
+    print("ready", flush=True)
+    for line in sys.stdin:
+        request = json.loads(line)
+        pid = os.fork()
+        if pid == 0:
+            os.setsid()
+            log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            null = os.open(os.devnull, os.O_RDONLY)
+            os.dup2(null, 0)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            rc = 3
+            try:
+                rc = run_pytest(request["args"], request["wanted"], request["result"])
+            except BaseException as error:
+                print(repr(error))
+            finally:
+                sys.stdout.flush()
+                os._exit(rc)
+        until, status = time.monotonic() + request["limit"], None
+        while time.monotonic() < until:
+            done, code = os.waitpid(pid, os.WNOHANG)
+            if done:
+                status = os.waitstatus_to_exitcode(code)
+                break
+            time.sleep(0.02)
+        if status is None:
+            end_with_children(pid)
+            os.waitpid(pid, 0)
+        for left in children_of(os.getpid()):
+            end_with_children(left)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(left, 0)
+        print(json.dumps({"status": status}), flush=True)
+
+
+def probe(folder: str, result: str, args: list[str]) -> None:
+    """Collect the tests, and write which modules that imported from outside of the checkout."""
+    import pytest
+
+    pytest.main(["--collect-only", "-qq", *args])
+    inside = os.path.realpath(folder)
+    names = []
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if name == "__main__" or (file and os.path.realpath(file).startswith(inside + os.sep)):
+            continue
+        if file is None and not hasattr(module, "__spec__"):
+            continue
+        names.append(name)
+    top = {n for n in names if "." not in n}
+    Path(result).write_text(json.dumps([n for n in names if n.partition(".")[0] in top]))
+
+
+# ------------------------------------------------------------------------------------- the driver
+
+
+class Driver:
+    def __init__(self, asked: argparse.Namespace) -> None:
+        self.asked = asked
+        self.checkout = Path(asked.checkout).resolve()
+        self.work = Path(asked.work or tempfile.mkdtemp(prefix="mutate_")).resolve()
+        self.work.mkdir(parents=True, exist_ok=True)
+        self.out = Path(asked.out) if asked.out else self.work / "results.jsonl"
+        self.durations: dict[str, float] = {}
+        self.kills: Counter[str] = Counter()
+        self.lock = threading.Lock()
+        # file -> line -> tests; lines that only a subprocess or an import ran have no tests
+        self.lines: dict[str, dict[int, set[str]]] = {}
+        self.broken: set[str] = set()
+
+    # -- setting up
+
+    def expanded(self, patterns: list[str]) -> list[str]:
+        found: list[str] = []
+        for pattern in patterns:
+            there = sorted(glob.glob(str(self.checkout / pattern), recursive=True))
+            if not there:
+                sys.exit(f"mutants.py: nothing matches {pattern} in {self.checkout}")
+            found += [os.path.relpath(path, self.checkout) for path in there]
+        return list(dict.fromkeys(found))
+
+    def copy(self, n: int) -> Path:
+        to = self.work / f"copy{n}"
+        if to.exists():
+            shutil.rmtree(to)
+        skip = shutil.ignore_patterns(".git", ".venv", ".mypy_cache", ".ruff_cache", "node_modules")
+        shutil.copytree(self.checkout, to, symlinks=True, ignore=skip)
+        return to
+
+    def environment(self, copy: Path) -> dict[str, str]:
+        env = {k: v for k, v in os.environ.items() if not k.startswith(("COV_", "COVERAGE_"))}
+        roots = [str(copy)] + ([str(copy / "src")] if (copy / "src").is_dir() else [])
+        return env | {
+            "PYTHONPATH": os.pathsep.join(roots),
+            "PYTHONHASHSEED": "0",
+            "OPENBLAS_NUM_THREADS": "1",
+            "PATH": f"{Path(self.asked.python).parent}{os.pathsep}{env.get('PATH', '')}",
+        }
+
+    @property
+    def pytest_args(self) -> list[str]:
+        args = ["-q", "-p", "no:randomly", "-p", "no:cacheprovider", "-o", "addopts="]
+        args += ["-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"]
+        if self.has("hypothesis"):
+            args += ["--hypothesis-seed=0"]
+        if self.has("pytest_timeout"):
+            args += ["-o", f"timeout={self.asked.limit:g}"]
+        return args
+
+    def has(self, module: str) -> bool:
+        known = self.__dict__.setdefault("_has", {})
+        if module not in known:
+            code = f"import importlib.util as u, sys; sys.exit(not u.find_spec({module!r}))"
+            known[module] = not subprocess.run([self.asked.python, "-c", code]).returncode
+        return known[module]
+
+    def call(self, copy: Path, *args: str, quiet: bool = True) -> int:
+        command = [self.asked.python, os.path.abspath(__file__), *args]
+        sink = subprocess.DEVNULL if quiet else None
+        return subprocess.run(command, cwd=copy, env=self.environment(copy), stdout=sink).returncode
+
+    def modules(self, copy: Path) -> str:
+        path = self.work / "modules.json"
+        if not path.exists():
+            self.call(copy, "--probe", str(copy), str(path), *self.pytest_args, *self.asked.tests)
+        return str(path)
+
+    def baseline(self, copy: Path, mutants: list[Mutant]) -> None:
+        """Learn which test runs which line, and how long it takes."""
+        durations = self.work / "durations.json"
+        data = self.asked.coverage
+        if data is None:
+            data = str(self.work / "coverage.data")
+            args = [*self.pytest_args, *self.asked.tests]
+            if self.has("pytest_cov"):
+                # Everything of the checkout but its tests
+                rc = self.work / "coveragerc"
+                rc.write_text(
+                    f"[run]\nbranch = True\nsource = {copy}\nomit = {copy}/tests/*\n"
+                    f"data_file = {data}\n"
+                )
+                args += ["--cov", "--cov-context=test", f"--cov-config={rc}", "--cov-report="]
+            if self.asked.jobs > 1 and self.has("xdist"):
+                args += ["-n", str(self.asked.jobs)]
+            result = str(self.work / "baseline.json")
+            Path(result).unlink(missing_ok=True)
+            began = time.monotonic()
+            self.call(copy, "--pytest", result, *args)
+            if not Path(result).exists():
+                sys.exit("mutants.py: the baseline did not run; try it by hand")
+            said = json.loads(Path(result).read_text())
+            self.broken = set(said["failed"])
+            self.durations = said["durations"]
+            print(
+                f"baseline: {len(self.durations)} tests in {time.monotonic() - began:.0f} s, "
+                f"{len(self.broken)} failed and are not used: {sorted(self.broken)[:10]}",
+                flush=True,
+            )
+        elif durations.exists():
+            self.durations = json.loads(durations.read_text())
+        if Path(data).exists():
+            wanted = {m.file: None for m in mutants if m.scope != "lua"}
+            for file in {m.file for m in mutants if m.scope == "lua"}:
+                for name, lines in self.lines_that_name(file).items():
+                    if wanted.get(name, ()) is not None:
+                        wanted[name] = sorted({*wanted.get(name, ()), *lines})
+            asked, got = self.work / "wanted.json", self.work / "contexts.json"
+            asked.write_text(json.dumps(wanted))
+            self.call(copy, "--contexts", data, str(asked), str(got))
+            said = json.loads(got.read_text())
+            names = said["tests"]
+            self.lines = {
+                file: {int(line): {names[n] for n in tests} for line, tests in lines.items()}
+                for file, lines in said["files"].items()
+            }
+        if not self.durations:
+            known = {t for lines in self.lines.values() for tests in lines.values() for t in tests}
+            self.durations = {test: 0.2 for test in known if test}
+
+    # -- which tests
+
+    def in_tests(self, test: str) -> bool:
+        path = test.partition("::")[0]
+        return test not in self.broken and any(
+            path == given
+            or path.startswith(given.rstrip("/") + "/")
+            or fnmatch.fnmatch(path, given)
+            for given in self.asked.tests
+        )
+
+    def lines_of(self, file: str) -> dict[int, set[str]]:
+        for known, lines in self.lines.items():
+            if known == file or known.endswith("/" + file):
+                return lines
+        return {}
+
+    def tests_for(self, mutant: Mutant) -> tuple[list[str], bool]:
+        """The tests that run a mutant, in order; and whether its line runs at all."""
+        if not self.lines:
+            tests = set(self.durations)
+            runs = True
+        elif mutant.scope == "lua":
+            tests, runs = self.users_of_script(mutant.file), True
+        else:
+            lines = self.lines_of(mutant.file)
+            found: set[str] = set()
+            for line in mutant.lines:
+                found |= lines.get(line, set())
+            runs = bool(found) or not mutant.scope
+            tests = {test for test in found if test}
+            if not mutant.scope or (runs and not any(map(self.in_tests, tests))):
+                tests = {test for of_line in lines.values() for test in of_line if test}
+        tests = {test for test in tests if self.in_tests(test)}
+        # Cases of one test are likely to see the same: the first ones of every test come first.
+        nth: Counter[str] = Counter()
+        cost: dict[str, float] = {}
+        for test in sorted(tests, key=lambda t: (self.durations.get(t, 0.2), t)):
+            function = test.partition("[")[0]
+            cost[test] = self.durations.get(test, 0.2) * (1 + nth[function])
+            nth[function] += 1
+        return sorted(tests, key=lambda t: (-self.kills[t], cost[t], t)), runs
+
+    def lines_that_name(self, file: str) -> dict[str, list[int]]:
+        """The lines of Python, by file, that name a Lua script or one that includes it."""
+        names, folder = {Path(file).stem}, (self.checkout / file).parent
+        scripts = {path.stem: path.read_text() for path in folder.rglob("*.lua")}
+        while True:
+            said = re.compile(rf"include\W+({'|'.join(map(re.escape, sorted(names)))})\b")
+            more = {stem for stem, text in scripts.items() if said.search(text)}
+            if more <= names:
+                break
+            names |= more
+        wanted = re.compile("|".join(rf"""["']{re.escape(name)}["']""" for name in sorted(names)))
+        found: dict[str, list[int]] = {}
+        package = self.checkout / file.partition("/")[0]
+        for path in sorted(package.rglob("*.py")):
+            lines = [
+                near
+                for n, line in enumerate(path.read_text().splitlines(), 1)
+                if wanted.search(line)
+                for near in range(n - 2, n + 3)  # a call may begin before, or end after
+            ]
+            if lines:
+                found[os.path.relpath(path, self.checkout)] = lines
+        return found
+
+    def users_of_script(self, file: str) -> set[str]:
+        """The tests that run a line which names a Lua script, or one that includes it."""
+        cached = self.__dict__.setdefault("_users", {})
+        if file not in cached:
+            found: set[str] = set()
+            for name, numbers in self.lines_that_name(file).items():
+                lines = self.lines_of(name)
+                found |= {test for n in numbers for test in lines.get(n, ()) if test}
+            cached[file] = found or set(self.durations)
+        return cached[file]
+
+    # -- running
+
+    def run(self) -> int:
+        files = self.expanded(self.asked.files) if self.asked.files else []
+        self.asked.tests = self.expanded(self.asked.tests)
+        mutants: list[Mutant] = []
+        for file in files:
+            mutants += mutants_of(file, (self.checkout / file).read_bytes())
+        total = len(mutants)
+        if self.asked.again:
+            earlier = [json.loads(line) for line in Path(self.asked.again).read_text().splitlines()]
+            wanted = {r["id"] for r in earlier if r["status"] in SURVIVED}
+            if self.asked.only:
+                wanted &= set(self.asked.only)
+            sources = {r["file"] for r in earlier}
+            if not files:
+                mutants = [
+                    m
+                    for f in sorted(sources)
+                    for m in mutants_of(f, (self.checkout / f).read_bytes())
+                ]
+            mutants = [m for m in mutants if m.id in wanted]
+        else:
+            mutants = drawn(mutants, self.asked.count, self.asked.seed)
+            if self.asked.only:
+                mutants = [m for m in mutants if m.id in self.asked.only]
+        print(f"{len(mutants)} of {total} mutants of {len(files)} files", flush=True)
+        if self.asked.list:
+            for mutant in mutants:
+                print(mutant.id, mutant.said())
+            return 0
+        copies = [self.copy(n) for n in range(self.asked.jobs)]
+        self.baseline(copies[0], mutants)
+        modules = self.modules(copies[0])
+        queue, results = list(mutants), []
+        random.Random(self.asked.seed).shuffle(queue)  # so that --time cuts off a fair sample
+        self.until = time.monotonic() + (self.asked.time or 1e9)
+        threads = [
+            threading.Thread(target=self.work_off, args=(copy, modules, queue, results))
+            for copy in copies
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        (self.work / "durations.json").write_text(json.dumps(self.durations))
+        if queue:
+            print(f"{len(queue)} mutants were not tried for lack of time")
+        self.report(sorted(results, key=lambda r: (r["file"], r["start"])))
+        return 0
+
+    def work_off(self, copy: Path, modules: str, queue: list[Mutant], results: list) -> None:
+        server = None
+        while True:
+            with self.lock:
+                if not queue or time.monotonic() > self.until:
+                    break
+                mutant = queue.pop()
+            if server is None or server.poll() is not None:
+                server = subprocess.Popen(
+                    [self.asked.python, os.path.abspath(__file__), "--serve", modules],
+                    cwd=copy,
+                    env=self.environment(copy),
+                    text=True,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                )
+                server.stdout.readline()
+            try:
+                result = self.tried(copy, server, mutant)
+            except (OSError, ValueError) as error:
+                result = {"status": "error", "why": repr(error)}
+            with self.lock:
+                said = {"id": mutant.id, **asdict(mutant), **result}
+                results.append(said)
+                with self.out.open("a") as out:
+                    out.write(json.dumps(said) + "\n")
+                print(
+                    f"{result['status']:9}{result.get('wall', 0):6.1f} s  {mutant.said()}"
+                    f"{'  by ' + result['by'] if result.get('by') else ''}",
+                    flush=True,
+                )
+        if server is not None:
+            server.stdin.close()
+            server.wait()
+
+    def tried(self, copy: Path, server: subprocess.Popen, mutant: Mutant) -> dict:
+        with self.lock:
+            order, runs = self.tests_for(mutant)
+        if not runs or not order:
+            return {"status": "unrun", "tests": 0, "left": len(order)}
+        chosen, estimate = [], 0.0
+        for test in order:
+            if self.asked.budget and estimate > self.asked.budget:
+                break
+            chosen.append(test)
+            estimate += self.durations.get(test, 0.2)
+        path = copy / mutant.file
+        source = (self.checkout / mutant.file).read_bytes()
+        shutil.rmtree(copy / ".hypothesis" / "examples", ignore_errors=True)
+        self.written(path, mutant.applied(source))
+        result, log = copy.parent / f"{copy.name}.json", copy.parent / f"{copy.name}.log"
+        result.unlink(missing_ok=True)
+        began = time.monotonic()
+        try:
+            server.stdin.write(
+                json.dumps(
+                    {
+                        "args": [
+                            "-x",
+                            *self.pytest_args,
+                            *sorted({t.partition("::")[0] for t in chosen}),
+                        ],
+                        "wanted": chosen,
+                        "result": str(result),
+                        "log": str(log),
+                        "limit": self.asked.limit + 3 * estimate,
+                    }
+                )
+                + "\n"
+            )
+            server.stdin.flush()
+            status = json.loads(server.stdout.readline())["status"]
+        finally:
+            self.written(path, source)
+        wall = round(time.monotonic() - began, 1)
+        out: dict = {"wall": wall, "tests": len(chosen), "left": len(order) - len(chosen)}
+        if status is None:
+            return out | {"status": "timeout"}
+        said = (
+            json.loads(result.read_text()) if result.exists() else {"failed": [], "durations": {}}
+        )
+        with self.lock:
+            self.durations.update(said["durations"])
+            if said["failed"]:
+                self.kills[said["failed"][0]] += 1
+        if status == 0:
+            return out | {"status": "survived", "ran": len(said["durations"])}
+        if status == 5:
+            return out | {"status": "error", "why": "no test was collected"}
+        tail = [x for x in log.read_text(errors="replace").splitlines() if x.startswith("E  ")][:4]
+        by = said["failed"][0] if said["failed"] else f"exit status {status}"
+        return out | {"status": "killed", "by": by, "why": tail}
+
+    @staticmethod
+    def written(path: Path, source: bytes) -> None:
+        """Write a file, and forget what was compiled of it."""
+        path.write_bytes(source)
+        for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
+            compiled.unlink(missing_ok=True)
+
+    def report(self, results: list[dict]) -> None:
+        table: dict[str, Counter[str]] = defaultdict(Counter)
+        for result in results:
+            table[result["file"]][result["status"]] += 1
+        print(f"\n{'file':52}{'mutants':>8}{'killed':>8}{'timeout':>8}{'survived':>9}{'unrun':>6}")
+        for file, of_file in [*sorted(table.items()), ("all", sum(table.values(), Counter()))]:
+            print(
+                f"{file:52}{of_file.total():8}{of_file['killed']:8}{of_file['timeout']:8}"
+                f"{of_file['survived']:9}{of_file['unrun']:6}"
+            )
+        for result in results:
+            if result["status"] in SURVIVED:
+                print(
+                    f"\n{result['id']} {result['status']} {result['file']}:{result['line']}"
+                    f" [{result['op']}] left: {result.get('left')}"
+                )
+                if self.asked.diff:
+                    self.show(result)
+
+    def show(self, result: dict) -> None:
+        source = (self.checkout / result["file"]).read_bytes()
+        old = source.decode().splitlines()
+        new = (
+            source[: result["start"]] + result["new"].encode() + source[result["end"] :]
+        ).decode()
+        new = new.splitlines()
+        first = result["line"] - 1
+        same = 0
+        while (
+            same < len(old) - first and same < len(new) - first and old[-1 - same] == new[-1 - same]
+        ):
+            same += 1
+        for n in range(max(0, first - 2), first):
+            print(f"      {old[n]}")
+        for line in old[first : len(old) - same]:
+            print(f"    - {line}")
+        for line in new[first : len(new) - same]:
+            print(f"    + {line}")
+
+
+def contexts(data: str, wanted_file: str, result: str) -> None:
+    """Write which tests run which lines of the wanted files as JSON."""
+    from coverage import CoverageData
+
+    read = CoverageData(data)
+    read.read()
+    wanted = json.loads(Path(wanted_file).read_text())
+    numbers: dict[str, int] = {}
+    out: dict[str, dict[int, list[int]]] = {}
+    for file in read.measured_files():
+        known = [name for name in wanted if file == name or file.endswith("/" + name)]
+        if not known:
+            continue
+        only, lines = wanted[known[0]], {}
+        for line, said in read.contexts_by_lineno(file).items():
+            if only is None or line in only:
+                # "" stands for what ran outside of tests: an import, a subprocess
+                tests = {context.rpartition("|")[0] or context for context in said}
+                lines[line] = [numbers.setdefault(test, len(numbers)) for test in sorted(tests)]
+        out[known[0]] = lines
+    Path(result).write_text(json.dumps({"tests": list(numbers), "files": out}))
+
+
+def main() -> int:
+    if len(sys.argv) > 1 and sys.argv[1] in ("--serve", "--pytest", "--probe", "--contexts"):
+        verb, *rest = sys.argv[1:]
+        sys.path[0] = os.getcwd()
+        if verb == "--serve":
+            serve(rest[0])
+        elif verb == "--pytest":
+            run_pytest(rest[1:], None, rest[0])
+        elif verb == "--probe":
+            probe(rest[0], rest[1], rest[2:])
+        else:
+            contexts(*rest)
+        return 0
+    parser = argparse.ArgumentParser(
+        description="Mutation testing with pytest; the docstring says more.",
+        usage="mutants.py CHECKOUT FILE... --tests PATH... --count N --seed S --python PY",
+    )
+    add = parser.add_argument
+    add("checkout")
+    add("files", nargs="*", help="relative to the checkout; globs are fine")
+    add("--tests", nargs="+", required=True, help="relative to the checkout; globs are fine")
+    add("--count", type=int, default=30, help="mutants, of all files together (30)")
+    add("--seed", type=int, default=1)
+    add(
+        "--python",
+        default=sys.executable,
+        help="the interpreter with pytest and the library's needs",
+    )
+    add("--jobs", type=int, default=2, help="mutants at a time (2)")
+    add(
+        "--limit",
+        type=float,
+        default=60,
+        help="seconds for a test, and a mutant's tests beyond 3 x their estimate (60)",
+    )
+    add("--budget", type=float, help="estimated seconds of tests for a mutant (no limit)")
+    add("--time", type=float, help="start no mutant after so many seconds of mutants")
+    add("--coverage", help="coverage data with a context for each test, instead of a baseline run")
+    add("--work", help="folder for copies and results (a new temporary one)")
+    add("--out", help="results, JSON lines, appended to (WORK/results.jsonl)")
+    add("--again", help="run the survivors of these results again")
+    add("--only", nargs="+", help="only mutants with these ids")
+    add("--list", action="store_true", help="list the mutants, run nothing")
+    add("--diff", action="store_true", help="show survivors with their context")
+    return Driver(parser.parse_intermixed_args()).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
