@@ -44,6 +44,7 @@ GROUPS = [
     "simulation",
     "testing",
     "doctor",
+    "admin",
     "cli",
     "demo",  # mounted into the command line by name
     "bench",  # likewise

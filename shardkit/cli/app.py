@@ -19,9 +19,9 @@ from typing import Any
 import click
 
 import shardkit
+from shardkit.admin.server_queries import ServerErrors
 from shardkit.cli.options import INTERRUPTED, Session, examples, timed
 from shardkit.cli.output import PROGRAM, Output, write_error
-from shardkit.cli.server_queries import ServerErrors
 from shardkit.cli.text import reason
 from shardkit.errors import ShardErrors, ShardKitError
 
@@ -33,6 +33,9 @@ COMMANDS = {
     "locate": "shardkit.cli.commands.locate:locate",
     "url": "shardkit.cli.commands.url:url",
     "status": "shardkit.cli.commands.status:status",
+    "clients": "shardkit.cli.commands.clients:clients",
+    "keys": "shardkit.cli.commands.keys:keys",
+    "exec": "shardkit.cli.commands.exec:exec_",
     "geo": "shardkit.cli.commands.geo:geo",
     "search": "shardkit.cli.commands.search:search",
     "doctor": "shardkit.cli.commands.doctor:doctor",

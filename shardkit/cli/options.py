@@ -16,7 +16,7 @@ import click
 import redis
 
 import shardkit
-from shardkit.cli.server_queries import ServerErrors
+from shardkit.admin.server_queries import ServerErrors
 from shardkit.cli.text import reason
 from shardkit.config.component import Component
 from shardkit.config.entry import Entry

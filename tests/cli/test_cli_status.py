@@ -13,7 +13,7 @@ from cli_helpers import COMMAND, SECRET, Result, in_terminal, plain
 
 import shardkit
 from shardkit import ShardMap
-from shardkit.cli.server_queries import query_all
+from shardkit.admin.server_queries import query_all
 from shardkit.local import LocalServer, LocalServers
 
 Cli = Callable[..., Result]

@@ -29,6 +29,7 @@ PUBLIC = {
     module: list(importlib.import_module(module).__all__)
     for module in (
         "shardkit",
+        "shardkit.admin",
         "shardkit.ads",
         "shardkit.completion",
         "shardkit.encodings",

@@ -19,6 +19,7 @@ from typing import Any
 import redis
 from redis.exceptions import ConnectionError  # noqa: A004 - redis-py's own
 
+from shardkit.admin.server_queries import ServerErrors, client_of, query_all
 from shardkit.cli.output import (
     BAD,
     DOUBTFUL,
@@ -32,7 +33,6 @@ from shardkit.cli.output import (
     wordy,
 )
 from shardkit.cli.rows import Field, json_rows, table_of
-from shardkit.cli.server_queries import ServerErrors, client_of, query_all
 from shardkit.cli.text import percent, reason, server_of, shard_list
 from shardkit.config.component import Component, entry_key
 from shardkit.config.diff import ComponentChange, FieldChange, diff, sample_keys

@@ -22,8 +22,8 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
+from shardkit.admin.server_queries import TIMEOUT, ServerErrors, client_of, query_all
 from shardkit.cli.commands.config_diff import data_keys
-from shardkit.cli.server_queries import TIMEOUT, ServerErrors, client_of, query_all
 from shardkit.cli.text import reason
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from shardkit.admin.server_queries import ServerErrors
 from shardkit.cli.options import common_options, components, config_option, examples, opened
 from shardkit.cli.output import (
     BAD,
@@ -22,7 +23,6 @@ from shardkit.cli.output import (
 )
 from shardkit.cli.progress import progress
 from shardkit.cli.rows import Field, column_only, json_rows, table_of
-from shardkit.cli.server_queries import ServerErrors
 from shardkit.cli.text import counted, reason, size
 from shardkit.doctor.check import CheckedStructure, check_all
 from shardkit.doctor.diagnosis import Diagnosis, Finding, GroupReport, diagnose, limit_changes

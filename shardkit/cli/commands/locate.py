@@ -10,10 +10,10 @@ from typing import Any
 
 import click
 
+from shardkit.admin.server_queries import ServerErrors, client_of
 from shardkit.cli.options import OpenTopology, common_options, config_option, examples, opened
 from shardkit.cli.output import BAD, GOOD, Cell, Column, Output, Styled, wordy
 from shardkit.cli.rows import Field, write_rows
-from shardkit.cli.server_queries import ServerErrors, client_of
 from shardkit.cli.text import reason
 from shardkit.cli.why import Why, why
 from shardkit.config.component import Component, entry_key

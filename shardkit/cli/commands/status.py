@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import click
 
+from shardkit.admin.server_queries import TIMEOUT
 from shardkit.cli.commands.status_survey import (
     EVICTS,
     LOADING,
@@ -42,7 +43,6 @@ from shardkit.cli.output import (
     wordy,
 )
 from shardkit.cli.rows import Field, column_only, json_row, json_rows, table_of
-from shardkit.cli.server_queries import TIMEOUT
 from shardkit.cli.text import counted, shard_list, size
 from shardkit.config.entry import Entry
 from shardkit.config.store import read_epoch

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 import redis
 from redis.exceptions import AuthenticationError, BusyLoadingError, NoPermissionError, ResponseError
 
-from shardkit.cli.server_queries import TIMEOUT, ServerErrors, client_of, query_all
+from shardkit.admin.server_queries import TIMEOUT, ServerErrors, client_of, query_all
 from shardkit.cli.text import reason, server_of
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry

@@ -1,0 +1,117 @@
+"""Who is connected: processes, by the names that their connections carry.
+
+::
+
+    CLIENT LIST of every server    shardkit:unique:7@web1/4711            ┐
+                                   shardkit:hits@web1/4711                ├─► web1/4711
+    … and of the config server     shardkit:config-server/17@web1/4711    ┘   epoch 17
+
+Connections without such a name, of other programs and releases, are grouped by address and library.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import redis
+
+from shardkit.admin.server_queries import TIMEOUT
+from shardkit.admin.servers import entries_of, query_servers
+from shardkit.config.component import Component
+from shardkit.config.entry import Entry
+
+_NAME = re.compile(
+    r"shardkit:(?:config-server/(?P<epoch>[0-9]+)|(?P<component>.+?)(?::[0-9]+)?)"
+    r"@(?P<host>[^@/]+)/(?P<pid>[0-9]+)"
+)
+_LIBRARY = re.compile(r"(?P<lib>[^(]*)\(shardkit_v(?P<version>[^;)]+)")
+_SERVERS_OWN = frozenset("SM")  # flags of replicas and masters in CLIENT LIST
+
+
+@dataclass
+class ClientProcess:
+    """One process that has connections to servers.
+
+    Attributes:
+        host: its host, as it calls itself; the address of one that does not say.
+        pid: its process id; 0 if unknown.
+        library: ``shardkit 0.1.0``, or the name and version of another library.
+        users: the users that it is logged in as.
+        components: the components whose servers it is connected to.
+        epoch: the `config:epoch` that it uses; None if it has no connection to the config server.
+        connections: how many connections it has.
+        idle: seconds since any of them sent a command.
+        age: seconds since the oldest was made.
+    """
+
+    host: str
+    pid: int
+    library: str
+    users: set[str] = field(default_factory=set)
+    components: set[str] = field(default_factory=set)
+    epoch: int | None = None
+    connections: int = 0
+    idle: int = 0
+    age: int = 0
+
+
+def connected_clients(
+    components: Iterable[Component], config_server: Entry | None = None, timeout: float = TIMEOUT
+) -> tuple[list[ClientProcess], dict[str, Exception]]:
+    """Return the processes connected to the servers of components, and to the config server.
+
+    Args:
+        components: the components.
+        config_server: the config server, if there is one.
+        timeout: seconds for one answer of a server.
+
+    Returns:
+        The processes, by host and process id, and the servers that could not be asked. The
+        connections that ask are left out. Cost: one CLIENT LIST for each server.
+    """
+    answers = query_servers(entries_of(components, config_server), _listed, timeout)
+    found: dict[tuple[str, int, str], ClientProcess] = {}
+    failed: dict[str, Exception] = {}
+    for server, answer in answers.items():
+        if isinstance(answer, Exception):
+            failed[server] = answer
+            continue
+        for each in answer:
+            _count(each, found)
+    return sorted(found.values(), key=lambda process: (process.host, process.pid)), failed
+
+
+def _listed(client: redis.Redis) -> list[Mapping[str, str]]:
+    with client.client() as single:  # type: ignore[no-untyped-call]
+        own = str(single.client_id())
+        listed: list[Mapping[str, str]] = single.client_list()
+        return [
+            each
+            for each in listed
+            if each["id"] != own and not _SERVERS_OWN & set(each.get("flags", ""))
+        ]
+
+
+def _count(each: Mapping[str, str], found: dict[tuple[str, int, str], ClientProcess]) -> None:
+    named = _NAME.fullmatch(each.get("name", ""))
+    library = " ".join(filter(None, [each.get("lib-name", ""), each.get("lib-ver", "")]))
+    ours = _LIBRARY.match(library)
+    if ours:
+        library = f"shardkit {ours['version']}"
+    if named:
+        host, pid = named["host"], int(named["pid"])
+    else:
+        host, pid = each["addr"].rpartition(":")[0], 0
+    key = host, pid, "" if pid else f"{library} {each.get('name', '')}"
+    process = found.setdefault(key, ClientProcess(host, pid, library))
+    idle = int(each["idle"])
+    process.idle = min(process.idle, idle) if process.connections else idle
+    process.age = max(process.age, int(each["age"]))
+    process.connections += 1
+    process.users.add(each.get("user", "default"))
+    if named and named["epoch"]:
+        process.epoch = max(process.epoch or 0, int(named["epoch"]))
+    elif named:
+        process.components.add(named["component"])

@@ -1,0 +1,93 @@
+"""``shardkit clients``: which processes are connected, and which entries they use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import click
+
+from shardkit.admin.client_list import ClientProcess, connected_clients
+from shardkit.cli.options import common_options, components, config_option, examples, opened
+from shardkit.cli.output import DOUBTFUL, FAINT, Output, number, wordy
+from shardkit.cli.rows import Field, json_rows, table_of
+from shardkit.cli.text import counted, reason
+
+
+@click.command(
+    short_help="Show the processes that are connected.",
+    epilog=examples(
+        "shardkit clients -c redis://config.internal",
+        "shardkit clients --using unique",
+        "shardkit clients --older-than 17 --json | jq '.clients[].host'",
+    ),
+)
+@config_option
+@click.option("--using", metavar="COMPONENT", help="Only those that use this component.")
+@click.option(
+    "--older-than",
+    type=click.IntRange(min=1),
+    metavar="EPOCH",
+    help="Only those that use entries of an earlier push, or do not say.",
+)
+@common_options
+def clients(where: str | None, using: str | None, older_than: int | None, as_json: bool) -> int:
+    """Show the processes that are connected to the servers: by whom, what for, since when.
+
+    By the names of connections, which shardkit gives them; other programs are shown by address.
+    Exits with 1 if a server cannot be asked.
+    """
+    output = Output(as_json)
+    with opened(where) as topology:
+        found, _ = components(topology, [using] if using else [])
+    processes, failed = connected_clients(found.values(), topology.config_server)
+    shown = [
+        process
+        for process in processes
+        if (using is None or using in process.components)
+        and (older_than is None or (process.epoch or 0) < older_than)
+    ]
+    if as_json:
+        output.document(
+            {
+                "clients": json_rows(_FIELDS, shown),
+                "failed": {server: reason(error) for server, error in failed.items()},
+            }
+        )
+        return int(bool(failed))
+    _show(output, shown, failed)
+    return int(bool(failed))
+
+
+def _show(
+    output: Output, processes: Sequence[ClientProcess], failed: Mapping[str, Exception]
+) -> None:
+    if processes:
+        output.table(table_of(_FIELDS, processes).without_empty())
+    output.line()
+    connections = sum(process.connections for process in processes)
+    output.line(f"{counted(len(processes), 'client')}, {counted(connections, 'connection')}", FAINT)
+    for server, error in failed.items():
+        output.line(f"{server} was not asked: {reason(error)}", DOUBTFUL)
+
+
+_FIELDS: tuple[Field[ClientProcess], ...] = (
+    Field("host", lambda each: each.host, wordy("host")),
+    Field("pid", lambda each: each.pid or None, number("pid")),
+    Field("library", lambda each: each.library or None, wordy("library")),
+    Field(
+        "users",
+        lambda each: sorted(each.users),
+        wordy("user"),
+        lambda e: ", ".join(sorted(e.users)),
+    ),
+    Field(
+        "components",
+        lambda each: sorted(each.components),
+        wordy("components"),
+        lambda each: ", ".join(sorted(each.components)),
+    ),
+    Field("epoch", lambda each: each.epoch, number("epoch")),
+    Field("connections", lambda each: each.connections, number("conns")),
+    Field("idle_seconds", lambda each: each.idle, number("idle s")),
+    Field("age_seconds", lambda each: each.age, number("age s")),
+)

@@ -1,0 +1,119 @@
+"""``shardkit exec``: one command on many servers, for administrators."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from shardkit.admin.execute import execute
+from shardkit.cli.options import common_options, components, config_option, examples, opened
+from shardkit.cli.output import BAD, Output, Styled, Table, wordy
+from shardkit.cli.text import one_line, reason
+from shardkit.errors import ConfigError
+
+PASSWORD = "SHARDKIT_EXEC_PASSWORD"
+
+
+@click.command(
+    "exec",
+    short_help="Run a command on many servers.",
+    context_settings={"ignore_unknown_options": True},
+    epilog=examples(
+        "shardkit exec --on all -- CONFIG GET maxmemory",
+        "shardkit exec --on unique -- DBSIZE",
+        "shardkit exec --on unique:7 -- OBJECT FREQ unique:2026-11-22",
+        f"{PASSWORD}=… shardkit exec --on all --user admin -- ACL LIST",
+    ),
+)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
+@config_option
+@click.option(
+    "--on",
+    "target",
+    required=True,
+    metavar="all|COMPONENT|SHARD",
+    help="Each server once; or each shard of a component, or one of them, in its database.",
+)
+@click.option(
+    "--user",
+    metavar="NAME",
+    help=f"Log in as this user; the password is read from ${PASSWORD}, or asked for.",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0.01),
+    default=5.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait for a server.",
+)
+@common_options
+def exec_(
+    command: Sequence[str],
+    where: str | None,
+    target: str,
+    user: str | None,
+    timeout: float,
+    as_json: bool,
+) -> int:
+    """Run COMMAND on all servers, on each shard of a component, or on one shard.
+
+    All are asked at the same time. Nothing is sent twice, and nothing is undone: what COMMAND does
+    is up to you. Exits with 1 if any server refuses it or cannot be reached.
+    """
+    output = Output(as_json)
+    login = {}
+    if user is not None:
+        password = os.environ.get(PASSWORD)
+        if password is None:
+            password = click.prompt("Password", hide_input=True, err=True)
+        login = {"username": user, "password": password}
+    name, _, digits = target.rpartition(":")
+    shard = int(digits) if name and digits.isdecimal() else None
+    with opened(where) as topology:
+        wanted = [] if target == "all" else [target if shard is None else name]
+        found, _ = components(topology, wanted)
+    if shard is not None and shard >= max(1, len(found[name].shards)):
+        raise ConfigError(f"component {name!r} has no shard {shard}", "shards are numbered from 0")
+    answers = execute(
+        found.values(),
+        command,
+        each="server" if target == "all" else "shard",
+        shard=shard,
+        timeout=timeout,
+        **login,
+    )
+    if as_json:
+        output.document({str(place): _json(answer) for place, answer in answers.items()})
+    else:
+        table = Table.of(wordy("server" if target == "all" else "shard"), wordy("reply"))
+        for place, answer in answers.items():
+            table.row(place, _cell(answer))
+        output.table(table)
+    return int(any(isinstance(answer, Exception) for answer in answers.values()))
+
+
+def _json(answer: Any) -> Any:
+    if isinstance(answer, Exception):
+        return {"error": reason(answer)}
+    return {"reply": _plain(answer)}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode(errors="backslashreplace")
+    if isinstance(value, list | tuple | set):
+        return [_plain(each) for each in value]
+    if isinstance(value, dict):
+        return {str(_plain(name)): _plain(each) for name, each in value.items()}
+    return value
+
+
+def _cell(answer: Any) -> Any:
+    if isinstance(answer, Exception):
+        return Styled(reason(answer), BAD)
+    plain = _plain(answer)
+    return one_line(plain if isinstance(plain, str) else str(plain))

@@ -1,0 +1,89 @@
+"""``shardkit keys``: the biggest keys over all shards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import click
+
+from shardkit.admin.keys import BigKey, biggest_keys
+from shardkit.cli.options import common_options, components, config_option, examples, opened
+from shardkit.cli.output import FAINT, Column, Output, number, wordy
+from shardkit.cli.rows import Field, json_rows, table_of
+from shardkit.cli.text import printable, size
+
+
+@click.command(
+    short_help="Show the biggest keys.",
+    epilog=examples(
+        "shardkit keys --biggest 20",
+        "shardkit keys --biggest 5 --by elements timelines",
+        "shardkit keys --biggest 10 --match 'unique:2026-*' --json",
+    ),
+)
+@click.argument("names", nargs=-1, metavar="[COMPONENT]...")
+@config_option
+@click.option(
+    "--biggest",
+    "count",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="How many to show.",
+)
+@click.option(
+    "--by",
+    type=click.Choice(["memory", "elements"]),
+    default="memory",
+    show_default=True,
+    help="What makes a key big.",
+)
+@click.option("--match", metavar="PATTERN", help="Only keys that match, as of SCAN.")
+@common_options
+def keys(
+    names: Sequence[str],
+    where: str | None,
+    count: int,
+    by: Literal["memory", "elements"],
+    match: str | None,
+    as_json: bool,
+) -> None:
+    """Show the biggest keys of all components, or of the named ones, over all their shards.
+
+    Every key is looked at, 500 in an exchange. Memory is the server's estimate, which samples some
+    elements of each key.
+    """
+    output = Output(as_json)
+    with opened(where) as topology:
+        found, _ = components(topology, names)
+    seen = 0
+    with output.busy("looking at keys") as busy:
+
+        def progress(looked_at: int) -> None:
+            nonlocal seen
+            seen = looked_at
+            if busy is not None:
+                busy.update(f"looking at keys: {looked_at:,}")
+
+        biggest = biggest_keys(list(found.values()), count, by=by, match=match, progress=progress)
+    if as_json:
+        output.document({"keys": json_rows(_FIELDS, biggest), "looked_at": seen})
+        return
+    output.table(table_of(_FIELDS, biggest))
+    output.line()
+    output.line(f"{seen:,} keys were looked at", FAINT)
+
+
+def _key(each: BigKey) -> str:
+    return each.key.decode(errors="backslashreplace")
+
+
+_FIELDS: tuple[Field[BigKey], ...] = (
+    Field("key", _key, wordy("key"), lambda each: printable(_key(each))),
+    Field("shard", lambda each: each.shard, wordy("shard")),
+    Field("type", lambda each: each.kind, Column("type")),
+    Field("memory", lambda each: each.memory, number("memory"), lambda each: size(each.memory)),
+    Field("elements", lambda each: each.elements, number("elements")),
+)

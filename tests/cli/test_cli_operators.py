@@ -1,0 +1,132 @@
+"""The commands of operators: who is connected, what is big, one command on many servers."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_helpers import SECRET, Result
+
+import shardkit
+from shardkit import ShardKit
+from shardkit.admin import biggest_keys
+from shardkit.errors import InvalidArgumentError
+from shardkit.local import LocalServers
+
+Cli = Callable[..., Result]
+ReadJson = Callable[..., Any]
+
+
+@pytest.fixture
+def kit(cli: Cli, town: LocalServers, town_map: Path, town_url: str) -> Iterator[ShardKit]:
+    """A kit on the config server, to which the map was pushed; it has used `unique`."""
+    assert cli("config", "push", town_map).code == 0
+    with shardkit.connect(town_url) as opened:
+        pipe = opened.key_sharded("unique").pipeline()
+        for n in range(200):
+            pipe.set(f"key:{n}", "x" * n)
+        pipe.execute()
+        opened.topology.expire()
+        opened.key_sharded("unique")["key:1"].get("key:1")
+        yield opened
+
+
+def test_clients_are_shown_by_process_with_the_epoch_in_use(
+    kit: ShardKit, cli: Cli, read_json: ReadJson, town_url: str
+) -> None:
+    listed = read_json("clients", "-c", town_url)["clients"]
+    [this] = [each for each in listed if each["pid"] == os.getpid()]
+    assert this["host"] == platform.node()
+    assert this["components"] == ["unique"]
+    assert this["epoch"] == 1
+    assert this["library"] == f"shardkit {shardkit.__version__}"
+    assert this["users"] == ["default"]
+    assert this["connections"] >= 9
+    assert "unique" in cli("clients", "-c", town_url, "--using", "unique").out
+    using = read_json("clients", "-c", town_url, "--using", "followers")["clients"]
+    assert os.getpid() not in [each["pid"] for each in using]
+    for epoch, there in ((1, False), (2, True)):
+        old = read_json("clients", "-c", town_url, "--older-than", epoch)["clients"]
+        assert (os.getpid() in [each["pid"] for each in old]) is there
+
+
+def test_a_server_that_cannot_be_asked_for_clients_is_named(
+    kit: ShardKit, cli: Cli, town: LocalServers, town_url: str
+) -> None:
+    server = town.server_of("followers", 0)
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", "default", "-client|list")
+        try:
+            result = cli("clients", "-c", town_url)
+        finally:
+            client.execute_command("ACL", "SETUSER", "default", "+client|list")
+    assert result.code == 1
+    assert f"{server.address} was not asked: the user may not run CLIENT LIST" in result.out
+
+
+def test_the_biggest_keys_are_found_on_all_shards(
+    kit: ShardKit, cli: Cli, read_json: ReadJson, town_url: str
+) -> None:
+    kit.client("followers", 1).sadd("many", *range(500))
+    document = read_json("keys", "--biggest", "3", "-c", town_url)
+    assert document["keys"][0]["key"] == "many"
+    assert document["looked_at"] >= 201
+    rows = read_json("keys", "--biggest", "3", "--by", "elements", "unique", "-c", town_url)["keys"]
+    assert [(row["key"], row["elements"]) for row in rows] == [
+        ("key:199", 199),
+        ("key:198", 198),
+        ("key:197", 197),
+    ]
+    assert rows[0]["shard"] == str(kit.component("unique").shard_of("key:199"))
+    only = cli("keys", "--match", "key:7", "-c", town_url)
+    assert "key:7 " in only.out
+    assert only.lines[-1] == "1 keys were looked at"
+
+
+@pytest.mark.parametrize("given", [{"count": 0}, {"by": "age"}, {"count": True}])
+def test_how_many_keys_and_by_what_is_checked(kit: ShardKit, given: Any) -> None:
+    with pytest.raises(InvalidArgumentError):
+        biggest_keys([kit.component("unique")], **given)
+
+
+def replies(cli: Cli, *arguments: str, on: str, url: str) -> Any:
+    result = cli("exec", "--json", "-c", url, "--on", on, *arguments)
+    assert result.code == 0, result
+    return {place: answer["reply"] for place, answer in json.loads(result.out).items()}
+
+
+def test_a_command_runs_on_all_servers_or_shards_or_on_one(
+    kit: ShardKit, cli: Cli, town: LocalServers, town_url: str
+) -> None:
+    everywhere = replies(cli, "--", "ECHO", "hello", on="all", url=town_url)
+    assert everywhere == {town.server_of("unique", n).address: "hello" for n in (0, 1)}
+    sizes = replies(cli, "--", "EXISTS", "key:7", on="unique", url=town_url)
+    shard = str(kit.component("unique").shard_of("key:7"))
+    assert sizes[shard] == sum(sizes.values()) == 1
+    assert len(sizes) == 9  # the entry too
+    one = replies(cli, "--", "GET", "key:7", on=shard, url=town_url)
+    assert one == {shard: "xxxxxxx"}
+    assert "has no shard 8" in cli("exec", "-c", town_url, "--on", "unique:8", "PING").error()
+    refused = cli("exec", "-c", town_url, "--on", "followers", "--", "NOSUCH")
+    assert refused.code == 1
+    assert "unknown command" in refused.out
+
+
+def test_another_user_may_run_it(
+    kit: ShardKit,
+    cli: Cli,
+    town: LocalServers,
+    town_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for n in (0, 1):
+        with town.server_of("unique", n).client() as client:
+            client.execute_command("ACL", "SETUSER", "admin", "on", f">{SECRET}2", "+@all")
+    monkeypatch.setenv("SHARDKIT_EXEC_PASSWORD", f"{SECRET}2")
+    found = replies(cli, "--user", "admin", "--", "ACL", "WHOAMI", on="all", url=town_url)
+    assert list(found.values()) == ["admin", "admin"]
