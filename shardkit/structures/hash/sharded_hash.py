@@ -221,7 +221,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
 
     @operation
     def hset_many(self, pairs: Iterable[tuple[Key, Any]]) -> Operation[int]:
-        """Set any number of fields, 10,000 per exchange; return how many are new.
+        """Set any number of fields, 10,000 to 200,000 per exchange; return how many are new.
 
         Args:
             pairs: an iterable of fields with their values, also a generator: it is read as they
@@ -235,7 +235,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         new = 0
         yield from self._values.load()
         rows = rows_of(self.name, "pairs", pairs, "(field, value)", 2, 2)
-        for page in pages((self._pair(*row) for row in rows), FIELDS_AT_ONCE):
+        for page in self.layout.pages(self._pair(*row) for row in rows):
             new += yield from self._hset(page)
         return new
 

@@ -28,6 +28,9 @@ MEMBERS_PER_SCRIPT = 1000
 # Some parts, to be visited in one exchange. Its content is private to the layout.
 Chunk: TypeAlias = Sequence[Any]
 # Builds a part's command, without the key, from its members as stored and what belongs to each.
+# How many members a bulk load sends at once: the least, for each part, the most, and their bytes.
+PAGE, MEMBERS_PER_PART, MOST_OF_PAGE = 10_000, 32, 200_000
+MOST_PAGE_BYTES = 32 * 2**20
 Build: TypeAlias = Callable[[list[bytes], list[T]], tuple[Argument, ...]]
 
 
@@ -89,6 +92,34 @@ class Layout(ABC):
             build: builds the command of a part.
             adds: whether the command may add members.
         """
+
+    @abstractmethod
+    def part_count(self) -> int:
+        """Return how many parts members fall into at random, as last seen."""
+
+    def pages(self, members: Iterable[tuple[bytes, T]]) -> Iterator[list[tuple[bytes, T]]]:
+        """Cut many members into pages to `write`.
+
+        A page grows with the number of parts, so that a command carries dozens of members: each
+        costs a server little more than one with a single member.
+
+        Args:
+            members: each with its value, or what else belongs to it; read as they are written.
+        """
+        page: list[tuple[bytes, T]] = []
+        size, room = self._page_size(), MOST_PAGE_BYTES
+        for pair in members:
+            page.append(pair)
+            value: object = pair[1]
+            room -= len(pair[0]) + (len(value) if isinstance(value, str | bytes) else 0)
+            if len(page) >= size or room <= 0:
+                yield page
+                page, size, room = [], self._page_size(), MOST_PAGE_BYTES
+        if page:
+            yield page
+
+    def _page_size(self) -> int:
+        return min(max(PAGE, self.part_count() * MEMBERS_PER_PART), MOST_OF_PAGE)
 
     @abstractmethod
     def data_keys(self) -> Iterable[str]:

@@ -95,6 +95,10 @@ class FixedLayout(Layout):
         ]
         return [(owned, r) for (_, owned), r in zip(groups.values(), replies, strict=True)]
 
+    def part_count(self) -> int:
+        """See `Layout.part_count`."""
+        return self.count
+
     def data_keys(self) -> Iterable[str]:
         """See `Layout.data_keys`: some parts."""
         return map(self.key, range(0, self.count, -(-self.count // PARTS_LOOKED_AT)))

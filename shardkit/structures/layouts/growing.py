@@ -36,7 +36,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import cache
 from hashlib import sha1
 from itertools import count, islice
-from math import ceil, sqrt
+from math import ceil, floor, sqrt
 from typing import Any, NamedTuple, TypeAlias
 from zlib import crc32
 
@@ -70,6 +70,10 @@ KEYS_PER_EXCHANGE = 100_000
 # What a script says that wrote to a group: that it created it; that it belongs to others.
 CREATED, OTHERS = 2, -1
 MOST_GROUPS = 4096
+SPLITS_PER_SCRIPT = 16
+_WRITE_UNSPLIT = "structures/layouts/write_unsplit"
+# Commands whose replies say how many members were added or removed.
+_COUNTED = ("SADD", "SREM", "HSET", "HSETNX", "HDEL")
 # Members that one script writes, so that it does not block its server for long.
 MEMBERS_PER_SCRIPT = 500
 KEYS_LOOKED_FOR = 1000
@@ -172,6 +176,7 @@ class GrowingLayout(Layout):
         results: list[tuple[list[T], Reply]] = []
         waiting = self._by_group(members)
         due, created = self._due, set[int]()
+        unsure = set[int]()  # groups of which only the whole script can say what they are
         while waiting:
             if adds:
                 yield from self._recount(waiting)
@@ -180,11 +185,18 @@ class GrowingLayout(Layout):
                 for group, pairs in waiting.items()
                 for plan in self._plans(group, pairs, adds=adds)
             ]
-            replies = yield Partial(self._write_command(plan, build) for plan in plans)
+            replies = yield Partial(
+                self._write_command(plan, build, adds=adds, unsure=plan.group in unsure)
+                for plan in plans
+            )
             waiting = {}
             others: dict[int, int] = {}
             for plan, reply in zip(plans, replies, strict=True):
                 if isinstance(reply, ShardFailure):
+                    continue
+                if reply == 0:
+                    unsure.add(plan.group)
+                    waiting.setdefault(plan.group, []).extend(plan.pairs())
                     continue
                 done, *state = reply
                 if done == OTHERS:
@@ -243,27 +255,53 @@ class GrowingLayout(Layout):
             yield from self._to_all(groups, *meta.expiry)
 
     def _plans(self, group: int, pairs: list[tuple[_Placed, T]], *, adds: bool) -> list[WritePlan]:
-        """Cut the writes to a group into scripts, each with the splits that it needs first."""
-        plans = []
-        number, members = self.parts[group], self._counts[group]
+        """Cut the writes to a group into scripts, after the splits that they need.
+
+        Members of one part go together, so that a command adds as many of them as it can.
+        """
+        number = self.parts[group]
+        wanted = number
+        if adds:
+            wanted = max(number, ceil((self._counts[group] + len(pairs)) / self._load))
+        plans = [
+            WritePlan(group, some, some + SPLITS_PER_SCRIPT, {})
+            for some in range(number, wanted - SPLITS_PER_SCRIPT, SPLITS_PER_SCRIPT)
+        ]
+        if plans:
+            number = plans[-1].wanted
+        if len(pairs) > MEMBERS_PER_SCRIPT:
+            pairs = sorted(pairs, key=lambda pair: address(pair[0][1], wanted))
         for start in range(0, len(pairs), MEMBERS_PER_SCRIPT):
-            some = pairs[start : start + MEMBERS_PER_SCRIPT]
-            members += len(some)
-            wanted = max(number, ceil(members / self._load)) if adds else number
-            plans.append(WritePlan(group, number, wanted, grouped(some, _of_part(wanted))))
+            some = grouped(pairs[start : start + MEMBERS_PER_SCRIPT], _of_part(wanted))
+            plans.append(WritePlan(group, number, wanted, some))
             number = wanted
         return plans
 
-    def _write_command(self, plan: WritePlan, build: Build[T]) -> Command:
+    def _write_command(
+        self, plan: WritePlan, build: Build[T], *, adds: bool, unsure: bool
+    ) -> Command:
         group = plan.group
+        commands = [
+            build([member for member, _ in stored], owned) for stored, owned in plan.writes.values()
+        ]
+        args: list[Argument]
+        known = self._counts[group] > 0 and plan.wanted == plan.parts and not unsure
+        if known and commands[0][0] in _COUNTED:
+            room = floor(plan.parts * self._load) - sum(
+                len(some) for some, _ in plan.writes.values()
+            )
+            args = [plan.parts, self._life[1], max(0, room) if adds else -1]
+            for command in commands:
+                args += [len(command), *command]
+            keys = [self._keys[group], *(self.key(group, part) for part in plan.writes)]
+            return script_call(self.component, script(_WRITE_UNSPLIT), keys, args)
         parts = [*plan.writes, *plan.splits()]
         keys = [self._keys[group], *(self.key(group, part) for part in parts)]
-        args: list[Argument] = [
+        args = [
             *(self._kind, plan.parts, plan.wanted, self.groups, self.initial, *self._life),
             len(plan.writes),
         ]
-        for stored, owned in plan.writes.values():
-            name, *arguments = build([member for member, _ in stored], owned)
+        for name, *arguments in commands:
             args += [name, len(arguments), *arguments]
         return script_call(self.component, script("structures/layouts/write_growing"), keys, args)
 
@@ -271,6 +309,10 @@ class GrowingLayout(Layout):
     def _life(self) -> tuple[Argument, Argument]:
         """When a group that is created expires, and what names the structure's parameters."""
         return (0, "") if self.meta is None else (self.meta.due, self.meta.fingerprint)
+
+    def part_count(self) -> int:
+        """See `Layout.part_count`."""
+        return sum(self.parts)
 
     def data_keys(self) -> Iterable[str]:
         """See `Layout.data_keys`: the states of all groups."""

@@ -145,6 +145,10 @@ class NumberedLayout(Layout):
         ]
         return [(owned, r) for (_, owned), r in zip(groups.values(), replies, strict=True)]
 
+    def part_count(self) -> int:
+        """See `Layout.part_count`."""
+        return self.rest.part_count()
+
     def data_keys(self) -> Iterable[str]:
         """See `Layout.data_keys`."""
         return (self.registry.key, self.key(0), *self.rest.data_keys())

@@ -48,7 +48,6 @@ from shardkit.operations.operation import (
     Page,
     Stream,
     operation,
-    pages,
     stream,
 )
 from shardkit.routing.partition import part_count
@@ -198,7 +197,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
 
     @operation
     def sadd_many(self, members: Iterable[M]) -> Operation[int]:
-        """Add any number of members, 10,000 per exchange; return how many were new.
+        """Add any number of members, 10,000 to 200,000 per exchange; return how many were new.
 
         Args:
             members: any iterable of them, also a generator: it is read as they are sent.
@@ -214,8 +213,11 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
                 "give an iterable of members, or use sadd",
             )
         added = 0
-        for page in pages(members, MEMBERS_AT_ONCE):
-            added += yield from self.deferred.sadd(*page)
+        encode = self._members.encode
+        for page in self.layout.pages((encode(member), None) for member in members):
+            yield from self._open(create=True)
+            for _, new in (yield from self.layout.write(page, lambda some, _: ("SADD", *some))):
+                added += new
         return added
 
     @operation

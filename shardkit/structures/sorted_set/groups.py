@@ -108,7 +108,9 @@ class ScoredGroups(GrowingLayout):
 
     # ---- writing
 
-    def _write_command(self, plan: WritePlan, build: Build[Any]) -> Command:
+    def _write_command(
+        self, plan: WritePlan, build: Build[Any], *, adds: bool, unsure: bool
+    ) -> Command:
         """Make the command of a plan; see `GrowingLayout.write`.
 
         ``build`` returns a verb, its number of options, the options and the arguments: see
