@@ -29,7 +29,7 @@ MEMBERS_PER_SCRIPT = 1000
 Chunk: TypeAlias = Sequence[Any]
 # Builds a part's command, without the key, from its members as stored and what belongs to each.
 # How many members a bulk load sends at once: the least, for each part, the most, and their bytes.
-PAGE, MEMBERS_PER_PART, MOST_OF_PAGE = 10_000, 32, 200_000
+PAGE, MEMBERS_PER_PART, MOST_OF_PAGE = 10_000, 64, 200_000
 MOST_PAGE_BYTES = 32 * 2**20
 Build: TypeAlias = Callable[[list[bytes], list[T]], tuple[Argument, ...]]
 

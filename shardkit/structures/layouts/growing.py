@@ -17,7 +17,9 @@ members. Part ``p`` keeps about half of its members, the others move to the new 
 Parts not yet split hold twice as many members as split ones, so ``max_load`` is half of what a part
 may hold, with a margin of six standard deviations: no part outgrows its size. Parts of at most 512
 hold 196 members on average, parts of at most 128 hold 37. SHA-1 is the fastest hash in a server's
-Lua: adding a member takes about 4 microseconds of the server's time, splits included.
+Lua. A write that needs no split is sent as a script that only compares the group's state, writes
+and counts: 6 to 8 microseconds of the server's time for a member added alone, of which the SADD or
+HSET takes 1. The script that splits is sent where something is to be split, or is not as expected.
 
 A caller uses the number of parts it last saw. A script compares it first, and if it has changed
 only returns the new one; a read fetches it behind the read commands, on the same connection. The

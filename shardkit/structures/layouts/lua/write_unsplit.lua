@@ -13,7 +13,8 @@
 -- either takes longer than the write.
 local state = redis.pcall('HMGET', KEYS[1], 'parts', 'count', 'expiring', 'of')
 local parts, count, of = state[1], tonumber(state[2] or nil), state[4]
-if not tonumber(parts or nil) or not count or count < 0 or count % 1 ~= 0 or of and of ~= ARGV[2] then return 0 end
+local sound = tonumber(parts or nil) and count and count >= 0 and count % 1 == 0
+if not sound or of and of ~= ARGV[2] then return 0 end
 local most = tonumber(ARGV[3])
 if parts ~= ARGV[1] or most >= 0 and count > most then
   return {0, tonumber(parts), count, state[3] and 1 or 0}
