@@ -7,7 +7,7 @@ Only an index without ``shards=`` may have to read its component's entry first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, Required, TypedDict, Unpack, overload
 
 from shardkit.ads.ads import AVERAGES_TTL, Ads
@@ -24,6 +24,10 @@ from shardkit.coordination.several import MultiLock, QuorumLock
 from shardkit.geo.city_totals import CityTotals
 from shardkit.geo.ip_to_city import IpToCity
 from shardkit.job_search.job_search import JobSearch
+from shardkit.metrics.counters import PRECISIONS, SAMPLES, TimeSliceCounters
+from shardkit.metrics.logs import LIMIT as LOG_LIMIT
+from shardkit.metrics.logs import Logs
+from shardkit.metrics.outbox import Background
 from shardkit.operations.arguments import check_calls
 from shardkit.operations.operation import Driver, Face
 from shardkit.queues.task_queues import ATTEMPTS, LONGEST_RETRY_DELAY, RETRY_DELAY, TaskQueues
@@ -74,11 +78,13 @@ class Catalogue(Generic[Face]):
         _driver: what runs their steps; decides the face.
         _clock: tells the servers' time.
         _renewals: renews what is held.
+        _background: sends what is recorded in the process.
     """
 
     _driver: Driver
     _clock: ServerClock
     _renewals: Renewals | AsyncRenewals
+    _background: Background
 
     def _component(self, name: str) -> Component:
         """Return a component, without an exchange if it was read before."""
@@ -450,6 +456,31 @@ class Catalogue(Generic[Face]):
             burst=burst,
             algorithm=algorithm,
             monotonic=self._clock.monotonic,
+        )
+
+    def logs(
+        self,
+        name: str = "logs",
+        *,
+        component: str,
+        limit: int = LOG_LIMIT,
+        now: Callable[[], float] | None = None,
+    ) -> Logs[Face]:
+        """Return logs: recent messages, and how often each occurs; see `shardkit.metrics.Logs`."""
+        return Logs(self._driver, self._background, component, name, limit, now)
+
+    def counters(
+        self,
+        name: str = "counters",
+        *,
+        component: str,
+        precisions: Mapping[int, int] | Iterable[int] = PRECISIONS,
+        samples: int = SAMPLES,
+        now: Callable[[], float] | None = None,
+    ) -> TimeSliceCounters[Face]:
+        """Return counts at several precisions; see `shardkit.metrics.TimeSliceCounters`."""
+        return TimeSliceCounters(
+            self._driver, self._background, component, name, precisions, samples, now
         )
 
     def social(

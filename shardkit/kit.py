@@ -55,6 +55,7 @@ from shardkit.connections.private_pool import AsyncPrivatePool, PrivatePool
 from shardkit.coordination.hold import AsyncRenewals, Renewals
 from shardkit.deadlines import DeadlineBlock
 from shardkit.errors import ConfigError, InvalidArgumentError, InvalidEntryError, ShardKitError
+from shardkit.metrics.outbox import Background
 from shardkit.operations.drivers import AwaitingDriver, BlockingDriver
 from shardkit.operations.operation import Awaiting, Blocking, Face, Operation
 from shardkit.structures.base.server_clock import ServerClock
@@ -102,6 +103,7 @@ class _Kit(Catalogue[Face]):
         self.clients = Clients(connector_used, credential_providers, deadline)
         self.clients.topology = weakref.ref(self.topology)
         self.plane = ClientPlane(self.topology, self.clients)
+        self._background = Background(BlockingDriver(self.plane.links[True]))
         self._clock = clock or ServerClock()
         self._config_clients = config_clients
         self._connector = connector
@@ -171,6 +173,7 @@ class _Kit(Catalogue[Face]):
 
     def _close(self) -> None:
         self._renewals.close()
+        self._background.close()
         self.topology.close()
         for clients in self._all_clients():
             clients.close()
@@ -180,6 +183,8 @@ class _Kit(Catalogue[Face]):
 
         Another event loop's are closed when it ends.
         """
+        if self._background.used:
+            await asyncio.to_thread(self._background.close)
         self._close()
         # At once: closing has begun in the loop's next turn, and each is to be waited for.
         await asyncio.gather(*(clients.aclose() for clients in self._all_clients()))

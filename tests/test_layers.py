@@ -37,6 +37,7 @@ GROUPS = [
     "queues",
     "coordination",
     "social",
+    "metrics",
     "catalogue",
     "kit",
     "__init__",  # the public names; what follows uses them like everybody else

@@ -40,6 +40,7 @@ COMMANDS = {
     "search": "shardkit.cli.commands.search:search",
     "doctor": "shardkit.cli.commands.doctor:doctor",
     "worker": "shardkit.cli.commands.worker:worker",
+    "logs": "shardkit.cli.commands.logs:logs",
     "bench": "shardkit.bench.command:bench",
     "demo": "shardkit.demo.command:demo",
 }

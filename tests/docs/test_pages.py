@@ -37,6 +37,7 @@ PUBLIC = {
         "shardkit.geo",
         "shardkit.job_search",
         "shardkit.local",
+        "shardkit.metrics",
         "shardkit.operations",
         "shardkit.queues",
         "shardkit.search",

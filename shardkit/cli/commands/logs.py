@@ -1,0 +1,73 @@
+"""``shardkit logs``: shows the recent messages of a log, and follows it."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from shardkit.cli.options import common_options, examples, opened, structure_options
+from shardkit.cli.output import Output
+from shardkit.metrics.logs import LIMIT, MOST_LIMIT, SEVERITIES, LogEntry
+
+
+@click.command(
+    short_help="Show a log, and follow it.",
+    epilog=examples(
+        "shardkit logs shop --component metrics",
+        "shardkit logs shop --component metrics --severity warning --follow",
+        "shardkit logs shop --component metrics --limit 20 --json",
+    ),
+)
+@click.argument("log", metavar="LOG")
+@structure_options("metrics", "logs")
+@click.option("-f", "--follow", is_flag=True, help="Go on with what is logged, until Ctrl-C.")
+@click.option(
+    "-s",
+    "--severity",
+    type=click.Choice(SEVERITIES),
+    default="debug",
+    show_default=True,
+    help="The least severity.",
+)
+@click.option(
+    "-n",
+    "--limit",
+    type=click.IntRange(0, MOST_LIMIT),
+    default=LIMIT,
+    show_default=True,
+    help="How many of the last messages of each severity.",
+)
+@common_options
+def logs(
+    log: str,
+    where: str | None,
+    component: str,
+    name: str,
+    follow: bool,
+    severity: str,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """Show the recent messages of LOG, oldest first.
+
+    --json writes an object for each message, one in a line.
+    """
+    output = Output(as_json)
+    with opened(where) as topology:
+        found = topology.kit.logs(name, component=component)
+        for entry in found.follow(log, severity, limit=limit, stopped=lambda: not follow):
+            if as_json:
+                click.echo(json.dumps(_document(entry), ensure_ascii=False))
+            else:
+                output.line(_line(entry))
+
+
+def _line(entry: LogEntry) -> str:
+    when = entry.time.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] if entry.time else "-"
+    return f"{when} {entry.severity:<8} {entry.message}"
+
+
+def _document(entry: LogEntry) -> dict[str, str | None]:
+    when = entry.time.isoformat() if entry.time else None
+    return {"time": when, "severity": entry.severity, "message": entry.message}

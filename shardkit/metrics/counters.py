@@ -1,0 +1,438 @@
+r"""Counts over time, at several precisions: hits each second, minute, hour and day.
+
+::
+
+    counters:{counters:17}:of:hits   HASH   5:5578241  → ▒ 03 07 00 12 …    256 slices of 5 seconds
+                                            60:464853  → ▒ 2a 00 40 01 …    256 slices of a minute
+    counters:{counters:17}:known     ZSET   hits       → when something of it can be removed
+
+A counter's slices are packed in chunks of 256. Each chunk has one width for all its counts, 1 to 7
+bytes, and is rewritten wider when a count outgrows it. A month of minutes with up to 255 hits is
+43,200 slices in 169 chunks, about 56 KB; as fields of a HASH, as in the book, it is 4 MB.
+
+The counters of a name live in one of 64 groups, by the CRC-32 of the name. A group has a hash tag,
+so it is on one shard, and its counters are registered and cleaned in the script that writes them:
+however many processes clean, a chunk is removed once, and nobody visits what is not due.
+
+After Redis in Action, section 5.2.1.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from shardkit.errors import DamagedDataError, InvalidArgumentError
+from shardkit.lua import script
+from shardkit.metrics.outbox import Background
+from shardkit.operations.commands import Argument, Call, Command, Pause, Transaction, script_call
+from shardkit.operations.operation import (
+    Deferred,
+    Driver,
+    Face,
+    Operation,
+    Page,
+    Stream,
+    Structure,
+    operation,
+    pages,
+    stream,
+)
+from shardkit.structures.base.arguments import check_integer, check_name, shown
+
+# Precisions in seconds, and how many slices of each are kept.
+PRECISIONS = (1, 5, 60, 300, 3600, 18000, 86400)
+SAMPLES = 100
+MOST_SAMPLES = 100_000
+MOST_COUNT = 2**53 - 1
+GROUPS = 64
+SLICES = 256
+FORMAT = 1
+# Updates of one script: 200 of seven precisions each take a server about 5 milliseconds.
+AT_ONCE = 200
+NAMES_A_PAGE = 1000
+CLEANED_AT_ONCE = 100
+
+
+class Cleaned(NamedTuple):
+    """What cleaning has removed.
+
+    Attributes:
+        chunks: chunks of 256 slices.
+        counters: counters of which nothing was left.
+    """
+
+    chunks: int
+    counters: int
+
+
+@lru_cache(maxsize=65536)
+def group_of(name: str) -> int:
+    """Return the group of a name."""
+    return zlib.crc32(name.encode()) % GROUPS
+
+
+class _Hits:
+    """Counts what a process hits, until its outbox takes it."""
+
+    at_once = AT_ONCE
+
+    def __init__(self, counters: TimeSliceCounters[Any]) -> None:
+        self._counters = counters
+        self.discard()
+
+    def discard(self) -> None:
+        self.lock = threading.Lock()
+        self.hits: dict[str, int] = {}
+        self.refused = 0
+
+    def collect(self) -> Mapping[Any, Sequence[Any]]:
+        with self.lock:
+            hits, self.hits = self.hits, {}
+        when = self._counters._monotonic()
+        found: dict[int, list[Any]] = {}
+        for name, count in hits.items():
+            found.setdefault(group_of(name), []).append((name, when, count))
+        return found
+
+    def request(self, place: int, writer: str, number: str, records: Sequence[Any]) -> Command:
+        now = self._counters._monotonic()
+        updates = [(name, max(0.0, now - when), count) for name, when, count in records]
+        return self._counters._add(place, updates, writer, number)
+
+    def sent(self, replies: Sequence[tuple[Any, Sequence[Any], Any]]) -> list[Transaction]:
+        self.refused += sum(max(0, int(reply)) for _, _, reply in replies)
+        return []
+
+
+class TimeSliceCounters(Structure[Face]):
+    """Counts over time by name. Made by ``kit.counters``.
+
+    Args:
+        driver: runs its operations.
+        background: sends what `hit` counts.
+        component: where they live.
+        name: the prefix of their keys.
+        precisions: the lengths of slices in seconds; as a mapping, each with how many are kept. All
+            processes should say the same: one that keeps less removes what others still keep.
+        samples: how many slices are kept where ``precisions`` does not say it.
+        now: returns the time, in seconds since 1970, instead of the servers; for tests.
+
+    Raises:
+        InvalidArgumentError: an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        background: Background,
+        component: str,
+        name: str = "counters",
+        precisions: Mapping[int, int] | Iterable[int] = PRECISIONS,
+        samples: int = SAMPLES,
+        now: Callable[[], float] | None = None,
+        monotonic: Callable[[], float] | None = None,
+    ) -> None:
+        check_name(name)
+        super().__init__(driver, component, name)
+        given = (
+            precisions if isinstance(precisions, Mapping) else dict.fromkeys(precisions, samples)
+        )
+        for precision, kept in given.items():
+            check_integer(name, "precision", precision, 1, 10**7)
+            check_integer(name, "samples", kept, 1, MOST_SAMPLES)
+        if not 0 < len(given) <= 20:
+            raise InvalidArgumentError(f"{name}: {len(given)} precisions", "give 1 to 20")
+        self.precisions = dict(sorted(given.items()))
+        self._kept: list[Argument] = [len(given)]
+        for precision, kept in self.precisions.items():
+            self._kept += [precision, kept]
+        self._clock = now
+        self._monotonic = monotonic or time.monotonic
+        self._background = background
+        key = ("counters", component, name, tuple(self.precisions.items()), now, monotonic)
+        self._outbox, self._recorder = background.recorder(key, lambda: _Hits(self))
+
+    @property
+    def deferred(self) -> TimeSliceCounters[Deferred]:
+        """The face whose calls return steps, for ``yield from`` and ``together``."""
+        return self._deferred()  # type: ignore[return-value]
+
+    # ---- counting
+
+    def hit(self, name: str, count: int = 1) -> None:
+        """Count in this process, to be sent with all else once a second. Never blocks or awaits.
+
+        It is counted in the slice in which it is sent, at most an interval late. A process that is
+        killed loses what it counted since the last sending.
+
+        Args:
+            name: the counter.
+            count: how much to add, 1 to 2**53 - 1.
+
+        Raises:
+            InvalidArgumentError: the name is not text, or the count is out of range.
+
+        Cost: under a microsecond, and no exchange.
+        """
+        if type(count) is not int or not 0 < count <= MOST_COUNT:
+            check_integer(self.name, "count", count, 1, MOST_COUNT)
+        recorder = self._recorder
+        with recorder.lock:
+            hits = recorder.hits
+            if name in hits:
+                hits[name] += count
+                return
+            check_name(name)
+            hits[name] = count
+        self._background.start()
+
+    @operation
+    def flush(self) -> Operation[bool]:
+        """Send now what `hit` has counted; return whether nothing waits any more.
+
+        It fails for no server: what cannot be sent is kept, within bounds, and sent later.
+        """
+        return bool((yield Call(self._outbox.send)))
+
+    @property
+    def dropped(self) -> int:
+        """How many updates of this process were lost, as servers were away or refused them."""
+        found: int = self._outbox.dropped + self._recorder.refused
+        return found
+
+    @operation
+    def add(self, name: str, count: int = 1) -> Operation[None]:
+        """Count at once.
+
+        Args:
+            name: the counter.
+            count: how much to add, 1 to 2**53 - 1.
+
+        Raises:
+            InvalidArgumentError: the name is not text, or the count is out of range, or a slice
+                would exceed 2**53 - 1.
+            ShardErrors: the server failed; ``maybe_executed`` says whether it may have counted.
+
+        Cost: one exchange, O(precisions).
+        """
+        yield from self._add_many({name: count})
+
+    @operation
+    def add_many(self, counts: Mapping[str, int]) -> Operation[None]:
+        """Count several at once; see `add`. Cost: one exchange for each 200 counters of a group."""
+        yield from self._add_many(counts)
+
+    def _add_many(self, counts: Mapping[str, int]) -> Operation[None]:
+        groups: dict[int, list[tuple[str, float, int]]] = {}
+        for name, count in counts.items():
+            check_name(name)
+            check_integer(self.name, "count", count, 1, MOST_COUNT)
+            groups.setdefault(group_of(name), []).append((name, 0.0, count))
+        batch = [
+            self._add(group, page, "at-once", "")
+            for group, updates in groups.items()
+            for page in pages(updates, AT_ONCE)
+        ]
+        if batch and any((yield batch)):
+            raise InvalidArgumentError(
+                f"{self.name}: a count would exceed {MOST_COUNT}", "count under another name"
+            )
+
+    # ---- reading
+
+    @operation
+    def get(self, name: str, precision: int) -> Operation[list[tuple[int, int]]]:
+        """Return the newest slices in which something was counted, oldest first.
+
+        Args:
+            name: the counter.
+            precision: one of its precisions, in seconds.
+
+        Returns:
+            When each slice begins, in seconds since 1970, and its count. As many slices as are
+            kept, by the server's time, without those that are 0.
+
+        Raises:
+            InvalidArgumentError: the counters have no such precision.
+
+        Cost: one exchange, O(slices kept / 256).
+        """
+        return (yield from self._sum([name], precision))
+
+    @operation
+    def sum(self, names: Iterable[str], precision: int) -> Operation[list[tuple[int, int]]]:
+        """Return the sums of several counters, slice by slice; see `get`.
+
+        Cost: one exchange with all shards concerned.
+        """
+        return (yield from self._sum(list(dict.fromkeys(names)), precision))
+
+    @operation
+    def total(self, names: Iterable[str], precision: int) -> Operation[int]:
+        """Return the sum of several counters over all slices that are kept. Cost: as `sum`."""
+        rows = yield from self._sum(list(dict.fromkeys(names)), precision)
+        return sum(count for _, count in rows)
+
+    @stream
+    def known(self) -> Stream[str]:
+        """Iterate over the names of the counters, in no particular order.
+
+        Those that come or go meanwhile may be missed. Cost: an exchange for about 64,000.
+        """
+        cursors: dict[int, Argument] = dict.fromkeys(range(GROUPS), 0)
+        seen: set[str] = set()
+        while cursors:
+            batch = [
+                self._at(key, "ZSCAN", key, cursor, "COUNT", NAMES_A_PAGE, idempotent=True)
+                for key, cursor in ((self._known(group), at) for group, at in cursors.items())
+            ]
+            replies = yield batch
+            names = Page[str]()
+            for group, (cursor, found) in zip(list(cursors), replies, strict=True):
+                for member in found[::2]:
+                    name = member.decode(errors="replace")
+                    if name not in seen:
+                        seen.add(name)
+                        names.append(name)
+                cursors[group] = cursor
+                if int(cursor) == 0:
+                    del cursors[group]
+            yield names
+
+    # ---- cleaning
+
+    @operation
+    def clean(self) -> Operation[Cleaned]:
+        """Remove what is older than the slices that are kept, once, as far as it is due.
+
+        Any number of processes may do it, and stop at any time. Cost: one exchange if nothing is
+        due, else two more for each 100 counters of a group.
+        """
+        chunks = counters = 0
+        groups = list(range(GROUPS))
+        while groups:
+            due = yield [self._due(group) for group in groups]
+            found = [(group, names) for group, names in zip(groups, due, strict=True) if names]
+            batch = []
+            for group, names in found:
+                keys = [
+                    self._known(group),
+                    *(self._of(group, name.decode(errors="replace")) for name in names),
+                ]
+                args = [self._now(), *self._kept, *names]
+                call = script("metrics/clean_counts")
+                batch.append(script_call(self.component, call, keys, args, idempotent=True))
+            if batch:
+                for reply in (yield batch):
+                    chunks += sum(reply[::2])
+                    counters += sum(reply[1::2])
+            groups = [group for group, names in found if len(names) == CLEANED_AT_ONCE]
+        return Cleaned(chunks, counters)
+
+    @operation
+    def keep_clean(
+        self, stopped: Callable[[], bool], *, interval: float = 60.0
+    ) -> Operation[Cleaned]:
+        """Call `clean` about once a minute until it is to stop; return what was removed in all.
+
+        Args:
+            stopped: returns whether to stop; asked once a second. ``Event.is_set``.
+            interval: the seconds between two beginnings, at least 1; a pause is at least 1 second.
+
+        Raises:
+            InvalidArgumentError: the interval is under a second.
+            ShardErrors: a server failed; begin again later.
+        """
+        if not isinstance(interval, int | float) or not interval >= 1:
+            raise InvalidArgumentError(f"{self.name}: interval={shown(interval)}", "give 1 or more")
+        removed = Cleaned(0, 0)
+        while not stopped():
+            began = self._monotonic()
+            found = yield from TimeSliceCounters.clean.steps(self)
+            removed = Cleaned(removed.chunks + found.chunks, removed.counters + found.counters)
+            paused = 0
+            while not stopped() and (not paused or self._monotonic() - began < interval):
+                yield Pause(1.0)
+                paused += 1
+        return removed
+
+    @operation
+    def remove(self, name: str) -> Operation[bool]:
+        """Remove a counter; return whether there was one. Cost: one exchange, O(its chunks)."""
+        check_name(name)
+        group = group_of(name)
+        known, key = self._known(group), self._of(group, name)
+        commands = (self._at(known, "ZREM", known, name), self._at(key, "UNLINK", key))
+        [[registered, _]] = yield [Transaction(self.component, known, commands)]
+        return bool(registered)
+
+    # ---- what several operations share
+
+    def _due(self, group: int) -> Command:
+        key = self._known(group)
+        call = script("metrics/due_counts")
+        args = [self._now(), CLEANED_AT_ONCE]
+        return script_call(self.component, call, [key], args, idempotent=True)
+
+    def _add(
+        self, group: int, updates: Sequence[tuple[str, float, int]], writer: str, number: str
+    ) -> Command:
+        places: dict[str, int] = {}
+        rows: list[Argument] = []
+        for name, age, count in updates:
+            rows += [places.setdefault(name, len(places) + 1), f"{age:.6f}", count]
+        base = f"{self.name}:{{{self.name}:{group}}}"
+        keys = [f"{base}:sent:{writer}", f"{base}:known", *(f"{base}:of:{name}" for name in places)]
+        args = [self._now(), number, *self._kept, *places, *rows]
+        call = script("metrics/count")
+        return script_call(self.component, call, keys, args, idempotent=bool(number))
+
+    def _sum(self, names: Sequence[str], precision: int) -> Operation[list[tuple[int, int]]]:
+        if precision not in self.precisions:
+            raise InvalidArgumentError(
+                f"{self.name}: precision={shown(precision)}",
+                f"give one of {', '.join(map(str, self.precisions))}",
+            )
+        samples = self.precisions[precision]
+        batch = []
+        for name in names:
+            check_name(name)
+            key = self._of(group_of(name), name)
+            args = (self._now(), precision, samples)
+            call = script("metrics/read_counts")
+            batch.append(script_call(self.component, call, [key], args, idempotent=True))
+        sums: dict[int, int] = {}
+        if batch:
+            for command, (newest, first, chunks) in zip(batch, (yield batch), strict=True):
+                for number, chunk in enumerate(chunks, first):
+                    if chunk is not None:
+                        for at, count in enumerate(self._counts(command, chunk), number * SLICES):
+                            if count and newest - samples < at <= newest:
+                                sums[at] = sums.get(at, 0) + count
+        return [(at * precision, sums[at]) for at in sorted(sums)]
+
+    def _counts(self, command: Command, chunk: bytes) -> list[int]:
+        width = chunk[0] % 16 if chunk else 0
+        if not chunk or chunk[0] >> 4 != FORMAT or not 0 < width < 8 or (len(chunk) - 1) % width:
+            raise DamagedDataError(
+                str(command.key),
+                f"a chunk of {len(chunk)} bytes that begins with {chunk[:1]!r}",
+                f"counts of format {FORMAT}",
+                component=self.component,
+            )
+        read = int.from_bytes
+        return [read(chunk[at : at + width], "little") for at in range(1, len(chunk), width)]
+
+    def _known(self, group: int) -> str:
+        return f"{self.name}:{{{self.name}:{group}}}:known"
+
+    def _of(self, group: int, name: str) -> str:
+        return f"{self.name}:{{{self.name}:{group}}}:of:{name}"
+
+    def _now(self) -> Argument:
+        return "" if self._clock is None else f"{self._clock():.6f}"

@@ -1,0 +1,68 @@
+-- Add messages to a log: the recent ones, and how often each occurred in its hour.
+-- KEYS[1]  the last request of this writer
+-- KEYS[2]  what is known of the log: for each severity its hours and how many were added, a HASH
+-- KEYS[3]  the recent messages of the first severity, a LIST; three keys for each severity
+-- ARGV[1]  the time in seconds, or nothing for the server's
+-- ARGV[2]  the number of the request, or nothing
+-- ARGV[3]  how many recent messages are kept
+-- ARGV[4]  how many different messages an hour counts by themselves
+-- ARGV[5…] of each message: its severity from 0, its age in seconds, its text, what it counts as
+-- Reply    how many were older than the hours that are kept, and so were not counted; -1: repeated
+--@include structures/base/damage
+--@include metrics/once
+if is_repeated(KEYS[1], ARGV[2]) then return -1 end
+local now, limit, most = clock(ARGV[1]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local HOUR, KEPT = 3600, 172800
+
+-- Return the key that counts an hour: the current or the last; nothing if it is older than both.
+local function counts_of(severity, hour)
+  local current, last = KEYS[4 + 3 * severity], KEYS[5 + 3 * severity]
+  local stored = tonumber(redis.call('HGET', KEYS[2], severity .. ':hour') or '')
+  if not stored or hour > stored then
+    if stored then
+      redis.call('UNLINK', last)
+      if redis.call('EXISTS', current) == 1 then redis.call('RENAME', current, last) end
+      redis.call('HSET', KEYS[2], severity .. ':last', stored)
+    end
+    redis.call('HSET', KEYS[2], severity .. ':hour', string.format('%d', hour))
+    return current
+  end
+  if hour == stored then return current end
+  local previous = tonumber(redis.call('HGET', KEYS[2], severity .. ':last') or '')
+  if not previous or hour > previous then
+    redis.call('UNLINK', last)
+    redis.call('HSET', KEYS[2], severity .. ':last', string.format('%d', hour))
+    return last
+  end
+  return hour == previous and last or nil
+end
+
+for n, key in ipairs(KEYS) do  -- before the first write
+  local kind = redis.call('TYPE', key).ok
+  local wanted = n == 1 and 'string' or n == 2 and 'hash' or n % 3 == 0 and 'list' or 'zset'
+  if kind ~= 'none' and kind ~= wanted then damaged(key, 'a ' .. kind, 'a ' .. wanted) end
+end
+redis.call('HSETNX', KEYS[2], 'format', 1)
+local late, touched = 0, {}
+for at = 5, #ARGV, 4 do
+  local severity, when = tonumber(ARGV[at]), now - tonumber(ARGV[at + 1])
+  local recent = KEYS[3 + 3 * severity]
+  redis.call('LPUSH', recent, string.format('%.6f ', when) .. ARGV[at + 2])
+  redis.call('HINCRBY', KEYS[2], severity .. ':added', 1)
+  local counts, message = counts_of(severity, math.floor(when / HOUR) * HOUR), ARGV[at + 3]
+  if counts then
+    if not redis.call('ZSCORE', counts, message) and redis.call('ZCARD', counts) >= most then
+      message = '(others)'
+    end
+    redis.call('ZINCRBY', counts, 1, message)
+    touched[counts] = true
+  else
+    late = late + 1
+  end
+  touched[recent] = touched[recent] or false
+end
+for key, counts in pairs(touched) do
+  if counts then redis.call('EXPIRE', key, KEPT) else redis.call('LTRIM', key, 0, limit - 1) end
+end
+note_sent(KEYS[1], ARGV[2])
+return late

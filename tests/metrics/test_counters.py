@@ -1,0 +1,291 @@
+"""Counters: slices at every precision, batched or at once, cleaned once, each hit counted once."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from typing import Any
+
+import pytest
+from faces import Face, holder, keys_of
+
+import shardkit
+from shardkit import ShardKit, ShardMap
+from shardkit.errors import DamagedDataError, InvalidArgumentError
+from shardkit.metrics import Cleaned, TimeSliceCounters
+from shardkit.metrics.counters import GROUPS, MOST_COUNT, group_of
+from shardkit.operations.commands import Replies
+
+NOON = 1_700_000_000 // 86400 * 86400
+
+
+class Time:
+    """A clock that tests set."""
+
+    def __init__(self, at: float = NOON) -> None:
+        self.at = at
+
+    def __call__(self) -> float:
+        return self.at
+
+
+def test_counts_are_in_the_slice_of_each_precision_in_ascending_order(face: Face) -> None:
+    now = Time(0)  # the time 0 is a time
+    counters = face.kit.counters(component="many", now=now)
+    face.run(counters.add("hits", 3))
+    for now.at in (7.5, 59.0, 61.0):
+        face.run(counters.add("hits"))
+    assert face.run(counters.get("hits", 1)) == [(0, 3), (7, 1), (59, 1), (61, 1)]
+    assert face.run(counters.get("hits", 5)) == [(0, 3), (5, 1), (55, 1), (60, 1)]
+    assert face.run(counters.get("hits", 60)) == [(0, 5), (60, 1)]
+    assert face.run(counters.get("hits", 86400)) == [(0, 6)]
+    assert face.run(counters.get("nothing", 60)) == []
+    now.at = 101.0
+    assert face.run(counters.get("hits", 1)) == [(7, 1), (59, 1), (61, 1)]
+    assert face.run(counters.total(["hits"], 1)) == 3
+    assert face.list(counters.known()) == ["hits"]
+
+
+def test_a_slice_grows_wider_and_keeps_its_neighbours(face: Face) -> None:
+    now = Time()
+    counters = face.kit.counters(component="few", precisions=[1], now=now)
+    expected = []
+    for step, count in enumerate([200, 60_000, 2**24, 2**33, MOST_COUNT - 2**33, 1]):
+        now.at = NOON + 3 * step
+        face.run(counters.add("wide", count))
+        expected.append((NOON + 3 * step, count))
+    now.at = NOON + 9
+    face.run(counters.add("wide", MOST_COUNT - 2**33))
+    expected[3] = (NOON + 9, MOST_COUNT)
+    now.at = NOON + 15
+    assert face.run(counters.get("wide", 1)) == expected
+    now.at = NOON + 9
+    with pytest.raises(InvalidArgumentError, match="would exceed"):
+        face.run(counters.add("wide"))
+    now.at = NOON + 15
+    assert face.run(counters.get("wide", 1)) == expected
+
+
+def test_hits_are_counted_in_the_process_and_sent_together(face: Face) -> None:
+    counters = face.kit.counters(component="many", precisions={60: 10})
+    names = [f"page:{n}" for n in range(300)]
+    for name in names:
+        counters.hit(name)
+        counters.hit(name, 2)
+    assert face.run(counters.flush())
+    assert face.run(counters.total(names, 60)) == 900
+    assert sorted(face.list(counters.known())) == sorted(names)
+    assert len({group_of(name) for name in names}) == GROUPS
+    assert counters.dropped == 0
+
+
+def test_sums_over_counters_and_shards_take_one_exchange(kit: ShardKit) -> None:
+    now = Time()
+    counters = kit.counters(component="many", now=now)
+    counters.add_many({"a": 1, "b": 20, "c": 300})
+    now.at += 60
+    counters.add("a", 5)
+    steps = counters.deferred.sum(["a", "b", "c", "a"], 60)
+    batch = next(steps)
+    replies = kit.driver.link.send(batch)  # type: ignore[arg-type]
+    with pytest.raises(StopIteration) as done:
+        steps.send(replies)
+    assert done.value.value == [(NOON, 321), (NOON + 60, 5)]
+
+
+def test_cleaning_removes_what_is_due_once_and_unregisters_what_is_empty(face: Face) -> None:
+    now = Time()
+    counters = face.kit.counters(component="many", precisions={1: 100, 60: 100}, now=now)
+    other = face.kit.counters(component="many", precisions={1: 100, 60: 100}, now=now)
+    for n in range(250):
+        face.run(counters.add(f"c{n}"))
+    assert face.run(counters.clean()) == Cleaned(0, 0)
+    now.at = NOON + 1000  # the seconds are past, the minutes are not
+    assert face.run(counters.clean()) == Cleaned(250, 0)
+    assert face.run(other.clean()) == Cleaned(0, 0)
+    assert face.run(counters.total(["c0", "c1"], 60)) == 2
+    face.run(counters.add("c0"))  # a new second, due before the minutes are
+    now.at = NOON + 2000
+    assert face.run(counters.clean()) == Cleaned(1, 0)
+    now.at = NOON + 86400
+    assert face.run(counters.clean()) == Cleaned(250, 250)
+    assert face.list(counters.known()) == []
+
+
+def test_a_registered_counter_without_data_is_unregistered(kit: ShardKit) -> None:
+    now = Time()
+    counters = kit.counters(component="few", now=now)
+    counters.add("lost")
+    key = counters._of(group_of("lost"), "lost")
+    holder(kit, "few", key).delete(key)
+    now.at += 10**9
+    assert counters.clean() == Cleaned(0, 1)
+    assert keys_of(kit, "few") == set()
+
+
+def test_cleaning_goes_on_until_it_is_told_to_stop(kit: ShardKit) -> None:
+    now, ticks = Time(), Time(0)
+    counters = TimeSliceCounters(kit.driver, kit._background, "few", now=now, monotonic=ticks)
+    counters.add("x")
+    steps = counters.deferred.keep_clean(lambda: ticks.at >= 130)
+    exchanges = pauses = 0
+    answer: Any = None
+    while True:
+        try:
+            step = steps.send(answer)
+        except StopIteration as done:
+            cleaned = done.value
+            break
+        if isinstance(step, list):
+            answer, exchanges = kit.driver.link.send(step), exchanges + 1
+        else:
+            answer, pauses = None, pauses + 1
+            ticks.at += step.seconds
+            now.at = NOON + 10**9
+    assert cleaned == Cleaned(7, 1)
+    assert pauses == 130
+    assert exchanges == 4  # three passes, and one that had something to remove
+
+
+def test_a_lost_reply_counts_nothing_twice(kit: ShardKit) -> None:
+    counters = kit.counters(component="many", precisions=[60])
+    names = [f"n{n}" for n in range(100)]
+    lost = 3
+
+    class Losing:
+        """Executes batches, and loses the replies of the first ones."""
+
+        def run(self, steps: Any) -> Any:
+            nonlocal lost
+            answer = None
+            while True:
+                try:
+                    batch = steps.send(answer)
+                except StopIteration as done:
+                    return done.value
+                answer = kit.driver.link.send(batch)
+                if lost:
+                    lost -= 1
+                    failed = shardkit.errors.ShardUnavailable("lost", maybe_executed=True)
+                    answer = Replies([failed] * len(answer))
+                    answer.failed = True
+
+    counters._outbox._driver = Losing()
+    for done in (False, False, False, True):
+        for name in names:
+            counters.hit(name)
+        assert counters.flush() is done
+    assert counters.total(names, 60) == 400
+    assert counters.dropped == 0
+
+
+def test_while_a_server_is_away_the_others_get_their_hits_and_what_exceeds_is_counted(
+    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardkit.metrics.outbox.MOST_WAITING", 3)
+    counters = kit.counters(component="missing")
+    for name in "abcde":
+        counters.hit(name)
+    assert not counters.flush()
+    assert counters.dropped == 2
+    with pytest.raises(shardkit.errors.ConfigError):
+        counters.add("a")
+
+
+def test_hits_of_many_threads_are_all_counted(kit: ShardKit) -> None:
+    counters = kit.counters(component="few", precisions=[60])
+    threads = [
+        threading.Thread(target=lambda: [counters.hit("t") for _ in range(5000)]) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for _ in range(20):
+        counters.flush()
+    for thread in threads:
+        thread.join()
+    counters.flush()
+    assert counters.total(["t"], 60) == 20_000
+
+
+def test_a_kit_that_is_closed_sends_what_is_left(shard_map: ShardMap) -> None:
+    with shardkit.connect(shard_map) as kit:
+        kit.counters(component="few", precisions=[60]).hit("last")
+    with shardkit.connect(shard_map) as kit:
+        assert kit.counters(component="few", precisions=[60]).total(["last"], 60) == 1
+
+
+def test_a_forked_child_does_not_send_its_parents_hits(kit: ShardKit) -> None:
+    counters = kit.counters(component="few", precisions=[60])
+    counters.hit("x")
+    child = os.fork()
+    if child == 0:
+        try:
+            counters.hit("x", 10)
+            counters.flush()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    counters.flush()
+    assert counters.total(["x"], 60) == 11
+
+
+@pytest.mark.parametrize("stored", [b"", b"\x21\x01", b"\x18" + b"\x01" * 8, b"\x12\x01"])
+def test_a_damaged_chunk_is_named_and_left_as_it_is(stored: bytes, kit: ShardKit) -> None:
+    now = Time()
+    counters = kit.counters(component="few", precisions=[60], now=now)
+    key, field = counters._of(group_of("x"), "x"), f"60:{NOON // 60 // 256}"
+    client = holder(kit, "few", key)
+    client.hset(key, field, stored)
+    with pytest.raises(DamagedDataError, match=r"counters:.*:of:x"):
+        counters.add("x")
+    with pytest.raises(DamagedDataError, match=r"counters:.*:of:x"):
+        counters.get("x", 60)
+    assert client.hgetall(key) == {field.encode(): stored}
+    counters.hit("x")
+    counters.flush()
+    assert counters.dropped == 1  # no later attempt would succeed
+
+
+@pytest.mark.parametrize("arguments", [("", 1), ("x", 0), ("x", True), ("x", 2**53), (7, 1)])
+def test_what_cannot_be_counted_is_refused(arguments: Any, kit: ShardKit) -> None:
+    counters = kit.counters(component="few")
+    with pytest.raises(InvalidArgumentError):
+        counters.add(*arguments)
+    with pytest.raises(InvalidArgumentError):
+        counters.hit(*arguments)
+    with pytest.raises(InvalidArgumentError, match="give one of 1, 5, 60"):
+        counters.get("x", 7)
+
+
+def test_a_month_of_minutes_takes_a_fortieth_of_the_hash_of_the_book(kit: ShardKit) -> None:
+    now = Time()
+    counters = kit.counters(component="few", precisions={60: 43_200}, now=now)
+    counted: Counter[int] = Counter()
+    rows = []
+    for minute in range(43_200):
+        counted[NOON + minute * 60] = minute * 7919 % 255 + 1
+        rows.append(("month", (43_199 - minute) * 60.0, minute * 7919 % 255 + 1))
+    now.at = NOON + 43_199 * 60
+    group = group_of("month")
+    kit.driver.run(_send([counters._add(group, rows[at : at + 500], "w", "")
+                          for at in range(0, len(rows), 500)]))  # fmt: skip
+    assert counters.get("month", 60) == sorted(counted.items())
+    key = counters._of(group, "month")
+    client = holder(kit, "few", key)
+    packed = client.memory_usage(key, samples=0)
+    client.hset("book", mapping={str(at): n for at, n in counted.items()})
+    assert client.memory_usage("book", samples=0) > 30 * packed
+    assert packed < 43_200 * 2
+
+
+def _send(batch: Any) -> Any:
+    return (yield batch)
+
+
+def test_a_removed_counter_is_gone(face: Face) -> None:
+    counters = face.kit.counters(component="few")
+    face.run(counters.add("x"))
+    assert face.run(counters.remove("x"))
+    assert not face.run(counters.remove("x"))
+    assert face.list(counters.known()) == []

@@ -1,0 +1,231 @@
+"""Logs: recent and common messages, rotation, handlers that never raise."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+import structlog
+from faces import Face, holder
+
+from shardkit import ShardKit
+from shardkit.errors import DamagedDataError, InvalidArgumentError
+from shardkit.metrics import CommonMessages, Logs, LogsHandler, structlog_processor
+from shardkit.metrics.logs import LogEntry, severity_name
+
+HOUR = 1_700_000_000 // 3600 * 3600
+
+
+class Time:
+    def __init__(self, at: float) -> None:
+        self.at = at
+
+    def __call__(self) -> float:
+        return self.at
+
+
+def at(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def test_the_last_messages_of_a_severity_are_kept_newest_first(face: Face) -> None:
+    now = Time(HOUR + 0.25)
+    logs = face.kit.logs(component="many", limit=3, now=now)
+    for n in range(5):
+        face.run(logs.log("shop", f"message {n} ü"))
+    face.run(logs.log("shop", "bad", logging.ERROR))
+    found = face.run(logs.recent("shop"))
+    assert found == [LogEntry(at(HOUR + 0.25), "info", f"message {n} ü") for n in (4, 3, 2)]
+    assert [entry.message for entry in face.run(logs.recent("shop", "error"))] == ["bad"]
+    assert face.run(logs.recent("other")) == []
+    assert face.run(logs.remove("shop"))
+    assert face.run(logs.recent("shop")) == []
+
+
+def test_common_messages_are_counted_by_hour_and_rotated(face: Face) -> None:
+    now = Time(HOUR + 10)
+    logs = face.kit.logs(component="many", now=now)
+    assert face.run(logs.common("shop")) is None
+    for text in ("a", "b", "a"):
+        face.run(logs.log("shop", text))
+    assert face.run(logs.common("shop")) == CommonMessages(at(HOUR), [("a", 2), ("b", 1)])
+    assert face.run(logs.common("shop", period="last")) is None
+    now.at = HOUR + 5 * 3600  # after a quiet period it says which hour it is
+    face.run(logs.log("shop", "c"))
+    assert face.run(logs.common("shop")) == CommonMessages(at(HOUR + 5 * 3600), [("c", 1)])
+    last = CommonMessages(at(HOUR), [("a", 2), ("b", 1)])
+    assert face.run(logs.common("shop", period="last")) == last
+    now.at = HOUR + 4 * 3600  # a late one is counted in its own hour, never rotated back
+    face.run(logs.log("shop", "late"))
+    assert face.run(logs.common("shop")).hour == at(HOUR + 5 * 3600)
+    last = CommonMessages(at(HOUR + 4 * 3600), [("late", 1)])
+    assert face.run(logs.common("shop", period="last")) == last
+    now.at = HOUR
+    face.run(logs.log("shop", "too late"))
+    assert face.run(logs.common("shop", period="last")) == last
+    assert face.run(logs.recent("shop"))[0].message == "too late"
+
+
+def test_an_hour_whose_counts_were_lost_is_rotated_all_the_same(kit: ShardKit) -> None:
+    now = Time(HOUR)
+    logs = kit.logs(component="few", now=now)
+    logs.log("x", "a")
+    holder(kit, "few", "logs:{x}").delete("logs:{x}:common:info")
+    now.at += 3600
+    logs.log("x", "b")
+    assert logs.common("x") == CommonMessages(at(HOUR + 3600), [("b", 1)])
+    assert logs.common("x", period="last") is None
+    client = holder(kit, "few", "logs:{x}")
+    assert 0 < client.ttl("logs:{x}:common:info") <= 172800
+
+
+def test_messages_beyond_the_most_are_counted_together(
+    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardkit.metrics.logs.MOST_MESSAGES", 2)
+    logs = kit.logs(component="few")
+    for text in "abcda":
+        logs.log("x", text)
+    found = logs.common("x", limit=3)
+    assert found is not None
+    assert dict(found.counts) == {"a": 2, "b": 1, "(others)": 2}
+
+
+def test_what_is_recorded_is_sent_once_in_order_with_its_time(kit: ShardKit) -> None:
+    now, ticks = Time(HOUR), Time(0)
+    logs = Logs(kit.driver, kit._background, "few", now=now, monotonic=ticks)
+    logs.record("x", "first", "WARN")
+    ticks.at, now.at = 30.0, HOUR + 30.0
+    logs.record("x", "second", "warning", common="text")
+    ticks.at, now.at = 3600.0, HOUR + 3600.0
+    assert logs.flush()
+    expected = [(at(HOUR + 30), "second"), (at(HOUR), "first")]
+    assert [(entry.time, entry.message) for entry in logs.recent("x", "warning")] == expected
+    assert logs.common("x", "warning") == CommonMessages(at(HOUR), [("text", 1), ("first", 1)])
+    request = logs._recorder.request("x", logs._outbox._writer, "1", [(2, 0.0, "again", "again")])
+    assert kit.driver.link.send([request]) == [-1]  # the number was executed before
+    assert len(logs.recent("x", "warning")) == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [(10, "debug"), (25, "info"), (5, "debug"), (99, "critical"), ("Fatal", "critical")],
+)
+def test_a_level_counts_as_the_nearest_lower_severity(given: Any, name: str) -> None:
+    assert severity_name(given) == name
+
+
+@pytest.mark.parametrize("given", ["", "25", "loud", None, True, 2.5])
+def test_an_unknown_severity_is_refused(given: Any, kit: ShardKit) -> None:
+    with pytest.raises(InvalidArgumentError, match="severity"):
+        kit.logs(component="few").log("x", "text", given)
+    with pytest.raises(InvalidArgumentError, match="braces"):
+        kit.logs(component="few").record("x{y}", "text")
+
+
+def test_the_handler_sends_records_and_counts_them_by_their_template(face: Face) -> None:
+    logs = face.kit.logs(component="few")
+    logger = logging.Logger("shop.pay")
+    logger.addHandler(LogsHandler(logs))
+    for user in ("ann", "bo"):
+        logger.error("user %s failed", user)
+    logger.log(25, "notice")
+    assert face.run(logs.flush())
+    assert [e.message for e in face.run(logs.recent("shop.pay", "error"))] == [
+        "user bo failed",
+        "user ann failed",
+    ]
+    assert face.run(logs.common("shop.pay", "error")).counts == [("user %s failed", 2)]
+    assert [e.message for e in face.run(logs.recent("shop.pay", "info"))] == ["notice"]
+
+
+def test_a_handler_without_a_server_raises_nothing_and_counts_what_is_dropped(
+    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardkit.metrics.outbox.MOST_WAITING", 10)
+    logs = kit.logs(component="missing")
+    logger = logging.Logger("x")
+    logger.addHandler(LogsHandler(logs, "x"))
+    for _ in range(15):
+        logger.info("text")
+    assert not logs.flush()
+    assert logs.dropped == 5
+    for _ in range(15):
+        logger.info("text")
+    assert not logs.flush()
+    assert logs.dropped == 20
+
+
+def test_the_logger_of_the_library_itself_is_left_out(kit: ShardKit) -> None:
+    logs = kit.logs(component="few")
+    logger = logging.Logger("shardkit.metrics")
+    logger.addHandler(LogsHandler(logs, "x"))
+    logger.warning("cannot send")
+    assert logs.flush()
+    assert logs.recent("x", "warning") == []
+
+
+def test_structlog_events_are_logged_with_their_values(kit: ShardKit) -> None:
+    logs = kit.logs(component="few")
+    processor = structlog_processor(logs, "shop")
+    log = structlog.wrap_logger(structlog.ReturnLogger(), processors=[processor, _render])
+    assert log.warning("paid", user=7) == "paid"
+    assert processor(None, "made_up", {"event": "x"}) == {"event": "x"}  # not taken, not raised
+    assert logs.flush()
+    assert [entry.message for entry in logs.recent("shop", "warning")] == ["paid user=7"]
+    found = logs.common("shop", "warning")
+    assert found is not None
+    assert found.counts == [("paid", 1)]
+
+
+def _render(logger: Any, method: str, event: Any) -> str:
+    return str(event["event"])
+
+
+def test_following_shows_each_message_once_in_the_order_of_time(face: Face) -> None:
+    now = Time(HOUR)
+    logs = face.kit.logs(component="few", now=now)
+    readings = iter([False, False, True])
+
+    def log(*rows: tuple[str, str]) -> None:
+        for severity, text in rows:
+            now.at += 1
+            face.kit_log(text, severity)  # type: ignore[attr-defined]
+
+    steps = logs.deferred.follow("x", "info", limit=1, stopped=lambda: next(readings))
+    with_sync = Logs(_blocking(face), face.kit._background, "few", now=now)
+    face.kit_log = lambda text, severity: with_sync.log("x", text, severity)  # type: ignore[attr-defined]
+    log(("info", "old"), ("info", "a"), ("error", "b"), ("debug", "hidden"))
+    seen: list[str] = []
+    answer: Any = None
+    pauses = 0
+    while True:
+        try:
+            step = steps.send(answer)
+        except StopIteration:
+            break
+        answer = None
+        if isinstance(step, list) and step and isinstance(step[0], LogEntry):
+            seen += [entry.message for entry in step]
+        elif isinstance(step, list) and step:
+            answer = _blocking(face).link.send(step)
+        elif not isinstance(step, list):
+            pauses += 1
+            if pauses == 1:
+                log(("error", "c"), ("info", "d"))
+    assert seen == ["a", "b", "c", "d"]
+
+
+def _blocking(face: Face) -> Any:
+    return face.kit._background.driver
+
+
+def test_a_key_of_another_type_is_named_and_nothing_is_written(kit: ShardKit) -> None:
+    logs = kit.logs(component="few")
+    client = holder(kit, "few", "logs:{x}")
+    client.set("logs:{x}:last:error", "7")
+    with pytest.raises(DamagedDataError, match=r"logs:{x}:last:error"):
+        logs.log("x", "text")
+    assert client.keys() == [b"logs:{x}:last:error"]
