@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 from shardkit.errors import DamagedDataError, InvalidArgumentError
 from shardkit.lua import script
 from shardkit.metrics.outbox import Background
+from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Call, Command, Pause, Transaction, script_call
 from shardkit.operations.operation import (
     Deferred,
@@ -42,7 +43,7 @@ from shardkit.operations.operation import (
     pages,
     stream,
 )
-from shardkit.structures.base.arguments import check_integer, check_name, shown
+from shardkit.structures.base.arguments import check_integer, check_name
 
 # Precisions in seconds, and how many slices of each are kept.
 PRECISIONS = (1, 5, 60, 300, 3600, 18000, 86400)

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 from shardkit.errors import InvalidArgumentError
 from shardkit.lua import script
 from shardkit.metrics.outbox import Background
+from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Call, Command, Pause, Transaction, script_call
 from shardkit.operations.operation import (
     Deferred,
@@ -39,7 +40,7 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.queues.keys import check_prefix
-from shardkit.structures.base.arguments import check_integer, check_name, shown
+from shardkit.structures.base.arguments import check_integer, check_name
 
 SEVERITIES = ("debug", "info", "warning", "error", "critical")
 LIMIT = 100
