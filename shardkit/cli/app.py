@@ -33,6 +33,7 @@ COMMANDS = {
     "locate": "shardkit.cli.commands.locate:locate",
     "url": "shardkit.cli.commands.url:url",
     "status": "shardkit.cli.commands.status:status",
+    "check": "shardkit.cli.commands.check:check_command",
     "clients": "shardkit.cli.commands.clients:clients",
     "keys": "shardkit.cli.commands.keys:keys",
     "exec": "shardkit.cli.commands.exec:exec_",

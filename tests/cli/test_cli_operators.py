@@ -130,3 +130,25 @@ def test_another_user_may_run_it(
     monkeypatch.setenv("SHARDKIT_EXEC_PASSWORD", f"{SECRET}2")
     found = replies(cli, "--user", "admin", "--", "ACL", "WHOAMI", on="all", url=town_url)
     assert list(found.values()) == ["admin", "admin"]
+
+
+def test_a_check_gives_one_verdict(
+    kit: ShardKit, cli: Cli, read_json: ReadJson, town: LocalServers, town_url: str
+) -> None:
+    fine = cli("check", "-c", town_url)
+    assert fine.code == 0, fine
+    assert fine.lines[0] == "nothing hurts"
+    assert fine.lines[1].startswith("looked at 3 servers, 13 databases and ")
+    with town.server_of("followers", 1).client() as client:
+        client.config_set("maxmemory", 1)
+        try:
+            found = read_json("check", "-c", town_url, code=1)
+            shown = cli("check", "followers", "-c", town_url)
+        finally:
+            client.config_set("maxmemory", 0)
+    assert [each["problem"] for each in found["findings"]] == [
+        "is above its maxmemory: it refuses writes"
+    ]
+    assert not found["ok"]
+    assert shown.code == 1
+    assert shown.lines[-1].startswith("1 problem, 0 warnings; looked at 2 servers")

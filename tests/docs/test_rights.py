@@ -11,6 +11,7 @@ import pytest
 
 import shardkit
 from shardkit import ShardMap
+from shardkit.admin import biggest_keys, check, connected_clients
 from shardkit.cli.commands.config_preflight import preflight
 from shardkit.cli.commands.status_survey import survey
 from shardkit.config import store
@@ -131,6 +132,18 @@ def test_status_and_doctor_look_at_servers(server: LocalServer) -> None:
         found = scan(kit, described.components)
     assert not found.failures
     assert ("a", "ids") in found.structures
+
+
+def test_check_clients_and_keys_look_at_servers(server: LocalServer) -> None:
+    with shardkit.connect(map_of({"port": server.port})) as kit:
+        write(kit)
+    described = map_of(user(server, *rights("an application"), "+info", "+time"))
+    assert {finding.warning for finding in check(described.components.values()).findings} <= {True}
+    described = map_of(user(server, *rights("`shardkit clients`")))
+    assert connected_clients(described.components.values())[1] == {}
+    described = map_of(user(server, *rights("`shardkit keys`")))
+    [biggest] = biggest_keys(list(described.components.values()), 1)
+    assert biggest.memory > 0
 
 
 def credentials(entry: dict[str, Any]) -> dict[str, Any]:

@@ -12,8 +12,6 @@ for another, keys are sampled in both::
 from __future__ import annotations
 
 import json
-import re
-import secrets
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +20,7 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
+from shardkit.admin.rights import missing_rights
 from shardkit.admin.server_queries import TIMEOUT, ServerErrors, client_of, query_all
 from shardkit.cli.commands.config_diff import data_keys
 from shardkit.cli.text import reason
@@ -220,7 +219,7 @@ def _look(fields: Mapping[str, Any]) -> _DatabaseAddress:
             return _DatabaseAddress("", 0, "master", [], [])
         keys = list(islice(data_keys(client), SAMPLED_KEYS))
         role, server = _role(client), _run_id(client)
-        missing = [] if role == "replica" else _missing_rights(client)
+        missing = [] if role == "replica" else missing_rights(client)
         return _DatabaseAddress(server, fields.get("db", 0), role, keys, missing)
 
 
@@ -239,30 +238,6 @@ def _run_id(client: Any) -> str:
         return str(client.info("server")["run_id"])
     except ResponseError:
         return ""
-
-
-def _missing_rights(client: Any) -> list[str]:
-    """Return the commands that clients use and this user may not run. Changes nothing."""
-    key = f"shardkit:preflight:{secrets.token_hex(8)}"  # is not there, and none of these makes it
-    pipe = client.pipeline(transaction=False)
-    for words in (
-        ("GET", key),
-        ("SET", key, "1", "XX"),
-        ("DEL", key),
-        ("SREM", key, "1"),
-        ("ZADD", key, "XX", "1", "1"),
-        ("HDEL", key, "1"),
-        ("LPUSHX", key, "1"),
-        ("EVAL", "return 1", "0"),
-        ("SCRIPT", "EXISTS", "0" * 40),
-    ):
-        pipe.execute_command(*words)
-    found = []
-    for answer in pipe.execute(raise_on_error=False):
-        match = re.search(r"permissions to run the '(\S+)'", str(answer))
-        if isinstance(answer, ResponseError) and match:
-            found.append(match[1].upper().replace("|", " "))
-    return found
 
 
 def _shared_keys(

@@ -1,0 +1,99 @@
+"""``shardkit check``: one verdict on what could hurt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import click
+
+from shardkit.admin.check import CheckFinding, CheckReport, check
+from shardkit.admin.server_queries import TIMEOUT
+from shardkit.cli.options import common_options, components, config_option, examples, opened
+from shardkit.cli.output import BAD, DOUBTFUL, FAINT, GOOD, Output, Styled, wordy
+from shardkit.cli.rows import Field, column_only, table_of
+from shardkit.cli.text import counted
+
+
+@click.command(
+    "check",
+    short_help="Say what hurts, or could.",
+    epilog=examples(
+        "shardkit check -c redis://config.internal",
+        "shardkit check unique timelines",
+        "shardkit check --json | jq '.findings[].problem'",
+    ),
+)
+@click.argument("names", nargs=-1, metavar="[COMPONENT]...")
+@config_option
+@click.option("--strict", is_flag=True, help="Exit with 1 for warnings too.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0.01),
+    default=TIMEOUT,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait for a server.",
+)
+@common_options
+def check_command(
+    names: Sequence[str], where: str | None, strict: bool, timeout: float, as_json: bool
+) -> int:
+    """Look at all servers, or those of the named components, for what hurts or could.
+
+    Whether each is reachable, quick, a master where an entry says so; its memory, clients,
+    persistence, replicas and clock; the rights of the user; whether each database is there, is a
+    shard's own, and holds the shard's keys (100 are sampled). Changes nothing. Exits with 1 if
+    anything hurts.
+    """
+    output = Output(as_json)
+    with opened(where) as topology:
+        found, broken = components(topology, names)
+    report = check(found.values(), timeout)
+    findings = [CheckFinding(name, error.message, error.remedy) for name, error in broken.items()]
+    report.findings[:0] = findings
+    failed = not report.ok or (strict and bool(report.findings))
+    if as_json:
+        output.document(
+            {
+                "ok": not failed,
+                "servers": report.servers,
+                "shards": report.shards,
+                "sampled_keys": report.keys,
+                "findings": [asdict(finding) for finding in report.findings],
+            }
+        )
+    else:
+        _show(output, report)
+    return int(failed)
+
+
+def _show(output: Output, report: CheckReport) -> None:
+    if report.findings:
+        output.table(table_of(_FIELDS, report.findings))
+        output.line()
+    looked = (
+        f"looked at {counted(report.servers, 'server')}, {counted(report.shards, 'database')} and "
+        f"{counted(report.keys, 'key')}"
+    )
+    hurts = sum(not finding.warning for finding in report.findings)
+    warned = len(report.findings) - hurts
+    if report.findings:
+        verdict = f"{counted(hurts, 'problem')}, {counted(warned, 'warning')}"
+        output.line(f"{verdict}; {looked}", BAD if hurts else DOUBTFUL)
+    else:
+        output.line("nothing hurts", GOOD)
+        output.line(looked, FAINT)
+
+
+_FIELDS: tuple[Field[CheckFinding], ...] = (
+    column_only(wordy("where"), lambda finding: finding.where),
+    column_only(
+        wordy("problem"),
+        lambda finding: Styled(
+            f"{'warning: ' * finding.warning}{finding.problem}",
+            DOUBTFUL if finding.warning else BAD,
+        ),
+    ),
+    column_only(wordy("remedy"), lambda finding: finding.remedy),
+)

@@ -1,0 +1,130 @@
+"""A check names what hurts or could, each with its remedy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from shardkit import ShardMap
+from shardkit.admin import CheckFinding, CheckReport, check
+from shardkit.local import LocalServer
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[LocalServer]:
+    with LocalServer() as server:
+        yield server
+
+
+@pytest.fixture
+def server(running: LocalServer) -> Iterator[redis.Redis]:
+    """A client of the server, whose settings are restored."""
+    with running.client() as client:
+        client.flushall()
+        names = ("maxmemory", "maxmemory-policy", "maxclients")
+        before = {name: client.config_get(name)[name] for name in names}
+        yield client
+        client.replicaof("NO", "ONE")
+        for name, value in before.items():
+            client.config_set(name, value)
+        client.execute_command("ACL", "DELUSER", "tried")
+
+
+def looked_at(running: LocalServer, *shards: dict[str, Any], **entry: Any) -> CheckReport:
+    place = {"host": "127.0.0.1", "port": running.port}
+    described: dict[str, Any] = {"shards": [{**place, **shard} for shard in shards]}
+    if not shards:
+        described = {"entry": {**place, **entry}}
+    shard_map = ShardMap.parse(json.dumps({"components": {"data": described}}))
+    return check(shard_map.components.values())
+
+
+def only(report: CheckReport) -> CheckFinding:
+    [found] = report.findings
+    assert found.remedy
+    return found
+
+
+def test_nothing_is_found_where_nothing_hurts(running: LocalServer, server: redis.Redis) -> None:
+    report = looked_at(running, {"db": 1}, {"db": 2})
+    assert report.findings == []
+    assert (report.ok, report.servers, report.shards, report.keys) == (True, 1, 2, 0)
+
+
+def test_memory_above_its_limit_hurts_and_near_it_is_a_warning(
+    running: LocalServer, server: redis.Redis
+) -> None:
+    used = server.info("memory")["used_memory"]
+    server.config_set("maxmemory", used // 2)
+    assert only(looked_at(running)).problem == "is above its maxmemory: it refuses writes"
+    server.config_set("maxmemory", int(used * 1.06))
+    found = only(looked_at(running))
+    assert found.warning
+    assert found.problem.endswith("of its maxmemory")
+    server.config_set("maxmemory-policy", "allkeys-lru")
+    server.config_set("maxmemory", used * 10)
+    assert only(looked_at(running)).problem == "may evict any key (allkeys-lru)"
+
+
+def test_rights_that_are_missing_are_named(running: LocalServer, server: redis.Redis) -> None:
+    rights = ("on", ">pw", "~*", "+@all", "-hdel", "-script|exists")
+    server.execute_command("ACL", "SETUSER", "tried", *rights)
+    found = only(looked_at(running, username="tried", password="pw"))
+    assert found.problem == "the user may not run HDEL, SCRIPT EXISTS"
+    server.execute_command("ACL", "SETUSER", "tried", "+@all", "-info")
+    found = only(looked_at(running, username="tried", password="pw"))
+    assert found.warning
+    assert found.problem == "the user may not run INFO"
+    found = only(looked_at(running, username="tried", password="wrong"))
+    assert "the user or password is refused" in found.problem
+
+
+def test_a_replica_where_a_master_is_named_hurts(running: LocalServer, server: redis.Redis) -> None:
+    server.replicaof("127.0.0.1", 1)
+    problems = [found.problem for found in looked_at(running).findings]
+    assert "is a replica, which refuses writes" in problems
+    assert "has lost its master" in problems
+
+
+def test_replicas_that_are_not_there_hurt(running: LocalServer, server: redis.Redis) -> None:
+    with LocalServer() as other:
+        report = looked_at(running, replicas=[{"port": other.port}])
+    problems = [found.problem for found in report.findings]
+    assert problems == [
+        "has 0 of the 1 replicas that its entry names",
+        "is a master, with data of its own",
+    ]
+
+
+def test_clients_near_their_limit_hurt(running: LocalServer, server: redis.Redis) -> None:
+    server.config_set("maxclients", server.info("clients")["connected_clients"] + 1)
+    assert " clients of " in only(looked_at(running)).problem
+
+
+def test_databases_that_are_missing_shared_or_another_shards_hurt(
+    running: LocalServer, server: redis.Redis
+) -> None:
+    assert only(looked_at(running, {"db": 999})).problem == "there is no database 999"
+    found = only(looked_at(running, {"db": 1}, {"db": 1, "host": "localhost"}))
+    assert found.where.startswith("data:1 ")
+    assert found.problem == "its database is that of data:0"
+    with running.client(db=1) as client:
+        client.mset({f"key:{n}": 1 for n in range(40)})
+    found = only(looked_at(running, {"db": 1}, {"db": 2}))
+    assert found.where == f"data:0 (127.0.0.1:{running.port}/1)"
+    assert found.problem.endswith("of 40 sampled keys on other shards")
+
+
+def test_what_cannot_be_used_is_named_and_the_others_are_looked_at(
+    running: LocalServer, server: redis.Redis
+) -> None:
+    report = looked_at(running, {"db": 1}, {"port": 1}, {"password": "${NOT_SET_HERE}"})
+    assert report.servers == 1
+    problems = sorted(found.problem for found in report.findings)
+    assert "NOT_SET_HERE" in problems[1]
+    assert "cannot be reached" in problems[0]
+    assert not report.ok
