@@ -21,9 +21,11 @@ from shardkit.coordination.holdable import WAIT
 from shardkit.coordination.locks import Lock, ReadWriteLock, Semaphore
 from shardkit.coordination.rate_limit import GCRA, RateLimit
 from shardkit.coordination.several import MultiLock, QuorumLock
+from shardkit.coordination.transfers import GRACE, Transfers
 from shardkit.geo.city_totals import CityTotals
 from shardkit.geo.ip_to_city import IpToCity
 from shardkit.job_search.job_search import JobSearch
+from shardkit.market.market import Market
 from shardkit.metrics.counters import PRECISIONS, SAMPLES, TimeSliceCounters
 from shardkit.metrics.logs import LIMIT as LOG_LIMIT
 from shardkit.metrics.logs import Logs
@@ -432,6 +434,21 @@ class Catalogue(Generic[Face]):
         """Return a barrier; see `shardkit.coordination.Barrier`."""
         monotonic = self._clock.monotonic
         return Barrier(self._driver, component, name, parties=parties, monotonic=monotonic)
+
+    def transfers(
+        self,
+        name: str = "transfers",
+        *,
+        component: str,
+        grace: float = GRACE,
+        new_id: Callable[[], str] | None = None,
+    ) -> Transfers[Face]:
+        """Return accounts and transfers between them; see `shardkit.coordination.Transfers`."""
+        return Transfers(self._driver, component, name, grace=grace, new_id=new_id)
+
+    def market(self, name: str = "market", *, component: str, grace: float = GRACE) -> Market[Face]:
+        """Return a market; see `shardkit.market.Market`."""
+        return Market(self._driver, component, name, grace=grace)
 
     def _held(self, renew: bool) -> tuple[Renewals | AsyncRenewals | None]:
         return (self._renewals if renew else None,)

@@ -36,6 +36,7 @@ GROUPS = [
     "job_search",
     "queues",
     "coordination",
+    "market",
     "social",
     "metrics",
     "catalogue",

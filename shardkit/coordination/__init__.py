@@ -8,8 +8,10 @@ from shardkit.coordination.holdable import Holder, HoldState
 from shardkit.coordination.locks import Lock, ReadWriteLock, Semaphore
 from shardkit.coordination.rate_limit import RateDecision, RateLimit
 from shardkit.coordination.several import MultiLock, QuorumHold, QuorumLock
+from shardkit.coordination.transfers import Account, Leg, Recovered, TransferResult, Transfers
 
 __all__ = [
+    "Account",
     "Barrier",
     "CountdownLatch",
     "Election",
@@ -17,6 +19,7 @@ __all__ = [
     "Hold",
     "HoldState",
     "Holder",
+    "Leg",
     "Lock",
     "MultiLock",
     "QuorumHold",
@@ -24,5 +27,8 @@ __all__ = [
     "RateDecision",
     "RateLimit",
     "ReadWriteLock",
+    "Recovered",
     "Semaphore",
+    "TransferResult",
+    "Transfers",
 ]

@@ -1,0 +1,94 @@
+-- Included by the scripts of transfers: accounts, and what a leg does to one.
+-- An account is a HASH: a:<asset> its balance, an integer below 2^62 in magnitude; f:<field> text;
+-- version, which each change increments; lock, the transfer in flight that is about fields, as there
+-- is one at a time. What is in flight is a HASH by the transfer's id.
+-- A leg is JSON: {{{asset, change}, …}, {{field, required or false}, …}, {{field, new or false}, …}}
+-- All changes are digits, and added by the server, so nothing is rounded.
+
+local HIGHEST = 4611686018427387904
+
+-- Add to a balance; false, and nothing changed, if it would be negative or too large.
+local function add(account, asset, change)
+  local field = 'a:' .. asset
+  local reply = redis.pcall('HINCRBY', account, field, change)
+  if type(reply) == 'table' then
+    if string.find(reply.err, 'overflow') then return false end
+    return error({err = 'DAMAGED ' .. cjson.encode({account, field, 'an integer'})})
+  end
+  if reply < 0 or reply > HIGHEST then
+    local opposite = string.sub(change, 1, 1) == '-' and string.sub(change, 2) or '-' .. change
+    if redis.call('HINCRBY', account, field, opposite) == 0 then
+      redis.call('HDEL', account, field)
+    end
+    return false
+  end
+  if reply == 0 then redis.call('HDEL', account, field) end
+  return true
+end
+
+local function negated(change)
+  return string.sub(change, 1, 1) == '-' and string.sub(change, 2) or '-' .. change
+end
+
+local function is_debit(change)
+  return string.sub(change, 1, 1) == '-'
+end
+
+-- Whether a leg is about fields.
+local function has_fields(leg)
+  return #leg[2] + #leg[3] > 0
+end
+
+local function is_busy(account, leg)
+  return has_fields(leg) and redis.call('HEXISTS', account, 'lock') == 1
+end
+
+-- The field that is not as required; nil if all are.
+local function unmet(account, leg)
+  for _, pair in ipairs(leg[2]) do
+    local found = redis.call('HGET', account, 'f:' .. pair[1])
+    if (found or false) ~= (pair[2] or false) then return pair[1] end
+  end
+end
+
+-- Take what a leg takes; the asset that is short if one is, and nothing is taken then.
+local function take(account, leg)
+  for n, pair in ipairs(leg[1]) do
+    if is_debit(pair[2]) and not add(account, pair[1], pair[2]) then
+      for m = 1, n - 1 do
+        if is_debit(leg[1][m][2]) then add(account, leg[1][m][1], negated(leg[1][m][2])) end
+      end
+      return pair[1]
+    end
+  end
+end
+
+local function give_back(account, leg)
+  for _, pair in ipairs(leg[1]) do
+    if is_debit(pair[2]) then add(account, pair[1], negated(pair[2])) end
+  end
+end
+
+-- Whether what a leg gives can be added.
+local function has_room(account, leg)
+  for _, pair in ipairs(leg[1]) do
+    if not is_debit(pair[2]) then
+      if not add(account, pair[1], pair[2]) then return false, pair[1] end
+      add(account, pair[1], negated(pair[2]))
+    end
+  end
+  return true
+end
+
+local function give(account, leg)
+  for _, pair in ipairs(leg[1]) do
+    if not is_debit(pair[2]) then add(account, pair[1], pair[2]) end
+  end
+  for _, pair in ipairs(leg[3]) do
+    if pair[2] then
+      redis.call('HSET', account, 'f:' .. pair[1], pair[2])
+    else
+      redis.call('HDEL', account, 'f:' .. pair[1])
+    end
+  end
+end

@@ -1,0 +1,28 @@
+-- Keep the log of transfers that are under way.
+-- KEYS[1]  their records, a HASH by id: pending, committed or aborted, and the legs
+-- KEYS[2]  when they began, a ZSET
+-- ARGV[1]  begin; commit, if it is pending; abort, likewise; forget; read; or old
+-- ARGV[2]  the id; for old the least age in microseconds
+-- ARGV[3]  the legs, for begin
+-- Reply    the record as it is now, or an empty string; for old a list of at most 100 ids
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+if ARGV[1] == 'old' then
+  local latest = string.format('%.0f', now - tonumber(ARGV[2]))
+  return redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', latest, 'LIMIT', 0, 100)
+end
+local record = redis.call('HGET', KEYS[1], ARGV[2])
+if ARGV[1] == 'begin' and not record then
+  record = 'pending ' .. ARGV[3]
+  redis.call('HSET', KEYS[1], ARGV[2], record)
+  redis.call('ZADD', KEYS[2], string.format('%.0f', now), ARGV[2])
+elseif ARGV[1] == 'forget' then
+  redis.call('HDEL', KEYS[1], ARGV[2])
+  redis.call('ZREM', KEYS[2], ARGV[2])
+  record = nil
+elseif (ARGV[1] == 'commit' or ARGV[1] == 'abort') and record
+  and string.sub(record, 1, 8) == 'pending ' then
+  record = (ARGV[1] == 'commit' and 'committed ' or 'aborted ') .. string.sub(record, 9)
+  redis.call('HSET', KEYS[1], ARGV[2], record)
+end
+return record or ''

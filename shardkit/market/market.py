@@ -1,0 +1,175 @@
+"""A market: users list items for whole amounts of money, others buy them.
+
+::
+
+    user/3          money 57   item/sword 1        an account of each user
+    listing/sword/3            item/sword 1        an offer holds the item; its field price is text
+
+Listing moves the item from the seller's account into the offer's, buying moves it to the buyer and
+the money to the seller: each is one transfer (see `shardkit.coordination.transfers`), which is one
+script where the three accounts live together, and is finished or undone by others where they do
+not, whatever is killed. So nothing is sold twice, and no money and no item is lost. Money is exact,
+up to 10^18. Names of items and users can be any text.
+
+After Redis in Action, sections 4.4, 6.2 and 11.4.2, whose market loses items when it lists them,
+and accepts negative prices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import quote
+
+from shardkit.coordination.transfers import HIGHEST, Account, Leg, Transfers
+from shardkit.errors import InvalidArgumentError
+from shardkit.operations.arguments import shown
+from shardkit.operations.operation import Deferred, Driver, Face, Operation, Structure, operation
+from shardkit.structures.base.arguments import check_integer
+
+MONEY = "money"
+
+
+class Market(Structure[Face]):
+    """A market. Made by ``kit.market``.
+
+    Args:
+        driver: runs its operations.
+        component: where it lives; each user and each offer on a shard of its own.
+        name: the prefix of its keys.
+
+    Attributes:
+        transfers: its accounts; call ``transfers.recover()`` now and then.
+    """
+
+    def __init__(
+        self, driver: Driver, component: str, name: str = "market", **options: Any
+    ) -> None:
+        super().__init__(driver, component, name)
+        self.transfers: Transfers[Any] = Transfers(driver, component, name, **options)
+
+    @property
+    def deferred(self) -> Market[Deferred]:
+        """The face whose calls return steps, for ``yield from`` and ``together``."""
+        return self._deferred()  # type: ignore[return-value]
+
+    @operation
+    def deposit(self, user: str, money: int = 0, items: Iterable[str] = ()) -> Operation[None]:
+        """Give a user money and items from outside.
+
+        Raises:
+            InvalidArgumentError: the amount is not an integer, or negative.
+
+        Cost: one exchange.
+        """
+        self._check_money("money", money)
+        changes = {MONEY: money} | {_item(item): 1 for item in items}
+        result = yield from Transfers.issue.steps(self.transfers, Leg(_user(user), changes))
+        if not result:
+            raise InvalidArgumentError(
+                f"{self.name}: {shown(user)} would have more than can be counted",
+                "give less",
+            )
+
+    @operation
+    def list(self, item: str, seller: str, price: int) -> Operation[bool | None]:
+        """Offer an item for a price.
+
+        Returns:
+            True; None if the seller does not have the item, or offers one of it already; False if
+            it took too long: others undid it, or were at the same offer all the time.
+
+        Raises:
+            InvalidArgumentError: the price is not an integer, or negative.
+            ShardErrors: a server failed; see `Transfers.transfer`.
+
+        Cost: one exchange if the user and the offer live together, otherwise five.
+        """
+        self._check_money("price", price)
+        offer = Leg(_offer(item, seller), {_item(item): 1}, {"price": None}, {"price": str(price)})
+        return (yield from self._carry_out(Leg(_user(seller), {_item(item): -1}), offer))
+
+    @operation
+    def unlist(self, item: str, seller: str) -> Operation[bool | None]:
+        """Take an offer back; returns and costs are those of `list`."""
+        offer = Leg(_offer(item, seller), {_item(item): -1}, {}, {"price": None})
+        return (yield from self._carry_out(Leg(_user(seller), {_item(item): 1}), offer))
+
+    @operation
+    def purchase(self, buyer: str, item: str, seller: str, price: int) -> Operation[bool | None]:
+        """Buy an item for the price that the buyer has seen.
+
+        Returns:
+            True; None if there is no such offer, its price is another one, the buyer has not enough
+            money, or is the seller; False if it took too long: others undid it, or were at the
+            same offer all the time.
+
+        Raises:
+            InvalidArgumentError: the price is not an integer, or negative.
+            ShardErrors: a server failed; see `Transfers.transfer`.
+
+        Cost: one exchange if both users and the offer live together, otherwise five.
+        """
+        self._check_money("price", price)
+        if buyer == seller:
+            return None
+        offer = Leg(_offer(item, seller), {_item(item): -1}, {"price": str(price)}, {"price": None})
+        pays = Leg(_user(buyer), {MONEY: -price, _item(item): 1})
+        earns = Leg(_user(seller), {MONEY: price})
+        return (yield from self._carry_out(pays, earns, offer))
+
+    @operation
+    def price(self, item: str, seller: str) -> Operation[int | None]:
+        """Return the price of an offer; None if there is none.
+
+        Cost: one exchange.
+        """
+        [account] = yield from Transfers.read.steps(self.transfers, _offer(item, seller))
+        text = account.fields.get("price")
+        return None if text is None or not account.balances else int(text)
+
+    @operation
+    def user(self, user: str) -> Operation[Account]:
+        """Return a user's account: ``balances["money"]``, and ``item/…`` for each item.
+
+        Cost: one exchange.
+        """
+        [account] = yield from Transfers.read.steps(self.transfers, _user(user))
+        return account
+
+    @operation
+    def total(
+        self, users: Iterable[str], offers: Iterable[tuple[str, str]] = ()
+    ) -> Operation[dict[str, int]]:
+        """Add up money and items of users and offers at one moment; see `Transfers.total`."""
+        names = [_user(user) for user in users]
+        names += [_offer(item, seller) for item, seller in offers]
+        return (yield from Transfers.total.steps(self.transfers, names))
+
+    def _carry_out(self, *legs: Leg) -> Operation[bool | None]:
+        result = yield from Transfers.transfer.steps(self.transfers, *legs)
+        if result.done:
+            return True
+        return False if result.reason in ("undone", "busy") else None
+
+    def _check_money(self, field: str, money: int) -> None:
+        check_integer(self.name, field, money, 0, HIGHEST)
+
+
+def _user(user: str) -> str:
+    return f"user/{_quoted(user)}"
+
+
+def _item(item: str) -> str:
+    return f"item/{_quoted(item)}"
+
+
+def _offer(item: str, seller: str) -> str:
+    return f"listing/{_quoted(item)}/{_quoted(seller)}"
+
+
+def _quoted(name: str) -> str:
+    """Return a name without braces and slashes, so that no two names look alike."""
+    if not isinstance(name, str) or not name:
+        raise InvalidArgumentError(f"name={shown(name)} of a user or an item", "give text")
+    return quote(name, safe="")

@@ -1,0 +1,214 @@
+"""Transfers: all or none, to the last unit, whatever is killed and whoever comes late."""
+
+from __future__ import annotations
+
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+from typing import Any
+
+import pytest
+from coordination_helpers import eventually, line, processes
+from faces import Face, holder
+
+from shardkit import ShardKit, ShardMap
+from shardkit.coordination import Account, Leg, TransferResult
+from shardkit.errors import DamagedDataError, InvalidArgumentError
+from shardkit.operations import Operation
+
+KILL_ROUNDS = int(os.environ.get("SHARDKIT_KILL_ROUNDS", "4"))  # of two processes each
+NAMES = [f"a{n}" for n in range(8)]
+
+
+def move(source: str, target: str, amount: int, asset: str = "gold") -> tuple[Leg, Leg]:
+    return Leg(source, {asset: -amount}), Leg(target, {asset: amount})
+
+
+def stop_after(steps: Operation[Any], kit: ShardKit, count: int) -> bool:
+    """Run so many steps of an operation that send something; return whether it had ended."""
+    try:
+        step = next(steps)
+        for _ in range(count):
+            answer = kit.driver._run_step(step)
+            step = steps.send(answer)
+    except StopIteration:
+        return True
+    return False
+
+
+def resumed(steps: Operation[Any], step: Any) -> Operation[Any]:
+    """Go on with an operation that has yielded a step."""
+    try:
+        while True:
+            step = steps.send((yield step))
+    except StopIteration as done:
+        return done.value
+
+
+@pytest.mark.parametrize("component", ["one", "many"])
+def test_amounts_move_all_or_none(face: Face, component: str) -> None:
+    run, bank = face.run, face.kit.transfers("bank", component=component)
+    huge = 10**17 + 1
+    assert run(bank.issue(Leg("a", {"gold": huge, "corn": 5}), Leg("b", {"gold": 1})))
+    assert run(bank.transfer(*move("a", "b", huge))) == TransferResult(True)
+    assert run(bank.transfer(*move("b", "c", huge + 2))) == (False, "b", "short", "gold")
+    assert run(
+        bank.transfer(
+            Leg("c", {"gold": 1}), Leg("b", {"gold": -1, "corn": -1}), Leg("a", {"corn": 1})
+        )
+    ) == (False, "b", "short", "corn")
+    a, b, c = run(bank.read("a", "b", "c"))
+    assert a.balances == {"corn": 5}
+    assert b.balances == {"gold": huge + 1}
+    assert c._replace(version=0) == Account({}, {}, {}, 0)
+    assert run(bank.total(["a", "b", "c"])) == {"gold": huge + 1, "corn": 5}
+
+
+@pytest.mark.parametrize("component", ["one", "many"])
+def test_fields_are_required_and_set(face: Face, component: str) -> None:
+    run, bank = face.run, face.kit.transfers("bank", component=component)
+    assert run(bank.issue(Leg("a", {"gold": 9}, {"open": None}, {"open": "yes"})))
+    pays = Leg("a", {"gold": -1}, {"open": "yes"})
+    assert run(bank.transfer(pays, Leg("b", {"gold": 1}, set={"seen": "1"})))
+    assert run(bank.transfer(Leg("a", {"gold": -1}, {"open": "no"}), Leg("b", {"gold": 1}))) == (
+        False,
+        "a",
+        "required",
+        "open",
+    )
+    assert run(bank.transfer(Leg("a", {"gold": -8}, {}, {"open": None}), Leg("b", {"gold": 8})))
+    a, b = run(bank.read("a", "b"))
+    assert (a.balances, a.fields, b.balances, b.fields) == ({}, {}, {"gold": 9}, {"seen": "1"})
+
+
+def test_a_transfer_that_stops_anywhere_is_finished_or_undone(kit: ShardKit) -> None:
+    bank = kit.transfers("bank", component="many", grace=0.01)
+    assert bank.issue(Leg("a", {"gold": 10}))
+    outcomes = []
+    for count in range(1, 7):
+        before = bank.read("b")[0].balances.get("gold", 0)
+        ended = stop_after(bank.deferred.transfer(*move("a", "b", 1)), kit, count)
+        assert bank.total(["a", "b"]) == {"gold": 10}
+        if count > 1 and not ended:
+            assert eventually(lambda: any(bank.recover("a", "b")))
+        a, b = bank.read("a", "b")
+        assert a.in_flight == b.in_flight == {}
+        assert bank.total(["a", "b"]) == {"gold": 10}
+        outcomes.append(b.balances.get("gold", 0) - before)
+    # Undone until it was committed, finished from then on.
+    assert outcomes == [0, 0, 0, 1, 1, 1]
+
+
+def test_who_was_stopped_and_undone_by_others_changes_nothing(kit: ShardKit) -> None:
+    bank = kit.transfers("bank", component="many", grace=0.01)
+    assert bank.issue(Leg("a", {"gold": 10}))
+    for count in (2, 3):
+        steps = bank.deferred.transfer(*move("a", "b", 1))
+        step = next(steps)
+        for _ in range(count):
+            step = steps.send(kit.driver._run_step(step))
+        assert eventually(lambda: bank.recover().undone == 1)
+        late = kit.driver.run(resumed(steps, step))
+        assert late.reason == "undone"
+        assert bank.total(["a", "b"]) == {"gold": 10}
+        assert bank.read("a")[0].balances == {"gold": 10}
+
+
+def test_a_note_that_is_in_no_log_is_undone(kit: ShardKit) -> None:
+    bank = kit.transfers("bank", component="many", grace=0.01)
+    assert bank.issue(Leg("a", {"gold": 10}))
+    late = bank.deferred.transfer(*move("a", "b", 4))
+    step = next(late)
+    for _ in range(2):
+        step = late.send(kit.driver._run_step(step))  # begun; prepare is next
+    assert eventually(lambda: bank.recover().undone == 1)
+    kit.driver._run_step(step)  # it goes on, and dies
+    assert bank.read("a")[0].balances == {"gold": 6}
+    assert bank.total(["a", "b"]) == {"gold": 10}
+    # Who needs what is missing undoes it; so does recover, where it is told to look.
+    assert bank.transfer(*move("a", "b", 8))
+    assert bank.recover("a", "b").undone == 1
+    assert [each.balances for each in bank.read("a", "b")] == [{"gold": 2}, {"gold": 8}]
+
+
+def test_threads_that_move_at_random_lose_nothing_and_sums_are_right_meanwhile(
+    kit: ShardKit,
+) -> None:
+    bank = kit.transfers("bank", component="many")
+    assert all(bank.issue(Leg(name, {"gold": 100})) for name in NAMES)
+
+    def work(seed: int) -> int:
+        chance, done = Random(seed), 0
+        for _ in range(40):
+            source, target = chance.sample(NAMES, 2)
+            done += bool(bank.transfer(*move(source, target, chance.randint(1, 150))))
+        return done
+
+    with ThreadPoolExecutor() as pool:
+        workers = [pool.submit(work, n) for n in range(3)]
+        pairs = bank.total(NAMES[:1])
+        assert 0 <= pairs.get("gold", 0) <= 800
+        assert all(worker.result(60) for worker in workers)
+    assert bank.total(NAMES) == {"gold": 800}
+    assert all(account.in_flight == {} for account in bank.read(*NAMES))
+
+
+MOVING = """
+import random
+from shardkit.coordination import Leg
+bank = kit.transfers("bank", component="many", grace=0.3)
+names = [f"a{n}" for n in range(8)]
+random.seed(argument)
+print("ready", flush=True)
+while True:
+    source, target = random.sample(names, 2)
+    amount = random.randint(1, 30)
+    bank.transfer(Leg(source, {"gold": -amount}), Leg(target, {"gold": amount}))
+"""
+
+
+def test_after_any_kill_everything_is_there_to_the_last_unit(
+    kit: ShardKit, shard_map: ShardMap
+) -> None:
+    bank = kit.transfers("bank", component="many", grace=0.3)
+    assert all(bank.issue(Leg(name, {"gold": 100})) for name in NAMES)
+    for seed in range(KILL_ROUNDS):
+        with processes(MOVING, shard_map, 2 * seed, 2 * seed + 1) as started:
+            assert [line(process) for process in started] == ["ready", "ready"]
+            threading.Event().wait(Random(seed).uniform(0.02, 0.2))
+        assert bank.total(NAMES) == {"gold": 800}
+        assert eventually(lambda: settled(bank))
+        assert sum(each.balances.get("gold", 0) for each in bank.read(*NAMES)) == 800
+
+
+def settled(bank: Any) -> bool:
+    bank.recover(*NAMES)
+    return not any(each.in_flight for each in bank.read(*NAMES))
+
+
+@pytest.mark.parametrize(
+    ("legs", "message"),
+    [
+        ([Leg("a", {"gold": -1})], "add up to"),
+        ([Leg("a", {"gold": 1}), Leg("a", {"gold": -1})], "one leg for each account"),
+        ([Leg("a", {"gold": 1.5})], "gold=1.5; give an integer"),
+        ([Leg("a", {"gold": 10**18 + 1}), Leg("b", {"gold": -(10**18) - 1})], "at most"),
+        ([Leg("{a}", {})], "leave out braces"),
+        ([Leg("a", {}, {"f": 1})], "f=1; give text"),  # type: ignore[dict-item]
+        ([], "0 legs"),
+    ],
+)
+def test_what_is_wrong_is_named(kit: ShardKit, legs: list[Leg], message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        kit.transfers("bank", component="many").transfer(*legs)
+
+
+def test_what_is_stored_is_checked(kit: ShardKit) -> None:
+    bank = kit.transfers("bank", component="many", grace=0.01)
+    assert bank.issue(Leg("a", {"gold": 5}))
+    holder(kit, "many", "bank:{a}").hset("bank:{a}", "a:gold", "five")
+    with pytest.raises(DamagedDataError, match=r"bank:\{a\}"):
+        bank.read("a")
+    with pytest.raises(DamagedDataError, match=r"bank:\{a\}"):
+        bank.transfer(*move("a", "b", 1))
