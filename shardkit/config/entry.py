@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from shardkit.config.fields import LOCATION as LOCATION
@@ -119,6 +120,8 @@ class Entry:
     def resolved(self, where: str, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
         """Return the fields with every ``${NAME}`` replaced, and those of a ``url`` in its place.
 
+        The content of a ``password_file`` becomes the ``password``.
+
         Args:
             where: the key that the entry comes from, for error messages.
             environ: where the names are looked up.
@@ -141,6 +144,9 @@ class Entry:
                     f"{where}: url with its references replaced cannot be used: it {error.problem}",
                     error.remedy,
                 ) from None
+        path = fields.pop("password_file", None)
+        if path is not None:
+            fields["password"] = _read_password(path, where)
         for problem in check_entry(fields, where):  # the problem itself would show the value
             raise ConfigError(
                 f"{where}: {problem.field} with its references replaced cannot be used",
@@ -229,6 +235,23 @@ def _resolve(value: Any, where: str, field: str, environ: Mapping[str, str]) -> 
         except BadUrlError as error:
             raise ConfigError(f"{where}: url {error.problem}", error.remedy) from None
     return REFERENCE.sub(lambda match: values[match[1]], value)
+
+
+def _read_password(path: str, where: str) -> str:
+    """Return the password that a file holds, without the end of its line."""
+    reason: str | None = "it is empty, or no line of UTF-8 text"
+    try:
+        text = Path(path).read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
+        if text and is_text(text) and "\n" not in text:
+            return text
+    except OSError as error:
+        reason = error.strerror
+    except ValueError:  # not chained: it contains the text
+        pass
+    raise ConfigError(
+        f"{where}: password_file {path} cannot be used: {reason}",
+        "write the password into it, as its only line",
+    )
 
 
 def _look_up(name: str, where: str, field: str, environ: Mapping[str, str]) -> str:

@@ -69,6 +69,7 @@ FIELDS: dict[str, _Rule] = {
     "db": ((int,), "a database number, 0 or more", lambda v: 0 <= v <= _LARGEST),
     "username": _TEXT,
     "password": _TEXT,
+    "password_file": _PATH,
     "unix_socket_path": _PATH,
     "ssl": _TRUTH,
     "ssl_keyfile": _PATH,
@@ -230,6 +231,8 @@ def _check_together(fields: Mapping[str, Any], where: str) -> Iterator[Problem]:
         )
     if "sentinel" in fields:
         yield from clash("sentinel", {"host", "port"}, "the Sentinels say where the server is")
+    if "password_file" in fields:
+        yield from clash("password_file", {"password"}, "keep one of the two")
     if fields.get("cluster"):
         yield from clash(
             "cluster", {"sentinel", "replicas", "unix_socket_path"}, "a cluster finds its own nodes"
@@ -307,6 +310,12 @@ def merged(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, 
         displaced = LOCATION - {"host", "port"}
     else:
         displaced = frozenset()
+    said = fields.keys() | displaced
+    displaced = displaced | {
+        other
+        for other, one in (("password", "password_file"), ("password_file", "password"))
+        if one in said and (one in fields or "url" in fields)
+    }
     if fields.get("cluster"):
         displaced = displaced | {"db", "replicas", "sentinel", "unix_socket_path"}
     return {n: v for n, v in defaults.items() if n not in displaced} | dict(fields)

@@ -36,6 +36,7 @@ _QUERY: Mapping[str, tuple[str, re.Pattern[str], Any]] = {
     "db": _INTEGER,
     "username": _TEXT,
     "password": _TEXT,
+    "password_file": _TEXT,
     "ssl_keyfile": _TEXT,
     "ssl_certfile": _TEXT,
     "ssl_password": _TEXT,

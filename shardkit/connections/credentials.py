@@ -1,8 +1,9 @@
-"""Credentials that change: read from the environment, or given by the application, at each connect.
+"""Credentials that change: of the environment, a file or the application, at each connect.
 
 redis-py asks a connection's ``credential_provider`` whenever it connects. An entry whose user or
-password is a ``${NAME}`` reference gets one that reads the environment; a provider of tokens that
-expire is given in Python, for a component (``connect(…, credential_providers={…})``).
+password is a ``${NAME}`` reference, or whose password is in a ``password_file``, gets one that
+reads the environment and the file. A provider of tokens that expire is given in Python, for a
+component (``connect(…, credential_providers={…})``).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 from redis.credentials import CredentialProvider
 
 from shardkit.config.entry import Entry
-from shardkit.config.url import REFERENCE
+from shardkit.config.url import REFERENCE, read_url
 
 _FIELDS = ("username", "password", "url")
 
@@ -51,11 +52,17 @@ def credentials_of(entry: Entry, fields: dict[str, Any], where: str) -> dict[str
         ``credentials``, and ``sentinel_credentials`` for those that the Sentinels ask for.
     """
     found: dict[str, Any] = {}
-    if _refers(entry.fields) and (fields.get("username") or fields.get("password")):
+    changes = _refers(entry.fields) or "password_file" in {**_url(entry), **entry.fields}
+    if changes and (fields.get("username") or fields.get("password")):
         found["credentials"] = EntryCredentials(entry, where)
     if _refers(entry.fields.get("sentinel", {})):
         found["sentinel_credentials"] = EntryCredentials(entry, where, "sentinel")
     return found
+
+
+def _url(entry: Entry) -> dict[str, Any]:
+    url = entry.fields.get("url")
+    return {} if url is None or REFERENCE.fullmatch(url) else dict(read_url(url))
 
 
 def _refers(fields: dict[str, Any]) -> bool:

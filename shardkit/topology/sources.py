@@ -214,7 +214,8 @@ def _require_references(component: Component, known: Component | None) -> None:
         return
     before = dict(known.entries())
     for shard, entry in component.entries():
-        if entry != before.get(shard) and "${" in entry.to_json():
+        text = entry.to_json()
+        if entry != before.get(shard) and ("${" in text or "password_file" in text):
             entry.resolved(entry_key(*shard))
 
 

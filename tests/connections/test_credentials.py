@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from redis.credentials import CredentialProvider
 
 import shardkit
 from shardkit import Entry, ShardMap
-from shardkit.errors import ShardKitError
+from shardkit.errors import ConfigError, ShardKitError
 from shardkit.local import LocalServer
 from shardkit.transport.fake_servers import MemoryConnector
 
@@ -126,3 +127,80 @@ def test_a_memory_server_asks_for_no_credentials(
     with shardkit.connect(where, connector=MemoryConnector()) as kit:
         assert kit.client("jobs").ping()
         assert kit.client("jobs", private=True).ping()
+
+
+@pytest.mark.parametrize("form", ["fields", "url", "config server"])
+async def test_a_password_of_a_file_may_be_rotated(
+    face: str, form: str, server: LocalServer, tmp_path: Path
+) -> None:
+    path = tmp_path / "password"
+    path.write_text("first\n")
+    entry: dict[str, Any] = {"host": "127.0.0.1", "port": server.port, "password_file": str(path)}
+    url = f"redis://127.0.0.1:{server.port}/0?password_file={path}"
+    if form == "url":
+        entry = {"url": url}
+    where: Any = a_map(server, **entry)
+    if form == "config server":
+        with redis.Redis(port=server.port, password="first") as client:
+            client.set("config:redis:jobs", Entry(entry).to_json())
+        where = url
+    kit = await opened(face, where)
+    client = await of(kit.client("jobs"))
+    assert await of(client.ping())
+    rotate(server, "first", "second")
+    path.write_text("second")
+    assert await of(client.ping())
+    if form == "config server":
+        kit.topology.expire()
+        assert (await of(kit.component("jobs"))).entry.fields == entry
+    path.unlink()
+    await of(client.connection_pool.disconnect())
+    with pytest.raises(ShardKitError, match=r"password_file .* cannot be used: No such file"):
+        await of(client.ping())
+    path.write_text("second")
+    assert await of(client.ping())
+    await kit.aclose()
+
+
+async def test_two_passwords_at_a_time_rotate_without_an_error(
+    face: str, server: LocalServer, tmp_path: Path
+) -> None:
+    path = tmp_path / "password"
+    path.write_text("old")
+    with redis.Redis(port=server.port, password="first") as admin:
+        admin.execute_command("ACL", "SETUSER", "app", "on", ">old", "~*", "&*", "+@all")
+        entry = {"port": server.port, "username": "app", "password_file": str(path)}
+        kit = await opened(face, a_map(server, **entry))
+        client = await of(kit.client("jobs"))
+        for step in (">new", path, "<old"):
+            assert await of(client.incr("n"))
+            if step == path:
+                path.write_text("new")
+            else:
+                admin.execute_command("ACL", "SETUSER", "app", step)
+            assert await of(client.incr("n"))
+            await of(client.connection_pool.disconnect())
+        assert await of(client.get("n")) == b"6"
+        await kit.aclose()
+
+
+@pytest.mark.parametrize("text", ["", "\n", "two\nlines", "\0"])
+def test_a_file_that_holds_no_password_is_named(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "password"
+    path.write_text(text)
+    entry = Entry({"password_file": str(path)})
+    with pytest.raises(ConfigError, match="it is empty, or no line of UTF-8 text"):
+        entry.resolved("config:redis:jobs")
+    path.write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match="no line of UTF-8 text"):
+        entry.resolved("config:redis:jobs")
+
+
+def test_an_entry_has_a_password_or_a_file_of_it() -> None:
+    with pytest.raises(ShardKitError, match="password contradicts password_file"):
+        Entry({"password": "a", "password_file": "/b"})
+    of_default = ShardMap.parse(
+        "{defaults: {password_file: /f}, components: {a: {entry: {password: x}}, b: {entry: {}}}}"
+    ).components
+    assert of_default["a"].entry == Entry({"password": "x"})
+    assert of_default["b"].entry == Entry({"password_file": "/f"})
