@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup check lua test coverage random mutants lowest soak damage bench docs demo clean
+.PHONY: setup check lua test coverage random mutants lowest soak damage golden bench docs demo clean
 
 setup: .venv/ready
 
@@ -44,6 +44,9 @@ lowest: setup  ## the core's tests with the lowest versions that pyproject.toml 
 	$(BIN)/uv pip install -q --python .venv-lowest/bin/python --resolution lowest-direct -e '.[dev]'
 	.venv-lowest/bin/python -m pytest -q tests/routing tests/config tests/testing tests/client_plane \
 	  tests/transport tests/kit tests/structures
+
+golden: setup  ## what this release stores, kept for later ones to read; done once a release
+	PYTHONPATH=.:tests $(BIN)/python tests/golden/golden.py
 
 damage: setup  ## every damage to what structures store, one at a time, and every call on it
 	PYTHONPATH=.:tests $(BIN)/python tests/damage/damages.py

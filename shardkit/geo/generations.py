@@ -23,11 +23,13 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
-from shardkit.errors import StructureError
+from shardkit.errors import NewerFormatError, StructureError
 from shardkit.lua import script
 from shardkit.operations.commands import Command, Home, script_call
 from shardkit.operations.operation import Operation
 from shardkit.structures.base.damage import stored_integer
+
+FORMAT = 1  # of all that is stored of a generation; absent in its record, it is 1
 
 
 class Generation(NamedTuple):
@@ -59,11 +61,19 @@ class Generation(NamedTuple):
 
         Raises:
             StructureError: the text is not a generation.
+            NewerFormatError: a later release has imported it.
         """
         try:
             fields = json.loads(text)
-            return cls(**{**fields, "levels": tuple(fields["levels"])})
-        except (ValueError, TypeError, KeyError):
+            found = fields.get("format", FORMAT)
+            if isinstance(found, int) and found > FORMAT:
+                raise NewerFormatError(
+                    f"the current generation has format {found}, this release reads {FORMAT}",
+                    "use the release that imported it, or a later one",
+                )
+            known = {name: fields[name] for name in cls._fields}  # others are a later release's
+            return cls(**{**known, "levels": tuple(known["levels"])})
+        except (ValueError, TypeError, KeyError, AttributeError):
             raise StructureError(
                 f"the current generation {text[:60]!r} cannot be read",
                 "a newer version of shardkit may have written it; import again",

@@ -41,6 +41,7 @@ class DayPlanner:
         settings: the counter's parameters.
 
     Attributes:
+        meta: the counter's parameters.
         plans: whether the precision plans its days.
 
     Raises:
@@ -65,7 +66,7 @@ class DayPlanner:
             "partition": settings.partition,
         }
         given = {field: value for field, value in parameters.items() if value is not None}
-        self._meta = Metadata(self.home, name, given)
+        self.meta = Metadata(self.home, name, given)
         if settings.first_day is not None:  # refuse it now, not on the first visit
             self._set_day(name, expected_after(settings.first_day))
 
@@ -102,8 +103,8 @@ class DayPlanner:
         Cost: none when this process knows the day, else one exchange, or two to store a plan; the
         first day costs one or two more, to compare the counter's parameters.
         """
-        if not self._meta.checked:
-            yield from open_all([self._meta], create=write)
+        if not self.meta.checked:
+            yield from open_all([self.meta], create=write)
             if write:
                 yield from self._warn(self.count_key(day))
         if day in self._days:

@@ -65,6 +65,7 @@ from shardkit.operations.operation import (
 from shardkit.structures.base.arguments import day_of, duration
 from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed, suspected
 from shardkit.structures.base.damage import MOST_STORED, damage, stored_integer
+from shardkit.structures.base.parameters import send_opened
 from shardkit.structures.base.server_clock import ServerClock
 from shardkit.structures.set.sharded_set import MEMBERS_AT_ONCE, ShardedSet
 from shardkit.structures.unique.check import check_day
@@ -252,7 +253,8 @@ class UniqueVisitors(Structure[Face]):
         counts: dict[date, int] = {}
         for page in pages((day_of(self.name, day) for day in days), DAYS_AT_ONCE):
             keys = list(map(self._planner.count_key, page))
-            replies = yield list(map(self._count_command, keys))
+            asked = list(map(self._count_command, keys))
+            replies = yield from send_opened(self._planner.meta, asked)
             counts |= {
                 day: self._stored_count(key, n)
                 for day, key, n in zip(page, keys, replies, strict=True)
@@ -490,7 +492,7 @@ class UniqueVisitors(Structure[Face]):
         return (yield from self._planner.day(date_, write=write))
 
     def _read_count(self, key: str, lowest: int = 0) -> Operation[int]:
-        [count] = yield [self._count_command(key)]
+        [count] = yield from send_opened(self._planner.meta, [self._count_command(key)])
         return self._stored_count(key, count, lowest)
 
     def _stored_count(self, key: str, count: bytes | int | None, lowest: int = 0) -> int:

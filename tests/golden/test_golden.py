@@ -1,0 +1,95 @@
+"""What each release stored is read, checked and written by this one; a later format is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faces import keys_of
+from golden import CHECKS, GOLDEN, HERE, MAP, plain, restore
+
+from shardkit import ShardKit, ShardMap, connect
+from shardkit.errors import NewerFormatError
+from shardkit.local import LocalServers
+from shardkit.structures.base import parameters
+
+FILES = sorted(path for path in HERE.glob("*/*.json"))
+
+
+@pytest.fixture(scope="module")
+def opened() -> Iterator[ShardKit]:
+    with (
+        LocalServers(ShardMap.parse(MAP), ports="free") as servers,
+        connect(servers.shard_map) as kit,
+    ):
+        yield kit
+
+
+def damages(kit: ShardKit, name: str) -> list[Any]:
+    structure = GOLDEN[name].open(kit)
+    if name in CHECKS:
+        return list(CHECKS[name](structure))
+    return list(structure.check()) if hasattr(structure, "check") else []
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name} {path.stem}")
+def test_what_a_release_stored_is_read_checked_and_written(opened: ShardKit, path: Path) -> None:
+    client: Any = opened.client("data")
+    name, subject = path.stem, GOLDEN[path.stem]
+    reads = restore(client, path)
+    assert set(reads) <= set(subject.reads)
+    for called, expected in reads.items():
+        assert plain(subject.reads[called](subject.open(opened))) == expected, called
+    assert damages(opened, name) == []
+    for called, write in subject.writes.items():
+        restore(client, path)
+        write(subject.open(opened))
+        assert damages(opened, name) == [], called
+
+
+def test_every_subject_is_kept() -> None:
+    assert {path.stem for path in FILES} == set(GOLDEN)
+
+
+# Those whose parameters say the format of all that they store.
+FORMATTED = sorted(
+    name
+    for name in GOLDEN
+    if any(":meta" in path.read_text() for path in FILES if path.stem == name != "ip to city")
+)
+
+
+@pytest.mark.parametrize("name", FORMATTED)
+def test_a_later_format_is_refused_by_name_and_nothing_is_written(
+    opened: ShardKit, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parameters, "LEASE", 0.0)
+    client: Any = opened.client("data")
+    subject = GOLDEN[name]
+    restore(client, next(path for path in FILES if path.stem == name))
+    for key in keys_of(opened, "data"):
+        if key.endswith(":meta"):
+            client.hset(key, "format", 2)
+    before = {key: client.dump(key) for key in client.scan_iter()}
+    for call in (*subject.reads.values(), *subject.writes.values()):
+        with pytest.raises(NewerFormatError, match=":meta has format 2, this release"):
+            call(subject.open(opened))
+    assert {key: client.dump(key) for key in client.scan_iter()} == before
+
+
+def test_a_generation_of_a_later_format_is_refused_and_further_fields_are_ignored(
+    opened: ShardKit,
+) -> None:
+    client: Any = opened.client("data")
+    subject = GOLDEN["ip to city"]
+    reads = restore(client, next(path for path in FILES if path.stem == "ip to city"))
+    current = json.loads(client.hget("ip2city:generations", "current"))
+    client.hset("ip2city:generations", "current", json.dumps({**current, "new": [1]}))
+    assert plain(subject.reads["find"](subject.open(opened))) == reads["find"]
+    client.hset("ip2city:generations", "current", json.dumps({**current, "format": 2}))
+    for call in subject.reads.values():
+        with pytest.raises(NewerFormatError, match="generation has format 2, this release reads 1"):
+            call(subject.open(opened))
