@@ -38,6 +38,7 @@ from shardkit.search.index import STATISTICS_TTL, SearchIndex
 from shardkit.search.model.schema import Schema, SchemaParameters
 from shardkit.search.text.analyzer import Analyzer
 from shardkit.social.network import SocialNetwork
+from shardkit.structures.base.arguments import check_name
 from shardkit.structures.base.members import M
 from shardkit.structures.base.server_clock import ServerClock
 from shardkit.structures.codecs import Codec
@@ -154,7 +155,10 @@ class Catalogue(Generic[Face]):
 
         Its parameters are those of `hash`.
         """
-        return ShardedStrings(self._driver, self.hash(name, **parameters))
+        check_name(name)
+        # Not `hash(name)`: that has the very keys, user:0, of the strings that it replaces.
+        fields = self.hash(f"{name}:strings", **parameters)
+        return ShardedStrings(self._driver, name, fields)
 
     @overload
     def set(self, name: str, **parameters: Unpack[_Partitioned]) -> ShardedSet[Face, str]: ...

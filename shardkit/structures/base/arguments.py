@@ -16,8 +16,15 @@ LATEST_EXPIRY = 2**48 - 1  # milliseconds since 1970; the latest time of a field
 
 T = TypeVar("T")
 
-# How a structure whose parts split as they fill calls a group of them.
-_GROUP = re.compile(r"(?<=[^:]):\{[0-9]+\}$")
+# Names whose keys would be those of another structure: what it calls a group of its parts (a
+# structure whose parts split as they fill), the lists and documents of a part (an index), the
+# relations in a part (a social network), the tables of a generation (a geo import).
+_TAKEN = (
+    (re.compile(r"(?<=[^:]):\{[0-9]+\}$"), "give a name that does not end in a number in braces"),
+    (re.compile(r"^\{.+:[0-9]+\}:[a-z]{1,2}(:.*)?$"), "give a name that begins otherwise"),
+    (re.compile(r"^[a-z]+:\{.+:u?[0-9]+\}$"), "give a name that ends otherwise"),
+    (re.compile(r":[0-9]+:(cities|keys)$"), "give a name that ends otherwise"),
+)
 
 
 def check_name(name: str) -> None:
@@ -25,18 +32,18 @@ def check_name(name: str) -> None:
 
     Raises:
         InvalidArgumentError: it is not text, is empty, cannot be encoded, or is what another
-            structure calls a group of its parts, such as ``ids:{4}``.
+            structure calls keys of its own, such as ``ids:{4}`` or ``{docs:0}:d``.
     """
     try:
         valid = isinstance(name, str) and bool(key_bytes(name))
     except InvalidKeyError:
         valid = False
-    if valid and _GROUP.search(name):
-        raise InvalidArgumentError(
-            f"name={shown(name)} of a structure is a key of the structure "
-            f"{shown(_GROUP.sub('', name))}",
-            "give a name that does not end in a number in braces",
-        )
+    for form, remedy in _TAKEN:
+        if valid and form.search(name):
+            raise InvalidArgumentError(
+                f"name={shown(name)} of a structure is what another one calls keys of its own",
+                remedy,
+            )
     if valid:
         return
     raise InvalidArgumentError(

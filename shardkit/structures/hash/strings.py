@@ -3,7 +3,10 @@
 A STRING of its own costs the overhead of a key, 50 to 80 bytes, however short it is. The strings
 ``user:1``, ``user:2``, … become the fields 1, 2, … of a `ShardedHash` named after the namespace::
 
-    SET user:139960 abc   ──►   user:1093   HASH   {56: abc, …}        field 139960, 128 to a part
+    SET user:139960 abc  ──►  user:strings:1093   HASH   {56: abc, …}    field 139960, 128 to a part
+
+None of its keys is that of a string it replaces, so both can be there while strings are copied, and
+a program that still sets them overwrites nothing else.
 
 One million of 12 bytes take 88 bytes each as keys of Redis 7.0, and 12.7 so (57.7 and 11.6 on
 Valkey 9.1).
@@ -33,14 +36,15 @@ class ShardedStrings(Structure[Face], Generic[Face, V]):
 
     Args:
         driver: what runs its operations.
+        name: the namespace.
         fields: the hash that stores them.
 
     Every operation costs one exchange, and one more the first time; errors are those of
     `ShardedHash`.
     """
 
-    def __init__(self, driver: Driver, fields: ShardedHash[Any, Any, V]) -> None:
-        super().__init__(driver, fields.component, fields.name)
+    def __init__(self, driver: Driver, name: str, fields: ShardedHash[Any, Any, V]) -> None:
+        super().__init__(driver, fields.component, name)
         self._fields: ShardedHash[Deferred, Any, V] = fields.deferred
 
     @operation

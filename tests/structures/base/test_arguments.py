@@ -83,12 +83,29 @@ def test_methods_with_names_of_our_own_accept_nothing(face: Face, kit: ShardKit)
     assert keys_of(kit, "one") == set()
 
 
-@pytest.mark.parametrize("name", ["n:{0}", "a:b:{17}"])
-def test_a_name_is_refused_that_another_structure_gives_a_group(kit: ShardKit, name: str) -> None:
-    for make in (kit.hash, kit.set, kit.sorted_set):
-        with pytest.raises(InvalidArgumentError, match="is a key of the structure"):
+TAKEN = ["n:{0}", "a:b:{17}", "{docs:0}:d", "{docs:3}:a:1", "followers:{net:6}", "ip:12:keys"]
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_a_name_is_refused_that_another_structure_gives_keys(kit: ShardKit, name: str) -> None:
+    for make in (kit.hash, kit.strings, kit.set, kit.sorted_set, kit.list):
+        if make is kit.strings and name.endswith(("}", "keys")):
+            continue  # the keys of strings go on otherwise
+        with pytest.raises(InvalidArgumentError, match="what another one calls keys of its own"):
             make(name, component="one")
-    kit.set("{0}", component="one").sadd("a name that is a tag")
+    for tagged in ("{0}", "{user:1000}:following"):
+        kit.set(tagged, component="one").sadd("a name with a tag")
+
+
+def test_strings_leave_alone_the_strings_that_they_replace(kit: ShardKit) -> None:
+    plain = kit.client("one")
+    plain.mset({f"user:{n}": f"old {n}" for n in range(300)})
+    users = kit.strings("user", component="one")
+    users.mset({n: f"new {n}" for n in range(300)})
+    plain.mset({f"user:{n}": f"newer {n}" for n in range(300)})  # a program not yet changed
+    assert users.mget(range(300)) == [b"new %d" % n for n in range(300)]
+    users.delete()
+    assert plain.mget("user:0", "user:2", "user:299") == [b"newer 0", b"newer 2", b"newer 299"]
 
 
 def test_a_day_whose_parameters_are_lost_is_not_left_out_in_silence(kit: ShardKit) -> None:

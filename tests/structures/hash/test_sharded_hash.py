@@ -442,7 +442,8 @@ class TestStrings:
         assert run(users.incr("n", 5)) == 5
         assert run(users.decr("n")) == 4
         assert run(users.incrbyfloat("f", 0.5)) == 0.5
-        assert holder(kit, "many", "user:1093").hgetall("user:1093") == {b"56": b"abc"}
+        key = "user:strings:1093"
+        assert holder(kit, "many", key).hgetall(key) == {b"56": b"abc"}
         assert run(users.delete()) is True
         assert keys_of(kit, "many") == set()
 
