@@ -50,6 +50,7 @@ from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.stored import declare
 from shardkit.connections import Connector
+from shardkit.connections.breaker import Breakers
 from shardkit.connections.clients import AsyncClient, Client, Clients
 from shardkit.connections.private_pool import AsyncPrivatePool, PrivatePool
 from shardkit.coordination.hold import AsyncRenewals, Renewals
@@ -100,7 +101,10 @@ class _Kit(Catalogue[Face]):
         self._deadline = deadline
         self.topology = Topology(source)
         connector_used = connector or Connector(DirectClient, MultiplexedClient)
-        self.clients = Clients(connector_used, credential_providers, deadline)
+        self.breakers = Breakers()
+        self.clients = Clients(
+            connector_used, credential_providers, deadline, breakers=self.breakers
+        )
         self.clients.topology = weakref.ref(self.topology)
         self.plane = ClientPlane(self.topology, self.clients)
         self._background = Background(BlockingDriver(self.plane.links[True]))
@@ -175,6 +179,7 @@ class _Kit(Catalogue[Face]):
         self._renewals.close()
         self._background.close()
         self.topology.close()
+        self.breakers.stop()
         for clients in self._all_clients():
             clients.close()
 
@@ -194,7 +199,9 @@ class _Kit(Catalogue[Face]):
         return [self.clients, *config, *_alive(self._private)]
 
     def _new_private(self) -> Clients:
-        clients = Clients(self._connector, self._credential_providers, self._deadline)
+        clients = Clients(
+            self._connector, self._credential_providers, self._deadline, breakers=self.breakers
+        )
         clients.topology = weakref.ref(self.topology)
         self._private.add(weakref.ref(clients, self._private.discard))
         return clients

@@ -19,6 +19,11 @@ from shardkit.config.url import DEFAULT_PORT, REFERENCE, BadUrlError, read_url
 
 _Rule: TypeAlias = tuple[tuple[type, ...], str, Callable[[Any], object]]
 
+# redis-py's, by the names of their classes.
+BACKOFFS = (
+    *("ExponentialWithJitterBackoff", "ExponentialBackoff", "FullJitterBackoff"),
+    *("EqualJitterBackoff", "DecorrelatedJitterBackoff", "ConstantBackoff", "NoBackoff"),
+)
 _LARGEST = 2**31 - 1  # the limit of database numbers, pool sizes and timeouts
 _TLS_VERSIONS = ("TLSv1_2", "TLSv1_3")
 _KEEPALIVE = ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT")
@@ -90,6 +95,9 @@ FIELDS: dict[str, _Rule] = {
     "socket_connect_timeout": _SECONDS,
     "exchange_timeout": _SECONDS,
     "deadline": _SECONDS,
+    "breaker": ((bool, dict), 'false, or an object with some of "failures" …', _anything),
+    "retry": ((dict,), 'an object with "retries"', _anything),
+    "max_waiting": ((int,), "a number above 0", lambda v: 0 < v <= _LARGEST),
     "max_reply_bytes": ((int,), "a number above 0", lambda v: v > 0),
     "socket_keepalive": _TRUTH,
     "socket_keepalive_options": (
@@ -115,6 +123,22 @@ FIELDS: dict[str, _Rule] = {
     "cluster": _TRUTH,
     "replicas": ((list,), "a list of entries", _anything),
     "sentinel": ((dict,), 'an object with "service" and "sentinels"', _anything),
+}
+_TIME: _Rule = ((int, float), "seconds above 0", lambda v: 0 < v <= _LARGEST)
+# Objects, whose own fields may each be left out.
+_OBJECTS: dict[str, dict[str, _Rule]] = {
+    "breaker": {
+        "failures": ((int,), "a number above 0", lambda v: 0 < v <= _LARGEST),
+        "window": _TIME,
+        "interval": _TIME,
+        "max_interval": _TIME,
+    },
+    "retry": {
+        "retries": ((int,), "a number, 0 for none", lambda v: 0 <= v <= _LARGEST),
+        "backoff": ((str,), f"one of {', '.join(BACKOFFS)}", lambda v: v in BACKOFFS),
+        "base": _TIME,
+        "cap": _TIME,
+    },
 }
 _SENTINEL_FIELDS: dict[str, _Rule] = {
     "service": (
@@ -170,6 +194,14 @@ def _check_field(name: Any, value: Any, where: str) -> Iterator[Problem]:
         yield from _check_url(value, where)
     elif name == "sentinel" and isinstance(value, dict):
         yield from _check_sentinel(value, where)
+    elif name in _OBJECTS and isinstance(value, dict):
+        for inner, given in value.items():
+            if inner in _OBJECTS[name]:
+                yield from _check_value(inner, given, where, _OBJECTS[name][inner], f"{name}.")
+            else:
+                known = ", ".join(_OBJECTS[name])
+                label = f"{name}.{shown_name(inner)}"
+                yield Problem(where, label, "", "is not a field of it", f"there are {known}")
 
 
 def _check_value(

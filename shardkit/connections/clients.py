@@ -35,6 +35,7 @@ from redis.exceptions import RedisClusterException, RedisError
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
 from shardkit.connections import Connector
+from shardkit.connections.breaker import PROBE_TIMEOUT, Breaker, Breakers
 from shardkit.connections.connection import closed_error
 from shardkit.connections.credentials import credentials_of
 from shardkit.connections.greeting import Greeting, connection_name
@@ -107,6 +108,7 @@ class Clients:
             component's entries say as user and password does not count.
         deadline: how long a call may take where the entry does not say it, in seconds.
         describe: returns what connections to a shard are called, after ``shardkit:``.
+        breakers: those of the kit; without them, servers have none.
 
     Attributes:
         topology: returns what reads entries anew, a weak reference; the kit sets it.
@@ -119,9 +121,11 @@ class Clients:
         credential_providers: Mapping[str, CredentialProvider] | None = None,
         deadline: float | None = None,
         describe: Callable[[Shard], str] = str,
+        breakers: Breakers | None = None,
     ) -> None:
         self._connector = connector or Connector()
         self._deadline = deadline
+        self._breakers = breakers
         CallPolicy(deadline=deadline)  # from the first call on they are timed
         self._describe = describe
         self._credential_providers = dict(credential_providers or {})
@@ -305,7 +309,7 @@ class Clients:
             fields["credentials"] = provider
         shard = Shard(component.name, number)
         deadline = fields.pop("deadline", self._deadline)
-        fields["policy"] = CallPolicy(shard, entry.address, deadline)
+        fields["policy"] = self._policy(fields, shard, entry.address, deadline)
         if raw:
             if {**_RAW, **fields} == fields | _RAW:  # a user's client is raw as well
                 return (self.aget if awaiting else self.get)(component, number)
@@ -335,6 +339,26 @@ class Clients:
 
     def _name(self, shard: Shard) -> str:
         return connection_name(self._describe(shard))
+
+    def _policy(
+        self, fields: dict[str, Any], shard: Shard, address: str, deadline: float | None
+    ) -> CallPolicy:
+        """Return what bounds the calls to a server."""
+        breakers, connector = self._breakers, self._connector
+        if breakers is None or not fields.get("breaker", connector.breaks):
+            return CallPolicy.of(fields, shard, address, deadline=deadline)
+
+        def breaker(fields: dict[str, Any], address: str) -> Breaker | None:
+            return breakers.of(fields, address, partial(_probe, connector, fields))
+
+        def of_node(host: str, port: int) -> Breaker | None:
+            alone = {n: v for n, v in fields.items() if n not in ("cluster", "policy")}
+            return breaker({**alone, "host": host, "port": port}, f"{host}:{port}")
+
+        if fields.get("cluster"):
+            return CallPolicy.of(fields, shard, address, deadline=deadline, node=of_node)
+        own = breaker(dict(fields), address)
+        return CallPolicy.of(fields, shard, address, deadline=deadline, breaker=own)
 
     def _hold(self, loop: asyncio.AbstractEventLoop) -> _Held:
         """Return what holds a new loop's clients, which are closed when it ends."""
@@ -384,6 +408,19 @@ def _is_running(loop: asyncio.AbstractEventLoop) -> bool:
         return asyncio.get_running_loop() is loop
     except RuntimeError:
         return False
+
+
+def _probe(connector: Connector, fields: Mapping[str, Any]) -> None:
+    """Connect to a server and PING it, or raise."""
+    limits = dict.fromkeys(("socket_timeout", "socket_connect_timeout"), PROBE_TIMEOUT)
+    for name in limits:
+        if fields.get(name) is not None:
+            limits[name] = min(limits[name], fields[name])
+    client: Any = connector.blocking({**fields, **limits, "retries": 0})
+    try:
+        client.ping()
+    finally:
+        client.connection_pool.close_for_good()
 
 
 async def _until_shutdown(clients: weakref.ref[Clients]) -> AsyncGenerator[None, None]:

@@ -19,6 +19,7 @@ from builtins import TimeoutError as BuiltinTimeoutError
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
+from itertools import count
 from typing import Any
 
 import hiredis
@@ -35,6 +36,7 @@ from redis.exceptions import (
 )
 
 from shardkit.connections.greeting import Greeting
+from shardkit.connections.policy import NO_POLICY
 from shardkit.connections.redis_private import (
     NOT_GIVEN,
     AsyncLimitedParser,
@@ -95,8 +97,14 @@ class ReplyLimits:
     Attributes:
         exchange_timeout: how long they may take in all, in seconds; None for ever.
         max_reply_bytes: how large they may be in all.
+        policy: what bounds the calls to its server.
+        connecting: whether it is being connected, which is one attempt as a whole.
+        for_block: whether it is used for a command that may block.
     """
 
+    policy = NO_POLICY
+    connecting = False
+    for_block = False
     exchange_timeout: float | None = EXCHANGE_TIMEOUT
     max_reply_bytes: int = MAX_REPLY_BYTES
     _limited_parser: type[Any] | None = None
@@ -108,6 +116,23 @@ class ReplyLimits:
         if self._limited_parser is not None:
             kwargs.setdefault("parser_class", self._limited_parser)
         super().__init__(*args, **kwargs)
+
+    def note_failure(self, error: BaseException) -> None:
+        """Have the server's breaker count that its reply did not come."""
+        waits = self.for_block or getattr(self, "_blocking_for", None) is not None
+        if (
+            self.policy.breaker is not None
+            and not self.connecting
+            and not (waits and isinstance(error, DeadlineExceeded))
+            and not has_connect_callbacks(self)
+        ):
+            self.policy.failed(error)
+
+    def require_closed_breaker(self) -> None:
+        """Refuse to connect while the server's breaker is open."""
+        breaker = self.policy.breaker
+        if breaker is not None and breaker.opened:
+            raise breaker.error()
 
     def check_reply(self, seconds: float, size: int) -> None:
         """Refuse replies that came for so long, or have become so large, and are not complete.
@@ -165,9 +190,27 @@ class Closable(ReplyLimits):
             super().disconnect(*args, **kwargs)  # type: ignore[misc]
 
     def connect_check_health(self, *args: Any, **kwargs: Any) -> None:
-        """Connect, unless the kit is closed, or was meanwhile."""
+        """Connect, unless the kit is closed, or was meanwhile; again, as ``retry`` says.
+
+        A connection that could not be made has executed nothing.
+        """
+        if self.is_connected:  # type: ignore[attr-defined]
+            return
+        for retry in count(1):
+            try:
+                self._connect_once(*args, **kwargs)
+            except _LOST as error:
+                pause = self.policy.pause_before_retry(retry, error)
+                if pause is None:
+                    raise
+                time.sleep(pause)
+            else:
+                return
+
+    def _connect_once(self, *args: Any, **kwargs: Any) -> None:
         require_open(self)
-        self.moved = False
+        self.require_closed_breaker()
+        self.moved, self.connecting = False, True
         try:
             with self._kept_to_deadline(connects=True):
                 super().connect_check_health(*args, **kwargs)  # type: ignore[misc]
@@ -177,7 +220,12 @@ class Closable(ReplyLimits):
             reraise_handlers(error)
             if self.closed and isinstance(error, _LOST):
                 raise closed_error() from error
+            self.policy.failed(error)
             raise
+        finally:
+            self.connecting = False
+        if self.policy.breaker is not None:
+            self.policy.breaker.reached()
 
     def on_connect_check_health(self, *args: Any, **kwargs: Any) -> None:
         """Introduce itself: redis-py's way, and with its greeting. Subscriptions follow."""
@@ -212,6 +260,7 @@ class Closable(ReplyLimits):
             reraise_handlers(error)
             if self.closed:
                 raise closed_error() from error
+            self.note_failure(error)
             raise
 
     def read_response(self, *args: Any, **kwargs: Any) -> Any:
@@ -222,6 +271,7 @@ class Closable(ReplyLimits):
             reraise_handlers(error)
             if self.closed:
                 raise closed_error() from error
+            self.note_failure(error)
             raise
 
     @contextmanager
@@ -278,16 +328,36 @@ class AsyncClosable(ReplyLimits):
         return self.draining or super().should_reconnect()  # type: ignore[misc]
 
     async def connect_check_health(self, *args: Any, **kwargs: Any) -> None:
-        """Connect, unless the kit is closed, or was meanwhile."""
+        """Connect, unless the kit is closed, or was meanwhile; again, as ``retry`` says."""
+        if self.is_connected:  # type: ignore[attr-defined]
+            return
+        for retry in count(1):
+            try:
+                await self._connect_once(*args, **kwargs)
+            except _LOST as error:
+                pause = self.policy.pause_before_retry(retry, error)
+                if pause is None:
+                    raise
+                await asyncio.sleep(pause)
+            else:
+                return
+
+    async def _connect_once(self, *args: Any, **kwargs: Any) -> None:
         require_open(self)
-        self.moved = False
+        self.require_closed_breaker()
+        self.moved, self.connecting = False, True
         try:
             async with kept_to_deadline():
                 await super().connect_check_health(*args, **kwargs)  # type: ignore[misc]
         except _LOST as error:
             if self.closed:
                 raise closed_error() from error
+            self.policy.failed(error)
             raise
+        finally:
+            self.connecting = False
+        if self.policy.breaker is not None:
+            self.policy.breaker.reached()
         try:
             require_open(self)
         except ClosedError:
@@ -334,6 +404,7 @@ class AsyncClosable(ReplyLimits):
         except Exception as error:
             if self.closed:
                 raise closed_error() from error
+            self.note_failure(error)
             raise
 
     async def read_response(self, *args: Any, **kwargs: Any) -> Any:
@@ -346,6 +417,7 @@ class AsyncClosable(ReplyLimits):
         except _LOST as error:
             if self.closed:
                 raise closed_error() from error
+            self.note_failure(error)
             raise
 
 
@@ -602,11 +674,17 @@ class _FastReplies(_BlockingTimeouts):
             and isinstance(error, BuiltinTimeoutError | BlockingIOError)
             and deadline.left() <= 0
         ):
-            raise deadline.passed(time.monotonic() - started) from None
-        if isinstance(error, BuiltinTimeoutError):
-            raise TimeoutError(f"Timeout talking to {address_of(self)}") from None
-        if isinstance(error, OSError):
-            raise ConnectionError(f"{error} while talking to {address_of(self)}") from None
+            found: Exception = deadline.passed(time.monotonic() - started)
+        elif isinstance(error, BuiltinTimeoutError):
+            found = TimeoutError(f"Timeout talking to {address_of(self)}")
+        elif isinstance(error, OSError):
+            found = ConnectionError(f"{error} while talking to {address_of(self)}")
+        else:
+            if isinstance(error, _LOST):
+                self.note_failure(error)
+            return
+        self.note_failure(found)
+        raise found from None
 
     def is_reusable(self) -> bool:
         """Whether it is connected, and the server has neither sent anything nor closed it."""

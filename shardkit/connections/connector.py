@@ -33,7 +33,7 @@ from shardkit.connections.connection import (
     UnixConnection,
     require_open,
 )
-from shardkit.connections.policy import NO_POLICY
+from shardkit.connections.policy import NO_POLICY, CallPolicy
 from shardkit.connections.pool import AsyncPool, AsyncSentinelPool, Pool, SentinelPool
 from shardkit.connections.redis_private import set_connection_class
 
@@ -136,7 +136,12 @@ class Connector:
     Args:
         blocking_class: what blocking clients are, `redis.Redis` or a subclass.
         awaiting_class: what awaiting clients are, `redis.asyncio.Redis` or a subclass.
+
+    Attributes:
+        breaks: whether servers have breakers unless their entries say ``breaker: false``.
     """
+
+    breaks = True
 
     def __init__(
         self,
@@ -185,7 +190,7 @@ class Connector:
                 **_network(fields),
             )
         pool.credentials = fields.get("credentials")
-        pool.policy = fields.get("policy", NO_POLICY)
+        _bound(pool, fields)
         return self._blocking_class(connection_pool=pool)
 
     def awaiting(self, fields: Mapping[str, Any]) -> aioredis.Redis | aioredis.RedisCluster:
@@ -199,6 +204,7 @@ class Connector:
                 **{n: v for n, v in common.items() if n not in ("db", *_LIMITS)},
                 **_network(fields),
             )
+            policy: CallPolicy = fields.get("policy", NO_POLICY)
             base: Any = AsyncTlsConnection if fields.get("ssl") else AsyncTcpConnection
 
             class AsyncNodeConnection(base):  # type: ignore[misc]
@@ -207,13 +213,14 @@ class Connector:
                 def __init__(self, **given: Any) -> None:
                     super().__init__(**given)
                     self.credential_provider = fields.get("credentials")
+                    self.policy = policy.of_node(self.host, self.port)
 
             for name in _LIMITS:
                 if name in common:
                     setattr(AsyncNodeConnection, name, common[name])
             set_connection_class(cluster, AsyncNodeConnection)
             cluster.connection_class = AsyncNodeConnection
-            cluster.policy = fields.get("policy", NO_POLICY)
+            cluster.policy = policy
             return cluster
         pool: AsyncPool | AsyncSentinelPool
         if "sentinel" in fields:
@@ -247,7 +254,7 @@ class Connector:
                 **_network(fields),
             )
         pool.credentials = fields.get("credentials")
-        pool.policy = fields.get("policy", NO_POLICY)
+        _bound(pool, fields)
         if not fields.get("multiplex", True):
             return aioredis.Redis(connection_pool=pool)
         return self._awaiting_class(connection_pool=pool)
@@ -256,6 +263,7 @@ class Connector:
 def _cluster(fields: Mapping[str, Any], common: dict[str, Any]) -> redis.RedisCluster:
     host, port = fields.get("host", "localhost"), fields.get("port", DEFAULT_PORT)
     options = _without(common, "db") | _network(fields)
+    policy: CallPolicy = fields.get("policy", NO_POLICY)
     retry, own = options["retry"], _without(_without(options, "retry"), "max_connections")
 
     class NodeConnection(TlsConnection if fields.get("ssl") else TcpConnection):  # type: ignore[misc]
@@ -263,9 +271,17 @@ def _cluster(fields: Mapping[str, Any], common: dict[str, Any]) -> redis.RedisCl
         def __init__(self, **given: Any) -> None:
             super().__init__(**{**given, **own})
             self.credential_provider = fields.get("credentials")
+            self.policy = policy.of_node(self.host, self.port)
 
     class NodePool(Pool):
         # Of nodes that become known later as well.
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            where = self.connection_kwargs
+            if "host" in where:
+                own_policy = policy.of_node(where["host"], where.get("port", DEFAULT_PORT))
+                _bound(self, {"policy": own_policy})
+
         def drain(self) -> None:
             type(self).draining = True
             super().drain()
@@ -282,8 +298,15 @@ def _cluster(fields: Mapping[str, Any], common: dict[str, Any]) -> redis.RedisCl
         connection_class=NodeConnection,
         **{name: options[name] for name in _ASKED_OF_CLUSTERS if name in options},
     )
-    client.policy = fields.get("policy", NO_POLICY)
+    client.policy = policy
     return client
+
+
+def _bound(pool: Any, fields: Mapping[str, Any]) -> None:
+    """Have a pool's connections keep to the policy of its server."""
+    pool.policy = fields.get("policy", NO_POLICY)
+    if pool.policy.breaker is not None:
+        pool.policy.breaker.pools.add(pool)
 
 
 @cache

@@ -57,7 +57,13 @@ class _Shown:
             connection.credential_provider = self.credentials
         if self.greeting is not None:
             connection.greeting = self.greeting
+        if self.policy is not NO_POLICY:
+            connection.policy = self.policy
         return connection
+
+    def idle_connections(self) -> list[Any]:
+        """Return the connections that lie idle now."""
+        return list(idle_of(self))
 
     def __repr__(self) -> str:
         where = self.connection_kwargs
@@ -161,7 +167,7 @@ class _ReusingPool(_Shown):
             connection.idle_since = now = time.monotonic()
             self._idle.append(connection)
         if self.draining:
-            self._drop_idle()
+            self.drop_idle()
         if now > _sweep.due:
             _sweep.run(now)
 
@@ -187,7 +193,7 @@ class _ReusingPool(_Shown):
 
     def disconnect(self, inuse_connections: bool = True) -> None:
         """Close idle connections; have those who use the others, if wanted, find them closed."""
-        self._drop_idle()
+        self.drop_idle()
         if inuse_connections:
             with self._guard:
                 in_use = list(self._in_use)
@@ -198,7 +204,7 @@ class _ReusingPool(_Shown):
     def drain(self) -> None:
         """Close idle connections now, and every other one when it is released."""
         self.draining = True
-        self._drop_idle()
+        self.drop_idle()
 
     def close_for_good(self) -> None:
         """Close every connection, and open no other. Who uses one gets ClosedError."""
@@ -212,7 +218,8 @@ class _ReusingPool(_Shown):
                 self._in_use.discard(connection)
             connection.disconnect()
 
-    def _drop_idle(self) -> None:
+    def drop_idle(self) -> None:
+        """Close idle connections."""
         with suppress(IndexError):
             while True:
                 self._idle.pop().disconnect()
@@ -237,6 +244,8 @@ class _AsyncReusingPool(_Shown):
         """Return a connection that can be used at once, or None."""
         idle = idle_of(self)
         if not idle or not idle[-1].is_reusable():
+            return None
+        if self.policy.breaker is not None and self.policy.breaker.opened:
             return None
         connection = idle.pop()
         in_use_of(self).add(connection)

@@ -19,6 +19,7 @@ from redis.exceptions import RedisClusterException, RedisError
 from shardkit.config.component import Component
 from shardkit.connections.clients import Clients
 from shardkit.connections.connection import kept_to_deadline
+from shardkit.connections.policy import policy_of
 from shardkit.connections.redis_private import learn_slots
 from shardkit.deadlines import current, earliest, extend, within
 from shardkit.errors import ShardFailure, ShardKitError
@@ -292,7 +293,7 @@ class AwaitingLink:
         if connection is None or connection.source.source is not source.source:
             if not hasattr(source.source.connection_class, "is_reusable"):
                 return None
-            connection = connections[name] = MultiplexedConnection(source)
+            connection = connections[name] = MultiplexedConnection(source, policy_of(client))
         return connection
 
     def __repr__(self) -> str:

@@ -381,6 +381,7 @@ class Exchange:
             self.written_at = time.monotonic()
             if n == 0 and attempt.server_request.block is not None:
                 usual = self.connection.socket_timeout
+                self.connection.for_block = True
                 self._set_timeout(timeout_for(attempt.server_request.block, usual))
             # A health check is an exchange of its own: only before the first chunk.
             with self.in_time:
@@ -432,4 +433,6 @@ class Exchange:
                 self.connection.disconnect()
             elif self.timeout_changed:
                 self._set_timeout(self.connection.socket_timeout)
+            if self.attempt.server_request.block is not None:
+                self.connection.for_block = False
             self.pool.release(self.connection)

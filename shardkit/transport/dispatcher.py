@@ -25,6 +25,7 @@ from redis.exceptions import (
     AskError,
     ClusterDownError,
     InvalidResponse,
+    MaxConnectionsError,
     MovedError,
     TimeoutError,  # noqa: A004 - redis-py's own
     TryAgainError,
@@ -145,6 +146,7 @@ class _Outcome:
         redirected: by position, the node that a cluster asks to go to.
         stale: the clients that should learn their cluster's slots again.
         unready: the components whose servers load, or are replicas now.
+        pause: how long the entries' ``retry`` says to wait before it, in seconds.
     """
 
     retry: int
@@ -152,6 +154,7 @@ class _Outcome:
     redirected: dict[int, tuple[str, int]] = field(default_factory=dict)
     stale: dict[Any, None] = field(default_factory=dict)
     unready: set[str] = field(default_factory=set)
+    pause: float = 0.0
 
 
 Need: TypeAlias = NeedComponents | NeedClients | NeedEntries | NeedRefresh | Pause | list[Attempt]
@@ -187,11 +190,12 @@ class Dispatcher:
         redirected: dict[int, tuple[str, int]] = {}
         uncertain: set[int] = set()
         attempts = [attempt] if attempt else []
-        waited = 0.0
+        waited = asked = 0.0
         for retry in count():
-            if retry > 1:  # a cluster is moving slots or electing a master, or a server loads
-                yield Pause(pause_before(retry))
-                waited += pause_before(retry)
+            pause = max(pause_before(retry), asked)
+            if pause:  # a cluster is moving slots or electing a master, or a server loads
+                yield Pause(pause)
+                waited += pause
             deadline = earliest(None)
             if retry and deadline is not None and deadline.left() <= 0:
                 _fail(attempts, set(todo), deadline.passed(), uncertain, out)
@@ -212,7 +216,7 @@ class Dispatcher:
                 except ATTEMPT_ERRORS as error:  # the replies do not match the requests
                     attempt.error, attempt.sent = _mismatch(error), True
                     self._settle(attempt, _Outcome(MAX_ATTEMPTS, inf), uncertain, out)
-            redirected = outcome.redirected
+            redirected, asked = outcome.redirected, outcome.pause
             for client in outcome.stale:
                 yield NeedRefresh(client)
             if outcome.unready:
@@ -347,11 +351,20 @@ class Dispatcher:
                 return list(server_request.positions)
             # Once, as the request itself may break the connection; and never after a timeout.
             repeats = retry == 0 and not attempt.timed_out
+            pause = policy_of(attempt.client).pause_before_retry(retry + 1, attempt.error)
+            # Connecting has been tried again by the connection itself.
+            unsent = isinstance(attempt.error, MaxConnectionsError) and pause is not None
             moved = not attempt.sent and attempt.node is not None  # maybe, to another node
             for position, request in zip(
                 server_request.positions, server_request.requests, strict=True
             ):
-                if repeats and (moved or (attempt.sent and may_repeat(request))):
+                repeatable = attempt.sent and may_repeat(request)
+                if (
+                    (repeats and (moved or repeatable))
+                    or unsent
+                    or (repeatable and pause is not None)
+                ):
+                    outcome.pause = max(outcome.pause, pause or 0.0)
                     again.append(position)
                     if attempt.sent:
                         uncertain.add(position)

@@ -267,6 +267,8 @@ class MemoryConnector(Connector):
         LocalServerError: fakeredis, or lupa for its scripts, is not installed.
     """
 
+    breaks = False  # a test that has a server up again wants it at once
+
     def __init__(self) -> None:
         super().__init__(DirectClient, MultiplexedClient)
         _fakeredis()

@@ -39,6 +39,7 @@ from redis.exceptions import (
 
 from shardkit.connections import INCOMPLETE, READ_BYTES, extended_timeout
 from shardkit.connections.connection import closed_error
+from shardkit.connections.policy import CallPolicy, OverloadError
 from shardkit.connections.redis_private import health_check_is_due, postpone_health_check
 from shardkit.deadlines import Deadline
 from shardkit.operations.commands import Replies, Reply
@@ -129,6 +130,7 @@ class ConnectionSource:
             if block is None:
                 replies = await self._read(connection, count)
             else:
+                connection.for_block = True
                 with extended_timeout(connection, block):
                     replies = await self._read(connection, count)
             complete = True
@@ -137,6 +139,7 @@ class ConnectionSource:
         else:
             return replies
         finally:
+            connection.for_block = False
             await self.release(connection, broken=not complete)
 
     async def _read(self, connection: Any, count: int) -> list[Reply]:
@@ -152,7 +155,7 @@ class ConnectionSource:
 class QueuedRequest:
     """Chunks to write, the replies so far, and the future that is done when all have come."""
 
-    __slots__ = ("chunks", "future", "left", "refused", "replies", "sent")
+    __slots__ = ("chunks", "future", "left", "refused", "replies", "replies_due", "sent")
 
     def __init__(
         self, chunks: list[Chunk], left: int, future: asyncio.Future[QueuedRequest]
@@ -162,7 +165,7 @@ class QueuedRequest:
         self.sent = 0
         self.replies = Replies()
         self.refused = False  # whether an error is among them, or inside of one
-        self.left = left
+        self.left = self.replies_due = left
 
     def limit(self, deadline: Deadline, loop: asyncio.AbstractEventLoop) -> None:
         """Fail when a deadline passes; a connection that is in use stays so for others."""
@@ -192,8 +195,10 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         submit ─► queued ─► (write) ─► in flight ─► (replies) ─► the request's future
     """
 
-    def __init__(self, source: ConnectionSource) -> None:
+    def __init__(self, source: ConnectionSource, policy: CallPolicy) -> None:
         self.source = source
+        self._max_waiting = policy.max_waiting
+        self._waiting = 0  # commands that are queued
         self._decode = not source.raw
         self._loop = asyncio.get_running_loop()
         self._queued: deque[QueuedRequest] = deque()
@@ -225,6 +230,11 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             request.limit(deadline, self._loop)
             if future.done():
                 return future
+        waiting = self._waiting + replies
+        if waiting > self._max_waiting and self._waiting:
+            request.fail(overloaded(self._waiting, self._max_waiting), sent=False)
+            return future
+        self._waiting = waiting
         self._queued.append(request)
         if self._transport is None:
             self._acquire()
@@ -303,18 +313,21 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             return
         if self._connection.closed:
             error = closed_error()
+        elif self._in_flight:
+            self._connection.note_failure(error)
         for request, _ in self._in_flight:
             request.fail(error, sent=True)
         self._in_flight.clear()
         self._bytes_in_flight = self._replies_in_flight = self._replies_to_first = 0
         if self._queued and self._queued[0].sent:  # half of it is out
-            self._queued.popleft()
+            self._waiting -= self._queued.popleft().replies_due
         self._must_close = True
         self._release()
         if self._queued:
             self._acquire()
 
     def _fail_queued(self, error: Exception) -> None:
+        self._waiting = 0
         while self._queued:
             self._queued.popleft().fail(error, sent=False)
 
@@ -338,11 +351,13 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             request = self._queued[0]
             if request.future.done():  # cancelled
                 self._queued.popleft()
+                self._waiting -= request.replies_due
                 continue
             chunk = request.chunks[request.sent]
             request.sent += 1
             if request.sent == len(request.chunks):
                 self._queued.popleft()
+                self._waiting -= request.replies_due
             self._in_flight.append((request, chunk))
             self._bytes_in_flight += len(chunk.data)
             self._replies_in_flight += chunk.replies
@@ -475,6 +490,14 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             self._call_later(left)
         else:
             self._break_off(TimeoutError(f"no reply for {timeout} seconds"))
+
+
+def overloaded(waiting: int, limit: int) -> OverloadError:
+    """Return the error of a server for which too many commands wait already."""
+    return OverloadError(
+        f"{waiting:,} commands wait for it already, and max_waiting is {limit:,}; "
+        "send fewer at once, or give the entry a higher max_waiting"
+    )
 
 
 def _check_timeout(found: weakref.ref[MultiplexedConnection]) -> None:

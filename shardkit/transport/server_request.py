@@ -36,6 +36,7 @@ from redis.exceptions import (
     TimeoutError,  # noqa: A004 - redis-py's own
 )
 
+from shardkit.connections.breaker import BreakerOpenError
 from shardkit.connections.connector import SOCKET_TIMEOUT
 from shardkit.connections.redis_private import is_script_missing
 from shardkit.deadlines import DeadlineExceeded
@@ -207,7 +208,7 @@ class ServerRequest:
         """
         if not sent:
             what = "cannot be used" if meaning(error) else "cannot be reached"
-            if isinstance(error, MaxConnectionsError | DeadlineExceeded):  # the limit is ours
+            if isinstance(error, _OUR_LIMITS):
                 what = "was not asked"
             remedy = "see `shardkit status`"
             if isinstance(error, DeadlineExceeded):
@@ -257,6 +258,7 @@ class ServerRequest:
         )
 
 
+_OUR_LIMITS = (MaxConnectionsError, DeadlineExceeded, BreakerOpenError)
 _CHECKED_FIRST = (NoPermissionError, ReadOnlyError, NoScriptError, AskError, ClusterDownError)
 _IS_A_CLUSTERS = (
     "the server is a node of a cluster: give the component one entry with cluster: true"

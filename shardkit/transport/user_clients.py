@@ -36,6 +36,7 @@ from redis.asyncio.client import Pipeline as AsyncPipeline
 from redis.client import Pipeline
 from redis.exceptions import ConnectionError, ReadOnlyError  # noqa: A004 - redis-py's own
 
+from shardkit.connections.policy import policy_of
 from shardkit.connections.redis_private import (
     EMPTY_RESPONSE,
     NEVER_DECODE,
@@ -245,7 +246,7 @@ class MultiplexedClient(aioredis.Redis):
         connection = self._multiplexed
         if connection is None:
             connection = self._multiplexed = MultiplexedConnection(
-                ConnectionSource(self.connection_pool, raw=False)
+                ConnectionSource(self.connection_pool, raw=False), policy_of(self)
             )
         pool: Any = self.connection_pool
         deadline, seconds = current.get(), pool.policy.deadline

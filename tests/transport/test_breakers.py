@@ -1,0 +1,257 @@
+"""Breakers, retries and the limit of commands that wait: a bad server costs its callers little."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import time
+from typing import Any
+
+import pytest
+from link_helpers import FACES, command, eventually, opened
+from redis.exceptions import ConnectionError, TimeoutError  # noqa: A004 - redis-py's own
+from scripted_server import scripted
+
+import shardkit
+from shardkit import ShardMap, ShardUnavailable
+from shardkit.errors import InvalidEntryError
+from shardkit.local import LocalCluster, LocalServer
+from shardkit.operations.commands import Command, Shard
+
+QUICK = {"failures": 2, "interval": 0.05, "max_interval": 0.1}
+NEVER_TRIED = {"failures": 2, "interval": 600}
+
+
+def on(shard: int, name: str, *args: Any, **options: Any) -> Command:
+    return command(Shard("data", shard), "k", name, *args, **options)
+
+
+def two(bad: int, good: int, **fields: Any) -> ShardMap:
+    shards = [{"port": bad, **fields}, {"port": good, **fields}]
+    components = {"data": {"shards": shards}, "one": {"entry": {"port": bad, **fields}}}
+    return ShardMap.parse(str({"components": components}), source="test")
+
+
+@pytest.fixture(params=FACES)
+def kind(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+def reason(reply: Any) -> str:
+    assert isinstance(reply, ShardUnavailable), reply
+    return str(reply)
+
+
+@pytest.mark.parametrize("default", [True, False])
+async def test_calls_to_a_server_that_hangs_soon_fail_at_once_and_others_never_notice(
+    kind: str, default: bool, own_server: LocalServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    fields: dict[str, Any] = {} if default else {"breaker": QUICK}
+    with LocalServer() as hung:
+        shard_map = two(hung.port, own_server.port, socket_timeout=0.2, **fields)
+        async with opened(kind, shard_map) as face:
+            await face.send(on(0, "PING"), on(1, "PING"))
+            os.kill(hung.pid, signal.SIGSTOP)
+            try:
+                for n in range(3):
+                    bad, good = await face.send(on(0, "INCR"), on(1, "INCR"))
+                    assert good == n + 1
+                assert isinstance(bad, ShardUnavailable)
+                started = time.monotonic()
+                for _ in range(20):
+                    bad, good = await face.send(on(0, "INCR"), on(1, "INCR"))
+                assert time.monotonic() - started < 2  # not 20 times the timeout
+                assert good == 23
+                assert not bad.maybe_executed
+                assert "was not asked: its breaker has been open since" in reason(bad)
+                assert "the last: " in reason(bad)
+                assert "it is tried again in" in reason(bad)
+                with pytest.raises(ConnectionError, match="its breaker has been open since"):
+                    await face.client_call("one", "incr", "k")  # of the same server
+            finally:
+                os.kill(hung.pid, signal.SIGCONT)
+            assert await eventually(lambda: not face.kit.breakers.all()[0].opened)
+            [count] = await face.send(on(0, "GET"))
+            assert not isinstance(count, Exception)
+    said = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    assert sum("is not asked any more" in message for message in said) == 1
+
+
+async def test_a_server_that_was_stopped_is_found_again_when_it_is_back(
+    kind: str, own_server: LocalServer
+) -> None:
+    with LocalServer() as server:
+        port = server.port
+        async with opened(kind, two(port, own_server.port, breaker=QUICK)) as face:
+            assert await face.send(on(0, "INCR")) == [1]
+            server.stop()
+            for _ in range(4):
+                [reply] = await face.send(on(0, "INCR"))
+            assert "breaker" in reason(reply)
+            with LocalServer(port=port):
+                assert await eventually(lambda: not face.kit.breakers.all()[0].opened)
+                assert await face.send(on(0, "INCR")) == [1]
+
+
+async def test_only_the_kit_tries_an_open_server_and_one_at_a_time(
+    kind: str, own_server: LocalServer
+) -> None:
+    with scripted(GET=b"", CLIENT=b"") as mute:
+        fields = {"socket_timeout": 0.1, "breaker": {**QUICK, "max_interval": 0.05}}
+        async with opened(kind, two(mute.port, own_server.port, **fields)) as face:
+            for _ in range(2):
+                await face.send(on(0, "GET"))
+            before = mute.connections
+            for _ in range(50):
+                assert "breaker" in reason((await face.send(on(0, "GET")))[0])
+            assert mute.connections <= before + 2  # those of the kit's thread
+            assert await eventually(lambda: mute.connections >= before + 3)
+
+
+async def test_without_a_breaker_each_call_asks(kind: str, own_server: LocalServer) -> None:
+    with scripted(GET=None) as server:
+        async with opened(kind, two(server.port, own_server.port, breaker=False)) as face:
+            for _ in range(6):
+                assert "was lost" in reason((await face.send(on(0, "GET")))[0])
+            assert server.names().count("GET") == 6
+
+
+async def test_what_the_server_answers_and_hasty_callers_do_not_open_it(
+    kind: str, own_server: LocalServer
+) -> None:
+    fields = {"breaker": NEVER_TRIED}
+    with scripted(GET=b"-ERR no\r\n", BLPOP=b"", INCR=b"") as server:
+        async with opened(kind, two(server.port, own_server.port, **fields)) as face:
+            for _ in range(3):
+                await face.send(on(0, "GET"))
+                if face.blocks:  # all tasks share a connection, which is lost after 5 seconds
+                    with face.kit.deadline(0.02):
+                        await face.send(on(0, "INCR"))
+                with face.kit.deadline(0.2):
+                    await face.send(on(0, "BLPOP", 9, block=9))
+            assert not any(breaker.opened for breaker in face.kit.breakers.all())
+
+
+async def test_failures_between_successes_do_not_open_it(own_server: LocalServer) -> None:
+    with (
+        scripted(GET=None) as server,
+        shardkit.connect(two(server.port, own_server.port, breaker=NEVER_TRIED)) as kit,
+    ):
+        pool: Any = kit.client("one").connection_pool
+        other = pool.get_connection()
+        for _ in range(5):
+            kit.driver.link.send([on(0, "GET")])
+            pool.release(other)  # as after a reply
+            other = pool.get_connection()
+        assert not any(breaker.opened for breaker in kit.breakers.all())
+        pool.release(other)
+
+
+@pytest.mark.parametrize("kind", FACES)
+async def test_each_node_of_a_cluster_has_its_own(kind: str) -> None:
+    with LocalCluster() as whole:
+        entry = {**whole.entry.fields, "socket_timeout": 0.3, "breaker": QUICK}
+        shard_map = ShardMap.parse(str({"components": {"data": {"entry": entry}}}), source="test")
+        async with opened(kind, shard_map) as face:
+            keys = [f"k{n}" for n in range(60)]
+            await face.send(*[command("data", key, "SET", 1) for key in keys])
+            hung = whole.nodes[0]
+            os.kill(hung.pid, signal.SIGSTOP)
+            try:
+                for _ in range(3):
+                    replies = await face.send(*[command("data", key, "GET") for key in keys])
+                started = time.monotonic()
+                replies = await face.send(*[command("data", key, "GET") for key in keys])
+                assert time.monotonic() - started < 5
+                failed = [reply for reply in replies if isinstance(reply, Exception)]
+                assert 0 < len(failed) < len(keys)
+                states = {each.address: each.opened for each in face.kit.breakers.all()}
+                assert [address for address, opened in states.items() if opened] == [hung.address]
+            finally:
+                os.kill(hung.pid, signal.SIGCONT)
+
+
+# ---- retries
+
+
+async def test_a_connection_that_cannot_be_made_is_tried_again_as_the_entry_says(
+    kind: str, own_server: LocalServer
+) -> None:
+    retry = {"retries": 40, "backoff": "ConstantBackoff", "base": 0.05}
+    with LocalServer() as server:
+        port = server.port
+        async with opened(kind, two(port, own_server.port, retry=retry, breaker=False)) as face:
+            assert await face.send(on(0, "INCR")) == [1]
+            server.stop()
+
+            def restart() -> LocalServer:
+                time.sleep(0.2)
+                return LocalServer(port=port).start()
+
+            restarting = asyncio.get_running_loop().run_in_executor(None, restart)
+            if face.blocks:
+                await asyncio.sleep(0)
+            try:
+                replies = await face.send(on(0, "INCR"), on(1, "INCR"))
+                assert replies[1] == 1
+                assert replies[0] == 1
+                assert await face.send(on(0, "GET")) == [b"1"]
+            finally:
+                (await restarting).stop()
+
+
+async def test_only_idempotent_commands_are_sent_again_and_so_often(
+    kind: str, own_server: LocalServer
+) -> None:
+    retry = {"retries": 3, "backoff": "ConstantBackoff", "base": 0.01}
+    with scripted(GET=None, INCR=None) as server:
+        async with opened(
+            kind, two(server.port, own_server.port, retry=retry, breaker=False)
+        ) as face:
+            [failed] = await face.send(on(0, "GET", idempotent=True))
+            assert failed.maybe_executed
+            await face.send(on(0, "INCR"))
+            assert server.names().count("GET") == 4
+            assert server.names().count("INCR") == 1
+            with pytest.raises((ConnectionError, TimeoutError)):
+                await face.client_call("one", "execute_command", "INCR", "k")
+            assert server.names().count("INCR") == 2
+
+
+# ---- commands that wait
+
+
+async def test_at_most_so_many_commands_wait_for_one_server(own_server: LocalServer) -> None:
+    with scripted(GET=b"") as slow:
+        shard_map = two(slow.port, own_server.port, max_waiting=100, socket_timeout=0.5)
+        async with opened("awaiting", shard_map) as face:
+            batch = [on(0, "GET") for _ in range(3_000)]  # fills what may be in flight
+            tasks = [asyncio.ensure_future(face.send(*batch))]
+            tasks += [asyncio.ensure_future(face.send(on(0, "GET"))) for _ in range(300)]
+            tasks.append(asyncio.ensure_future(face.send(on(1, "INCR"))))
+            *waited, good = await asyncio.gather(*tasks)
+            assert good == [1]
+            refused = [reply for [reply] in waited[1:] if "max_waiting" in reason(reply)]
+            assert len(refused) >= 200
+            assert not refused[0].maybe_executed
+            assert "was not asked" in reason(refused[0])
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"breaker": {"failures": 0}}, "breaker.failures"),
+        ({"breaker": {"fails": 3}}, "breaker.fails"),
+        ({"breaker": "no"}, "breaker"),
+        ({"retry": {"backoff": "Linear"}}, "retry.backoff"),
+        ({"retry": 3}, "retry"),
+        ({"retry": {"retries": -1}}, "retry.retries"),
+        ({"max_waiting": 0}, "max_waiting"),
+        ({"deadline": 0}, "deadline"),
+    ],
+)
+def test_an_entry_that_says_it_wrongly_is_refused(fields: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InvalidEntryError, match=problem):
+        shardkit.Entry({"port": 1, **fields}, "test")
