@@ -19,9 +19,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
+
+from redis.exceptions import (
+    ConnectionError,  # noqa: A004 - redis-py's own
+    ResponseError,
+    TimeoutError,  # noqa: A004 - redis-py's own
+)
 
 __all__ = [
     "BreakerClosed",
@@ -283,12 +290,57 @@ def finished(call: CallStarted, error: BaseException | None) -> None:
     emit(CallFinished(call, call.name, time.perf_counter() - call.begun, error))
 
 
-def sent(policy: Any, count: int, names_of: Callable[[], Iterable[str]]) -> CommandsSent:
-    """Tell that commands are sent to the server of a policy."""
-    shard = "" if policy.shard is None else str(policy.shard)
-    event = CommandsSent(shard, policy.address, count, names_of)
+def sent(
+    shard: object, address: str, count: int, names_of: Callable[[], Iterable[str]]
+) -> CommandsSent:
+    """Tell that commands are sent to a server."""
+    event = CommandsSent(str(shard or ""), address, count, names_of)
     emit(event)
     return event
+
+
+class watched:  # noqa: N801 - a context manager
+    """Tell of what redis-py's own code sends inside; nothing if nobody listens.
+
+    Args:
+        policy: that of the server.
+        names: the commands' names.
+    """
+
+    __slots__ = ("_event", "_hidden", "_names", "_policy")
+
+    def __init__(self, policy: Any, names: Sequence[Any]) -> None:
+        self._policy = policy
+        self._names = names
+        self._event: CommandsSent | None = None
+
+    def __enter__(self) -> None:
+        if handlers:
+            names = [str(name) for name in self._names]
+            policy = self._policy
+            self._event = sent(policy.shard, policy.address, len(names), lambda: names)
+            self._hidden = hidden.make()
+            self._hidden.__enter__()
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if self._event is not None:
+            self._hidden.__exit__(None, None, None)
+            refused = isinstance(error, ResponseError)
+            lost = isinstance(error, ConnectionError | TimeoutError)
+            settled(self._event, None if refused else error, refused=refused, maybe_executed=lost)
+
+
+class _Hidden:
+    """Hides what redis-py does from other instrumentation, which would tell of it as well.
+
+    Attributes:
+        make: returns the context; `shardkit.otel` sets it.
+    """
+
+    make: Callable[[], AbstractContextManager[Any]] = staticmethod(nullcontext)
+
+
+hidden = _Hidden()
 
 
 def settled(

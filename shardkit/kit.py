@@ -56,6 +56,7 @@ from shardkit.connections.private_pool import AsyncPrivatePool, PrivatePool
 from shardkit.coordination.hold import AsyncRenewals, Renewals
 from shardkit.deadlines import DeadlineBlock
 from shardkit.errors import ConfigError, InvalidArgumentError, InvalidEntryError, ShardKitError
+from shardkit.events import EntryChanged, emit, handlers
 from shardkit.metrics.outbox import Background
 from shardkit.operations.drivers import AwaitingDriver, BlockingDriver
 from shardkit.operations.operation import Awaiting, Blocking, Face, Operation
@@ -221,6 +222,8 @@ def _tell_changed(
 ) -> None:
     for each in (clients, *_alive(private)):
         each.changed(component)
+    if handlers:
+        emit(EntryChanged(component.name, component.epoch))
 
 
 class ShardKit(_Kit[Blocking]):

@@ -17,6 +17,7 @@ GROUPS = [
     "errors",
     "forks",
     "deadlines",
+    "events",
     "server_errors",
     "operations.commands",
     "routing",

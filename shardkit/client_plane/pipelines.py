@@ -41,6 +41,7 @@ from shardkit.connections.redis_private import (
 )
 from shardkit.deadlines import call
 from shardkit.errors import CrossShardError, RoutingError, ShardFailure
+from shardkit.events import observed
 from shardkit.operations.commands import (
     Batch,
     Command,
@@ -194,7 +195,7 @@ class ShardedPipeline(_CommandCollector, PipelineCommands):
         """
         commands = self._take_commands()
         plane: ClientPlane = self._plane.plane()
-        with call():
+        with call(), observed("pipeline"):
             component = plane.topology.component(self._component)
             component.require_shards(self._shards)
             prepared = _Prepared(commands, component)
@@ -218,7 +219,7 @@ class AsyncShardedPipeline(_CommandCollector, AsyncPipelineCommands):
         """Send what was collected and return the replies; see `ShardedPipeline.execute`."""
         commands = self._take_commands()
         plane: ClientPlane = self._plane.plane()
-        with call():
+        with call(), observed("pipeline"):
             component = await plane.topology.acomponent(self._component)
             component.require_shards(self._shards)
             prepared = _Prepared(commands, component)

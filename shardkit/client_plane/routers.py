@@ -29,6 +29,7 @@ from shardkit.config.entry import DEFAULT_PORT
 from shardkit.connections.clients import AsyncClient, Client
 from shardkit.deadlines import call
 from shardkit.errors import InvalidKeyError
+from shardkit.events import observed
 from shardkit.operations.commands import Argument, Key, Shard
 from shardkit.operations.operation import pages
 from shardkit.routing.keys import pair_key
@@ -323,7 +324,7 @@ class KeyShardedConnection(_ByKey, _BlockingRouter[Key]):
         steps = make(component)
         send = self._plane.plane().link(component, raw=False).send
         try:
-            with call():
+            with call(), observed("bulk"):
                 batch = next(steps)
                 while True:
                     batch = steps.send(send(batch))
@@ -392,7 +393,7 @@ class AsyncKeyShardedConnection(_ByKey, _AwaitingRouter[Key]):
         steps = make(component)
         send = self._plane.plane().alink(component, raw=False).send
         try:
-            with call():
+            with call(), observed("bulk"):
                 batch = next(steps)
                 while True:
                     batch = steps.send(await send(batch))

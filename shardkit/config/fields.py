@@ -130,6 +130,7 @@ _OBJECTS: dict[str, dict[str, _Rule]] = {
     "breaker": {
         "failures": ((int,), "a number above 0", lambda v: 0 < v <= _LARGEST),
         "window": _TIME,
+        "min_seconds": ((int, float), "seconds, 0 or more", lambda v: 0 <= v <= _LARGEST),
         "interval": _TIME,
         "max_interval": _TIME,
     },

@@ -38,6 +38,7 @@ from redis.exceptions import (
 
 from shardkit.deadlines import LONG_ENOUGH, DeadlineExceeded
 from shardkit.errors import ClosedError
+from shardkit.events import BreakerClosed, BreakerOpened, emit
 from shardkit.forks import ForkSafeLock
 
 logger = logging.getLogger("shardkit")
@@ -56,12 +57,15 @@ class BreakerSettings:
     Attributes:
         failures: so many failures without a success open it.
         window: counted from the first of them, within this time.
+        min_seconds: failures that took less time do not count: a server that refuses connections
+            costs nobody any time, and serves the first call after it is back.
         interval: how long after it opened the server is tried; twice as long after each trial.
         max_interval: the longest time between two trials.
     """
 
     failures: int = 3
     window: float = 30.0
+    min_seconds: float = LONG_ENOUGH
     interval: float = 0.1
     max_interval: float = 2.0
 
@@ -94,9 +98,9 @@ class Breaker:
         self._why = ""
         _breakers.add(self)
 
-    def failed(self, error: BaseException) -> None:
-        """Note that the server could not be reached, or did not answer."""
-        if not _counts(error):
+    def failed(self, error: BaseException, seconds: float) -> None:
+        """Note that the server could not be reached, or did not answer, for so many seconds."""
+        if seconds < self._settings.min_seconds or not _counts(error):
             return
         with self._lock:
             now = time.monotonic()
@@ -113,6 +117,7 @@ class Breaker:
             self.opened, self._since = True, time.time()
             self._next_at = now + self._settings.interval
         logger.warning("%s is not asked any more: %s", self.address, self.error())
+        emit(BreakerOpened(self.address, self._why))
         for pool in list(self.pools):
             drop = getattr(pool, "drop_idle", None)
             if drop is not None:
@@ -146,6 +151,7 @@ class Breaker:
             was_open, self.opened, self._count = self.opened, False, 0
         if was_open:
             logger.info("%s is asked again", self.address)
+            emit(BreakerClosed(self.address, time.time() - self._since))
 
     def stop(self) -> None:
         """End the trials: the kit is closed."""

@@ -53,6 +53,7 @@ from shardkit.connections.redis_private import (
 )
 from shardkit.deadlines import Deadline, DeadlineExceeded, current, within
 from shardkit.errors import ClosedError, RoutingError
+from shardkit.events import ConnectionClosed, ConnectionOpened, emit, handlers
 from shardkit.routing.command_keys import blocking_seconds
 
 _LOST = (ConnectionError, TimeoutError, OSError)
@@ -126,7 +127,15 @@ class ReplyLimits:
             and not (waits and isinstance(error, DeadlineExceeded))
             and not has_connect_callbacks(self)
         ):
-            self.policy.failed(error)
+            # One that is lost in between fails at once.
+            self.policy.failed(error, math.inf if isinstance(error, TimeoutError) else 0.0)
+
+    def _tell_opened(self, begun: float) -> None:
+        shard, address = str(self.policy.shard or ""), self.policy.address
+        emit(ConnectionOpened(shard, address, time.monotonic() - begun))
+
+    def _tell_closed(self) -> None:
+        emit(ConnectionClosed(str(self.policy.shard or ""), self.policy.address))
 
     def require_closed_breaker(self) -> None:
         """Refuse to connect while the server's breaker is open."""
@@ -187,6 +196,8 @@ class Closable(ReplyLimits):
             super().disconnect(*args, **kwargs)  # type: ignore[misc]
             return
         with self._closing:
+            if handlers and self.is_connected:  # type: ignore[attr-defined]
+                self._tell_closed()
             super().disconnect(*args, **kwargs)  # type: ignore[misc]
 
     def connect_check_health(self, *args: Any, **kwargs: Any) -> None:
@@ -211,6 +222,7 @@ class Closable(ReplyLimits):
         require_open(self)
         self.require_closed_breaker()
         self.moved, self.connecting = False, True
+        begun = time.monotonic()
         try:
             with self._kept_to_deadline(connects=True):
                 super().connect_check_health(*args, **kwargs)  # type: ignore[misc]
@@ -220,12 +232,14 @@ class Closable(ReplyLimits):
             reraise_handlers(error)
             if self.closed and isinstance(error, _LOST):
                 raise closed_error() from error
-            self.policy.failed(error)
+            self.policy.failed(error, time.monotonic() - begun)
             raise
         finally:
             self.connecting = False
         if self.policy.breaker is not None:
             self.policy.breaker.reached()
+        if handlers:
+            self._tell_opened(begun)
 
     def on_connect_check_health(self, *args: Any, **kwargs: Any) -> None:
         """Introduce itself: redis-py's way, and with its greeting. Subscriptions follow."""
@@ -327,6 +341,12 @@ class AsyncClosable(ReplyLimits):
         """Whether it is to be closed before it is used again."""
         return self.draining or super().should_reconnect()  # type: ignore[misc]
 
+    async def disconnect(self, *args: Any, **kwargs: Any) -> None:
+        """Close the connection."""
+        if handlers and self.is_connected:  # type: ignore[attr-defined]
+            self._tell_closed()
+        await super().disconnect(*args, **kwargs)  # type: ignore[misc]
+
     async def connect_check_health(self, *args: Any, **kwargs: Any) -> None:
         """Connect, unless the kit is closed, or was meanwhile; again, as ``retry`` says."""
         if self.is_connected:  # type: ignore[attr-defined]
@@ -346,22 +366,25 @@ class AsyncClosable(ReplyLimits):
         require_open(self)
         self.require_closed_breaker()
         self.moved, self.connecting = False, True
+        begun = time.monotonic()
         try:
             async with kept_to_deadline():
                 await super().connect_check_health(*args, **kwargs)  # type: ignore[misc]
         except _LOST as error:
             if self.closed:
                 raise closed_error() from error
-            self.policy.failed(error)
+            self.policy.failed(error, time.monotonic() - begun)
             raise
         finally:
             self.connecting = False
         if self.policy.breaker is not None:
             self.policy.breaker.reached()
+        if handlers:
+            self._tell_opened(begun)
         try:
             require_open(self)
         except ClosedError:
-            await self.disconnect(nowait=True)  # type: ignore[attr-defined]
+            await self.disconnect(nowait=True)
             raise
 
     async def on_connect_check_health(self, *args: Any, **kwargs: Any) -> None:
@@ -825,7 +848,7 @@ class _AsyncBlockingTimeouts(AsyncClosable):
         else:
             blocks = self._blocking_for
         while check_health and self.moved and self.waits():
-            await self.disconnect(nowait=True)  # type: ignore[attr-defined]
+            await self.disconnect(nowait=True)
             await self.connect()  # type: ignore[attr-defined]
             self._blocking_for = blocks
         await super().send_packed_command(command, check_health=False)

@@ -36,6 +36,7 @@ from shardkit.connections.connection import (
 from shardkit.connections.policy import NO_POLICY, CallPolicy
 from shardkit.connections.pool import AsyncPool, AsyncSentinelPool, Pool, SentinelPool
 from shardkit.connections.redis_private import set_connection_class
+from shardkit.events import watched
 
 SOCKET_TIMEOUT = 5.0
 CONNECT_TIMEOUT = 5.0
@@ -71,7 +72,8 @@ class ClusterClient(redis.RedisCluster):
     def execute_command(self, *args: Any, **kwargs: Any) -> Any:
         """Execute a command."""
         try:
-            return super().execute_command(*args, **kwargs)  # type: ignore[no-untyped-call]
+            with watched(self.policy, args[:1]):
+                return super().execute_command(*args, **kwargs)  # type: ignore[no-untyped-call]
         except Exception:  # redis-py finds nodes without connections, and others
             require_open(self)
             raise
@@ -113,7 +115,8 @@ class AsyncClusterClient(aioredis.RedisCluster):
     async def execute_command(self, *args: Any, **kwargs: Any) -> Any:
         """Wait until the cluster is known, and execute a command."""
         await self.initialize()
-        return await super().execute_command(*args, **kwargs)
+        with watched(self.policy, args[:1]):
+            return await super().execute_command(*args, **kwargs)
 
     async def initialize(self, *args: Any, **kwargs: Any) -> Any:
         """Learn the cluster's nodes, unless the kit is closed."""

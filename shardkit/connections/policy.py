@@ -98,10 +98,10 @@ class CallPolicy:
         deadline = earliest(None)
         return None if deadline is not None and deadline.left() <= pause else pause
 
-    def failed(self, error: BaseException) -> None:
-        """Note that the server could not be reached, or did not answer."""
+    def failed(self, error: BaseException, seconds: float) -> None:
+        """Note that the server could not be reached, or did not answer, for so many seconds."""
         if self.breaker is not None:
-            self.breaker.failed(error)
+            self.breaker.failed(error, seconds)
 
 
 _FINAL = (BreakerOpenError, ClosedError, DeadlineExceeded, OverloadError)

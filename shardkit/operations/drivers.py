@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from shardkit.deadlines import begin, extend, has_begun, in_use, within
 from shardkit.errors import DamagedDataError, ShardErrors, ShardFailure, ShardKitError
+from shardkit.events import finished, handlers, observed, started
 from shardkit.operations.commands import (
     Abandon,
     AwaitWakeup,
@@ -56,6 +57,7 @@ class BlockingDriver:
         if in_use.by_entries and not has_begun():
             with within(begin()):
                 return self.run(steps)
+        call = started(name_of(steps)) if handlers else None
         try:
             step = next(steps)
             while True:
@@ -69,9 +71,14 @@ class BlockingDriver:
                     step = _answer(steps, step, self._run_step(step))
         except StopIteration as done:
             value: T = done.value
+            if call is not None:
+                finished(call, None)
             return value
-        except DamagedDataError as error:
-            self._locate(error)
+        except BaseException as error:
+            if isinstance(error, DamagedDataError):
+                self._locate(error)
+            if call is not None:
+                finished(call, error)
             raise
         finally:
             steps.close()
@@ -106,17 +113,18 @@ class BlockingDriver:
         if in_use.by_entries and not has_begun():
             with within(begin()):
                 return self.together(*operations)
-        lock_step = _LockStep(operations)
-        while (step := lock_step.next_step()) is not None:
-            try:
-                answer = self._run_step(step)
-            except ShardKitError as error:
-                lock_step.retry_alone(error)
-            else:
-                lock_step.answer(answer)
-        for damage in lock_step.damage():
-            self._locate(damage)
-        return lock_step.values()
+        with observed("together"):
+            lock_step = _LockStep(operations)
+            while (step := lock_step.next_step()) is not None:
+                try:
+                    answer = self._run_step(step)
+                except ShardKitError as error:
+                    lock_step.retry_alone(error)
+                else:
+                    lock_step.answer(answer)
+            for damage in lock_step.damage():
+                self._locate(damage)
+            return lock_step.values()
 
     def _locate(self, error: DamagedDataError) -> None:
         """Say in the error which shard it is."""
@@ -155,6 +163,7 @@ class AwaitingDriver:
         if in_use.by_entries and not has_begun():
             with within(begin()):
                 return await self.run(steps)
+        call = started(name_of(steps)) if handlers else None
         try:
             step = next(steps)
             while True:
@@ -168,9 +177,14 @@ class AwaitingDriver:
                     step = _answer(steps, step, await self._run_step(step))
         except StopIteration as done:
             value: T = done.value
+            if call is not None:
+                finished(call, None)
             return value
-        except DamagedDataError as error:
-            await self._locate(error)
+        except BaseException as error:
+            if isinstance(error, DamagedDataError):
+                await self._locate(error)
+            if call is not None:
+                finished(call, error)
             raise
         finally:
             steps.close()
@@ -199,17 +213,18 @@ class AwaitingDriver:
         if in_use.by_entries and not has_begun():
             with within(begin()):
                 return await self.together(*operations)
-        lock_step = _LockStep(operations)
-        while (step := lock_step.next_step()) is not None:
-            try:
-                answer = await self._run_step(step)
-            except ShardKitError as error:
-                lock_step.retry_alone(error)
-            else:
-                lock_step.answer(answer)
-        for damage in lock_step.damage():
-            await self._locate(damage)
-        return lock_step.values()
+        with observed("together"):
+            lock_step = _LockStep(operations)
+            while (step := lock_step.next_step()) is not None:
+                try:
+                    answer = await self._run_step(step)
+                except ShardKitError as error:
+                    lock_step.retry_alone(error)
+                else:
+                    lock_step.answer(answer)
+            for damage in lock_step.damage():
+                await self._locate(damage)
+            return lock_step.values()
 
     async def _locate(self, error: DamagedDataError) -> None:
         """Say in the error which shard it is."""
@@ -237,6 +252,11 @@ class AwaitingDriver:
 
     async def _call_all(self, calls: _Calls) -> list[Any]:
         return await asyncio.gather(*(asyncio.to_thread(_call, call) for call in calls))
+
+
+def name_of(steps: object) -> str:
+    """Return the operation's name, ``ShardedHash.hget``."""
+    return str(getattr(steps, "__qualname__", ""))
 
 
 class _Calls(list[Call]):

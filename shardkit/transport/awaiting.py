@@ -11,6 +11,7 @@ import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 
 import redis.asyncio as aioredis
@@ -23,6 +24,7 @@ from shardkit.connections.policy import policy_of
 from shardkit.connections.redis_private import learn_slots
 from shardkit.deadlines import current, earliest, extend, within
 from shardkit.errors import ShardFailure, ShardKitError
+from shardkit.events import handlers, sent, settled
 from shardkit.operations.commands import (
     AwaitWakeup,
     Batch,
@@ -94,14 +96,23 @@ class AwaitingLink:
         started = self._send_one(batch[0]) if len(batch) == 1 else None
         if started is not None:
             future, component, number, client = started
+            told = None
+            if handlers:
+                policy, name = client.connection_pool.policy, batch[0].name
+                told = sent(policy.shard, policy.address, 1, lambda: (name,))
             try:
                 answered = await future
                 if not answered.refused:
+                    if told is not None:
+                        settled(told, None)
                     return answered.replies
             except ConnectionLost:
                 pass  # the attempt is told below
             attempt = Attempt.of_one(batch, component, number, client)
             await _await_replies([(attempt, future)])
+            if told is not None:
+                refused = attempt.error is None
+                settled(told, attempt.error, maybe_executed=attempt.sent, refused=refused)
         steps = self._dispatcher.dispatch(batch, attempt)
         resume: Callable[[Any], Need] = steps.send
         answer: Any = None
@@ -273,7 +284,10 @@ class AwaitingLink:
             if connection is None:
                 alone.append(_exchange_alone(source, attempt, chunks))
             else:  # a future: a task for each would cost more than all the rest
-                in_flight.append((attempt, connection.submit(chunks, earliest(attempt.allowed))))
+                future = connection.submit(chunks, earliest(attempt.allowed))
+                if attempt.told is not None:
+                    future.add_done_callback(partial(_note_end, attempt))
+                in_flight.append((attempt, future))
         if not alone:
             await _await_replies(in_flight)
         elif len(attempts) == 1:
@@ -302,6 +316,10 @@ class AwaitingLink:
         return f"<AwaitingLink{'' if self._raw else ' decoding'}: {shown}>"
 
 
+def _note_end(attempt: Attempt, future: object) -> None:
+    attempt.ended = time.perf_counter()
+
+
 async def _exchange_alone(source: ConnectionSource, attempt: Attempt, chunks: list[Chunk]) -> None:
     try:
         with within(earliest(attempt.allowed)):
@@ -309,6 +327,7 @@ async def _exchange_alone(source: ConnectionSource, attempt: Attempt, chunks: li
         attempt.refused = True
     except ConnectionLost as lost:
         attempt.error, attempt.sent = lost.error, lost.sent
+    _note_end(attempt, None)
 
 
 async def _await_replies(

@@ -29,6 +29,8 @@ from shardkit.connections.connection import reraise_handlers
 from shardkit.connections.redis_private import learn_slots
 from shardkit.deadlines import current, earliest, extend, within
 from shardkit.errors import ShardFailure, ShardKitError
+from shardkit.events import handlers, settled
+from shardkit.events import sent as tell_sent
 from shardkit.operations.commands import (
     AwaitWakeup,
     Batch,
@@ -165,6 +167,10 @@ class BlockingLink:
         deadline = current.get()
         if deadline is not None or pool.policy.deadline is not None:
             deadline = earliest(pool.policy.deadline)
+        told = None
+        if handlers:
+            policy = pool.policy
+            told = tell_sent(policy.shard, policy.address, 1, lambda: (command.name,))
         connection: Any = None
         error: Exception | None = None
         sent = complete = False
@@ -182,6 +188,8 @@ class BlockingLink:
                     reply, refused = connection.round_trip(data, raw, deadline)
             complete = True
             if not refused:
+                if told is not None:
+                    settled(told, None)
                 return Replies((reply,))
         except ATTEMPT_ERRORS as failure:
             reraise_handlers(failure)
@@ -191,6 +199,8 @@ class BlockingLink:
                 if not complete:
                     connection.disconnect()
                 pool.release(connection)
+        if told is not None:
+            settled(told, error, maybe_executed=sent, refused=complete)
         attempt = Attempt.of_one(batch, component, number, client)
         attempt.error, attempt.sent = error, sent
         if complete:
@@ -400,6 +410,8 @@ class Exchange:
                 with self.in_time:
                     if read(attempt.replies, self.expected, self.raw, more):
                         attempt.refused = True
+                if handlers:
+                    attempt.ended = time.perf_counter()
             except ATTEMPT_ERRORS as error:
                 self._fail(error)
 
@@ -421,7 +433,7 @@ class Exchange:
             self.timeout_changed = True
 
     def _fail(self, error: Exception) -> None:
-        self.attempt.error = error
+        self.attempt.error, self.attempt.ended = error, time.perf_counter()
         if self.connection is not None:
             self.connection.disconnect()
         reraise_handlers(error)

@@ -36,6 +36,7 @@ from shardkit.connections.policy import policy_of
 from shardkit.connections.redis_private import is_unready, node_of, slot_owners
 from shardkit.deadlines import earliest
 from shardkit.errors import ClosedError, ShardFailure, ShardKitError
+from shardkit.events import CommandsRetried, CommandsSent, emit, handlers, settled
 from shardkit.operations.commands import (
     Batch,
     Columns,
@@ -103,9 +104,14 @@ class Attempt:
         refused: whether an error may be among the replies, or inside one.
         error: why it failed, if it did.
         sent: whether anything may have reached the server.
+        told: the event of its sending, if somebody listens.
+        ended: when its replies were there, as `time.perf_counter` tells it, if somebody listens.
     """
 
-    __slots__ = ("client", "error", "node", "refused", "replies", "sent", "server_request")
+    __slots__ = (
+        *("client", "ended", "error", "node", "refused", "replies", "sent", "server_request"),
+        "told",
+    )
 
     def __init__(self, server_request: ServerRequest, client: Any, node: Any = None) -> None:
         self.server_request = server_request
@@ -115,6 +121,8 @@ class Attempt:
         self.refused = False
         self.error: Exception | None = None
         self.sent = False
+        self.told: CommandsSent | None = None
+        self.ended = 0.0
 
     @classmethod
     def of_one(cls, batch: Batch, component: Component, number: int | None, client: Any) -> Attempt:
@@ -200,6 +208,8 @@ class Dispatcher:
             if retry and deadline is not None and deadline.left() <= 0:
                 _fail(attempts, set(todo), deadline.passed(), uncertain, out)
                 break
+            if retry and handlers:
+                emit(CommandsRetried(len(todo), retry))
             if retry or not attempts:
                 try:
                     attempts = yield from self._attempt(batch, todo, redirected, out)
@@ -241,7 +251,19 @@ class Dispatcher:
         attempts: list[Attempt] = []
         for group, (component, _), client in zip(groups, shards, clients, strict=True):
             attempts += self._attempts(batch, group, component, client, redirected, out)
+        if handlers:
+            for attempt in attempts:
+                attempt.told = attempt.server_request.tell()
         yield attempts
+        for attempt in attempts:
+            if attempt.told is not None:
+                settled(
+                    attempt.told,
+                    attempt.error,
+                    maybe_executed=attempt.sent,
+                    refused=attempt.refused,
+                    ended=attempt.ended,
+                )
         return attempts
 
     def _attempts(
@@ -375,6 +397,8 @@ class Dispatcher:
             if attempt.node is not None:
                 outcome.stale[attempt.client] = None
             return again
+        if handlers:
+            server_request.tell_loaded()
         server_request.loaded.update(server_request.brought)
         if server_request.runs:
             attempt.replies = split(attempt.replies, server_request.runs)

@@ -41,10 +41,13 @@ from shardkit.connections.connector import SOCKET_TIMEOUT
 from shardkit.connections.redis_private import is_script_missing
 from shardkit.deadlines import DeadlineExceeded
 from shardkit.errors import CommandRefused, ShardFailure, ShardUnavailable
+from shardkit.events import CommandsSent, ScriptLoaded, emit, sent
 from shardkit.operations.commands import (
     Argument,
     Batch,
+    Columns,
     Command,
+    PlainCommands,
     Reply,
     Shard,
     Transaction,
@@ -164,6 +167,28 @@ class ServerRequest:
     def requests(self) -> Batch:
         """The requests."""
         return self._requests(self.positions)
+
+    def tell(self) -> CommandsSent:
+        """Tell those who listen that this is sent."""
+        return sent(self.shard, self.address, len(self.positions), self._names)
+
+    def tell_loaded(self) -> None:
+        """Tell those who listen which scripts the server was given."""
+        for sha in self.brought - self.loaded:
+            script = next(
+                request.script.name
+                for request in self.requests
+                if isinstance(request, Command) and request.script and request.script.sha == sha
+            )
+            emit(ScriptLoaded(str(self.shard), self.address, script))
+
+    def _names(self) -> set[str]:
+        batch = self.batch
+        if isinstance(batch, Columns):
+            return {batch.name}
+        if isinstance(batch, PlainCommands):
+            return {str(batch.rows[position][0]) for position in self.positions}
+        return {request.name for request in self.requests}
 
     def _pack(self, request: Command | Transaction) -> tuple[bytes, int]:
         """Return a request packed, and how many replies it will have."""

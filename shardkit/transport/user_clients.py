@@ -45,6 +45,7 @@ from shardkit.connections.redis_private import (
 )
 from shardkit.deadlines import current, earliest, within
 from shardkit.errors import RoutingError
+from shardkit.events import CommandsSent, handlers, sent, settled, watched
 from shardkit.routing.command_keys import blocking_seconds, has_plain_form
 from shardkit.transport.multiplexer import ConnectionLost, ConnectionSource, MultiplexedConnection
 from shardkit.transport.resp import Chunk, pack_command
@@ -145,21 +146,30 @@ class DirectClient(redis.Redis):
         deadline = current.get()
         if deadline is not None or pool.policy.deadline is not None:
             deadline = earliest(pool.policy.deadline)
-        if deadline is None:
-            connection = pool.get_idle() or pool.get_connection()
-        else:
-            with within(deadline):
-                connection = pool.get_idle() or pool.get_connection()
+        told = _told(pool, name) if handlers else None
+        connection = None
         complete = False
         try:
+            if deadline is None:
+                connection = pool.get_idle() or pool.get_connection()
+            else:
+                with within(deadline):
+                    connection = pool.get_idle() or pool.get_connection()
             if deadline is not None:
                 deadline.require_left()
             reply, refused = connection.round_trip(data, False, deadline)
             complete = True
+        except BaseException as error:
+            if told is not None:
+                settled(told, error, maybe_executed=connection is not None)
+            raise
         finally:
-            if not complete:
-                connection.disconnect()
-            pool.release(connection)
+            if connection is not None:
+                if not complete:
+                    connection.disconnect()
+                pool.release(connection)
+        if told is not None:
+            settled(told, None, refused=refused)
         if refused and isinstance(reply, Exception):
             raise reply
         callback: Any = reply_callbacks(self).get(name)
@@ -169,7 +179,7 @@ class DirectClient(redis.Redis):
         return callback(reply, **options)
 
     def _as_redis_py(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        with _allowed(self.connection_pool, args):
+        with _allowed(self.connection_pool, args), watched(policy_of(self), args[:1]):
             return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
 
     def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> Any:
@@ -184,7 +194,8 @@ class DirectPipeline(Pipeline):
 
     def execute(self, *args: Any, **kwargs: Any) -> list[Any]:
         """Execute what was collected."""
-        with _allowed(self.connection_pool, ()):
+        names = [command[0][0] for command in self.command_stack]
+        with _allowed(self.connection_pool, ()), watched(policy_of(self), names):
             found: list[Any] = super().execute(*args, **kwargs)
         return found
 
@@ -252,10 +263,15 @@ class MultiplexedClient(aioredis.Redis):
         deadline, seconds = current.get(), pool.policy.deadline
         if deadline is not None or seconds is not None:
             deadline = earliest(seconds)
+        told = _told(pool, name) if handlers else None
         try:
             request = await connection.submit([Chunk(data, 1)], deadline)
         except ConnectionLost as lost:
+            if told is not None:
+                settled(told, lost.error, maybe_executed=lost.sent)
             raise lost.error from lost.error.__cause__
+        if told is not None:
+            settled(told, None, refused=request.refused)
         reply = request.replies[0]
         if request.refused and isinstance(reply, Exception):
             raise reply
@@ -267,7 +283,7 @@ class MultiplexedClient(aioredis.Redis):
         return await value if inspect.isawaitable(value) else value
 
     async def _as_redis_py(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        with _allowed(self.connection_pool, args):
+        with _allowed(self.connection_pool, args), watched(policy_of(self), args[:1]):
             return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
 
     def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> Any:
@@ -282,8 +298,13 @@ class MultiplexedPipeline(AsyncPipeline):
 
     async def execute(self, *args: Any, **kwargs: Any) -> list[Any]:
         """Execute what was collected."""
-        with _allowed(self.connection_pool, ()):
+        names = [command[0][0] for command in self.command_stack]
+        with _allowed(self.connection_pool, ()), watched(policy_of(self), names):
             return await super().execute(*args, **kwargs)
+
+
+def _told(pool: Any, name: str) -> CommandsSent:
+    return sent(pool.policy.shard, pool.policy.address, 1, lambda: (name,))
 
 
 def _allowed(pool: Any, args: tuple[Any, ...]) -> Any:

@@ -40,7 +40,7 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 def mortal(request: pytest.FixtureRequest) -> Iterator[tuple[Face, LocalServer]]:
     """A face, and the server of its component ``own``, which a test kills."""
     with LocalServer() as server:
-        entry = {"port": server.port, "socket_connect_timeout": 0.5, "breaker": False}
+        entry = {"port": server.port, "socket_connect_timeout": 0.5, "retries": 0}
         shard_map = ShardMap.parse(json.dumps({"components": {"own": {"entry": entry}}}))
         with faced(request.param, shard_map) as face:
             yield face, server

@@ -105,7 +105,7 @@ def two_servers(request: pytest.FixtureRequest) -> Iterator[tuple[Face, LocalSer
     """A face over a server for users, and one for timelines, which a test kills."""
     with LocalServer() as users, LocalServer() as timelines:
         components = {
-            name: {"entry": {"port": server.port, "socket_connect_timeout": 0.5, "breaker": False}}
+            name: {"entry": {"port": server.port, "socket_connect_timeout": 0.5, "retries": 0}}
             for name, server in (("users", users), ("timelines", timelines))
         }
         shard_map = ShardMap.parse(json.dumps({"components": components}))

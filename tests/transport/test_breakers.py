@@ -20,8 +20,8 @@ from shardkit.errors import InvalidEntryError
 from shardkit.local import LocalCluster, LocalServer
 from shardkit.operations.commands import Command, Shard
 
-QUICK = {"failures": 2, "interval": 0.05, "max_interval": 0.1}
-NEVER_TRIED = {"failures": 2, "interval": 600}
+QUICK = {"failures": 2, "min_seconds": 0, "interval": 0.05, "max_interval": 0.1}
+NEVER_TRIED = {"failures": 2, "min_seconds": 0, "interval": 600}
 
 
 def on(shard: int, name: str, *args: Any, **options: Any) -> Command:
@@ -77,6 +77,18 @@ async def test_calls_to_a_server_that_hangs_soon_fail_at_once_and_others_never_n
             assert not isinstance(count, Exception)
     said = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     assert sum("is not asked any more" in message for message in said) == 1
+
+
+async def test_by_default_a_server_that_refuses_connections_serves_the_first_call_when_it_is_back(
+    kind: str, own_server: LocalServer
+) -> None:
+    with LocalServer() as server:
+        async with opened(kind, two(server.port, own_server.port)) as face:
+            server.stop()
+            for _ in range(6):
+                assert "cannot be reached" in reason((await face.send(on(0, "INCR")))[0])
+            server.start()
+            assert await face.send(on(0, "INCR")) == [1]
 
 
 async def test_a_server_that_was_stopped_is_found_again_when_it_is_back(

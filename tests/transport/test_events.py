@@ -1,0 +1,169 @@
+"""Events: what happens is told in order, on both faces, and to nobody if nobody listens."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from link_helpers import FACES, command, opened
+from redis.exceptions import ResponseError
+from scripted_server import scripted
+
+import shardkit
+from shardkit import ShardMap, events
+from shardkit.local import LocalServer
+from shardkit.operations.commands import Script, Shard, script_call
+
+
+@pytest.fixture(params=FACES)
+def kind(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+@pytest.fixture
+def told() -> Iterator[list[Any]]:
+    found: list[Any] = []
+    stop = events.subscribe(found.append)
+    yield found
+    stop()
+    assert events.handlers == []
+
+
+def of(told: list[Any], *kinds: type) -> list[Any]:
+    return [event for event in told if isinstance(event, kinds)]
+
+
+def names(told: list[Any]) -> list[str]:
+    return [type(event).__name__ for event in told]
+
+
+async def test_an_operation_is_told_with_its_commands_and_no_keys(
+    kind: str, own_map: ShardMap, told: list[Any]
+) -> None:
+    async with opened(kind, own_map) as face:
+        users = face.kit.hash("SECRET-KEY", component="own_shards")
+        await face._value(users.hset(7, "SECRET-VALUE"))
+        told.clear()
+        assert await face._value(users.hget(7)) == b"SECRET-VALUE"
+        assert names(told) == ["CallStarted", "CommandsSent", "CommandsFinished", "CallFinished"]
+        started, sent, finished, ended = told
+        assert started.name == ended.name == "ShardedHash.hget"
+        assert (sent.name, sent.count) == ("HGET", 1)
+        assert sent.shard.startswith("own_shards:")
+        assert sent.address.startswith("localhost:")
+        assert finished.sent is sent
+        assert 0 < finished.seconds <= ended.seconds
+        assert ended.started is started
+        assert ended.error is None
+        assert "SECRET" not in str(told)
+
+
+async def test_a_batch_is_told_once_for_each_server(
+    kind: str, own_map: ShardMap, told: list[Any]
+) -> None:
+    async with opened(kind, own_map) as face:
+        pipe = face.kit.key_sharded("own_shards").pipeline()
+        for n in range(100):
+            pipe.set(f"k{n}", n)
+        await face._value(pipe.execute())
+        sent = of(told, events.CommandsSent)
+        assert {event.shard for event in sent} == {f"own_shards:{n}" for n in range(4)}
+        assert sum(event.count for event in sent) == 100
+        assert {event.name for event in sent} == {"SET"}
+        assert len(of(told, events.CommandsFinished)) == 4
+        assert [event.name for event in of(told, events.CallFinished)] == ["pipeline"]
+
+
+async def test_a_client_is_told_whichever_way_it_takes(
+    kind: str, own_map: ShardMap, told: list[Any]
+) -> None:
+    async with opened(kind, own_map) as face:
+        client = await face._value(face.kit.client("own"))
+        await face._value(client.ping())
+        told.clear()
+        await face._value(client.set("k", 1))
+        await face._value(client.blpop("none", timeout=0.01))
+        await face._value(client.pipeline().get("k").get("k").execute())
+        with pytest.raises(ResponseError):
+            await face._value(client.hget("k", "f"))
+        sent = of(told, events.CommandsSent)
+        assert [(each.name, each.count) for each in sent] == [
+            ("SET", 1),
+            ("BLPOP", 1),
+            ("GET", 2),
+            ("HGET", 1),
+        ]
+        finished = of(told, events.CommandsFinished)
+        assert [each.sent for each in finished] == sent
+        assert [each.refused for each in finished] == [False, False, False, True]
+
+
+async def test_failures_retries_connections_and_breakers_are_told(
+    kind: str, own_server: LocalServer, told: list[Any]
+) -> None:
+    with scripted(GET=None) as bad:
+        fields = {"port": bad.port, "breaker": {"failures": 2, "interval": 0.05, "min_seconds": 0}}
+        text = json.dumps({"components": {"data": {"entry": fields}}})
+        async with opened(kind, ShardMap.parse(text)) as face:
+            await face.send(command("data", "k", "GET", idempotent=True))
+            await face.send(command("data", "k", "GET"))
+            bad.close()
+            for _ in range(3):
+                await face.send(command("data", "k", "GET"))
+            face.kit.breakers.all()[0].close()
+    failed = of(told, events.CommandsFailed)
+    assert [each.maybe_executed for each in failed[:2]] == [True, True]
+    assert [(each.count, each.attempt) for each in of(told, events.CommandsRetried)][:1] == [(1, 1)]
+    assert of(told, events.ConnectionOpened)
+    assert of(told, events.ConnectionClosed)
+    assert of(told, events.BreakerOpened)[0].address == f"localhost:{bad.port}/0"
+    assert of(told, events.BreakerClosed)[0].seconds >= 0
+
+
+async def test_a_script_that_a_server_is_given_is_told(
+    kind: str, own_map: ShardMap, told: list[Any]
+) -> None:
+    script = Script("tests/one", "return 1 --" + kind)
+    async with opened(kind, own_map) as face:
+        for _ in range(2):
+            assert await face.send(script_call(Shard("own"), script, ["k"])) == [1]
+    assert [each.script for each in of(told, events.ScriptLoaded)] == ["tests/one"]
+    assert of(told, events.CommandsSent)[-1].name == "tests/one"
+
+
+def test_a_changed_entry_is_told(own_map: ShardMap, told: list[Any]) -> None:
+    with shardkit.connect(own_map) as kit:
+        kit.topology.changed(kit.component("own_shards"))
+    assert [each.component for each in of(told, events.EntryChanged)] == ["own_shards"]
+
+
+def test_a_handler_that_fails_harms_nobody(
+    own_map: ShardMap, told: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(event: object) -> None:
+        raise RuntimeError("no")
+
+    stop = events.subscribe(fails)
+    try:
+        with shardkit.connect(own_map) as kit:
+            assert kit.client("own").ping()
+    finally:
+        stop()
+    assert of(told, events.CommandsFinished)
+    assert "the event handler" in caplog.text
+
+
+def test_events_can_be_logged(own_map: ShardMap, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "shardkit")
+    stop = events.log()
+    try:
+        with shardkit.connect(own_map) as kit:
+            kit.client("own").get("k")
+            kit.close()
+    finally:
+        stop()
+    assert "CommandsSent(shard='own'" in caplog.text
+    assert "ConnectionOpened" in caplog.text
