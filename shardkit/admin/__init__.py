@@ -8,14 +8,20 @@ from shardkit.admin.check import CheckFinding, CheckReport, check
 from shardkit.admin.client_list import ClientProcess, connected_clients
 from shardkit.admin.execute import execute
 from shardkit.admin.keys import BigKey, biggest_keys
+from shardkit.admin.retire import Retirement, delete_data, last_known, remove, still_used
 
 __all__ = [
     "BigKey",
     "CheckFinding",
     "CheckReport",
     "ClientProcess",
+    "Retirement",
     "biggest_keys",
     "check",
     "connected_clients",
+    "delete_data",
     "execute",
+    "last_known",
+    "remove",
+    "still_used",
 ]

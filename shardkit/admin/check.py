@@ -30,7 +30,10 @@ from shardkit.routing.keys import hash_tag
 from shardkit.server_errors import meaning
 
 SAMPLED_KEYS = 100
-CONFIG_KEYS = (b"config:redis:", b"config:shards:", b"config:epoch", b"config:witness")
+CONFIG_KEYS = tuple(
+    f"config:{what}".encode()
+    for what in ("redis:", "shards:", "epoch", "witness", "history", "pushed", "removed:")
+)
 _PINGS = 5
 _PING_INTERVAL = 0.05  # seconds
 _SLOW_PING = 0.25  # seconds

@@ -39,7 +39,8 @@ class ClientProcess:
         pid: its process id; 0 if unknown.
         library: ``shardkit 0.1.0``, or the name and version of another library.
         users: the users that it is logged in as.
-        components: the components whose servers it is connected to.
+        components: the components whose servers it is connected to, with the seconds since it
+            last sent a command there.
         epoch: the `config:epoch` that it uses; None if it has no connection to the config server.
         connections: how many connections it has.
         idle: seconds since any of them sent a command.
@@ -50,7 +51,7 @@ class ClientProcess:
     pid: int
     library: str
     users: set[str] = field(default_factory=set)
-    components: set[str] = field(default_factory=set)
+    components: dict[str, int] = field(default_factory=dict)
     epoch: int | None = None
     connections: int = 0
     idle: int = 0
@@ -114,4 +115,5 @@ def _count(each: Mapping[str, str], found: dict[tuple[str, int, str], ClientProc
     if named and named["epoch"]:
         process.epoch = max(process.epoch or 0, int(named["epoch"]))
     elif named:
-        process.components.add(named["component"])
+        name = named["component"]
+        process.components[name] = min(idle, process.components.get(name, idle))

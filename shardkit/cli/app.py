@@ -36,6 +36,7 @@ COMMANDS = {
     "check": "shardkit.cli.commands.check:check_command",
     "clients": "shardkit.cli.commands.clients:clients",
     "keys": "shardkit.cli.commands.keys:keys",
+    "retire": "shardkit.cli.commands.retire:retire",
     "exec": "shardkit.cli.commands.exec:exec_",
     "geo": "shardkit.cli.commands.geo:geo",
     "search": "shardkit.cli.commands.search:search",

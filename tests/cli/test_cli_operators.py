@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from cli_helpers import SECRET, Result
 
 import shardkit
 from shardkit import ShardKit
 from shardkit.admin import biggest_keys
-from shardkit.errors import InvalidArgumentError
+from shardkit.errors import InvalidArgumentError, RemovedComponentError
 from shardkit.local import LocalServers
 
 Cli = Callable[..., Result]
@@ -152,3 +154,38 @@ def test_a_check_gives_one_verdict(
     assert not found["ok"]
     assert shown.code == 1
     assert shown.lines[-1].startswith("1 problem, 0 warnings; looked at 2 servers")
+
+
+def test_a_component_is_retired_and_its_data_deleted_when_nobody_uses_it(
+    kit: ShardKit, cli: Cli, read_json: ReadJson, town: LocalServers, town_url: str
+) -> None:
+    where = ("-c", town_url)
+    for n in range(2):
+        kit.client("followers", n).mset({f"k{n}:{i}": 1 for i in range(700)})
+    removed = cli("retire", "followers", *where, "-m", "replaced")
+    assert removed.code == 0, removed
+    assert removed.lines[0].startswith("followers was removed by a push (epoch 2)")
+    assert re.search(rf"{os.getpid()} used it \d+ s ago", removed.out)
+    refused = cli("retire", "followers", *where, "--delete-data").error()
+    assert "component 'followers' is still used: by " in refused
+    kit.topology.expire()
+    with pytest.raises(RemovedComponentError):
+        kit.component("followers")
+    assert read_json("config", "history", *where)["pushes"][0]["message"] == "replaced"
+    found = read_json("retire", "followers", *where, "--delete-data", "--quiet", "0")
+    assert found["deleted"] == 1400
+    assert read_json("retire", "followers", *where, "--delete-data", "--quiet", "0")["deleted"] == 0
+    assert kit.client("unique", 0).dbsize() > 1
+    assert "the history has no push that removed it" in cli("retire", "nope", *where).error()
+
+
+def test_data_in_a_database_of_another_component_is_not_deleted(
+    kit: ShardKit, cli: Cli, town: LocalServers, town_url: str, town_map: Path
+) -> None:
+    more = yaml.safe_load(town_map.read_text())
+    more["components"]["twin"] = {"entry": more["components"]["sessions"]["entry"]}
+    town_map.write_text(yaml.safe_dump(more))
+    assert cli("config", "push", town_map).code == 0
+    assert cli("retire", "twin", "-c", town_url).code == 0
+    refused = cli("retire", "twin", "-c", town_url, "--delete-data", "--quiet", "0").error()
+    assert "shares a database with 'sessions'" in refused
