@@ -14,11 +14,14 @@ its keys. After each, every call is made on a new object, from the same state. I
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import date
+from functools import partial
 from random import Random
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -283,6 +286,29 @@ def cases(client: redis.Redis, random: Random) -> Iterator[Case]:
             yield Case(key, "a member more", lambda c, k=key: c.zadd(k, {b"\xff\0": 7}))
 
 
+def swaps(client: redis.Redis, random: Random) -> Iterator[Case]:
+    """Two keys of a structure that changed places, and the loss of half of all keys."""
+    keys = sorted(client.scan_iter())
+    kinds = {key: (client.type(key), key.rpartition(b":")[0]) for key in keys}
+    pairs = [(a, b) for n, a in enumerate(keys) for b in keys[n + 1 :] if kinds[a] == kinds[b]]
+    for one, other in random.sample(pairs, min(4, len(pairs))):
+        yield Case(one, f"swapped with {other.decode()}", partial(_swap, one=one, other=other))
+    for _ in range(4):
+        lost = random.sample(keys, len(keys) // 2)
+        if lost:
+            yield Case(lost[0], "and half of the keys gone", partial(_lose, keys=lost))
+
+
+def _swap(client: redis.Redis, one: bytes, other: bytes) -> None:
+    client.rename(one, "between")
+    client.rename(other, one)
+    client.rename("between", other)
+
+
+def _lose(client: redis.Redis, keys: Sequence[bytes]) -> None:
+    client.delete(*keys)
+
+
 def _retype(client: redis.Redis, key: bytes, kind: str) -> None:
     client.delete(key)
     if kind == "set":
@@ -302,16 +328,45 @@ class Outcome(NamedTuple):
     detail: str
 
 
+class Waited:
+    """A structure of the awaiting face whose calls wait, as those of the blocking face do."""
+
+    def __init__(self, structure: Any, runner: asyncio.Runner) -> None:
+        self._structure = structure
+        self._runner = runner
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._structure, name)
+        return partial(self._call, found) if callable(found) else found
+
+    def _call(self, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        async def collect(stream: Any) -> list[Any]:
+            return [value async for value in stream]
+
+        result = call(*args, **options)
+        if hasattr(result, "__aiter__"):
+            result = collect(result)
+        return self._runner.run(result) if inspect.iscoroutine(result) else result
+
+
 class Driver:
     """Makes cases on a server of its own.
 
     Args:
         kit: a kit of MAP.
+        shard_map: the map, with the ports of the servers.
+        runner: runs calls on the awaiting face; None for the blocking one.
     """
 
-    def __init__(self, kit: ShardKit) -> None:
+    def __init__(
+        self, kit: ShardKit, shard_map: ShardMap, runner: asyncio.Runner | None = None
+    ) -> None:
         self.kit = kit
         self.client: Any = kit.client("data")
+        self.runner = runner
+        self.awaiting: Any = None
+        if runner is not None:
+            self.awaiting = runner.run(shardkit.aconnect(shard_map))
 
     def prepare(self, name: str) -> dict[bytes, bytes]:
         """Fill the server with a subject; return all of it."""
@@ -334,11 +389,13 @@ class Driver:
 
     def cases(self, name: str, random: Random) -> list[Case]:
         """Return the damages of what is stored now."""
-        return list(cases(self.client, random))
+        return [*cases(self.client, random), *swaps(self.client, random)]
 
     def call(self, name: str, call: Callable[[Any], Any]) -> Any:
         """Make a call on a new object."""
-        return call(SUBJECTS[name].open(self.kit))
+        if self.runner is None:
+            return call(SUBJECTS[name].open(self.kit))
+        return call(Waited(SUBJECTS[name].open(self.awaiting), self.runner))
 
     def run(
         self, name: str, stored: dict[bytes, bytes], right: dict[str, Any], case: Case
@@ -394,13 +451,15 @@ def main() -> int:
     names = [name for name in SUBJECTS if not sys.argv[1:] or name in sys.argv[1:]]
     counts: Counter[tuple[str, str]] = Counter()
     servers = LocalServers(ShardMap.parse(MAP), ports="free")
-    with servers, shardkit.connect(servers.shard_map) as kit:
-        driver = Driver(kit)
-        for name in names:
-            for outcome in driver.outcomes(name):
-                counts[name, outcome.result] += 1
-                if outcome.result not in ("same", "damage"):
-                    print(*outcome, sep=" | ", flush=True)
+    with servers, shardkit.connect(servers.shard_map) as kit, asyncio.Runner() as runner:
+        for driver in (Driver(kit, servers.shard_map), Driver(kit, servers.shard_map, runner)):
+            for name in names:
+                for outcome in driver.outcomes(name):
+                    counts[name, outcome.result] += 1
+                    if outcome.result not in ("same", "damage"):
+                        print(*outcome, sep=" | ", flush=True)
+            if driver.runner:
+                driver.runner.run(driver.awaiting.aclose())
     results = ("same", "damage", "wrong", "raw", "hang")
     print(f"{'':16}", *(f"{result:>8}" for result in results))
     for name in names:

@@ -5,6 +5,7 @@ A sample of the cases of `damages`, by a seed; ``make damage`` makes all of them
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,16 +15,22 @@ from damages import SUBJECTS, Driver
 from shardkit import DamagedDataError, ShardKit, ShardMap, connect
 from shardkit.local import LocalServers
 
-CASES = 24  # of each subject
+CASES = 16  # of each subject, on each face
 
 
-@pytest.fixture(scope="module")
-def driver() -> Iterator[Driver]:
+@pytest.fixture(scope="module", params=["blocking", "awaiting"])
+def driver(request: pytest.FixtureRequest) -> Iterator[Driver]:
     servers = LocalServers(
         ShardMap.parse("components: {data: {entry: {port: 7001}}}"), ports="free"
     )
     with servers, connect(servers.shard_map) as kit:
-        yield Driver(kit)
+        if request.param == "blocking":
+            yield Driver(kit, servers.shard_map)
+            return
+        with asyncio.Runner() as runner:
+            driver = Driver(kit, servers.shard_map, runner)
+            yield driver
+            runner.run(driver.awaiting.aclose())
 
 
 # What a call returns in silence, although the format could tell: none. What it cannot tell are
@@ -41,7 +48,7 @@ READ_WHOLE = {
 
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_a_damage_is_named_or_changes_nothing(driver: Driver, name: str) -> None:
-    for outcome in driver.outcomes(name, seed=1, most=CASES):
+    for outcome in driver.outcomes(name, seed=1 + (driver.runner is None), most=CASES):
         assert outcome.result not in ("raw", "hang"), outcome
         if (name, outcome.call) in READ_WHOLE and "more" not in outcome.what:
             assert outcome.result != "wrong", outcome

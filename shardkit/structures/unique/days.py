@@ -366,12 +366,16 @@ class BitmapDay(DayInParts):
     def ids_in(self, part: int, reply: Any) -> Iterable[VisitorId]:
         """Return the users whose bits are set."""
         first = part * self.part_size
+        for at, byte in enumerate(self.checked(part, reply)):
+            for bit in _BITS_OF[byte]:
+                yield first + 8 * at + bit
+
+    def checked(self, part: int, reply: bytes | None) -> bytes:
+        """Return a part as read, checked: empty, or of its full length."""
         if reply and len(reply) != -(-self.part_size // 8):
             found, wanted = f"{len(reply)} bytes", f"{-(-self.part_size // 8)} bytes"
             raise damage(self.component, self.part_key(part), found, wanted)
-        for at, byte in enumerate(reply or b""):
-            for bit in _BITS_OF[byte]:
-                yield first + 8 * at + bit
+        return reply or b""
 
     def prepare(self, parts: Iterable[int]) -> Operation[None]:
         """Register the parts."""

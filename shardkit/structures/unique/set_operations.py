@@ -27,6 +27,7 @@ from shardkit.errors import ParameterMismatchError, StructureError
 from shardkit.lua import script
 from shardkit.operations.commands import Command, Locate, script_call
 from shardkit.operations.operation import Operation, pages
+from shardkit.structures.base.damage import stored_integer
 from shardkit.structures.base.parameters import open_all
 from shardkit.structures.unique import hyperloglog
 from shardkit.structures.unique.days import BitmapDay, Day, HyperLogLogDay, SetDay
@@ -77,9 +78,10 @@ def _count_sets(days: Sequence[SetDay], which: Which) -> Operation[int]:
             Command(day.home, day.key, ("GET", day.key), idempotent=True) for day in missing
         ]
         for day, count in zip(missing, replies, strict=True):
-            if int(count or 0) > 0:
+            came = stored_integer(day.home, day.key, "count", count or b"0")
+            if came > 0:
                 raise StructureError(
-                    f"{day.key}: {int(count):,} visitors are counted, but {day.meta.key} is not "
+                    f"{day.key}: {came:,} visitors are counted, but {day.meta.key} is not "
                     "there, which says where their ids are",
                     "restore it, or leave out the day: its ids may have been removed",
                 )
@@ -163,8 +165,8 @@ def _count_bitmaps(days: Sequence[BitmapDay], which: Which) -> Operation[int]:
     total = 0
     for page in pages(sorted(reduce(_COMBINE[which], existing)), at_once):
         replies = iter((yield [day.read("GET", part) for part in page for day in days]))
-        for _ in page:
-            bits = [int.from_bytes(next(replies) or b"") for _ in days]
+        for part in page:
+            bits = [int.from_bytes(day.checked(part, next(replies))) for day in days]
             total += reduce(_COMBINE[which], bits).bit_count()
     return total
 

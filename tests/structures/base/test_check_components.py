@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from faces import Face, holder, keys_of, sessions
 
-from shardkit import ShardKit
+from shardkit import DamagedDataError, ShardKit
 from shardkit.geo import City, IpRange
 from shardkit.structures import Damage
 
@@ -102,3 +102,23 @@ def test_a_state_of_an_index_that_contradicts_itself_is_found(face: Face, kit: S
     client.hincrby(state, "docs", -1)
     [found] = face.list(docs.check())
     assert (found.key, found.shard) == (state, "one")
+
+
+def test_days_are_not_combined_over_a_damaged_part_or_count(face: Face, kit: ShardKit) -> None:
+    other = date(2015, 5, 18)
+    bits = visitors(face, "bitmap")
+    for day in (DAY, other):
+        face.run(bits.visit_many(range(300), day))
+    assert face.run(bits.count_union([DAY, other])) == 300
+    part = first(kit, f"u:{DAY}:0")
+    client: Any = holder(kit, "many", part)
+    client.set(part, client.get(part)[1:])
+    with pytest.raises(DamagedDataError, match=part):
+        face.run(visitors(face, "bitmap").count_union([DAY, other]))
+    for key in keys_of(kit, "many"):
+        holder(kit, "many", key).delete(key)
+    face.run(visitors(face, "60-bit").visit_many(sessions(300), DAY))
+    holder(kit, "many", f"u:{DAY}:meta").delete(f"u:{DAY}:meta")
+    holder(kit, "many", f"u:{DAY}").set(f"u:{DAY}", "many")
+    with pytest.raises(DamagedDataError, match="count='many'"):
+        face.run(visitors(face, "60-bit").count_union([DAY, other]))
