@@ -4,7 +4,16 @@ A kit makes them: ``kit.set(…)``, ``kit.hash(…)``, and so on.
 """
 
 from shardkit.structures.base.check import Damage
-from shardkit.structures.codecs import Codec, Compressed, Tokens, Zstd, codec
+from shardkit.structures.codecs import (
+    Codec,
+    CodecResult,
+    Compressed,
+    Tokens,
+    WholeValue,
+    Zstd,
+    codec,
+    compare_codecs,
+)
 from shardkit.structures.hash.sharded_hash import ShardedHash
 from shardkit.structures.hash.strings import ShardedStrings
 from shardkit.structures.list.sharded_list import ShardedList
@@ -30,6 +39,7 @@ from shardkit.structures.unique.visitors import UniqueVisitors
 __all__ = [
     "Choice",
     "Codec",
+    "CodecResult",
     "Compressed",
     "Damage",
     "Degrees",
@@ -54,8 +64,10 @@ __all__ = [
     "UniqueVisitors",
     "Unsigned",
     "VisitorPlace",
+    "WholeValue",
     "Zstd",
     "codec",
+    "compare_codecs",
     "part_key",
     "range_over",
 ]

@@ -1,0 +1,152 @@
+"""Codecs that compress each value by itself, for large ones: pages, reports, pickles of caches.
+
+A value of some kilobytes repeats itself, so it needs no dictionary, and it is read without anything
+beside it::
+
+    ┌────┬──────────┐
+    │ 01 │ packed … │          as the compressor wrote it
+    └────┴──────────┘
+    ┌────┬──────────┐
+    │ 00 │ plain …  │          as the inner codec wrote it: packing made it no shorter
+    └────┴──────────┘
+
+Which one pays depends on the values: `compare_codecs` measures your own.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import zlib
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from time import perf_counter
+from typing import Any, NamedTuple
+
+from shardkit.errors import InvalidArgumentError
+from shardkit.structures.codecs.plain import EXTRA, Codec, unreadable
+
+_PLAIN, _PACKED = b"\0", b"\1"
+
+
+class Compressor(NamedTuple):
+    """A way of compressing: two functions, and what the second raises for what it cannot read."""
+
+    name: str
+    compress: Callable[[bytes], bytes]
+    decompress: Callable[[bytes], bytes]
+    errors: tuple[type[Exception], ...]
+
+
+def _lz4() -> Compressor:
+    try:
+        frame = import_module("lz4.frame")
+    except ModuleNotFoundError:
+        raise InvalidArgumentError("codec='lz4' needs lz4", EXTRA) from None
+    return Compressor("lz4", frame.compress, frame.decompress, (RuntimeError, ValueError, EOFError))
+
+
+_BROKEN = (OSError, EOFError, ValueError, zlib.error)
+
+COMPRESSORS: dict[str, Callable[[], Compressor]] = {
+    "lz4": _lz4,
+    "gzip": lambda: Compressor(
+        "gzip", lambda plain: gzip.compress(plain, 6, mtime=0), gzip.decompress, _BROKEN
+    ),
+    "bz2": lambda: Compressor("bz2", bz2.compress, bz2.decompress, _BROKEN),
+}
+
+
+class WholeValue:
+    """A codec that compresses what another one writes, each value by itself.
+
+    Args:
+        compressor: ``lz4``, the fastest; ``gzip``; or ``bz2``, the smallest for long text.
+        inner: the other codec.
+
+    Raises:
+        InvalidArgumentError: the library of lz4 is not installed.
+    """
+
+    integers = False
+
+    def __init__(self, compressor: str, inner: Codec[Any]) -> None:
+        if compressor not in COMPRESSORS:
+            raise InvalidArgumentError(
+                f"compressor={compressor!r}", f"give one of {', '.join(COMPRESSORS)}"
+            )
+        self._compressor = COMPRESSORS[compressor]()
+        self.inner = inner
+        self.name = f"{compressor}-{inner.name}"
+
+    def encode(self, value: Any) -> bytes:
+        """Return the stored bytes: packed, if that is shorter.
+
+        Raises:
+            InvalidArgumentError: the value does not fit the inner codec.
+        """
+        plain = self.inner.encode(value)
+        packed = self._compressor.compress(plain)
+        return _PACKED + packed if len(packed) < len(plain) else _PLAIN + plain
+
+    def decode(self, stored: bytes) -> Any:
+        """Return the value.
+
+        Raises:
+            StructureError: the bytes were not written by this codec.
+        """
+        mark, content = stored[:1], stored[1:]
+        if mark == _PLAIN:
+            return self.inner.decode(content)
+        try:
+            if mark != _PACKED:
+                raise ValueError
+            plain = self._compressor.decompress(content)
+        except self._compressor.errors:
+            raise unreadable(stored, self.name) from None
+        return self.inner.decode(plain)
+
+
+class CodecResult(NamedTuple):
+    """What a codec made of sample values.
+
+    Attributes:
+        name: the codec's name.
+        size: the mean bytes of a stored value.
+        encode: the mean microseconds to encode one.
+        decode: likewise to decode one.
+    """
+
+    name: str
+    size: float
+    encode: float
+    decode: float
+
+
+def compare_codecs(values: Iterable[Any], codecs: Iterable[Codec[Any]]) -> list[CodecResult]:
+    """Measure codecs on values of your own; return the results, smallest first.
+
+    Args:
+        values: sample values, some hundred of those that are to be stored.
+        codecs: what to compare, as `codec` makes them. One with a dictionary has to have it: take
+            the ``codec`` of a hash that was trained.
+
+    Raises:
+        InvalidArgumentError: there are no values, or one does not fit a codec.
+    """
+    sample = list(values)
+    if not sample:
+        raise InvalidArgumentError("codecs compared on no values", "give a sample of them")
+    results = []
+    for one in codecs:
+        start = perf_counter()
+        stored = [one.encode(value) for value in sample]
+        encoded = perf_counter()
+        for value in stored:
+            one.decode(value)
+        decoded = perf_counter()
+        scale = 1e6 / len(sample)
+        mean = sum(map(len, stored)) / len(sample)
+        times = (encoded - start) * scale, (decoded - encoded) * scale
+        results.append(CodecResult(one.name, mean, *times))
+    return sorted(results, key=lambda result: result.size)
