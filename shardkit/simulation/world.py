@@ -106,6 +106,7 @@ class World:
         self._prefers = prefers
         self._keeps_log = bool({"crash", "failover"} & set(faults))
         self._wires: list[Wire] = []
+        self._observers: list[Wire] = []
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._acting: Clock = self.observer.clock
         self._last = 0
@@ -169,8 +170,7 @@ class World:
     ) -> Wire:
         """Connect a process to a server."""
         wire = Wire(process, self.server(address), db, receive)
-        if not process.immediate:
-            self._wires.append(wire)
+        (self._observers if process.immediate else self._wires).append(wire)
         return wire
 
     def note(self, actor: str, text: str) -> None:
@@ -413,7 +413,7 @@ class World:
             since = self.seconds - self.choices.one_of((0.0, 2 * STEP, 10 * STEP, 1.0))
         else:
             since = 0.0
-        for wire in self._wires:
+        for wire in self._wires + self._observers:
             if wire.server is server:
                 wire.close_server()
         lost = server.lose(since, self._set_time)

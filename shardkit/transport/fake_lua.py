@@ -31,14 +31,14 @@ _LUA = scripting_mixin.LUA_MODULE
 # Lua hands out no more values at once than its stack has room for.
 _MOST_AT_ONCE: Final = 2000
 _SETUP: Final = """
-function(call, pcall_, log, encode, decode, null, pack, unpack_, size)
+function(call, pcall_, sha1hex, log, encode, decode, null, pack, unpack_, size)
     redis = {
         call = call, pcall = pcall_, log = log,
         LOG_DEBUG = 0, LOG_VERBOSE = 1, LOG_NOTICE = 2, LOG_WARNING = 3,
         REPL_ALL = 3, REPL_AOF = 1, REPL_SLAVE = 2, REPL_REPLICA = 2, REPL_NONE = 0,
         error_reply = function(text) return {err = text} end,
         status_reply = function(text) return {ok = text} end,
-        sha1hex = false, setresp = function() end, replicate_commands = function() return true end,
+        sha1hex = sha1hex, setresp = function() end, replicate_commands = function() return true end,
     }
     cjson = {encode = encode, decode = decode, null = null}
     struct = {pack = pack, unpack = unpack_, size = size}
@@ -96,7 +96,16 @@ class _Lua:
         null = scripting_mixin._lua_cjson_null
         setup = self.runtime.eval(_SETUP % _MOST_AT_ONCE)
         self.run, self.run_flat, self.open, self.compile = setup(
-            self._call, self._pcall, self._log, self._encode, self._decode, null, pack, unpack, size
+            self._call,
+            self._pcall,
+            _sha1hex,
+            self._log,
+            self._encode,
+            self._decode,
+            null,
+            pack,
+            unpack,
+            size,
         )
         self.table = self.runtime.table_from
 
@@ -224,6 +233,10 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def _sha1hex(text: Any) -> bytes:
+    return hashlib.sha1(_argument(text), usedforsecurity=False).hexdigest().encode()
 
 
 def _argument(value: Any) -> bytes:

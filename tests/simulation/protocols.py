@@ -1,0 +1,407 @@
+"""What is simulated of shardkit itself: clients of each structure, and what must hold of it.
+
+`PROTOCOLS` names them all; test_protocols.py, test_mutations.py and ``make simulate`` run them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from datetime import date
+from typing import Any
+
+from shardkit import ShardKit, ShardMap
+from shardkit.config.component import Component
+from shardkit.config.entry import Entry
+from shardkit.config.store import pull, push
+from shardkit.errors import ConfigError, PushRefusedError, ShardErrors, ShardUnavailable
+from shardkit.geo.models import City, IpRange
+from shardkit.simulation import CLIENTS, NETWORK, Client, Protocol, Register
+from shardkit.simulation.protocol import is_outage
+
+
+async def persist(call: Callable[[], Any], attempts: int = 8) -> Any:
+    """Repeat a call that may be repeated until it is answered, as an application would."""
+    for attempt in range(attempts):
+        try:
+            return await call()
+        except Exception as error:
+            if not is_outage(error) or attempt == attempts - 1:
+                raise
+            await asyncio.sleep(0.5 * 2**attempt)
+    return None
+
+
+class GrowingHash(Protocol):
+    """Fields of a hash whose parts are split under its writers: each is a linearizable register."""
+
+    clients = 3
+    shards = 2
+    faults = (*NETWORK, *CLIENTS, "cancel")
+    model = Register()
+
+    def hash(self, kit: Any) -> Any:
+        return kit.hash("h", component="data", part_size=2, groups=1)
+
+    async def client(self, client: Client) -> None:
+        found = self.hash(client.kit)
+
+        async def get(field: str) -> bytes | None:
+            value: bytes | None = await found.hget(field)
+            return value
+
+        async def put(field: str, value: bytes) -> None:
+            await found.hset(field, value)
+
+        async def remove(field: str) -> None:
+            await found.hdel(field)
+
+        for n in range(4):
+            field = f"f{client.choose((n, 0, 1, 5, 6))}"
+            call = client.choose(("set", "get", "delete"))
+            if call == "set":
+                value = b"%d.%d" % (client.number, n)
+                await client.call(lambda v: put(field, v), value, key=field, name="set")  # noqa: B023
+            elif call == "get":
+                await client.call(lambda: get(field), key=field, name="get")  # noqa: B023
+            else:
+                await client.call(lambda: remove(field), key=field, name="delete")  # noqa: B023
+
+    def at_end(self, kit: ShardKit) -> None:
+        found = self.hash(kit)
+        everything = found.hgetall()
+        assert found.hlen() == len(everything)
+        for field in map(str, everything):
+            assert found.hget(field) == everything[field], field
+        fields = sorted(everything)
+        assert sorted(found.hkeys()) == fields
+        # All of a field's copies: a split leaves none behind.
+        stored: Counter[bytes] = Counter()
+        for number in range(self.shards):
+            conn: Any = kit.client("data", number)
+            for key in conn.keys("h:*"):
+                if conn.type(key) == b"hash" and not key.endswith((b"meta", b"registry")):
+                    stored.update(f for f in conn.hkeys(key) if f.startswith(b"f"))
+        assert all(count == 1 for count in stored.values()), stored
+
+
+class Lifetime(Protocol):
+    """A set that is filled, expired, deleted and created again: always one whole set."""
+
+    clients = 3
+    faults = (*NETWORK, "kill", "freeze", "time")
+
+    def set(self, kit: Any) -> Any:
+        return kit.set("s", component="data", part_size=4, total=8)
+
+    async def client(self, client: Client) -> None:
+        found = self.set(client.kit)
+        for n in range(3):
+            call = client.choose(("sadd", "delete", "expire", "read"))
+            if call == "sadd":
+                await found.sadd(*(f"{client.number}.{n}.{m}" for m in range(4)))
+            elif call == "delete":
+                await found.delete()
+            elif call == "expire":
+                await found.expire(client.choose((100, 2)))
+            else:
+                members = await found.smembers()
+                assert isinstance(members, set)
+
+    def at_end(self, kit: ShardKit) -> None:
+        found = self.set(kit)
+        members = found.smembers()
+        assert found.scard() == len(members)
+        for member in members:
+            assert found.sismember(member)
+        before = len(members)
+        assert found.sadd("new") == 1
+        assert found.scard() == before + 1
+        found.delete()
+        assert found.smembers() == set()
+        assert [k for n in range(2) for k in kit.client("data", n).keys("s:*")] == []  # type: ignore[misc]
+
+
+class Deque:
+    """The model of a list: a queue with two ends."""
+
+    initial: Hashable = ()
+
+    def apply(self, state: Any, name: str, args: tuple[Any, ...]) -> Iterable[tuple[Any, Hashable]]:
+        if name == "rpush":
+            yield len(state) + len(args), state + args
+        elif name == "lpush":
+            yield len(state) + len(args), tuple(reversed(args)) + state
+        elif name == "lpop":
+            yield (state[0] if state else None), state[1:]
+        elif name == "rpop":
+            yield (state[-1] if state else None), state[:-1]
+        elif name == "rotate":
+            moved = state[-1:] + state[:-1]
+            yield (state[-1] if state else None), moved
+        elif name == "lrange":
+            yield list(state), state
+
+
+class Lists(Protocol):
+    """A list in parts, pushed and popped at both ends: linearizable to a deque."""
+
+    clients = 3
+    model = Deque()
+
+    def list(self, kit: Any) -> Any:
+        return kit.list("l", component="data", part_size=2)
+
+    async def client(self, client: Client) -> None:
+        found = self.list(client.kit)
+
+        async def rotate() -> Any:
+            return await found.lmove(found, "RIGHT", "LEFT")
+
+        for n in range(4):
+            name = client.choose(("rpush", "lpop", "lpush", "rpop", "rotate", "lrange"))
+            if name in ("rpush", "lpush"):
+                values = [f"{client.number}.{n}.{m}" for m in range(client.choose((1, 3)))]
+                await client.call(getattr(found, name), *values, name=name)
+            elif name == "rotate":
+                await client.call(rotate)
+            elif name == "lrange":
+                await client.call(lambda: found.lrange(0, -1), name="lrange")
+            else:
+                await client.call(getattr(found, name), name=name)
+
+    def at_end(self, kit: ShardKit) -> None:
+        found = self.list(kit)
+        assert found.llen() == len(list(found.items()))
+
+
+class WaitingLists(Protocol):
+    """Consumers wait for values: each value is popped once, and none stays with a waiter there."""
+
+    faults = (*NETWORK, "kill", "freeze", "cancel")
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+        self.popped: list[str] = []
+        self.unsure = 0
+
+    def setup(self, kit: ShardKit) -> None:
+        self.sent, self.popped, self.unsure = [], [], 0
+
+    def client_functions(self) -> Sequence[Callable[[Client], Any]]:
+        return [self.producer, self.consumer, self.consumer]
+
+    def list(self, kit: Any) -> Any:
+        return kit.list("l", component="data", part_size=2)
+
+    async def producer(self, client: Client) -> None:
+        found = self.list(client.kit)
+        for n in range(4):
+            value = f"v{n}"
+            self.sent.append(value)
+            await (found.rpush(value) if n % 2 else found.lpush(value))
+
+    async def consumer(self, client: Client) -> None:
+        found = self.list(client.kit)
+        self.unsure += 1
+        while (value := await found.blpop(timeout=3)) is not None:
+            assert value not in self.popped, f"{value} was popped twice"
+            self.popped.append(value)
+        self.unsure -= 1
+
+    def at_end(self, kit: ShardKit) -> None:
+        found = self.list(kit)
+        left = found.lrange(0, -1)
+        assert not set(left) & set(self.popped)
+        assert len(left) == len(set(left))
+        assert set(left) | set(self.popped) <= set(self.sent)
+
+
+class Visitors(Protocol):
+    """Unique visitors: no session is new twice, and the count is never too high."""
+
+    clients = 3
+    sessions = [f"550e8400-e29b-41d4-a716-4466554400{n:02}" for n in range(4)]
+    day = date(2023, 11, 14)
+
+    def __init__(self) -> None:
+        self.new: Counter[str] = Counter()
+        self.tried: set[str] = set()
+
+    def counter(self, kit: Any) -> Any:
+        return kit.unique_visitors("u", component="data", precision="exact", first_day=300)
+
+    def setup(self, kit: ShardKit) -> None:
+        self.new, self.tried = Counter(), set()
+        self.observed = self.counter(kit)
+
+    async def client(self, client: Client) -> None:
+        found = self.counter(client.kit)
+        for n in range(3):
+            session = self.sessions[client.choose((n, 0, 3))]
+            self.tried.add(session)
+            if await found.visit(session, self.day):
+                self.new[session] += 1
+                assert self.new[session] == 1, f"{session} was new twice"
+
+    def invariant(self, kit: ShardKit) -> None:
+        count = self.observed.count(self.day)
+        assert count <= len(self.tried), f"{count} of {len(self.tried)} that have come"
+
+    def at_end(self, kit: ShardKit) -> None:
+        found = self.counter(kit)
+        there = list(found.ids(self.day))
+        assert found.count(self.day) <= len(there)
+        assert found.recount(self.day) == len(there)
+        assert set(self.new) <= self.tried
+
+
+class Queues(Protocol):
+    """Task queues: a task is in one place, acknowledged once, and never lost."""
+
+    faults = (*NETWORK, *CLIENTS, "cancel", "time", "crash")
+    appendfsync = "always"
+    ids = ("a", "b", "c")
+
+    def __init__(self) -> None:
+        self.queued: Counter[str] = Counter()
+        self.sent: set[str] = set()
+        self.done: Counter[str] = Counter()
+        self.unsure: set[str] = set()
+
+    def setup(self, kit: ShardKit) -> None:
+        self.queued, self.sent = Counter(), set()
+        self.done, self.unsure = Counter(), set()
+
+    def client_functions(self) -> Sequence[Callable[[Client], Any]]:
+        return [self.producer, self.worker, self.worker]
+
+    def queues(self, kit: Any) -> Any:
+        return kit.queues(component="data", attempts=3, retry_delay=1.0)
+
+    async def producer(self, client: Client) -> None:
+        queues = self.queues(client.kit)
+        for id_ in self.ids:
+            self.sent.add(id_)
+            delay = client.choose((0, 2))
+            await persist(lambda: queues.enqueue("q", "work", [id_], id=id_, delay=delay))  # noqa: B023
+            self.queued[id_] += 1
+        if client.choose((False, True)):
+            await persist(lambda: queues.revive_all("q"))
+
+    async def worker(self, client: Client) -> None:
+        queues = self.queues(client.kit)
+        for _ in range(4):
+            task = await queues.take("q", lease=5, timeout=client.choose((3.0, 0.0)))
+            if task is None:
+                continue
+            client.log(f"works on {task.id}, attempt {task.attempts}")
+            assert task.args == (task.id,)
+            ending = client.choose(("acknowledge", "extend", "release", "fail"))
+            if ending == "extend":
+                await queues.extend(task, 5)
+                await asyncio.sleep(3)
+                ending = "acknowledge"
+            if ending == "acknowledge":
+                self.unsure.add(task.id)
+                if await queues.acknowledge(task):
+                    self.done[task.id] += 1
+                self.unsure.discard(task.id)
+            else:
+                await getattr(queues, ending)(task)
+
+    def places(self, kit: ShardKit) -> tuple[set[str], Counter[str]]:
+        conn: Any = kit.client("data", kit.component("data").shard_of("queues:{q}").number)
+        key = "queues:{q}"
+        tasks = {each.decode() for each in conn.hkeys(f"{key}:tasks")}
+        places: Counter[str] = Counter()
+        for id_ in conn.lrange(key, 0, -1):
+            places[id_.decode()] += 1
+        for part in ("delayed", "taken", "dead"):
+            for id_ in conn.zrange(f"{key}:{part}", 0, -1):
+                places[id_.decode()] += 1
+        return tasks, places
+
+    def invariant(self, kit: ShardKit) -> None:
+        tasks, places = self.places(kit)
+        assert set(places) == tasks, (places, tasks)
+        assert all(count == 1 for count in places.values()), places
+
+    def at_end(self, kit: ShardKit) -> None:
+        tasks, _ = self.places(kit)
+        for id_ in self.queued:
+            assert id_ in tasks or id_ in self.done or id_ in self.unsure, f"{id_} is lost"
+        # It was sent again after it was done at most when the first answer was lost.
+        assert tasks | set(self.done) <= self.sent
+
+
+class Pipelines(Protocol):
+    """Batches over shards: nothing is executed twice, a shard that fails costs its own replies."""
+
+    clients = 2
+    shards = 3
+    faults = (*NETWORK, *CLIENTS, "crash", "read_only")
+    appendfsync = "always"
+
+    def __init__(self) -> None:
+        self.answered: Counter[str] = Counter()
+        self.sent: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()
+
+    def setup(self, kit: ShardKit) -> None:
+        self.answered, self.sent, self.refused = Counter(), Counter(), Counter()
+
+    def client_functions(self) -> Sequence[Callable[[Client], Any]]:
+        return [self.awaiting, self.blocking]
+
+    keys = [f"k{n}" for n in range(6)]
+
+    async def awaiting(self, client: Client) -> None:
+        for _ in range(2):
+            pipe = client.kit.key_sharded("data").pipeline()
+            self._collect(pipe, client)
+            self._count(await pipe.execute(raise_on_error=False), client)
+
+    def blocking(self, client: Client) -> None:
+        for _ in range(2):
+            pipe = client.kit.key_sharded("data").pipeline()
+            self._collect(pipe, client)
+            self._count(pipe.execute(raise_on_error=False), client)
+
+    def _collect(self, pipe: Any, client: Client) -> None:
+        for key in self.keys:
+            pipe.incr(f"{key}.{client.number}")
+            self.sent[f"{key}.{client.number}"] += 1
+
+    def _count(self, replies: list[Any], client: Client) -> None:
+        failed = set()
+        for key, reply in zip(self.keys, replies, strict=True):
+            name = f"{key}.{client.number}"
+            if isinstance(reply, Exception):
+                assert is_outage(reply), reply
+                failed.add(client.kit.topology.component("data").shard_of(name))
+            else:
+                self.answered[name] += 1
+        for key, reply in zip(self.keys, replies, strict=True):
+            name = f"{key}.{client.number}"
+            if not isinstance(reply, Exception):
+                shard = client.kit.topology.component("data").shard_of(name)
+                assert shard not in failed or not isinstance(reply, ShardUnavailable)
+
+    def at_end(self, kit: ShardKit) -> None:
+        router = kit.key_sharded("data")
+        for name, sent in self.sent.items():
+            executed = int(router[name].get(name) or 0)
+            assert self.answered[name] <= executed <= sent, (name, executed)
+
+
+PROTOCOLS: dict[str, type[Protocol]] = {
+    "growing hash": GrowingHash,
+    "lifetime": Lifetime,
+    "lists": Lists,
+    "waiting lists": WaitingLists,
+    "visitors": Visitors,
+    "queues": Queues,
+    "pipelines": Pipelines,
+}
