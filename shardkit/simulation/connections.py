@@ -20,7 +20,7 @@ from shardkit.connections.connection import AsyncTcpConnection, TcpConnection
 from shardkit.connections.pool import AsyncPool, Pool
 from shardkit.connections.redis_private import socket_of, wants_reconnect
 from shardkit.simulation.network import Wire
-from shardkit.simulation.processes import Fiber, Killed, SimulatedProcess
+from shardkit.simulation.processes import Fiber, SimulatedProcess
 from shardkit.transport.fake_servers import plain_tcp_fields, server_address
 from shardkit.transport.user_clients import DirectClient, MultiplexedClient
 
@@ -74,7 +74,7 @@ class SimulatedSocket:
     def sendall(self, data: bytes) -> None:
         """Send."""
         if self._process.dead:
-            raise Killed
+            self._process.unwind()
         if self._ended:
             raise BrokenPipeError(32, "Broken pipe")
         self.wire.write(bytes(data))
@@ -103,7 +103,8 @@ class SimulatedSocket:
             return
         fiber = Fiber.current
         if process.dead or fiber is None:
-            raise Killed
+            process.unwind()
+        assert fiber is not None
         until = float("inf")
         if self._timeout is not None:
             until = process.now() + self._timeout / process.clock.rate
@@ -145,7 +146,7 @@ class SimulatedConnection(TcpConnection):
     def _connect(self) -> Any:
         process = self._process
         if process.dead:
-            raise Killed
+            process.unwind()
         sock = SimulatedSocket(process, self.socket_timeout)
         seconds = self._world.connect_delay(process, self._address)
         if seconds:

@@ -150,7 +150,8 @@ def describe(args: list[bytes], names: dict[bytes, str]) -> str:
         name = names.get(args[1], "script")
         shown = args[3:]
     texts = [_short(each) for each in shown]
-    return " ".join([name, *texts])
+    text = " ".join([name, *texts])
+    return text if len(text) <= 120 else f"{text[:117]}…"
 
 
 def _short(value: bytes) -> str:

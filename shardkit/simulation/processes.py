@@ -20,7 +20,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 from shardkit.simulation.virtual_time import Clock
 
@@ -96,6 +96,19 @@ class SimulatedProcess:
             self.loop = SimulatedLoop(self)
         return self.loop.create_task(steps)
 
+    def unwind(self) -> NoReturn:
+        """End the code that runs, as the process is dead; what it does on its way out fails.
+
+        Raises:
+            Killed: the first time.
+            ConnectionRefusedError: when it has unwound, as in ``__del__``.
+        """
+        fiber = Fiber.current
+        if fiber is None or fiber.process is not self or fiber.unwinding:
+            raise ConnectionRefusedError(111, "the process is dead")
+        fiber.unwinding = True
+        raise Killed
+
     def end(self) -> None:
         """Drop all that is left of it."""
         self.dead = True
@@ -111,6 +124,7 @@ class Fiber:
     Attributes:
         wake_at: when it goes on in any case.
         done: whether it has ended.
+        unwinding: whether its process is dead, and it knows.
     """
 
     current: Fiber | None = None
@@ -119,7 +133,7 @@ class Fiber:
     def __init__(self, process: SimulatedProcess, function: Callable[[], object]) -> None:
         self.process = process
         self.wake_at = 0.0
-        self.done = False
+        self.done = self.unwinding = False
         self._function = function
         self._ready: Callable[[], bool] | None = None
         self._thread: _Thread | None = None
@@ -147,13 +161,13 @@ class Fiber:
     def wait(self, ready: Callable[[], bool] | None, until: float) -> None:
         """Called by its code: hand over until it is ready, or the time has come."""
         if self.process.dead:
-            raise Killed
+            self.process.unwind()
         self._ready, self.wake_at = ready, until
         assert self._thread is not None
         self._thread.hand_over()
         self._ready = None
         if self.process.dead:
-            raise Killed
+            self.process.unwind()
 
     def run(self) -> None:
         """Run its code; called in its thread."""

@@ -23,18 +23,19 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import shutil
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 from redis.exceptions import RedisError, ResponseError
 
-from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import push
 from shardkit.errors import (
@@ -323,11 +324,15 @@ class _Run:
     def execute(self) -> None:
         """Run; raises what fails."""
         world, protocol = self.world, self.protocol
-        with virtual_time(world.clock, world.sleep, world.numbers):
-            observer = self._kit(world.observer, ShardKit, FixedMap(self.map))
+        with (
+            virtual_time(world.clock, world.sleep, world.numbers),
+            _logged_to(world),
+        ):
+            source: Any = CONFIG_URL if protocol.config_server else FixedMap(self.map)
+            observer = self._kit(world.observer, ShardKit, source)
             try:
                 if protocol.config_server:
-                    self._push(observer)
+                    push(observer.topology.source.client(), self.map)
                 protocol.setup(observer)
                 world.changes = tuple(
                     _named(partial(change, observer), change) for change in protocol.changes()
@@ -336,9 +341,9 @@ class _Run:
                     self._start(number, function)
                 checks = type(protocol).invariant is not Protocol.invariant
 
-                def after_step() -> None:
+                def after_step(delivered: bool) -> None:
                     self._raise_failures()
-                    if checks:
+                    if checks and delivered:
                         world.as_observer(protocol.invariant, observer)
                     if self.states is not None:
                         self.states.add(world.digest())
@@ -367,13 +372,6 @@ class _Run:
         topology._clock = process.clock.monotonic
         self._kits.append(kit)
         return kit
-
-    def _push(self, observer: ShardKit) -> None:
-        push_to = Entry({"url": CONFIG_URL}, "config server")
-        client = SimulatedConnector(self.world, self.world.observer).blocking(
-            push_to.resolved("config server")
-        )
-        push(client, self.map)  # type: ignore[arg-type]
 
     def _start(self, number: int, function: Callable[[Client], Any]) -> None:
         world = self.world
@@ -430,6 +428,23 @@ class _Run:
             if process.loop is not None:
                 process.loop.finish(kit.clients.aclose())
         self.world.close()
+
+
+@contextmanager
+def _logged_to(world: World) -> Iterator[None]:
+    """Put what shardkit logs into the timeline."""
+
+    def note(record: logging.LogRecord) -> bool:
+        if world.events is not None:
+            world.note("", f"log: {record.getMessage()}")
+        return False
+
+    logger = logging.getLogger("shardkit")
+    logger.addFilter(note)
+    try:
+        yield
+    finally:
+        logger.removeFilter(note)
 
 
 def _named(function: Any, like: Any) -> Any:

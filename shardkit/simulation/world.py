@@ -189,13 +189,13 @@ class World:
     # ---- the scheduler
 
     def run(
-        self, is_over: Callable[[], bool], after_step: Callable[[], None] | None = None
+        self, is_over: Callable[[], bool], after_step: Callable[[bool], None] | None = None
     ) -> None:
         """Run until it is over and all that was sent has arrived.
 
         Args:
             is_over: whether all clients have ended.
-            after_step: called after each step.
+            after_step: called after each step, with whether a server may have changed.
 
         Raises:
             EndlessRun: it would not end.
@@ -228,7 +228,7 @@ class World:
                 self._last = self.processes.index(unit)
                 self._resume(unit)
             if after_step is not None:
-                after_step()
+                after_step(isinstance(unit, Wire))
 
     def _units(self) -> list[SimulatedProcess | Wire]:
         """Return what can go on, whoever went on last first."""

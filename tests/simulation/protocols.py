@@ -6,16 +6,15 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from datetime import date
 from typing import Any
 
 from shardkit import ShardKit, ShardMap
-from shardkit.config.component import Component
-from shardkit.config.entry import Entry
 from shardkit.config.store import pull, push
-from shardkit.errors import ConfigError, PushRefusedError, ShardErrors, ShardUnavailable
+from shardkit.errors import ConfigError, ShardUnavailable
 from shardkit.geo.models import City, IpRange
 from shardkit.simulation import CLIENTS, NETWORK, Client, Protocol, Register
 from shardkit.simulation.protocol import is_outage
@@ -396,6 +395,214 @@ class Pipelines(Protocol):
             assert self.answered[name] <= executed <= sent, (name, executed)
 
 
+class IpGenerations(Protocol):
+    """Cities are imported again while they are looked up: a look-up finds the old or the new."""
+
+    faults = (*NETWORK, *CLIENTS, "time")
+    clients = 2
+
+    def cities(self, number: int) -> list[Any]:
+        return [
+            IpRange.of("10.0.0.0/16", None, city=City(f"A{number}", "", "", 2 * number)),
+            IpRange.of("10.1.0.0/16", None, city=City(f"B{number}", "", "", 2 * number + 1)),
+        ]
+
+    def setup(self, kit: ShardKit) -> None:
+        kit.ip_to_city(component="data").import_from(self.cities(0), grace=10)
+
+    def client_functions(self) -> Sequence[Callable[[Client], Any]]:
+        return [self.importer, self.reader, self.reader]
+
+    async def importer(self, client: Client) -> None:
+        found = client.kit.ip_to_city(component="data")
+        for number in (1, 2):
+            await found.import_from(self.cities(number), grace=10)
+
+    async def reader(self, client: Client) -> None:
+        found = client.kit.ip_to_city(component="data")
+        for _ in range(3):
+            begun = client.time
+            cities = await found.find_many(["10.0.1.1", "10.1.1.1"])
+            if client.time - begun < 5:  # the grace ends for a reader that stood still
+                assert all(cities), cities
+                first, second = cities
+                assert (first.city, second.city) in [(f"A{n}", f"B{n}") for n in range(3)]
+            await asyncio.sleep(client.choose((0.0, 1.0, 20.0)))
+
+    def at_end(self, kit: ShardKit) -> None:
+        found = kit.ip_to_city(component="data")
+        first, second = found.find_many(["10.0.1.1", "10.1.1.1"])
+        assert first is not None
+        assert second is not None
+        assert first.city[1:] == second.city[1:]
+        assert found.import_from(self.cities(7), grace=10).cities == 2
+        later = found.find("10.0.1.1")
+        assert later is not None
+        assert later.city in ("A7", first.city)  # this process may still hold the view before
+
+
+class Search(Protocol):
+    """Documents are indexed again and removed: what is found is what is stored, and all of it."""
+
+    clients = 2
+    faults = (*NETWORK, *CLIENTS, "cancel")
+    words = ("red", "green", "blue")
+
+    def documents(self, kit: Any) -> Any:
+        return kit.search("docs", component="data", statistics_ttl=0)
+
+    async def client(self, client: Client) -> None:
+        found = self.documents(client.kit)
+        for n in range(3):
+            doc = f"d{client.choose((0, 1, 2))}"
+            call = client.choose(("index", "remove", "search"))
+            if call == "index":
+                word = client.choose(self.words)
+                await persist(lambda: found.index(doc, f"{word} {client.number}.{n}"))  # noqa: B023
+            elif call == "remove":
+                await persist(lambda: found.remove(doc))  # noqa: B023
+            else:
+                results = await found.search(client.choose(self.words))
+                assert len({hit.id for hit in results.hits}) == len(results.hits)
+
+    def at_end(self, kit: ShardKit) -> None:
+        found = self.documents(kit)
+        stored = found.get_many([f"d{n}" for n in range(3)])
+        assert found.count() == len(stored)
+        for word in self.words:
+            expected = {id_ for id_, doc in stored.items() if word in doc.text["text"]}
+            results = found.search(word)
+            assert {hit.id for hit in results.hits} == expected, (word, stored)
+            assert results.total == len(expected)
+
+
+class Social(Protocol):
+    """A social network under faults: after repair, counters, relations and timelines agree."""
+
+    clients = 2
+    most_steps = 20_000
+    faults = (*NETWORK, *CLIENTS)
+    shards = 2
+    most_faults = 2
+
+    def network(self, kit: Any) -> Any:
+        return kit.social(component="data", parts=2, relation_shards=2, home_limit=20, pass_size=2)
+
+    def setup(self, kit: ShardKit) -> None:
+        network = self.network(kit)
+        self.users = [network.create_user(f"u{n}", f"User {n}") for n in range(3)]
+        network.follow(self.users[1], self.users[0])
+
+    async def client(self, client: Client) -> None:
+        network = self.network(client.kit)
+        users = self.users
+        mine: list[int] = []
+        for n in range(3):
+            call = client.choose(("post", "follow", "unfollow", "delete", "block"))
+            one = users[client.choose((0, 1, 2))]
+            other = users[client.choose((1, 2, 0))]
+            if call == "post":
+                mine.append(await network.post(users[0], f"{client.number}.{n}"))
+            elif call == "delete" and mine:
+                await network.delete_status(users[0], mine.pop())
+            elif one != other and call != "delete":
+                await getattr(network, call)(one, other)
+
+    def at_end(self, kit: ShardKit) -> None:
+        network = self.network(kit)
+        for _ in range(3):
+            network.repair(older_than=0)
+        assert network.pending(older_than=0) == []
+        for uid in self.users:
+            result = network.reconcile(uid)
+            assert result is not None
+        for uid in self.users:
+            self.check_user(network, uid)
+
+    def check_user(self, network: Any, uid: int) -> None:
+        user = network.get_user(uid)
+        following = {relation.id for relation in network.following(uid)}
+        followers = {relation.id for relation in network.followers(uid)}
+        assert user.following == len(following), (user, following)
+        assert user.followers == len(followers), (user, followers)
+        for other in self.users:
+            assert (uid in {r.id for r in network.followers(other)}) == (other in following)
+            if network.blocks(uid, other) or network.blocks(other, uid):
+                assert other not in following
+                assert other not in followers
+        profile = [status.id for status in network.profile(uid)]
+        assert user.posts == len(profile)
+        home = {status.id for status in network.home(uid)}
+        expected = {s.id for each in following for s in network.profile(each)}
+        assert home == expected, (uid, home, expected)
+
+
+class Configuration(Protocol):
+    """Entries are pushed and rolled back while clients read: each reads whole versions."""
+
+    config_server = True
+    shards = 2
+    faults = (*NETWORK, *CLIENTS, "entry", "cut_off", "crash", "time")
+    most_faults = 4
+    clients = 2
+
+    def client_functions(self) -> Sequence[Callable[[Client], Any]]:
+        return [self.blocking, self.awaiting, self.pusher]
+
+    def map_of(self, hosts: str) -> ShardMap:
+        shards = ", ".join(f"{{host: {hosts}, port: {n}}}" for n in (1, 2))
+        text = f"components: {{data: {{entry: {{host: home}}, shards: [{shards}]}}}}"
+        return ShardMap.parse(text, f"the map of {hosts}")
+
+    def changes(self) -> Sequence[Callable[[ShardKit], object]]:
+        return [self.move, self.restore_an_old_snapshot]
+
+    def move(self, kit: ShardKit) -> None:
+        source: Any = kit.topology.source
+        push(source.client(), self.map_of("moved"), force=True)
+
+    def restore_an_old_snapshot(self, kit: ShardKit) -> None:
+        source: Any = kit.topology.source
+        source.client().flushall()
+        push(source.client(), self.map_of("data"))
+
+    def check(self, component: Any, last: int) -> int:
+        hosts = {entry.fields["host"] for entry in component.shards}
+        assert len(hosts) == 1, f"half a version: {hosts}"
+        epoch: int = component.epoch
+        assert epoch >= last, f"epoch {epoch} after {last}"
+        return epoch
+
+    def blocking(self, client: Client) -> None:
+        epoch = 0
+        for _ in range(5):
+            epoch = self.check(client.kit.component("data"), epoch)
+            time.sleep(client.choose((1.1, 0.1)))
+
+    async def awaiting(self, client: Client) -> None:
+        epoch = 0
+        for _ in range(5):
+            epoch = self.check(await client.kit.component("data"), epoch)
+            await asyncio.sleep(client.choose((1.1, 0.1)))
+
+    def pusher(self, client: Client) -> None:
+        source: Any = client.kit.topology.source
+        for host in ("moved", "data", "third"):
+            try:
+                push(source.client(), self.map_of(host), force=True)
+            except ConfigError as error:
+                client.log(f"push: {type(error).__name__}")
+            time.sleep(client.choose((0.5, 3.0)))
+
+    def at_end(self, kit: ShardKit) -> None:
+        source: Any = kit.topology.source
+        stored = pull(source.client()).components["data"]
+        self.check(stored, 0)
+
+    def allows(self, error: Exception) -> bool:
+        return isinstance(error, ConfigError) or super().allows(error)
+
+
 PROTOCOLS: dict[str, type[Protocol]] = {
     "growing hash": GrowingHash,
     "lifetime": Lifetime,
@@ -404,4 +611,8 @@ PROTOCOLS: dict[str, type[Protocol]] = {
     "visitors": Visitors,
     "queues": Queues,
     "pipelines": Pipelines,
+    "IP generations": IpGenerations,
+    "search": Search,
+    "social network": Social,
+    "configuration": Configuration,
 }
