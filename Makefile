@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup check lua test coverage random mutants lowest soak damage golden bench docs demo clean
+.PHONY: setup check lua test coverage random mutants lowest soak damage golden simulate bench docs demo clean
 
 setup: .venv/ready
 
@@ -50,6 +50,9 @@ golden: setup  ## what this release stores, kept for later ones to read; done on
 
 damage: setup  ## every damage to what structures store, one at a time, and every call on it
 	PYTHONPATH=.:tests $(BIN)/python tests/damage/damages.py
+
+simulate: setup  ## shardkit's protocols under ever new schedules until stopped, on all cores
+	$(BIN)/python tools/simulate.py $(SECONDS)
 
 bench: setup  ## the benchmarks; results as JSON and plots in benchmarks/results
 	$(BIN)/pip install -q -e '.[bench]'

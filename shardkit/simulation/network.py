@@ -148,7 +148,9 @@ def describe(args: list[bytes], names: dict[bytes, str]) -> str:
     shown: list[Any] = args[1:]
     if name in ("EVAL", "EVALSHA") and len(args) > 2:
         name = names.get(args[1], "script")
-        shown = args[3:]
+        keys = int(args[2]) if args[2].isdigit() else 0
+        more = [b"+%d keys" % (keys - 1)] if keys > 1 else []
+        shown = [*args[3:4], *more, *args[3 + max(1, keys) :]]
     texts = [_short(each) for each in shown]
     text = " ".join([name, *texts])
     return text if len(text) <= 120 else f"{text[:117]}…"

@@ -255,6 +255,7 @@ class SimulatedLoop(_Loop):  # type: ignore[misc]
         """Run all that is ready, until it waits."""
         hooks = sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(None, self._close_generator)
+        outer = asyncio._get_running_loop()  # of a test that awaits, for example
         asyncio._set_running_loop(self)
         try:
             left = MOST_HANDLES
@@ -268,18 +269,14 @@ class SimulatedLoop(_Loop):  # type: ignore[misc]
                 if not left:
                     raise RuntimeError(f"{self.process.name} runs for ever without waiting")
         finally:
-            asyncio._set_running_loop(None)
+            asyncio._set_running_loop(outer)
             sys.set_asyncgen_hooks(*hooks)
 
     def cancel_main(self) -> bool:
         """Cancel the task that was created first; return whether it was still running."""
         if self._main is None or self._main.done():
             return False
-        asyncio._set_running_loop(self)
-        try:
-            return self._main.cancel()
-        finally:
-            asyncio._set_running_loop(None)
+        return self._main.cancel()
 
     def end(self) -> None:
         """Drop all that is left."""
@@ -288,6 +285,7 @@ class SimulatedLoop(_Loop):  # type: ignore[misc]
         self._ended = True
         self._ready.clear()
         self._timers.clear()
+        outer = asyncio._get_running_loop()
         asyncio._set_running_loop(self)
         try:
             for task in self._tasks:
@@ -296,7 +294,7 @@ class SimulatedLoop(_Loop):  # type: ignore[misc]
                     with suppress(BaseException):
                         task.get_coro().close()
         finally:
-            asyncio._set_running_loop(None)
+            asyncio._set_running_loop(outer)
             self._ready.clear()
             self._timers.clear()
             self._tasks.clear()

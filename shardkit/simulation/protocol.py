@@ -460,6 +460,7 @@ def simulate(
     seconds: float | None = None,
     rare: bool = False,
     count_states: bool = False,
+    shrink_runs: int = 300,
 ) -> SimulationReport:
     """Run a protocol under many schedules.
 
@@ -469,6 +470,7 @@ def simulate(
         seed: the first schedule's seed; the next ones' follow.
         seconds: stop after so many seconds, in real time.
         rare: prefer steps that were seldom taken so far to choosing all alike.
+        shrink_runs: the most runs in which a schedule that failed is shrunk.
         count_states: count the distinct states that were seen; takes several times as long.
 
     Returns:
@@ -490,7 +492,7 @@ def simulate(
         try:
             run.execute()
         except Exception as error:
-            raise _explained(protocol, choices, error) from error
+            raise _explained(protocol, choices, error, shrink_runs) from error
         report.schedules += 1
         report.steps += run.world.steps
         report.faults += run.world.fault_count
@@ -536,7 +538,9 @@ class _RareSteps:
         return weights
 
 
-def _explained(protocol: Protocol, choices: Choices, error: Exception) -> SimulationFailure:
+def _explained(
+    protocol: Protocol, choices: Choices, error: Exception, most_runs: int
+) -> SimulationFailure:
     """Shrink a schedule that failed, and describe it."""
     runs = 0
 
@@ -550,7 +554,7 @@ def _explained(protocol: Protocol, choices: Choices, error: Exception) -> Simula
             return again.taken if type(found) is type(error) else None
         return None
 
-    taken = shrink(choices.taken, still_fails)
+    taken = shrink(choices.taken, still_fails, most_runs)
     schedule = to_text(choices.seed, taken)
     run = _Run(protocol, from_text(schedule), traced=True)
     shown: Exception = error

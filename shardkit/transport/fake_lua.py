@@ -38,7 +38,8 @@ function(call, pcall_, sha1hex, log, encode, decode, null, pack, unpack_, size)
         REPL_ALL = 3, REPL_AOF = 1, REPL_SLAVE = 2, REPL_REPLICA = 2, REPL_NONE = 0,
         error_reply = function(text) return {err = text} end,
         status_reply = function(text) return {ok = text} end,
-        sha1hex = sha1hex, setresp = function() end, replicate_commands = function() return true end,
+        sha1hex = sha1hex, setresp = function() end,
+        replicate_commands = function() return true end,
     }
     cjson = {encode = encode, decode = decode, null = null}
     struct = {pack = pack, unpack = unpack_, size = size}

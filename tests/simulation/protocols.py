@@ -14,7 +14,7 @@ from typing import Any
 
 from shardkit import ShardKit, ShardMap
 from shardkit.config.store import pull, push
-from shardkit.errors import ConfigError, ShardUnavailable
+from shardkit.errors import ConfigError
 from shardkit.geo.models import City, IpRange
 from shardkit.simulation import CLIENTS, NETWORK, Client, Protocol, Register
 from shardkit.simulation.protocol import is_outage
@@ -94,22 +94,43 @@ class Lifetime(Protocol):
     def set(self, kit: Any) -> Any:
         return kit.set("s", component="data", part_size=4, total=8)
 
+    def setup(self, kit: ShardKit) -> None:
+        self.added: dict[str, float] = {}  # by when the call began that was answered
+        self.removing = 0  # calls that remove everything and have not been answered
+        self.removed = -1.0  # when the last of them was
+        self.ended = 0  # clients all of whose calls were answered
+
     async def client(self, client: Client) -> None:
         found = self.set(client.kit)
         for n in range(3):
             call = client.choose(("sadd", "delete", "expire", "read"))
             if call == "sadd":
-                await found.sadd(*(f"{client.number}.{n}.{m}" for m in range(4)))
+                members = [f"{client.number}.{n}.{m}" for m in range(4)]
+                begun = client.time
+                await found.sadd(*members)
+                self.added |= dict.fromkeys(members, begun)
             elif call == "delete":
+                self.removing += 1
                 await found.delete()
+                self.removing -= 1
+                self.removed = client.time
             elif call == "expire":
+                self.removing += 1  # for good
                 await found.expire(client.choose((100, 2)))
             else:
-                members = await found.smembers()
-                assert isinstance(members, set)
+                assert isinstance(await found.smembers(), set)
+        self.ended += 1
 
     def at_end(self, kit: ShardKit) -> None:
         found = self.set(kit)
+        if not self.removing:
+            kept = {member for member, begun in self.added.items() if begun > self.removed}
+            assert kept <= set(found.smembers())
+        if self.ended == self.clients:
+            keys = [(n, key) for n in range(2) for key in kit.client("data", n).keys("s:*")]  # type: ignore[misc]
+            expiring = [kit.client("data", n).pttl(key) > 0 for n, key in keys]  # type: ignore[operator]
+            assert all(expiring) or not any(expiring), list(zip(keys, expiring, strict=True))
+        found.sadd("a write finishes a deletion that was interrupted")
         members = found.smembers()
         assert found.scard() == len(members)
         for member in members:
@@ -182,11 +203,11 @@ class WaitingLists(Protocol):
 
     def __init__(self) -> None:
         self.sent: list[str] = []
+        self.pushed: list[str] = []
         self.popped: list[str] = []
-        self.unsure = 0
 
     def setup(self, kit: ShardKit) -> None:
-        self.sent, self.popped, self.unsure = [], [], 0
+        self.sent, self.pushed, self.popped = [], [], []
 
     def client_functions(self) -> Sequence[Callable[[Client], Any]]:
         return [self.producer, self.consumer, self.consumer]
@@ -200,14 +221,13 @@ class WaitingLists(Protocol):
             value = f"v{n}"
             self.sent.append(value)
             await (found.rpush(value) if n % 2 else found.lpush(value))
+            self.pushed.append(value)
 
     async def consumer(self, client: Client) -> None:
         found = self.list(client.kit)
-        self.unsure += 1
         while (value := await found.blpop(timeout=3)) is not None:
             assert value not in self.popped, f"{value} was popped twice"
             self.popped.append(value)
-        self.unsure -= 1
 
     def at_end(self, kit: ShardKit) -> None:
         found = self.list(kit)
@@ -217,11 +237,23 @@ class WaitingLists(Protocol):
         assert set(left) | set(self.popped) <= set(self.sent)
 
 
+class CancelledConsumers(WaitingLists):
+    """Nothing fails, but consumers are cancelled: then every value is popped, or still there."""
+
+    faults = ("cancel",)
+    most_faults = 2
+
+    def at_end(self, kit: ShardKit) -> None:
+        super().at_end(kit)
+        left = self.list(kit).lrange(0, -1)
+        assert set(self.pushed) <= {*left, *self.popped}
+
+
 class Visitors(Protocol):
     """Unique visitors: no session is new twice, and the count is never too high."""
 
     clients = 3
-    sessions = [f"550e8400-e29b-41d4-a716-4466554400{n:02}" for n in range(4)]
+    sessions = tuple(f"550e8400-e29b-41d4-a716-4466554400{n:02}" for n in range(4))
     day = date(2023, 11, 14)
 
     def __init__(self) -> None:
@@ -261,17 +293,18 @@ class Queues(Protocol):
 
     faults = (*NETWORK, *CLIENTS, "cancel", "time", "crash")
     appendfsync = "always"
+    most_steps = 1500
     ids = ("a", "b", "c")
 
     def __init__(self) -> None:
         self.queued: Counter[str] = Counter()
-        self.sent: set[str] = set()
+        self.sent: Counter[str] = Counter()
         self.done: Counter[str] = Counter()
-        self.unsure: set[str] = set()
+        self.unsure: Counter[str] = Counter()  # acknowledged, and not answered
 
     def setup(self, kit: ShardKit) -> None:
-        self.queued, self.sent = Counter(), set()
-        self.done, self.unsure = Counter(), set()
+        self.queued, self.sent = Counter(), Counter()
+        self.done, self.unsure = Counter(), Counter()
 
     def client_functions(self) -> Sequence[Callable[[Client], Any]]:
         return [self.producer, self.worker, self.worker]
@@ -282,9 +315,13 @@ class Queues(Protocol):
     async def producer(self, client: Client) -> None:
         queues = self.queues(client.kit)
         for id_ in self.ids:
-            self.sent.add(id_)
             delay = client.choose((0, 2))
-            await persist(lambda: queues.enqueue("q", "work", [id_], id=id_, delay=delay))  # noqa: B023
+
+            async def enqueue(id_: str = id_, delay: int = delay) -> None:
+                self.sent[id_] += 2  # if the connection breaks, it is sent once more
+                await queues.enqueue("q", "work", [id_], id=id_, delay=delay)
+
+            await persist(enqueue)
             self.queued[id_] += 1
         if client.choose((False, True)):
             await persist(lambda: queues.revive_all("q"))
@@ -303,10 +340,11 @@ class Queues(Protocol):
                 await asyncio.sleep(3)
                 ending = "acknowledge"
             if ending == "acknowledge":
-                self.unsure.add(task.id)
+                self.unsure[task.id] += 1
+                # False also if it was sent twice, as the first answer was lost.
                 if await queues.acknowledge(task):
                     self.done[task.id] += 1
-                self.unsure.discard(task.id)
+                    self.unsure[task.id] -= 1
             else:
                 await getattr(queues, ending)(task)
 
@@ -330,9 +368,9 @@ class Queues(Protocol):
     def at_end(self, kit: ShardKit) -> None:
         tasks, _ = self.places(kit)
         for id_ in self.queued:
-            assert id_ in tasks or id_ in self.done or id_ in self.unsure, f"{id_} is lost"
-        # It was sent again after it was done at most when the first answer was lost.
-        assert tasks | set(self.done) <= self.sent
+            assert id_ in tasks or self.done[id_] or self.unsure[id_], f"{id_} is lost"
+        assert tasks | set(self.done) <= set(self.sent)
+        assert self.done <= self.sent, "a task was acknowledged twice"
 
 
 class Pipelines(Protocol):
@@ -354,7 +392,7 @@ class Pipelines(Protocol):
     def client_functions(self) -> Sequence[Callable[[Client], Any]]:
         return [self.awaiting, self.blocking]
 
-    keys = [f"k{n}" for n in range(6)]
+    keys = tuple(f"k{n}" for n in range(6))
 
     async def awaiting(self, client: Client) -> None:
         for _ in range(2):
@@ -374,25 +412,35 @@ class Pipelines(Protocol):
             self.sent[f"{key}.{client.number}"] += 1
 
     def _count(self, replies: list[Any], client: Client) -> None:
-        failed = set()
         for key, reply in zip(self.keys, replies, strict=True):
-            name = f"{key}.{client.number}"
             if isinstance(reply, Exception):
                 assert is_outage(reply), reply
-                failed.add(client.kit.topology.component("data").shard_of(name))
             else:
-                self.answered[name] += 1
-        for key, reply in zip(self.keys, replies, strict=True):
-            name = f"{key}.{client.number}"
-            if not isinstance(reply, Exception):
-                shard = client.kit.topology.component("data").shard_of(name)
-                assert shard not in failed or not isinstance(reply, ShardUnavailable)
+                self.answered[f"{key}.{client.number}"] += 1
 
     def at_end(self, kit: ShardKit) -> None:
         router = kit.key_sharded("data")
         for name, sent in self.sent.items():
             executed = int(router[name].get(name) or 0)
             assert self.answered[name] <= executed <= sent, (name, executed)
+
+
+class OneLostConnection(Pipelines):
+    """One connection breaks: only the commands of its shard fail."""
+
+    faults = ("lose_command", "lose_answer", "never")
+    most_faults = 1
+
+    def setup(self, kit: ShardKit) -> None:
+        super().setup(kit)
+        self.failed: set[int | None] = set()
+
+    def _count(self, replies: list[Any], client: Client) -> None:
+        component = client.kit.topology.component("data")
+        for key, reply in zip(self.keys, replies, strict=True):
+            if isinstance(reply, Exception):
+                self.failed.add(component.shard_of(f"{key}.{client.number}").number)
+        assert len(self.failed) <= 1, self.failed
 
 
 class IpGenerations(Protocol):
@@ -544,7 +592,7 @@ class Configuration(Protocol):
     shards = 2
     faults = (*NETWORK, *CLIENTS, "entry", "cut_off", "crash", "time")
     most_faults = 4
-    clients = 2
+    appendfsync = "always"
 
     def client_functions(self) -> Sequence[Callable[[Client], Any]]:
         return [self.blocking, self.awaiting, self.pusher]
@@ -608,9 +656,11 @@ PROTOCOLS: dict[str, type[Protocol]] = {
     "lifetime": Lifetime,
     "lists": Lists,
     "waiting lists": WaitingLists,
+    "cancelled consumers": CancelledConsumers,
     "visitors": Visitors,
     "queues": Queues,
     "pipelines": Pipelines,
+    "one lost connection": OneLostConnection,
     "IP generations": IpGenerations,
     "search": Search,
     "social network": Social,

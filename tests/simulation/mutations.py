@@ -1,0 +1,262 @@
+"""Mistakes put into shardkit, each of which the simulator has to find.
+
+A mutation takes a check out, turns an order of writes round, or takes a fix back: in the text of a
+script, or in the source of a function.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any, NamedTuple
+
+from shardkit.config import store
+from shardkit.geo.ip_to_city import IpToCity
+from shardkit.operations import cancellation
+from shardkit.structures.base import parameters
+from shardkit.structures.base.lifetime import ExpirableStructure
+from shardkit.structures.unique.day_planner import DayPlanner
+from shardkit.topology.sources import ConfigServer
+from shardkit.transport import dispatcher, fake_lua
+from shardkit.transport.dispatcher import Dispatcher
+
+
+@contextmanager
+def lua(old: str, new: str) -> Iterator[None]:
+    """Change the text of every script that contains a text."""
+    runtime = fake_lua._runtime()
+    original, compiled = runtime.compile, runtime.compiled
+    changed = [0]
+
+    def compile_changed(text: bytes) -> Any:
+        if old.encode() in text:
+            changed[0] += 1
+            text = text.replace(old.encode(), new.encode())
+        return original(text)
+
+    runtime.compile, runtime.compiled = compile_changed, {}
+    try:
+        yield
+    finally:
+        runtime.compile, runtime.compiled = original, compiled
+    assert changed[0], f"no script that was called contains {old!r}"
+
+
+@contextmanager
+def python(owner: Any, name: str, old: str, new: str) -> Iterator[None]:
+    """Change the source of a function of a class or a module."""
+    function = inspect.getattr_static(owner, name)
+    plain = getattr(function, "steps", function)
+    source = textwrap.dedent(inspect.getsource(plain))
+    assert old in source, f"{name} does not contain {old!r}"
+    module = sys.modules[plain.__module__]
+    made: dict[str, Any] = {}
+    exec("from __future__ import annotations\n" + source.replace(old, new), vars(module), made)
+    changed = made[name]
+    holders = [owner]
+    if inspect.ismodule(owner):  # those who imported it by name
+        holders += [
+            each
+            for each in list(sys.modules.values())
+            if getattr(each, name, None) is function and each is not owner
+        ]
+    for holder in holders:
+        setattr(holder, name, changed)
+    try:
+        yield
+    finally:
+        for holder in holders:
+            setattr(holder, name, function)
+
+
+@contextmanager
+def both(*changes: tuple[Any, str, str, str]) -> Iterator[None]:
+    """Change the source of several functions, each of which would hold alone."""
+    with ExitStack() as stack:
+        for change in changes:
+            stack.enter_context(python(*change))
+        yield
+
+
+class Mutation(NamedTuple):
+    """A mistake.
+
+    Attributes:
+        protocol: the name of the protocol that finds it.
+        mistake: what is wrong then.
+        make: makes it: `lua` or `python`.
+        args: what that is given.
+    """
+
+    protocol: str
+    mistake: str
+    make: Callable[..., AbstractContextManager[None]]
+    args: tuple[Any, ...]
+
+
+MUTATIONS: dict[str, Mutation] = {
+    "hash-split-leaves-copies": Mutation(
+        "growing hash",
+        "a split leaves the moved fields in the old part as well",
+        lua,
+        ("slices(members, function(...) redis.call(REMOVE[kind], source, ...) end)", ""),
+    ),
+    "hash-stale-writer": Mutation(
+        "growing hash",
+        "a writer that does not know of a split is let through",
+        lua,
+        ("if state.parts ~= known then", "if false then"),
+    ),
+    "lifetime-only-parameters-expire": Mutation(
+        "lifetime",
+        "the parts that exist do not get the expiry",
+        python,
+        (ExpirableStructure, "_set_due", 'yield from self._send_to_all("PEXPIREAT", due)', "pass"),
+    ),
+    "lifetime-parts-do-not-expire": Mutation(
+        "lifetime",
+        "parts created while the expiry changes do not get it",
+        python,
+        (parameters, "confirm", "elif meta.due != due:", "elif False:"),
+    ),
+    "list-pop-leaves-an-empty-part": Mutation(
+        "lists",
+        "the quick way of a pop empties a part and does not move on",
+        lua,
+        ("if held > wanted then", "if held >= wanted then"),
+    ),
+    "list-count-in-two-steps": Mutation(
+        "lists",
+        "a pop whose connection broke is sent again",
+        python,
+        (dispatcher, "may_repeat", "request.idempotent", "True"),
+    ),
+    "waiting-pop-repeated": Mutation(
+        "waiting lists",
+        "a pop whose answer was lost is sent again",
+        python,
+        (dispatcher, "may_repeat", "request.idempotent", "True"),
+    ),
+    "waiting-not-put-back": Mutation(
+        "cancelled consumers",
+        "what a cancelled pop took is not put back",
+        python,
+        (cancellation._UndoingDriver, "_undo", "if commands:", "if False:"),
+    ),
+    "visitors-counted-twice": Mutation(
+        "visitors",
+        "sessions that had come before are counted again",
+        lua,
+        ("added = added + new", "added = added + 1"),
+    ),
+    "visitors-two-plans": Mutation(
+        "visitors",
+        "the plan of a day is overwritten by whoever comes second",
+        python,
+        (DayPlanner, "_find", '"NX"', '"XX"'),
+    ),
+    "queues-due-in-two-places": Mutation(
+        "queues",
+        "a task whose lease ended stays among the leased ones",
+        lua,
+        ("    redis.call('ZREM', q.taken, id)\n    if taken_before", "    if taken_before"),
+    ),
+    "queues-taken-is-lost": Mutation(
+        "queues",
+        "a task that is taken is not leased: if its worker dies, it is lost",
+        lua,
+        ("redis.call('ZADD', q.taken, stamp(now + ARGV[2]), id)", ""),
+    ),
+    "pipelines-sent-twice": Mutation(
+        "pipelines",
+        "what may have been executed is sent again",
+        python,
+        (dispatcher, "may_repeat", "request.idempotent", "True"),
+    ),
+    "pipelines-all-fail": Mutation(
+        "one lost connection",
+        "a shard that fails costs the other shards' replies",
+        python,
+        (
+            Dispatcher,
+            "_settle",
+            "if attempt.error is not None:\n",
+            """if attempt.error is not None:
+        out.failed = True
+        request = server_request.failure
+        out[:] = [request(each, attempt.error, True) for each in server_request.batch]
+        return []
+    if attempt.error is not None:
+""",
+        ),
+    ),
+    "geo-same-generation": Mutation(
+        "IP generations",
+        "an import takes the number of the current generation",
+        lua,
+        ("number = math.max(number, math.floor((now - 1577836800) / 60))", "number = 7"),
+    ),
+    "geo-no-grace": Mutation(
+        "IP generations",
+        "old data is removed at once",
+        python,
+        (IpToCity, "_retire", "self._store.expire(old, grace)", "self._store.remove(old)"),
+    ),
+    "search-old-words-stay": Mutation(
+        "search",
+        "a document that is indexed again is still found by its old words",
+        lua,
+        ("    remove_postings(key, number, size)\n", ""),
+    ),
+    "search-removed-is-counted": Mutation(
+        "search",
+        "a removed document stays in the count",
+        lua,
+        ("    count_live(chunk, -1)\n", ""),
+    ),
+    "social-one-half": Mutation(
+        "social network",
+        "following writes one half of the relation",
+        lua,
+        ("  redis.call('ZADD', KEYS[4], score, ARGV[2])\n", ""),
+    ),
+    "social-no-note": Mutation(
+        "social network",
+        "a change of a relation leaves no note for the repair",
+        lua,
+        ("redis.call('ZADD', KEYS[2], score, ARGV[4])\nreturn {1, follows", "return {1, follows"),
+    ),
+    "social-block-ignored": Mutation(
+        "social network",
+        "following does not look whether one has blocked the other",
+        lua,
+        (
+            "redis.call('ZSCORE', KEYS[5], ARGV[3]) or redis.call('ZSCORE', KEYS[6], ARGV[2])",
+            "false",
+        ),
+    ),
+    "configuration-half-a-push": Mutation(
+        "configuration",
+        "a push is no transaction",
+        python,
+        (
+            store,
+            "_push",
+            "    pipe.multi()\n    pipe.mset(texts)\n",
+            "    for key, text in texts.items():\n        pipe.set(key, text)\n"
+            "    pipe.multi()\n    pipe.mset(texts)\n",
+        ),
+    ),
+    "configuration-back-in-time": Mutation(
+        "configuration",
+        "a config server that went back in time is believed",
+        both,
+        (
+            (ConfigServer, "read", "0 < component.epoch < known.epoch", "False"),
+            (ConfigServer, "_reading", "if epoch < newest:", "if False:"),
+        ),
+    ),
+}

@@ -1,0 +1,150 @@
+"""Each fault does what docs/simulation.md says of it, and only that."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from shardkit.simulation import EVERYTHING
+from shardkit.simulation.choices import Choices
+from shardkit.simulation.protocol import _Run
+from shardkit.testing import Client, Protocol
+
+
+class Incrementing(Protocol):
+    """One client increments a counter until it has been answered three times."""
+
+    clients = 1
+    shards = 1
+    appendfsync = "always"
+
+    def __init__(self, fault: str, appendfsync: str = "always") -> None:
+        self.faults = (fault,)
+        self.most_faults = 1
+        self.appendfsync = appendfsync
+
+    def setup(self, kit: Any) -> None:
+        self.answers: list[Any] = []
+        self.took: list[float] = []
+        self.stored = 0
+
+    async def client(self, client: Client) -> None:
+        conn = await client.kit.client("data", 0)
+        while len([each for each in self.answers if isinstance(each, int)]) < 3:
+            begun = client.time
+            try:
+                self.answers.append(await conn.incr("n"))
+            except Exception as error:
+                self.answers.append(type(error).__name__)
+                await asyncio.sleep(15)
+            self.took.append(client.time - begun)
+
+    def at_end(self, kit: Any) -> None:
+        self.stored = int(kit.client("data", 0).get("n") or 0)
+
+
+def injected(fault: str, appendfsync: str = "always", choices: dict[int, int] | None = None) -> Any:
+    """Run with a fault at the second delivery."""
+    protocol = Incrementing(fault, appendfsync)
+    run = _Run(protocol, Choices(1, choices or {1: 1}), traced=True)
+    run.execute()
+    assert run.world.fault_count == 1, run.world.events
+    return protocol, run
+
+
+@pytest.mark.parametrize(
+    ("fault", "answers", "stored"),
+    [
+        ("lose_command", [1, "ConnectionError", 2, 3], 3),
+        ("lose_answer", [1, "ConnectionError", 3, 4], 4),
+        ("late", [1, "TimeoutError", 3, 4], 4),
+        ("never", [1, "TimeoutError", 2, 3], 3),
+        ("kill", [1], 2),
+        ("freeze", [1, 2, 3], 3),
+        ("cancel", [1], 2),
+        ("crash", [1, "ConnectionError", 2, 3], 3),
+        ("cut_off", [1, 2, 3], 3),
+        ("read_only", [1, 2, 3], 3),  # kits ride out a failover: they ask again
+        ("full", [1, "OutOfMemoryError", 2, 3], 3),
+        ("clock", [1, 2, 3], 3),
+        ("time", [1, 2, 3], 3),
+    ],
+)
+def test_a_fault_is_what_its_name_says(fault: str, answers: list[Any], stored: int) -> None:
+    protocol, run = injected(fault)
+    assert protocol.answers == answers
+    assert protocol.stored == stored
+    assert any("⚡" in event.text for event in run.world.events)
+
+
+def test_every_fault_is_tested() -> None:
+    [mark] = [m for m in test_a_fault_is_what_its_name_says.pytestmark if m.name == "parametrize"]  # type: ignore[attr-defined]
+    assert {case[0] for case in mark.args[1]} | {"failover"} == set(EVERYTHING)
+
+
+def test_a_crash_loses_what_the_aof_has_not_kept() -> None:
+    assert injected("crash", "always")[0].answers == [1, "ConnectionError", 2, 3]
+    assert injected("crash", "no")[0].answers == [1, "ConnectionError", 1, 2]
+    # The last of the four: everything of the last second.
+    lost = injected("crash", "everysec", {1: 1, 2: 3})[0]
+    assert lost.answers == [1, "ConnectionError", 1, 2]
+
+
+def test_a_replica_that_takes_over_may_lag() -> None:
+    assert injected("failover", choices={1: 1})[0].answers == [1, "ConnectionError", 2, 3]
+    assert injected("failover", choices={1: 1, 2: 3})[0].answers == [1, "ConnectionError", 1, 2]
+
+
+def test_a_cut_off_client_goes_on_when_the_cut_is_over() -> None:
+    protocol, _ = injected("cut_off")
+    assert max(protocol.took) == pytest.approx(1, abs=0.1)
+    protocol, _ = injected("cut_off", choices={1: 1, 2: 3})  # a minute
+    assert protocol.answers[:2] == [1, "TimeoutError"]
+    assert protocol.stored in (3, 4)
+
+
+def test_what_crashes_replays_scripts_transactions_expiry_and_random_members() -> None:
+    class Everything(Incrementing):
+        async def client(self, client: Client) -> None:
+            conn = await client.kit.client("data", 0)
+            await conn.sadd("s", *range(50))
+            self.popped = await conn.spop("s", 20)
+            await conn.eval("return redis.call('HSET', KEYS[1], 'a', ARGV[1])", 1, "h", "1")
+            async with conn.pipeline(transaction=True) as pipe:
+                await pipe.set("short", 1, px=50).set("long", 1, ex=1000).execute()
+            await conn.rpush("l", "a", "b")
+            await conn.blpop("l", 1)
+            self.before = await conn.smembers("s")
+            await super().client(client)
+            self.after = await conn.smembers("s")
+            self.rest = await conn.hgetall("h"), await conn.lrange("l", 0, -1)
+            self.left = await conn.exists("short"), await conn.exists("long")
+
+    protocol = Everything("crash")
+    run = _Run(protocol, Choices(1, {8: 1}))
+    run.execute()
+    assert run.world.fault_count == 1
+    assert protocol.before == protocol.after
+    assert len(protocol.after) == 30
+    assert protocol.rest == ({b"a": b"1"}, [b"b"])
+    assert protocol.left == (0, 1)
+
+
+def test_clocks_of_clients_and_servers_are_their_own() -> None:
+    class Telling(Incrementing):
+        async def client(self, client: Client) -> None:
+            conn = await client.kit.client("data", 0)
+            seconds, _ = await conn.time()
+            self.answers.append(round(seconds - time.time()))
+            seconds, _ = await conn.time()
+            self.answers.append(round(seconds - time.time()))
+
+    for choices, jump in (({1: 1}, -60), ({1: 1, 2: 1, 3: 1}, -60), ({1: 1, 3: 1}, 60)):
+        protocol = Telling("clock")
+        _Run(protocol, Choices(1, choices)).execute()
+        first, second = protocol.answers
+        assert abs(first) <= 1
+        assert abs(abs(second) - abs(jump)) <= 1

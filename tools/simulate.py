@@ -1,0 +1,92 @@
+"""Simulate shardkit's protocols until stopped, on all cores, and write what is found.
+
+    python tools/simulate.py [SECONDS] [--plot FILE]
+
+Each process takes the protocols in turn, with seeds that none has used. What fails is written to
+simulation-failures/ as it is printed. With ``--plot`` it counts for a while how many distinct states
+are seen after how many schedules, choosing steps at random and preferring rare ones, and draws that.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import time
+from multiprocessing import Process
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT / "tests" / "simulation"), str(ROOT)]
+
+from protocols import PROTOCOLS  # noqa: E402
+
+from shardkit.testing import SimulationFailure, simulate  # noqa: E402
+
+FOUND = Path("simulation-failures")
+AT_ONCE = 100  # schedules of a protocol, before the next one's turn
+
+
+def search(worker: int, until: float) -> None:
+    """Take the protocols in turn until the time is over."""
+    seeds = random.SystemRandom()
+    schedules = 0
+    while time.time() < until:
+        for name, kind in PROTOCOLS.items():
+            seed = seeds.randrange(10**9)
+            try:
+                simulate(kind(), AT_ONCE, seed=seed, rare=bool(seed % 2), seconds=60)
+            except SimulationFailure as failure:
+                FOUND.mkdir(exist_ok=True)
+                path = FOUND / f"{name.replace(' ', '-')}-{failure.seed}.txt"
+                path.write_text(f"{failure}\n", encoding="utf-8")
+                print(f"{name} fails: {path}", flush=True)
+            schedules += AT_ONCE
+            if time.time() >= until:
+                break
+        print(f"process {worker}: {schedules:,} schedules", flush=True)
+
+
+def plot(path: str, seconds: float = 20.0) -> None:
+    """Draw the distinct states by schedules, for both ways to choose steps."""
+    from matplotlib import pyplot
+
+    chosen = ("lists", "queues", "growing hash")
+    _, axes = pyplot.subplots(1, len(chosen), figsize=(12, 3.6))
+    for axis, name in zip(axes, chosen, strict=True):
+        for rare, label in ((False, "random"), (True, "prefers rare steps")):
+            kind: Any = PROTOCOLS[name]
+            report = simulate(kind(), 2000, rare=rare, seconds=seconds, count_states=True)
+            axis.plot(*zip(*report.growth, strict=True), label=label)
+            print(f"{name}, {label}: {report.states:,} states, {report.schedules} schedules")
+        axis.set_title(name)
+        axis.set_xlabel("schedules")
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("distinct states")
+    axes[0].legend()
+    pyplot.tight_layout()
+    pyplot.savefig(path)
+
+
+def main() -> None:
+    """Read the arguments and begin."""
+    arguments = sys.argv[1:]
+    if "--plot" in arguments:
+        plot(arguments[arguments.index("--plot") + 1])
+        return
+    until = time.time() + (float(arguments[0]) if arguments else float("inf"))
+    workers = [Process(target=search, args=(n, until)) for n in range(os.cpu_count() or 1)]
+    for worker in workers:
+        worker.start()
+    try:
+        for worker in workers:
+            worker.join()
+    except KeyboardInterrupt:
+        for worker in workers:
+            worker.terminate()
+    print(f"{len(list(FOUND.glob('*.txt')))} failures in {FOUND}/")
+
+
+if __name__ == "__main__":
+    main()
