@@ -3,8 +3,8 @@
     python tools/simulate.py [SECONDS] [--plot FILE]
 
 Each process takes the protocols in turn, with seeds that none has used. What fails is written to
-simulation-failures/ as it is printed. With ``--plot`` it counts for a while how many distinct states
-are seen after how many schedules, choosing steps at random and preferring rare ones, and draws that.
+simulation-failures/. With ``--plot`` it counts instead how many distinct states are seen after how
+many schedules, choosing steps at random and preferring rare ones, and draws that.
 """
 
 from __future__ import annotations
