@@ -26,10 +26,13 @@ from shardkit.geo.city_totals import CityTotals
 from shardkit.geo.ip_to_city import IpToCity
 from shardkit.job_search.job_search import JobSearch
 from shardkit.market.market import Market
+from shardkit.metrics.access_times import AccessTimes, TimedBlock
 from shardkit.metrics.counters import PRECISIONS, SAMPLES, TimeSliceCounters
 from shardkit.metrics.logs import LIMIT as LOG_LIMIT
 from shardkit.metrics.logs import Logs
+from shardkit.metrics.maintenance import Maintenance
 from shardkit.metrics.outbox import Background
+from shardkit.metrics.statistics import MeasuredValues
 from shardkit.operations.arguments import check_calls
 from shardkit.operations.operation import Driver, Face
 from shardkit.queues.task_queues import ATTEMPTS, LONGEST_RETRY_DELAY, RETRY_DELAY, TaskQueues
@@ -503,6 +506,43 @@ class Catalogue(Generic[Face]):
         return TimeSliceCounters(
             self._driver, self._background, component, name, precisions, samples, now
         )
+
+    def statistics(
+        self, name: str = "stats", *, component: str, now: Callable[[], float] | None = None
+    ) -> MeasuredValues[Face]:
+        """Return statistics of measured values; see `shardkit.metrics.MeasuredValues`."""
+        return MeasuredValues(self._driver, self._background, component, name, now)
+
+    def access_times(
+        self,
+        name: str = "stats",
+        *,
+        component: str,
+        overall: bool = False,
+        logs: Logs[Face] | None = None,
+        now: Callable[[], float] | None = None,
+    ) -> AccessTimes[Face]:
+        """Return times of blocks of code; see `shardkit.metrics.AccessTimes`.
+
+        Args:
+            name: the prefix of the statistics' keys.
+            component: where they live.
+            overall: also record each time under the context "overall".
+            logs: where `AccessTimes.warn` counts its warnings.
+            now: returns the time, in seconds since 1970, instead of the servers; for tests.
+        """
+        found = self.statistics(name, component=component, now=now)
+        return AccessTimes(found, overall=overall, logs=logs)
+
+    def timed(self, context: str, *, component: str, errors: bool = True) -> TimedBlock:
+        """Time a block of code or a function; see `shardkit.metrics.AccessTimes.timed`."""
+        return self.access_times(component=component).timed(context, errors=errors)
+
+    def maintenance(
+        self, name: str = "is-under-maintenance", *, component: str
+    ) -> Maintenance[Face]:
+        """Return the maintenance flag; see `shardkit.metrics.Maintenance`."""
+        return Maintenance(self._driver, component, name, self._clock.monotonic)
 
     def social(
         self,

@@ -437,3 +437,7 @@ class TimeSliceCounters(Structure[Face]):
 
     def _now(self) -> Argument:
         return "" if self._clock is None else f"{self._clock():.6f}"
+
+
+# It checks its arguments itself, in a fifth of the time.
+TimeSliceCounters.hit = TimeSliceCounters.hit.__wrapped__  # type: ignore[attr-defined, method-assign]

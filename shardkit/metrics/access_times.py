@@ -1,0 +1,176 @@
+"""How long blocks of code take: statistics by context, and the slowest of them.
+
+::
+
+    with kit.timed("checkout", component="metrics"):        # also as a decorator, also async
+        ...
+
+After Redis in Action, section 5.2.3.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar
+
+from shardkit.metrics.logs import Logs
+from shardkit.metrics.statistics import MOST_SLOWEST, MeasuredValues, Statistics
+from shardkit.operations.operation import Deferred, Face, Operation, Structure, operation
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+KIND = "AccessTime"
+OVERALL = "overall"
+
+
+class AccessTimes(Structure[Face]):
+    """Times of blocks of code, by context. Made by ``kit.access_times``.
+
+    Args:
+        statistics: where they are kept, as values of the type AccessTime.
+        overall: also record each time under the context "overall".
+        logs: where `warn` counts its warnings.
+        log: the log's name.
+
+    Attributes:
+        statistics: as given.
+    """
+
+    def __init__(
+        self,
+        statistics: MeasuredValues[Face],
+        *,
+        overall: bool = False,
+        logs: Logs[Face] | None = None,
+        log: str = "access-times",
+    ) -> None:
+        super().__init__(statistics._driver, statistics.component, statistics.name)
+        self.statistics = statistics
+        self._overall = overall
+        self._logs = logs
+        self._log = log
+
+    def record(self, context: str, seconds: float) -> None:
+        """Take a time that was measured elsewhere; see `MeasuredValues.record`."""
+        self.statistics.record(context, KIND, seconds)
+        if self._overall:
+            self.statistics.record(OVERALL, KIND, seconds)
+
+    def timed(self, context: str, *, errors: bool = True) -> TimedBlock:
+        """Return what times a block of code, or a function that it decorates.
+
+        Args:
+            context: what is timed.
+            errors: whether a block that raises is recorded as well.
+        """
+        return TimedBlock(self.record, context, errors)
+
+    @property
+    def deferred(self) -> AccessTimes[Deferred]:
+        """The face whose calls return steps, for ``yield from`` and ``together``."""
+        return self._deferred()  # type: ignore[return-value]
+
+    @operation
+    def flush(self) -> Operation[bool]:
+        """Send now what was timed; return whether nothing waits any more."""
+        return (yield from self.statistics.deferred.flush())
+
+    @operation
+    def get(self, context: str, period: str = "current") -> Operation[Statistics | None]:
+        """Return a context's statistics; see `MeasuredValues.get`."""
+        return (yield from self.statistics.deferred.get(context, KIND, period))
+
+    @operation
+    def slowest(
+        self, period: str = "current", limit: int = MOST_SLOWEST
+    ) -> Operation[list[tuple[str, float]]]:
+        """Return the slowest contexts and their averages; see `MeasuredValues.slowest`."""
+        return (yield from self.statistics.deferred.slowest(KIND, period, limit))
+
+    @operation
+    def warn(self) -> Operation[list[str]]:
+        """Count a warning for each of the slowest contexts whose average is above the overall one.
+
+        For a job of once a minute. The warnings are in the common messages of the log.
+
+        Returns:
+            These contexts; none if times are not recorded under the context "overall".
+
+        Cost: three exchanges.
+        """
+        values = self.statistics.deferred
+        overall: Statistics | None = yield from values.get(OVERALL, KIND)
+        if overall is None:
+            return []
+        ranked = yield from values.slowest(KIND)
+        found = [name for name, average in ranked if average > overall.mean and name != OVERALL]
+        if self._logs is not None:
+            for name in found:
+                self._logs.record(self._log, f"{name} is slower than the average", "warning")
+        return found
+
+
+class TimedBlock:
+    """Times a block: a context manager, blocking or async, and a decorator of functions.
+
+    Args:
+        record: called with the context and the seconds.
+        context: what is timed.
+        errors: whether a block that raises is recorded as well.
+    """
+
+    __slots__ = ("_began", "_context", "_errors", "_record")
+
+    def __init__(
+        self, record: Callable[[str, float], None], context: str, errors: bool = True
+    ) -> None:
+        self._record = record
+        self._context = context
+        self._errors = errors
+        self._began = 0.0
+
+    def __enter__(self) -> Self:
+        self._began = time.perf_counter()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is None or self._errors:
+            self._record(self._context, time.perf_counter() - self._began)
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(self, *exc_info: Any) -> None:
+        self.__exit__(*exc_info)
+
+    def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
+        """Time every call of a function; each call by itself, also at the same time."""
+
+        def block() -> TimedBlock:
+            return TimedBlock(self._record, self._context, self._errors)
+
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def timed_coroutine(*args: P.args, **kwargs: P.kwargs) -> Any:
+                with block():
+                    return await function(*args, **kwargs)
+
+            return timed_coroutine  # type: ignore[return-value]
+
+        @functools.wraps(function)
+        def timed(*args: P.args, **kwargs: P.kwargs) -> T:
+            with block():
+                return function(*args, **kwargs)
+
+        return timed

@@ -1,0 +1,481 @@
+r"""Statistics of measured values by hour: least, greatest, count, sums, deviation and quantiles.
+
+::
+
+    stats:{stats:12}:shop/latency:current  HASH   hour 1732280400 · count 20311 · sum 914.2
+    stats:{stats:12}:shop/latency:last            sumsq 61.8 · min 0.0021 · max 1.9
+                                                  p-312 → 117 · p-311 → 240 · …
+
+The quantiles are DDSketch's (Masson et al., 2019; the library ``ddsketch``): each bucket counts the
+values within 1% of one another, and is a field. Merging processes, shards and hours is adding
+counts, which a server does by itself; a t-digest would have to be read, merged and written back.
+Buckets of latencies from a microsecond to a minute are at most 900.
+
+Values are collected in the process, and summed up before they are sent; see `metrics.outbox`.
+After Redis in Action, sections 5.2.2 and 5.2.3.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from shardkit.errors import DamagedDataError, InvalidArgumentError
+from shardkit.lua import script
+from shardkit.metrics.counters import group_of
+from shardkit.metrics.outbox import Background
+from shardkit.operations.arguments import shown
+from shardkit.operations.commands import Argument, Call, Command, Transaction, script_call
+from shardkit.operations.operation import Deferred, Driver, Face, Operation, Structure, operation
+from shardkit.structures.base.arguments import check_integer, check_name
+
+ACCURACY = 0.01
+FORMAT = 1
+AT_ONCE = 20  # sums of one script; one may have hundreds of buckets
+MOST_SLOWEST = 100
+SLOWEST_KEPT = 172800
+# Values collected for one context before they are summed up in the process.
+_SUMMED_AT = 10_000
+# Contexts that a process collects in an interval.
+_MOST_CONTEXTS = 10_000
+# Beyond these a value is in the last bucket; its sum is exact.
+_LEAST, _GREATEST = 1e-12, 1e15
+_GAMMA_LOG = math.log((1 + ACCURACY) / (1 - ACCURACY))  # as DDSketch's LogarithmicMapping
+_MOST_VALUE = 1e150  # its square is a number
+
+PERIODS = ("current", "last")
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Statistics of a period.
+
+    Attributes:
+        hour: when the hour began, in UTC; of merged ones, the latest.
+        count: how many values.
+        sum: their sum.
+        sumsq: the sum of their squares.
+        min: the least.
+        max: the greatest.
+        buckets: DDSketch's buckets, by field.
+    """
+
+    hour: datetime
+    count: int
+    sum: float
+    sumsq: float
+    min: float
+    max: float
+    buckets: Mapping[str, int] = field(default_factory=dict, repr=False)
+
+    @property
+    def mean(self) -> float:
+        """The average."""
+        return self.sum / self.count
+
+    @property
+    def deviation(self) -> float:
+        """The sample standard deviation: divided by count - 1, or by 1 when count is 1."""
+        spread = self.sumsq - self.sum * self.sum / self.count
+        return math.sqrt(max(0.0, spread) / max(1, self.count - 1))
+
+    def quantile(self, fraction: float) -> float:
+        """Return a quantile: of 0.99, the value that 99% do not exceed, within 1%.
+
+        Raises:
+            InvalidArgumentError: the fraction is not from 0 to 1.
+            ImportError: ddsketch is not installed; ``pip install shardkit[metrics]``.
+        """
+        from ddsketch.ddsketch import DDSketch
+        from ddsketch.mapping import LogarithmicMapping
+
+        if not 0 <= fraction <= 1:
+            raise InvalidArgumentError(f"fraction={shown(fraction)}", "give 0 to 1")
+        sketch: Any = DDSketch(ACCURACY)
+        mapping: Any = LogarithmicMapping(ACCURACY)
+        for name, count in self.buckets.items():
+            number = 0 if name == "zero" else int(name[1:])
+            value = 0.0 if name == "zero" else mapping.value(number)
+            sketch.add(-value if name[0] == "n" else value, count)
+        return float(min(self.max, max(self.min, sketch.get_quantile_value(fraction))))
+
+
+def merged(found: Iterable[Statistics]) -> Statistics | None:
+    """Return the statistics of all these values together; None of nothing."""
+    several = list(found)
+    if not several:
+        return None
+    buckets: dict[str, int] = {}
+    for each in several:
+        for name, count in each.buckets.items():
+            buckets[name] = buckets.get(name, 0) + count
+    return Statistics(
+        hour=max(each.hour for each in several),
+        count=sum(each.count for each in several),
+        sum=math.fsum(each.sum for each in several),
+        sumsq=math.fsum(each.sumsq for each in several),
+        min=min(each.min for each in several),
+        max=max(each.max for each in several),
+        buckets=buckets,
+    )
+
+
+def _bucket(value: float) -> str:
+    """Return the field of the bucket of a value."""
+    size = abs(value)
+    if size < _LEAST:
+        return "zero"
+    number = math.ceil(math.log(min(size, _GREATEST)) / _GAMMA_LOG)
+    return f"{'n' if value < 0 else 'p'}{number}"
+
+
+class _Sum:
+    """Values of a context, summed up."""
+
+    __slots__ = ("buckets", "count", "max", "min", "sum", "sumsq")
+
+    def __init__(self) -> None:
+        self.count, self.sum, self.sumsq = 0, 0.0, 0.0
+        self.min, self.max = math.inf, -math.inf
+        self.buckets: dict[str, int] = {}
+
+    def add(self, values: Sequence[float]) -> None:
+        self.count += len(values)
+        self.sum += math.fsum(values)
+        self.sumsq += math.fsum(value * value for value in values)
+        self.min = min(self.min, *values)
+        self.max = max(self.max, *values)
+        for value in values:
+            name = _bucket(value)
+            self.buckets[name] = self.buckets.get(name, 0) + 1
+
+    def row(self) -> list[Argument]:
+        numbers = (self.sum, self.sumsq, self.min, self.max)
+        return [
+            self.count,
+            *(f"{number:.17g}" for number in numbers),
+            len(self.buckets),
+            *(each for pair in self.buckets.items() for each in pair),
+        ]
+
+
+class _Measured:
+    """Keeps what a process measures, until its outbox takes it."""
+
+    at_once = AT_ONCE
+
+    def __init__(self, statistics: MeasuredValues[Any]) -> None:
+        self._statistics = statistics
+        self.discard()
+
+    def discard(self) -> None:
+        self.lock = threading.Lock()
+        self.values: dict[tuple[str, str], list[float]] = {}
+        self.sums: dict[tuple[str, str], _Sum] = {}
+        self.dropped = 0
+
+    def add(self, context: str, kind: str, value: float) -> None:
+        key = (context, kind)
+        with self.lock:
+            values = self.values.get(key)
+            if values is None:
+                if len(self.values) >= _MOST_CONTEXTS:
+                    self.dropped += 1
+                    return
+                values = self.values[key] = []
+            values.append(value)
+            if len(values) >= _SUMMED_AT:
+                self.sums.setdefault(key, _Sum()).add(values)
+                values.clear()
+
+    def collect(self) -> Mapping[Any, Sequence[Any]]:
+        with self.lock:
+            values, self.values = self.values, {}
+            sums, self.sums = self.sums, {}
+        when = self._statistics._monotonic()
+        found: dict[int, list[Any]] = {}
+        for key, some in values.items():
+            total = sums.get(key) or _Sum()
+            if some:
+                total.add(some)
+            found.setdefault(group_of("/".join(key)), []).append((key, when, total))
+        return found
+
+    def request(self, place: int, writer: str, number: str, records: Sequence[Any]) -> Command:
+        now = self._statistics._monotonic()
+        rows = [(key, max(0.0, now - when), total) for key, when, total in records]
+        return self._statistics._observe(place, rows, writer, number)
+
+    def sent(self, replies: Sequence[tuple[Any, Sequence[Any], Any]]) -> list[Transaction]:
+        rows = [
+            (key, row)
+            for _, records, reply in replies
+            if isinstance(reply, list)
+            for (key, _, _), row in zip(records, reply, strict=True)
+        ]
+        return self._statistics._rank(rows)
+
+
+class MeasuredValues(Structure[Face]):
+    """Statistics by context and type, of the current hour and the last. Made by ``kit.statistics``.
+
+    Args:
+        driver: runs its operations.
+        background: sends what `record` takes.
+        component: where they live.
+        name: the prefix of their keys.
+        now: returns the time, in seconds since 1970, instead of the servers; for tests.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        background: Background,
+        component: str,
+        name: str = "stats",
+        now: Callable[[], float] | None = None,
+        monotonic: Callable[[], float] | None = None,
+    ) -> None:
+        check_name(name)
+        super().__init__(driver, component, name)
+        self._clock = now
+        self._monotonic = monotonic or time.monotonic
+        self._background = background
+        key = ("statistics", component, name, now, monotonic)
+        self._outbox, self._recorder = background.recorder(key, lambda: _Measured(self))
+
+    @property
+    def deferred(self) -> MeasuredValues[Deferred]:
+        """The face whose calls return steps, for ``yield from`` and ``together``."""
+        return self._deferred()  # type: ignore[return-value]
+
+    def record(self, context: str, kind: str, value: float) -> None:
+        """Take a value, to be sent with all else once a second. Never blocks or awaits.
+
+        Args:
+            context: where it was measured, such as a page.
+            kind: what was measured, such as "latency"; without slashes and braces.
+            value: a finite number, of up to 1e150.
+
+        Raises:
+            InvalidArgumentError: an argument is not valid.
+
+        Cost: about 3 microseconds, and no exchange.
+        """
+        self._check(context, kind, value)
+        self._recorder.add(context, kind, float(value))
+        self._background.start()
+
+    @operation
+    def flush(self) -> Operation[bool]:
+        """Send now what `record` has taken; return whether nothing waits any more."""
+        return bool((yield Call(self._outbox.send)))
+
+    @property
+    def dropped(self) -> int:
+        """How many sums of this process were lost, as servers were away or refused them.
+
+        A sum has the values of one context in one interval; of new contexts beyond 10,000 in an
+        interval each value counts.
+        """
+        found: int = self._outbox.dropped + self._recorder.dropped
+        return found
+
+    @operation
+    def update(
+        self, context: str, kind: str, value: float
+    ) -> Operation[tuple[int, float, float] | None]:
+        """Add a value at once.
+
+        Returns:
+            The count, the sum and the sum of squares of its hour; None if the server's clock was
+            set back by more than the two hours that are kept.
+
+        Raises:
+            InvalidArgumentError: an argument is not valid.
+            ShardErrors: the server failed; ``maybe_executed`` says whether it may have been added.
+
+        Cost: two exchanges.
+        """
+        self._check(context, kind, value)
+        total = _Sum()
+        total.add([float(value)])
+        group = group_of(f"{context}/{kind}")
+        row = ((context, kind), 0.0, total)
+        [[reply]] = yield [self._observe(group, [row], "at-once", "")]
+        if len(reply) == 1:
+            return None
+        yield self._rank([((context, kind), reply)])
+        return int(float(reply[1])), float(reply[2]), float(reply[3])
+
+    @operation
+    def get(self, context: str, kind: str, period: str = "current") -> Operation[Statistics | None]:
+        """Return the statistics of an hour; None if there are none.
+
+        Args:
+            context: the context.
+            kind: the type of value.
+            period: "current" for the latest hour with values, "last" for the one before it.
+
+        Raises:
+            InvalidArgumentError: an argument is not valid.
+
+        Cost: one exchange, O(buckets).
+        """
+        [found] = yield from self._read([context], kind, period)
+        return found
+
+    @operation
+    def merge(
+        self, contexts: Iterable[str], kind: str, period: str = "current"
+    ) -> Operation[Statistics | None]:
+        """Return the statistics of several contexts together; see `get`.
+
+        Cost: one exchange with all shards concerned.
+        """
+        found = yield from self._read(list(dict.fromkeys(contexts)), kind, period)
+        return merged(each for each in found if each is not None)
+
+    @operation
+    def slowest(
+        self, kind: str, period: str = "current", limit: int = MOST_SLOWEST
+    ) -> Operation[list[tuple[str, float]]]:
+        """Return the contexts with the greatest averages of an hour, the greatest first.
+
+        Args:
+            kind: the type of value.
+            period: "current" for this hour, "last" for the one before it, by the server's clock.
+            limit: how many, up to 100.
+
+        Raises:
+            InvalidArgumentError: an argument is not valid.
+
+        Cost: two exchanges.
+        """
+        _check_period(self.name, period)
+        check_integer(self.name, "limit", limit, 1, MOST_SLOWEST)
+        home = f"{self.name}:slowest:{{{kind}}}"
+        if self._clock is None:
+            [now] = yield [self._at(home, "TIME", idempotent=True)]
+            seconds = int(now[0])
+        else:
+            seconds = int(self._clock())
+        hour = seconds // 3600 * 3600 - 3600 * PERIODS.index(period)
+        key = f"{home}:{hour}"
+        read = ("ZREVRANGE", key, 0, limit - 1, "WITHSCORES")
+        [rows] = yield [self._at(key, *read, idempotent=True)]
+        if rows and not isinstance(rows[0], list | tuple):
+            rows = list(zip(rows[::2], rows[1::2], strict=True))
+        return [(member.decode(errors="replace"), float(score)) for member, score in rows]
+
+    # ---- what several operations share
+
+    def _read(
+        self, contexts: Sequence[str], kind: str, period: str
+    ) -> Operation[list[Statistics | None]]:
+        _check_period(self.name, period)
+        batch = []
+        for context in contexts:
+            self._check(context, kind, 0)
+            key = self._key(context, kind, period)
+            batch.append(self._at(key, "HGETALL", key, idempotent=True))
+        replies = (yield batch) if batch else []
+        return [
+            self._statistics(str(command.key), found)
+            for command, found in zip(batch, replies, strict=True)
+        ]
+
+    def _statistics(self, key: str, found: Any) -> Statistics | None:
+        if not isinstance(found, dict):
+            found = dict(zip(found[::2], found[1::2], strict=True))
+        if not found:
+            return None
+        try:
+            known = {name.decode(): value for name, value in found.items()}
+            if int(known["format"]) != FORMAT:
+                raise ValueError(known["format"])
+            buckets = {
+                name: int(count)
+                for name, count in known.items()
+                if name == "zero" or (name[0] in "pn" and name[1:].lstrip("-").isdigit())
+            }
+            return Statistics(
+                datetime.fromtimestamp(int(known["hour"]), UTC),
+                int(float(known["count"])),
+                float(known["sum"]),
+                float(known["sumsq"]),
+                float(known["min"]),
+                float(known["max"]),
+                buckets,
+            )
+        except (KeyError, ValueError, OverflowError, OSError) as error:
+            raise DamagedDataError(
+                key, f"{error!r}", f"statistics of format {FORMAT}", component=self.component
+            ) from None
+
+    def _observe(
+        self,
+        group: int,
+        rows: Sequence[tuple[tuple[str, str], float, _Sum]],
+        writer: str,
+        number: str,
+    ) -> Command:
+        places: dict[tuple[str, str], int] = {}
+        args: list[Argument] = [self._now(), number]
+        for key, age, total in rows:
+            args += [places.setdefault(key, len(places) + 1), f"{age:.6f}", *total.row()]
+        keys = [f"{self.name}:{{{self.name}:{group}}}:sent:{writer}"]
+        keys += [self._key(*place, period) for place in places for period in PERIODS]
+        call = script("metrics/observe")
+        return script_call(self.component, call, keys, args, idempotent=bool(number))
+
+    def _rank(self, rows: Iterable[tuple[tuple[str, str], Sequence[bytes]]]) -> list[Transaction]:
+        """Return what writes averages among the slowest of their hours."""
+        ranked: dict[str, list[Argument]] = {}
+        for (context, kind), row in rows:
+            if len(row) > 1:
+                key = f"{self.name}:slowest:{{{kind}}}:{int(row[0])}"
+                average = float(row[2]) / float(row[1])
+                ranked.setdefault(key, []).extend((f"{average:.17g}", context))
+        found = []
+        for key, pairs in ranked.items():
+            commands = (
+                self._at(key, "ZADD", key, *pairs),
+                self._at(key, "ZREMRANGEBYRANK", key, 0, -MOST_SLOWEST - 1),
+                self._at(key, "EXPIRE", key, SLOWEST_KEPT),
+            )
+            found.append(Transaction(self.component, key, commands))
+        return found
+
+    def _key(self, context: str, kind: str, period: str) -> str:
+        group = group_of(f"{context}/{kind}")
+        return f"{self.name}:{{{self.name}:{group}}}:{context}/{kind}:{period}"
+
+    def _check(self, context: str, kind: str, value: float) -> None:
+        check_name(context)
+        check_name(kind)
+        if any(sign in kind for sign in "/{}"):
+            raise InvalidArgumentError(
+                f"{self.name}: kind={shown(kind)}", "leave out slashes and braces"
+            )
+        if (
+            not isinstance(value, int | float)
+            or isinstance(value, bool)
+            or not -_MOST_VALUE <= value <= _MOST_VALUE
+        ):
+            raise InvalidArgumentError(
+                f"{self.name}: value={shown(value)}", f"give a number of up to {_MOST_VALUE:g}"
+            )
+
+    def _now(self) -> Argument:
+        return "" if self._clock is None else f"{self._clock():.6f}"
+
+
+def _check_period(owner: str, period: str) -> None:
+    if period not in PERIODS:
+        raise InvalidArgumentError(f"{owner}: period={shown(period)}", "give current or last")

@@ -1,0 +1,173 @@
+"""Statistics by hour, times of blocks, and the slowest contexts."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from datetime import UTC, datetime
+from random import Random
+from typing import Any
+
+import pytest
+from faces import Face, holder
+
+from shardkit import ShardKit
+from shardkit.errors import DamagedDataError, InvalidArgumentError
+from shardkit.metrics import merged
+
+HOUR = 1_700_000_000 // 3600 * 3600
+
+
+class Time:
+    def __init__(self, at: float = HOUR + 100) -> None:
+        self.at = at
+
+    def __call__(self) -> float:
+        return self.at
+
+
+def test_an_update_returns_the_count_and_the_sums_of_its_hour(face: Face) -> None:
+    now = Time()
+    values = face.kit.statistics(component="many", now=now)
+    assert face.run(values.get("page", "latency")) is None
+    assert face.run(values.merge(["page", "other"], "latency")) is None
+    assert face.run(values.update("page", "latency", 2)) == (1, 2.0, 4.0)
+    assert face.run(values.update("page", "latency", -0.5)) == (2, 1.5, 4.25)
+    found = face.run(values.get("page", "latency"))
+    assert (found.min, found.max, found.mean) == (-0.5, 2.0, 0.75)
+    assert found.deviation == pytest.approx(statistics.stdev([2, -0.5]))
+    assert found.hour == datetime.fromtimestamp(HOUR, UTC)
+    now.at += 2 * 3600
+    assert face.run(values.update("page", "latency", 0)) == (1, 0.0, 0.0)
+    assert face.run(values.get("page", "latency", "last")) == found
+    now.at -= 3600  # late: in its own hour, which is the last now
+    assert face.run(values.update("page", "latency", 7)) == (1, 7.0, 49.0)
+    now.at -= 3600
+    assert face.run(values.update("page", "latency", 7)) is None
+    assert face.run(values.get("page", "latency")).count == 1
+
+
+def test_equal_values_deviate_by_nothing(kit: ShardKit) -> None:
+    values = kit.statistics(component="few")
+    for _ in range(3):
+        values.update("x", "y", 0.1)
+    found = values.get("x", "y")
+    assert found is not None
+    assert found.deviation == pytest.approx(0, abs=1e-9)
+    assert found.quantile(0.5) == pytest.approx(0.1, rel=0.01)
+
+
+def test_quantiles_of_many_processes_and_contexts_are_within_one_percent(face: Face) -> None:
+    values = face.kit.statistics(component="many")
+    random = Random(7)
+    everything = []
+    for n in range(4):
+        for _ in range(500):
+            value = random.lognormvariate(n, 1) * (-1 if n == 3 else 1)
+            everything.append(value)
+            values.record(f"page {n}", "latency", value)
+        assert face.run(values.flush())
+    found = face.run(values.merge([f"page {n}" for n in range(4)], "latency"))
+    assert found.count == 2000
+    assert found.sum == pytest.approx(sum(everything))
+    assert (found.min, found.max) == (min(everything), max(everything))
+    assert found.deviation == pytest.approx(statistics.stdev(everything))
+    everything.sort()
+    for fraction in (0.0, 0.1, 0.5, 0.9, 0.99, 1.0):
+        exact = everything[int(fraction * 1999)]
+        assert found.quantile(fraction) == pytest.approx(exact, rel=0.0101)
+    assert merged([]) is None
+
+
+def test_extreme_values_keep_exact_sums_and_bounded_buckets(kit: ShardKit) -> None:
+    values = kit.statistics(component="few")
+    for value in (0, 1e-300, 1e-13, 1e150, -1e150):
+        values.record("x", "y", value)
+    values.flush()
+    found = values.get("x", "y")
+    assert found is not None
+    assert (found.min, found.max, found.count) == (-1e150, 1e150, 5)
+    assert found.quantile(0.5) == 0
+    assert len(found.buckets) == 3
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e151, True, "1", None])
+def test_what_is_not_a_number_is_refused(value: Any, kit: ShardKit) -> None:
+    values = kit.statistics(component="few")
+    with pytest.raises(InvalidArgumentError):
+        values.update("x", "y", value)
+    with pytest.raises(InvalidArgumentError):
+        values.record("x", "y", value)
+    with pytest.raises(InvalidArgumentError, match="slashes"):
+        values.get("x", "y/z")
+    with pytest.raises(InvalidArgumentError, match="period"):
+        values.get("x", "y", "next")
+
+
+def test_the_hundred_slowest_contexts_of_an_hour_are_kept(face: Face) -> None:
+    now = Time()
+    times = face.kit.access_times(component="many", now=now)
+    for n in range(130):
+        times.record(f"page {n}", float(n))
+    assert face.run(times.flush())
+    found = face.run(times.slowest())
+    assert found == [(f"page {n}", float(n)) for n in range(129, 29, -1)]
+    times.record("page 129", 0.0)  # its average falls
+    face.run(times.flush())
+    assert face.run(times.slowest(limit=1)) == [("page 128", 128.0)]
+    now.at += 3600
+    assert face.run(times.slowest()) == []
+    assert face.run(times.slowest("last", 1)) == [("page 128", 128.0)]
+
+
+def test_blocks_functions_and_coroutines_are_timed_also_when_they_raise(kit: ShardKit) -> None:
+    times = kit.access_times(component="few")
+
+    @kit.timed("function", component="few")
+    def function(n: int) -> int:
+        return function(n - 1) + 1 if n else 0
+
+    @times.timed("coroutine")
+    async def coroutine() -> str:
+        async with times.timed("block"):
+            return "done"
+
+    assert function(3) == 3
+    assert function.__name__ == "function"
+    assert asyncio.run(coroutine()) == "done"
+    with pytest.raises(KeyError), times.timed("raises"):
+        raise KeyError
+    with pytest.raises(KeyError), times.timed("excluded", errors=False):
+        raise KeyError
+    times.flush()
+    counts = {}
+    for context in ("function", "coroutine", "block", "raises", "excluded"):
+        found = times.get(context)
+        counts[context] = found.count if found else 0
+    assert counts == {"function": 4, "coroutine": 1, "block": 1, "raises": 1, "excluded": 0}
+
+
+def test_contexts_above_the_overall_average_are_warned_of(face: Face) -> None:
+    logs = face.kit.logs(component="few")
+    times = face.kit.access_times(component="few", overall=True, logs=logs)
+    assert face.run(times.warn()) == []
+    for context, seconds in (("fast", 1.0), ("fast", 1.0), ("slow", 9.0)):
+        times.record(context, seconds)
+    face.run(times.flush())
+    assert face.run(times.get("overall")).mean == pytest.approx(11 / 3)
+    assert face.run(times.warn()) == ["slow"]
+    face.run(logs.flush())
+    found = face.run(logs.common("access-times", "warning"))
+    assert found.counts == [("slow is slower than the average", 1)]
+
+
+def test_damaged_statistics_are_named_and_left_as_they_are(kit: ShardKit) -> None:
+    values = kit.statistics(component="few")
+    key = values._key("x", "y", "current")
+    client = holder(kit, "few", key)
+    client.hset(key, mapping={"format": 1, "hour": 0, "count": "many"})
+    with pytest.raises(DamagedDataError, match="count=many"):
+        values.update("x", "y", 1)
+    with pytest.raises(DamagedDataError, match="x/y:current"):
+        values.get("x", "y")
+    assert client.hget(key, "count") == b"many"
