@@ -18,12 +18,11 @@ T = TypeVar("T")
 
 # Names whose keys would be those of another structure: what it calls a group of its parts (a
 # structure whose parts split as they fill), the lists and documents of a part (an index), the
-# relations in a part (a social network), the tables of a generation (a geo import).
+# relations in a part (a social network).
 _TAKEN = (
     (re.compile(r"(?<=[^:]):\{[0-9]+\}$"), "give a name that does not end in a number in braces"),
     (re.compile(r"^\{.+:[0-9]+\}:[a-z]{1,2}(:.*)?$"), "give a name that begins otherwise"),
     (re.compile(r"^[a-z]+:\{.+:u?[0-9]+\}$"), "give a name that ends otherwise"),
-    (re.compile(r":[0-9]+:(cities|keys)$"), "give a name that ends otherwise"),
 )
 
 
