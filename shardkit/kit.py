@@ -57,6 +57,7 @@ from shardkit.coordination.hold import AsyncRenewals, Renewals
 from shardkit.deadlines import DeadlineBlock
 from shardkit.errors import ConfigError, InvalidArgumentError, InvalidEntryError, ShardKitError
 from shardkit.events import EntryChanged, emit, handlers
+from shardkit.health import TIMEOUT, Health, ahealth_of, health_of
 from shardkit.metrics.outbox import Background
 from shardkit.operations.drivers import AwaitingDriver, BlockingDriver
 from shardkit.operations.operation import Awaiting, Blocking, Face, Operation
@@ -320,6 +321,20 @@ class ShardKit(_Kit[Blocking]):
         self._declare(component, shards, placement)
         return IdPairShardedConnection(component, shards, plane=self.plane)
 
+    def health(self, seconds: float = TIMEOUT) -> Health:
+        """Look at every server: is it reachable, how fast, its role, lag, memory, breaker.
+
+        Args:
+            seconds: how long to wait for each server, in seconds.
+
+        Raises:
+            ConfigServerError: the components cannot be listed.
+            ClosedError: the kit is closed.
+
+        Cost: a PING and an INFO to each server, 16 of them at the same time.
+        """
+        return health_of(self, seconds)
+
     def together(self, *operations: Operation[T]) -> list[T]:
         """Run deferred operations in lock step; see `shardkit.operations.drivers`.
 
@@ -428,6 +443,10 @@ class AsyncShardKit(_Kit[Awaiting]):
         """Return a router by pairs of ids; see `ShardKit.key_sharded`."""
         self._declare(component, shards, placement)
         return AsyncIdPairShardedConnection(component, shards, plane=self.plane)
+
+    async def health(self, seconds: float = TIMEOUT) -> Health:
+        """Look at every server, all at the same time; see `ShardKit.health`."""
+        return await ahealth_of(self, seconds)
 
     async def together(self, *operations: Operation[T]) -> list[T]:
         """Run deferred operations in lock step; see `ShardKit.together`."""

@@ -41,7 +41,10 @@ GROUPS = [
     "social",
     "metrics",
     "catalogue",
+    "health",
     "kit",
+    "otel",
+    "prometheus",
     "__init__",  # the public names; what follows uses them like everybody else
     "local",
     "simulation",

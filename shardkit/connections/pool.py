@@ -61,6 +61,10 @@ class _Shown:
             connection.policy = self.policy
         return connection
 
+    def connection_counts(self) -> tuple[int, int]:
+        """Return how many connections are idle, and how many in use."""
+        return len(idle_of(self)), len(in_use_of(self))
+
     def idle_connections(self) -> list[Any]:
         """Return the connections that lie idle now."""
         return list(idle_of(self))
@@ -89,6 +93,7 @@ class _ReusingPool(_Shown):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         renew_after_fork(self)
+        _live_pools.add(self)
 
     def reset(self) -> None:
         """Forget every connection, idle or in use; new ones are made as `connection_kwargs` say."""
@@ -239,6 +244,7 @@ class _AsyncReusingPool(_Shown):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._closing: set[asyncio.Task[None]] = set()
         super().__init__(*args, **kwargs)
+        _live_pools.add(self)
 
     def get_idle(self) -> Any:
         """Return a connection that can be used at once, or None."""
@@ -335,6 +341,14 @@ class _AsyncReusingPool(_Shown):
         idle = [*idle_of(self)]
         idle_of(self).clear()
         await asyncio.gather(*(each.disconnect() for each in idle), return_exceptions=True)
+
+
+_live_pools: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def live_pools() -> list[Any]:
+    """Return all pools of this process, blocking and awaiting ones."""
+    return list(_live_pools)
 
 
 def too_many(limit: int) -> MaxConnectionsError:

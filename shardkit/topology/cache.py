@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
+import math
 import os
 import random
 import threading
@@ -263,6 +264,18 @@ class Topology:
         if cached is not None:
             cached.fresh_until = 0.0
         return await self.acomponent(name)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the kit is closed."""
+        return self._closed
+
+    def age(self, name: str) -> float:
+        """Return how many seconds ago a component's entries were read; infinite if never."""
+        cached = self._cache.get(name)
+        if cached is None or cached.component is None:
+            return math.inf
+        return max(0.0, self._clock() - cached.read_at)
 
     def forget_error(self, name: str) -> None:
         """Have a component that could not be read be tried again by the next call."""

@@ -1,0 +1,191 @@
+"""OpenTelemetry: spans and metrics of calls and commands, by the stable database conventions.
+
+::
+
+    stop = shardkit.otel.instrument()        # pip install shardkit[otel]
+
+    ShardedHash.hmget                        one span for the call
+    ├── HMGET 1   users:0  10.0.0.1:6379     one for each server that it asks
+    └── HMGET 1   users:3  10.0.0.2:6379
+
+No span has a key or a value. What redis-py's own code sends for handed-out clients is hidden from
+opentelemetry-instrumentation-redis while this is on, so that nothing is counted twice. See
+docs/observability.md and https://opentelemetry.io/docs/specs/semconv/database/.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+from opentelemetry import context, metrics, trace
+from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY
+from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
+from opentelemetry.trace import SpanKind, Status, StatusCode, TracerProvider
+
+from shardkit import events
+from shardkit.connections.pool import live_pools
+
+__all__ = ["instrument"]
+
+# As the conventions say, in seconds.
+_BUCKETS = [0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10]
+
+
+def instrument(
+    *,
+    tracer_provider: TracerProvider | None = None,
+    meter_provider: MeterProvider | None = None,
+) -> Callable[[], None]:
+    """Make spans and metrics of everything that shardkit does in this process, from now on.
+
+    Args:
+        tracer_provider: where spans go; the global one by default.
+        meter_provider: where metrics go; the global one by default.
+
+    Returns:
+        What ends it.
+    """
+    telemetry = _Telemetry(
+        trace.get_tracer("shardkit", tracer_provider=tracer_provider),
+        metrics.get_meter("shardkit", meter_provider=meter_provider),
+    )
+    unsubscribe = events.subscribe(telemetry)
+    before, events.hidden.make = events.hidden.make, _hidden
+
+    def stop() -> None:
+        telemetry.active = False
+        unsubscribe()
+        events.hidden.make = before
+
+    return stop
+
+
+@contextmanager
+def _hidden() -> Iterator[None]:
+    token = context.attach(context.set_value(_SUPPRESS_INSTRUMENTATION_KEY, True))
+    try:
+        yield
+    finally:
+        context.detach(token)
+
+
+class _Telemetry:
+    """The handler of events."""
+
+    def __init__(self, tracer: trace.Tracer, meter: metrics.Meter) -> None:
+        self.active = True
+        self._tracer = tracer
+        self._duration = meter.create_histogram(
+            "db.client.operation.duration",
+            unit="s",
+            description="Duration of database client operations.",
+            explicit_bucket_boundaries_advisory=_BUCKETS,
+        )
+        self._create_time = meter.create_histogram(
+            "db.client.connection.create_time",
+            unit="s",
+            description="The time it took to create a new connection.",
+            explicit_bucket_boundaries_advisory=_BUCKETS,
+        )
+        meter.create_observable_up_down_counter(
+            "db.client.connection.count",
+            callbacks=[self._connections],
+            unit="{connection}",
+            description="The number of connections in the state described by the attribute.",
+        )
+
+    def __call__(self, event: events.Event) -> None:
+        if isinstance(event, events.CommandsFinished):
+            self._commands(event.sent, event.seconds, None, event.refused)
+        elif isinstance(event, events.CommandsFailed):
+            self._commands(event.sent, event.seconds, event.error, False)
+        elif isinstance(event, events.CallStarted):
+            span = self._tracer.start_span(event.name, kind=SpanKind.INTERNAL)
+            event.note = span, context.attach(trace.set_span_in_context(span))
+        elif isinstance(event, events.CallFinished):
+            if event.started.note is not None:
+                span, token = event.started.note
+                context.detach(token)
+                if event.error is not None:
+                    _mark(span, event.error)
+                span.end()
+        elif isinstance(event, events.ConnectionOpened):
+            name = {"db.client.connection.pool.name": event.shard or event.address}
+            self._create_time.record(event.seconds, name)
+
+    def _commands(
+        self, sent: events.CommandsSent, seconds: float, error: BaseException | None, refused: bool
+    ) -> None:
+        name = sent.name
+        if sent.count > 1:
+            name = f"PIPELINE {name}".rstrip()
+        attributes: dict[str, Any] = {
+            "db.system.name": "redis",
+            "db.operation.name": name,
+            **_place(sent.address),
+        }
+        if error is not None:
+            attributes["error.type"] = _type(error)
+        self._duration.record(seconds, attributes)
+        if sent.count > 1:
+            attributes["db.operation.batch.size"] = sent.count
+        attributes["shardkit.shard"] = sent.shard
+        if refused:
+            attributes["shardkit.refused"] = True
+        now = time.time_ns()
+        span = self._tracer.start_span(
+            f"{name} {attributes.get('db.namespace', '')}".rstrip(),
+            kind=SpanKind.CLIENT,
+            start_time=now - int(seconds * 1e9),
+            attributes=attributes,
+        )
+        if error is not None:
+            _mark(span, error)
+        span.end(now)
+
+    def _connections(self, options: CallbackOptions) -> Iterable[Observation]:
+        if not self.active:
+            return
+        found: dict[tuple[str, str], int] = {}
+        for pool in live_pools():
+            shard, address = pool.policy.shard, pool.policy.address
+            for state, count in zip(("idle", "used"), pool.connection_counts(), strict=True):
+                key = str(shard or address), state
+                found[key] = found.get(key, 0) + count
+        for (name, state), count in found.items():
+            yield Observation(
+                count,
+                {"db.client.connection.pool.name": name, "db.client.connection.state": state},
+            )
+
+
+def _mark(span: trace.Span, error: BaseException) -> None:
+    """Say in a span that it failed, and why in one word: a message might have a key in it."""
+    span.set_attribute("error.type", _type(error))
+    span.set_status(Status(StatusCode.ERROR, _type(error)))
+
+
+def _type(error: BaseException) -> str:
+    kind = type(error)
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+
+
+@lru_cache(4096)
+def _place(address: str) -> dict[str, Any]:
+    """Return the attributes of a server's address, ``a.internal:6379/1``."""
+    found = re.fullmatch(r"(?:cluster node |cluster:)?\[?(.*?)\]?:(\d+)(?:/(\d+))?", address)
+    if found is None:
+        server, _, number = address.rpartition("/")
+        if number.isdigit():
+            return {"server.address": server, "db.namespace": number}
+        return {"server.address": address}
+    return {
+        "server.address": found[1],
+        "server.port": int(found[2]),
+        "db.namespace": found[3] or "0",
+    }

@@ -1,0 +1,88 @@
+"""Health of a kit, and its endpoint for probes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from faces import Face, faced
+
+import shardkit
+from shardkit import ShardMap
+from shardkit.health import asgi, wsgi
+from shardkit.local import LocalServer
+
+
+def test_every_shard_of_healthy_servers_is_described(face: Face) -> None:
+    health = face.run(face.kit.health())
+    assert health.ok, health
+    assert len(health.shards) == 16 + 4 + 1 + 1 + 4
+    for shard in health.shards:
+        assert shard.reachable
+        assert shard.role == "master"
+        assert shard.latency > 0
+        assert shard.memory > 0
+        assert shard.breaker == "closed"
+        assert shard.error == ""
+    assert set(health.ages) == {"many", "few", "one", "both"}
+    assert all(age >= 0 for age in health.ages.values())
+    assert json.loads(json.dumps(health.as_dict()))["ok"] is True
+
+
+@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
+def test_a_server_that_is_down_is_unreachable_and_others_are_not(
+    kind: str, own_server: LocalServer
+) -> None:
+    shards = [{"port": own_server.port}, {"port": 1}]
+    shard_map = ShardMap.parse(str({"components": {"data": {"shards": shards}}}))
+    with faced(kind, shard_map) as face:
+        health = face.run(face.kit.health())
+    assert not health.ok
+    assert [shard.reachable for shard in health.shards] == [True, False]
+    assert "Error 111" in health.shards[1].error
+
+
+async def probe(app: Any, path: str) -> tuple[int, Any]:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await app({"type": "http", "path": path}, None, send)
+    return sent[0]["status"], json.loads(sent[1]["body"])
+
+
+@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
+def test_the_asgi_endpoint_answers_probes(kind: str, shard_map: ShardMap) -> None:
+    async def main() -> None:
+        kit: Any = shardkit.connect(shard_map)
+        if kind == "awaiting":
+            kit = await shardkit.aconnect(shard_map)
+        app = asgi(kit)
+        assert (await probe(app, "/live")) == (200, {"ok": True})
+        status, body = await probe(app, "/health/ready")
+        assert (status, body["ok"]) == (200, True)
+        assert len(body["shards"]) == 26
+        if kind == "awaiting":
+            await kit.aclose()
+        else:
+            kit.close()
+        assert (await probe(app, "/live"))[0] == 503
+        assert (await probe(app, "/ready"))[0] == 503
+
+    asyncio.run(main())
+
+
+def test_the_wsgi_endpoint_answers_probes(own_server: LocalServer) -> None:
+    shards = [{"port": own_server.port}, {"port": 1}]
+    shard_map = ShardMap.parse(str({"components": {"data": {"shards": shards}}}))
+    said: list[Any] = []
+    with shardkit.connect(shard_map) as kit:
+        app = wsgi(kit)
+        [body] = app({"PATH_INFO": "/ready"}, lambda *args: said.append(args))
+        assert said[0][0] == "503 Service Unavailable"
+        assert [shard["reachable"] for shard in json.loads(body)["shards"]] == [True, False]
+        assert app({"PATH_INFO": "/live"}, lambda *args: said.append(args)) == [b'{"ok": true}']
+        assert said[1][0] == "200 OK"

@@ -1,0 +1,183 @@
+"""OpenTelemetry and Prometheus: what is told of calls, once, without keys and values."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from faces import Face
+from opentelemetry.instrumentation.redis import RedisInstrumentor
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from prometheus_client import CollectorRegistry, generate_latest
+
+import shardkit
+from shardkit import ShardMap, otel, prometheus
+from shardkit.errors import ShardErrors
+from shardkit.transport.fake_servers import MemoryConnector
+
+
+class Telemetry:
+    """What was exported."""
+
+    def __init__(self) -> None:
+        self.exporter = InMemorySpanExporter()
+        self.tracers = TracerProvider()
+        self.tracers.add_span_processor(SimpleSpanProcessor(self.exporter))
+        self.reader = InMemoryMetricReader()
+        self.meters = MeterProvider([self.reader])
+
+    def spans(self) -> list[Any]:
+        found = list(self.exporter.get_finished_spans())
+        self.exporter.clear()
+        return found
+
+    def points(self, name: str) -> list[Any]:
+        data: Any = self.reader.get_metrics_data()
+        return [
+            point
+            for resource in data.resource_metrics
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+            if metric.name == name
+            for point in metric.data.data_points
+        ]
+
+
+@pytest.fixture
+def telemetry() -> Iterator[Telemetry]:
+    found = Telemetry()
+    stop = otel.instrument(tracer_provider=found.tracers, meter_provider=found.meters)
+    yield found
+    stop()
+
+
+def test_an_operation_is_a_span_with_its_servers_below(face: Face, telemetry: Telemetry) -> None:
+    users = face.kit.hash("SECRET-KEY", component="few")
+    face.run(users.hset(mapping={n * 1000: "SECRET-VALUE" for n in range(20)}))
+    telemetry.spans()
+    face.run(users.hmget(*[n * 1000 for n in range(20)]))
+    spans = telemetry.spans()
+    [call] = [span for span in spans if span.name == "ShardedHash.hmget"]
+    servers = [span for span in spans if span is not call]
+    assert {span.attributes["shardkit.shard"] for span in servers} == {f"few:{n}" for n in range(4)}
+    for span in servers:
+        assert span.parent.span_id == call.context.span_id
+        assert span.attributes["db.system.name"] == "redis"
+        assert span.attributes["db.namespace"] == "10"
+        assert span.attributes["server.address"]
+        assert span.attributes["server.port"] > 0
+        assert span.attributes["db.operation.name"].split()[-1] in ("HMGET", "HGET")
+        assert call.start_time <= span.start_time <= span.end_time <= call.end_time
+    assert "SECRET" not in "".join(span.to_json() for span in spans)
+
+
+def test_a_pipeline_says_its_size_and_a_failure_its_type(face: Face, telemetry: Telemetry) -> None:
+    pipe = face.kit.key_sharded("one").pipeline()
+    for n in range(7):
+        pipe.set(f"k{n}", n)
+    face.run(pipe.execute())
+    [request, call] = telemetry.spans()
+    assert (request.name, call.name) == ("PIPELINE SET 0", "pipeline")
+    assert request.attributes["db.operation.batch.size"] == 7
+    users = face.kit.hash("h", component="one")
+
+    async def late() -> None:
+        async with face.kit.deadline(0):
+            found = users.hget(7)
+            if face.runner:
+                await found
+
+    with pytest.raises(ShardErrors):
+        asyncio.run(late()) if face.runner is None else face.runner.run(late())
+    spans = telemetry.spans()
+    assert not any(span.status.is_ok for span in spans)
+    assert {span.attributes["error.type"].rpartition(".")[2] for span in spans} == {
+        "DeadlineExceeded",
+        "ShardErrors",
+    }
+
+
+def test_nothing_is_counted_twice_beside_the_instrumentation_of_redis_py(
+    face: Face, telemetry: Telemetry
+) -> None:
+    RedisInstrumentor().instrument(tracer_provider=telemetry.tracers)
+    try:
+        client: Any = face.kit.client("one")
+        client = face.run(client)
+        users = face.kit.hash("h", component="one")
+        face.run(users.hset(7, "v"))
+        telemetry.spans()
+        face.run(client.set("k", 1))
+        face.run(client.get("k"))
+        face.run(client.blpop("none", timeout=0.01))
+        face.run(client.pipeline().get("k").get("k").execute())
+        face.run(users.hget(7))
+        commands = [span for span in telemetry.spans() if "db.operation.name" in span.attributes]
+        names = [span.attributes["db.operation.name"] for span in commands]
+        assert names == ["SET", "GET", "BLPOP", "PIPELINE GET", "HGET"]
+        assert len(telemetry.exporter.get_finished_spans()) == 0
+        counted = telemetry.points("db.client.operation.duration")
+        for name in {*names} - {"HGET"}:
+            [point] = [p for p in counted if p.attributes["db.operation.name"] == name]
+            assert point.count == names.count(name)
+    finally:
+        RedisInstrumentor().uninstrument()
+
+
+def test_pools_are_counted(face: Face, telemetry: Telemetry) -> None:
+    face.run(face.run(face.kit.client("one")).ping())
+    points = telemetry.points("db.client.connection.count")
+    mine = {
+        p.attributes["db.client.connection.state"]: p.value
+        for p in points
+        if p.attributes["db.client.connection.pool.name"] == "one"
+    }
+    assert mine["idle"] + mine["used"] >= 1
+    assert telemetry.points("db.client.connection.create_time")
+
+
+def test_prometheus_has_labels_by_component_and_shard_and_not_too_many(face: Face) -> None:
+    registry = CollectorRegistry()
+    stop = prometheus.instrument(registry, max_shards=2, max_names=3)
+    try:
+        router = face.kit.key_sharded("few")
+        face.run(router.mset({f"SECRET{n}": n for n in range(100)}))
+        for name in ("GET", "STRLEN", "TTL", "PTTL", "TYPE"):
+            face.run(router.each(name, ["SECRET1", "SECRET2"]))
+        text = generate_latest(registry).decode()
+    finally:
+        stop()
+    assert 'shardkit_commands_total{command="SET",component="few"}' in text.replace(
+        'component="few",command="SET"', 'command="SET",component="few"'
+    )
+    assert 'command="other"' in text
+    assert 'shard="other"' in text
+    shards = {line.partition('shard="')[2].partition('"')[0] for line in text.splitlines()}
+    assert len(shards - {""}) <= 3
+    assert "SECRET" not in text
+    assert generate_latest(registry) == b""
+
+
+def test_a_breaker_is_a_gauge() -> None:
+
+    memory = MemoryConnector()
+    text = "{components: {a: {entry: {port: 1, breaker: {failures: 1, min_seconds: 0}}}}}"
+    registry = CollectorRegistry()
+    stop = prometheus.instrument(registry)
+    try:
+        with shardkit.connect(ShardMap.parse(text), connector=memory) as kit:
+            memory.server("localhost:1").down()
+            with pytest.raises(ShardErrors):
+                kit.hash("h", component="a").hget(7)
+            assert 'shardkit_breaker_open{server="localhost:1/0"} 1.0' in str(
+                generate_latest(registry)
+            )
+            memory.server("localhost:1").up()
+    finally:
+        stop()
