@@ -81,13 +81,11 @@ class _Held:
         tables: those of the components as they are now, by name and whether they are raw.
         built: what has to be closed, also of earlier versions: pools, and the clients of clusters.
             A pipeline or a lock holds the pool alone.
-        tasks: what closes drained connections.
         cleanup: waits for the end of the loop.
     """
 
     tables: _ClientTables = field(default_factory=dict)
     built: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
-    tasks: set[asyncio.Task[None]] = field(default_factory=set)
     cleanup: Any = None
 
 
@@ -180,7 +178,7 @@ class Clients:
                 held = self._hold(loop)
             self._last_loop = weakref.ref(loop), held
             table, displaced = _current(held.tables, component, raw)
-        _adrain(loop, held, displaced)
+        _adrain(displaced)
         found: AsyncClient = self._get_or_build(held, table, component, number, raw, loop)
         return found
 
@@ -294,7 +292,7 @@ class Clients:
         if not is_current and loop is None:
             _drain([client])
         elif not is_current and loop is not None:
-            _adrain(loop, held, [client])
+            _adrain([client])
         return client
 
     def _build(self, component: Component, number: int | None, raw: bool, awaiting: bool) -> Any:
@@ -383,7 +381,7 @@ class Clients:
     ) -> None:
         with self._lock:
             displaced = _displaced(held.tables, component)
-        _adrain(loop, held, displaced)
+        _adrain(displaced)
 
     def _abandon_closed_loops(self) -> None:
         """Close what loops left that were closed without shutting down their generators."""
@@ -505,17 +503,15 @@ def _drain(clients: Iterable[Any]) -> None:
             pool.drain()
 
 
-def _adrain(loop: asyncio.AbstractEventLoop, held: _Held, clients: Iterable[Any]) -> None:
+def _adrain(clients: Iterable[Any]) -> None:
+    """Have an event loop's clients drain, in the loop."""
     for client in clients:
         closable = _closable(client)
         closable.draining = True
-        drain = drain_cluster(client) if closable is client else closable.drain()
-        _keep(held, loop.create_task(drain))
-
-
-def _keep(held: _Held, task: asyncio.Task[None]) -> None:
-    held.tasks.add(task)
-    task.add_done_callback(held.tasks.discard)
+        if closable is client:
+            drain_cluster(client)
+        else:
+            closable.drain()
 
 
 def _close(closable: Any) -> None:

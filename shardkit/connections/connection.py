@@ -168,12 +168,13 @@ class Closable(ReplyLimits):
 
     Attributes:
         closed: its kit is closed; it does not connect again.
-        moved: its address was changed since it began to connect.
+        moved_to: a connection as this one is to be from when it next connects, to another address
+            and perhaps of another kind. Only the user's thread changes this one.
         greeting: what it says and asks first; see `shardkit.connections.greeting`.
     """
 
     closed = False
-    moved = False
+    moved_to: Any = None
     greeting: Greeting | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -221,12 +222,17 @@ class Closable(ReplyLimits):
     def _connect_once(self, *args: Any, **kwargs: Any) -> None:
         require_open(self)
         self.require_closed_breaker()
-        self.moved, self.connecting = False, True
+        self.connecting = True
         begun = time.monotonic()
         try:
-            with self._kept_to_deadline(connects=True):
-                super().connect_check_health(*args, **kwargs)  # type: ignore[misc]
-            require_open(self)
+            while True:
+                become_moved(self)
+                with self._kept_to_deadline(connects=True):
+                    super().connect_check_health(*args, **kwargs)  # type: ignore[misc]
+                require_open(self)
+                if self.moved_to is None:
+                    break
+                self.disconnect()
         except BaseException as error:
             self.disconnect()
             reraise_handlers(error)
@@ -327,24 +333,29 @@ class AsyncClosable(ReplyLimits):
 
     Attributes:
         draining: it is closed whenever it is released.
-        moved: its address was changed since it began to connect.
+        moved_to: a connection as this one is to be from when it next connects, to another address
+            and perhaps of another kind. Only the user's thread changes this one.
         greeting: what it says and asks first.
     """
 
     closed = False
     greeting: Greeting | None = None
     draining = False
-    moved = False
+    moved_to: Any = None
     socket_timeout: float | None
 
     def should_reconnect(self) -> bool:
         """Whether it is to be closed before it is used again."""
         return self.draining or super().should_reconnect()  # type: ignore[misc]
 
-    async def disconnect(self, *args: Any, **kwargs: Any) -> None:
-        """Close the connection."""
+    def tell_closed(self) -> None:
+        """Tell whoever listens that it is being closed, if it is connected."""
         if handlers and self.is_connected:  # type: ignore[attr-defined]
             self._tell_closed()
+
+    async def disconnect(self, *args: Any, **kwargs: Any) -> None:
+        """Close the connection."""
+        self.tell_closed()
         await super().disconnect(*args, **kwargs)  # type: ignore[misc]
 
     async def connect_check_health(self, *args: Any, **kwargs: Any) -> None:
@@ -365,11 +376,16 @@ class AsyncClosable(ReplyLimits):
     async def _connect_once(self, *args: Any, **kwargs: Any) -> None:
         require_open(self)
         self.require_closed_breaker()
-        self.moved, self.connecting = False, True
+        self.connecting = True
         begun = time.monotonic()
         try:
-            async with kept_to_deadline():
-                await super().connect_check_health(*args, **kwargs)  # type: ignore[misc]
+            while True:
+                become_moved(self)
+                async with kept_to_deadline():
+                    await super().connect_check_health(*args, **kwargs)  # type: ignore[misc]
+                if self.moved_to is None:
+                    break
+                await self.disconnect(nowait=True)
         except _LOST as error:
             if self.closed:
                 raise closed_error() from error
@@ -467,6 +483,25 @@ async def kept_to_deadline(connection: Any = None) -> AsyncIterator[None]:
         raise deadline.passed(time.monotonic() - started) from None
 
 
+# What a connection keeps when it moves: who uses it, and what was said about it.
+_OF_ITS_USER = frozenset(
+    {"_connect_callbacks", "_closing", "closed", "encoder", "connecting", "for_block"}
+)
+
+
+def become_moved(connection: Any) -> None:
+    """Make a connection that is not connected what it is to be, before it connects."""
+    to = vars(connection).pop("moved_to", None)  # another one may come at any time
+    if to is None:
+        return
+    slots = [name for kind in type(to).__mro__ for name in getattr(kind, "__slots__", ())]
+    state = {name: getattr(to, name) for name in (*slots, *vars(to)) if hasattr(to, name)}
+    connection.__class__ = type(to)
+    for name, value in state.items():
+        if name not in _OF_ITS_USER and not name.startswith("__"):
+            setattr(connection, name, value)
+
+
 def reraise_handlers(error: BaseException) -> None:
     """Raise what a handler of a signal raised, as it was, if that is behind an error.
 
@@ -508,7 +543,11 @@ class _BlockingTimeouts(Closable):
 
     def send_command(self, *args: Any, check_health: bool = True, **kwargs: Any) -> Any:
         blocks = _blocking_seconds(args) if args[0] in _MAY_BLOCK else None
-        if check_health and (blocks is not None or self.moved):
+        if (
+            not self.connecting
+            and check_health
+            and (blocks is not None or self.moved_to is not None)
+        ):
             if not self.is_connected:  # type: ignore[attr-defined]
                 self.connect()  # type: ignore[attr-defined]
             self.check_health()  # type: ignore[attr-defined]
@@ -516,7 +555,7 @@ class _BlockingTimeouts(Closable):
             # Before it is sent, so that whoever changes the address sees it; and only now, because
             # connecting and a health check have replies of their own.
             self._blocking_for = blocks
-            while self.moved and self.waits():
+            while self.moved_to is not None and self.waits():
                 self.disconnect()
                 self.connect()  # type: ignore[attr-defined]
                 self._blocking_for = blocks
@@ -847,7 +886,7 @@ class _AsyncBlockingTimeouts(AsyncClosable):
             self._packed = None
         else:
             blocks = self._blocking_for
-        while check_health and self.moved and self.waits():
+        while not self.connecting and self.moved_to is not None and self.waits():
             await self.disconnect(nowait=True)
             await self.connect()  # type: ignore[attr-defined]
             self._blocking_for = blocks

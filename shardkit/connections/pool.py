@@ -12,7 +12,6 @@ import asyncio
 import os
 import time
 import weakref
-from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any
 
@@ -27,6 +26,7 @@ from shardkit.connections.connection import is_reusable, require_open, reraise_h
 from shardkit.connections.greeting import Greeting
 from shardkit.connections.policy import NO_POLICY
 from shardkit.connections.redis_private import (
+    close_connection_now,
     forget_lost,
     idle_of,
     in_use_of,
@@ -242,7 +242,6 @@ class _AsyncReusingPool(_Shown):
     max_connections: int
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._closing: set[asyncio.Task[None]] = set()
         super().__init__(*args, **kwargs)
         _live_pools.add(self)
 
@@ -259,14 +258,8 @@ class _AsyncReusingPool(_Shown):
 
     def release_nowait(self, connection: Any) -> None:
         """Take a connection back without waiting, once; one that is not this pool's is left."""
-        if not self._take_back(connection) or not self.draining:
-            return
-        self._close_later(self._drop_idle())
-
-    def _close_later(self, closing: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(closing)
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+        if self._take_back(connection) and self.draining:
+            self.drain()
 
     async def get_connection(self, *args: Any, **kwargs: Any) -> Any:
         """Return a connected connection, an idle one if there is any; see the blocking pool's."""
@@ -305,18 +298,21 @@ class _AsyncReusingPool(_Shown):
 
     async def release(self, connection: Any) -> None:
         """Take a connection back, once; one that is not this pool's is left alone."""
-        if self._take_back(connection) and self.draining:
-            await self._drop_idle()
+        self.release_nowait(connection)
 
     async def disconnect(self, inuse_connections: bool = True) -> None:
         """Close idle connections, and those in use, if wanted, under their users' hands."""
         await self._drop_idle()
         await super().disconnect(inuse_connections)  # type: ignore[misc]
 
-    async def drain(self) -> None:
-        """Close idle connections now, and every other one when it is released."""
+    def drain(self) -> None:
+        """Close idle connections now, and every other one when it is released.
+
+        Without a task: the event loop may end before that is run.
+        """
         self.draining = True
-        await self._drop_idle()
+        while idle_of(self):
+            close_connection_now(idle_of(self).pop())
 
     async def close_for_good(self) -> None:
         """Close every connection, and open no other. Who uses one gets ClosedError."""
@@ -334,7 +330,7 @@ class _AsyncReusingPool(_Shown):
         connection.idle_since = now = time.monotonic()
         idle.append(connection)
         if len(idle) > 1 and idle[0].idle_since < now - IDLE_SECONDS:
-            self._close_later(idle.pop(0).disconnect(nowait=True))
+            close_connection_now(idle.pop(0))
         return True
 
     async def _drop_idle(self) -> None:
@@ -435,11 +431,11 @@ class AsyncPool(_AsyncReusingPool, aioredis.ConnectionPool):
 class AsyncSentinelPool(_AsyncReusingPool, aiosentinel.SentinelConnectionPool):
     """The awaiting Sentinel pool, quicker and able to drain."""
 
-    async def drain(self) -> None:
+    def drain(self) -> None:
         """Close idle connections now, those to the Sentinels too, and others when released."""
-        await super().drain()
+        super().drain()
         for client in self.sentinel_manager.sentinels:
-            await client.connection_pool.drain()
+            client.connection_pool.drain()
 
     async def close_for_good(self) -> None:
         """Close every connection, also those to the Sentinels, and open no other."""

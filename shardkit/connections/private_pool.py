@@ -28,11 +28,6 @@ from shardkit.errors import ConfigError, ShardKitError
 
 # Attributes of the private pool itself; all others are those of the current pool.
 _OWN = frozenset({"_find", "_pool", "_given", "_lent", "_switch", "_loop", "_following"})
-# The attributes that decide where a connection connects to.
-_ADDRESS = (
-    *("host", "port", "path", "db", "username", "password", "credential_provider"),
-    "connection_pool",  # a Sentinel's
-)
 
 
 class _FollowsEntry:
@@ -109,11 +104,7 @@ class _FollowsEntry:
 
 def _redirect(pool: Any, connection: Any) -> None:
     """Make a connection in use reconnect to another address; at once, if its user is waiting."""
-    fresh = pool.connection_class(**pool.connection_kwargs)
-    for name in _ADDRESS:
-        if hasattr(fresh, name) and hasattr(connection, name):
-            setattr(connection, name, getattr(fresh, name))
-    connection.moved = True  # what it sends next, if that waits, goes to the new address
+    connection.moved_to = pool._equipped(pool.connection_class(**pool.connection_kwargs))
     if connection.waits():
         connection.lose()
 

@@ -273,13 +273,13 @@ def set_connection_class(cluster: Any, connection_class: type[Any]) -> None:
         node.connection_class = connection_class
 
 
-async def drain_cluster(client: Any) -> None:
-    """Close an awaiting cluster's idle connections. None of them can be taken meanwhile."""
+def drain_cluster(client: Any) -> None:
+    """Close an awaiting cluster's idle connections."""
     for node in _async_nodes(client):
         while node._free:
             connection = node._free.popleft()
             node._connections.remove(connection)
-            await connection.disconnect(nowait=True)
+            close_connection_now(connection)
 
 
 async def close_cluster(client: Any) -> None:
@@ -318,25 +318,33 @@ def abandon_connections(closable: Any) -> None:
 
 
 def close_now(closable: Any) -> None:
-    """Close the connections of an awaiting pool or cluster without a further turn of the loop.
-
-    In their running event loop. An asyncio transport that is closed leaves the rest to the loop's
-    next turn, and warns if there is none.
-    """
+    """Close the connections of an awaiting pool or cluster without a further turn of the loop."""
     for connection in _async_connections(closable):
         connection.closed = True
-        transport: Any = getattr(getattr(connection, "_writer", None), "transport", None)
-        while hasattr(transport, "_ssl_protocol"):  # TLS's, over the socket's
-            transport = transport._ssl_protocol._transport
-        if hasattr(transport, "_call_connection_lost"):
-            if not transport._conn_lost:  # else that is on its way
+        close_connection_now(connection)
+
+
+def close_connection_now(connection: Any) -> None:
+    """Close an awaiting connection without a further turn of its running event loop.
+
+    An asyncio transport that is closed leaves the rest to the loop's next turn, and warns if there
+    is none; so does a task that closes it.
+    """
+    if hasattr(connection, "tell_closed"):  # ours
+        connection.tell_closed()
+    transport: Any = getattr(getattr(connection, "_writer", None), "transport", None)
+    while hasattr(transport, "_ssl_protocol"):  # TLS's, over the socket's
+        transport = transport._ssl_protocol._transport
+    if hasattr(transport, "_call_connection_lost"):
+        if not transport._conn_lost:  # else that is on its way
+            if not transport._loop.is_closed():
                 transport._loop._remove_reader(transport._sock_fd)
                 transport._loop._remove_writer(transport._sock_fd)
-                transport._closing, transport._conn_lost = True, 1
-                transport._call_connection_lost(None)
-        elif transport is not None:
-            transport.abort()
-        connection._reader = connection._writer = None
+            transport._closing, transport._conn_lost = True, 1
+            transport._call_connection_lost(None)
+    elif transport is not None:
+        transport.abort()
+    connection._reader = connection._writer = None  # last: a writer warns of an open transport
 
 
 def _async_connections(closable: Any) -> list[Any]:
@@ -366,6 +374,7 @@ __all__ = [
     "abandon_connections",
     "address_of",
     "close_cluster",
+    "close_connection_now",
     "close_now",
     "drain_cluster",
     "error_parser_of",

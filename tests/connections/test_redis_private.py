@@ -244,7 +244,7 @@ async def test_a_clusters_client_shows_its_slots_and_nodes() -> None:
             await lent.connect()
             await idle.connect()
             node.release(idle)
-            await redis_private.drain_cluster(awaiting)
+            redis_private.drain_cluster(awaiting)
             assert (lent.is_connected, idle.is_connected) == (True, False)
             assert node.acquire_connection() is not idle
         connection = lent

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+import json
 import ssl
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -124,3 +127,43 @@ def test_the_least_version_of_tls_is_the_entrys(server: SecureServer) -> None:
         assert isinstance(connection._sock, ssl.SSLSocket)
         assert connection._sock.version() == "TLSv1.3"
         pool.release(connection)
+
+
+@pytest.mark.parametrize("blocks", [True, False])
+async def test_a_subscriber_follows_its_entry_from_one_kind_of_connection_to_another(
+    server: SecureServer, tmp_path: Path, blocks: bool
+) -> None:
+    path = tmp_path / "map.yaml"
+
+    def move(fields: dict[str, Any]) -> None:
+        new = path.with_suffix(".new")
+        new.write_text(json.dumps({"components": {"c": {"entry": fields}}}))
+        new.replace(path)
+
+    async def of(value: Any) -> Any:
+        return await value if inspect.isawaitable(value) else value
+
+    kinds = [server.tls, server.unix, server.server.entry.fields, server.mutual]
+    move(kinds[-1])
+    kit: Any = shardkit.connect(path) if blocks else await shardkit.aconnect(path)
+    client = await of(kit.client("c", private=True))
+    listener = client.pubsub()
+    await of(listener.subscribe("news"))
+    assert (await of(listener.get_message(timeout=10)))["type"] == "subscribe"
+    for n, fields in enumerate(kinds):
+        move(dict(fields))
+        kit.topology.expire()
+        await of(client.ping())
+        kind = type(await of(client.connection_pool.get_connection())).__name__
+        found: list[Any] = []
+        for _ in range(100):
+            with suppress(redis.ConnectionError):
+                message = await of(listener.get_message(timeout=0.05))
+                found.append(message and message["data"])
+            await of(client.publish("news", str(n)))
+            if str(n).encode() in found:
+                break
+        assert found[-1] == str(n).encode()
+        assert type(listener.connection).__name__ == kind
+    await of(listener.close() if blocks else listener.aclose())
+    await kit.aclose()
