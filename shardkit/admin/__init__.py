@@ -4,6 +4,7 @@ Each takes components and queries all their servers in parallel, as `shardkit` c
 docs/operations.md.
 """
 
+from shardkit.admin.backup import BackupManifest, ServerBackup, backup, restore, verify
 from shardkit.admin.check import CheckFinding, CheckReport, check
 from shardkit.admin.client_list import ClientProcess, connected_clients
 from shardkit.admin.execute import execute
@@ -11,11 +12,14 @@ from shardkit.admin.keys import BigKey, biggest_keys
 from shardkit.admin.retire import Retirement, delete_data, last_known, remove, still_used
 
 __all__ = [
+    "BackupManifest",
     "BigKey",
     "CheckFinding",
     "CheckReport",
     "ClientProcess",
     "Retirement",
+    "ServerBackup",
+    "backup",
     "biggest_keys",
     "check",
     "connected_clients",
@@ -23,5 +27,7 @@ __all__ = [
     "execute",
     "last_known",
     "remove",
+    "restore",
     "still_used",
+    "verify",
 ]

@@ -37,6 +37,8 @@ COMMANDS = {
     "clients": "shardkit.cli.commands.clients:clients",
     "keys": "shardkit.cli.commands.keys:keys",
     "retire": "shardkit.cli.commands.retire:retire",
+    "backup": "shardkit.cli.commands.backup:backup_command",
+    "restore": "shardkit.cli.commands.backup:restore_command",
     "exec": "shardkit.cli.commands.exec:exec_",
     "geo": "shardkit.cli.commands.geo:geo",
     "search": "shardkit.cli.commands.search:search",

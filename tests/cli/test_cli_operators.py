@@ -189,3 +189,21 @@ def test_data_in_a_database_of_another_component_is_not_deleted(
     assert cli("retire", "twin", "-c", town_url).code == 0
     refused = cli("retire", "twin", "-c", town_url, "--delete-data", "--quiet", "0").error()
     assert "shares a database with 'sessions'" in refused
+
+
+def test_a_backup_is_taken_checked_and_restored_into_embedded_servers(
+    kit: ShardKit, cli: Cli, read_json: ReadJson, town_map: Path, town_url: str, tmp_path: Path
+) -> None:
+    target = tmp_path / "backup"
+    taken = cli("backup", target, "followers", "-c", town_url)
+    assert taken.code == 0, taken
+    assert re.search(r"2 servers, \d+ keys, .*; writes were held for \d+ ms", taken.out)
+    assert "is as it was written: 2 servers" in cli("restore", target, "--verify").out
+    assert "is not empty" in cli("backup", target, "-c", town_url).error()
+    assert "is where the backup came from" in cli("restore", target, town_map).error()
+    assert "say one of MAP" in cli("restore", target).error()
+    kit.client("followers", 1).set("k", 1)
+    document = read_json("backup", tmp_path / "second", "followers", "--no-pause", "-c", town_url)
+    assert document["paused_ms"] == 0
+    restored = read_json("restore", tmp_path / "second", "--local")
+    assert restored["keys"] == {"followers:0": 0, "followers:1": 1}

@@ -11,7 +11,7 @@ import pytest
 
 import shardkit
 from shardkit import ShardMap
-from shardkit.admin import biggest_keys, check, connected_clients
+from shardkit.admin import backup, biggest_keys, check, connected_clients, restore
 from shardkit.cli.commands.config_preflight import preflight
 from shardkit.cli.commands.status_survey import survey
 from shardkit.config import store
@@ -144,6 +144,18 @@ def test_check_clients_and_keys_look_at_servers(server: LocalServer) -> None:
     described = map_of(user(server, *rights("`shardkit keys`")))
     [biggest] = biggest_keys(list(described.components.values()), 1)
     assert biggest.memory > 0
+
+
+def test_backups_are_taken_and_restored(server: LocalServer, tmp_path: Path) -> None:
+    with server.client() as client:
+        client.set("k", 1)
+    login = user(server, *rights("`shardkit backup`"))
+    described = ShardMap.parse(f"components: {{one: {{entry: {login}}}}}")
+    backup(described.components.values(), tmp_path / "backup")
+    with LocalServer() as other:
+        login = user(other, *rights("`shardkit restore`"))
+        described = ShardMap.parse(f"components: {{one: {{entry: {login}}}}}")
+        assert restore(tmp_path / "backup", described) == {"one": 1}
 
 
 def credentials(entry: dict[str, Any]) -> dict[str, Any]:

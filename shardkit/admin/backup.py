@@ -1,0 +1,466 @@
+"""Backups: snapshots of all servers at one moment, fetched over the network, and their return.
+
+::
+
+    all servers      CLIENT PAUSE WRITE ─► SYNC: each forks ─► CLIENT UNPAUSE    one cut over all
+    each server      ◄── its snapshot, as a replica gets it ──► server-0.rdb
+    DIR              server-0.rdb, server-1.rdb, …, map.yaml (with passwords), manifest.json
+
+A snapshot is fetched as a replica fetches it (SYNC), so nobody needs access to a server's files.
+To restore, each snapshot is loaded by an embedded server, and its keys are copied by DUMP and
+RESTORE: into servers of any kind, those with an append-only file included.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from shardkit.admin.check import CONFIG_KEYS
+from shardkit.admin.server_queries import TIMEOUT, client_of, query_all
+from shardkit.config.component import Component, entry_key
+from shardkit.config.entry import load_json
+from shardkit.config.shard_map import ShardMap
+from shardkit.connections.redis_private import socket_of
+from shardkit.errors import ConfigError, InvalidEntryError
+from shardkit.local import LocalServer
+
+MANIFEST, MAP = "manifest.json", "map.yaml"
+PAUSE = 5.0  # seconds after which servers go on by themselves, whatever becomes of the backup
+_FORMAT = 1
+_FORK_WAIT = 4.0  # seconds; less than the pause
+_READ = 1 << 20
+_PAGE = 200  # keys copied in one exchange
+
+
+@dataclass(frozen=True)
+class ServerBackup:
+    """The snapshot of one server.
+
+    Attributes:
+        file: its name in the backup's directory.
+        server: the server's address.
+        size: its size in bytes.
+        sha256: its digest.
+        shards: the shards that live there, with the numbers of their databases.
+        keys: by database, how many keys there were at the moment of the cut.
+    """
+
+    file: str
+    server: str
+    size: int
+    sha256: str
+    shards: dict[str, int]
+    keys: dict[str, int]
+
+
+@dataclass(frozen=True)
+class BackupManifest:
+    """What a backup consists of.
+
+    Attributes:
+        created: when it was taken, in seconds since 1970, by this machine's clock.
+        paused_ms: how long writes were held, in milliseconds; 0 if they were not.
+        servers: the snapshots.
+    """
+
+    created: float
+    paused_ms: float
+    servers: list[ServerBackup]
+
+    @classmethod
+    def load(cls, directory: str | Path) -> BackupManifest:
+        """Read the manifest of a backup.
+
+        Raises:
+            ConfigError: there is none, or it is of a later release.
+        """
+        path = Path(directory) / MANIFEST
+        try:
+            found = load_json(path.read_bytes(), str(path))
+        except OSError as error:
+            raise ConfigError(f"{path}: {error.strerror}", "name a backup's directory") from None
+        try:
+            if found["format"] != _FORMAT:
+                raise ValueError
+            servers = [
+                ServerBackup(**{n: each[n] for n in ServerBackup.__dataclass_fields__})
+                for each in found["servers"]
+            ]
+            return cls(float(found["created"]), float(found["paused_ms"]), servers)
+        except (KeyError, TypeError, ValueError):
+            raise InvalidEntryError(
+                f"{path} is no manifest that this release can read", "use the release that wrote it"
+            ) from None
+
+
+def backup(
+    components: Iterable[Component],
+    directory: str | Path,
+    *,
+    pause: bool = True,
+    timeout: float = 60.0,
+) -> BackupManifest:
+    """Take snapshots of all servers of components, all of the same moment.
+
+    Writes are held on all servers while each forks for its snapshot: for some ten milliseconds, and
+    never longer than five seconds. Clients wait meanwhile, and get no error.
+
+    Args:
+        components: the components.
+        directory: where to write; it must be empty or not exist. Only this user can read it.
+        pause: whether to hold writes. Without it each server's snapshot is of a moment of its own,
+            so what is spread over servers may not fit together.
+        timeout: seconds for the next bytes of a snapshot.
+
+    Returns:
+        The manifest. Tasks that are leased from queues are in the backup as leased: they are handed
+        out again when their leases, by the servers' clocks, are over.
+
+    Raises:
+        ConfigError: a server cannot be backed up: a cluster, one that cannot be reached, that lacks
+            rights (SYNC, CLIENT PAUSE, INFO), or that did not fork in time. Nothing is left behind.
+    """
+    components = list(components)
+    target = Path(directory)
+    if target.exists() and any(target.iterdir()):
+        raise ConfigError(f"{target} is not empty", "name a new directory")
+    target.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        with ExitStack() as stack:
+            feeds = [stack.enter_context(each) for each in _feeds(components, target, timeout)]
+            created, started = time.time(), time.monotonic()
+            try:
+                if pause:
+                    _on_all(feeds, _Feed.pause)
+                _on_all(feeds, _Feed.begin)
+            finally:
+                if pause:
+                    _on_all(feeds, _Feed.unpause, suppressed=True)
+            paused = time.monotonic() - started if pause else 0.0
+            _on_all(feeds, _Feed.fetch)
+            servers = [feed.result() for feed in feeds]
+        manifest = BackupManifest(created, round(1000 * paused, 1), servers)
+        shard_map = ShardMap({component.name: component for component in components})
+        _write(target / MAP, shard_map.to_yaml())
+        _write(target / MANIFEST, json.dumps({"format": _FORMAT, **asdict(manifest)}, indent=2))
+    except BaseException:
+        shutil.rmtree(target, ignore_errors=True)
+        raise
+    return manifest
+
+
+def _write(path: Path, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with open(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+class _Feed:
+    """The snapshot of one server, from the moment that it is asked for."""
+
+    def __init__(
+        self, client: Any, server: str, path: Path, shards: dict[str, int], timeout: float
+    ) -> None:
+        self.client = client
+        self.timeout = timeout
+        self.server = server
+        self.path = path
+        self.shards = shards
+        self.connection: Any = None
+        self.received = b""
+        self.keys: dict[str, int] = {}
+        self.size = 0
+        self.digest = hashlib.sha256()
+
+    def pause(self) -> None:
+        info = self.client.info("persistence")
+        if info.get("rdb_bgsave_in_progress") or info.get("aof_rewrite_in_progress"):
+            raise ConfigError(
+                f"{self.server} is just saving its data, and cannot begin a snapshot now",
+                "try again when it has finished",
+            )
+        self.client.execute_command("CLIENT", "PAUSE", int(1000 * PAUSE), "WRITE")
+
+    def unpause(self) -> None:
+        self.client.execute_command("CLIENT", "UNPAUSE")
+
+    def begin(self) -> None:
+        """Ask for the snapshot, and return when the server has forked for it."""
+        self.keys = {
+            name[2:]: space["keys"]
+            for name, space in self.client.info("keyspace").items()
+            if name.startswith("db")
+        }
+        self.connection = self.client.connection_pool.get_connection()
+        self.connection.send_command("SYNC")
+        sock = socket_of(self.connection)
+        deadline = time.monotonic() + _FORK_WAIT
+        sock.settimeout(0.005)
+        while time.monotonic() < deadline:
+            with suppress(TimeoutError):
+                self.received += sock.recv(_READ)
+                if self.received.startswith(b"-"):
+                    text = self.received[1:].split(b"\r\n")[0].decode(errors="replace")
+                    raise ConfigError(f"{self.server} gives no snapshot: {text}", "grant SYNC")
+                if self.received.lstrip(b"\n"):
+                    return
+            if self.client.info("persistence").get("rdb_bgsave_in_progress"):
+                return
+        raise ConfigError(f"{self.server} did not begin its snapshot in time", "look at its log")
+
+    def fetch(self) -> None:
+        """Receive the snapshot into its file."""
+        sock = socket_of(self.connection)
+        sock.settimeout(self.timeout)
+        while b"\r\n" not in self.received.lstrip(b"\n"):  # newlines say that it is still saving
+            self.received = (self.received + self._receive(sock)).lstrip(b"\n")
+        header, _, rest = self.received.lstrip(b"\n").partition(b"\r\n")
+        if not header.startswith(b"$") or not header[1:].isdigit():
+            text = header[1:200].decode(errors="replace")
+            raise ConfigError(f"{self.server} gives no snapshot: {text}", "look at its log")
+        left = int(header[1:])
+        with open(os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+            while left:
+                piece = (rest or self._receive(sock))[:left]
+                rest = b""
+                file.write(piece)
+                self.digest.update(piece)
+                left -= len(piece)
+                self.size += len(piece)
+
+    def _receive(self, sock: Any) -> bytes:
+        try:
+            data: bytes = sock.recv(_READ)
+        except OSError as error:
+            problem = f"{self.server}: the snapshot broke off: {error}"
+            raise ConfigError(problem, "try again") from None
+        if not data:
+            raise ConfigError(f"{self.server}: the snapshot broke off", "look at its log")
+        return data
+
+    def result(self) -> ServerBackup:
+        return ServerBackup(
+            self.path.name, self.server, self.size, self.digest.hexdigest(), self.shards, self.keys
+        )
+
+    def close(self) -> None:
+        if self.connection is not None:
+            self.connection.disconnect()
+
+
+def _feeds(components: Iterable[Component], target: Path, timeout: float) -> Iterator[Any]:
+    servers: dict[str, tuple[str, dict[str, Any], dict[str, int]]] = {}
+    for component in components:
+        for shard, entry in component.entries():
+            if entry.is_cluster:
+                raise ConfigError(
+                    f"{shard} is a cluster, whose nodes are backed up by themselves",
+                    "leave the component out",
+                )
+            fields = entry.resolved(entry_key(*shard))
+            number = fields.pop("db", 0)
+            fields.pop("replicas", None)
+            server = entry.address.rpartition("/")[0] or entry.address
+            key = json.dumps(fields, sort_keys=True)
+            servers.setdefault(key, (server, fields, {}))[2][str(shard)] = number
+    for n, (server, fields, shards) in enumerate(servers.values()):
+        yield _opened(fields, server, target / f"server-{n}.rdb", shards, timeout)
+
+
+@contextmanager
+def _opened(
+    fields: Mapping[str, Any], server: str, path: Path, shards: dict[str, int], timeout: float
+) -> Iterator[_Feed]:
+    with client_of(fields, TIMEOUT) as client:
+        feed = _Feed(client, server, path, shards, timeout)
+        try:
+            yield feed
+        finally:
+            feed.close()
+
+
+def _on_all(feeds: list[_Feed], step: Callable[[_Feed], None], *, suppressed: bool = False) -> None:
+    """Take a step on all servers at the same time; raise the first failure, once all have ended."""
+    failures: list[BaseException] = []
+
+    def run(feed: _Feed) -> None:
+        try:
+            step(feed)
+        except RedisError as error:
+            failures.append(ConfigError(f"{feed.server} cannot be backed up: {error}", "grant it"))
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(feed,), daemon=True) for feed in feeds]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures and not suppressed:
+        raise failures[0]
+
+
+# ---- and back
+
+
+def verify(directory: str | Path) -> BackupManifest:
+    """Check that a backup's files are there and as they were written.
+
+    Raises:
+        ConfigError: a file is missing, or its digest is another.
+    """
+    manifest = BackupManifest.load(directory)
+    for each in manifest.servers:
+        path = Path(directory) / each.file
+        try:
+            with open(path, "rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise ConfigError(f"{path}: {error.strerror}", "name a whole backup") from None
+        if digest != each.sha256:
+            raise ConfigError(f"{path} is not what was written", "use another backup")
+    return manifest
+
+
+def restore(
+    directory: str | Path,
+    shard_map: ShardMap,
+    *,
+    to_origin: bool = False,
+    timeout: float = 10.0,
+    progress: Callable[[int], object] = lambda keys: None,
+) -> dict[str, int]:
+    """Copy the keys of a backup into the servers of a map.
+
+    Args:
+        directory: the backup.
+        shard_map: where to; its components need the same shards and placements.
+        to_origin: whether a server that the backup came from may be written to.
+        timeout: seconds for one answer of a server.
+        progress: is told how many keys were copied.
+
+    Returns:
+        By shard, how many keys it has got; each was counted again afterwards.
+
+    Raises:
+        ConfigError: the backup is damaged; the map has not the backup's components with as many
+            shards and the same placements; a database is not empty, or came from the backup; or the
+            counts differ afterwards.
+    """
+    manifest = verify(directory)
+    origin = ShardMap.load(Path(directory) / MAP)
+    targets = _targets(origin, shard_map, to_origin)
+    _require_empty(targets, timeout)
+    copied: dict[str, int] = {}
+    for each in manifest.servers:
+        with tempfile.TemporaryDirectory(prefix="shardkit-restore-") as folder:
+            shutil.copyfile(Path(directory) / each.file, Path(folder) / "dump.rdb")
+            databases = 1 + max([*map(int, each.keys), *each.shards.values()], default=0)
+            with LocalServer(data_dir=folder, databases=max(16, databases)) as source:
+                for shard, number in each.shards.items():
+                    report = partial(_report, progress, sum(copied.values()))
+                    with (
+                        source.client(db=number) as origin_client,
+                        client_of(targets[shard], timeout) as target,
+                    ):
+                        copied[shard] = _copy(origin_client, target, report)
+    return copied
+
+
+def _report(progress: Callable[[int], object], before: int, copied: int) -> None:
+    progress(before + copied)
+
+
+def _targets(origin: ShardMap, wanted: ShardMap, to_origin: bool) -> dict[str, dict[str, Any]]:
+    """Return the fields of each shard's new place."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, before in origin.components.items():
+        after = wanted.components.get(name)
+        if after is None:
+            raise ConfigError(f"the map has no component {name!r}", "add it")
+        if len(after.shards) != len(before.shards) or after.placement != before.placement:
+            raise ConfigError(
+                f"component {name!r} has {len(after.shards)} shards by {after.placement} in the "
+                f"map, and {len(before.shards)} by {before.placement} in the backup",
+                "give it as many, and the same placement",
+            )
+        old = dict(before.entries())
+        for shard, entry in after.entries():
+            if shard in old and entry.address == old[shard].address and not to_origin:
+                raise ConfigError(
+                    f"{shard} ({entry.address}) is where the backup came from",
+                    "name a map of other servers, or allow it: --to-origin",
+                )
+            found[str(shard)] = entry.resolved(entry_key(*shard))
+        if missing := [str(shard) for shard in old if str(shard) not in found]:
+            raise ConfigError(f"the map has no entry for {missing[0]}", "add it")
+    return found
+
+
+def _require_empty(targets: Mapping[str, dict[str, Any]], timeout: float) -> None:
+    def is_empty(fields: dict[str, Any]) -> bool:
+        with client_of(fields, timeout) as client:
+            return all(key.startswith(CONFIG_KEYS) for key in client.scan_iter(count=1000))
+
+    answers = query_all(
+        {
+            shard: lambda fields=fields: is_empty(fields)  # type: ignore[misc]
+            for shard, fields in targets.items()
+        },
+        timeout,
+    )
+    for shard, answer in answers.items():
+        if isinstance(answer, Exception):
+            raise ConfigError(f"{shard} cannot be restored: {answer}", "start its server")
+        if not answer:
+            raise ConfigError(f"the database of {shard} is not empty", "restore into an empty one")
+
+
+def _copy(source: Any, target: Any, progress: Callable[[int], object]) -> int:
+    """Copy all keys that are not configuration; return how many, counted at the target."""
+    copied = expired = 0
+    page: list[bytes] = []
+
+    def flush() -> None:
+        nonlocal copied, expired
+        asked = source.pipeline(transaction=False)
+        for key in page:
+            asked.dump(key)
+            asked.pexpiretime(key)
+        replies = asked.execute()
+        sent = target.pipeline(transaction=False)
+        for key, value, expires in zip(page, replies[::2], replies[1::2], strict=True):
+            if value is None:
+                expired += 1
+            else:
+                ttl = max(0, expires)
+                sent.restore(key, ttl, value, replace=True, absttl=ttl > 0)
+                copied += 1
+        sent.execute()
+        progress(copied)
+        page.clear()
+
+    for key in source.scan_iter(count=1000):
+        if not key.startswith(CONFIG_KEYS):
+            page.append(key)
+        if len(page) == _PAGE:
+            flush()
+    flush()
+    there = sum(not key.startswith(CONFIG_KEYS) for key in target.scan_iter(count=1000))
+    if there > copied:
+        raise ConfigError(f"{copied} keys were copied, and {there} are there", "who else writes?")
+    return there

@@ -1,0 +1,128 @@
+"""``shardkit backup`` and ``restore``: snapshots of all servers at one moment, and their return."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from shardkit.admin.backup import MAP, backup, restore, verify
+from shardkit.cli.options import common_options, components, config_option, examples, opened
+from shardkit.cli.output import DOUBTFUL, FAINT, GOOD, Output
+from shardkit.cli.text import counted, size
+from shardkit.config.shard_map import ShardMap
+from shardkit.errors import ConfigError
+from shardkit.local import LocalServers
+
+_DIRECTORY = click.Path(path_type=Path, file_okay=False)
+
+
+@click.command(
+    "backup",
+    short_help="Take snapshots of all servers at one moment.",
+    epilog=examples(
+        "shardkit backup /backups/2026-11-22 -c redis://config.internal",
+        "shardkit backup /backups/hits --no-pause hits",
+    ),
+)
+@click.argument("directory", metavar="DIR", type=_DIRECTORY)
+@click.argument("names", nargs=-1, metavar="[COMPONENT]...")
+@config_option
+@click.option(
+    "--no-pause",
+    is_flag=True,
+    help="Hold no writes: each server's snapshot is of a moment of its own.",
+)
+@common_options
+def backup_command(
+    directory: Path, names: Sequence[str], where: str | None, no_pause: bool, as_json: bool
+) -> None:
+    """Take snapshots of the servers of all components, or of the named ones, into DIR.
+
+    Writes are held on all of them while each forks, some ten milliseconds, so that the snapshots
+    are of one moment. DIR holds the data and the passwords of the map; only you can read it.
+    """
+    output = Output(as_json)
+    with opened(where) as topology:
+        found, broken = components(topology, names)
+    for name, error in broken.items():
+        raise ConfigError(f"component {name!r} cannot be backed up: {error}", "name the others")
+    with output.busy("fetching snapshots"):
+        manifest = backup(found.values(), directory, pause=not no_pause)
+    if as_json:
+        output.document({"directory": str(directory), **asdict(manifest)})
+        return
+    total = sum(each.size for each in manifest.servers)
+    keys = sum(sum(each.keys.values()) for each in manifest.servers)
+    held = f"; writes were held for {manifest.paused_ms:.0f} ms" if not no_pause else ""
+    output.line(
+        f"wrote {directory}: {counted(len(manifest.servers), 'server')}, {counted(keys, 'key')}, "
+        f"{size(total)}{held}",
+        GOOD,
+    )
+    if no_pause:
+        output.line("the snapshots are of different moments", DOUBTFUL)
+
+
+@click.command(
+    "restore",
+    short_help="Copy a backup into other servers.",
+    epilog=examples(
+        "shardkit restore /backups/2026-11-22 --local",
+        "shardkit restore /backups/2026-11-22 configs/standby.yaml",
+        "shardkit restore /backups/2026-11-22 configs/production.yaml --to-origin",
+    ),
+)
+@click.argument("directory", metavar="DIR", type=_DIRECTORY)
+@click.argument("shard_map", metavar="[MAP]", required=False, type=click.Path(path_type=Path))
+@click.option("--local", is_flag=True, help="Into embedded servers, to see whether it can be done.")
+@click.option("--to-origin", is_flag=True, help="Also into the servers that it came from.")
+@click.option("--verify", "only_verify", is_flag=True, help="Only check the files.")
+@common_options
+def restore_command(
+    directory: Path,
+    shard_map: Path | None,
+    local: bool,
+    to_origin: bool,
+    only_verify: bool,
+    as_json: bool,
+) -> None:
+    """Copy the keys of the backup in DIR into the servers of MAP, and count them there.
+
+    MAP needs the same components, with as many shards and the same placements; their databases must
+    be empty, and are not those that the backup came from unless you say so.
+    """
+    output = Output(as_json)
+    if sum([local, only_verify, shard_map is not None]) != 1:
+        raise click.UsageError("say one of MAP, --local and --verify")
+    if only_verify:
+        manifest = verify(directory)
+        if as_json:
+            output.document({"directory": str(directory), **asdict(manifest)})
+        else:
+            output.line(
+                f"{directory} is as it was written: {counted(len(manifest.servers), 'server')}",
+                GOOD,
+            )
+        return
+    with output.busy("copying keys") as busy:
+
+        def progress(keys: int) -> None:
+            if busy is not None:
+                busy.update(f"copying keys: {keys:,}")
+
+        if shard_map is not None:
+            wanted = ShardMap.load(shard_map)
+            copied = restore(directory, wanted, to_origin=to_origin, progress=progress)
+        else:
+            with LocalServers(ShardMap.load(directory / MAP), ports="free") as servers:
+                copied = restore(directory, servers.shard_map, progress=progress)
+    if as_json:
+        output.document({"directory": str(directory), "keys": copied})
+        return
+    where = "embedded servers, which have ended" if local else str(shard_map)
+    keys = sum(copied.values())
+    output.line(f"restored {counted(keys, 'key')} on {counted(len(copied), 'shard')}", GOOD)
+    output.line(f"into {where}", FAINT)

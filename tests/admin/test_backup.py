@@ -1,0 +1,152 @@
+"""A backup is one cut over all servers, and comes back with everything that was in it."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+import shardkit
+from shardkit import ShardMap
+from shardkit.admin.backup import MANIFEST, backup, restore, verify
+from shardkit.errors import ConfigError
+from shardkit.local import LocalServer, LocalServers
+
+MAP = """
+components:
+  data: {shards: [{port: 7001, db: 1}, {port: 7002, db: 1}, {port: 7002, db: 2}]}
+  one: {entry: {port: 7001}}
+"""
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[LocalServers]:
+    with LocalServers(ShardMap.parse(MAP), ports="free", config={"appendonly": True}) as running:
+        yield running
+
+
+@pytest.fixture
+def kit(servers: LocalServers) -> Iterator[shardkit.ShardKit]:
+    for server in servers.servers:
+        with server.client() as client:
+            client.flushall()
+    with shardkit.connect(servers.shard_map) as opened:
+        yield opened
+
+
+def everything(servers: LocalServers) -> dict[str, Any]:
+    """All keys of all shards, as DUMP gives them, with their times to live."""
+    with shardkit.connect(servers.shard_map) as opened:
+        found = {}
+        for name in ("data", "one"):
+            for shard, _ in opened.component(name).entries():
+                client: Any = opened.client(name, shard.number)
+                for key in client.scan_iter():
+                    found[f"{shard} {key!r}"] = client.dump(key), client.pexpiretime(key)
+        return found
+
+
+def components(servers: LocalServers) -> list[Any]:
+    return list(servers.shard_map.components.values())
+
+
+def test_everything_comes_back_on_other_servers(
+    kit: shardkit.ShardKit, servers: LocalServers, tmp_path: Path
+) -> None:
+    pipe = kit.key_sharded("data").pipeline()
+    for n in range(1500):
+        pipe.set(f"key:{n}", "x" * (n % 50), ex=3600 if n % 3 else None)
+    pipe.execute()
+    kit.hash("users", component="data").hset("1", "Ada")
+    kit.client("one").zadd("scores", {"a": 1, "b": 2})
+    target = tmp_path / "backup"
+    manifest = backup(components(servers), target)
+    assert len(manifest.servers) == 2
+    assert 0 < manifest.paused_ms < 5000
+    assert sum(sum(each.keys.values()) for each in manifest.servers) == len(everything(servers))
+    assert verify(target) == manifest
+    assert [path.stat().st_mode & 0o077 for path in target.iterdir()] == [0] * 4
+    before = everything(servers)
+    with LocalServers(ShardMap.parse(MAP), ports="free", config={"appendonly": True}) as others:
+        copied = restore(target, others.shard_map)
+        assert everything(others) == before
+        assert sum(copied.values()) == len(before)
+        with pytest.raises(ConfigError, match="is not empty"):
+            restore(target, others.shard_map)
+    with pytest.raises(ConfigError, match=r"is where the backup came from; .* --to-origin"):
+        restore(target, servers.shard_map)
+
+
+def test_it_is_one_cut_over_all_servers(
+    kit: shardkit.ShardKit, servers: LocalServers, tmp_path: Path
+) -> None:
+    """A writer counts up on one server, then on the other: no cut has the second ahead."""
+    ahead, behind = kit.client("data", 0), kit.client("data", 1)
+    stop = threading.Event()
+
+    def write() -> None:
+        while not stop.is_set():
+            ahead.incr("n")
+            behind.incr("n")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    while int(behind.get("n") or 0) < 100:
+        time.sleep(0.001)
+    try:
+        backup(components(servers), tmp_path / "b")
+    finally:
+        stop.set()
+        writer.join()
+    with LocalServers(ShardMap.parse(MAP), ports="free") as others:
+        restore(tmp_path / "b", others.shard_map)
+        with shardkit.connect(others.shard_map) as found:
+            counts = [int(found.client("data", n).get("n") or 0) for n in (0, 1)]
+    assert counts[0] - counts[1] in (0, 1)
+    assert counts[1] >= 100
+
+
+def test_what_does_not_fit_or_is_damaged_is_refused_before_anything_is_written(
+    kit: shardkit.ShardKit, servers: LocalServers, tmp_path: Path
+) -> None:
+    kit.client("one").set("k", 1)
+    target = tmp_path / "backup"
+    backup(components(servers), target)
+    with pytest.raises(ConfigError, match="is not empty; name a new directory"):
+        backup(components(servers), target)
+    smaller = ShardMap.parse("components: {data: {shards: [{port: 1}]}, one: {entry: {port: 1}}}")
+    with pytest.raises(ConfigError, match="has 1 shards by crc32 in the map, and 3"):
+        restore(target, smaller)
+    with pytest.raises(ConfigError, match="the map has no component 'data'"):
+        restore(target, ShardMap.parse("components: {one: {entry: {port: 1}}}"))
+    with open(target / "server-0.rdb", "r+b") as file:
+        file.seek(20)
+        file.write(b"XX")
+    with pytest.raises(ConfigError, match="is not what was written"):
+        verify(target)
+    manifest = json.loads((target / MANIFEST).read_text())
+    (target / MANIFEST).write_text(json.dumps({**manifest, "format": 2}))
+    with pytest.raises(ConfigError, match="no manifest that this release can read"):
+        verify(target)
+
+
+def test_a_backup_that_fails_leaves_nothing_and_no_server_paused(tmp_path: Path) -> None:
+    with LocalServer() as server, server.client() as admin:
+        rights = ("on", ">pw", "~*", "+@all", "-sync")
+        admin.execute_command("ACL", "SETUSER", "tried", *rights)
+        login = "username: tried, password: pw"
+        entry = f"{{host: 127.0.0.1, port: {server.port}, {login}}}"
+        shard_map = ShardMap.parse(f"components: {{one: {{entry: {entry}}}}}")
+        with pytest.raises(ConfigError, match=r"gives no snapshot|cannot be backed up"):
+            backup(shard_map.components.values(), tmp_path / "b")
+        assert not (tmp_path / "b").exists()
+        started = time.monotonic()
+        with redis.Redis(port=server.port) as client:
+            client.set("k", 1)
+        assert time.monotonic() - started < 4
