@@ -43,6 +43,7 @@ COMMANDS = {
     "geo": "shardkit.cli.commands.geo:geo",
     "search": "shardkit.cli.commands.search:search",
     "doctor": "shardkit.cli.commands.doctor:doctor",
+    "locks": "shardkit.cli.commands.locks:locks",
     "worker": "shardkit.cli.commands.worker:worker",
     "logs": "shardkit.cli.commands.logs:logs",
     "bench": "shardkit.bench.command:bench",

@@ -1,0 +1,126 @@
+"""What one process does, for a number of seconds; started by the cases, prints JSON."""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import redis
+from redis.lock import Lock as RedisPyLock
+
+import shardkit
+from shardkit.lua import script
+
+TTL = 10
+
+
+def pairs_of(way: str, port: int) -> Callable[[], None]:
+    """Return a function that acquires and releases the lock once."""
+    if way == "shardkit":
+        where = shardkit.ShardMap.parse(f"components: {{a: {{entry: {{port: {port}}}}}}}")
+        lock = shardkit.connect(where).lock("x", component="a", wait=60)
+
+        def pair() -> None:
+            lock.acquire()
+            lock.release()
+
+        return pair
+    if way == "redis-py":
+        # redis-py sleeps 0.1 seconds by default between two attempts.
+        other = RedisPyLock(redis.Redis(port=port), "y", timeout=TTL, sleep=0.001)
+
+        def pair() -> None:
+            other.acquire()
+            other.release()
+
+        return pair
+    return _raw(port)
+
+
+def _raw(port: int) -> Callable[[], None]:
+    """The same scripts by EVALSHA on a socket, asked again at once until the lock is free."""
+    sock = socket.create_connection(("127.0.0.1", port))
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    client = redis.Redis(port=port)
+    keys = ["lock:{z}", "lock:{z}:holders", "lock:{z}:details", "lock:{z}:waiters"]
+    acquire, release = (script(f"coordination/{name}") for name in ("acquire", "release"))
+    for text in (acquire, release):
+        client.script_load(text.text)
+    id_ = f"{random.getrandbits(64):016x}"
+
+    def packed(*words: Any) -> bytes:
+        parts = [str(word).encode() for word in words]
+        sized = [b"$%d\r\n%b\r\n" % (len(part), part) for part in parts]
+        return b"*%d\r\n%b" % (len(parts), b"".join(sized))
+
+    taking = packed(
+        *("EVALSHA", acquire.sha, 4, *keys, id_, "x", TTL * 1_000_000, 1, "raw", "-", 0, 0, 0)
+    )
+    giving = packed("EVALSHA", release.sha, 4, *keys, id_, "release")
+
+    def pair() -> None:
+        while True:
+            sock.sendall(taking)
+            if not sock.recv(4096).startswith(b"*4\r\n:0\r\n"):
+                break
+        sock.sendall(giving)
+        sock.recv(4096)
+
+    return pair
+
+
+def wait_for_all(port: int, count: int) -> None:
+    """Wait until so many processes are ready."""
+    client: Any = redis.Redis(port=port)
+    client.incr("ready")
+    while int(client.get("ready")) < count:
+        time.sleep(0.002)
+
+
+def lock_pairs(way: str, port: int, count: int, seconds: float) -> dict[str, Any]:
+    """Acquire and release the lock as often as possible; return how often, and how long it took."""
+    pair = pairs_of(way, port)
+    wait_for_all(port, count)
+    waits = []
+    end = start + seconds
+    while (began := time.time()) < end:
+        pair()
+        waits.append(time.time() - began)
+    return {"pairs": len(waits), "waits": waits}
+
+
+def market(way: str, port: int, count: int, seconds: float, role: str, number: int) -> Any:
+    """List or buy as often as possible; return how often, how many retries, and how long."""
+    from coordination.markets import MARKETS
+
+    at = MARKETS[way](port)
+    wait_for_all(port, count)
+    end = start + seconds
+    done = refused = made = 0
+    spent = 0.0
+    user = f"{role}{number}"
+    while (began := time.time()) < end:
+        if role == "lister":
+            outcome = at.list(f"{user}-{made}", user, 1)
+            at.offered(f"{user}-{made}", user)
+            made += 1
+        else:
+            offer = at.next_offer()
+            if offer is None:
+                time.sleep(0.001)
+                continue
+            outcome = at.purchase(user, *offer, 1)
+        spent += time.time() - began
+        done += outcome is True
+        refused += outcome is not True
+    return {"done": done, "refused": refused, "retries": at.retries, "seconds": spent}
+
+
+if __name__ == "__main__":
+    what, *rest = json.loads(sys.argv[1])
+    print(json.dumps({"lock_pairs": lock_pairs, "market": market}[what](*rest)))

@@ -1,0 +1,155 @@
+"""``shardkit locks``: shows who holds locks, and who waits for them, and ends holds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import click
+
+from shardkit.admin.server_queries import ServerErrors
+from shardkit.cli.options import (
+    OpenTopology,
+    common_options,
+    components,
+    config_option,
+    examples,
+    opened,
+)
+from shardkit.cli.output import Output, number, wordy
+from shardkit.cli.rows import Field, rounded, write_rows
+from shardkit.cli.text import reason
+from shardkit.config.component import Component
+from shardkit.coordination import Holder
+
+KINDS = ("lock", "semaphore", "rwlock", "election", "quorum")
+_KEY = re.compile(rb"(\w+):\{([^{}]+)\}:(?:holders|waiters)")
+
+
+class _LockRow(NamedTuple):
+    """One who holds or waits."""
+
+    component: str
+    kind: str
+    name: str
+    state: str
+    holder: Holder
+
+
+def _token(row: _LockRow) -> str:
+    return str(row.holder.token or "-")
+
+
+_FIELDS: tuple[Field[_LockRow], ...] = (
+    Field("component", lambda row: row.component, wordy("component")),
+    Field("kind", lambda row: row.kind, wordy("kind")),
+    Field("name", lambda row: row.name, wordy("name")),
+    Field("state", lambda row: row.state, wordy("state")),
+    Field("mode", lambda row: row.holder.mode),
+    Field("who", lambda row: row.holder.label, wordy("who")),
+    rounded("held", lambda row: row.holder.held, number("held s"), 3, ".1f"),
+    rounded("ends", lambda row: row.holder.ends, number("ends in s"), 3, ".1f"),
+    Field("times", lambda row: row.holder.times),
+    Field("token", lambda row: row.holder.token, number("token"), _token),
+)
+
+
+@click.group(
+    epilog=examples(
+        "shardkit locks show",
+        "shardkit locks show orders --json",
+        "shardkit locks break orders stock --reason 'its host is gone'",
+    )
+)
+def locks() -> None:
+    """Show who holds locks, semaphores and elections, and end holds."""
+
+
+@locks.command(
+    short_help="Show who holds what since when, and who waits.",
+    epilog=examples("shardkit locks show", "shardkit locks show orders --json"),
+)
+@click.argument("names", metavar="[COMPONENT]...", nargs=-1)
+@config_option
+@common_options
+def show(names: Sequence[str], where: str | None, as_json: bool) -> int:
+    """Show who holds locks, semaphores and elections of components, and who waits.
+
+    Without components, of all. Goes over all keys of the servers with SCAN. Exits with 1 if one
+    could not be asked.
+    """
+    output = Output(as_json)
+    failed = False
+    rows: list[_LockRow] = []
+    with opened(where) as topology:
+        found, broken = components(topology, names)
+        for component in found.values():
+            try:
+                rows += _rows(topology, component)
+            except ServerErrors as error:
+                output.warning(f"{component.name}: {reason(error)}")
+                failed = True
+        for name, problem in broken.items():
+            output.warning(f"{name}: {problem}")
+            failed = True
+    write_rows(output, _FIELDS, rows)
+    return int(failed)
+
+
+@locks.command(
+    "break",
+    short_help="End the holds of a lock.",
+    epilog=examples("shardkit locks break orders stock --reason 'its host is gone'"),
+)
+@click.argument("component")
+@click.argument("name")
+@click.option("--reason", "why", required=True, help="What its holder is told.")
+@click.option("--kind", type=click.Choice(KINDS), default="lock", show_default=True)
+@click.option("--token", type=click.IntRange(min=1), help="Only the hold with this token.")
+@config_option
+@common_options
+def break_(
+    component: str,
+    name: str,
+    why: str,
+    kind: str,
+    token: int | None,
+    where: str | None,
+    as_json: bool,
+) -> int:
+    """End the holds of a lock, and give it to the first who waits.
+
+    Its holder is told the reason when it renews the hold, at the latest after a third of its time;
+    until then it goes on. What it writes is refused only where it is guarded. Exits with 1 if
+    nobody held it.
+    """
+    with opened(where) as topology:
+        ended = topology.kit.lock(name, component=component, kind=kind).break_holds(why, token)
+    output = Output(as_json)
+    if as_json:
+        output.document({"component": component, "name": name, "kind": kind, "ended": ended})
+    else:
+        output.line(f"{ended} hold{'s' * (ended != 1)} of {kind} {name!r} ended")
+    return int(not ended)
+
+
+def _rows(topology: OpenTopology, component: Component) -> list[_LockRow]:
+    """Return who holds and waits in a component, by kind and name."""
+    named: set[tuple[str, str]] = set()
+    shards: list[int | None] = [*range(len(component.shards))]
+    if component.entry is not None:
+        shards.append(None)
+    for shard in shards:
+        client: Any = topology.kit.client(component.name, shard)
+        for key in client.scan_iter(match="*:{*}:*", count=1000):
+            data = key.encode() if isinstance(key, str) else key
+            match = _KEY.fullmatch(data)
+            if match and match[1].decode() in KINDS:
+                named.add((match[1].decode(), match[2].decode(errors="replace")))
+    rows: list[_LockRow] = []
+    for kind, name in sorted(named):
+        state = topology.kit.lock(name, component=component.name, kind=kind).inspect()
+        rows += [_LockRow(component.name, kind, name, "holds", each) for each in state.holders]
+        rows += [_LockRow(component.name, kind, name, "waits", each) for each in state.waiters]
+    return rows
