@@ -87,7 +87,7 @@ def lock_pairs(way: str, port: int, count: int, seconds: float) -> dict[str, Any
     pair = pairs_of(way, port)
     wait_for_all(port, count)
     waits = []
-    end = start + seconds
+    end = time.time() + seconds
     while (began := time.time()) < end:
         pair()
         waits.append(time.time() - began)
@@ -100,7 +100,7 @@ def market(way: str, port: int, count: int, seconds: float, role: str, number: i
 
     at = MARKETS[way](port)
     wait_for_all(port, count)
-    end = start + seconds
+    end = time.time() + seconds
     done = refused = made = 0
     spent = 0.0
     user = f"{role}{number}"
