@@ -123,11 +123,19 @@ class Metadata:
         self.deleting = False
         self.leased = False
         self.looked = False
-        text = repr(sorted(self.parameters.items()))
+        # Of what is written only: a release that knows a further parameter, which nobody gives,
+        # has the same. One that renames a parameter keeps its old name here.
+        text = repr(sorted(self._written.items()))
         self.fingerprint = f"{crc32(text.encode(errors='surrogatepass')):08x}"
         self._read_at = 0.0
         self.to = to
         self._name = name
+
+    @property
+    def _written(self) -> dict[str, str]:
+        """The parameters that are stored: those that have not their defaults."""
+        defaults = self._defaults
+        return {n: text for n, text in self.parameters.items() if defaults.get(n) != text}
 
     @property
     def component(self) -> str:
@@ -152,8 +160,7 @@ class Metadata:
             return Command(self.to, self.key, ("HGETALL", self.key), idempotent=True)
         if self.data_keys is not None and not self.looked:  # creates nothing before that
             return script_call(self.to, script(_OPEN), [self.key], idempotent=True)
-        written = self.parameters.items() - self._defaults.items()
-        flat = [text for pair in self.parameters.items() if pair in written for text in pair]
+        flat = [text for pair in self._written.items() for text in pair]
         return script_call(self.to, script(_OPEN), [self.key], flat, idempotent=True)
 
     @property
