@@ -113,12 +113,13 @@ def test_a_client_that_knows_the_newest_entries_goes_on(
     server: LocalServer, config: redis.Redis, connect: Callable[[], Face]
 ) -> None:
     store.push(config, described(server, 1))
-    old = {key: config.get(key) for key in config.scan_iter("config:*")}
+    old = {key: config.dump(key) for key in config.scan_iter("config:*")}
     store.push(config, described(server, 2))
     witness(server, 2, 1, 2)
     face = connect()
     face.run(face.kit.load("data")) if face.runner else face.kit.component("data")
-    config.mset(old)  # type: ignore[arg-type]
+    for key, value in old.items():
+        config.restore(key, 0, value, replace=True)  # type: ignore[arg-type]
     assert incr(face) == 1  # connects only now
 
 
