@@ -260,6 +260,11 @@ class SimulatedTransport(asyncio.Transport):
         """Called by streams that have room."""
 
 
+class _Writer(asyncio.StreamWriter):
+    def __del__(self, *_: Any) -> None:
+        """Nothing: what a killed process leaves open is nothing to warn of."""
+
+
 class AsyncSimulatedConnection(AsyncTcpConnection):
     """An awaiting connection over a simulated network."""
 
@@ -290,7 +295,10 @@ class AsyncSimulatedConnection(AsyncTcpConnection):
             process, self._address, int(self.db), transport.receive
         )
         self._reader = reader
-        self._writer = asyncio.StreamWriter(transport, protocol, reader, loop)
+        self._writer = _Writer(transport, protocol, reader, loop)
+
+    def __del__(self, *_: Any) -> None:
+        """Nothing: what a killed process leaves open is nothing to warn of."""
 
     async def on_connect_check_health(self, check_health: bool = True) -> None:
         """Prepare the parser: the handshake is no step of a schedule."""

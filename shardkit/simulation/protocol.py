@@ -426,7 +426,7 @@ class _Run:
             kit.topology.close()
             process.end()
             if process.loop is not None:
-                process.loop.finish(kit.clients.aclose())
+                process.loop.finish(kit.aclose())
         self.world.close()
 
 

@@ -245,9 +245,8 @@ MUTATIONS: dict[str, Mutation] = {
         (
             store,
             "_push",
-            "    pipe.multi()\n    pipe.mset(texts)\n",
-            "    for key, text in texts.items():\n        pipe.set(key, text)\n"
-            "    pipe.multi()\n    pipe.mset(texts)\n",
+            "    pipe.multi()\n",
+            "    for key, text in texts.items():\n        pipe.set(key, text)\n    pipe.multi()\n",
         ),
     ),
     "configuration-back-in-time": Mutation(
