@@ -13,9 +13,11 @@ import click
 from shardkit.admin.server_queries import TIMEOUT
 from shardkit.cli.commands.status_survey import (
     EVICTS,
+    FULL,
     LOADING,
     OK,
     PROBLEMS,
+    SHARED,
     SLOW,
     STALE,
     ServerHealth,
@@ -46,7 +48,7 @@ from shardkit.cli.rows import Field, column_only, json_row, json_rows, table_of
 from shardkit.cli.text import counted, shard_list, size
 from shardkit.config.entry import Entry
 from shardkit.config.store import read_epoch
-from shardkit.errors import ConfigError
+from shardkit.errors import ConfigError, few
 
 CONFIG_SERVER = "config server"
 _WIDE = 110  # columns from which on there is room for details
@@ -58,12 +60,18 @@ _WIDE = 110  # columns from which on there is room for details
         "shardkit status -c configs/local.yaml",
         "shardkit status -c redis://config.internal unique timelines",
         "shardkit status --servers --watch 2",
+        "shardkit status --check || alert",
         "shardkit status --json | jq '.shards[] | select(.state != \"ok\")'",
     ),
 )
 @click.argument("names", nargs=-1, metavar="[COMPONENT]...")
 @config_option
 @click.option("--servers", is_flag=True, help="Show one row per server, not per shard.")
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Print one line, for probes; exit with 0, 1 (a warning) or 2 (critical).",
+)
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0.01),
@@ -83,6 +91,7 @@ def status(
     names: Sequence[str],
     where: str | None,
     servers: bool,
+    check: bool,
     timeout: float,
     watch: float | None,
     as_json: bool,
@@ -92,9 +101,12 @@ def status(
     All servers are queried in parallel; a dead one does not delay the others. Keys are those of the
     shard's database, the other figures those of the whole server; ms is the slowest of four PINGs.
     Looks at roles, databases, maxmemory, shards that share a database and whether the config server
-    went back in time, not at data. Exits with 1 if anything is wrong.
+    went back in time, not at data. Exits with 1 if anything is wrong. With --check it exits with 2
+    if a shard cannot be used, and with 1 for everything else that is wrong.
     """
     output = Output(as_json)
+    if check:
+        return _check(output, *_survey(where, names, timeout))
     if watch is None:
         return _show(output, servers, *_survey(where, names, timeout))
     code = 0
@@ -112,6 +124,28 @@ def status(
                 time.sleep(watch)
     except KeyboardInterrupt:
         return code
+
+
+_HARMLESS = (OK, EVICTS)
+_USABLE = (*_HARMLESS, SLOW, STALE, FULL, SHARED)
+
+
+def _check(output: Output, rows: Sequence[ShardStatus], broken: dict[str, ConfigError]) -> int:
+    """Say in one line how it is, as monitoring systems want it; return the exit code."""
+    unusable = [row for row in rows if row.health.state not in _USABLE]
+    doubtful = [row for row in rows if row.health.state not in _HARMLESS and row not in unusable]
+    code = 2 if unusable or broken else int(bool(doubtful))
+    if output.as_json:
+        output.document({**_document(output, rows, broken), "code": code})
+        return code
+    found = [
+        f"{_name(row)} {row.health.server} {PROBLEMS[row.health.state]}"
+        for row in [*unusable, *doubtful]
+    ]
+    found += [f"{name} cannot be used: {error}" for name, error in broken.items()]
+    text = few(found, "; ") if found else counted(len(rows), "shard")
+    output.line(f"{('OK', 'WARNING', 'CRITICAL')[code]}: {text}")
+    return code
 
 
 def _survey(
