@@ -98,7 +98,7 @@ class Outbox:
         self._lock = threading.Lock()
         self._backlogs: dict[Hashable, _Backlog] = {}
         self._waiting = 0
-        self._writer = secrets.token_hex(8)
+        self._sender = secrets.token_hex(8)
         self.dropped = 0
         self._recorder.discard()
 
@@ -159,7 +159,7 @@ class Outbox:
         for place in places:
             backlog = self._backlogs[place]
             number = str(backlog.number)
-            commands.append(self._recorder.request(place, self._writer, number, backlog.request))
+            commands.append(self._recorder.request(place, self._sender, number, backlog.request))
         replies: Replies = yield Partial(commands)
         answered = []
         for place, reply in zip(places, replies, strict=True):

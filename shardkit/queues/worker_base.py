@@ -211,7 +211,8 @@ def failure_reason(error: BaseException) -> str:
     """
     name = type(error).__name__
     try:
-        return f"{name}: {error}"[:LONGEST_REASON]
+        reason = f"{name}: {error}"[:LONGEST_REASON]
+        return reason.encode(errors="replace").decode()  # lone surrogates are no text
     except BaseException as raised:  # also SystemExit: only the task ends, not the worker
         return f"{name}, whose text cannot be had: __str__ raises {type(raised).__name__}"
 

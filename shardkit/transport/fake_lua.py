@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 from typing import Any, Final
 
 from fakeredis import _msgs as msgs
@@ -86,10 +87,12 @@ class _Lua:
     """The runtime, and the scripts that it has compiled.
 
     Attributes:
+        lock: held by the thread whose script runs.
         socket: the connection whose script runs.
     """
 
     def __init__(self) -> None:
+        self.lock = threading.RLock()
         self.socket: Any = None
         self.runtime: Any = _LUA.LuaRuntime(encoding=None, unpack_returned_tuples=True)
         self.compiled: dict[bytes, Any] = {}
@@ -277,23 +280,26 @@ class _CompiledScripts:
         lua = _runtime()
         function = lua.function(sha, text)
         self._server.script_cache[sha] = text
-        self._script_resp = 2
-        caller, lua.socket = lua.socket, self
-        try:
-            if len(given) <= _MOST_AT_ONCE:
-                found = lua.run_flat(function, numkeys, *given)
-            else:
-                found = lua.run(function, lua.table(given[:numkeys]), lua.table(given[numkeys:]))
-            if type(found) is bytes or type(found) is int:
-                return found
-            if type(found) is tuple:  # a script returns one value: further ones are dropped
-                found = found[0]
-            return lua.to_reply(found, False)
-        except _LUA.LuaError as error:
-            raise SimpleError(msgs.SCRIPT_ERROR_MSG.format(sha.decode(), error)) from None
-        finally:
-            lua.socket = caller
-            self._script_resp = None
+        with lua.lock:
+            self._script_resp = 2
+            caller, lua.socket = lua.socket, self
+            try:
+                if len(given) <= _MOST_AT_ONCE:
+                    found = lua.run_flat(function, numkeys, *given)
+                else:
+                    found = lua.run(
+                        function, lua.table(given[:numkeys]), lua.table(given[numkeys:])
+                    )
+                if type(found) is bytes or type(found) is int:
+                    return found
+                if type(found) is tuple:  # a script returns one value: further ones are dropped
+                    found = found[0]
+                return lua.to_reply(found, False)
+            except _LUA.LuaError as error:
+                raise SimpleError(msgs.SCRIPT_ERROR_MSG.format(sha.decode(), error)) from None
+            finally:
+                lua.socket = caller
+                self._script_resp = None
 
 
 class CompilingSocket(_CompiledScripts, FakeSocket):

@@ -104,7 +104,7 @@ def test_what_is_recorded_is_sent_once_in_order_with_its_time(kit: ShardKit) -> 
     expected = [(at(HOUR + 30), "second"), (at(HOUR), "first")]
     assert [(entry.time, entry.message) for entry in logs.recent("x", "warning")] == expected
     assert logs.common("x", "warning") == CommonMessages(at(HOUR), [("text", 1), ("first", 1)])
-    request = logs._recorder.request("x", logs._outbox._writer, "1", [(2, 0.0, "again", "again")])
+    request = logs._recorder.request("x", logs._outbox._sender, "1", [(2, 0.0, "again", "again")])
     assert kit.driver.link.send([request]) == [-1]  # the number was executed before
     assert len(logs.recent("x", "warning")) == 2
 

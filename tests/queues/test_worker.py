@@ -305,18 +305,17 @@ def test_a_task_that_somebody_else_took_meanwhile_is_told_of(face: Face, kit: Sh
 def test_a_task_whose_queue_moved_meanwhile_has_not_outlived_its_lease(
     tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path, passed = tmp_path / "map.json", [0.0]
+    path = tmp_path / "map.json"
 
     def point_to(server: LocalServer) -> None:
         path.with_suffix(".new").write_text(
             json.dumps({"components": {"many": {"entry": {"port": server.port}}}})
         )
         path.with_suffix(".new").replace(path)
-        passed[0] += 2
 
     with LocalServer() as first, LocalServer() as second:
         point_to(first)
-        with faced(kind, path, clock=lambda: passed[0]) as face:  # type: ignore[arg-type]
+        with faced(kind, path) as face:  # type: ignore[arg-type]
             worker = worker_of(face, "q")
             component = face.kit.topology.component
 

@@ -268,11 +268,11 @@ def test_a_client_that_is_slow_to_build_keeps_nobody_else_waiting() -> None:
     building, go_on = threading.Event(), threading.Event()
 
     class Slow:
-        def blocking(self, fields: Any) -> Any:
+        def blocking(self, fields: Any, **_: Any) -> Any:
             if fields.get("cluster"):
                 building.set()
                 go_on.wait()
-            return redis.Redis(**{k: v for k, v in fields.items() if k != "cluster"})
+            return redis.Redis(**{k: v for k, v in fields.items() if k == "port"})
 
     held = Clients(Slow())  # type: ignore[arg-type]
     slow = Component("slow", Entry({"port": 1, "cluster": True}))

@@ -316,7 +316,7 @@ def test_nothing_is_created_by_reading_or_by_nothing(face: Face, kit: ShardKit) 
         (lambda s: s.bottom(10_001), "s: limit=10001"),
         (lambda s: s.zpopmin(1.5), "s: count=1.5"),
         (lambda s: s.page("a"), "s: cursor='a'; give a member and its score"),
-        (lambda s: s.page(("a", None)), "s: cursor 'a': score=None"),
+        (lambda s: s.page(("a", None)), "s: cursor=('a', None)"),
         (lambda s: s.zrange(0.5, 1), "s: start=0.5"),
         (lambda s: s.zrange(0, "7"), "s: end='7'"),
         (lambda s: s.zrange(0, 1, offset=1, num=1), "s: offset and num without byscore or bylex"),
