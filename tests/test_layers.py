@@ -46,6 +46,7 @@ GROUPS = [
     "otel",
     "prometheus",
     "__init__",  # the public names; what follows uses them like everybody else
+    "integrations",
     "local",
     "simulation",
     "testing",

@@ -1,0 +1,1 @@
+"""Adapters that bring kits into web frameworks: Django, Starlette and FastAPI, Flask."""

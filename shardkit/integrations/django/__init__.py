@@ -1,0 +1,1 @@
+"""Django's cache and sessions over shards: `cache.ShardKitCache` and `sessions`."""

@@ -1,0 +1,45 @@
+"""Django's sessions over shards.
+
+::
+
+    SESSION_ENGINE = "shardkit.integrations.django.sessions"
+    SESSION_CACHE_ALIAS = "default"       # a ShardKitCache
+
+As Django's sessions in a cache, with one difference: where the cache ignores errors, sessions do
+not. A shard that is away is an error, and no user is logged out by it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.sessions.backends.cache import SessionStore as CacheSessionStore
+
+from shardkit.integrations.django.cache import ShardKitCache
+
+KEY_PREFIX = "shardkit.integrations.django.sessions"
+
+
+class SessionStore(CacheSessionStore):
+    """A session of Django, in a cache over shards.
+
+    Args:
+        session_key: Django's.
+    """
+
+    cache_key_prefix = KEY_PREFIX
+    _cache: Any
+
+    def __init__(self, session_key: str | None = None) -> None:
+        super().__init__(session_key)
+        if isinstance(self._cache, ShardKitCache):
+            self._cache = self._cache.raising()
+
+    def load(self) -> Any:
+        """Return the session's data; of one that is gone, an empty dict."""
+        # Django's own takes every error for a session that is gone.
+        found = self._cache.get(self.cache_key)
+        if found is not None:
+            return found
+        self._session_key = None
+        return {}

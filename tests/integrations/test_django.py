@@ -1,0 +1,200 @@
+"""Django's cache and sessions over shards.
+
+With the environment variable DJANGO_TESTS, the folder ``tests`` of Django's sdist, Django's own
+tests of caches and of sessions run too.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import django
+import pytest
+from django.conf import settings
+
+import shardkit
+from shardkit import ShardMap
+from shardkit.errors import ShardErrors
+from shardkit.local import LocalServer
+
+BACKEND = "shardkit.integrations.django.cache.ShardKitCache"
+if not settings.configured:
+    settings.configure(
+        CACHES={"default": {"BACKEND": BACKEND, "LOCATION": "few"}},
+        SESSION_ENGINE="shardkit.integrations.django.sessions",
+        SECRET_KEY="only for tests",
+        INSTALLED_APPS=["django.contrib.sessions", "django.contrib.contenttypes"],
+        DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
+        USE_TZ=True,
+    )
+    django.setup()
+
+from shardkit.integrations.django.cache import ShardKitCache  # noqa: E402 - needs settings
+from shardkit.integrations.django.sessions import SessionStore  # noqa: E402
+
+
+@pytest.fixture
+def _default_kit(shard_map: ShardMap) -> Iterator[None]:
+    shardkit.configure(shard_map)
+    yield
+    shardkit.configure(None)
+
+
+class Deflate:
+    """A compressor as django-redis has them: made with the options."""
+
+    def __init__(self, options: Any) -> None:
+        assert options == {}
+
+    def compress(self, data: bytes) -> bytes:
+        return zlib.compress(data)
+
+    def decompress(self, data: bytes) -> bytes:
+        return zlib.decompress(data)
+
+
+def cache(location: str = "few", **options: Any) -> ShardKitCache:
+    return ShardKitCache(location, {"OPTIONS": options})
+
+
+@pytest.mark.usefixtures("_default_kit")
+def test_values_live_on_the_shards_of_their_keys() -> None:
+    found = cache("many")
+    data = {f"key{n}": {"n": n} for n in range(100)}
+    assert found.set_many(data, timeout=60) == []
+    assert found.get_many([*data, "missing"]) == data
+    kit = shardkit.kit.default_kit()
+    counts = [kit.client("many", n).dbsize() for n in range(16)]
+    assert sum(count > 0 for count in counts) == 16
+    assert 50 < (found.ttl("key1") or 0) <= 60
+    assert found.ttl("missing") == 0
+    found.delete_many(["key1", "key2"])
+    assert len(found.get_many(data)) == 98
+    kit.client("many", 0).set("other", "x")
+    assert found.clear()
+    assert found.get_many(data) == {}
+    assert kit.client("many", 0).get("other") == b"x"
+
+
+@pytest.mark.usefixtures("_default_kit")
+def test_single_values_behave_as_django_says() -> None:
+    found = cache()
+    assert found.add("a", 1)
+    assert not found.add("a", 2)
+    assert found.incr("a", 4) == 5
+    assert found.decr("a") == 4
+    assert found.touch("a", None)
+    assert found.touch("a", None)
+    assert found.ttl("a") is None
+    assert not found.touch("missing", None)
+    found.set("text", "x", timeout=0)
+    assert "text" not in found
+    found.set("text", "x")
+    with pytest.raises(ValueError, match="not an integer"):
+        found.incr("text")
+    with pytest.raises(ValueError, match="not found"):
+        found.incr("missing")
+    assert found.add("none", None)
+    assert found.get("none", "default") is None
+    assert found.delete("none")
+    assert not found.delete("none")
+    assert found.get("a", version=2) is None
+
+
+@pytest.mark.usefixtures("_default_kit")
+def test_values_can_be_compressed_as_with_django_redis() -> None:
+    found = cache(COMPRESSOR=f"{__name__}.Deflate")
+    found.set("long", "x" * 10_000)
+    found.set("number", 7)
+    assert found.get("long") == "x" * 10_000
+    assert found.incr("number") == 8
+    assert found.get("number") == 8
+    client: Any = shardkit.kit.default_kit().client
+    sizes = [client("few", n).strlen("cache::1:long") for n in range(4)]
+    assert 0 < max(sizes) < 200
+
+
+@pytest.fixture
+def _half_dead() -> Iterator[None]:
+    with LocalServer() as alive:
+        with LocalServer() as dead:
+            shards = [{"port": alive.port}, {"port": dead.port}]
+        parsed = ShardMap.parse(str({"components": {"half": {"shards": shards}}}))
+        shardkit.configure(parsed)
+        yield
+        shardkit.configure(None)
+
+
+@pytest.mark.usefixtures("_half_dead")
+def test_a_dead_shard_is_an_error_or_a_miss_as_it_is_set(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    strict, lenient = cache("half"), cache("half", IGNORE_EXCEPTIONS=True, LOG_IGNORED_EXCEPTIONS=1)
+    data = {f"key{n}": n for n in range(20)}
+    failed = lenient.set_many(data)
+    assert 0 < len(failed) < 20
+    assert lenient.get_many(data) == {key: n for key, n in data.items() if key not in failed}
+    assert "ignored: 1 shard failed" in caplog.text
+    key = failed[0]
+    assert lenient.get(key, "default") == "default"
+    assert not lenient.add(key, 1)
+    assert not lenient.touch(key, None)
+    assert not lenient.delete(key)
+    assert not lenient.clear()
+    for call in (
+        lambda: strict.get(key),
+        lambda: strict.set(key, 1),
+        lambda: strict.get_many(data),
+    ):
+        with pytest.raises(ShardErrors):
+            call()
+    missing = cache("no such component", IGNORE_EXCEPTIONS=True)
+    assert missing.get("x") is None
+    assert missing.set_many({"x": 1}) == ["x"]
+
+
+@pytest.mark.usefixtures("_default_kit")
+def test_sessions_are_kept_in_the_cache() -> None:
+    session = SessionStore()
+    session["user"] = 7
+    session.save()
+    assert SessionStore(session.session_key)["user"] == 7
+    assert SessionStore().exists(session.session_key)
+    old = session.session_key
+    session.cycle_key()
+    assert session.session_key != old
+    session.flush()
+    assert SessionStore(old).load() == {}
+
+
+@pytest.mark.usefixtures("_half_dead")
+def test_a_session_on_a_dead_shard_is_an_error_and_nobody_is_logged_out() -> None:
+    lost = SessionStore("a" * 32)
+    lost._cache = cache("half", IGNORE_EXCEPTIONS=True).raising()
+    outcomes = set()
+    for n in range(20):
+        lost._session_key = f"{n:032}"
+        try:
+            outcomes.add(str(lost.load()))
+        except ShardErrors:
+            outcomes.add("error")
+    assert outcomes == {"{}", "error"}
+
+
+@pytest.mark.skipif("DJANGO_TESTS" not in os.environ, reason="needs the tests of Django's sdist")
+def test_djangos_own_tests_of_caches_and_sessions_pass(shard_map: ShardMap) -> None:
+    import subprocess
+
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    script = Path(__file__).with_name("django_suite.py")
+    shardkit_map = shard_map.to_yaml()
+    done = subprocess.run(
+        [sys.executable, str(script)], input=shardkit_map, text=True, capture_output=True,
+        env=environment, check=False, timeout=110,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
