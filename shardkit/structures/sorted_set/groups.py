@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from math import ceil, sqrt
+from math import ceil, floor, sqrt
 from typing import Any, NamedTuple, TypeAlias
 
 from shardkit.lua import script
@@ -117,6 +117,8 @@ class ScoredGroups(GrowingLayout):
         ``lua/write.lua``.
         """
         group = plan.group
+        if not unsure and (one := self._one(plan, build, adds)) is not None:
+            return one
         whole = group in self._needs_all_parts
         parts = [*plan.writes, *plan.splits(), *(range(plan.wanted) if whole else ())]
         keys = [*self._bounded(group), *self._part_keys(group, parts)]
@@ -128,6 +130,23 @@ class ScoredGroups(GrowingLayout):
             verb, count, *rest = build([member for member, _ in stored], owned)
             args += [verb, count, len(rest) - int(count), *rest]
         return script_call(self.component, script("structures/sorted_set/write"), keys, args)
+
+    def _one(self, plan: WritePlan, build: Build[Any], adds: bool) -> Command | None:
+        """Return the command of a plan that adds or removes one member and splits nothing."""
+        group = plan.group
+        if plan.wanted != plan.parts or not self._counts[group] or len(plan.writes) != 1:
+            return None
+        [(part, (stored, owned))] = plan.writes.items()
+        if len(stored) != 1:
+            return None
+        verb, options, *rest = build([stored[0][0]], owned)
+        if options or verb not in ("ADD", "REM"):
+            return None
+        most = floor(plan.parts * self._load) - 1 if adds else 2**52
+        score, member = rest if verb == "ADD" else ("", *rest)
+        keys = [self._keys[group], self.key(group, part)]
+        args = (plan.parts, self._life[1], max(0, most), int(self.bound_size > 0), member, score)
+        return script_call(self.component, script("structures/sorted_set/write_one"), keys, args)
 
     def _update_state(self, group: int, parts: int, number: int, expiring: bool) -> None:
         """Note a reply's state; its last field says whether a script needs all parts as keys."""

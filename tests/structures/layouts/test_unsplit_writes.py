@@ -115,3 +115,21 @@ def test_a_bulk_load_sends_dozens_of_members_in_a_command(kit: ShardKit, client:
     assert 60_000 / calls > 24
     assert ids.scard() == 120_000
     assert all(client.object("encoding", key) == b"intset" for key in client.keys("ids:{*}:*"))
+
+
+def test_one_score_that_is_among_neither_end_leaves_both_alone(kit: ShardKit, client: Any) -> None:
+    scores = kit.sorted_set("z", component="own", groups=1, bound=10)
+    scores.zadd_many((f"m{n}", n) for n in range(100))
+    client.config_resetstat()
+    assert scores.zadd({"new": 50}) == 1
+    assert scores.zadd({"new": 51.5}) == 0
+    assert scores.zrem("new") == 1
+    calls = {name: value["calls"] for name, value in client.info("commandstats").items()}
+    assert calls["cmdstat_hincrby"] == 2
+    assert "cmdstat_zcard" not in calls  # neither top nor bottom was looked at
+    assert scores.zadd({"best": 1_000}) == 1
+    assert scores.zadd({"m99": 40, "m0": 41}) == 0
+    assert scores.zrem("m98", "best") == 2
+    assert scores.zrange(0, 2, desc=True) == ["m97", "m96", "m95"]
+    assert scores.zrange(0, 1) == ["m1", "m2"]
+    assert not list(scores.check())
