@@ -2,7 +2,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup check lua test coverage random mutants lowest soak damage golden simulate bench docs demo clean
+OTHERS := rq celery huey dramatiq saq taskiq limits python-redis-lock pottery walrus cachelib \
+  Flask-Caching Flask-Session django-redis cashews channels_redis aiogram
+
+.PHONY: others setup check lua test coverage random mutants lowest soak damage golden simulate bench docs demo clean
 
 setup: .venv/ready
 
@@ -37,6 +40,14 @@ mutants: setup  ## changes of one place each that a test should notice; COUNT=10
 
 soak: setup  ## everything under changing entries and closing kits, ten minutes; SECONDS=60 for less
 	PYTHONPATH=.:tests $(BIN)/python tools/soak.py $(SECONDS)
+
+others: setup  ## other libraries on our clients, as docs/other-libraries.md gives them
+	$(BIN)/pip install -q uv
+	$(BIN)/uv venv -q --clear .venv-others
+	$(BIN)/uv pip install -q --python .venv-others/bin/python $(OTHERS)
+	$(BIN)/uv pip install -q --python .venv-others/bin/python --no-deps taskiq-redis arq
+	$(BIN)/uv pip install -q --python .venv-others/bin/python -e '.[dev]'
+	.venv-others/bin/python -m pytest -q tests/other_libraries
 
 lowest: setup  ## the core's tests with the lowest versions that pyproject.toml allows
 	$(BIN)/pip install -q uv
@@ -73,4 +84,4 @@ demo: setup  ## replay a web access log on embedded servers
 	$(BIN)/shardkit demo
 
 clean:
-	rm -rf .venv .venv-lowest build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-lowest .venv-others build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,248 @@
+"""Each row of docs/other-libraries.md: the library does its work on what the row gives it.
+
+Skipped where a library is not installed; `make others` installs them all.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import shardkit
+from shardkit import ShardKit, ShardMap
+
+ROWS: dict[str, Callable[..., Any]] = {}
+
+
+def row(module: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A library, by the module that has to be there; a function of a kit and an entry's URL."""
+
+    def note(use: Callable[..., Any]) -> Callable[..., Any]:
+        ROWS[f"{module} {use.__name__}"] = use
+        return use
+
+    return note
+
+
+def private(kit: ShardKit) -> Any:
+    return kit.client("one", private=True)
+
+
+@pytest.mark.filterwarnings("ignore")  # what the libraries leave open is theirs
+async def test_a_library_works_on_what_its_row_gives_it(
+    name: str, kit: ShardKit, shard_map: ShardMap
+) -> None:
+    pytest.importorskip(name.split()[0])
+    url = kit.component("one").entry.url()  # type: ignore[union-attr]
+    use = ROWS[name]
+    if not inspect.iscoroutinefunction(use):
+        use(kit, url)
+        return
+    async with await shardkit.aconnect(shard_map) as akit:
+        await use(await akit.client("one", private=True), url)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    metafunc.parametrize("name", ROWS)
+
+
+@row("rq")
+def queue_and_worker(kit: ShardKit, url: str) -> None:
+    import rq
+
+    queue = rq.Queue(connection=private(kit))
+    job = queue.enqueue(len, "abc")
+    assert rq.SimpleWorker([queue], connection=private(kit)).work(burst=True)
+    assert job.return_value() == 3
+
+
+@row("celery")
+def broker_and_backend(kit: ShardKit, url: str) -> None:
+    from celery import Celery
+
+    app = Celery(broker=url, backend=url)
+
+    def nothing() -> None: ...
+
+    app.task(nothing, name="t").delay()
+    with app.connection() as connection:
+        assert connection.default_channel.client.llen("celery") == 1
+
+
+@row("huey")
+def pool(kit: ShardKit, url: str) -> None:
+    from huey import RedisHuey
+
+    huey = RedisHuey("x", connection_pool=private(kit).connection_pool)
+    result = huey.task()(lambda: 4)()
+    huey.execute(huey.dequeue())
+    assert result.get() == 4
+
+
+@row("dramatiq")
+def broker(kit: ShardKit, url: str) -> None:
+    import dramatiq
+    from dramatiq.brokers.redis import RedisBroker
+
+    found = RedisBroker(client=private(kit))
+    done: list[int] = []
+    actor = dramatiq.actor(done.append, broker=found, actor_name="t")
+    actor.send(1)
+    worker = dramatiq.Worker(found)
+    worker.start()
+    found.join("default", timeout=20_000)
+    worker.join()
+    worker.stop()
+    assert done == [1]
+
+
+@row("arq")
+async def arq_pool(client: Any, url: str) -> None:
+    from arq.connections import ArqRedis
+
+    assert await ArqRedis(pool_or_conn=client.connection_pool).enqueue_job("x") is not None
+
+
+@row("saq")
+async def saq_queue(client: Any, url: str) -> None:
+    from saq.queue.redis import RedisQueue
+
+    queue = RedisQueue(client)
+    await queue.connect()
+    await queue.enqueue("x")
+    assert await queue.count("queued") == 1
+    await queue.disconnect()
+
+
+@row("taskiq_redis")
+async def taskiq_broker(client: Any, url: str) -> None:
+    from taskiq_redis import ListQueueBroker
+
+    async def nothing() -> None: ...
+
+    found = ListQueueBroker(url)
+    await found.startup()
+    await found.task("t")(nothing).kiq()
+    assert await client.llen("taskiq") == 1
+    await found.shutdown()
+
+
+@row("limits")
+def storage(kit: ShardKit, url: str) -> None:
+    from limits import parse, strategies
+    from limits.storage import RedisStorage
+
+    kept = RedisStorage("redis://", connection_pool=private(kit).connection_pool)
+    limiter = strategies.FixedWindowRateLimiter(kept)
+    assert [limiter.hit(parse("2/minute"), "a") for _ in range(3)] == [True, True, False]
+
+
+@row("redis_lock")
+def lock(kit: ShardKit, url: str) -> None:
+    import redis_lock
+
+    with redis_lock.Lock(private(kit), "n"):
+        assert not redis_lock.Lock(private(kit), "n").acquire(blocking=False)
+
+
+@row("pottery")
+def dictionary_and_lock(kit: ShardKit, url: str) -> None:
+    from pottery import RedisDict, Redlock
+
+    with Redlock(key="l", masters={private(kit)}):
+        assert dict(RedisDict({"a": 1}, redis=private(kit), key="d")) == {"a": 1}
+
+
+@row("walrus")
+def walrus_database(kit: ShardKit, url: str) -> None:
+    from walrus import Database
+
+    found = Database(connection_pool=private(kit).connection_pool).Hash("h")
+    found["a"] = 1
+    assert found["a"] == b"1"
+
+
+@row("cachelib")
+def cachelib_cache(kit: ShardKit, url: str) -> None:
+    from cachelib import RedisCache
+
+    cache = RedisCache(host=private(kit))
+    cache.set("a", 1)
+    assert cache.get("a") == 1
+
+
+@row("flask_caching")
+def flask_cache(kit: ShardKit, url: str) -> None:
+    from flask import Flask
+    from flask_caching import Cache
+
+    config = {"CACHE_TYPE": "RedisCache", "CACHE_REDIS_HOST": private(kit)}
+    cache = Cache(Flask("x"), config=config)
+    cache.set("a", 2)
+    assert cache.get("a") == 2
+
+
+@row("flask_session")
+def flask_sessions(kit: ShardKit, url: str) -> None:
+    from flask import Flask, session
+    from flask_session import Session
+
+    app = Flask("x")
+    app.config.update(SESSION_TYPE="redis", SESSION_REDIS=private(kit))
+    Session(app)
+
+    def visits() -> str:
+        session["n"] = session.get("n", 0) + 1
+        return str(session["n"])
+
+    app.add_url_rule("/", view_func=visits)
+    visitor = app.test_client()
+    assert [visitor.get("/").data for _ in range(2)] == [b"1", b"2"]
+
+
+@row("django_redis")
+def django_caches(kit: ShardKit, url: str) -> None:
+    from django.conf import settings
+    from django.core.cache.backends.redis import RedisCache
+    from django_redis.cache import RedisCache as OtherRedisCache
+
+    if not settings.configured:
+        settings.configure()
+    for kind in (RedisCache, OtherRedisCache):
+        cache = kind(url, {})
+        cache.set(kind.__module__, 1)
+        assert cache.get(kind.__module__) == 1
+
+
+@row("cashews")
+async def cashews_cache(client: Any, url: str) -> None:
+    from cashews import cache
+
+    cache.setup(url)
+    await cache.set("a", 1)
+    assert await cache.get("a") == 1
+    await cache.close()
+
+
+@row("channels_redis")
+async def channel_layer(client: Any, url: str) -> None:
+    from channels_redis.core import RedisChannelLayer
+
+    layer = RedisChannelLayer(hosts=[url])
+    await layer.send("c", {"type": "x"})
+    assert await layer.receive("c") == {"type": "x"}
+    await layer.close_pools()
+
+
+@row("aiogram")
+async def aiogram_storage(client: Any, url: str) -> None:
+    from aiogram.fsm.storage.base import StorageKey
+    from aiogram.fsm.storage.redis import RedisStorage
+
+    for found in (RedisStorage.from_url(url), RedisStorage(client)):
+        await found.set_data(StorageKey(1, 1, 1), {"a": 1})
+        assert await found.get_data(StorageKey(1, 1, 1)) == {"a": 1}
+        await found.close()
