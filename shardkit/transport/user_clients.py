@@ -184,9 +184,8 @@ class DirectClient(redis.Redis):
 
     def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> Any:
         """Return redis-py's pipeline, whose execution keeps to the deadline of the entry."""
-        return DirectPipeline(
-            self.connection_pool, self.response_callbacks, transaction, shard_hint
-        )
+        callbacks: Any = reply_callbacks(self)
+        return DirectPipeline(self.connection_pool, callbacks, transaction, shard_hint)
 
 
 class DirectPipeline(Pipeline):
@@ -288,9 +287,8 @@ class MultiplexedClient(aioredis.Redis):
 
     def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> Any:
         """Return redis-py's pipeline, whose execution keeps to the deadline of the entry."""
-        return MultiplexedPipeline(
-            self.connection_pool, self.response_callbacks, transaction, shard_hint
-        )
+        callbacks: Any = reply_callbacks(self)
+        return MultiplexedPipeline(self.connection_pool, callbacks, transaction, shard_hint)
 
 
 class MultiplexedPipeline(AsyncPipeline):
