@@ -8,7 +8,7 @@ r"""Counts over time, at several precisions: hits each second, minute, hour and 
 
 A counter's slices are packed in chunks of 256. Each chunk has one width for all its counts, 1 to 7
 bytes, and is rewritten wider when a count outgrows it. A month of minutes with up to 255 hits is
-43,200 slices in 169 chunks, about 56 KB; as fields of a HASH, as in the book, it is 4 MB.
+43,200 slices in 169 chunks, about 51 KB; as fields of a HASH, as in the book, it is 1.6 MB.
 
 The counters of a name live in one of 64 groups, by the CRC-32 of the name. A group has a hash tag,
 so it is on one shard, and its counters are registered and cleaned in the script that writes them:

@@ -258,7 +258,7 @@ def test_what_cannot_be_counted_is_refused(arguments: Any, kit: ShardKit) -> Non
         counters.get("x", 7)
 
 
-def test_a_month_of_minutes_takes_a_fortieth_of_the_hash_of_the_book(kit: ShardKit) -> None:
+def test_a_month_of_minutes_takes_a_thirtieth_of_the_hash_of_the_book(kit: ShardKit) -> None:
     now = Time()
     counters = kit.counters(component="few", precisions={60: 43_200}, now=now)
     counted: Counter[int] = Counter()
