@@ -274,7 +274,6 @@ ALLOWED = {
     "connections/redis_private.py",
     "simulation/connections.py",  # redis-py's connection over a simulated network
     "transport/fake_servers.py",  # fakeredis' parts
-    "transport/user_clients.py",  # response_callbacks: a client's documented attribute
 }
 
 

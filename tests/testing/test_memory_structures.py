@@ -9,10 +9,13 @@ import pytest
 import shardkit
 from shardkit import ShardKit, ShardMap
 from shardkit.catalogue import Catalogue
+from shardkit.coordination import Leg
 from shardkit.geo.models import City, IpRange
 from shardkit.testing.memory import MemoryServers
 
-MAP = "components: {c: {shards: [{port: 7001}, {port: 7002}]}, one: {entry: {port: 7003}}}"
+MAP = """
+components: {c: {shards: [{port: 1}, {port: 2}]}, one: {entry: {port: 3}}, two: {entry: {port: 4}}}
+"""
 
 
 @pytest.fixture
@@ -132,6 +135,116 @@ def use_social(kit: ShardKit) -> object:
     ben = network.create_user("ben", "Ben")
     network.follow(ben, anna)
     return network.post(anna, "hello")
+
+
+def use_lock(kit: ShardKit) -> object:
+    with kit.lock("stock", component="c") as held:
+        held.check()
+        return kit.lock("stock", component="c").acquire(wait=0) is None
+
+
+def use_semaphore(kit: ShardKit) -> object:
+    pages = kit.semaphore("pages", component="c", limit=2)
+    return [pages.acquire(wait=0) is not None for _ in range(3)] == [True, True, False]
+
+
+def use_read_write_lock(kit: ShardKit) -> object:
+    shelf = kit.read_write_lock("shelf", component="c")
+    return shelf.read.acquire() and shelf.write.acquire(wait=0) is None
+
+
+def use_multi_lock(kit: ShardKit) -> object:
+    several = kit.multi_lock(["a", "b", "c"], component="c")
+    return len(several.acquire() or ()) == 3 and several.release()
+
+
+def use_quorum_lock(kit: ShardKit) -> object:
+    lock = kit.quorum_lock("stock", components=["c", "one", "two"])
+    return lock.acquire() and lock.release()
+
+
+def use_election(kit: ShardKit) -> object:
+    election = kit.election("cleaner", component="c", label="worker-3")
+    leader = election.campaign() and election.leader()
+    return leader and leader.label == "worker-3"
+
+
+def use_countdown_latch(kit: ShardKit) -> object:
+    latch = kit.countdown_latch("loaded", component="c")
+    return latch.set(2) and (latch.count_down(), latch.count_down(), latch.wait()) == (1, 0, True)
+
+
+def use_barrier(kit: ShardKit) -> object:
+    return kit.barrier("start", component="c", parties=1).wait()
+
+
+def use_rate_limit(kit: ShardKit) -> object:
+    limit = kit.rate_limit("api", component="c", limit=2, per=60)
+    return [limit.hit("anna").allowed for _ in range(3)] == [True, True, False]
+
+
+def use_transfers(kit: ShardKit) -> object:
+    bank = kit.transfers("bank", component="c")
+    bank.issue(Leg("ann", {"gold": 100}))
+    bank.transfer(Leg("ann", {"gold": -30}), Leg("bob", {"gold": 30}))
+    return (
+        bank.total(["ann", "bob"]) == {"gold": 100} and bank.read("bob")[0].balances["gold"] == 30
+    )
+
+
+def use_market(kit: ShardKit) -> object:
+    market = kit.market(component="c")
+    market.deposit("frank", 0, ["ring"])
+    market.deposit("bill", 125)
+    market.list("ring", "frank", 97)
+    return (
+        market.purchase("bill", "ring", "frank", 97)
+        and market.user("frank").balances["money"] == 97
+    )
+
+
+def use_logs(kit: ShardKit) -> object:
+    logs = kit.logs(component="c")
+    logs.log("web", "started")
+    return [record.message for record in logs.recent("web")] == ["started"]
+
+
+def use_counters(kit: ShardKit) -> object:
+    hits = kit.counters(component="c")
+    hits.hit("home", 3)
+    hits.flush()
+    hits.add("home")
+    return hits.total(["home"], 3600) == 4
+
+
+def use_statistics(kit: ShardKit) -> object:
+    latencies = kit.statistics(component="c")
+    latencies.update("home", "seconds", 0.5)
+    found = latencies.get("home", "seconds")
+    return found and found.mean == 0.5
+
+
+def use_access_times(kit: ShardKit) -> object:
+    times = kit.access_times(component="c")
+    times.record("home", 0.5)
+    times.flush()
+    found = times.get("home")
+    return found and found.count == 1
+
+
+def use_timed(kit: ShardKit) -> object:
+    with kit.timed("home", component="c"):
+        pass
+    times = kit.access_times(component="c")
+    times.flush()
+    return times.get("home")
+
+
+def use_maintenance(kit: ShardKit) -> object:
+    flag = kit.maintenance(component="c")
+    flag.turn_on(reason="moving")
+    state = flag.state()
+    return state and state.reason == "moving"
 
 
 USES: dict[str, Callable[[ShardKit], object]] = {
