@@ -24,6 +24,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from itertools import count
+from math import inf
 from typing import Any, Generic, Protocol
 
 from shardkit.coordination.guard import Guard
@@ -214,6 +215,7 @@ class Renewals:
         self._pid = os.getpid()
         self._changed = threading.Condition(threading.Lock())
         self._schedule = _Schedule()
+        self._looks_at = -inf  # when the thread looks again by itself; -inf while it does
         self._thread: threading.Thread | None = None
         self._closed = False
 
@@ -221,14 +223,17 @@ class Renewals:
         """Renew a hold from now on, until it is released, lost or nobody's."""
         if self._pid != os.getpid():
             self._reset()
+        at = self._monotonic() + hold.ttl * RENEWED_AFTER
         with self._changed:
-            self._schedule.add(hold, self._monotonic() + hold.ttl * RENEWED_AFTER)
+            self._schedule.add(hold, at)
             if self._thread is None and not self._closed:
                 self._thread = threading.Thread(
                     target=self._run, name="shardkit-renewals", daemon=True
                 )
                 self._thread.start()
-            self._changed.notify()
+            if at < self._looks_at:  # waking a thread costs more than the lock
+                self._looks_at = at
+                self._changed.notify()
 
     def _run(self) -> None:
         while True:
@@ -238,7 +243,9 @@ class Renewals:
                     at = self._schedule.next()
                     now = self._monotonic()
                     if at is None or at > now:
+                        self._looks_at = inf if at is None else at
                         self._changed.wait(None if at is None else at - now)
+                        self._looks_at = -inf
                     due = self._schedule.due(self._monotonic())
                 if self._closed:
                     return
