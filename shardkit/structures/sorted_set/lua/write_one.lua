@@ -1,5 +1,4 @@
--- Add a member to a group of a sorted set, give it another score, or remove it, where neither its
--- top nor its bottom changes and no part need be split; do nothing if that is not certain.
+-- Write one member of a group; do nothing if its top, bottom or parts might have to change.
 -- KEYS[1]  the group's state
 -- KEYS[2]  the member's part
 -- ARGV[1]  the number of parts that the caller last saw
