@@ -76,7 +76,10 @@ class Counting(Protocol):
 
 
 @pytest.mark.parametrize("protocol", [Racing(), RacingAsync()])
-def test_a_race_is_found_shrunk_to_one_switch_and_shown(protocol: Protocol) -> None:
+def test_a_race_is_found_shrunk_to_one_switch_and_shown(
+    protocol: Protocol, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")  # narrower lines are folded
     with pytest.raises(SimulationFailure) as found:
         simulate(protocol, 100)
     failure = found.value
