@@ -11,8 +11,8 @@ counts is that no connection could be made, or that one was lost or silent while
 whatever the server answers, it is there. Calls that succeed cost nothing: whether any did meanwhile
 is seen, once there are enough failures, by the connections that came back since the first one.
 
-Neither pybreaker nor purgatory: with both, a caller makes the trial call, and every call takes a
-lock. The idea: M. Nygard, Release It!
+Neither pybreaker nor purgatory: with both, a caller makes the trial call. The idea: M. Nygard,
+Release It!
 """
 
 from __future__ import annotations

@@ -205,7 +205,7 @@ class Logs(Structure[Face]):
         Raises:
             InvalidArgumentError: the log's name or the severity is not valid.
 
-        Cost: about 2 microseconds, and no exchange.
+        Cost: some microseconds, and no exchange.
         """
         row = self._row(message, severity, common)
         self._check(name)

@@ -265,7 +265,7 @@ class MeasuredValues(Structure[Face]):
         Raises:
             InvalidArgumentError: an argument is not valid.
 
-        Cost: about 3 microseconds, and no exchange.
+        Cost: some microseconds, and no exchange.
         """
         self._check(context, kind, value)
         self._recorder.add(context, kind, float(value))
