@@ -62,7 +62,9 @@ def declare(name: str, shards: int | None, rule: str | None = None) -> None:
         if rule is not None:
             raise InvalidArgumentError(f"placement={rule!r} without shards=", "say shards= too")
         return
-    wrong = wrong_placement(rule or DEFAULT, shards) if type(shards) is int and shards > 0 else ""
+    if type(shards) is not int or shards < 1:
+        return  # refused where it is compared with the entries
+    wrong = wrong_placement(rule or DEFAULT, shards)
     if wrong:
         raise InvalidArgumentError(f"component {name!r}: placement={rule!r} {wrong}", "correct it")
     known = _declared.setdefault(name, {}).setdefault(shards, rule or DEFAULT)
