@@ -6,7 +6,7 @@
     ├── ConfigError                what the entries or the shard map say
     │   ├── InvalidEntryError      an entry that cannot be used (also a shard map's)
     │   ├── MissingEntryError      a missing entry
-    │   │   └── RemovedComponentError  a push removed the component
+    │   │   └── RetiredError       a push removed the component
     │   ├── ShardCountError        a caller's shard count is not the map's
     │   ├── ConfigServerError      the config server is down and nothing is cached
     │   └── PushRefusedError       a push that would strand data
@@ -63,7 +63,7 @@ __all__ = [
     "ParameterMismatchError",
     "PushRefusedError",
     "QuerySyntaxError",
-    "RemovedComponentError",
+    "RetiredError",
     "RoutingError",
     "ShardCountError",
     "ShardErrors",
@@ -114,8 +114,11 @@ class MissingEntryError(ConfigError):
     """An entry that is needed is not in the configuration."""
 
 
-class RemovedComponentError(MissingEntryError):
-    """A push removed the component: unlike one that is merely missing, it is no longer used."""
+class RetiredError(MissingEntryError):
+    """A push removed the component on purpose, and the message says why.
+
+    Unlike one whose entries are merely missing, it is no longer used, also by running clients.
+    """
 
 
 class ShardCountError(ConfigError):

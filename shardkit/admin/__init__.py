@@ -9,6 +9,7 @@ from shardkit.admin.check import CheckFinding, CheckReport, check
 from shardkit.admin.client_list import ClientProcess, connected_clients
 from shardkit.admin.execute import execute
 from shardkit.admin.keys import BigKey, biggest_keys
+from shardkit.admin.push import push
 from shardkit.admin.retire import Retirement, delete_data, last_known, remove, still_used
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "delete_data",
     "execute",
     "last_known",
+    "push",
     "remove",
     "restore",
     "still_used",

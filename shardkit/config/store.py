@@ -6,7 +6,8 @@
     config:redis:unique:7     the entry of its shard 7
     config:shards:unique      {"shards": 16, "placement": "crc32", "epoch": 3}
     config:epoch              the number of the last push that changed anything
-    config:removed:unique     the epoch of the push that removed the component, if one did
+    config:removed:unique     {"format": 1, "epoch": 18, "message": "replaced by logins"}, the push
+                              that removed the component, if one did
     config:history            the last pushes, see shardkit.config.history
     config:pushed             that pushes mark the sharded components that they write:
     config:pushed:unique      so what has lost its count is told from what was written by hand
@@ -63,6 +64,7 @@ from shardkit.config.stored import (
     epoch_number,
     read_shards,
     reading,
+    tombstone,
 )
 from shardkit.config.url import REFERENCE, url_fields
 from shardkit.errors import (
@@ -71,7 +73,7 @@ from shardkit.errors import (
     InvalidEntryError,
     MissingEntryError,
     PushRefusedError,
-    RemovedComponentError,
+    RetiredError,
 )
 from shardkit.server_errors import meaning
 
@@ -134,7 +136,7 @@ def read_component(client: redis.Redis, name: str) -> Component | None:
             stored = dict(zip(keys, values, strict=True))
             keys = steps.send(values)
     # Outside of the handler: a StopIteration would hold what is stored, which may be a password.
-    with suppress(RemovedComponentError):
+    with suppress(RetiredError):
         return component_of(name, stored)
     return None
 
@@ -358,7 +360,7 @@ def _push(
                 texts.pop(pushed_key(name), None)
             changes[n] = replace(change, epoch=number if wanted[name].shards else 0)
         else:
-            texts[removed_key(name)] = str(newest)
+            texts[removed_key(name)] = tombstone(newest, record.message)
             texts.pop(pushed_key(name), None)
             gone.add(pushed_key(name))
     seconds, microseconds = pipe.time()

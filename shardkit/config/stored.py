@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from collections.abc import Generator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 from shardkit.config.component import (
@@ -23,7 +25,7 @@ from shardkit.errors import (
     InvalidArgumentError,
     InvalidEntryError,
     MissingEntryError,
-    RemovedComponentError,
+    RetiredError,
 )
 from shardkit.routing.placement import DEFAULT
 
@@ -34,6 +36,7 @@ EPOCH_KEY = "config:epoch"
 PUSHED_KEY = "config:pushed"  # whether pushes mark what they write, see `pushed_key`
 WITNESS_KEY = "config:witness"  # on data servers, see shardkit.topology.witness
 EXPECTED_SHARDS = 64  # read before the count is known; a missing key costs next to nothing
+_LONGEST_MESSAGE = 200  # characters of why a component was removed
 PUSH_AGAIN = "push the shard map again: shardkit config push"
 
 
@@ -161,7 +164,7 @@ def component_of(name: str, stored: Stored, place: str = "") -> Component | None
     Raises:
         InvalidEntryError: an entry cannot be used; names its key.
         MissingEntryError: a shard's entry, or the count, is missing; names the key.
-        RemovedComponentError: a push removed it.
+        RetiredError: a push removed it.
     """
     count, placement, epoch = read_shards(name, stored, place)
     entry = _entry(entry_key(name), stored)
@@ -193,13 +196,31 @@ def component_of(name: str, stored: Stored, place: str = "") -> Component | None
     if entry is None and not shards:
         removed = stored.get(removed_key(name))
         if removed is not None:
-            epoch_text = removed.decode(errors="replace") if isinstance(removed, bytes) else removed
-            raise RemovedComponentError(
-                f"component {name!r} was removed by a push{place} (epoch {epoch_text[:20]})",
+            raise RetiredError(
+                f"component {name!r} was removed by a push{place} ({_tombstone(removed)})",
                 "stop using it, or push a shard map that describes it",
             )
         return None
     return Component(name, entry, tuple(shards), placement, epoch)
+
+
+def tombstone(epoch: int, message: str) -> str:
+    """Return what is stored of a component that a push removed, see `removed_key`."""
+    return json.dumps({"format": 1, "epoch": epoch, "message": message[:_LONGEST_MESSAGE]})
+
+
+def _tombstone(stored: bytes | str) -> str:
+    """Return what a tombstone says: ``epoch 18: replaced by logins``.
+
+    Whatever is stored, the component was removed. Earlier releases stored the epoch alone.
+    """
+    text = stored.decode(errors="replace") if isinstance(stored, bytes) else stored
+    message = ""
+    with suppress(ValueError, AttributeError):
+        found = json.loads(text)
+        if isinstance(found, dict):
+            text, message = str(found.get("epoch")), str(found.get("message") or "")
+    return f"epoch {text[:20]}" + (f": {message[:_LONGEST_MESSAGE]}" if message else "")
 
 
 def _entry(key: str, stored: Stored) -> Entry | None:

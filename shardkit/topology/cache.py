@@ -36,7 +36,7 @@ from shardkit.errors import (
     ConfigError,
     ConfigServerError,
     MissingEntryError,
-    RemovedComponentError,
+    RetiredError,
 )
 from shardkit.forks import ForkSafeLock
 from shardkit.server_errors import meaning
@@ -424,7 +424,7 @@ class Topology:
                     cached.fresh_until = self._away_until
                 return
             for name, outcome in self._fetch_all(self._read_together(own)).items():
-                with suppress(RemovedComponentError):  # whoever uses it is told
+                with suppress(RetiredError):  # whoever uses it is told
                     self._settle(name, own[name], outcome)
         finally:
             for name, cached in own.items():
@@ -599,7 +599,7 @@ class Topology:
         previous, now = cached.component, self._clock()
         cached.read_at = now
         cached.fresh_until = now + self._interval
-        if previous is not None and isinstance(error, RemovedComponentError):
+        if previous is not None and isinstance(error, RetiredError):
             logger.warning("%s; it is no longer used", error)
             cached.component = None
             self.changed(Component(name, epoch=previous.epoch))  # its clients go

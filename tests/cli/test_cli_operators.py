@@ -17,7 +17,7 @@ from cli_helpers import SECRET, Result
 import shardkit
 from shardkit import ShardKit
 from shardkit.admin import biggest_keys
-from shardkit.errors import InvalidArgumentError, RemovedComponentError
+from shardkit.errors import InvalidArgumentError, RetiredError
 from shardkit.local import LocalServers
 
 Cli = Callable[..., Result]
@@ -169,7 +169,7 @@ def test_a_component_is_retired_and_its_data_deleted_when_nobody_uses_it(
     refused = cli("retire", "followers", *where, "--delete-data").error()
     assert "component 'followers' is still used: by " in refused
     kit.topology.expire()
-    with pytest.raises(RemovedComponentError):
+    with pytest.raises(RetiredError):
         kit.component("followers")
     assert read_json("config", "history", *where)["pushes"][0]["message"] == "replaced"
     found = read_json("retire", "followers", *where, "--delete-data", "--quiet", "0")

@@ -16,7 +16,7 @@ from topology_helpers import eventually
 import shardkit
 from shardkit import ShardMap
 from shardkit.config import store
-from shardkit.errors import RemovedComponentError
+from shardkit.errors import RetiredError
 from shardkit.local import LocalServer
 
 
@@ -40,8 +40,8 @@ def described(server: LocalServer, *names: str) -> ShardMap:
     return ShardMap.parse(f"components: {{{', '.join(texts)}}}")
 
 
-def prune(config: redis.Redis, server: LocalServer) -> None:
-    store.push(config, described(server, "stays"), prune=True, force=True)
+def prune(config: redis.Redis, server: LocalServer, message: str = "") -> None:
+    store.push(config, described(server, "stays"), prune=True, force=True, message=message)
 
 
 def test_a_running_client_stops_using_a_removed_component(
@@ -50,9 +50,13 @@ def test_a_running_client_stops_using_a_removed_component(
     with shardkit.connect(f"redis://{server.address}") as kit:
         router = kit.key_sharded("goes")
         router["key"].set("key", 1)
-        prune(config, server)
+        prune(config, server, "replaced by stays")
         kit.topology.expire()
-        with pytest.raises(RemovedComponentError, match=r"was removed by a push .* \(epoch 2\)"):
+        with pytest.raises(RetiredError, match=r" by a push .* \(epoch 2: replaced by stays\)"):
+            router["key"]
+        config.set("config:removed:goes", "2")  # as earlier releases wrote it
+        kit.topology.expire()
+        with pytest.raises(RetiredError, match=r" by a push .* \(epoch 2\)"):
             router["key"]
         kit.key_sharded("stays")["key"].set("key", 1)
         assert kit.components() == ["stays"]
@@ -69,7 +73,7 @@ def test_an_awaiting_client_stops_too(server: LocalServer, config: redis.Redis) 
             await ids.sadd(1)
             prune(config, server)
             kit.topology.expire()
-            with pytest.raises(RemovedComponentError):
+            with pytest.raises(RetiredError):
                 await ids.sadd(2)
 
     asyncio.run(use())

@@ -13,6 +13,7 @@ from faces import Face
 
 import shardkit
 from shardkit import ShardMap
+from shardkit.admin import push
 from shardkit.config import store
 from shardkit.errors import ConfigServerError, ShardErrors
 from shardkit.local import LocalServer
@@ -85,6 +86,16 @@ def test_a_client_that_starts_over_an_old_snapshot_sends_nothing(
     face.kit.topology.expire()
     face.run(strings.mset({"a": "1", "b": "2", "c": "3"}))
     assert read_witness(config, ["data"]) == 0
+
+
+def test_a_push_from_python_is_witnessed_by_the_data_servers(
+    server: LocalServer, config: redis.Redis
+) -> None:
+    push(config, described(server, 1, 2))
+    push(config, described(server, 1, 3), force=True)
+    for number, epoch in ((1, 2), (2, 2), (3, 2)):  # 2 is told too: clients may still use it
+        with server.client(db=number) as client:
+            assert read_witness(client, ["data"]) == epoch
 
 
 def test_handed_out_clients_are_refused_too(

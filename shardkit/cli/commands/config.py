@@ -12,14 +12,11 @@ from pathlib import Path
 import click
 import redis
 
+from shardkit.admin.push import newest_witness
+from shardkit.admin.push import push as push_witnessed
 from shardkit.cli.commands.config_diff import between, compare, document, holds_data, show
 from shardkit.cli.commands.config_findings import FileProblem, examine
-from shardkit.cli.commands.config_preflight import (
-    PreflightFinding,
-    attest,
-    newest_witness,
-    preflight,
-)
+from shardkit.cli.commands.config_preflight import PreflightFinding, preflight
 from shardkit.cli.options import (
     common_options,
     components,
@@ -52,7 +49,7 @@ from shardkit.config.diff import SAMPLE_SIZE, ComponentChange
 from shardkit.config.entry import LOCATION, Entry
 from shardkit.config.history import PushRecord
 from shardkit.config.shard_map import ShardMap
-from shardkit.errors import ConfigError, PushRefusedError, few
+from shardkit.errors import ConfigError, PushRefusedError
 from shardkit.operations.commands import Shard
 
 DIFFERS = 3  # what `diff --exit-code` exits with
@@ -350,7 +347,7 @@ def _push(
     findings = [] if options.no_check else preflight(difference.current, wanted.components)
     _heed(output, findings, options.forced, dry_run)
     if not dry_run:
-        changes = store.push(
+        changes = push_witnessed(
             client,
             wanted,
             force=options.forced,
@@ -361,12 +358,6 @@ def _push(
             above=above,
             message=options.message,
         )
-        missed = attest(known, store.read_epoch(client))
-        if missed:
-            output.warning(
-                f"{few(missed, ', ')} could not be told of epoch {store.read_epoch(client)}; "
-                "a config server that is restored from an old snapshot is noticed by the others"
-            )
     if output.as_json:
         output.document(
             {

@@ -12,9 +12,8 @@ for another, keys are sampled in both::
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -30,7 +29,6 @@ from shardkit.errors import ConfigError
 from shardkit.operations.commands import Shard
 from shardkit.routing.keys import hash_tag
 from shardkit.server_errors import meaning
-from shardkit.topology.witness import read_witness, witnesses, write_witness
 
 SAMPLED_KEYS = 100
 _STRANGE = 0.1  # the share of sampled keys that may be missing, or belong elsewhere
@@ -114,39 +112,6 @@ def preflight(
     visited = _visit([t.entry for t in targets] + [t.before for t in targets if t.before])
     shared = _shared_keys(targets, visited)
     return [finding for target in targets for finding in _judge(target, visited, shared)]
-
-
-def newest_witness(components: Iterable[Component], timeout: float = TIMEOUT) -> tuple[int, str]:
-    """Return the latest epoch that servers of components have witnessed, and one of the servers.
-
-    Servers that cannot be asked are left out; 0 if none has witnessed any.
-    """
-    answers = _ask_witnesses(components, read_witness, timeout)
-    known = [(each, entry.address) for entry, each in answers.items() if isinstance(each, int)]
-    return max(known, default=(0, ""))
-
-
-def attest(components: Iterable[Component], epoch: int, timeout: float = TIMEOUT) -> list[str]:
-    """Have the servers of components witness an epoch; return the addresses that did not."""
-    answers = _ask_witnesses(components, partial(_attest, epoch), timeout)
-    return [entry.address for entry, each in answers.items() if isinstance(each, Exception)]
-
-
-def _attest(epoch: int, client: Any, names: Collection[str]) -> None:
-    write_witness(client, names, epoch)
-
-
-def _ask_witnesses(
-    components: Iterable[Component], query: Callable[[Any, Collection[str]], Any], timeout: float
-) -> dict[Entry, Any | Exception]:
-    def ask(entry: Entry, names: Collection[str]) -> Any:
-        with client_of(entry.resolved("it"), timeout) as client:
-            return query(client, names)
-
-    return query_all(
-        {entry: partial(ask, entry, names) for entry, names in witnesses(components).items()},
-        timeout,
-    )
 
 
 def _targets(before: Component | None, after: Component) -> Iterator[_ChangedAddress]:

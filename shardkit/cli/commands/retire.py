@@ -44,7 +44,7 @@ def retire(
 ) -> None:
     """Remove COMPONENT by a push, and say who used it last; its data with --delete-data.
 
-    Clients that use it get RemovedComponentError. The data is deleted for good, and only if no
+    Clients that use it get RetiredError. The data is deleted for good, and only if no
     connection of the component's was used lately and no other component has its databases.
     """
     output = Output(as_json)
@@ -80,8 +80,7 @@ def retire(
         output.line(f"nobody has used {name} for {quiet:g} s: {deleted:,} keys were deleted", GOOD)
         return
     output.line(
-        f"{name} was removed by a push (epoch {epoch}); clients that use it get "
-        "RemovedComponentError"
+        f"{name} was removed by a push (epoch {epoch}); clients that use it get RetiredError"
     )
     for who, seconds in sorted(users.items(), key=lambda each: each[1]):
         output.line(f"{who} used it {seconds} s ago", DOUBTFUL)

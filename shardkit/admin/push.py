@@ -1,0 +1,106 @@
+"""Pushes, and the data servers that witness them.
+
+::
+
+    push      one transaction on the config server ─► ZADD config:witness on each data server
+
+See `shardkit.topology.witness` for what the witnesses are for.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
+from typing import Any
+
+import redis
+
+from shardkit.admin.server_queries import TIMEOUT, client_of, query_all
+from shardkit.config import store
+from shardkit.config.component import Component
+from shardkit.config.diff import ComponentChange
+from shardkit.config.entry import Entry
+from shardkit.config.shard_map import ShardMap
+from shardkit.errors import ConfigError, ConfigServerError, few
+from shardkit.topology.witness import read_witness, witnesses, write_witness
+
+logger = logging.getLogger("shardkit.admin")
+
+
+def push(
+    config: redis.Redis, shard_map: ShardMap, *, timeout: float = TIMEOUT, **options: Any
+) -> list[ComponentChange]:
+    """Push a shard map, and have the servers of its components witness the push.
+
+    Args:
+        config: a client of the config server.
+        shard_map: what shall be there; components that it does not describe stay as they are.
+        timeout: seconds for one answer of a data server.
+        options: ``force``, ``prune``, ``has_data``, ``sample``, ``epoch``, ``above``, ``author``
+            and ``message``, as in `shardkit.config.store.push`.
+
+    Returns:
+        What was changed. A server that could not be told is logged as a warning.
+
+    Raises:
+        PushRefusedError: the push would strand data, or another one came in between.
+        ConfigError: the map cannot be pushed.
+        ConfigServerError: the config server cannot be read or written.
+    """
+    # Those before the push too: clients that have not read it yet still use them.
+    known = [*_components(config), *shard_map.components.values()]
+    changes = store.push(config, shard_map, **options)
+    epoch = store.read_epoch(config)
+    missed = attest(known, epoch, timeout)
+    if missed:
+        logger.warning(
+            "%s could not be told of epoch %d; a config server that is restored from an old "
+            "snapshot is noticed by the others",
+            few(missed, ", "),
+            epoch,
+        )
+    return changes
+
+
+def _components(config: redis.Redis) -> Iterable[Component]:
+    """Return what is pushed so far; nothing if it cannot be used, as the push then says."""
+    try:
+        return store.read_components(config).values()
+    except ConfigServerError:
+        raise
+    except ConfigError:
+        return ()
+
+
+def newest_witness(components: Iterable[Component], timeout: float = TIMEOUT) -> tuple[int, str]:
+    """Return the latest epoch that servers of components have witnessed, and one of the servers.
+
+    Servers that cannot be asked are left out; 0 if none has witnessed any.
+    """
+    answers = _ask_witnesses(components, read_witness, timeout)
+    known = [(each, entry.address) for entry, each in answers.items() if isinstance(each, int)]
+    return max(known, default=(0, ""))
+
+
+def attest(components: Iterable[Component], epoch: int, timeout: float = TIMEOUT) -> list[str]:
+    """Have the servers of components witness an epoch; return the addresses that did not."""
+    answers = _ask_witnesses(components, partial(_attest, epoch), timeout)
+    return [entry.address for entry, each in answers.items() if isinstance(each, Exception)]
+
+
+def _attest(epoch: int, client: Any, names: Collection[str]) -> None:
+    write_witness(client, names, epoch)
+
+
+def _ask_witnesses(
+    components: Iterable[Component], query: Callable[[Any, Collection[str]], Any], timeout: float
+) -> dict[Entry, Any | Exception]:
+    def ask(entry: Entry, names: Collection[str]) -> Any:
+        with client_of(entry.resolved("it"), timeout) as client:
+            return query(client, names)
+
+    return query_all(
+        {entry: partial(ask, entry, names) for entry, names in witnesses(components).items()},
+        timeout,
+    )
