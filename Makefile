@@ -39,7 +39,7 @@ mutants: setup  ## changes of one place each that a test should notice; COUNT=10
 	  --python $(CURDIR)/$(BIN)/python --out build/mutants.jsonl $(if $(wildcard .coverage),--coverage .coverage)
 
 soak: setup  ## everything under changing entries and closing kits, ten minutes; SECONDS=60 for less
-	PYTHONPATH=.:tests $(BIN)/python tools/soak.py $(SECONDS)
+	PYTHONPATH=.:tests $(BIN)/python tools/soak.py $(SECONDS) $(if $(CHANGES),--changes $(CHANGES))
 
 others: setup  ## other libraries on our clients, as docs/other-libraries.md gives them
 	$(BIN)/pip install -q uv
