@@ -26,6 +26,7 @@ from shardkit.geo.city_totals import CityTotals
 from shardkit.geo.ip_to_city import IpToCity
 from shardkit.job_search.job_search import JobSearch
 from shardkit.market.market import Market
+from shardkit.messaging.mailbox import REFUSE, Mailboxes
 from shardkit.metrics.access_times import AccessTimes, TimedBlock
 from shardkit.metrics.counters import PRECISIONS, SAMPLES, TimeSliceCounters
 from shardkit.metrics.logs import LIMIT as LOG_LIMIT
@@ -481,6 +482,20 @@ class Catalogue(Generic[Face]):
             algorithm=algorithm,
             monotonic=self._clock.monotonic,
         )
+
+    def mailboxes(
+        self,
+        name: str = "mailbox",
+        *,
+        component: str,
+        limit: int | None = None,
+        byte_limit: int | None = None,
+        policy: str = REFUSE,
+        now: Callable[[], float] | None = None,
+    ) -> Mailboxes[Face]:
+        """Return mailboxes by owner; see `shardkit.messaging.Mailboxes`."""
+        monotonic = self._clock.monotonic
+        return Mailboxes(self._driver, component, name, limit, byte_limit, policy, now, monotonic)
 
     def logs(
         self,

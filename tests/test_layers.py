@@ -38,6 +38,7 @@ GROUPS = [
     "queues",
     "coordination",
     "market",
+    "messaging",
     "social",
     "metrics",
     "catalogue",

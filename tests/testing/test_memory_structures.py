@@ -203,6 +203,13 @@ def use_market(kit: ShardKit) -> object:
     )
 
 
+def use_mailboxes(kit: ShardKit) -> object:
+    mail = kit.mailboxes(component="c")
+    mail.send("anna", "ben", "hello")
+    fetched = mail.fetch("anna", timeout=1)
+    return [message.body for message in fetched] == ["hello"] and mail.acknowledge("anna", fetched)
+
+
 def use_logs(kit: ShardKit) -> object:
     logs = kit.logs(component="c")
     logs.log("web", "started")

@@ -1,0 +1,48 @@
+-- Included by the scripts of messaging: the time, stored numbers, and how those who wait are woken.
+--@include structures/base/damage
+local MOST = 9007199254740991
+
+local function digits(number)
+  return string.format('%.0f', number)
+end
+
+-- The time in microseconds since 1970: the caller's argument, or the server's clock.
+local function clock(said)
+  if said ~= '' then return tonumber(said) end
+  local now = redis.call('TIME')
+  return now[1] * 1000000 + now[2]
+end
+
+-- A number of a HASH; 0 if there is none.
+local function count_of(key, field)
+  local text = redis.call('HGET', key, field)
+  return text and stored_integer(key, field, text, 0, MOST) or 0
+end
+
+-- Refuse what a later release wrote in another format.
+local function check_format(key)
+  local format = redis.call('HGET', key, 'format')
+  if format and format ~= '1' then
+    damaged(key, 'format=' .. format, 'format 1, which this release reads')
+  end
+end
+
+-- Wake up to so many of those who wait: entries "<channel> <waiter>" of a SET. One whose process is
+-- gone does not count.
+local function wake(waiters, count)
+  while count > 0 do
+    local waiting = redis.call('SPOP', waiters)
+    if not waiting then return end
+    local channel, waiter = string.match(waiting, '^(%S+) (%S+)$')
+    local reached = channel and redis.pcall('PUBLISH', channel, waiter .. ' news')
+    if type(reached) == 'number' and reached > 0 then count = count - 1 end
+  end
+end
+
+-- Register or remove one who waits: "<channel> <waiter>", or nothing.
+local function wait(waiters, waiting)
+  if waiting ~= '' then
+    redis.call('SADD', waiters, waiting)
+    redis.call('EXPIRE', waiters, 60)
+  end
+end

@@ -1,0 +1,22 @@
+-- Give back leased messages: the next fetch gets them. Also those that were removed, if given.
+-- KEYS[1]  the messages
+-- KEYS[2]  the leased ones
+-- KEYS[3]  the state
+-- KEYS[4]  who waits
+-- ARGV[1]  and on: the id of each, and the message if it was removed, or nothing
+-- Reply    how many were given back
+--@include messaging/mailbox_base
+local released = 0
+for n = 1, #ARGV, 2 do
+  local id, message = ARGV[n], ARGV[n + 1]
+  if message ~= '' and redis.call('ZADD', MESSAGES, id, message) == 1 then
+    redis.call('HINCRBY', STATE, 'bytes', #message)
+    redis.call('ZADD', LEASED, '0', id)
+    released = released + 1
+  elseif redis.call('ZSCORE', LEASED, id) then
+    redis.call('ZADD', LEASED, '0', id)
+    released = released + 1
+  end
+end
+if released > 0 then wake(WAITERS, 1) end
+return released

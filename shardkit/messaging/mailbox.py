@@ -1,0 +1,451 @@
+"""Mailboxes: messages that wait for their recipient, however long he is away.
+
+::
+
+    send ──► messages  ZSET  JSON by id ── fetch ──► leased  ZSET  id by when the lease ends
+                 │                                     │   │
+                 │ pop                     acknowledge │   │ release, or the lease ends
+                 ▼                                     ▼   └──────► fetched again, before others
+                gone                                 gone
+
+A mailbox has four keys with the hash tag of its owner, so it lives on one server, and each call is
+one script there; many mailboxes are spread over all shards::
+
+    mailbox:{anna}          ZSET  {"id":7,"at":1733000000.12,"sender":"ben","body":"hello"}  7
+    mailbox:{anna}:leased   ZSET  7  1733000060120000
+    mailbox:{anna}:state    HASH  format 1, last 7, next 7, bytes 63, dropped 0
+    mailbox:{anna}:waiters  SET   who waits for the next message
+
+A message takes about 60 bytes more than its text. The state, about 100 bytes, stays when a mailbox
+is empty, so that an id is never used again.
+
+`Mailboxes.fetch` leases: a message is delivered at least once, and again if its reader dies.
+`Mailboxes.pop` removes: it is delivered at most once. Who is full either refuses, or drops its
+oldest message. All times are the server's.
+
+After Redis in Action, section 6.5.1, whose reader loses what it has popped when it dies.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from shardkit.errors import DamagedDataError, InvalidArgumentError
+from shardkit.lua import script
+from shardkit.messaging.messages import (
+    MOST_AT_ONCE,
+    Message,
+    check_prefix,
+    check_seconds,
+    check_tag,
+    decode_message,
+    encode_message,
+    ids_of,
+    wait_seconds,
+)
+from shardkit.messaging.waiting import seconds_until, wait_for
+from shardkit.operations.arguments import rows_of, shown
+from shardkit.operations.cancellation import UndoableBatch, undo_on_cancel
+from shardkit.operations.commands import Argument, Command, Replies, Transaction, script_call
+from shardkit.operations.operation import (
+    Deferred,
+    Driver,
+    Face,
+    Operation,
+    Page,
+    Stream,
+    Structure,
+    operation,
+    pages,
+    stream,
+)
+from shardkit.structures.base.arguments import check_integer
+from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed, read_or_note
+from shardkit.structures.base.damage import damage, stored_integer
+
+REFUSE = "refuse"
+DROP_OLDEST = "drop oldest"
+UNLIMITED = 2**40
+LEASE = 60.0
+LONGEST_LEASE = 30 * 86_400.0
+_CLEARS = "clear(owner) removes all messages"
+
+
+class MailboxCounts(NamedTuple):
+    """What is in a mailbox.
+
+    Attributes:
+        unread: messages that were not acknowledged or removed, leased ones among them.
+        leased: messages that were fetched and not acknowledged yet, also if the lease has ended.
+        dropped: how many were ever dropped because the mailbox was full.
+        bytes: the size of the stored messages.
+    """
+
+    unread: int
+    leased: int
+    dropped: int
+    bytes: int
+
+
+class Mailboxes(Structure[Face]):
+    """Mailboxes by owner, each on the shard of its owner's name. Made by ``kit.mailboxes``.
+
+    ::
+
+        mail = kit.mailboxes(component="mail", limit=1000)
+        mail.send("anna", "ben", "hello")
+        for message in mail.fetch("anna", timeout=30):
+            print(message.sender, message.body)
+            mail.acknowledge("anna", [message])
+
+    Args:
+        driver: what runs its operations.
+        component: where they live.
+        name: the prefix of their keys.
+        limit: the most messages of a mailbox; None for no limit.
+        byte_limit: the most bytes of a mailbox's messages, as stored; None for no limit.
+        policy: what `send` does when a mailbox is full: ``"refuse"``, or ``"drop oldest"``, leased
+            messages included.
+        now: returns the time, in seconds since 1970, instead of the servers; for tests.
+        monotonic: returns local seconds that never go back.
+
+    The limits are those of who sends; they are not stored.
+
+    Raises:
+        InvalidArgumentError: an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        component: str,
+        name: str = "mailbox",
+        limit: int | None = None,
+        byte_limit: int | None = None,
+        policy: str = REFUSE,
+        now: Callable[[], float] | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(undo_on_cancel(driver), component, check_prefix(name))
+        for field, value in (("limit", limit), ("byte_limit", byte_limit)):
+            if value is not None:
+                check_integer(name, field, value, 1, UNLIMITED)
+        if policy not in (REFUSE, DROP_OLDEST):
+            raise InvalidArgumentError(
+                f"{name}: policy={shown(policy)}", f'give "{REFUSE}" or "{DROP_OLDEST}"'
+            )
+        self._limits = (
+            limit or UNLIMITED,
+            byte_limit or UNLIMITED,
+            "drop" if policy == DROP_OLDEST else "refuse",
+        )
+        self._now = now
+        self._monotonic = monotonic
+
+    @property
+    def deferred(self) -> Mailboxes[Deferred]:
+        """The face whose calls return steps, for ``yield from`` and ``together``."""
+        return self._deferred()  # type: ignore[return-value]
+
+    # ---- for senders
+
+    @operation
+    def send(self, to: str, sender: str, body: Any) -> Operation[int | None]:
+        """Send a message.
+
+        Args:
+            to: the mailbox's owner.
+            sender: who sends it.
+            body: what JSON can represent, at most 1 MiB.
+
+        Returns:
+            The message's id; None if the mailbox is full and refuses.
+
+        Raises:
+            InvalidArgumentError: the body is not for JSON, or too large.
+            ShardErrors: the server failed; the error says whether it may have been sent. It is not
+                sent a second time.
+
+        Cost: one exchange, O(log n); O(log n) more for each message that is dropped.
+        """
+        sent = encode_message(self.name, sender, body)
+        [[id_]] = yield [self._send(to, [sent])]
+        return id_ or None
+
+    @operation
+    def send_many(self, messages: Iterable[tuple[str, str, Any]]) -> Operation[list[int | None]]:
+        """Send any number of messages, 1,000 an exchange, to any mailboxes.
+
+        Args:
+            messages: for each the mailbox's owner, the sender and the body; read as they are sent.
+
+        Returns:
+            For each its id, or None; see `send`.
+
+        Raises:
+            InvalidArgumentError: a message is not valid; earlier pages were sent by then.
+            ShardErrors: some servers failed; the others have the messages of this page.
+        """
+        ids: list[int | None] = []
+        rows = rows_of(self.name, "messages", messages, "(to, sender, body)", 3, 3)
+        for page in pages(rows, MOST_AT_ONCE):
+            places: dict[str, list[int]] = {}
+            sent = []
+            for n, (to, sender, body) in enumerate(page):
+                places.setdefault(to, []).append(n)
+                sent.append(encode_message(self.name, sender, body))
+            batch = [self._send(to, [sent[n] for n in found]) for to, found in places.items()]
+            replies = yield batch
+            given: list[int | None] = [None] * len(page)
+            for found, reply in zip(places.values(), replies, strict=True):
+                for n, id_ in zip(found, reply, strict=True):
+                    given[n] = id_ or None
+            ids += given
+        return ids
+
+    @operation
+    def unread(self, owner: str) -> Operation[int]:
+        """Return how many messages were not acknowledged or removed yet.
+
+        Cost: one exchange, O(1).
+        """
+        [count] = yield from self._unread([owner])
+        return count
+
+    @operation
+    def unread_many(self, owners: Sequence[str]) -> Operation[list[int]]:
+        """Return `unread` of many mailboxes, in order. Cost: one exchange, O(1) each."""
+        return (yield from self._unread(owners))
+
+    # ---- for recipients
+
+    @operation
+    def fetch(
+        self,
+        owner: str,
+        limit: int = 10,
+        *,
+        lease: float = LEASE,
+        timeout: float | None = 0.0,
+    ) -> Operation[list[Message]]:
+        """Lease the oldest messages that nobody has leased: each is delivered at least once.
+
+        Args:
+            owner: the mailbox's owner.
+            limit: the most messages, 1 to 1,000.
+            lease: the seconds after which they are fetched again, if not acknowledged.
+            timeout: the most seconds to wait for a message; 0 not to wait, None to wait for ever.
+
+        Returns:
+            The messages, oldest first; those come first whose lease has ended.
+
+        Raises:
+            InvalidArgumentError: an argument is out of range.
+            DamagedDataError: something stored is not a message. `acknowledge` with its id, which
+                the error names, removes it.
+
+        Cancelling an async call releases the messages that it did not return.
+
+        Cost: one exchange, O(limit log n); while waiting one each ten seconds.
+        """
+        microseconds = round(check_seconds(self.name, "lease", lease, 0.001, LONGEST_LEASE) * 1e6)
+        return (yield from self._fetch(owner, limit, microseconds, timeout))
+
+    @operation
+    def pop(
+        self, owner: str, limit: int = 10, *, timeout: float | None = 0.0
+    ) -> Operation[list[Message]]:
+        """Remove and return the oldest messages: each is delivered at most once.
+
+        What is returned is lost if this process dies, or its connection breaks, before it is used.
+
+        Args:
+            owner: the mailbox's owner.
+            limit: the most messages, 1 to 1,000.
+            timeout: the most seconds to wait for a message; 0 not to wait, None to wait for ever.
+
+        Cancelling an async call puts back the messages that it did not return.
+
+        Cost: one exchange, O(limit log n); while waiting one each ten seconds.
+        """
+        return (yield from self._fetch(owner, limit, 0, timeout))
+
+    @stream
+    def pop_all(self, owner: str) -> Stream[Message]:
+        """Remove and give out all messages, 1,000 an exchange, as `pop` does."""
+        while found := (yield from self._fetch(owner, MOST_AT_ONCE, 0, 0)):
+            yield Page(found)
+
+    @operation
+    def acknowledge(self, owner: str, messages: Iterable[int | Message]) -> Operation[int]:
+        """Remove messages that were processed.
+
+        Args:
+            owner: the mailbox's owner.
+            messages: the messages or their ids.
+
+        Returns:
+            How many there were. Also after a lease has ended, unless somebody else has acknowledged
+            them by then.
+
+        Cost: one exchange for 1,000 messages, O(log n) each.
+        """
+        return (yield from self._acknowledge(owner, ids_of(self.name, messages)))
+
+    @operation
+    def release(self, owner: str, messages: Iterable[int | Message]) -> Operation[int]:
+        """Give back leased messages that were not processed: the next `fetch` gets them.
+
+        Returns:
+            How many were leased.
+
+        Cost: one exchange for 1,000 messages, O(log n) each.
+        """
+        released = 0
+        for page in pages(ids_of(self.name, messages), MOST_AT_ONCE):
+            args = [part for id_ in page for part in (id_, "")]
+            [count] = yield [self._call("release", owner, *args, idempotent=True)]
+            released += count
+        return released
+
+    # ---- for monitoring
+
+    @operation
+    def counts(self, owner: str) -> Operation[MailboxCounts]:
+        """Return what is in a mailbox. Cost: one exchange, O(1)."""
+        messages, leased, state, _ = self._keys(owner)
+        reads = (
+            self._at(messages, "ZCARD", messages),
+            self._at(leased, "ZCARD", leased),
+            self._at(state, "HMGET", state, "dropped", "bytes"),
+        )
+        [(unread, held, numbers)] = yield [Transaction(self.component, messages, reads)]
+        dropped, size = (
+            stored_integer(self.component, state, field, text or b"0")
+            for field, text in zip(("dropped", "bytes"), numbers, strict=True)
+        )
+        return MailboxCounts(unread, held, dropped, size)
+
+    @operation
+    def clear(self, owner: str) -> Operation[int]:
+        """Remove all messages of a mailbox, 1,000 an exchange; return how many there were."""
+        removed = 0
+        while True:
+            [count] = yield [self._call("clear", owner, MOST_AT_ONCE)]
+            removed += int(count)
+            if count < MOST_AT_ONCE:
+                return removed
+
+    @stream
+    def check(self, owner: str) -> Stream[Damage]:
+        """Look for damage in a mailbox, without changing anything; see `shardkit check`.
+
+        Cost: one exchange for 1,000 messages.
+        """
+        keys = self._keys(owner)
+        yield (yield from confirmed(lambda: self._check_types(keys)))
+        id_ = 0
+        while True:
+            found = yield from self._messages_after(keys[0], id_)
+            wrong = yield from confirmed(partial(self._check_messages, keys, id_))
+            yield wrong
+            if not found:
+                return
+            id_ = found[-1][0]
+
+    # ---- what the operations share
+
+    def _keys(self, owner: str) -> tuple[str, str, str, str]:
+        base = f"{self.name}:{{{check_tag(self.name, 'owner', owner)}}}"
+        return base, f"{base}:leased", f"{base}:state", f"{base}:waiters"
+
+    def _call(self, what: str, owner: str, *args: Argument, idempotent: bool = False) -> Command:
+        call = script(f"messaging/mailbox_{what}")
+        return script_call(self.component, call, self._keys(owner), args, idempotent=idempotent)
+
+    def _time(self) -> Argument:
+        return "" if self._now is None else f"{self._now() * 1e6:.0f}"
+
+    def _send(self, to: str, messages: Sequence[bytes]) -> Command:
+        return self._call("send", to, self._time(), *self._limits, *messages)
+
+    def _unread(self, owners: Sequence[str]) -> Operation[list[int]]:
+        keys = [self._keys(owner)[0] for owner in owners]
+        counts = yield [self._at(key, "ZCARD", key, idempotent=True) for key in keys]
+        return list(counts)
+
+    def _fetch(
+        self, owner: str, limit: int, lease: int, timeout: float | None
+    ) -> Operation[list[Message]]:
+        check_integer(self.name, "limit", limit, 1, MOST_AT_ONCE)
+        seconds = wait_seconds(self.name, timeout)
+        keys = self._keys(owner)
+
+        def undo(replies: Replies) -> list[Command]:
+            ids, stored, _ = replies[0]
+            if not ids:
+                return []
+            args = [part for pair in zip(ids, stored, strict=True) for part in pair]
+            if lease:
+                args[1::2] = [b""] * len(ids)
+            return [self._call("release", owner, *args)]
+
+        def attempt(waiting: str) -> Operation[tuple[list[tuple[bytes, bytes]], float]]:
+            fetch = self._call("fetch", owner, self._time(), limit, lease, waiting)
+            [(ids, stored, left)] = yield UndoableBatch([fetch], undo)
+            return list(zip(ids, stored, strict=True)), seconds_until(left)
+
+        found = yield from wait_for(
+            self.component, keys[0], keys[3], attempt, seconds, self._monotonic
+        )
+        remedy = f"acknowledge({owner!r}, [id]) removes it"
+        try:
+            return [
+                decode_message(self.component, keys[0], int(id_), stored, remedy)
+                for id_, stored in found
+            ]
+        except DamagedDataError:  # the others are not lost with it
+            args = [part for id_, stored in found for part in (id_, b"" if lease else stored)]
+            yield [self._call("release", owner, *args)]
+            raise
+
+    def _acknowledge(self, owner: str, ids: Sequence[int]) -> Operation[int]:
+        removed = 0
+        for page in pages(ids, MOST_AT_ONCE):
+            [count] = yield [self._call("acknowledge", owner, *page)]
+            removed += count
+        return removed
+
+    def _check_types(self, keys: tuple[str, str, str, str]) -> Operation[Suspicions]:
+        notes: Suspicions = []
+        names = ("ZCARD", "ZCARD", "HLEN", "SCARD")
+        reads = [self._at(key, name, key) for name, key in zip(names, keys, strict=True)]
+        yield from read_or_note(reads, notes, "delete the key", "what it holds")
+        return notes
+
+    def _messages_after(self, key: str, id_: int) -> Operation[list[tuple[int, bytes]]]:
+        args = ("ZRANGE", key, f"({id_}", "+inf", "BYSCORE", "LIMIT", 0, MOST_AT_ONCE)
+        [flat] = yield [self._at(key, *args, "WITHSCORES", idempotent=True)]
+        return [(int(float(flat[n + 1])), flat[n]) for n in range(0, len(flat), 2)]
+
+    def _check_messages(self, keys: tuple[str, str, str, str], after: int) -> Operation[Suspicions]:
+        """Check that messages are what was sent, and have ids that were given."""
+        found = yield from self._messages_after(keys[0], after)
+        [last] = yield [self._at(keys[2], "HGET", keys[2], "last", idempotent=True)]
+        notes: Suspicions = []
+        try:
+            most = stored_integer(self.component, keys[2], "last", last or b"0")
+        except DamagedDataError as error:
+            return [Suspicion(error, _CLEARS)]
+        for id_, stored in found:
+            try:
+                decode_message(self.component, keys[0], id_, stored)
+            except DamagedDataError as error:
+                notes.append(Suspicion(error, "acknowledge(owner, [id]) removes it"))
+            if id_ > most:
+                lost = damage(self.component, keys[2], f"last={most}", f"{id_} or more")
+                notes.append(Suspicion(lost, "the next send sets it"))
+        return notes
