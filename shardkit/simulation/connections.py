@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import redis
 import redis.asyncio as aioredis
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from shardkit.connections import Connector, ReplyParser
 from shardkit.connections.connection import AsyncTcpConnection, TcpConnection
@@ -315,6 +318,41 @@ def _nothing(seconds: float) -> bool:
     return False
 
 
+@cache
+def _copies_of(kind: type[Any]) -> Any:
+    """Return what makes clients as the class does, by copies of one.
+
+    Filling a client's table of callbacks takes as long as several steps of a schedule.
+    """
+    found: list[Any] = []
+
+    def copy(connection_pool: Any) -> Any:
+        if not found:
+            found.append(kind(connection_pool=connection_pool))
+        client: Any = object.__new__(kind)
+        vars(client).update(vars(found[0]), connection_pool=connection_pool)
+        callbacks = client.response_callbacks
+        client.response_callbacks = type(callbacks)({})
+        dict.update(client.response_callbacks, callbacks)
+        return client
+
+    return copy
+
+
+class _NoRetry(Retry):
+    """Never tries again, and has no state: a copy for each connection would be the same."""
+
+    def __deepcopy__(self, memo: object) -> _NoRetry:
+        return self
+
+
+class _AsyncNoRetry(AsyncRetry):
+    """The same for awaiting connections."""
+
+    def __deepcopy__(self, memo: object) -> _AsyncNoRetry:
+        return self
+
+
 class SimulatedConnector(Connector):
     """Builds one process's clients of simulated servers.
 
@@ -324,14 +362,14 @@ class SimulatedConnector(Connector):
     """
 
     def __init__(self, world: World, process: SimulatedProcess) -> None:
-        super().__init__(DirectClient, MultiplexedClient)
+        super().__init__(_copies_of(DirectClient), _copies_of(MultiplexedClient))
         self._world = world
         self._process = process
 
     def blocking(self, fields: Mapping[str, Any]) -> redis.Redis | redis.RedisCluster:
         """Return a blocking client."""
         client: Any = super().blocking(plain_tcp_fields(fields))
-        self._lead_into(client, fields, SimulatedConnection)
+        self._lead_into(client, fields, SimulatedConnection, _NoRetry)
         client.connection_pool.__class__ = SimulatedPool
         found: redis.Redis = client
         return found
@@ -339,13 +377,17 @@ class SimulatedConnector(Connector):
     def awaiting(self, fields: Mapping[str, Any]) -> aioredis.Redis | aioredis.RedisCluster:
         """Return an awaiting client."""
         client = super().awaiting(plain_tcp_fields(fields))
-        self._lead_into(client, fields, AsyncSimulatedConnection)
+        self._lead_into(client, fields, AsyncSimulatedConnection, _AsyncNoRetry)
         return client
 
-    def _lead_into(self, client: Any, fields: Mapping[str, Any], connection: type[Any]) -> None:
+    def _lead_into(
+        self, client: Any, fields: Mapping[str, Any], connection: type[Any], no_retry: type[Any]
+    ) -> None:
         pool = client.connection_pool
         assert isinstance(pool, Pool | AsyncPool)
         pool.connection_class = connection
+        if not fields.get("retries"):
+            pool.connection_kwargs["retry"] = no_retry(NoBackoff(), 0)
         pool.connection_kwargs.update(
             world=self._world, process=self._process, address=server_address(fields)
         )
