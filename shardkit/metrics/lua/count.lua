@@ -15,7 +15,7 @@ if is_repeated(KEYS[1], ARGV[2]) then return -1 end
 local now, MOST = clock(ARGV[1]), 9007199254740991
 local kinds = tonumber(ARGV[3])
 local first_name = 3 + 2 * kinds
-local cached, created, refused = {}, {}, 0
+local refused = 0
 local FORMAT, WIDEST = 1, 7
 
 -- Return a chunk's width, after a check of all that a write relies on.
@@ -31,6 +31,7 @@ local function width_of(key, field, chunk)
 end
 
 local function encode(value, width)
+  if width == 1 then return string.char(value) end
   local bytes = {}
   for n = 1, width do
     bytes[n] = string.char(value % 256)
@@ -45,74 +46,99 @@ local function decode(data, at, width)
   return value
 end
 
-local function chunk_of(counter, field)
-  local key = KEYS[2 + counter]
-  local id = counter .. ' ' .. field
-  local found = cached[id]
-  if not found then
-    local stored = redis.call('HGET', key, field)
-    found = {key = key, field = field, width = 1, data = ''}
-    if stored then
-      found.width, found.data = width_of(key, field, stored), string.sub(stored, 2)
-    else
-      found.new = true
+-- Where updates of an age count, one place a precision. Those of one sending have one age.
+local places_of_age = {}
+local function places_of(age)
+  local places = places_of_age[age]
+  if not places then
+    local when = now - tonumber(age)
+    places = {}
+    for n = 1, kinds do
+      local precision = tonumber(ARGV[2 + 2 * n])
+      local slice = math.floor(when / precision)
+      local number = math.floor(slice / SLICES)
+      places[n] = {
+        field = string.format('%d:%d', precision, number),
+        index = slice % SLICES,
+        due = expires(precision, number, tonumber(ARGV[3 + 2 * n])),
+      }
     end
-    cached[id] = found
+    places_of_age[age] = places
   end
-  return found
+  return places
 end
 
+-- Read the chunks of a counter that were not read yet, in one command.
+local function read(counter, places)
+  local chunks, fields = counter.chunks, {}
+  for _, place in ipairs(places) do
+    if not chunks[place.field] then fields[#fields + 1] = place.field end
+  end
+  if #fields == 0 then return end
+  local stored = redis.call('HMGET', counter.key, unpack(fields))
+  for n, field in ipairs(fields) do
+    local chunk = {width = 1, data = '', new = not stored[n]}
+    if stored[n] then
+      chunk.width = width_of(counter.key, field, stored[n])
+      chunk.data = string.sub(stored[n], 2)
+    end
+    chunks[field] = chunk
+  end
+end
+
+-- The lowest byte comes first, so that a wider value is the value and zeros.
 local function widen(chunk, width)
-  local values = {}
-  for at = 0, #chunk.data - 1, chunk.width do
-    values[#values + 1] = encode(decode(chunk.data, at, chunk.width), width)
-  end
-  chunk.data, chunk.width = table.concat(values), width
+  chunk.data = string.gsub(chunk.data, string.rep('.', chunk.width),
+    '%0' .. string.rep('\0', width - chunk.width))
+  chunk.width = width
 end
 
+local counters = {}
 for at = first_name + #KEYS - 1, #ARGV, 3 do
-  local counter, count = tonumber(ARGV[at]), tonumber(ARGV[at + 2])
-  local when = now - tonumber(ARGV[at + 1])
-  local places, fits = {}, true
-  for n = 1, kinds do
-    local precision = tonumber(ARGV[2 + 2 * n])
-    local slice = math.floor(when / precision)
-    local number = math.floor(slice / SLICES)
-    local chunk = chunk_of(counter, string.format('%d:%d', precision, number))
-    local start = (slice % SLICES) * chunk.width
-    local value = start < #chunk.data and decode(chunk.data, start, chunk.width) or 0
-    fits = fits and value + count <= MOST
-    places[n] = {chunk, slice % SLICES, value + count}
-    if chunk.new then
-      chunk.due = expires(precision, number, tonumber(ARGV[3 + 2 * n]))
-    end
+  local which, count = tonumber(ARGV[at]), tonumber(ARGV[at + 2])
+  local counter = counters[which]
+  if not counter then
+    counter = {key = KEYS[2 + which], name = ARGV[first_name + which], chunks = {}}
+    counters[which] = counter
+  end
+  local places, sums, fits = places_of(ARGV[at + 1]), {}, true
+  read(counter, places)
+  for n, place in ipairs(places) do
+    local chunk = counter.chunks[place.field]
+    local start = place.index * chunk.width
+    sums[n] = count + (start < #chunk.data and decode(chunk.data, start, chunk.width) or 0)
+    fits = fits and sums[n] <= MOST
   end
   if not fits then
     refused = refused + 1
   else
-    for _, place in ipairs(places) do
-      local chunk, index, value = place[1], place[2], place[3]
+    for n, place in ipairs(places) do
+      local chunk, sum = counter.chunks[place.field], sums[n]
       local width = chunk.width
-      while value >= 256 ^ width do width = width + 1 end
+      while sum >= 256 ^ width do width = width + 1 end
       if width > chunk.width then widen(chunk, width) end
-      local start = index * width
+      local start = place.index * width
       local gap = start - #chunk.data
       if gap > 0 then chunk.data = chunk.data .. string.rep('\0', gap) end
-      chunk.data = string.sub(chunk.data, 1, start) .. encode(value, width)
+      chunk.data = string.sub(chunk.data, 1, start) .. encode(sum, width)
         .. string.sub(chunk.data, start + width + 1)
       chunk.changed = true
-      if chunk.new then created[counter] = math.min(created[counter] or chunk.due, chunk.due) end
+      if chunk.new then counter.due = math.min(counter.due or place.due, place.due) end
     end
   end
 end
-for counter, due in pairs(created) do
-  redis.call('ZADD', KEYS[2], 'LT', string.format('%d', due), ARGV[first_name + counter])
-end
-for _, chunk in pairs(cached) do
-  if chunk.changed then
-    redis.call('HSET', chunk.key, chunk.field,
-      string.char(16 * FORMAT + chunk.width) .. chunk.data)
+for _, counter in ipairs(counters) do
+  local changed = {}
+  for field, chunk in pairs(counter.chunks) do
+    if chunk.changed then
+      changed[#changed + 1] = field
+      changed[#changed + 1] = string.char(16 * FORMAT + chunk.width) .. chunk.data
+    end
   end
+  if counter.due then
+    redis.call('ZADD', KEYS[2], 'LT', string.format('%d', counter.due), counter.name)
+  end
+  if #changed > 0 then redis.call('HSET', counter.key, unpack(changed)) end
 end
 note_sent(KEYS[1], ARGV[2])
 return refused
