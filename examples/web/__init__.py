@@ -1,0 +1,10 @@
+"""Small applications with FastAPI, Flask, Django and rq on the servers of one shard map.
+
+Each keeps users' names in a sharded hash, and counts who looks at them. They run on the servers of
+``shardkit up configs/local.yaml``, or of the map or config server that ``$SHARDKIT_CONFIG`` names.
+"""
+
+import os
+
+CONFIG = os.environ.get("SHARDKIT_CONFIG", "configs/local.yaml")
+USERS = 1_000_000  # how many users are expected, so that parts have a good size from the start

@@ -1,0 +1,40 @@
+"""Users' names with FastAPI: an async kit, times by route, and maintenance.
+
+::
+
+    pip install "shardkit[local,metrics]" fastapi uvicorn
+    uvicorn --factory examples.web.fastapi_app:make_app
+    curl -X PUT localhost:8000/users/7?name=Ann
+    curl localhost:8000/users/7
+"""
+
+from fastapi import FastAPI, HTTPException, Request
+
+from examples.web import CONFIG, USERS
+from shardkit.integrations.asgi import MaintenanceMiddleware, TimingMiddleware, lifespan
+from shardkit.kit import AsyncShardKit, Where
+
+
+def make_app(where: Where = CONFIG) -> FastAPI:
+    """Return the application; it connects when it starts."""
+    app = FastAPI(lifespan=lifespan(where))
+    app.add_middleware(TimingMiddleware, component="hits")
+    app.add_middleware(MaintenanceMiddleware, component="hits", part="users")
+
+    @app.put("/users/{number}")
+    async def rename(number: int, name: str, request: Request) -> None:
+        kit: AsyncShardKit = request.state.shardkit
+        users = kit.hash("users", component="timelines", total=USERS)
+        await users.hset(str(number), name)
+
+    @app.get("/users/{number}")
+    async def user(number: int, request: Request) -> dict[str, str]:
+        kit: AsyncShardKit = request.state.shardkit
+        users = kit.hash("users", component="timelines", total=USERS)
+        name = await users.hget(str(number))
+        if name is None:
+            raise HTTPException(404, f"there is no user {number}")
+        kit.counters(component="hits").hit(f"user:{number}")
+        return {"name": name.decode()}
+
+    return app

@@ -1,0 +1,82 @@
+"""The small applications of examples/web, on the servers of configs/local.yaml."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import shardkit
+from examples.web import fastapi_app, flask_app, rq_and_queues
+from shardkit import ShardMap
+from shardkit.local import LocalServers
+
+with warnings.catch_warnings():  # it wants a newer httpx
+    warnings.simplefilter("ignore")
+    from starlette.testclient import TestClient
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    shard_map = ShardMap.load(ROOT / "configs" / "local.yaml")
+    with LocalServers(shard_map, ports="free") as servers:
+        path = tmp_path_factory.mktemp("web") / "map.yaml"
+        path.write_text(servers.shard_map.to_yaml(), encoding="utf-8")
+        yield str(path)
+
+
+def kept(config: str, user: str) -> tuple[int, set[str]]:
+    """How often a user was looked at, and the routes that were timed."""
+    with shardkit.connect(config) as kit:
+        times = kit.access_times(component="hits").slowest()
+        hits = kit.counters(component="hits").total([user], 86_400)
+        return hits, {context for context, _ in times}
+
+
+def test_the_fastapi_application_keeps_names_counts_hits_and_times_its_routes(config: str) -> None:
+    with TestClient(fastapi_app.make_app(config)) as client:
+        assert client.get("/users/7").status_code == 404
+        assert client.put("/users/7?name=Ann").status_code == 200
+        assert client.get("/users/7").json() == {"name": "Ann"}
+    hits, routes = kept(config, "user:7")
+    assert hits == 1
+    assert routes >= {"GET /users/{number}", "PUT /users/{number}"}
+
+
+def test_the_flask_application_keeps_names_counts_hits_and_times_its_routes(config: str) -> None:
+    app = flask_app.make_app(config)
+    client = app.test_client()
+    with app.extensions["shardkit"]:
+        assert client.get("/users/8", buffered=True).status_code == 404
+        assert client.put("/users/8?name=Ann", buffered=True).status_code == 200
+        assert client.get("/users/8", buffered=True).json == {"name": "Ann"}
+    hits, routes = kept(config, "user:8")
+    assert hits == 1
+    assert routes >= {"GET /users/<int:number>", "PUT /users/<int:number>"}
+
+
+def test_a_django_site_keeps_its_sessions_and_its_cache_on_shards(config: str) -> None:
+    visits = (
+        "from examples.web import django_site as site; site.settings.configure(**site.SETTINGS)\n"
+        "import django; django.setup()\n"
+        "from django.test import Client; client = Client()\n"
+        "client.get('/log-in?name=Ann')\n"
+        "print([client.get('/').content.decode() for _ in range(2)])\n"
+    )
+    environment = {**os.environ, "SHARDKIT_CONFIG": config, "PYTHONPATH": str(ROOT)}
+    found = subprocess.run(
+        [sys.executable, "-c", visits], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert (found.stdout, found.stderr) == ("['Ann, visit 1', 'Ann, visit 2']\n", "")
+
+
+def test_a_job_of_rq_enqueues_tasks_that_a_worker_of_ours_does(config: str) -> None:
+    with shardkit.connect(config) as kit:
+        assert sorted(rq_and_queues.work(kit, config, ["Ann", "Bob"])) == ["Ann", "Bob"]
