@@ -25,6 +25,8 @@ import shardkit
 from shardkit.kit import AsyncShardKit, Where
 from shardkit.metrics.maintenance import MaintenanceState
 
+__all__ = ["MaintenanceMiddleware", "TimingMiddleware", "lifespan", "request_kit"]
+
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]

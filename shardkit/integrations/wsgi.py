@@ -20,6 +20,8 @@ import shardkit
 from shardkit.integrations.asgi import body_of, retry_after
 from shardkit.kit import ShardKit, Where
 
+__all__ = ["MaintenanceWSGI", "TimingWSGI", "init_flask"]
+
 WSGIApplication = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 # Where Flask's adapter leaves the rule of a request for `TimingWSGI`.

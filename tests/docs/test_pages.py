@@ -38,6 +38,8 @@ PUBLIC = {
         "shardkit.events",
         "shardkit.geo",
         "shardkit.health",
+        "shardkit.integrations.asgi",
+        "shardkit.integrations.wsgi",
         "shardkit.job_search",
         "shardkit.local",
         "shardkit.market",
