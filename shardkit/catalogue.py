@@ -26,6 +26,7 @@ from shardkit.geo.city_totals import CityTotals
 from shardkit.geo.ip_to_city import IpToCity
 from shardkit.job_search.job_search import JobSearch
 from shardkit.market.market import Market
+from shardkit.messaging.chat import Chats
 from shardkit.messaging.mailbox import REFUSE, Mailboxes
 from shardkit.metrics.access_times import AccessTimes, TimedBlock
 from shardkit.metrics.counters import PRECISIONS, SAMPLES, TimeSliceCounters
@@ -496,6 +497,12 @@ class Catalogue(Generic[Face]):
         """Return mailboxes by owner; see `shardkit.messaging.Mailboxes`."""
         monotonic = self._clock.monotonic
         return Mailboxes(self._driver, component, name, limit, byte_limit, policy, now, monotonic)
+
+    def chats(
+        self, name: str = "chat", *, component: str, now: Callable[[], float] | None = None
+    ) -> Chats[Face]:
+        """Return group chats; see `shardkit.messaging.Chats`."""
+        return Chats(self._driver, component, name, now, self._clock.monotonic)
 
     def logs(
         self,

@@ -210,6 +210,14 @@ def use_mailboxes(kit: ShardKit) -> object:
     return [message.body for message in fetched] == ["hello"] and mail.acknowledge("anna", fetched)
 
 
+def use_chats(kit: ShardKit) -> object:
+    chats = kit.chats(component="c")
+    chat = chats.create("anna", ["ben"], "hello")
+    [news] = chats.fetch("ben")
+    assert chats.acknowledge(chat, "ben", news.messages[-1])
+    return chats.send(chat, "ben", "hi") == 2 and chats.leave(chat, "ben")
+
+
 def use_logs(kit: ShardKit) -> object:
     logs = kit.logs(component="c")
     logs.log("web", "started")

@@ -1,0 +1,19 @@
+-- Move a member's position in a chat forward, and remove what all have acknowledged.
+-- KEYS[1]  the messages
+-- KEYS[2]  the members
+-- KEYS[3]  the state
+-- KEYS[4]  refused tokens
+-- KEYS[5]  who waits
+-- ARGV[1]  the user
+-- ARGV[2]  the id up to which messages were processed
+-- Reply    1; 0 if the position is there or further, -1 if the user is no member, -2 if no message
+--          has had that id
+--@include messaging/chat_base
+local position = position_of(ARGV[1])
+if not position or not exists() then return -1 end
+local id = tonumber(ARGV[2])
+if id > count_of(STATE, 'last') then return -2 end
+if id <= position then return 0 end
+redis.call('ZADD', MEMBERS, ARGV[2], ARGV[1])
+clean()
+return 1

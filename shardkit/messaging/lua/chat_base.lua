@@ -1,0 +1,37 @@
+-- Included by the scripts of a chat: its messages, members and state.
+-- KEYS are, in this order: messages, a ZSET of JSON by id; members, a ZSET of users by the id up to
+-- which each has acknowledged; the state, a HASH of format, last (the latest id), history (how many
+-- messages are kept although all have acknowledged them), which exists as long as the chat; tokens
+-- of joins that were refused, a ZSET by when; who waits, a SET.
+--@include messaging/base
+local MESSAGES, MEMBERS, STATE, REFUSED, WAITERS = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local AT_ONCE = 1000
+check_format(STATE)
+
+local function exists()
+  return redis.call('EXISTS', STATE) == 1
+end
+
+-- The id up to which a member has acknowledged; nil if the user is no member.
+local function position_of(user)
+  return tonumber(redis.call('ZSCORE', MEMBERS, user) or nil)
+end
+
+-- Remove messages that all members have acknowledged, except for the history: at most 1,000.
+local function clean()
+  local lowest = redis.call('ZRANGE', MEMBERS, 0, 0, 'WITHSCORES')[2]
+  local done = redis.call('ZCOUNT', MESSAGES, '-inf', lowest)
+  local spare = redis.call('ZCARD', MESSAGES) - count_of(STATE, 'history')
+  local count = math.min(done, spare, AT_ONCE)
+  if count > 0 then redis.call('ZREMRANGEBYRANK', MESSAGES, 0, count - 1) end
+end
+
+local function add(now, text)
+  local last = count_of(STATE, 'last')
+  -- Ids go on even if the state was lost.
+  last = math.max(last, tonumber(redis.call('ZRANGE', MESSAGES, -1, -1, 'WITHSCORES')[2] or 0))
+  local id = digits(last + 1)
+  redis.call('ZADD', MESSAGES, id, string.format('{"id":%s,"at":%.6f,%s', id, now / 1000000, text))
+  redis.call('HSET', STATE, 'last', id)
+  return last + 1
+end

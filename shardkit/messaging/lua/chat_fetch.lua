@@ -1,0 +1,22 @@
+-- Return what a member of a chat has not acknowledged yet, oldest first.
+-- KEYS[1]  the messages
+-- KEYS[2]  the members
+-- KEYS[3]  the state
+-- KEYS[4]  refused tokens
+-- KEYS[5]  who waits
+-- ARGV[1]  the user
+-- ARGV[2]  the most messages, up to 1,000
+-- ARGV[3]  who waits if there is none, "<channel> <waiter>", or nothing
+-- Reply    {position, how many there are, ids and messages in turn}; {-1} if the user is no member
+--@include messaging/chat_base
+local position = position_of(ARGV[1])
+if not position or not exists() then return {-1} end
+local after = '(' .. digits(position)
+local count = redis.call('ZCOUNT', MESSAGES, after, '+inf')
+if count == 0 then
+  wait(WAITERS, ARGV[3])
+  return {position, 0, {}}
+end
+local found = redis.call('ZRANGEBYSCORE', MESSAGES, after, '+inf', 'WITHSCORES',
+  'LIMIT', 0, ARGV[2])
+return {position, count, found}

@@ -1,0 +1,17 @@
+-- Remove a member from a chat; the last one out removes the chat.
+-- KEYS[1]  the messages
+-- KEYS[2]  the members
+-- KEYS[3]  the state
+-- KEYS[4]  refused tokens
+-- KEYS[5]  who waits
+-- ARGV[1]  the user
+-- Reply    1, or 0 if the user is no member
+--@include messaging/chat_base
+if redis.call('ZREM', MEMBERS, ARGV[1]) == 0 then return 0 end
+wake(WAITERS, AT_ONCE)  -- also those of the user
+if redis.call('ZCARD', MEMBERS) == 0 then
+  redis.call('UNLINK', MESSAGES, STATE, WAITERS)
+else
+  clean()
+end
+return 1

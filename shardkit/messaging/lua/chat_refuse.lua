@@ -1,0 +1,16 @@
+-- Refuse a join that has not come through for long, so that its user's list can forget the chat.
+-- KEYS[1]  the messages
+-- KEYS[2]  the members
+-- KEYS[3]  the state
+-- KEYS[4]  refused tokens
+-- KEYS[5]  who waits
+-- ARGV[1]  the time in microseconds; empty for the server's clock
+-- ARGV[2]  the user
+-- ARGV[3]  the token
+-- Reply    1; 0 if the user is a member after all
+--@include messaging/chat_base
+if position_of(ARGV[2]) then return 0 end
+redis.call('ZADD', REFUSED, digits(clock(ARGV[1])), ARGV[3])
+redis.call('ZREMRANGEBYRANK', REFUSED, 0, -1 - AT_ONCE)
+redis.call('EXPIRE', REFUSED, 86400)
+return 1
