@@ -1,0 +1,65 @@
+"""Killed processes: what they counted, logged and cleaned counts once, but for one sending."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from random import Random
+
+import shardkit
+from shardkit import ShardMap
+
+HITS = 50  # of one sending
+# Counts, logs, sends, says what was acknowledged, cleans. Its hits of long ago are due at once.
+PROCESS = f"""
+import sys, time, shardkit
+with shardkit.connect(sys.argv[1]) as kit:
+    hits = kit.counters(component="many")
+    old = kit.counters("old", component="many", precisions={{1: 1}}, now=lambda: 1000.0)
+    due = kit.counters("old", component="many", precisions={{1: 1}})
+    logs = kit.logs(component="many")
+    for sent in range(1, 1000):
+        for n in range({HITS}):
+            hits.hit("all")
+            logs.record("shop", "came", common="came")
+            old.hit(f"{{n}} of {{sent}}")
+        hits.flush(), logs.flush(), old.flush()
+        print(sent, flush=True)
+        due.clean()
+"""
+
+
+def test_what_killed_processes_had_sent_is_counted_once_and_cleaned_without_a_rest(
+    shard_map: ShardMap, tmp_path: Path
+) -> None:
+    path = tmp_path / "map.yaml"
+    path.write_text(shard_map.to_yaml(), encoding="utf-8")
+    random = Random(7)
+    processes = [
+        subprocess.Popen([sys.executable, "-c", PROCESS, path], stdout=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
+    acknowledged = 0
+    for process in processes:
+        assert process.stdout is not None
+        said = [process.stdout.readline() for _ in range(random.randint(3, 12))]
+        time.sleep(random.random() / 50)  # somewhere in its work
+        process.send_signal(signal.SIGKILL)
+        said += process.communicate()[0].splitlines()  # before it was killed
+        assert process.returncode == -signal.SIGKILL
+        acknowledged += int(said[-1])
+    with shardkit.connect(shard_map) as kit:
+        most = acknowledged + len(processes)  # each may have been killed before it said so
+        total = kit.counters(component="many").total(["all"], 86_400)
+        [(message, logged)] = kit.logs(component="many").common("shop").counts
+        due = kit.counters("old", component="many", precisions={1: 1})
+        due.clean()
+        assert list(due.known()) == []
+        for shard in range(len(kit.component("many").shards)):
+            assert not list(kit.client("many", shard).scan_iter("old:*:of:*"))
+    assert message == "came"
+    assert acknowledged * HITS <= total <= most * HITS
+    assert acknowledged * HITS <= logged <= most * HITS
