@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterable, Sequence
 from secrets import token_hex
 from typing import Final
 
+from shardkit.ads.check import check_ads
 from shardkit.ads.pricing import CachedAverages, averages_of
 from shardkit.ads.records import (
     ATTRIBUTES,
@@ -48,9 +49,11 @@ from shardkit.operations.operation import (
     Driver,
     Face,
     Operation,
+    Stream,
     Structure,
     operation,
     pages,
+    stream,
 )
 from shardkit.search.model.documents import (
     PreparedDocument,
@@ -61,6 +64,8 @@ from shardkit.search.model.documents import (
 from shardkit.search.model.schema import CHUNK, Schema
 from shardkit.search.parts import WORK_PER_CALL, IndexPart, IndexParts, Written
 from shardkit.search.text.analyzer import Analyzer
+from shardkit.structures.base.check import Damage
+from shardkit.structures.base.partitioned import restore_parameters
 
 TARGET_SECONDS: Final = 15 * 60
 AVERAGES_TTL: Final = 60.0
@@ -218,7 +223,7 @@ class Ads(Structure[Face]):
         """Return an ad as it is now; None if there is none. Cost: one exchange."""
         part = self._parts.of(check_id(self._schema, ad_id))
         [found] = yield from self._parts.send([part.call("ads/get", [ad_id])])
-        return None if found is None else ad_of(ad_id, *found)
+        return None if found is None else ad_of(ad_id, part.tag, *found)
 
     @operation
     def count(self) -> Operation[int]:
@@ -255,6 +260,34 @@ class Ads(Structure[Face]):
         averages = averages_of(replies)
         self._averages.set(dict(averages))
         return averages
+
+    @stream
+    def check(self) -> Stream[Damage]:
+        """Read everything, and give out what is damaged; changes nothing.
+
+        As `shardkit.search.SearchIndex.check`; also the counts of ads and of types, and bonuses.
+
+        Raises:
+            ParameterMismatchError: the ads were created with other parameters.
+            ShardErrors: a shard failed.
+
+        Cost: an exchange for some 1,000 words of ads, for 20,000 postings, for 64 keys of the
+        lexicon, for 1,000 words of a chunk; three for 64 ads.
+        """
+        yield from check_ads(self._parts)
+
+    @operation
+    def rebuild(self) -> Operation[int]:
+        """Store the parameters that this was opened with, if they were lost; return the ads.
+
+        Raises:
+            ParameterMismatchError: the ads were created with other parameters.
+            ShardErrors: a shard failed.
+
+        Cost: two exchanges.
+        """
+        yield from restore_parameters(self._parts.parameters)
+        return (yield from self._parts.count())
 
     # ---- serving
 

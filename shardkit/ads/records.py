@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from shardkit.ads.pricing import check_price, expected
-from shardkit.errors import InvalidArgumentError
+from shardkit.ads.pricing import TYPES, check_price, expected
+from shardkit.errors import DamagedDataError, InvalidArgumentError
 from shardkit.operations.arguments import shown
 from shardkit.search.model.documents import PreparedDocument, check_id, prepare, value_term
 from shardkit.search.model.schema import Schema
@@ -162,13 +162,35 @@ def utf8(text: str) -> bytes:
         return b""
 
 
+def read_ad(stored: bytes, key: str) -> tuple[float, str, tuple[str, ...]]:
+    """Return an ad's value, type and locations, from the attributes that are stored of it.
+
+    Raises:
+        DamagedDataError: they cannot be read.
+    """
+    try:
+        _, value, kind, locations = json.loads(stored)
+        if not isinstance(value, int | float) or kind not in TYPES:
+            raise ValueError("no value, or no type")
+        return value, kind, tuple(locations)
+    except (ValueError, TypeError) as error:
+        raise DamagedDataError(key, f"{shown(stored)} ({error})", "an ad") from None
+
+
 def ad_of(
-    ad_id: str, stored: bytes, ecpm: bytes, flat: Sequence[Any], bonuses: Sequence[bytes]
+    ad_id: str, tag: str, stored: bytes, ecpm: bytes, flat: Sequence[Any], bonuses: Sequence[bytes]
 ) -> Ad:
-    """Return an ad from what the script ``ads/get`` replied."""
-    _, value, kind, locations = json.loads(stored)
+    """Return an ad from what the script ``ads/get`` replied.
+
+    Raises:
+        DamagedDataError: that cannot be read.
+    """
+    value, kind, locations = read_ad(stored, f"{tag}d:{ad_id}")
     counts = {name.decode(): int(n) for name, n in zip(flat[::2], flat[1::2], strict=True)}
-    worth = {w.decode(): float(b) for w, b in zip(bonuses[::2], bonuses[1::2], strict=True)}
+    try:
+        worth = {w.decode(): float(b) for w, b in zip(bonuses[::2], bonuses[1::2], strict=True)}
+    except ValueError as error:
+        raise DamagedDataError(f"{tag}bonus", str(error), f"those of {shown(ad_id)}") from None
     seen = sorted(field[2:] for field in counts if field.startswith("v:"))
     words = {
         word: WordCounts(
@@ -180,4 +202,4 @@ def ad_of(
         for word in seen
     }
     views, clicks, actions = (counts.get(what, 0) for what in "vca")
-    return Ad(ad_id, kind, value, tuple(locations), float(ecpm), views, clicks, actions, words)
+    return Ad(ad_id, kind, value, locations, float(ecpm), views, clicks, actions, words)

@@ -53,12 +53,15 @@ from shardkit.operations.operation import (
     pages,
     stream,
 )
+from shardkit.search.check import check_parts
 from shardkit.search.model.documents import check_id, check_ids
 from shardkit.search.model.results import Hit, Results, SearchCursor, read_cursor
 from shardkit.search.model.schema import CHUNK, Schema
 from shardkit.search.parts import PRIMARY, WORK_PER_CALL, IndexParts, Written
 from shardkit.search.request import DEFAULT_LIMIT, MAX_LIMIT, MAX_OFFSET
 from shardkit.structures.base.arguments import check_integer
+from shardkit.structures.base.check import Damage
+from shardkit.structures.base.partitioned import restore_parameters
 
 JOBS_PER_BATCH: Final = 1_000
 SKILLS_PER_BATCH: Final = 10_000
@@ -205,6 +208,36 @@ class JobSearch(Structure[Face]):
         """
         return (yield from self._parts.delete())
 
+    @stream
+    def check(self) -> Stream[Damage]:
+        """Read everything, and give out what is damaged; changes nothing.
+
+        As `shardkit.search.SearchIndex.check`; also requirements that cannot be read.
+
+        Raises:
+            ParameterMismatchError: the index exists with other parameters.
+            ShardErrors: a shard failed.
+
+        Cost: an exchange for some 1,000 skills of jobs, for 20,000 postings, for 64 jobs and for 64
+        keys of the lexicon.
+        """
+        yield from check_parts(
+            self._parts, lambda job_id, stored, key: requirements_in(stored, key)
+        )
+
+    @operation
+    def rebuild(self) -> Operation[int]:
+        """Store the parameters that this was opened with, if they were lost; return the jobs.
+
+        Raises:
+            ParameterMismatchError: the index exists with other parameters.
+            ShardErrors: a shard failed.
+
+        Cost: two exchanges.
+        """
+        yield from restore_parameters(self._parts.parameters)
+        return (yield from self._parts.count())
+
     # ---- candidates
 
     @operation
@@ -317,7 +350,7 @@ class JobSearch(Structure[Face]):
     def _requirements(self, job_id: str) -> Operation[dict[str, int] | None]:
         part = self._parts.of(check_id(self._schema, job_id))
         [stored] = yield from self._parts.send([part.read_document(job_id)])
-        return None if stored is None else requirements_in(stored)
+        return None if stored is None else requirements_in(stored, f"{part.tag}d:{job_id}")
 
     def _cursor(self, cursor: str, digest: str, offset: int) -> SearchCursor:
         before = read_cursor(self.name, cursor)

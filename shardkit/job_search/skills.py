@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 from unicodedata import normalize
 
-from shardkit.errors import InvalidArgumentError
+from shardkit.errors import DamagedDataError, InvalidArgumentError
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument
 
@@ -123,11 +123,20 @@ def meets(requirements: Mapping[str, int], skills: Mapping[str, int]) -> bool:
     return all(skills.get(word, -1) >= number for word, number in requirements.items())
 
 
-def requirements_in(stored: bytes) -> dict[str, int]:
-    """Return what a job requires, from the value of its document's key."""
-    _, words, size = _HEADER.unpack_from(stored)
-    start = _HEADER.size + words
-    found: dict[str, int] = json.loads(stored[start : start + size])
+def requirements_in(stored: bytes, key: str) -> dict[str, int]:
+    """Return what a job requires, from the value of its document's key.
+
+    Raises:
+        DamagedDataError: that cannot be read.
+    """
+    try:
+        _, words, size = _HEADER.unpack_from(stored)
+        start = _HEADER.size + words
+        found: dict[str, int] = json.loads(stored[start : start + size])
+        if not all(type(number) is int for number in found.values()):
+            raise ValueError("a number that is none")
+    except (ValueError, AttributeError, struct.error) as error:
+        raise DamagedDataError(key, f"requirements that cannot be read: {error}", "a job") from None
     return found
 
 

@@ -64,6 +64,7 @@ from shardkit.operations.operation import (
     pages,
     stream,
 )
+from shardkit.search.check import check_parts
 from shardkit.search.model.documents import (
     Attributes,
     Document,
@@ -90,7 +91,8 @@ from shardkit.search.request import (
 )
 from shardkit.search.searcher import MAX_EXPANSIONS, Searcher
 from shardkit.structures.base.arguments import check_integer
-from shardkit.structures.base.check import Damage, confirmed, suspected
+from shardkit.structures.base.check import Damage
+from shardkit.structures.base.partitioned import restore_parameters
 from shardkit.structures.base.server_clock import ServerClock
 
 DOCUMENTS_PER_BATCH: Final = 100  # of a part
@@ -171,21 +173,36 @@ class SearchIndex(Structure[Face]):
 
     @stream
     def check(self) -> Stream[Damage]:
-        """Check the state of every part against the documents that it counts; changes nothing.
+        """Read everything, and give out what is damaged; changes nothing.
 
-        A state that is lost, out of range, or contradicts itself: documents are indexed anew into
-        an index without it.
+        A state or words that are lost or contradict themselves; documents that cannot be read, or
+        whose marks, columns or postings are not there; postings of no document. All of it, but lost
+        parameters, is repaired by indexing the documents anew into an index without it.
 
         Raises:
             ParameterMismatchError: the index exists with other parameters.
             ShardErrors: a shard failed.
 
-        Cost: one command a part, in one exchange each.
+        Cost: an exchange for some 1,000 words of documents, for 20,000 postings, for 64 documents
+        and for 64 keys of the lexicon; scripts of some milliseconds.
         """
-        repair = "clear the index, and index all documents again"
-        for part in self._parts.primary:
-            asks = partial(self._parts.send, [part.call("search/words", ())])
-            yield (yield from confirmed(lambda asks=asks: suspected(asks(), repair)))  # type: ignore[misc]
+        yield from check_parts(self._parts, partial(unpack, self.schema))
+
+    @operation
+    def rebuild(self) -> Operation[int]:
+        """Store the parameters that this was opened with, if they were lost; return the documents.
+
+        Nothing else is changed: the words, columns and analysis of the documents that there are
+        must be those of these parameters.
+
+        Raises:
+            ParameterMismatchError: the index exists with other parameters.
+            ShardErrors: a shard failed.
+
+        Cost: two exchanges.
+        """
+        yield from restore_parameters(self._parts.parameters)
+        return (yield from self._parts.count())
 
     @operation
     def index(

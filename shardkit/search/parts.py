@@ -30,6 +30,7 @@ from shardkit.routing.placement import Place, placement
 from shardkit.search.model.schema import Schema
 from shardkit.structures.base.arguments import check_name
 from shardkit.structures.base.parameters import Metadata, open_all, send_opened
+from shardkit.structures.base.partitioned import open_to_delete
 
 PRIMARY: Final = -1
 WORK_PER_CALL: Final = 60_000  # steps, such as to read a posting: together some milliseconds
@@ -116,6 +117,7 @@ class IndexParts:
     Attributes:
         schema: as given.
         primary: the parts that are written to.
+        parameters: those of the index that is written to.
 
     Raises:
         InvalidArgumentError: the name cannot be used.
@@ -138,6 +140,8 @@ class IndexParts:
         # Stored with the first part, so that a component with another number of shards is refused.
         self._metas = [Metadata(parts[0].to, schema.name, parameters) for parts in self._sources]
         self.primary = self._sources[PRIMARY]
+        self.parameters = self._metas[PRIMARY]
+        self.parameters.data_keys = lambda: [(part.to, part.state) for part in self.primary]
         self._place: Place = placement("crc32", schema.shards)
         self._turn = count()
 
@@ -297,8 +301,8 @@ class IndexParts:
 
         Cost: one exchange for some 2,500 documents or words of each part.
         """
-        meta = self._metas[PRIMARY]
-        yield from open_all([meta])
+        meta = self.parameters
+        yield from open_to_delete(meta)
         removed, columns = 0, len(self.schema.columns)
         places = dict.fromkeys(self.primary, 0)
         while places:

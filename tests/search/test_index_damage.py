@@ -9,7 +9,7 @@ import pytest
 from faces import Face
 
 from shardkit import ShardKit
-from shardkit.errors import DamagedDataError, ShardKitError
+from shardkit.errors import DamagedDataError, ParameterMismatchError, ShardKitError
 
 STATE = "{s:0}:state"
 ATTRIBUTES = {"lang": "text", "votes": "number"}
@@ -137,3 +137,91 @@ def test_whatever_is_damaged_the_error_is_one_of_ours(
         client.flushdb()
         for each, dump in dumps.items():
             client.restore(each, 0, dump)
+
+
+# ---- check
+
+
+def test_nothing_is_found_in_an_index_in_use(face: Face, index: Any) -> None:
+    face.run(index.remove_many([f"d{n:03}" for n in range(0, 150, 7)]))
+    face.run(index.index_many([(f"d{n:03}", f"blue fox z{n}", {"lang": "new"}) for n in range(40)]))
+    assert face.list(index.check()) == []
+
+
+def flip(client: Any, key: str, value: bytes) -> None:
+    held = client.get(key)
+    client.set(key, value + held[len(value) :])
+
+
+DAMAGES: dict[str, tuple[Any, str, str]] = {
+    "a lost document": (lambda c: c.delete("{s:0}:d:d007"), "{s:0}:d:d007", "0 bytes"),
+    "a cut document": (
+        lambda c: c.set("{s:0}:d:d007", c.get("{s:0}:d:d007")[:20]),
+        "{s:0}:d:d007",
+        "20 bytes",
+    ),
+    "another's document": (
+        lambda c: c.set("{s:0}:d:d007", c.get("{s:0}:d:d008")),
+        "{s:0}:d:d007",
+        "number 8",
+    ),
+    "an unmarked document": (lambda c: c.setbit("{s:0}:v:0", 7, 0), "{s:0}:v:0", "no mark at 7"),
+    "a mark without a document": (lambda c: c.hdel("{s:0}:n:0", 7), "{s:0}:n:0", "nothing at 7"),
+    "a cut column": (
+        lambda c: c.set("{s:0}:a:2:1", c.get("{s:0}:a:2:1")[:-8]),
+        "{s:0}:a:2:1",
+        "504 bytes",
+    ),
+    "a lost value": (lambda c: c.delete("{s:0}:y:0"), "{s:0}:y:0", "no value"),
+    "lost postings": (lambda c: c.delete("{s:0}:r:0:0"), "{s:0}:r:0:0", "no posting of word"),
+    "lost long postings": (
+        lambda c: c.delete(next(c.scan_iter("{s:0}:w:1:*"))),
+        "{s:0}:w:1:",
+        "0 bytes of word",
+    ),
+    "cut long postings": (
+        lambda c: flip(c, next(c.scan_iter("{s:0}:w:1:*")), b"\0\5"),
+        "{s:0}:w:1:",
+        "in no order",
+    ),
+    "a posting of no document": (
+        lambda c: c.append(next(c.scan_iter("{s:0}:w:2:*")), b"\0\x3f\1\1"),
+        "{s:0}:w:2:",
+        "a posting of word",
+    ),
+    "lost words": (lambda c: c.delete("{s:0}:l:red"), "{s:0}:starts", "words"),
+    "a word's id": (lambda c: c.hset("{s:0}:l:red", "red", 2), "{s:0}:l:", "id 2 of another word"),
+    "no id of a word": (lambda c: c.hset("{s:0}:l:red", "red", "x"), "{s:0}:l:red", "x"),
+    "a state of another type": (lambda c: c.set(STATE, "x"), STATE, ""),
+}
+
+
+def test_a_check_names_what_is_damaged_in_an_index(face: Face, index: Any, client: Any) -> None:
+    dumps = {each: client.dump(each) for each in client.scan_iter()}
+    for name, (act, key, what) in DAMAGES.items():
+        act(client)
+        before = {each: client.dump(each) for each in client.scan_iter()}
+        found = face.list(index.check())
+        named = [each for each in found if each.key.startswith(key) and what in each.found]
+        assert named, (name, found)
+        assert all("index all documents again" in each.repair for each in found)
+        assert {each: client.dump(each) for each in client.scan_iter()} == before
+        client.flushdb()
+        for each, dump in dumps.items():
+            client.restore(each, 0, dump)
+
+
+def test_documents_without_parameters_are_refused_and_rebuild_stores_them(
+    face: Face, index: Any, client: Any
+) -> None:
+    client.delete("s:meta")
+    other = face.kit.search("s", component="one", shards=1, chunk=32)
+    with pytest.raises(DamagedDataError, match=r"s:meta is damaged: nothing.*rebuild\(\)"):
+        face.run(other.index("new", "blue whale"))
+    again = face.kit.search("s", component="one", shards=1, attributes=ATTRIBUTES, chunk=64)
+    [found] = face.list(again.check())
+    assert (found.key, found.repair) == ("s:meta", "rebuild() stores those that it is opened with")
+    assert face.run(again.rebuild()) == 150
+    assert face.list(again.check()) == []
+    with pytest.raises(ParameterMismatchError):
+        face.run(other.index("new", "blue whale"))

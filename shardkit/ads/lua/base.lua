@@ -36,8 +36,9 @@ end
 
 -- An ad's counts by field: v, c and a of the ad itself, v:word and so on of its words.
 local function read_counts(id)
-  local flat, counts = call('HGETALL', counts_key(id)), {}
-  for i = 1, #flat, 2 do counts[flat[i]] = tonumber(flat[i + 1]) end
+  local key, counts = counts_key(id), {}
+  local flat = call('HGETALL', key)
+  for i = 1, #flat, 2 do counts[flat[i]] = stored_integer(key, flat[i], flat[i + 1], 0, 2 ^ 53) end
   return counts
 end
 

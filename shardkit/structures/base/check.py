@@ -139,7 +139,12 @@ def read_or_note(
 
 
 def lengths(
-    to: To, kind: str, keys: Iterable[str], notes: Suspicions, repair: str = "", loses: str = ""
+    to: To,
+    kind: str,
+    keys: Iterable[str | bytes],
+    notes: Suspicions,
+    repair: str = "",
+    loses: str = "",
 ) -> Operation[list[int | None]]:
     """Return how long keys are: 0 for none, None for those of another type, which are noted."""
     name = _LENGTHS[kind]
@@ -148,7 +153,12 @@ def lengths(
 
 
 def contents(
-    to: To, kind: str, keys: Sequence[str], notes: Suspicions, repair: str = "", loses: str = ""
+    to: To,
+    kind: str,
+    keys: Sequence[str | bytes],
+    notes: Suspicions,
+    repair: str = "",
+    loses: str = "",
 ) -> Operation[list[list[tuple[bytes, Any]]]]:
     """Return what some keys hold: members, and with each its value or score; None in a SET.
 

@@ -10,8 +10,7 @@ from shardkit.errors import DamagedDataError
 from shardkit.operations.commands import Argument, Transaction
 from shardkit.operations.operation import Driver, Face, Operation, operation
 from shardkit.structures.base.arguments import LONGEST_EXPIRY, duration, expiry_condition, timestamp
-from shardkit.structures.base.check import suspected
-from shardkit.structures.base.partitioned import PartitionedStructure
+from shardkit.structures.base.partitioned import PartitionedStructure, open_to_delete
 
 
 class ExpirableStructure(PartitionedStructure[Face]):
@@ -55,13 +54,7 @@ class ExpirableStructure(PartitionedStructure[Face]):
 
         Cost: one command per part, an exchange for every 1,000 parts, and two more.
         """
-        meta = self.meta
-        meta.checked = False
-        damaged = yield from suspected(self._open())
-        if damaged:
-            meta.looked = True
-            if damaged[0].error.found != "nothing":
-                yield [meta.command(meta.key, "UNLINK")]
+        yield from open_to_delete(self.meta)
         try:
             return (yield from self._remove_all()) > 0
         except DamagedDataError:

@@ -100,13 +100,14 @@ class Metadata:
         leased: whether they are read again before a write when `LEASE` is over.
         fingerprint: names the parameters in the groups of parts that split as they fill.
         complete_deletion: ends a deletion that somebody began; set by the structure.
-        data_keys: returns keys of which one exists if there is data; set by the structure, if its
-            data must not be taken for that of parameters which it was not created with.
+        data_keys: returns keys, and where each lives, of which one exists if there is data; set by
+            the structure, if its data must not be taken for that of parameters which it was not
+            created with.
     """
 
     complete_deletion: Callable[[], Operation[object]] | None = None
     # Returns keys of which at least one exists if the structure has data; None: not looked at.
-    data_keys: Callable[[], Iterable[str]] | None = None
+    data_keys: Callable[[], Iterable[tuple[To, str]]] | None = None
 
     def __init__(
         self,
@@ -323,9 +324,9 @@ def _data_of(meta: Metadata) -> Operation[str | None]:
     keys = [] if meta.data_keys is None else list(meta.data_keys())
     for some in pages(keys, _KEYS_LOOKED_AT):
         replies = yield Partial(
-            Command(meta.to, key, ("PTTL", key), idempotent=True) for key in some
+            Command(to, key, ("PTTL", key), idempotent=True) for to, key in some
         )
-        for key, left in zip(some, replies, strict=True):
+        for (_, key), left in zip(some, replies, strict=True):
             # What expires does so with its parameters, as exactly as servers' clocks agree.
             if isinstance(left, int) and (left == -1 or left > _SKEW):
                 return key

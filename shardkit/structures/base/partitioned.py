@@ -76,22 +76,7 @@ class PartitionedStructure(Structure[Face]):
         yield from self._open(create=create)
 
     def _check_parameters(self) -> Operation[Page[Damage]]:
-        """Return the damage to the parameters; none if they are right, or there is no data.
-
-        Raises:
-            ParameterMismatchError: the structure exists with other parameters.
-        """
-        self.meta.checked = False
-        return (yield from confirmed(self._suspect_parameters))
-
-    def _suspect_parameters(self) -> Operation[Suspicions]:
-        damaged = yield from suspected(open_all([self.meta]), "", "")
-        stores = f"{REBUILD} stores those that it is opened with"
-        if not damaged or damaged[0].error.found == "nothing":
-            return [suspicion._replace(repair=stores) for suspicion in damaged]
-        return [
-            suspicion._replace(repair=stores, loses="what the key holds") for suspicion in damaged
-        ]
+        return (yield from check_parameters(self.meta))
 
     def _restore_parameters(self) -> Operation[None]:
         """Store the parameters that this was opened with, if there are none that can be read.
@@ -99,15 +84,57 @@ class PartitionedStructure(Structure[Face]):
         Raises:
             ParameterMismatchError: there are others.
         """
-        meta = self.meta
-        meta.checked = meta.looked = False
-        damaged = yield from suspected(open_all([meta]))
-        if damaged:
-            meta.looked = True
-            if damaged[0].error.found != "nothing":
-                yield [meta.command(meta.key, "UNLINK")]
-            yield from open_all([meta], create=True)
+        yield from restore_parameters(self.meta)
 
     def _open(self, *, create: bool = False) -> Operation[None]:
         if not self.meta.is_checked(create=create):
             yield from open_all([self.meta], create=create)
+
+
+def check_parameters(meta: Metadata) -> Operation[Page[Damage]]:
+    """Return the damage to parameters; none if they are right, or there is no data.
+
+    Raises:
+        ParameterMismatchError: the structure exists with other parameters.
+    """
+    meta.checked = False
+    return (yield from confirmed(lambda: _suspect_parameters(meta)))
+
+
+def _suspect_parameters(meta: Metadata) -> Operation[Suspicions]:
+    stores = f"{REBUILD} stores those that it is opened with"
+    damaged = yield from suspected(open_all([meta]), stores)
+    if not damaged or damaged[0].error.found == "nothing":
+        return damaged
+    return [suspicion._replace(loses="what the key holds") for suspicion in damaged]
+
+
+def restore_parameters(meta: Metadata) -> Operation[None]:
+    """Store the parameters that a structure was opened with, if there are none that can be read.
+
+    Raises:
+        ParameterMismatchError: there are others.
+    """
+    meta.checked = meta.looked = False
+    if (yield from _removed_if_damaged(meta)):
+        meta.looked = True
+        yield from open_all([meta], create=True)
+
+
+def open_to_delete(meta: Metadata) -> Operation[None]:
+    """Compare the parameters of what is going to be deleted; also if they are lost or damaged.
+
+    Raises:
+        ParameterMismatchError: there are others.
+    """
+    meta.checked = False
+    if (yield from _removed_if_damaged(meta)):
+        meta.looked = True
+
+
+def _removed_if_damaged(meta: Metadata) -> Operation[bool]:
+    """Open a structure; remove parameters that cannot be read. Return whether there are none."""
+    damaged = yield from suspected(open_all([meta]))
+    if damaged and damaged[0].error.found != "nothing":
+        yield [meta.command(meta.key, "UNLINK")]
+    return bool(damaged)

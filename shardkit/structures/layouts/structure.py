@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from shardkit.encodings.limits import FORMS, warn_if_not_compact
-from shardkit.operations.commands import Argument, Key
+from shardkit.operations.commands import Argument, Key, To
 from shardkit.operations.operation import Driver, Face, Operation, Stream, stream
 from shardkit.structures.base.check import Damage
 from shardkit.structures.base.lifetime import ExpirableStructure
@@ -38,8 +38,8 @@ class StructureWithLayout(ExpirableStructure[Face]):
         self.layout.bind(self.meta)
         self.meta.data_keys = self._data_keys
 
-    def _data_keys(self) -> Iterable[str]:
-        return self.layout.data_keys()
+    def _data_keys(self) -> Iterable[tuple[To, str]]:
+        return ((self.component, key) for key in self.layout.data_keys())
 
     @property
     def _other_keys(self) -> tuple[str, ...]:

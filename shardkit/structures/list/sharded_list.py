@@ -125,7 +125,9 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         super().__init__(undo_on_cancel(driver), component, prefix, parameters)
         self.part_size = part_size
         self._scripts = ListScripts(component, prefix, part_size, self.meta)
-        self.meta.data_keys = lambda: (self._scripts.keys[1], self.part_key(0))
+        self.meta.data_keys = lambda: [
+            (component, key) for key in (self._scripts.keys[1], self.part_key(0))
+        ]
         signal = self._scripts.signal
         self._waiter = SignalWaiter(component, prefix, signal, clock or ServerClock())
 

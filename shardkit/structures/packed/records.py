@@ -131,7 +131,9 @@ class PackedRecords(ExpirableStructure[Face]):
         layout = RecordLayout(bits, part_size)
         self.part_bytes = layout.part_bytes
         self.store = PartStore(component, name, layout, self.meta)
-        self.meta.data_keys = lambda: (self.store.registry.key, self.part_key(0))
+        self.meta.data_keys = lambda: [
+            (component, key) for key in (self.store.registry.key, self.part_key(0))
+        ]
 
     @property
     def deferred(self) -> PackedRecords[Deferred]:

@@ -1,0 +1,171 @@
+"""Checks the parts of an index: see `shardkit.structures.base.check`.
+
+Each part's state, its lexicon, its documents against their marks, columns and postings, and all
+postings against the documents that there are. Scripts look at some of it at a time, each at a
+moment: what they find contradicts itself, whoever else writes meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+from shardkit.errors import DamagedDataError
+from shardkit.operations.arguments import shown
+from shardkit.operations.commands import Command, Key
+from shardkit.operations.operation import Operation, Page, Stream, pages
+from shardkit.search.parts import IndexPart, IndexParts
+from shardkit.structures.base.check import (
+    KEYS_CHECKED,
+    Damage,
+    Suspicion,
+    Suspicions,
+    confirmed,
+    contents,
+    read_or_note,
+    suspected,
+)
+from shardkit.structures.base.damage import damage, stored_integer
+from shardkit.structures.base.partitioned import check_parameters
+
+# A document's number and id.
+Documents = Sequence[tuple[int, bytes]]
+Look = Callable[[str, bytes, str], object]
+Checked = Operation[Suspicions]
+
+AGAIN: Final = "delete() it, and index all documents again"
+_WORDS_PER_CALL: Final = 1_000  # of documents, whose postings are looked for
+_POSTINGS_PER_CALL: Final = 20_000
+
+
+def check_parts(
+    parts: IndexParts, look: Look, beside: Callable[[IndexPart, Documents], Checked] | None = None
+) -> Stream[Damage]:
+    """Check the parameters and all parts of an index.
+
+    Args:
+        parts: its parts.
+        look: raises DamagedDataError for a document that cannot be read, given its id, the value of
+            its key, and the key.
+        beside: checks what else there is of some documents.
+
+    Cost: an exchange for some 1,000 words of documents, for 20,000 postings, for 64 documents and
+    for 64 keys of the lexicon. What one part's words take in memory is a byte each.
+    """
+    parts.parameters.looked = False
+    yield (yield from check_parameters(parts.parameters))
+    for part in parts.primary:
+        state = part.call("search/words", ())
+        damaged = yield from confirmed(lambda state=state: suspected(_sent(state), AGAIN))  # type: ignore[misc]
+        yield damaged
+        if damaged:
+            continue
+        yield (yield from confirmed(partial(_check_lexicon, part)))
+        number = 0
+        while True:
+            arguments = (parts.schema.columns, number, _WORDS_PER_CALL)
+            call = part.call("search/check_documents", arguments)
+            [[number, *found]] = yield [call]
+            yield (yield from _confirmed(call, 1, found))
+            if not number:
+                break
+        chunk = word = 0
+        while chunk >= 0:
+            call = part.call("search/check_postings", (chunk, word, _POSTINGS_PER_CALL))
+            [[chunk, word, *found]] = yield [call]
+            yield (yield from _confirmed(call, 2, found))
+        yield from check_documents(part, partial(_check_readable, part, look))
+        if beside is not None:
+            yield from check_documents(part, partial(beside, part))
+
+
+def check_documents(part: IndexPart, check: Callable[[Documents], Checked]) -> Stream[Damage]:
+    """Check documents that a part has, 64 at a time. Cost: as `check`, and one exchange."""
+    [[text]] = yield [part.read_state("next")]
+    last = stored_integer(part.to, part.state, "next", text or b"0")
+    for buckets in pages(range(-(-last // 128)), KEYS_CHECKED):
+        keys = [f"{part.tag}n:{bucket}" for bucket in buckets]
+        held = yield from contents(part.to, "HASH", keys, [])
+        documents = [
+            (128 * bucket + int(place), id_)
+            for bucket, entries in zip(buckets, held, strict=True)
+            for place, id_ in entries
+            if place.isdigit()
+        ]
+        for some in pages(documents, KEYS_CHECKED):
+            yield (yield from confirmed(partial(check, some)))
+
+
+def _check_readable(part: IndexPart, look: Look, documents: Documents) -> Checked:
+    notes: Suspicions = []
+    keys = [f"{part.tag}d:".encode() + id_ for _, id_ in documents]
+    reads = [Command(part.to, key, ("GET", key), idempotent=True) for key in keys]
+    replies = yield from read_or_note(reads, notes, AGAIN)
+    for (_, id_), key, stored in zip(documents, keys, replies, strict=True):
+        if stored is not None and len(stored) >= 12:  # else it was removed, or was found before
+            text = key.decode(errors="replace")
+            try:
+                look(id_.decode(errors="replace"), stored, text)
+            except DamagedDataError as error:
+                notes.append(Suspicion(damage(part.to, key, error.found, error.expected), AGAIN))
+    return notes
+
+
+def _sent(command: Command) -> Operation[Any]:
+    return (yield [command])
+
+
+def _confirmed(call: Command, begin: int, found: list[Any]) -> Operation[Page[Damage]]:
+    """Return what a script finds again, from a place in its reply on, if it found anything."""
+
+    def check() -> Operation[Suspicions]:
+        [reply] = yield [call]
+        return [
+            Suspicion(damage(call.to, key, what.decode(errors="replace"), expected.decode()), AGAIN)
+            for key, what, expected in reply[begin:]
+        ]
+
+    return (yield from confirmed(check)) if found else Page()
+
+
+def _check_lexicon(part: IndexPart) -> Operation[Suspicions]:
+    """Check that each id of a word is that of one word."""
+    [[words]] = yield [part.read_state("words")]
+    most = stored_integer(part.to, part.state, "words", words or b"1", 1)
+    held, starts = bytearray(most), f"{part.tag}starts"
+    notes: Suspicions = []
+    cursor: Key = 0
+    while cursor != b"0":
+        scan = ("SSCAN", starts, cursor, "COUNT", KEYS_CHECKED)
+        [(cursor, some)] = yield [Command(part.to, starts, scan, idempotent=True)]
+        keys = [f"{part.tag}l:".encode() + start for start in some]
+        read = yield from contents(part.to, "HASH", keys, notes, AGAIN)
+        for key, entries in zip(keys, read, strict=True):
+            notes += _check_words(part, key, entries, held)
+    lost = held.count(0, 1)
+    if lost and not notes:
+        expected = f"words with all ids below {most}, not {lost} without"
+        notes.append(Suspicion(damage(part.to, starts, f"{most - 1 - lost} words", expected)))
+    return [note._replace(repair=AGAIN) for note in notes]
+
+
+def _check_words(
+    part: IndexPart, key: bytes, entries: list[tuple[bytes, Any]], held: bytearray
+) -> Suspicions:
+    for word, text in entries:
+        id_ = int(text) if text.isdigit() and len(text) < 9 else 0
+        if not id_:
+            return [Suspicion(damage(part.to, key, f"{shown(word)}={shown(text)}", "an id"))]
+        if id_ < len(held):  # else it came meanwhile
+            if held[id_]:
+                found = f"{shown(word)} with the id {id_} of another word"
+                return [Suspicion(damage(part.to, key, found, "an id of its own"))]
+            held[id_] = 1
+    return []
+
+
+def attributes_in(stored: bytes) -> bytes:
+    """Return the attributes in the value of a document's key, which is one of 12 bytes or more."""
+    words, size = (int.from_bytes(stored[at : at + 4], "little") for at in (4, 8))
+    return stored[12 + words : 12 + words + size]

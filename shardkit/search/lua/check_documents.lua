@@ -1,0 +1,144 @@
+-- Check some documents of a part of an index against what else is stored of them.
+-- KEYS[1]  the part's state; its other keys, which depend on the data, have its tag
+-- ARGV[1]  how many document numbers a chunk covers
+-- ARGV[2]  what columns hold, a letter each: n numbers, t values of text
+-- ARGV[3]  the number to begin at
+-- ARGV[4]  how many words of documents to look at, at most; one document more
+-- Reply    {where to continue, 0 if nothing is left; {key, found, expected}, …}
+--@include search/base
+local state = read_state()
+local number, left = tonumber(ARGV[3]), tonumber(ARGV[4])
+local notes, noted = {}, {}
+
+local function note(key, found, expected)
+  if not noted[key] then
+    noted[key] = true
+    notes[#notes + 1] = {key, found, expected}
+  end
+end
+
+-- The places, by word and chunk, whose postings are to be looked for.
+local sought, several = {}, {}
+local function seek(chunk, id, place)
+  local name = chunk * 16777216 + id
+  if not sought[name] then
+    sought[name] = {chunk = chunk, id = id}
+    several[#several + 1] = sought[name]
+  end
+  table.insert(sought[name], place)
+end
+
+local function check_columns(at, id)
+  local chunk, place = floor(at / CHUNK), at % CHUNK
+  for k = 1, #ARGV[2] do
+    local width = byte(ARGV[2], k) == 110 and 8 or 4 -- n
+    local key = column_key(k, chunk)
+    local value = call('GETRANGE', key, int(width * place), int(width * place + width - 1))
+    if #value < width then
+      note(key, int(call('STRLEN', key)) .. ' bytes', 'a value of ' .. id)
+    elseif width == 4 then
+      local code = struct.unpack('<I4', value)
+      if code > 0 and call('HEXISTS', values_key(code), int(code % 128)) == 0 then
+        note(values_key(code), 'no value ' .. int(code), 'that of ' .. id)
+      end
+    end
+  end
+end
+
+local function check_document(at, id)
+  local key = document_key(id)
+  local head = call('GETRANGE', key, '0', '11')
+  if #head < 12 then return note(key, int(#head) .. ' bytes', 'a document') end
+  local its, size, more = struct.unpack('<I4I4I4', head)
+  if its ~= at then return note(key, 'number ' .. int(its), int(at)) end
+  if size % 3 > 0 or call('STRLEN', key) < 12 + size + more then
+    return note(key, int(call('STRLEN', key)) .. ' bytes', int(12 + size + more) .. ' or more')
+  end
+  check_columns(at, id)
+  local words, seen = call('GETRANGE', key, '12', int(11 + size)), {}
+  for start = 1, size, 3000 do
+    local bytes = {byte(words, start, math.min(start + 2999, size))}
+    for k = 1, #bytes, 3 do
+      local word = bytes[k] * 65536 + bytes[k + 1] * 256 + bytes[k + 2]
+      if word >= state.words then
+        return note(key, 'word ' .. int(word), 'one below ' .. int(state.words))
+      end
+      if word > 0 and not seen[word] then
+        seen[word] = true
+        left = left - 1
+        seek(floor(at / CHUNK), word, at % CHUNK)
+      end
+    end
+  end
+end
+
+local ids = {}
+while number < state.next and left > 0 do
+  local chunk = floor(number / CHUNK)
+  if number % CHUNK == 0 then
+    local live, counted = call('BITCOUNT', live_key(chunk)), state.live[chunk] or 0
+    if live ~= counted then
+      note(KEYS[1], 'c' .. int(chunk) .. '=' .. int(counted), int(live) .. ' as marked')
+    end
+  end
+  if not ids.from or number >= ids.from + 128 then
+    ids = {from = number - number % 128}
+    local flat = call('HGETALL', ids_key(number))
+    for k = 1, #flat, 2 do
+      local place = tonumber(flat[k])
+      if not place or place < 0 or place > 127 or ids.from + place >= state.next then
+        note(ids_key(number), 'number ' .. flat[k], 'one below ' .. int(state.next))
+      else
+        ids[place] = flat[k + 1]
+      end
+    end
+  end
+  local id = ids[number % 128]
+  local marked = call('GETBIT', live_key(chunk), int(number % CHUNK)) == 1
+  if id and not marked then
+    note(live_key(chunk), 'no mark at ' .. int(number % CHUNK), 'the one of ' .. id)
+  elseif marked and not id then
+    note(ids_key(number), 'nothing at ' .. int(number % 128), 'an id')
+  end
+  if id then check_document(number, id) end
+  left = left - 1
+  number = number + 1
+end
+
+-- Whether postings in one text have a place.
+local function has(of, place)
+  local low, high = 0, #of / 4
+  while low < high do
+    local middle = floor((low + high) / 2)
+    local a, b = byte(of, 4 * middle + 1, 4 * middle + 2)
+    if a * 256 + b < place then low = middle + 1 else high = middle end
+  end
+  local a, b = byte(of, 4 * low + 1, 4 * low + 2)
+  return a and b and a * 256 + b == place
+end
+
+-- The same for postings that are stored apart, of which a few are read.
+local function has_apart(key, place)
+  local low, high = 0, floor(call('STRLEN', key) / 4)
+  while low < high do
+    local middle = floor((low + high) / 2)
+    local of = call('GETRANGE', key, int(4 * middle), int(4 * middle + 1))
+    local a, b = byte(of, 1, 2)
+    if a * 256 + b == place then return true end
+    if a * 256 + b < place then low = middle + 1 else high = middle end
+  end
+  return false
+end
+
+for _, one in ipairs(several) do
+  local key = short_key(one.chunk, one.id)
+  local short, look = call('HGET', key, int(one.id % 128)) or '', has
+  if short == LONG then key, look = long_key(one.chunk, one.id), has_apart end
+  for _, place in ipairs(one) do
+    if not look(short == LONG and key or short, place) then
+      note(key, 'no posting of word ' .. int(one.id) .. ' at ' .. int(place),
+        'that of a document which has it')
+    end
+  end
+end
+return {number < state.next and number or 0, unpack(notes)}

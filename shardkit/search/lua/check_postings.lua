@@ -1,0 +1,66 @@
+-- Check some postings of a part of an index: their order, and that there are such documents.
+-- KEYS[1]  the part's state; its other keys, which depend on the data, have its tag
+-- ARGV[1]  how many document numbers a chunk covers
+-- ARGV[2]  the chunk to begin in
+-- ARGV[3]  the word to begin at
+-- ARGV[4]  how many postings to look at, at most; those of one word more
+-- Reply    {chunk, word, {key, found, expected}, …}: where to continue, -1 if nothing is left
+--@include search/base
+local state = read_state()
+local chunk, word, left = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local notes = {}
+
+local function note(key, found, expected)
+  notes[#notes + 1] = {key, found, expected}
+end
+
+local function check(key, id, of, live)
+  left = left - #of / 4
+  if #of % 4 > 0 or of == '' then
+    return note(key, int(#of) .. ' bytes of word ' .. int(id), 'postings of four bytes each')
+  end
+  local last = -1
+  for k = 1, #of, 4 do
+    local a, b = byte(of, k, k + 1)
+    local place = a * 256 + b
+    if place <= last then
+      return note(key, 'postings of word ' .. int(id) .. ' in no order', 'the order of documents')
+    end
+    last = place
+    local eight = byte(live, floor(place / 8) + 1) or 0
+    if floor(eight / 2 ^ (7 - place % 8)) % 2 == 0 then
+      return note(key, 'a posting of word ' .. int(id) .. ' at ' .. int(place),
+        'only those of documents')
+    end
+  end
+end
+
+local last_chunk = floor((state.next - 1) / CHUNK)
+while chunk <= last_chunk and left > 0 do
+  local live = call('GET', live_key(chunk)) or ''
+  while word < state.words and left > 0 do
+    local first, by_place = word - word % 128, {}
+    local flat = call('HGETALL', short_key(chunk, word))
+    left = left - 1
+    for k = 1, #flat, 2 do
+      local place = tonumber(flat[k])
+      if not place or place < 0 or place > 127 or first + place >= state.words then
+        note(short_key(chunk, word), 'word ' .. flat[k], 'one below ' .. int(state.words))
+      else
+        by_place[place] = flat[k + 1]
+      end
+    end
+    while word < math.min(first + 128, state.words) and left > 0 do
+      local of, key = by_place[word % 128], short_key(chunk, word)
+      if of == LONG then
+        key = long_key(chunk, word)
+        of = call('GET', key) or ''
+      end
+      if of then check(key, word, of, live) end
+      word = word + 1
+    end
+  end
+  if word >= state.words then chunk, word = chunk + 1, 0 end
+end
+if chunk > last_chunk then chunk = -1 end
+return {chunk, word, unpack(notes)}

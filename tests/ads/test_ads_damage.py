@@ -1,0 +1,93 @@
+"""What a check of ads, or of jobs, finds, and that both are always deleted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from faces import Face
+
+from shardkit import DamagedDataError, ShardKit
+
+ADS: dict[str, tuple[Any, str]] = {
+    "a lost ad": (lambda c: c.delete("{ads:0}:d:shoes"), "{ads:0}:d:shoes"),
+    "attributes": (
+        lambda c: c.set("{ads:0}:d:shoes", c.get("{ads:0}:d:shoes").replace(b'"cpc"', b'"xyz"')),
+        "{ads:0}:d:shoes",
+    ),
+    "a count": (lambda c: c.hset("{ads:0}:ad:shoes", "v", "x"), "{ads:0}:ad:shoes"),
+    "another's counts": (lambda c: c.hset("{ads:0}:ad:shoes", "number", 5), "{ads:0}:ad:shoes"),
+    "counts of a type": (lambda c: c.hset("{ads:0}:types", "cpc:v", "-1"), "{ads:0}:types"),
+    "a bonus": (
+        lambda c: [c.hset(key, 0, "nan") for key in c.scan_iter("{ads:0}:bonus:*")],
+        "{ads:0}:bonus:",
+    ),
+    "a lost column": (lambda c: c.delete("{ads:0}:a:1:0"), "{ads:0}:a:1:0"),
+    "no parameters": (lambda c: c.delete("ads:meta"), "ads:meta"),
+}
+JOBS: dict[str, tuple[Any, str]] = {
+    "a lost job": (lambda c: c.delete("{jobs:0}:d:j7"), "{jobs:0}:d:j7"),
+    "requirements": (
+        lambda c: c.set("{jobs:0}:d:j7", c.get("{jobs:0}:d:j7").replace(b'{"', b'"{')),
+        "{jobs:0}:d:j7",
+    ),
+    "postings": (lambda c: c.delete("{jobs:0}:r:0:0"), "{jobs:0}:r:0:0"),
+    "a state": (lambda c: c.delete("{jobs:0}:state"), "{jobs:0}:state"),
+    "no parameters": (lambda c: c.delete("jobs:meta"), "jobs:meta"),
+}
+
+
+def some_ads(face: Face) -> Any:
+    ads = face.kit.ads(component="one", new_id=iter(map(str, range(999))).__next__)
+    face.run(ads.index("shoes", ["Berlin"], "running shoes", "cpc", 0.5))
+    face.run(ads.index("wine", ["Berlin", "Rome"], "red wine", "cpm", 0.1))
+    for _ in range(3):
+        served = face.run(ads.target(["Berlin"], "running"))
+        face.run(ads.record_click(served.target, served.ad))
+    return ads
+
+
+def some_jobs(face: Face) -> Any:
+    jobs = face.kit.job_search(component="one")
+    face.run(jobs.index_many((f"j{n}", ["python", f"skill {n % 9}"]) for n in range(40)))
+    return jobs
+
+
+@pytest.mark.parametrize(("make", "damages"), [(some_ads, ADS), (some_jobs, JOBS)])
+def test_what_is_damaged_is_named_and_can_be_deleted(
+    face: Face, kit: ShardKit, make: Any, damages: Any
+) -> None:
+    structure, client = make(face), kit.client("one")
+    assert face.list(structure.check()) == []
+    dumps = {each: client.dump(each) for each in client.scan_iter()}
+    for name, (act, key) in damages.items():
+        act(client)
+        found = face.list(make_again(face, structure).check())
+        assert [each for each in found if each.key.startswith(key)], (name, found)
+        face.run(make_again(face, structure).delete())
+        left = {key for key in client.scan_iter() if b":target:" not in key}
+        assert left == set(), name
+        for each, dump in dumps.items():
+            client.restore(each, 0, dump, replace=True)
+    assert face.list(make_again(face, structure).check()) == []
+
+
+def make_again(face: Face, structure: Any) -> Any:
+    return (
+        face.kit.ads(component="one")
+        if structure.name == "ads"
+        else face.kit.job_search(component="one")
+    )
+
+
+def test_a_damaged_ad_or_job_is_an_error_that_names_its_key(face: Face, kit: ShardKit) -> None:
+    ads, jobs, client = some_ads(face), some_jobs(face), kit.client("one")
+    ADS["attributes"][0](client)
+    JOBS["requirements"][0](client)
+    with pytest.raises(DamagedDataError, match="ads:0}:d:shoes is damaged"):
+        face.run(ads.get("shoes"))
+    with pytest.raises(DamagedDataError, match="jobs:0}:d:j7 is damaged"):
+        face.run(jobs.get("j7"))
+    client.hset("{ads:0}:ad:wine", "v", "x")
+    with pytest.raises(DamagedDataError, match="ads:0}:ad:wine is damaged: v=x"):
+        face.run(ads.get("wine"))
