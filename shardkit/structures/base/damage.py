@@ -40,7 +40,9 @@ def stored_integer(
     raise damage(to, key, found, f"an integer from {lowest} to {highest}")
 
 
-def damage(to: To, key: Key, found: str, expected: str, remedy: str = "") -> DamagedDataError:
+def damage(
+    to: To, key: str | bytes, found: str, expected: str, remedy: str = ""
+) -> DamagedDataError:
     """Return the error that reports damage; whoever runs the operation adds the shard."""
     component = to if isinstance(to, str) else to.component
     return DamagedDataError(key, found, expected, remedy, component=component, place=to)
