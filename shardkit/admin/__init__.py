@@ -11,6 +11,7 @@ from shardkit.admin.execute import execute
 from shardkit.admin.keys import BigKey, biggest_keys
 from shardkit.admin.push import push
 from shardkit.admin.retire import Retirement, delete_data, last_known, remove, still_used
+from shardkit.admin.rotate import PasswordRotation, PendingProcess, abort_rotation, rotate
 
 __all__ = [
     "BackupManifest",
@@ -18,8 +19,11 @@ __all__ = [
     "CheckFinding",
     "CheckReport",
     "ClientProcess",
+    "PasswordRotation",
+    "PendingProcess",
     "Retirement",
     "ServerBackup",
+    "abort_rotation",
     "backup",
     "biggest_keys",
     "check",
@@ -30,6 +34,7 @@ __all__ = [
     "push",
     "remove",
     "restore",
+    "rotate",
     "still_used",
     "verify",
 ]

@@ -59,7 +59,10 @@ class ClientProcess:
 
 
 def connected_clients(
-    components: Iterable[Component], config_server: Entry | None = None, timeout: float = TIMEOUT
+    components: Iterable[Component],
+    config_server: Entry | None = None,
+    timeout: float = TIMEOUT,
+    **login: str,
 ) -> tuple[list[ClientProcess], dict[str, Exception]]:
     """Return the processes connected to the servers of components, and to the config server.
 
@@ -67,12 +70,14 @@ def connected_clients(
         components: the components.
         config_server: the config server, if there is one.
         timeout: seconds for one answer of a server.
+        login: ``username`` and ``password`` in place of the entries', but the config server's.
 
     Returns:
         The processes, by host and process id, and the servers that could not be asked. The
         connections that ask are left out. Cost: one CLIENT LIST for each server.
     """
-    answers = query_servers(entries_of(components, config_server), _listed, timeout)
+    answers = query_servers(entries_of(components, replicas=True), _listed, timeout, **login)
+    answers |= query_servers(entries_of((), config_server), _listed, timeout)
     found: dict[tuple[str, int, str], ClientProcess] = {}
     failed: dict[str, Exception] = {}
     for server, answer in answers.items():

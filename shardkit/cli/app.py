@@ -36,6 +36,7 @@ COMMANDS = {
     "check": "shardkit.cli.commands.check:check_command",
     "clients": "shardkit.cli.commands.clients:clients",
     "keys": "shardkit.cli.commands.keys:keys",
+    "rotate": "shardkit.cli.commands.rotate:rotate_command",
     "retire": "shardkit.cli.commands.retire:retire",
     "backup": "shardkit.cli.commands.backup:backup_command",
     "restore": "shardkit.cli.commands.backup:restore_command",

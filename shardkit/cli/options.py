@@ -19,6 +19,7 @@ import shardkit
 from shardkit.admin.server_queries import ServerErrors
 from shardkit.cli.text import reason
 from shardkit.config.component import Component
+from shardkit.config.diff import SAMPLE_SIZE
 from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap
 from shardkit.connections import Connector
@@ -58,6 +59,8 @@ def _set_debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     if value:
         ctx.ensure_object(Session).debug = True
 
+
+LOGIN_PASSWORD = "SHARDKIT_EXEC_PASSWORD"  # of --user
 
 debug_option = click.option(
     "--debug",
@@ -107,6 +110,55 @@ def structure_options(component: str, name: str) -> Callable[[F], F]:
         return config_option(function)
 
     return give
+
+
+def login_option(function: F) -> F:
+    """Give a command ``--user`` (``user``), for `login_as`."""
+    return click.option(
+        "--user",
+        metavar="NAME",
+        help=f"Log in as this user; the password is read from ${LOGIN_PASSWORD}, or asked for.",
+    )(function)
+
+
+def login_as(user: str | None) -> dict[str, str]:
+    """Return the user and password of ``--user``; nothing without it."""
+    if user is None:
+        return {}
+    password = os.environ.get(LOGIN_PASSWORD)
+    if password is None:
+        password = click.prompt("Password", hide_input=True, err=True)
+    return {"username": user, "password": password}
+
+
+def timeout_option(default: float) -> Callable[[F], F]:
+    """Give a command ``--timeout``."""
+    return click.option(
+        "--timeout",
+        type=click.FloatRange(min=0.01),
+        default=default,
+        show_default=True,
+        metavar="SECONDS",
+        help="How long to wait for a server.",
+    )
+
+
+message_option = click.option(
+    "-m", "--message", default="", metavar="TEXT", help="Why, for `shardkit config history`."
+)
+
+
+def sample_option(function: F) -> F:
+    """Give a command ``--sample N`` (``size``)."""
+    return click.option(
+        "--sample",
+        "size",
+        type=click.IntRange(min=1),
+        default=SAMPLE_SIZE,
+        show_default=True,
+        metavar="N",
+        help="How many keys of a component to sample.",
+    )(function)
 
 
 def file_option(function: F) -> F:

@@ -46,7 +46,7 @@ from shardkit.connections.redis_private import (
     close_now,
     drain_cluster,
 )
-from shardkit.errors import ShardUnavailable
+from shardkit.errors import ShardKitError, ShardUnavailable
 from shardkit.operations.commands import Shard
 
 Client: TypeAlias = redis.Redis | redis.RedisCluster
@@ -302,7 +302,8 @@ class Clients:
         fields = entry.resolved(where)
         provider = self._credential_providers.get(component.name)
         if provider is None:
-            fields |= credentials_of(entry, fields, where)
+            present = partial(_present_entry, weakref.ref(self), shard, entry)
+            fields |= credentials_of(present, fields, where)
         else:
             fields["credentials"] = provider
         shard = Shard(component.name, number)
@@ -428,6 +429,17 @@ async def _until_shutdown(clients: weakref.ref[Clients]) -> AsyncGenerator[None,
         alive = clients()
         if alive is not None:
             await alive.aclose()
+
+
+def _present_entry(found: weakref.ref[Clients], shard: Shard, entry: Entry) -> Entry:
+    """Return a shard's entry as it was read last, if it still names the same server."""
+    clients = found()
+    topology = clients.topology() if clients is not None else None
+    if topology is not None:
+        with suppress(ShardKitError):
+            present: Entry = topology.last_known(shard.component).entry_of(shard)
+            return present if present.address == entry.address else entry
+    return entry
 
 
 def _successor(found: weakref.ref[Clients], name: str, number: int | None, raw: bool) -> Client:

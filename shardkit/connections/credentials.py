@@ -1,34 +1,32 @@
 """Credentials that change: of the environment, a file or the application, at each connect.
 
-redis-py asks a connection's ``credential_provider`` whenever it connects. An entry whose user or
-password is a ``${NAME}`` reference, or whose password is in a ``password_file``, gets one that
-reads the environment and the file. A provider of tokens that expire is given in Python, for a
-component (``connect(…, credential_providers={…})``).
+redis-py asks a connection's ``credential_provider`` whenever it connects. That of an entry asks for
+the present entry of the same server, and reads the environment and the file that it names: so
+whoever holds a client goes on when a password is rotated. A provider of tokens that expire is given
+in Python, for a component (``connect(…, credential_providers={…})``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from redis.credentials import CredentialProvider
 
 from shardkit.config.entry import Entry
-from shardkit.config.url import REFERENCE, read_url
-
-_FIELDS = ("username", "password", "url")
 
 
 class EntryCredentials(CredentialProvider):
     """What an entry says as user and password, its references read anew each time.
 
     Args:
-        entry: the entry.
+        present: returns the entry as it is now.
         where: the key that it came from, for error messages.
         part: the field whose credentials these are, ``sentinel``; empty for the entry's own.
     """
 
-    def __init__(self, entry: Entry, where: str, part: str = "") -> None:
-        self._entry = entry
+    def __init__(self, present: Callable[[], Entry], where: str, part: str = "") -> None:
+        self._present = present
         self._where = where
         self._part = part
 
@@ -38,32 +36,30 @@ class EntryCredentials(CredentialProvider):
         Raises:
             ConfigError: a reference is not in the environment any more.
         """
-        fields: dict[str, Any] = self._entry.resolved(self._where)
+        fields: dict[str, Any] = self._present().resolved(self._where)
         if self._part:
             fields = fields[self._part]
         user, password = fields.get("username"), fields.get("password") or ""
         return (user, password) if user else (password,)
 
 
-def credentials_of(entry: Entry, fields: dict[str, Any], where: str) -> dict[str, Any]:
-    """Return what to add to an entry's resolved fields where its credentials are references.
+def credentials_of(
+    present: Callable[[], Entry], fields: dict[str, Any], where: str
+) -> dict[str, Any]:
+    """Return what to add to an entry's resolved fields for its credentials.
+
+    Args:
+        present: returns the entry as it is now.
+        fields: its resolved fields.
+        where: the key that it came from, for error messages.
 
     Returns:
         ``credentials``, and ``sentinel_credentials`` for those that the Sentinels ask for.
     """
     found: dict[str, Any] = {}
-    changes = _refers(entry.fields) or "password_file" in {**_url(entry), **entry.fields}
-    if changes and (fields.get("username") or fields.get("password")):
-        found["credentials"] = EntryCredentials(entry, where)
-    if _refers(entry.fields.get("sentinel", {})):
-        found["sentinel_credentials"] = EntryCredentials(entry, where, "sentinel")
+    if fields.get("username") or fields.get("password"):
+        found["credentials"] = EntryCredentials(present, where)
+    sentinel = fields.get("sentinel", {})
+    if sentinel.get("username") or sentinel.get("password"):
+        found["sentinel_credentials"] = EntryCredentials(present, where, "sentinel")
     return found
-
-
-def _url(entry: Entry) -> dict[str, Any]:
-    url = entry.fields.get("url")
-    return {} if url is None or REFERENCE.fullmatch(url) else dict(read_url(url))
-
-
-def _refers(fields: dict[str, Any]) -> bool:
-    return any(REFERENCE.search(str(fields.get(name, ""))) for name in _FIELDS)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from shardkit.cli.commands.config_findings import examine, line_of
+from shardkit.cli.commands.config_validate import examine, line_of
 from shardkit.config.yaml_text import load_yaml
 
 TEXT = """\

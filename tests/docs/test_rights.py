@@ -11,7 +11,7 @@ import pytest
 
 import shardkit
 from shardkit import ShardMap
-from shardkit.admin import backup, biggest_keys, check, connected_clients, restore
+from shardkit.admin import backup, biggest_keys, check, connected_clients, push, restore, rotate
 from shardkit.cli.commands.config_preflight import preflight
 from shardkit.cli.commands.status_survey import survey
 from shardkit.config import store
@@ -156,6 +156,15 @@ def test_backups_are_taken_and_restored(server: LocalServer, tmp_path: Path) -> 
         login = user(other, *rights("`shardkit restore`"))
         described = ShardMap.parse(f"components: {{one: {{entry: {login}}}}}")
         assert restore(tmp_path / "backup", described) == {"one": 1}
+
+
+def test_who_rotates_passwords(server: LocalServer) -> None:
+    described = map_of(user(server, *rights("`shardkit rotate`")))
+    with server.client() as config:
+        push(config, described)
+        rotated = rotate(config, server.entry, "tried", "new", settled=0, wait=0)
+        assert rotated.done, rotated
+        store.push(config, ShardMap({}), prune=True, force=True)
 
 
 def credentials(entry: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,14 @@ import click
 
 from shardkit.admin.check import CheckFinding, CheckReport, check
 from shardkit.admin.server_queries import TIMEOUT
-from shardkit.cli.options import common_options, components, config_option, examples, opened
+from shardkit.cli.options import (
+    common_options,
+    components,
+    config_option,
+    examples,
+    opened,
+    timeout_option,
+)
 from shardkit.cli.output import BAD, DOUBTFUL, FAINT, GOOD, Output, Styled, wordy
 from shardkit.cli.rows import Field, column_only, table_of
 from shardkit.cli.text import counted
@@ -27,14 +34,7 @@ from shardkit.cli.text import counted
 @click.argument("names", nargs=-1, metavar="[COMPONENT]...")
 @config_option
 @click.option("--strict", is_flag=True, help="Exit with 1 for warnings too.")
-@click.option(
-    "--timeout",
-    type=click.FloatRange(min=0.01),
-    default=TIMEOUT,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long to wait for a server.",
-)
+@timeout_option(TIMEOUT)
 @common_options
 def check_command(
     names: Sequence[str], where: str | None, strict: bool, timeout: float, as_json: bool

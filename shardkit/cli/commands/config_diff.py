@@ -14,12 +14,22 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
+import click
 import redis
 from redis.exceptions import ConnectionError  # noqa: A004 - redis-py's own
 
 from shardkit.admin.server_queries import ServerErrors, client_of, query_all
+from shardkit.cli.options import (
+    common_options,
+    config_server,
+    connected,
+    examples,
+    sample_option,
+    target_option,
+)
 from shardkit.cli.output import (
     BAD,
     DOUBTFUL,
@@ -41,6 +51,9 @@ from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import components_at, read_component, read_components, read_epoch
 from shardkit.errors import ConfigError, ConfigServerError
 from shardkit.operations.commands import Key, Shard
+
+DIFFERS = 3  # what `diff --exit-code` exits with
+
 
 _PAGE = 1000  # keys of one SCAN
 _MAX_PAGES = 10  # pages to search for a key that is not configuration
@@ -357,3 +370,62 @@ _VALUE_FIELDS: tuple[Field[FieldChange], ...] = (
     Field("before", lambda change: _value(change, change.before)),
     Field("after", lambda change: _value(change, change.after)),
 )
+
+
+# ---- the command
+
+
+@click.command(
+    "diff",
+    short_help="Show what a push would change.",
+    epilog=examples(
+        "shardkit config diff configs/production.yaml",
+        "shardkit config diff -c redis://staging configs/production.yaml --exit-code",
+        "shardkit config diff 16 17",
+    ),
+)
+@click.argument("shard_map", metavar="MAP|EPOCH", type=click.Path(path_type=Path))
+@click.argument("until", metavar="[EPOCH]", required=False, type=click.IntRange(min=0))
+@target_option
+@sample_option
+@click.option("--prune", is_flag=True, help="Like `push --prune`.")
+@click.option("--exit-code", is_flag=True, help=f"Exit with {DIFFERS} if there is a difference.")
+@common_options
+def diff_command(
+    shard_map: Path,
+    until: int | None,
+    where: str | None,
+    size: int,
+    prune: bool,
+    exit_code: bool,
+    as_json: bool,
+) -> int:
+    """Show what a push of MAP would change, and how many keys would move.
+
+    With two epochs in place of MAP, show what changed between them.
+
+    If a component's shard count or placement changes, a sample of its keys is placed by the old and
+    the new rule. If its servers are empty or cannot be reached, the sample is synthetic.
+    """
+    output = Output(as_json)
+    if until is None:
+        wanted = ShardMap.load(shard_map)
+        server = config_server(where, wanted)
+        with connected(server) as client:
+            difference = compare(client, wanted, prune, size)
+    else:
+        since = str(shard_map)
+        if not since.isdecimal():
+            raise click.UsageError(f"{since} {until}: give two epochs, or a map alone")
+        server = config_server(where)
+        with connected(server) as client:
+            difference = between(client, int(since), until, size)
+    if as_json:
+        output.document(document(server.address, difference, difference.changes))
+    else:
+        show(output, server.address, difference)
+        if difference.is_empty:
+            output.line()
+            what = "a push would change" if until is None else "those pushes changed"
+            output.line(f"{what} nothing", FAINT)
+    return DIFFERS if exit_code and not difference.is_empty else 0

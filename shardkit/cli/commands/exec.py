@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from shardkit.admin.execute import execute
-from shardkit.cli.options import common_options, components, config_option, examples, opened
+from shardkit.cli.options import (
+    LOGIN_PASSWORD,
+    common_options,
+    components,
+    config_option,
+    examples,
+    login_as,
+    login_option,
+    opened,
+    timeout_option,
+)
 from shardkit.cli.output import BAD, Output, Styled, Table, wordy
 from shardkit.cli.text import one_line, reason
 from shardkit.errors import ConfigError
-
-PASSWORD = "SHARDKIT_EXEC_PASSWORD"
 
 
 @click.command(
@@ -25,7 +32,7 @@ PASSWORD = "SHARDKIT_EXEC_PASSWORD"
         "shardkit exec --on all -- CONFIG GET maxmemory",
         "shardkit exec --on unique -- DBSIZE",
         "shardkit exec --on unique:7 -- OBJECT FREQ unique:2026-11-22",
-        f"{PASSWORD}=… shardkit exec --on all --user admin -- ACL LIST",
+        f"{LOGIN_PASSWORD}=… shardkit exec --on all --user admin -- ACL LIST",
     ),
 )
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
@@ -37,19 +44,8 @@ PASSWORD = "SHARDKIT_EXEC_PASSWORD"
     metavar="all|COMPONENT|SHARD",
     help="Each server once; or each shard of a component, or one of them, in its database.",
 )
-@click.option(
-    "--user",
-    metavar="NAME",
-    help=f"Log in as this user; the password is read from ${PASSWORD}, or asked for.",
-)
-@click.option(
-    "--timeout",
-    type=click.FloatRange(min=0.01),
-    default=5.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long to wait for a server.",
-)
+@login_option
+@timeout_option(5.0)
 @common_options
 def exec_(
     command: Sequence[str],
@@ -65,12 +61,7 @@ def exec_(
     is up to you. Exits with 1 if any server refuses it or cannot be reached.
     """
     output = Output(as_json)
-    login = {}
-    if user is not None:
-        password = os.environ.get(PASSWORD)
-        if password is None:
-            password = click.prompt("Password", hide_input=True, err=True)
-        login = {"username": user, "password": password}
+    login = login_as(user)
     name, _, digits = target.rpartition(":")
     shard = int(digits) if name and digits.isdecimal() else None
     with opened(where) as topology:

@@ -5,7 +5,14 @@ from __future__ import annotations
 import click
 
 from shardkit.admin.retire import QUIET, delete_data, last_known, remove, still_used
-from shardkit.cli.options import common_options, config_option, config_server, connected, examples
+from shardkit.cli.options import (
+    common_options,
+    config_option,
+    config_server,
+    connected,
+    examples,
+    message_option,
+)
 from shardkit.cli.output import DOUBTFUL, FAINT, GOOD, Output
 from shardkit.cli.text import reason
 from shardkit.config.store import read_epoch
@@ -35,9 +42,7 @@ from shardkit.config.store import read_epoch
     metavar="SECONDS",
     help="How long nobody may have used it.",
 )
-@click.option(
-    "-m", "--message", default="", metavar="TEXT", help="Why, for `shardkit config history`."
-)
+@message_option
 @common_options
 def retire(
     name: str, where: str | None, delete_data_: bool, quiet: float, message: str, as_json: bool

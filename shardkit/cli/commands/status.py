@@ -31,6 +31,7 @@ from shardkit.cli.options import (
     connected,
     examples,
     opened,
+    timeout_option,
 )
 from shardkit.cli.output import (
     BAD,
@@ -72,14 +73,7 @@ _WIDE = 110  # columns from which on there is room for details
     is_flag=True,
     help="Print one line, for probes; exit with 0, 1 (a warning) or 2 (critical).",
 )
-@click.option(
-    "--timeout",
-    type=click.FloatRange(min=0.01),
-    default=TIMEOUT,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long to wait for a server.",
-)
+@timeout_option(TIMEOUT)
 @click.option(
     "--watch",
     type=click.FloatRange(min=0.1),

@@ -1,18 +1,26 @@
-"""Finds the problems of a shard map's file, with their lines."""
+"""``shardkit config validate``: finds the problems of a shard map's file, with their lines."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+import click
+
+from shardkit.cli.options import common_options, examples
+from shardkit.cli.output import BAD, DOUBTFUL, GOOD, Cell, Output, Styled, wordy
+from shardkit.cli.rows import Field, column_only, table_of
+from shardkit.cli.text import counted
 from shardkit.config.problem import Problem
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.yaml_text import LinedMapping, load_yaml
 from shardkit.errors import ConfigError, InvalidEntryError
+
+_WIDE = 140  # columns; in a narrower terminal the table has three
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,3 +122,88 @@ def line_of(value: Any, path: str, line: int = 0) -> int:
 
 def _starts(path: str, name: str) -> bool:
     return path.startswith(name) and path[len(name) : len(name) + 1] in ("", ".", "[", " ")
+
+
+# ---- the command
+
+
+@click.command(
+    short_help="Show what is wrong with shard maps.",
+    epilog=examples(
+        "shardkit config validate configs/*.yaml",
+        "shardkit config validate --strict --json configs/production.yaml",
+    ),
+)
+@click.argument("maps", metavar="MAP...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--strict", is_flag=True, help="Exit with 1 for warnings too.")
+@common_options
+def validate(maps: Sequence[Path], strict: bool, as_json: bool) -> int:
+    """Show everything that is wrong with shard maps.
+
+    Connects to nothing. Exits with 1 if a map cannot be used.
+    """
+    output = Output(as_json)
+    examined = [(path, *examine(path)) for path in maps]
+    findings = [finding for _, _, found in examined for finding in found]
+    failed = any(strict or not finding.warning for finding in findings)
+    if as_json:
+        output.document(
+            {
+                "valid": all(shard_map is not None for _, shard_map, _ in examined),
+                "maps": [
+                    {
+                        "file": str(path),
+                        "valid": shard_map is not None,
+                        "problems": [asdict(finding) for finding in found],
+                    }
+                    for path, shard_map, found in examined
+                ],
+            }
+        )
+        return int(failed)
+    if findings:
+        output.table(table_of(_problem_fields(output), findings))
+        output.line()
+    for path, shard_map, found in examined:
+        if shard_map is None:
+            output.line(f"{path} cannot be used: {counted(len(found), 'problem')}", BAD)
+        else:
+            warned = f", {counted(len(found), 'warning')}" if found else ""
+            colour = DOUBTFUL if found else GOOD
+            output.line(f"{path} can be used: {contents_of(shard_map)}{warned}", colour)
+    return int(failed)
+
+
+def _problem_fields(output: Output) -> tuple[Field[FileProblem], ...]:
+    if output.interactive and output.width < _WIDE:
+        return (
+            column_only(wordy("place"), lambda finding: finding.place),
+            column_only(wordy("field and value"), _field_and_value),
+            column_only(wordy("problem and remedy"), lambda f: f"{_problem(f)}\n→ {f.remedy}"),
+        )
+
+    def problem(finding: FileProblem) -> Cell:
+        return Styled(_problem(finding), DOUBTFUL if finding.warning else BAD)
+
+    return (
+        column_only("place", lambda finding: finding.place),
+        column_only(wordy("field"), lambda finding: finding.field),
+        column_only(wordy("value"), lambda finding: finding.value),
+        column_only(wordy("problem"), problem),
+        column_only(wordy("remedy"), lambda finding: finding.remedy),
+    )
+
+
+def _field_and_value(finding: FileProblem) -> str:
+    return "\n".join(filter(None, [finding.field.removeprefix("components."), finding.value]))
+
+
+def _problem(finding: FileProblem) -> str:
+    return f"warning: {finding.problem}" if finding.warning else finding.problem
+
+
+def contents_of(shard_map: ShardMap) -> str:
+    """Return what a map describes: ``3 components, 24 shards``."""
+    shards = sum(len(component.shards) for component in shard_map.components.values())
+    named = counted(len(shard_map.components), "component")
+    return f"{named}, {counted(shards, 'shard')}"

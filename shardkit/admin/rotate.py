@@ -1,0 +1,634 @@
+"""Rotating a password: every server takes both, clients change over, the old one goes.
+
+::
+
+    add       ACL SETUSER app >new on every server       both passwords are taken from now on
+    publish   a push of the entries that have it inline, or the password_file
+    wait      until no process is left that may still log in with the old one
+    remove    ACL SETUSER app !<hash of the old>         taken back if anybody is refused
+
+No step is refused by a client: connections that are open stay logged in, and new ones have a
+password that is taken. Whatever cannot be known from here (another host's file, a process that does
+not say which push it uses) stops the rotation, which is continued once somebody has looked::
+
+    config:rotation:app    {"format": 1, "user": "app", "hash": "9f86d0…", "epoch": 18,
+                            "published": 1767312000.5, "processes": [["web1", 4711]]}
+
+The state has no password, only the hash of the new one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import redis
+from redis.exceptions import ResponseError
+
+from shardkit.admin.client_list import ClientProcess, connected_clients
+from shardkit.admin.push import push
+from shardkit.admin.server_queries import TIMEOUT
+from shardkit.admin.servers import entries_of, query_servers
+from shardkit.config.component import Component
+from shardkit.config.entry import Entry, load_json
+from shardkit.config.shard_map import ShardMap
+from shardkit.config.store import read_components, read_epoch
+from shardkit.config.url import REFERENCE, url_fields
+from shardkit.connections.greeting import connection_name
+from shardkit.errors import ConfigError, ConfigServerError, few
+
+WAIT = 60.0  # seconds for processes to change over
+SETTLED = 3.0  # seconds that nobody may be left: entries are read about once a second
+_FORMAT = 1
+_INTERVAL = 0.5
+_YOUNG = 2  # seconds; nameless connections of this package that are younger are this command's
+
+
+@dataclass(frozen=True)
+class PendingProcess:
+    """A process that may still log in with the old password.
+
+    Attributes:
+        who: ``web1/4711``, or the address of one that does not say.
+        why: what speaks for it, and what to do.
+    """
+
+    who: str
+    why: str
+
+
+@dataclass
+class PasswordRotation:
+    """A rotation, and how far it got.
+
+    Attributes:
+        user: whose password it is.
+        servers: the servers that have the user.
+        entries: the entries that log in as the user, by where the password comes from: ``entry``
+            (inline), ``file`` (``password_file``) or ``environment`` (a ``${NAME}``).
+        step: what was done last: ``planned``, ``added``, ``published`` or ``removed``.
+        epoch: the push that published it; 0 if no entry has it inline.
+        pending: who may still use the old one.
+        warnings: what else was noticed.
+    """
+
+    user: str
+    servers: list[str] = field(default_factory=list)
+    entries: dict[str, list[str]] = field(default_factory=dict)
+    step: str = "planned"
+    epoch: int = 0
+    pending: list[PendingProcess] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def done(self) -> bool:
+        """Whether the old password is gone."""
+        return self.step == "removed"
+
+
+def rotate(
+    config: redis.Redis,
+    config_server: Entry,
+    user: str,
+    password: str | None = None,
+    *,
+    resume: bool = False,
+    dry_run: bool = False,
+    distributed: bool = False,
+    ignore_others: bool = False,
+    wait: float = WAIT,
+    settled: float = SETTLED,
+    message: str = "",
+    timeout: float = TIMEOUT,
+    login: Mapping[str, str] | None = None,
+    progress: Callable[[PasswordRotation], object] = lambda rotation: None,
+) -> PasswordRotation:
+    """Rotate a user's password on all servers that components log in to as this user.
+
+    Args:
+        config: a client of the config server.
+        config_server: its entry. If it is the user's too, its password is rotated as well.
+        user: the user, ``default`` for entries that name none.
+        password: the new password. Not needed to continue once it was published.
+        resume: continue a rotation that stopped.
+        dry_run: change nothing; say what would be done, and who is connected.
+        distributed: every host has the new password in its ``password_file``.
+        ignore_others: do not wait for programs that do not say who they are.
+        wait: seconds for processes to change over.
+        settled: seconds that nobody may be left before the old password is removed, and that
+            nobody may be refused afterwards.
+        message: why, for the history of pushes.
+        timeout: seconds for one answer of a server.
+        login: ``username`` and ``password`` of an administrator; by default servers are logged in
+            to as their entries say, who then needs the right to change users.
+        progress: is told of every step, and while waiting.
+
+    Returns:
+        The rotation. Unless it is `done`, it stopped while waiting: both passwords are taken, and
+        it is continued by ``resume=True``. Cost: a few exchanges with each server for each step,
+        and one CLIENT LIST each for every half second of waiting.
+
+    Raises:
+        ConfigError: a server cannot be reached, refuses, or takes other passwords than one; an
+            entry or file is not as it should be; or another rotation of the user has begun. Says
+            what was not done: what a message says was not done can be done again.
+        ConfigServerError: the config server cannot be read or written.
+    """
+    run = _OngoingRotation(
+        config, config_server, user, password, timeout, dict(login or {}), progress
+    )
+    state = run.read_state()
+    if resume and state is None:
+        raise ConfigError(f"no rotation of {user!r} has begun", "leave out --resume")
+    if state is not None and not resume and not dry_run:
+        raise ConfigError(
+            f"a rotation of {user!r} has begun and was not finished",
+            "continue it: --resume, or take it back: --abort",
+        )
+    if dry_run:
+        run.rotation.pending = run.pending({}, distributed, ignore_others)
+        return run.rotation
+    if state is None:
+        state = run.begin()
+    if "published" not in state:
+        run.add(state)
+        state = run.publish(state, message)
+    run.adopt(state)
+    if run.await_clients(state, distributed, ignore_others, wait, settled):
+        run.remove(state, settled)
+    return run.rotation
+
+
+def abort_rotation(
+    config: redis.Redis,
+    config_server: Entry,
+    user: str,
+    *,
+    timeout: float = TIMEOUT,
+    login: Mapping[str, str] | None = None,
+) -> PasswordRotation:
+    """Take back a rotation whose new password was not published yet.
+
+    Raises:
+        ConfigError: none has begun, it was published already, or a server cannot be reached.
+        ConfigServerError: the config server cannot be read or written.
+    """
+    run = _OngoingRotation(
+        config, config_server, user, None, timeout, dict(login or {}), lambda rotation: None
+    )
+    state = run.read_state()
+    if state is None:
+        raise ConfigError(f"no rotation of {user!r} has begun", "there is nothing to take back")
+    if "published" in state:
+        raise ConfigError(
+            "the new password was published: clients log in with it", "go on: --resume"
+        )
+    run.on_servers(lambda client: _drop(client, user, [state["hash"]]), "the rotation stays begun")
+    run.forget()
+    return run.rotation
+
+
+class _OngoingRotation:
+    """One call of `rotate`."""
+
+    def __init__(
+        self,
+        config: redis.Redis,
+        config_server: Entry,
+        user: str,
+        password: str | None,
+        timeout: float,
+        login: Mapping[str, str] | None,
+        progress: Callable[[PasswordRotation], object] = lambda rotation: None,
+    ) -> None:
+        with suppress(ResponseError):  # CLIENT SETNAME is not everybody's right
+            config.client_setname(connection_name("config-server/0"))
+        self.config = config
+        self.config_server = config_server
+        self.user = user
+        self.password = password
+        self.timeout = timeout
+        self.login = dict(login or {})
+        self.progress = progress
+        self.read_entries()
+        self.rotation = PasswordRotation(user)
+        if not self.places:
+            raise ConfigError(f"no entry logs in as {user!r} with a password", "name another user")
+        for where, entry in self.places:
+            source = _source(entry, where)
+            self.rotation.entries.setdefault(source, []).append(where)
+        found = self.on_servers(lambda client: _hashes(client, user), "nothing was changed")
+        self.rotation.servers = sorted(found)
+
+    def read_entries(self) -> None:
+        """Read the entries, which say how to log in to the servers."""
+        self.components = read_components(self.config)
+        everywhere = entries_of(self.components.values(), self.config_server, replicas=True)
+        self.places = [place for place in everywhere if self._is_users(*place)]
+
+    def _is_users(self, where: str, entry: Entry) -> bool:
+        fields = entry.resolved(where)
+        if (fields.get("username") or "default") != self.user or not fields.get("password"):
+            return False
+        if entry.is_sentinel:
+            raise ConfigError(
+                f"{where} is found through Sentinels, which have the password too",
+                "rotate it by hand: ACL SETUSER, SENTINEL SET … auth-pass, then a push",
+            )
+        return True
+
+    # ---- the state
+
+    @property
+    def _key(self) -> str:
+        return f"config:rotation:{self.user}"
+
+    def read_state(self) -> dict[str, Any] | None:
+        [text] = self.config.mget([self._key])
+        if text is None:
+            return None
+        found = load_json(text, self._key)
+        if not isinstance(found, dict) or found.get("format") != _FORMAT:
+            raise ConfigError(
+                f"{self._key} cannot be read by this release",
+                "use the release that began the rotation, or delete the key",
+            )
+        return found
+
+    def _write_state(self, state: Mapping[str, Any]) -> None:
+        self.config.mset({self._key: json.dumps(state)})
+
+    def forget(self) -> None:
+        self.config.delete(self._key)
+
+    def begin(self) -> dict[str, Any]:
+        new = self._hash_of_new()
+        for server, hashes in self.on_servers(
+            lambda client: _hashes(client, self.user), "nothing was changed"
+        ).items():
+            others = [each for each in hashes if each != new]
+            if len(others) > 1:
+                raise ConfigError(
+                    f"{server} takes {len(others)} passwords of {self.user!r} already",
+                    "remove those that nobody uses: ACL SETUSER",
+                )
+            if new in hashes:
+                raise ConfigError(
+                    f"{server} takes the new password of {self.user!r} already", "choose another"
+                )
+        state = {"format": _FORMAT, "user": self.user, "hash": new}
+        self._write_state(state)
+        return state
+
+    def _hash_of_new(self, expected: str = "") -> str:
+        if not self.password:
+            raise ConfigError("the new password was not given", "give it")
+        found = hashlib.sha256(self.password.encode()).hexdigest()
+        if expected not in ("", found):
+            raise ConfigError(
+                "this is not the password that the rotation began with",
+                "give that one, or take the rotation back: --abort",
+            )
+        return found
+
+    # ---- the steps
+
+    def add(self, state: Mapping[str, Any]) -> None:
+        """Have every server take both passwords; log in with the new one everywhere."""
+        self._hash_of_new(state["hash"])
+        password = str(self.password)
+        unsaved = self.on_servers(
+            lambda client: _add(client, self.user, password), "nothing was published"
+        )
+        lost = sorted(server for server, saved in unsaved.items() if not saved)
+        if lost:
+            self.rotation.warnings.append(
+                f"{few(lost, ', ')} cannot save the change: once restarted, only what its "
+                "configuration says is taken"
+            )
+        self._verify("nothing was published")
+        self._reached("added")
+
+    def _verify(self, consequence: str) -> None:
+        """Log in with the new password everywhere."""
+        own = {"username": self.user, "password": str(self.password)}
+        answers = query_servers(self.places, lambda client: client.ping(), self.timeout, **own)
+        _raise_first(answers, f"does not take the new password, and {consequence}")
+
+    def publish(self, state: dict[str, Any], message: str) -> dict[str, Any]:
+        """Push the entries that have the password inline; write the file of those that name one."""
+        now = self._processes()
+        for path in sorted(_files(self.places)):
+            _write_file(path, str(self.password))
+        for where, entry in self.places:
+            expected = self.password if _source(entry, where) != "entry" else None
+            if expected not in (None, entry.resolved(where)["password"]):
+                raise ConfigError(
+                    f"{where} gives the old password here: its environment variable or URL is not "
+                    "changed yet; nothing was published",
+                    "change it, and go on: --resume",
+                )
+        before = read_epoch(self.config)
+        if changed := self._with_new_password():
+            text = message or f"the password of {self.user} is rotated"
+            shard_map = ShardMap(changed, source=f"rotate {self.user}")
+            push(self.config, shard_map, epoch=before, message=text, timeout=self.timeout)
+            self.read_entries()
+        epoch = read_epoch(self.config) if "entry" in self.rotation.entries else 0
+        processes = [[each.host, each.pid] for each in now if each.pid and self._concerns(each)]
+        state = {**state, "epoch": epoch, "published": time.time(), "processes": processes}
+        self._write_state(state)
+        return state
+
+    def _with_new_password(self) -> dict[str, Component]:
+        """Return the components with entries that have the password inline, with the new one."""
+        changed: dict[str, Component] = {}
+        for name, component in self.components.items():
+            renewed = [
+                (shard, self._renewed(entry, str(shard))) for shard, entry in component.entries()
+            ]
+            if [entry for _, entry in renewed] != [entry for _, entry in component.entries()]:
+                shards = tuple(entry for shard, entry in renewed if shard.number is not None)
+                single = next((entry for shard, entry in renewed if shard.number is None), None)
+                changed[name] = replace(component, entry=single, shards=shards)
+        return changed
+
+    def _renewed(self, entry: Entry, where: str) -> Entry:
+        fields = entry.fields
+        replicas = fields.get("replicas", ())
+        if _source(entry, where) == "entry" and self._is_users(where, entry):
+            url = fields.pop("url", None)
+            if url is not None:
+                fields = {**url_fields(url), **fields}
+            fields["password"] = self.password
+        for each, replica in zip(replicas, entry.replicas, strict=True):
+            inline = "password" in each and _source(replica, where) == "entry"
+            if inline and self._is_users(where, replica):
+                each["password"] = self.password
+        return entry if fields == entry.fields else Entry(fields, where)
+
+    def adopt(self, state: Mapping[str, Any]) -> None:
+        """Take over what an earlier call, or this one, has published."""
+        self.rotation.epoch = int(state.get("epoch") or 0)
+        self._reached("published")
+
+    def await_clients(
+        self,
+        state: Mapping[str, Any],
+        distributed: bool,
+        ignore_others: bool,
+        wait: float,
+        settled: float,
+    ) -> bool:
+        """Wait until nobody is left who may use the old password; return whether that is so."""
+        deadline = time.monotonic() + wait
+        clear_since: float | None = None
+        while True:
+            self.rotation.pending = self.pending(state, distributed, ignore_others)
+            self.progress(self.rotation)
+            now = time.monotonic()
+            if self.rotation.pending:
+                clear_since = None
+                if now >= deadline:
+                    return False
+            else:
+                clear_since = now if clear_since is None else clear_since
+                if now - clear_since >= settled:
+                    return True
+            time.sleep(_INTERVAL)
+
+    def pending(
+        self, state: Mapping[str, Any], distributed: bool, ignore_others: bool
+    ) -> list[PendingProcess]:
+        """Return the processes that may still log in with the old password."""
+        found = []
+        for process in self._processes():
+            why = self._concerns(process) and "; ".join(
+                self._reasons(process, state, distributed, ignore_others)
+            )
+            if why:
+                who = f"{process.host}/{process.pid}" if process.pid else process.host
+                found.append(PendingProcess(who, why))
+        return found
+
+    def _concerns(self, process: ClientProcess) -> bool:
+        this = (platform.node(), os.getpid()) == (process.host, process.pid)
+        momentary = not process.pid and process.age < _YOUNG
+        ours = momentary and process.library.startswith(("shardkit ", ""))
+        return self.user in process.users and not ours and not (this and not process.components)
+
+    def _reasons(
+        self,
+        process: ClientProcess,
+        state: Mapping[str, Any],
+        distributed: bool,
+        ignore_others: bool,
+    ) -> Iterator[str]:
+        if not process.pid:
+            if not ignore_others:
+                yield f"{process.library or 'a program'} does not say what it uses: look at it"
+            return
+        sources = self.rotation.entries
+        epoch = int(state.get("epoch") or 0)
+        if "entry" in sources and (not epoch or (process.epoch or 0) < epoch):
+            known = process.epoch is not None
+            yield f"uses push {process.epoch}" if known else "does not say which push it uses"
+        if "file" in sources and not distributed and process.host != platform.node():
+            yield "is on another host: write its password_file"
+        before = state.get("processes")
+        if "environment" in sources and (before is None or [process.host, process.pid] in before):
+            yield "has the old password in its environment: restart it"
+
+    def _processes(self) -> list[ClientProcess]:
+        processes, failed = connected_clients(
+            self.components.values(), self.config_server, self.timeout, **self.login
+        )
+        for server, error in failed.items():
+            raise ConfigError(
+                f"nobody knows who uses the old password: {server} cannot be asked: {error}",
+                "start the server, or grant CLIENT LIST; then go on: --resume",
+            )
+        return processes
+
+    def remove(self, state: Mapping[str, Any], settled: float) -> None:
+        """Remove the old passwords; take that back if anybody is refused."""
+        new = state["hash"]
+        began = time.monotonic()
+        removed = self.on_servers(
+            lambda client: _drop_others(client, self.user, new), "both passwords are taken there"
+        )
+        while True:
+            elapsed = time.monotonic() - began
+            refused = self.on_servers(
+                lambda client, s=elapsed: _refused(client, self.user, s),  # type: ignore[misc]
+                "the old password is removed",
+            )
+            names = sorted({name for each in refused.values() for name in each})
+            if names:
+                self._give_back(removed)
+                self.rotation.pending = [
+                    PendingProcess(name, "was refused with the old password, which is taken again")
+                    for name in names
+                ]
+                return
+            if elapsed >= settled:
+                break
+            time.sleep(_INTERVAL)
+        self.forget()
+        self._reached("removed")
+
+    def _give_back(self, removed: Mapping[str, list[str]]) -> None:
+        hashes = sorted({each for found in removed.values() for each in found})
+        self.on_servers(lambda client: _take(client, self.user, hashes), "it is not taken there")
+
+    def _reached(self, step: str) -> None:
+        self.rotation.step = step
+        self.progress(self.rotation)
+
+    # ---- the servers
+
+    def on_servers(self, query: Callable[[Any], Any], consequence: str) -> dict[str, Any]:
+        """Ask every server that has the user; raise the first failure."""
+        answers = query_servers(self.places, query, self.timeout, **self.login)
+        _raise_first(answers, f"cannot be changed, and {consequence}")
+        return answers
+
+
+def _raise_first(answers: Mapping[str, Any], what: str) -> None:
+    for server, answer in answers.items():
+        if isinstance(answer, ConfigServerError):
+            raise answer
+        if isinstance(answer, Exception):
+            remedy = answer.remedy if isinstance(answer, ConfigError) else "start it, or grant it"
+            raise ConfigError(f"{server} {what}: {answer}", f"{remedy}; then go on: --resume")
+
+
+def _source(entry: Entry, where: str) -> str:
+    """Return where an entry's password comes from: ``entry``, ``file`` or ``environment``."""
+    fields = entry.fields
+    texts = [str(fields.get(name, "")) for name in ("username", "password", "url")]
+    if any(REFERENCE.search(text) for text in texts) or where == "config server":
+        return "file" if _files([(where, entry)]) else "environment"
+    return "file" if _files([(where, entry)]) else "entry"
+
+
+def _files(places: Iterable[tuple[str, Entry]]) -> set[str]:
+    """Return the password files that entries name."""
+    found = set()
+    for _, entry in places:
+        fields = entry.fields
+        url = fields.get("url", "")
+        if url and not REFERENCE.search(url):
+            fields = {**url_fields(url), **fields}
+        if "password_file" in fields:
+            found.add(str(fields["password_file"]))
+    return found
+
+
+def _write_file(path: str, password: str) -> None:
+    """Replace a password file at once, so that no reader finds half of it."""
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        mode = target.stat().st_mode & 0o777
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with open(descriptor, "w", encoding="utf-8") as file:
+            os.fchmod(descriptor, mode)
+            file.write(f"{password}\n")
+        temporary.replace(target)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink()
+        raise ConfigError(
+            f"password_file {path} cannot be written: {error.strerror}; nothing was published",
+            "write it where you may, and go on: --resume",
+        ) from None
+
+
+# ---- one server
+
+
+def _hashes(client: Any, user: str) -> list[str]:
+    """Return the hashes of a user's passwords."""
+    reply = client.execute_command("ACL", "GETUSER", user)
+    if reply is None:
+        raise ConfigError(f"there is no user {user!r}", "correct the entry")
+    found = dict(zip(reply[::2], reply[1::2], strict=False))
+    if b"nopass" in found[b"flags"]:
+        raise ConfigError(f"user {user!r} needs no password", "give it one: ACL SETUSER")
+    return [each.decode() for each in found[b"passwords"]]
+
+
+def _add(client: Any, user: str, password: str) -> bool:
+    """Take a further password, also for following a master; return whether it is saved."""
+    old = _hashes(client, user)
+    client.execute_command("ACL", "SETUSER", user, f">{password}")
+    shown = _config(client, "masterauth")
+    follows_as = _config(client, "masteruser") or "default"
+    if shown and follows_as == user and hashlib.sha256(shown.encode()).hexdigest() in old:
+        client.execute_command("CONFIG", "SET", "masterauth", password)
+    return _save(client)
+
+
+def _take(client: Any, user: str, hashes: Iterable[str]) -> None:
+    client.execute_command("ACL", "SETUSER", user, *(f"#{each}" for each in hashes))
+    _save(client)
+
+
+def _drop(client: Any, user: str, hashes: Iterable[str]) -> None:
+    present = set(_hashes(client, user)).intersection(hashes)
+    if present:
+        client.execute_command("ACL", "SETUSER", user, *(f"!{each}" for each in sorted(present)))
+        _save(client)
+
+
+def _drop_others(client: Any, user: str, new: str) -> list[str]:
+    """Remove all passwords but one; return the hashes of the others."""
+    hashes = _hashes(client, user)
+    if new not in hashes:
+        raise ConfigError(f"the new password of {user!r} is gone", "add it: ACL SETUSER")
+    others = [each for each in hashes if each != new]
+    _drop(client, user, others)
+    return others
+
+
+def _refused(client: Any, user: str, seconds: float) -> list[str]:
+    """Return who was refused as a user within some seconds."""
+    names = []
+    for each in client.execute_command("ACL", "LOG", 100):
+        entry = dict(zip(each[::2], each[1::2], strict=False))
+        age = float(entry[b"age-seconds"])
+        if entry[b"reason"] == b"auth" and entry[b"username"] == user.encode() and age <= seconds:
+            info = dict(
+                pair.split("=", 1) for pair in entry[b"client-info"].decode().split() if "=" in pair
+            )
+            names.append(info.get("name") or info.get("addr") or "somebody")
+    return names
+
+
+def _config(client: Any, name: str) -> str:
+    """Return a setting; nothing if the user may not read it."""
+    try:
+        reply = client.execute_command("CONFIG", "GET", name)
+    except ResponseError:
+        return ""
+    found = reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=False))
+    value = found.get(name, found.get(name.encode(), b""))
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _save(client: Any) -> bool:
+    """Have the server keep its users over a restart; return whether it does."""
+    for words in (("ACL", "SAVE"), ("CONFIG", "REWRITE")):
+        with suppress(ResponseError):
+            client.execute_command(*words)
+            return True
+    return False

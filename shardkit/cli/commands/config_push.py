@@ -1,0 +1,261 @@
+"""``shardkit config push`` and ``rollback``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import click
+import redis
+
+from shardkit.admin.push import newest_witness
+from shardkit.admin.push import push as push_witnessed
+from shardkit.cli.commands.config_diff import compare, document, holds_data, show
+from shardkit.cli.commands.config_preflight import PreflightFinding, preflight
+from shardkit.cli.options import (
+    common_options,
+    config_option,
+    config_server,
+    connected,
+    examples,
+    message_option,
+    sample_option,
+    target_option,
+)
+from shardkit.cli.output import DOUBTFUL, FAINT, GOOD, Output
+from shardkit.config import store
+from shardkit.config.diff import ComponentChange
+from shardkit.config.shard_map import ShardMap
+from shardkit.errors import ConfigError, PushRefusedError
+
+_MOST_FINDINGS = 5  # that an error lists
+
+
+@click.command(
+    short_help="Write a map to its config server.",
+    epilog=examples(
+        "shardkit config push configs/production.yaml --dry-run",
+        "shardkit config push configs/production.yaml -m 'shard 3 moves to b'",
+        "shardkit config push -c redis://staging configs/production.yaml",
+        "shardkit config push configs/production.yaml --restored",
+    ),
+)
+@click.argument("shard_map", metavar="MAP", type=click.Path(path_type=Path))
+@target_option
+@click.option("--dry-run", is_flag=True, help="Only show what would change.")
+@click.option(
+    "--force",
+    "forced",
+    multiple=True,
+    metavar="COMPONENT",
+    help="Push this component in spite of what speaks against it. May be repeated.",
+)
+@click.option("--no-check", is_flag=True, help="Do not connect to the servers of changed entries.")
+@click.option("--prune", is_flag=True, help="Remove components that MAP does not describe.")
+@click.option(
+    "--above",
+    type=click.IntRange(min=0),
+    metavar="EPOCH",
+    help="After the config server was restored from an old snapshot: give every component of MAP a "
+    "higher epoch than this, which clients have seen and say in their log.",
+)
+@click.option(
+    "--restored",
+    is_flag=True,
+    help="The same, above the highest epoch that the servers of the components have witnessed.",
+)
+@message_option
+@sample_option
+@common_options
+def push(
+    shard_map: Path,
+    where: str | None,
+    dry_run: bool,
+    forced: Sequence[str],
+    no_check: bool,
+    prune: bool,
+    above: int | None,
+    restored: bool,
+    message: str,
+    size: int,
+    as_json: bool,
+) -> None:
+    """Write MAP to its config server, atomically.
+
+    Refused if keys would then be looked up on other shards than those that hold them: if a
+    component's shard count or placement changes, or it is removed, while its servers hold keys or
+    cannot be reached. Every changed entry is connected to before: refused if it names a replica, a
+    database that does not exist or does not hold the data of the present one, or a user who lacks
+    rights.
+    """
+    output = Output(as_json)
+    wanted = ShardMap.load(shard_map)
+    for problem in wanted.warnings:
+        output.warning(str(problem))
+    server = config_server(where, wanted)
+    with connected(server) as client:
+        _push(
+            _PushOptions(dry_run, forced, no_check, prune, above, restored, size, message),
+            output,
+            client,
+            server.address,
+            wanted,
+        )
+        epoch = store.read_epoch(client)
+    if wanted.epoch not in (None, epoch) and not as_json and not dry_run:
+        output.line(f"write epoch: {epoch} into {shard_map} now", DOUBTFUL)
+
+
+@dataclass(frozen=True)
+class _PushOptions:
+    """The options of a push; see the command's help."""
+
+    dry_run: bool
+    forced: Sequence[str]
+    no_check: bool
+    prune: bool
+    above: int | None
+    restored: bool
+    size: int
+    message: str
+
+
+def _push(
+    options: _PushOptions, output: Output, client: redis.Redis, server: str, wanted: ShardMap
+) -> None:
+    """Show what a push changes, look at what it points clients at, carry it out, and say so."""
+    above, dry_run = options.above, options.dry_run
+    difference = compare(client, wanted, options.prune, options.size)
+    changes = difference.changes
+    if not output.as_json:
+        show(output, server, difference)
+        output.line()
+    for name in options.forced:
+        if name not in {change.component for change in changes}:
+            raise ConfigError(
+                f"--force {name}: the push does not touch a component of this name",
+                "name one that the table shows",
+            )
+    known = [*difference.current.values(), *wanted.components.values()]
+    looks = options.restored or not options.no_check
+    witnessed, witness = newest_witness(known) if looks else (0, "")
+    if options.restored:
+        above = _above(witnessed, above)
+    elif witnessed > difference.epoch and above is None and not dry_run:
+        raise PushRefusedError(
+            f"nothing was pushed: {server} is at epoch {difference.epoch}, and "
+            f"{witness} has witnessed epoch {witnessed}: the config server was restored from "
+            "an old snapshot, or lost its data",
+            "push the newest shard map: shardkit config push MAP --restored",
+        )
+    findings = [] if options.no_check else preflight(difference.current, wanted.components)
+    _heed(output, findings, options.forced, dry_run)
+    if not dry_run:
+        changes = push_witnessed(
+            client,
+            wanted,
+            force=options.forced,
+            prune=options.prune,
+            has_data=holds_data(wanted),
+            sample=difference.sample,
+            epoch=difference.epoch if wanted.epoch is None else wanted.epoch,
+            above=above,
+            message=options.message,
+        )
+    if output.as_json:
+        output.document(
+            {
+                "pushed": not dry_run,
+                **document(server, difference, changes),
+                "findings": [asdict(finding) for finding in findings],
+            }
+        )
+    elif dry_run:
+        output.line("nothing was pushed: this is a dry run", FAINT)
+    elif difference.is_empty and above is None:
+        output.line("there was nothing to push", FAINT)
+    else:
+        output.line(f"pushed: {_summary(changes)}", GOOD)
+
+
+def _above(witnessed: int, above: int | None) -> int:
+    if not witnessed and above is None:
+        raise ConfigError(
+            "no server of the map's components has witnessed an epoch",
+            "say --above EPOCH: clients have the number in their log",
+        )
+    return max(witnessed, above or 0)
+
+
+def _heed(
+    output: Output, findings: Sequence[PreflightFinding], forced: Sequence[str], dry_run: bool
+) -> None:
+    """Show findings, and refuse the push for those of components that are not forced."""
+    serious = [f for f in findings if not f.warning and f.component not in forced and not dry_run]
+    for finding in findings:
+        if finding not in serious:
+            output.warning(f"{finding}; {finding.remedy}")
+    if serious:
+        names = dict.fromkeys(finding.component for finding in serious)
+        shown = [str(finding) for finding in serious[:_MOST_FINDINGS]]
+        if len(serious) > _MOST_FINDINGS:
+            shown.append(f"and {len(serious) - _MOST_FINDINGS} more")
+        raise PushRefusedError(
+            f"nothing was pushed: {'; '.join(shown)}",
+            f"{serious[0].remedy}, or push with {store.force_options(names)}",
+        )
+
+
+def _summary(changes: Sequence[ComponentChange]) -> str:
+    kinds = Counter[str](change.kind for change in changes if change.kind != "unchanged")
+    return ", ".join(f"{number:,} {kind}" for kind, number in sorted(kinds.items()))
+
+
+@click.command(
+    short_help="Push what an earlier push left.",
+    epilog=examples(
+        "shardkit config rollback 16 --dry-run",
+        "shardkit config rollback 16 -m 'the new server is slow'",
+    ),
+)
+@click.argument("epoch", type=click.IntRange(min=0))
+@config_option
+@click.option("--dry-run", is_flag=True, help="Only show what would change.")
+@click.option(
+    "--force",
+    "forced",
+    multiple=True,
+    metavar="COMPONENT",
+    help="Push this component in spite of what speaks against it. May be repeated.",
+)
+@click.option("--no-check", is_flag=True, help="Do not connect to the servers of changed entries.")
+@message_option
+@sample_option
+@common_options
+def rollback(
+    epoch: int,
+    where: str | None,
+    dry_run: bool,
+    forced: Sequence[str],
+    no_check: bool,
+    message: str,
+    size: int,
+    as_json: bool,
+) -> None:
+    """Push the components as they were after the push of EPOCH.
+
+    This is a push of its own, with the next epoch, and is checked like any other: components that
+    came later are removed, and nothing is pushed that would strand data.
+    """
+    server = config_server(where)
+    options = _PushOptions(
+        dry_run, forced, no_check, True, None, False, size, message or f"back to epoch {epoch}"
+    )
+    with connected(server) as client:
+        then = store.components_at(client, epoch)
+        if not then:
+            raise ConfigError(f"there was no component at epoch {epoch}", "name a later epoch")
+        wanted = ShardMap(then, source=f"epoch {epoch}")
+        _push(options, Output(as_json), client, server.address, wanted)

@@ -1,0 +1,253 @@
+"""``shardkit config show``, ``pull`` and ``history``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from shardkit.cli.commands.config_validate import contents_of
+from shardkit.cli.options import (
+    common_options,
+    components,
+    config_option,
+    config_server,
+    connected,
+    examples,
+    file_option,
+    opened,
+)
+from shardkit.cli.output import BAD, FAINT, GOOD, Column, Output, number, wordy, write_private
+from shardkit.cli.rows import Field, column_only, json_row, json_rows, table_of
+from shardkit.cli.text import server_list
+from shardkit.config import store
+from shardkit.config.component import Component
+from shardkit.config.entry import LOCATION, Entry
+from shardkit.config.history import PushRecord
+from shardkit.config.shard_map import ShardMap
+from shardkit.errors import ConfigError
+from shardkit.operations.commands import Shard
+
+
+@click.command(
+    "show",
+    short_help="Show components, or their entries.",
+    epilog=examples(
+        "shardkit config show -c configs/local.yaml",
+        "shardkit config show -c redis://config.internal unique",
+        "shardkit config show --json | jq .components.unique.shards",
+        "shardkit config show --at 16 unique",
+    ),
+)
+@click.argument("names", nargs=-1, metavar="[COMPONENT]...")
+@config_option
+@click.option(
+    "--at", type=click.IntRange(min=0), metavar="EPOCH", help="As they were after a push."
+)
+@common_options
+def show_command(names: Sequence[str], where: str | None, at: int | None, as_json: bool) -> int:
+    """Show all components, or every entry of the named ones.
+
+    Connects only to the config server. Exits with 1 if a component cannot be used.
+    """
+    output = Output(as_json)
+    if at is None:
+        with opened(where) as topology:
+            found, broken = components(topology, names)
+            source = topology.name
+    else:
+        server = config_server(where)
+        source, broken = f"config server {server.address}, epoch {at}", {}
+        with connected(server) as client:
+            then = store.components_at(client, at)
+        for name in set(names) - then.keys():
+            raise ConfigError(f"component {name!r} was not there at epoch {at}", "name another")
+        found = {name: then[name] for name in names or sorted(then)}
+    if as_json:
+        output.document(
+            {
+                "source": source,
+                "components": {
+                    name: json_row(_COMPONENT_FIELDS, each) for name, each in found.items()
+                },
+                "broken": {name: str(error) for name, error in broken.items()},
+            }
+        )
+        return int(bool(broken))
+    if names:
+        entries = [pair for component in found.values() for pair in component.entries()]
+        output.table(table_of(_ENTRY_FIELDS, entries).without_empty())
+    else:
+        output.table(table_of(_COMPONENT_FIELDS, found.values()).without_empty())
+    for name, error in broken.items():
+        output.line(f"{name} cannot be used: {error}", BAD)
+    return int(bool(broken))
+
+
+_COMPONENT_FIELDS: tuple[Field[Component], ...] = (
+    column_only("component", lambda component: component.name),
+    Field(
+        "shards",
+        lambda component: [entry.masked() for entry in component.shards],
+        number("shards"),
+        lambda component: len(component.shards) or None,
+    ),
+    Field(
+        "placement",
+        lambda component: component.placement if component.shards else None,
+        Column("placement"),
+    ),
+    Field("epoch", lambda component: component.epoch or None, number("epoch")),
+    Field(
+        "entry",
+        lambda component: None if component.entry is None else component.entry.masked(),
+        wordy("entry"),
+        lambda component: None if component.entry is None else component.entry.address,
+    ),
+    column_only(
+        wordy("shards on"),
+        lambda component: server_list(entry.address for entry in component.shards),
+    ),
+)
+
+
+_ENTRY_FIELDS: tuple[Field[tuple[Shard, Entry]], ...] = (
+    column_only("entry", lambda each: str(each[0])),
+    column_only(wordy("server"), lambda each: each[1].address),
+    column_only(wordy("settings"), lambda each: _settings(each[1])),
+)
+
+
+def _settings(entry: Entry) -> str:
+    """Return the settings of an entry apart from its location, secrets masked."""
+    said = {n: v for n, v in entry.masked().items() if n not in LOCATION - {"sentinel"} | {"db"}}
+    return ", ".join(
+        f"{name}={value if isinstance(value, str) else json.dumps(value)}"
+        for name, value in said.items()
+    )
+
+
+# ---- pull
+
+
+@click.command(
+    short_help="Show the config server as a map.",
+    epilog=examples(
+        "shardkit config pull -c redis://config.internal",
+        "shardkit config pull -o backup.yaml --show-secrets",
+    ),
+)
+@config_option
+@file_option
+@click.option("--show-secrets", is_flag=True, help="Passwords in the clear.")
+@common_options
+def pull(where: str | None, written: Path | None, show_secrets: bool, as_json: bool) -> None:
+    """Show the contents of the config server as a shard map.
+
+    Passwords are masked, and ${NAME} references stay as they are. A file is meant to be pushed
+    again, so it is not written with masked passwords: use --show-secrets.
+    """
+    output = Output(as_json)
+    server = config_server(where)
+    with connected(server) as client:
+        found = store.pull(client, server)
+    masked = _masked(found)
+    secrets = masked.to_yaml() != found.to_yaml()
+    if written is not None and secrets and not show_secrets:
+        raise ConfigError(
+            f"{written} was not written: there are passwords in the entries, and masked ones would "
+            "be pushed as passwords",
+            "say --show-secrets, or keep passwords as ${NAME} in the map and push it",
+        )
+    chosen = found if show_secrets else masked
+    if written is not None:
+        write_private(str(written), chosen.to_yaml())
+    if as_json:
+        output.document(
+            {
+                "config_server": server.address,
+                "written": None if written is None else str(written),
+                "masked": secrets and not show_secrets,
+                "components": {
+                    name: json_row(_COMPONENT_FIELDS, component)
+                    for name, component in chosen.components.items()
+                },
+            }
+        )
+    elif written is not None:
+        output.line(f"wrote {written}: {contents_of(found)}", GOOD)
+    else:
+        output.text(chosen.to_yaml())
+        if secrets and not show_secrets:
+            output.warning("passwords are masked: do not push this map")
+
+
+def _masked(shard_map: ShardMap) -> ShardMap:
+    """Return a map in which every secret is ``***``."""
+
+    def masked(entry: Entry) -> Entry:
+        return Entry(entry.masked())
+
+    described = {
+        name: Component(
+            name,
+            None if component.entry is None else masked(component.entry),
+            tuple(map(masked, component.shards)),
+            component.placement,
+            component.epoch,
+        )
+        for name, component in shard_map.components.items()
+    }
+    server = shard_map.config_server
+    return replace(
+        shard_map, components=described, config_server=None if server is None else masked(server)
+    )
+
+
+# ---- history and rollback
+
+
+@click.command(
+    short_help="Show the last pushes.",
+    epilog=examples(
+        "shardkit config history -c redis://config.internal",
+        "shardkit config history --json | jq '.pushes[0]'",
+    ),
+)
+@config_option
+@common_options
+def history(where: str | None, as_json: bool) -> None:
+    """Show the last 100 pushes: when, who, from which map, what changed and why."""
+    output = Output(as_json)
+    server = config_server(where)
+    with connected(server) as client:
+        found = store.read_history(client)
+    if as_json:
+        output.document({"config_server": server.address, "pushes": json_rows(_PUSH_FIELDS, found)})
+    elif found:
+        output.table(table_of(_PUSH_FIELDS, found).without_empty())
+    else:
+        output.line("there is no history: nothing was pushed yet", FAINT)
+
+
+def _when(record: PushRecord) -> str:
+    return datetime.fromtimestamp(record.at, UTC).isoformat(timespec="seconds")
+
+
+_PUSH_FIELDS: tuple[Field[PushRecord], ...] = (
+    Field("epoch", lambda record: record.epoch, number("epoch")),
+    Field("at", _when, Column("at"), lambda record: _when(record)[:19].replace("T", " ")),
+    Field("author", lambda record: record.author, wordy("author")),
+    Field("source", lambda record: record.source, wordy("map")),
+    Field(
+        "components",
+        lambda record: sorted(record.before),
+        wordy("components"),
+        lambda record: ", ".join(sorted(record.before)),
+    ),
+    Field("message", lambda record: record.message, wordy("message")),
+)

@@ -1,0 +1,178 @@
+"""``shardkit rotate``: a user's password, on all servers and in all clients, without an error."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from shardkit.admin.rotate import WAIT, PasswordRotation, abort_rotation, rotate
+from shardkit.cli.options import (
+    common_options,
+    config_option,
+    config_server,
+    connected,
+    examples,
+    login_as,
+    login_option,
+    message_option,
+    timeout_option,
+)
+from shardkit.cli.output import BAD, DOUBTFUL, FAINT, GOOD, Output, Table, wordy
+from shardkit.cli.text import counted
+
+NEW_PASSWORD = "SHARDKIT_NEW_PASSWORD"
+
+_SOURCES = {
+    "entry": "have it inline: pushed",
+    "file": "name a password_file: written here, and to be written on other hosts",
+    "environment": "refer to the environment: processes are restarted",
+}
+
+
+@click.command(
+    "rotate",
+    short_help="Rotate a user's password.",
+    epilog=examples(
+        f"{NEW_PASSWORD}=… shardkit rotate app --dry-run",
+        f"{NEW_PASSWORD}=… shardkit rotate app -m 'quarterly'",
+        "shardkit rotate app --resume --distributed",
+        "shardkit rotate app --abort",
+    ),
+)
+@click.argument("name", metavar="USER")
+@config_option
+@click.option(
+    "--password-file",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    metavar="FILE",
+    help=f"The new password, as the only line; by default ${NEW_PASSWORD}.",
+)
+@click.option("--dry-run", is_flag=True, help="Only show what would be done, and who is connected.")
+@click.option("--resume", is_flag=True, help="Continue a rotation that stopped.")
+@click.option("--abort", is_flag=True, help="Take back one that has not published it yet.")
+@click.option(
+    "--distributed", is_flag=True, help="Every host has the new password in its password_file."
+)
+@click.option(
+    "--ignore-others",
+    is_flag=True,
+    help="Do not wait for programs that do not say who they are.",
+)
+@click.option(
+    "--wait",
+    type=click.FloatRange(min=0),
+    default=WAIT,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait for processes to change over.",
+)
+@login_option
+@timeout_option(1.0)
+@message_option
+@common_options
+def rotate_command(
+    name: str,
+    where: str | None,
+    password_file: Path | None,
+    dry_run: bool,
+    resume: bool,
+    abort: bool,
+    distributed: bool,
+    ignore_others: bool,
+    wait: float,
+    user: str | None,
+    timeout: float,
+    message: str,
+    as_json: bool,
+) -> int:
+    """Rotate the password of USER on all servers that entries log in to as this user.
+
+    The servers take both passwords, the new one is published, and once no process can use the old
+    one any more, it is removed. Stops with exit code 1, both being taken, if somebody must look:
+    then continue with --resume. The password is never shown.
+    """
+    output = Output(as_json)
+    if resume and abort:
+        raise click.UsageError("--resume and --abort contradict each other")
+    server = config_server(where)
+    login = login_as(user)
+    with connected(server) as client:
+        if abort:
+            rotation = abort_rotation(client, server, name, timeout=timeout, login=login)
+        else:
+            with output.busy("rotating") as busy:
+
+                def progress(rotation: PasswordRotation) -> None:
+                    if busy is not None:
+                        waiting = counted(len(rotation.pending), "process")
+                        busy.update(f"{rotation.step}; waiting for {waiting}")
+
+                rotation = rotate(
+                    client,
+                    server,
+                    name,
+                    _new_password(password_file, required=not (resume or dry_run)),
+                    resume=resume,
+                    dry_run=dry_run,
+                    distributed=distributed,
+                    ignore_others=ignore_others,
+                    wait=wait,
+                    message=message,
+                    timeout=timeout,
+                    login=login,
+                    progress=progress,
+                )
+    for text in rotation.warnings:
+        output.warning(text)
+    stopped = not (abort or dry_run or rotation.done)
+    if as_json:
+        output.document({**asdict(rotation), "done": rotation.done})
+    else:
+        _show(output, rotation, abort, dry_run)
+    return int(stopped)
+
+
+def _new_password(path: Path | None, *, required: bool) -> str | None:
+    if path is not None:
+        return path.read_text(encoding="utf-8").removesuffix("\n")
+    found = os.environ.get(NEW_PASSWORD)
+    if found is None and required:
+        found = str(click.prompt("New password", hide_input=True, err=True))
+    return found
+
+
+def _show(output: Output, rotation: PasswordRotation, aborted: bool, dry_run: bool) -> None:
+    if dry_run:
+        output.line(f"{counted(len(rotation.servers), 'server')}: {', '.join(rotation.servers)}")
+        for source, entries in rotation.entries.items():
+            output.line(
+                f"{counted(len(entries), 'entry').replace('entrys', 'entries')} that "
+                f"{_SOURCES[source]}"
+            )
+    if rotation.pending:
+        table = Table.of(wordy("process"), wordy("may use the old password: it"))
+        for each in rotation.pending:
+            table.row(each.who, each.why)
+        output.table(table)
+    if aborted:
+        output.line("taken back: only the old password is taken", GOOD)
+    elif dry_run:
+        output.line("nothing was changed: this is a dry run", FAINT)
+    elif rotation.done:
+        output.line(
+            f"rotated: {counted(len(rotation.servers), 'server')} take only the new password", GOOD
+        )
+        if "entry" in rotation.entries:
+            output.line(
+                f"write it into the shard map too: the entries have it since push {rotation.epoch}",
+                DOUBTFUL,
+            )
+    else:
+        output.line(
+            "stopped: both passwords are taken; look at these, then continue: "
+            f"shardkit rotate {rotation.user} --resume",
+            BAD,
+        )

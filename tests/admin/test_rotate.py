@@ -1,0 +1,278 @@
+"""Passwords are rotated under load without an error; what cannot be known stops the rotation."""
+
+from __future__ import annotations
+
+import json
+import platform
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from click.testing import CliRunner
+from redis.exceptions import AuthenticationError
+
+import shardkit
+from shardkit import ShardMap
+from shardkit.admin import PasswordRotation, abort_rotation, push, rotate
+from shardkit.cli.app import app
+from shardkit.config.store import read_components, read_history
+from shardkit.errors import ConfigError
+from shardkit.local import LocalServer
+
+OLD, NEW = "theOldPassword", "theNewPassword"
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[list[LocalServer]]:
+    """A config server, and a master with its replica; the fixture below gives them a user."""
+    with LocalServer() as config, LocalServer() as master, LocalServer(replica_of=master) as copy:
+        yield [config, master, copy]
+
+
+@pytest.fixture
+def config(servers: list[LocalServer]) -> Iterator[redis.Redis]:
+    for server in servers[:2]:
+        with server.client() as client:
+            client.flushall()
+    for server in servers[1:]:
+        with server.client() as client:
+            client.execute_command("ACL", "LOG", "RESET")
+            grants = ("on", f">{OLD}", "~*", "&*", "+@all")
+            client.execute_command("ACL", "SETUSER", "app", "reset", *grants)
+    with servers[0].client() as client:
+        yield client
+
+
+def described(servers: list[LocalServer], password: str = f"password: {OLD}") -> ShardMap:
+    _, master, copy = servers
+    return ShardMap.parse(
+        f"""
+        defaults: {{host: 127.0.0.1, username: app, {password}}}
+        components:
+          data:
+            shards:
+              - {{port: {master.port}, db: 1, replicas: [{{port: {copy.port}}}]}}
+              - {{port: {master.port}, db: 2}}
+          other: {{entry: {{url: 'redis://app:{OLD}@127.0.0.1:{master.port}/3'}}}}
+        """.replace(f"app:{OLD}@", f"app:{OLD}@" if OLD in password else "")
+    )
+
+
+def turn(config: redis.Redis, servers: list[LocalServer], **options: Any) -> PasswordRotation:
+    return rotate(config, servers[0].entry, "app", **{"password": NEW, "settled": 0.1, **options})
+
+
+def logs_in(server: LocalServer, password: str) -> bool:
+    with redis.Redis(port=server.port, username="app", password=password) as client:
+        try:
+            return bool(client.ping())
+        except AuthenticationError:
+            return False
+
+
+class Load(threading.Thread):
+    """Writes without pause through a kit, opens a second one again and again, and counts."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self.where = where
+        self.acknowledged = self.opened = 0
+        self.errors: list[Exception] = []
+        self.ends = threading.Event()
+
+    def run(self) -> None:
+        with shardkit.connect(self.where) as kit:
+            numbers = kit.set("numbers", component="data", total=100_000, members=int)
+            other = kit.client("other")
+            while not self.ends.is_set():
+                try:
+                    numbers.sadd(self.acknowledged)
+                    other.incr("count")
+                    self.acknowledged += 1
+                    if self.acknowledged % 200 == 0:
+                        with shardkit.connect(self.where) as fresh:
+                            fresh.client("data", 1).ping()
+                        self.opened += 1
+                except Exception as error:
+                    self.errors.append(error)
+
+
+def test_a_password_in_entries_is_rotated_under_load_without_an_error(
+    servers: list[LocalServer], config: redis.Redis
+) -> None:
+    push(config, described(servers))
+    load = Load(f"redis://{servers[0].address}")
+    load.start()
+    try:
+        rotation = turn(config, servers, message="quarterly", settled=2.5)
+    finally:
+        load.ends.set()
+        load.join()
+    assert rotation.done, rotation
+    assert rotation.pending == []
+    assert rotation.servers == sorted(server.address for server in servers[1:])
+    assert not load.errors
+    assert load.acknowledged > 500
+    assert load.opened > 2
+    with shardkit.connect(load.where) as kit:
+        assert kit.set("numbers", component="data", total=100_000, members=int).scard() == (
+            load.acknowledged
+        )
+        assert kit.client("other").get("count") == str(load.acknowledged).encode()
+    for server in servers[1:]:
+        assert logs_in(server, NEW)
+        assert not logs_in(server, OLD)
+    components = read_components(config)
+    everything = [entry for _, entry in components["data"].entries()] + [components["other"].entry]
+    assert OLD not in "".join(entry.to_json() for entry in everything if entry)
+    assert components["data"].shards[0].replicas[0].fields["password"] == NEW
+    assert read_history(config)[0].message == "quarterly"
+    assert not config.exists("config:rotation:app")
+
+
+def test_a_process_that_has_not_read_the_push_stops_it_and_it_is_resumed(
+    servers: list[LocalServer], config: redis.Redis
+) -> None:
+    push(config, described(servers))
+    with redis.Redis(port=servers[1].port, username="app", password=OLD) as other:
+        other.client_setname("shardkit:data:0@web1/4711")
+        other.ping()
+        stopped = turn(config, servers, wait=0)
+        assert not stopped.done
+        assert stopped.step == "published"
+        assert [each.who for each in stopped.pending] == ["web1/4711"]
+        assert "does not say which push it uses" in stopped.pending[0].why
+        assert all(logs_in(server, word) for server in servers[1:] for word in (OLD, NEW))
+        with pytest.raises(ConfigError, match="was not finished; continue it: --resume"):
+            turn(config, servers)
+        with pytest.raises(ConfigError, match="was published"):
+            abort_rotation(config, servers[0].entry, "app")
+    assert turn(config, servers, resume=True, password=None).done
+    assert not logs_in(servers[1], OLD)
+
+
+def test_whoever_is_refused_afterwards_gets_the_old_password_back(
+    servers: list[LocalServer], config: redis.Redis
+) -> None:
+    push(config, described(servers))
+
+    def late(rotation: PasswordRotation) -> None:
+        """A program that connects for moments only, and so was not seen."""
+        if rotation.step == "published":
+            timer.start() if not timer.is_alive() else None
+
+    def keep_trying() -> None:
+        while not ended.wait(0.1):
+            logs_in(servers[1], OLD)
+
+    ended = threading.Event()
+    timer = threading.Thread(target=keep_trying)
+    try:
+        stopped = turn(config, servers, ignore_others=True, progress=late, settled=0.6)
+    finally:
+        ended.set()
+        timer.join()
+    assert not stopped.done
+    assert "was refused with the old password, which is taken again" in stopped.pending[0].why
+    assert logs_in(servers[1], OLD)
+
+
+def test_a_password_file_is_written_here_and_other_hosts_are_named(
+    servers: list[LocalServer], config: redis.Redis, tmp_path: Path
+) -> None:
+    path = tmp_path / "password"
+    path.write_text(OLD)
+    push(config, described(servers, f"password_file: {path}"))
+    with redis.Redis(port=servers[1].port, username="app", password=OLD) as other:
+        other.client_setname("shardkit:data:0@web1/4711")
+        other.ping()
+        stopped = turn(config, servers, wait=0)
+        assert [each.who for each in stopped.pending] == ["web1/4711"]
+        assert "is on another host: write its password_file" in stopped.pending[0].why
+        assert path.read_text() == f"{NEW}\n"
+        assert turn(config, servers, resume=True, password=None, distributed=True).done
+    assert stopped.epoch == 0
+    with shardkit.connect(f"redis://{servers[0].address}") as kit:
+        assert kit.client("data", 0).ping()
+
+
+def test_the_environment_stops_it_before_anything_is_published_and_then_until_restarts(
+    servers: list[LocalServer], config: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("APP_PASSWORD", OLD)
+    push(config, described(servers, "password: '${APP_PASSWORD}'"))
+    with pytest.raises(ConfigError, match=r"gives the old password here: .*nothing was published"):
+        turn(config, servers)
+    monkeypatch.setenv("APP_PASSWORD", NEW)
+    with redis.Redis(port=servers[1].port, username="app", password=OLD) as old:
+        old.client_setname("shardkit:data:0@web1/4711")
+        old.ping()
+        stopped = turn(config, servers, resume=True, wait=0)
+        assert "has the old password in its environment: restart it" in stopped.pending[0].why
+    assert turn(config, servers, resume=True).done
+
+
+def test_it_is_taken_back_as_long_as_it_was_not_published(
+    servers: list[LocalServer], config: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("APP_PASSWORD", OLD)
+    push(config, described(servers, "password: '${APP_PASSWORD}'"))
+    with pytest.raises(ConfigError, match="nothing was published"):
+        turn(config, servers)
+    assert logs_in(servers[2], NEW)
+    abort_rotation(config, servers[0].entry, "app")
+    assert not logs_in(servers[2], NEW)
+    with pytest.raises(ConfigError, match="no rotation of 'app' has begun"):
+        abort_rotation(config, servers[0].entry, "app")
+
+
+def test_a_server_that_is_down_or_takes_more_passwords_stops_it_before_it_begins(
+    servers: list[LocalServer], config: redis.Redis
+) -> None:
+    push(config, described(servers))
+    with servers[2].client() as client:
+        client.execute_command("ACL", "SETUSER", "app", ">another")
+    with pytest.raises(ConfigError, match="takes 2 passwords of 'app' already"):
+        turn(config, servers)
+    servers[2].pause()
+    try:
+        with pytest.raises(ConfigError, match=f"{servers[2].address} .*nothing was changed"):
+            turn(config, servers, timeout=0.2)
+    finally:
+        servers[2].resume()
+    with pytest.raises(ConfigError, match="no entry logs in as 'nobody'"):
+        rotate(config, servers[0].entry, "nobody", NEW)
+    assert not logs_in(servers[1], NEW)
+
+
+def test_the_command_shows_what_it_would_do_and_never_a_password(
+    servers: list[LocalServer],
+    config: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    push(config, described(servers))
+    monkeypatch.setitem(rotate.__kwdefaults__, "settled", 0.1)
+
+    def run(*arguments: str, code: int = 0) -> str:
+        words = ["rotate", "app", "-c", f"redis://{servers[0].address}", *arguments]
+        found = CliRunner().invoke(app, words)
+        assert found.exit_code == code, found.output
+        assert NEW not in found.output
+        assert OLD not in found.output
+        return found.stdout
+
+    monkeypatch.setenv("SHARDKIT_NEW_PASSWORD", NEW)
+    planned = run("--dry-run")
+    assert f"2 servers: {', '.join(sorted(s.address for s in servers[1:]))}" in planned
+    assert "entries that have it inline: pushed" in planned
+    assert not logs_in(servers[1], NEW)
+    with redis.Redis(port=servers[1].port, username="app", password=OLD) as other:
+        other.client_setname(f"shardkit:data:0@{platform.node()}x/7")
+        other.ping()
+        stopped = json.loads(run("--wait", "0", "--json", code=1))
+    assert stopped["pending"][0]["who"] == f"{platform.node()}x/7"
+    assert not stopped["done"]
+    assert "take only the new password" in run("--resume")
