@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 from shardkit.config import store
 from shardkit.geo.ip_to_city import IpToCity
 from shardkit.operations import cancellation
-from shardkit.structures.base import parameters
 from shardkit.structures.base.lifetime import ExpirableStructure
 from shardkit.structures.unique.day_planner import DayPlanner
 from shardkit.topology.sources import ConfigServer
@@ -116,11 +115,17 @@ MUTATIONS: dict[str, Mutation] = {
         python,
         (ExpirableStructure, "_set_due", 'yield from self._send_to_all("PEXPIREAT", due)', "pass"),
     ),
-    "lifetime-parts-do-not-expire": Mutation(
+    "lifetime-settled-with-an-old-end": Mutation(
         "lifetime",
-        "parts created while the expiry changes do not get it",
-        python,
-        (parameters, "confirm", "elif meta.due != due:", "elif False:"),
+        "a part gets the end that its writer knows, though others have changed it meanwhile",
+        lua,
+        ("and now ~= tonumber(ARGV[1]) and now ~= tonumber(ARGV[2]) then", "and false then"),
+    ),
+    "lifetime-parts-without-parameters-stay": Mutation(
+        "lifetime",
+        "a part that a write creates is kept before anybody knows whether it has parameters",
+        lua,
+        ("if redis.call('PEXPIRE', KEYS[1], 60000) == 0", "if true"),
     ),
     "list-pop-leaves-an-empty-part": Mutation(
         "lists",

@@ -14,7 +14,7 @@ from typing import Any
 
 from shardkit import ShardKit, ShardMap
 from shardkit.config.store import pull, push
-from shardkit.errors import ConfigError, DamagedDataError
+from shardkit.errors import ConfigError
 from shardkit.geo.models import City, IpRange
 from shardkit.simulation import CLIENTS, NETWORK, Client, Protocol, Register
 from shardkit.simulation.protocol import is_outage
@@ -86,11 +86,7 @@ class GrowingHash(Protocol):
 
 
 class Lifetime(Protocol):
-    """A set that is filled, expired, deleted and created again: always one whole set.
-
-    Known: a write that arrives after a deletion, and whose client is gone before it can look again,
-    leaves a part without parameters. Then every client is told of damage until the set is deleted.
-    """
+    """A set that is filled, expired, deleted and created again: always one whole set."""
 
     clients = 3
     faults = (*NETWORK, "kill", "freeze", "time")
@@ -125,20 +121,9 @@ class Lifetime(Protocol):
                 assert isinstance(await found.smembers(), set)
         self.ended += 1
 
-    def allows(self, error: Exception) -> bool:
-        lost = isinstance(error, DamagedDataError) and "the parameters of" in str(error)
-        return lost or super().allows(error)
-
     def at_end(self, kit: ShardKit) -> None:
         found = self.set(kit)
-        try:
-            found.scard()
-        except DamagedDataError as error:
-            if not self.allows(error):
-                raise
-            found.delete()  # as the error says
-            self.added.clear()
-            found = self.set(kit)
+        found.scard()
         if not self.removing:
             kept = {member for member, begun in self.added.items() if begun > self.removed}
             assert kept <= set(found.smembers())

@@ -10,15 +10,26 @@ opened, and never changed silently.
 **One life.** A structure is many keys on many servers, and begins, expires and ends as one. Its
 parameters come first in everything: they are created before the first part, they are given a time
 to live before the parts are, and they are marked as ``deleting`` before the first part is removed.
-A write that creates a part says so, and then opens the structure once more (`confirm`). By then
-either the parameters are as they were, and whoever changes them afterwards visits that part; or
-they have changed, and the part is brought into line: it gets the time to live that the structure
-has now, and a structure that was deleted or has expired is created anew, as a write does with a
-single key. Whoever finds parameters marked as ``deleting`` completes the deletion.
+Whoever finds parameters marked as ``deleting`` completes the deletion.
 
-Parts do not say which structure they belong to, except where they split as they fill. So whoever
-writes to others has read the parameters within the last second (`LEASE`): an object that is kept
-notices that its structure was created anew with other parameters.
+A write may reach a part when the parameters that its client read are no more. So the server that
+stores the part decides, by when the part expires: the write says when its structure does, and a
+part that has another end is not written to. A part that a write creates expires in a minute, until
+it is *settled*: its client opens the structure once more, which creates it anew if it was deleted,
+and only then gives the part the end that the structure has. ::
+
+    client 1                      parameters        part                     client 2
+    write, end: never  ────────────────────────►  created, for a minute
+                                                  refuses  ◄──────────────  write, end: never
+    open  ──────────────────────► as they were
+    settle, end: never ────────────────────────►  never expires
+                                                  is written to  ◄────────  opens, settles, writes
+
+So what a client leaves behind that fails in between is gone a minute later, and nobody has relied
+on it. If the part is gone when it is to be settled, somebody has deleted the structure: the write
+is repeated. Groups of parts that split as they fill are settled as one, and name the parameters
+that they belong to. Whoever writes to other parts has read the parameters within the last second
+(`LEASE`).
 
 **Two releases.** So that they can work side by side:
 
@@ -41,7 +52,6 @@ from shardkit.errors import (
     DamagedDataError,
     NewerFormatError,
     ParameterMismatchError,
-    ShardErrors,
     ShardFailure,
 )
 from shardkit.lua import script
@@ -163,6 +173,11 @@ class Metadata:
             return script_call(self.to, script(_OPEN), [self.key], idempotent=True)
         flat = [text for pair in self._written.items() for text in pair]
         return script_call(self.to, script(_OPEN), [self.key], flat, idempotent=True)
+
+    @property
+    def end(self) -> int:
+        """When the structure expires, in milliseconds since 1970; -1 if it does not."""
+        return self.due or -1
 
     @property
     def expiry(self) -> tuple[str, *tuple[int, ...]]:
@@ -331,52 +346,6 @@ def _data_of(meta: Metadata) -> Operation[str | None]:
             if isinstance(left, int) and (left == -1 or left > _SKEW):
                 return key
     return None
-
-
-def confirm(
-    meta: Metadata,
-    keys: Sequence[str],
-    due: int,
-    undo: Sequence[Command] = (),
-    also: Sequence[Command] = (),
-    written: Replies | None = None,
-    registry: str | None = None,
-) -> Operation[None]:
-    """Open a structure once more after a write has created parts; see the module's text.
-
-    Args:
-        meta: its parameters.
-        keys: the parts, of the same component.
-        due: when they expire, as the write has set it.
-        undo: what removes the write from them if the structure now has other parameters.
-        also: what else to send, such as their registration.
-        registry: the key of their registration, which expires with them.
-        written: the replies to the write, whose failures are raised if this fails too.
-
-    Raises:
-        ParameterMismatchError: it has other parameters; the write was undone.
-
-    Cost: one exchange; one more if the structure was changed meanwhile.
-    """
-    meta.looked = True  # the data is that of this write
-    try:
-        replies = yield [meta.opening(create=True), *also]
-    except ShardErrors:
-        meta.checked = False
-        raise_failures(written or Replies())
-        raise
-    try:
-        meta.compare(replies[0], create=True)
-    except ParameterMismatchError:
-        if undo:
-            yield list(undo)
-        raise
-    if meta.deleting:  # whoever deletes it may have passed these parts already
-        if meta.complete_deletion is not None:
-            yield from meta.complete_deletion()
-    elif meta.due != due:
-        every = [*keys, *([registry] if registry else ())]
-        yield [meta.command(key, *meta.expiry) for key in every]
 
 
 def send_opened(

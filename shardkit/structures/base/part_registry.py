@@ -51,18 +51,27 @@ class PartRegistry:
 
         Cost: one exchange; none if this process has seen them registered.
         """
-        new = self._ranges(parts) - self._seen
+        new = self.ranges(parts) - self._seen
         if new:
             yield self._adding(new, due)
             self._seen |= new
 
+    def unseen(self, parts: Iterable[int]) -> set[int]:
+        """Return the ranges of parts that this process has not seen registered."""
+        return self.ranges(parts) - self._seen
+
+    def note(self, ranges: Iterable[int]) -> None:
+        """Note that ranges are registered."""
+        self._seen.update(ranges)
+
     def add_again(self, parts: Iterable[int], due: int = 0) -> list[Command]:
         """Return the commands that register parts which were created: see `confirm`."""
-        new = self._ranges(parts)
+        new = self.ranges(parts)
         self._seen |= new
         return self._adding(new, due)
 
-    def _ranges(self, parts: Iterable[int]) -> set[int]:
+    def ranges(self, parts: Iterable[int]) -> set[int]:
+        """Return the ranges of parts."""
         return {part // self.parts_per_range for part in parts}
 
     def _adding(self, ranges: set[int], due: int) -> list[Command]:

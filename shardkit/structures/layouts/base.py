@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from shardkit.errors import ShardFailure
@@ -13,12 +13,14 @@ from shardkit.operations.commands import (
     Argument,
     Command,
     Partial,
+    Replies,
     Reply,
-    raise_failures,
     script_call,
 )
 from shardkit.operations.operation import Operation
-from shardkit.structures.base.parameters import Metadata, confirm
+from shardkit.structures.base.parameters import Metadata
+from shardkit.structures.base.part_registry import PartRegistry
+from shardkit.structures.base.writes import REFUSED, PartReply, settled_writes
 
 T = TypeVar("T")
 M = TypeVar("M")
@@ -46,12 +48,8 @@ class Layout(ABC):
     meta: Metadata | None = None
 
     def bind(self, meta: Metadata) -> None:
-        """Say with which parameters the structure was created; see `confirm`."""
+        """Say with which parameters the structure was created."""
         self.meta = meta
-
-    @property
-    def _due(self) -> int:
-        return self.meta.due if self.meta is not None else 0
 
     @property
     @abstractmethod
@@ -182,23 +180,23 @@ def write_parts(
     component: str,
     groups: Iterable[tuple[str, list[bytes], list[T]]],
     build: Build[T],
-    register: Callable[[Sequence[str]], list[Command]] | None = None,
-    registry: str | None = None,
+    registry: PartRegistry | None = None,
+    numbers: Mapping[str, int] | None = None,
 ) -> Operation[list[tuple[list[T], Reply]]]:
-    """Write to parts that are keys of their own; open the structure again if some were created.
+    """Write to parts that are keys of their own; settle those that were created.
 
     Args:
         meta: the structure's parameters.
         component: where the parts live.
         groups: for each part its key, its members as stored, and what belongs to each.
         build: builds the command of a part.
-        register: returns what registers parts that were created.
-        registry: the key of their registration.
+        registry: where parts are registered before they are written to.
+        numbers: their numbers by key, if they are.
 
     Returns:
         For each part what belonged to its members, and the reply; in no order.
 
-    Cost: one exchange; one more if parts were created.
+    Cost: one exchange; two more if parts were created.
     """
     writes: list[tuple[str, list[bytes], list[T], tuple[Argument, ...]]] = []
     for key, members, owned in groups:
@@ -207,33 +205,29 @@ def write_parts(
             writes.append((key, some, its, build(some, its)))
     if not writes:
         return []
-    due = meta.due
-    found: list[Any]
-    if due or len(writes) == 1:  # in one command, which gives what it creates its end
-        lua = script(WRITE_PART)
-        calls = [script_call(component, lua, [key], (due, *sent)) for key, _, _, sent in writes]
-        replies = yield calls if len(calls) == 1 else Partial(calls)
-        found = [(r, r) if isinstance(r, ShardFailure) else r for r in replies]
-    else:  # in two that follow one another, at less than half the work for the server
-        replies = yield Partial(
-            Command(component, key, args)
-            for key, _, _, sent in writes
-            for args in (("EXISTS", key), (sent[0], key, *sent[1:]))
-        )
-        found = list(zip(replies[::2], replies[1::2], strict=True))
-    created = dict.fromkeys(
-        key for (key, *_), (existed, _) in zip(writes, found, strict=True) if existed == 0
-    )
-    if created:
-        undo = [
-            Command(component, key, ("SREM" if sent[0] == "SADD" else "HDEL", key, *some))
-            for key, some, _, sent in writes
-            if key in created
+    lua = script(WRITE_PART)
+
+    def send(waiting: Sequence[int]) -> Operation[tuple[Replies, list[PartReply]]]:
+        end = meta.end
+        calls = [
+            script_call(component, lua, [key], (end, *sent))
+            for key, _, _, sent in map(writes.__getitem__, waiting)
         ]
-        also = register(list(created)) if register else ()
-        yield from confirm(meta, list(created), due, undo, also, replies, registry)
-    raise_failures(replies)
-    return [(its, reply) for (_, _, its, _), (_, reply) in zip(writes, found, strict=True)]
+        # Of one command the failure is raised as it is.
+        replies = (yield calls) if len(calls) == 1 else (yield Partial(calls))
+        return replies, [
+            PartReply(at, REFUSED, None, reply[1]) if reply[0] == REFUSED else PartReply(at, *reply)
+            for at, reply in zip(waiting, replies, strict=True)
+            if not isinstance(reply, ShardFailure)
+        ]
+
+    def undo(at: int) -> Command:
+        key, some, _, sent = writes[at]
+        return Command(component, key, ("SREM" if sent[0] == "SADD" else "HDEL", key, *some))
+
+    keys = {at: key for at, (key, *_) in enumerate(writes)}
+    found = yield from settled_writes(meta, keys, send, undo, registry, numbers)
+    return [(writes[at][2], reply) for at, reply in found.items()]
 
 
 def grouped(

@@ -77,7 +77,7 @@ class FixedLayout(Layout):
         self, members: Iterable[tuple[bytes, T]], build: Build[T], *, adds: bool = True
     ) -> Operation[list[tuple[list[T], Reply]]]:
         """See `Layout.write`."""
-        if not adds or self.meta is None:
+        if self.meta is None:
             return (yield from self._send(members, build, idempotent=False))
         groups = grouped(members, self._part_of).items()
         sent = ((self.key(part), stored, owned) for part, (stored, owned) in groups)

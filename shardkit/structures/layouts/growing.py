@@ -34,7 +34,7 @@ W. Litwin, *Linear hashing: a new tool for file and table addressing*, 1980.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from hashlib import sha1
 from itertools import count, islice
@@ -63,14 +63,17 @@ from shardkit.operations.operation import Operation, pages
 from shardkit.structures.base.arguments import check_integer
 from shardkit.structures.base.check import Suspicions
 from shardkit.structures.base.damage import damage, stored_integer
-from shardkit.structures.base.parameters import confirm, open_all
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
+from shardkit.structures.base.writes import ATTEMPTS, open_again, unstable
 from shardkit.structures.layouts.base import Build, Chunk, Layout, T, grouped
 
 GROUPS = 64
 KEYS_PER_EXCHANGE = 100_000
-# What a script says that wrote to a group: that it created it; that it belongs to others.
+# What a script says that wrote to a group: that it created it; that it belongs to others, or is to
+# be settled.
+# What the script for all keys says: that there is no such group; that it expires otherwise by now.
 CREATED, OTHERS = 2, -1
+ABSENT, CHANGED = 2, 3
 MOST_GROUPS = 4096
 SPLITS_PER_SCRIPT = 16
 _WRITE_UNSPLIT = "structures/layouts/write_unsplit"
@@ -177,7 +180,6 @@ class GrowingLayout(Layout):
         """See `Layout.write`."""
         results: list[tuple[list[T], Reply]] = []
         waiting = self._by_group(members)
-        due, created = self._due, set[int]()
         unsure = set[int]()  # groups of which only the whole script can say what they are
         while waiting:
             if adds:
@@ -192,7 +194,8 @@ class GrowingLayout(Layout):
                 for plan in plans
             )
             waiting = {}
-            others: dict[int, int] = {}
+            created: dict[int, tuple[WritePlan, list[Any]]] = {}
+            others: dict[int, tuple[int, int]] = {}
             for plan, reply in zip(plans, replies, strict=True):
                 if isinstance(reply, ShardFailure):
                     continue
@@ -202,59 +205,77 @@ class GrowingLayout(Layout):
                     continue
                 done, *state = reply
                 if done == OTHERS:
-                    others[plan.group] = state[0]
+                    others[plan.group] = state[0], state[2]
                     waiting.setdefault(plan.group, []).extend(plan.pairs())
                     continue
                 self._update_state(plan.group, *state[:3])
                 if done == CREATED:
-                    created.add(plan.group)
-                if done:
-                    owned = (pairs for _, pairs in plan.writes.values())
-                    results += zip(owned, state[3:], strict=True)
+                    created[plan.group] = plan, state[3:]
+                elif done:
+                    results += plan.results(state[3:])
                 else:
                     waiting.setdefault(plan.group, []).extend(plan.pairs())
-            if replies.failed:
-                yield from self._confirm_groups(created, due, replies)
-                raise_failures(replies)
-            if others:
-                yield from self._take_over(others)
-        yield from self._confirm_groups(created, due)
+            if created or others:
+                new = {group: found[-1] for group, (_, found) in created.items()}
+                gone = yield from self._settle(new, others, replies)
+                for group, (plan, found) in created.items():
+                    if group in gone:  # somebody has deleted the structure since
+                        waiting.setdefault(group, []).extend(plan.pairs())
+                    else:
+                        results += plan.results(found[:-1])
+            raise_failures(replies)
         return results
 
-    def _take_over(self, groups: Mapping[int, int]) -> Operation[None]:
-        """Remove groups that belong to a structure with other parameters, which is no more.
+    def _settle(
+        self,
+        created: Mapping[int, int],
+        others: Mapping[int, tuple[int, int]],
+        written: Replies | None = None,
+    ) -> Operation[set[int]]:
+        """Let groups live as long as the structure does; see `shardkit.structures.base.writes`.
 
         Args:
-            groups: how many parts each has.
+            created: the groups that a write created, and when they expire.
+            others: those that expire otherwise than the structure, or are of other parameters,
+                which are removed: how many parts they have, and when they expire.
+            written: the replies to the write.
+
+        Returns:
+            The groups that do not exist.
 
         Raises:
-            ParameterMismatchError: it is this structure that is no more.
+            ParameterMismatchError: the structure was deleted, and created with other parameters.
         """
         meta = self.meta
         if meta is None:
-            return
-        meta.checked = False
-        yield from open_all([meta], create=True)
-        for group, parts in groups.items():
+            return set()
+        gone = set[int]()
+        for group, (parts, _) in others.items():
             self.parts[group] = parts
-        yield from self._to_all(groups, "UNLINK", but=meta.fingerprint)
-        for group in groups:
+        waiting = {**created, **{group: expiry for group, (_, expiry) in others.items()}}
+        for _ in range(ATTEMPTS):
+            try:
+                yield from open_again(meta, (), written)
+            except ParameterMismatchError:
+                yield from self._to_all(created, "UNLINK", of=meta.fingerprint)
+                raise
+            again: dict[int, int] = {}
+            yield from self._to_all(
+                list(waiting),
+                *meta.expiry,
+                of=meta.fingerprint,
+                seen=waiting,
+                again=again,
+                gone=gone,
+            )
+            if not again:
+                break
+            waiting = again
+        else:
+            raise unstable(meta.key)
+        for group in gone:
             self._reset_group(group)
-
-    def _confirm_groups(
-        self, groups: Collection[int], due: int, written: Replies | None = None
-    ) -> Operation[None]:
-        """Open the structure again if groups were created; see `confirm`."""
-        meta = self.meta
-        if meta is None or not groups:
-            return
-        try:
-            yield from confirm(meta, (), due, written=written)
-        except ParameterMismatchError:
-            yield from self._to_all(groups, "UNLINK")
-            raise
-        if meta.due != due:
-            yield from self._to_all(groups, *meta.expiry)
+        return gone
 
     def _plans(self, group: int, pairs: list[tuple[_Placed, T]], *, adds: bool) -> list[WritePlan]:
         """Cut the writes to a group into scripts, after the splits that they need.
@@ -292,7 +313,8 @@ class GrowingLayout(Layout):
             room = floor(plan.parts * self._load) - sum(
                 len(some) for some, _ in plan.writes.values()
             )
-            args = [plan.parts, self._life[1], max(0, room) if adds else -1]
+            end, of = self._life
+            args = [plan.parts, of, end, max(0, room) if adds else -1]
             for command in commands:
                 args += [len(command), *command]
             keys = [self._keys[group], *(self.key(group, part) for part in plan.writes)]
@@ -309,8 +331,8 @@ class GrowingLayout(Layout):
 
     @property
     def _life(self) -> tuple[Argument, Argument]:
-        """When a group that is created expires, and what names the structure's parameters."""
-        return (0, "") if self.meta is None else (self.meta.due, self.meta.fingerprint)
+        """When the structure expires (-1: never), and what names its parameters."""
+        return (-1, "") if self.meta is None else (self.meta.end, self.meta.fingerprint)
 
     def part_count(self) -> int:
         """See `Layout.part_count`."""
@@ -421,7 +443,14 @@ class GrowingLayout(Layout):
         return (yield from self._to_all(range(self.groups), name, *args))
 
     def _to_all(
-        self, groups: Iterable[int], name: str, *args: Argument, but: str = ""
+        self,
+        groups: Iterable[int],
+        name: str,
+        *args: Argument,
+        of: str = "",
+        seen: Mapping[int, int] | None = None,
+        again: dict[int, int] | None = None,
+        gone: set[int] | None = None,
     ) -> Operation[int]:
         """Send a command to all keys of groups; return the sum of the replies.
 
@@ -429,30 +458,43 @@ class GrowingLayout(Layout):
             groups: the groups.
             name: see `send_to_all`.
             args: likewise.
-            but: leave groups as they are that belong to the parameters with this fingerprint.
+            of: the fingerprint of the parameters whose groups these are; of any if it is empty.
+            seen: when each expires, as last seen, if that is to be settled: then groups of other
+                parameters are removed.
+            again: gets those that expire otherwise by now.
+            gone: gets those that do not exist.
         """
         changed = 0
         waiting = list(groups)
         lua = script("structures/layouts/all_growing")
         while waiting:
-            again = []
+            repeated = []
             for some in pages(waiting, max(1, KEYS_PER_EXCHANGE // max(self.parts))):
                 replies = yield [
                     script_call(
                         self.component,
                         lua,
                         self._all_keys(group),
-                        (self.initial, self.parts[group], but, name, *args),
+                        (
+                            *(self.initial, self.parts[group], of),
+                            *((0, "") if seen is None else (1, seen[group])),
+                            *(name, *args),
+                        ),
                         idempotent=True,
                     )
                     for group in some
                 ]
-                for group, (done, parts, keys) in zip(some, replies, strict=True):
+                for group, (done, parts, reply) in zip(some, replies, strict=True):
                     self.parts[group] = parts
-                    changed += keys
+                    if done == CHANGED and again is not None:
+                        again[group] = reply
+                        continue
+                    changed += reply
                     if not done:
-                        again.append(group)
-            waiting = again
+                        repeated.append(group)
+                    elif done == ABSENT and gone is not None:
+                        gone.add(group)
+            waiting = repeated
         return changed
 
     def _all_keys(self, group: int) -> list[str]:
@@ -486,18 +528,18 @@ class GrowingLayout(Layout):
         yield from self.refresh()
         waiting = list(range(self.groups))
         while waiting:
-            due = self._due
             replies = yield [self._replace_command(group, other) for group in waiting]
-            others = {}
+            created, others = dict[int, int](), dict[int, tuple[int, int]]()
             for group, (done, *state) in zip(waiting, replies, strict=True):
                 if done == OTHERS:
-                    others[group] = state[0]
+                    others[group] = state[0], state[2]
                 else:
-                    self._update_state(group, *state)
-            waiting = [g for g, (done, *_) in zip(waiting, replies, strict=True) if done != 1]
-            if others:
-                yield from self._take_over(others)
-        yield from self._confirm_groups(range(self.groups), due)
+                    self._update_state(group, *state[:3])
+                    if done == CREATED:
+                        created[group] = state[3]
+            waiting = [g for g, (done, *_) in zip(waiting, replies, strict=True) if done < 1]
+            if created or others:
+                yield from self._settle(created, others)
         other.reset()
         return sum(self._counts)
 
@@ -605,6 +647,11 @@ class WritePlan(NamedTuple):
         """The writes, to be planned again."""
         for placed, owned in self.writes.values():
             yield from zip(placed, owned, strict=True)
+
+    def results(self, replies: Sequence[Reply]) -> Iterator[tuple[list[Any], Reply]]:
+        """What belonged to the members of each write, and its reply."""
+        owned = (belonging for _, belonging in self.writes.values())
+        return zip(owned, replies, strict=True)
 
     def splits(self) -> Iterator[int]:
         """For each split the part that is split, and the new one."""

@@ -17,7 +17,7 @@ parts; a stored number shorter than ``part_size`` is always a remainder, which t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from shardkit.operations.commands import Argument, Columns, Command, Reply
@@ -99,28 +99,20 @@ class NumberedLayout(Layout):
     ) -> Operation[list[tuple[list[T], Reply]]]:
         """See `Layout.write`."""
         numbers, others = self._sorted(members)
-        if adds and numbers:
-            yield from self.registry.add((place[0] for place, _ in numbers), self._due)
-        if adds and self.meta is not None and numbers:
-            results = yield from self._add(self.meta, numbers, build)
-        else:
+        results: list[tuple[list[T], Reply]] = []
+        if numbers and self.meta is not None:
+            groups = _by_part(numbers)
+            sent = ((self.key(part), stored, owned) for part, (stored, owned) in groups.items())
+            parts = {self.key(part): part for part in groups}
+            registry = self.registry if adds else None
+            results = yield from write_parts(
+                self.meta, self.component, sent, build, registry, parts
+            )
+        elif numbers:
             results = yield from self._send(numbers, build, idempotent=False)
         if others:
             results += yield from self.rest.write(others, build, adds=adds)
         return results
-
-    def _add(
-        self, meta: Metadata, numbers: list[tuple[tuple[int, bytes], T]], build: Build[T]
-    ) -> Operation[list[tuple[list[T], Reply]]]:
-        groups = _by_part(numbers)
-        parts = {self.key(part): part for part in groups}
-        sent = ((self.key(part), stored, owned) for part, (stored, owned) in groups.items())
-        registry = self.registry
-
-        def register(created: Sequence[str]) -> list[Command]:
-            return registry.add_again(map(parts.__getitem__, created), meta.due)
-
-        return (yield from write_parts(meta, self.component, sent, build, register, registry.key))
 
     def _sorted(
         self, members: Iterable[tuple[bytes, T]]

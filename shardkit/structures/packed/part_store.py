@@ -17,7 +17,7 @@ from shardkit.operations.commands import (
     Columns,
     Command,
     Partial,
-    raise_failures,
+    Replies,
     script_call,
 )
 from shardkit.operations.operation import Operation, Stream, pages
@@ -33,9 +33,10 @@ from shardkit.structures.base.check import (
     suspected,
 )
 from shardkit.structures.base.damage import damage
-from shardkit.structures.base.parameters import Metadata, confirm, open_all
+from shardkit.structures.base.parameters import Metadata, open_all
 from shardkit.structures.base.part_registry import HIGHEST, PartRegistry
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
+from shardkit.structures.base.writes import PartReply, settled_writes
 from shardkit.structures.packed.addressing import PartCommands, ReadRange, RecordLayout
 
 IDS_AT_ONCE = 1000
@@ -148,35 +149,38 @@ class PartStore:
             replies: whether to return what the commands reply.
             idempotent: whether the commands may be sent again.
 
-        Cost: one exchange; one more before parts that this process did not see registered, and one
+        Cost: one exchange; one more before parts that this process did not see registered, and two
         after parts were created.
         """
         yield from open_all([self.meta], create=create)
-        due = self.meta.due if create else -1
-        if create:
-            yield from self.registry.add(parts, due)
         lua, length = script("structures/packed/write"), self.layout.part_bytes
-        calls = []
-        for part, commands in parts.items():
-            args: list[Argument] = [length, due, int(replies)]
-            for command in commands:
-                args += (len(command), *command)
-            keys = [self.part_key(part)]
-            calls.append(script_call(self.component, lua, keys, args, idempotent=idempotent))
-        answers = yield Partial(calls)
-        written = {
-            part: reply
-            for part, reply in zip(parts, answers, strict=True)
-            if not isinstance(reply, ShardFailure)
-        }
-        created = [part for part, reply in written.items() if reply[0]]
-        if created:
-            keys = list(map(self.part_key, created))
-            undo = [Command(self.component, k, ("UNLINK", k), idempotent=True) for k in keys]
-            also = self.registry.add_again(created, due)
-            yield from confirm(self.meta, keys, due, undo, also, answers, self.registry.key)
-        raise_failures(answers)
-        return {part: reply[1:] for part, reply in written.items()}
+        numbers = {self.part_key(part): part for part in parts}
+        keys = list(numbers)
+
+        def send(waiting: Sequence[int]) -> Operation[tuple[Replies, list[PartReply]]]:
+            calls = []
+            for at in waiting:
+                args: list[Argument] = [length, self.meta.end, int(replies), int(create)]
+                for command in parts[numbers[keys[at]]]:
+                    args += (len(command), *command)
+                calls.append(
+                    script_call(self.component, lua, [keys[at]], args, idempotent=idempotent)
+                )
+            answers = yield Partial(calls)
+            return answers, [
+                PartReply(at, reply[0], reply[2:], reply[1])
+                for at, reply in zip(waiting, answers, strict=True)
+                if not isinstance(reply, ShardFailure)
+            ]
+
+        def undo(at: int) -> Command:
+            return Command(self.component, keys[at], ("UNLINK", keys[at]), idempotent=True)
+
+        registry = self.registry if create else None
+        found = yield from settled_writes(
+            self.meta, dict(enumerate(keys)), send, undo, registry, numbers
+        )
+        return {numbers[keys[at]]: reply for at, reply in found.items()}
 
     def parts(self) -> Operation[list[int]]:
         """Return the parts that exist, in order. Cost: one exchange."""

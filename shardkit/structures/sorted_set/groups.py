@@ -145,7 +145,8 @@ class ScoredGroups(GrowingLayout):
         most = floor(plan.parts * self._load) - 1 if adds else 2**52
         score, member = rest if verb == "ADD" else ("", *rest)
         keys = [self._keys[group], self.key(group, part)]
-        args = (plan.parts, self._life[1], max(0, most), int(self.bound_size > 0), member, score)
+        end, of = self._life
+        args = (plan.parts, of, max(0, most), int(self.bound_size > 0), member, score, end)
         return script_call(self.component, script("structures/sorted_set/write_one"), keys, args)
 
     def _update_state(self, group: int, parts: int, number: int, expiring: bool) -> None:
@@ -221,7 +222,7 @@ class ScoredGroups(GrowingLayout):
             replies = yield from _send_bounded(calls)
             for group, (done, *state) in zip(waiting, replies, strict=True):
                 if done == OTHERS:
-                    others[group] = state[0]
+                    others[group] = state[0], state[2]
                     again.append(group)
                     continue
                 self._update_state(group, *state[:3])
@@ -230,7 +231,7 @@ class ScoredGroups(GrowingLayout):
                 else:
                     again.append(group)
             if others:
-                yield from self._take_over(others)
+                yield from self._settle({}, others)
             waiting = again
         return results
 

@@ -49,9 +49,10 @@ from shardkit.operations.commands import (
 from shardkit.operations.operation import Operation, Page, Stream, pages
 from shardkit.routing.partition import Partition
 from shardkit.structures.base.damage import damage, stored_integer
-from shardkit.structures.base.parameters import Metadata, confirm, open_all
+from shardkit.structures.base.parameters import Metadata, open_all
 from shardkit.structures.base.part_registry import PartRegistry
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
+from shardkit.structures.base.writes import ATTEMPTS, open_again, settle, unstable
 from shardkit.structures.unique.precision import MEMBER_BITS, Visitor, VisitorId, visitor_id
 
 # Members to send, by the key of their part.
@@ -146,44 +147,44 @@ class DayInParts(ABC):
             part, member = self.part_and_member(visitor)
             parts.setdefault(part, []).append(member)
         yield from self.prepare(parts)
-        members = {self.part_key(part): sent for part, sent in parts.items()}
+        waiting: Members = {self.part_key(part): sent for part, sent in parts.items()}
         home, *places = yield Locate(
-            [(self.home, self.key), *((self.component, key) for key in members)]
+            [(self.home, self.key), *((self.component, key) for key in waiting)]
         )
-        if all(place == home for place in places):
-            counter, batch = self.key, list(self.add_commands(members, self.key))
-        else:
-            counter, batch = None, list(self.add_commands(members, None))
-        due = self.due
-        replies = yield Partial(batch)
-        created: list[str] = []
+        counter = self.key if all(place == home for place in places) else None
         added = 0
-        for command, reply in zip(batch, replies, strict=True):
-            if not isinstance(reply, ShardFailure):
-                added += reply[0]
-                created += [command.args[2 + number] for number in reply[1:]]
-        if added and counter is None:
-            replies += yield Partial([Command(self.home, self.key, ("INCRBY", self.key, added))])
-            if isinstance(replies[-1], ShardFailure) and "integer" in str(replies[-1].error):
-                raise damage(self.home, self.key, "no number", "a count")
-        if created:
-            yield from self.confirm({key: members[key] for key in created}, due, replies)
-        raise_failures(replies)  # only now that what succeeded is counted
-        return added
-
-    @property
-    def due(self) -> int:
-        """When the day expires, as far as is known, in milliseconds since 1970; 0 for never."""
-        return 0
+        for _ in range(ATTEMPTS):
+            batch = list(self.add_commands(waiting, counter))
+            replies = yield Partial(batch)
+            created: list[str] = []
+            refused: list[str] = []
+            new = 0
+            for command, reply in zip(batch, replies, strict=True):
+                if not isinstance(reply, ShardFailure):
+                    new += reply[0]
+                    for n in reply[1:]:
+                        (created if n > 0 else refused).append(command.args[2 + abs(n)])
+            added += new
+            if new and counter is None:
+                replies += yield Partial([Command(self.home, self.key, ("INCRBY", self.key, new))])
+                if isinstance(replies[-1], ShardFailure) and "integer" in str(replies[-1].error):
+                    raise damage(self.home, self.key, "no number", "a count")
+            if created or refused:
+                yield from self.settle({key: waiting[key] for key in created}, refused, replies)
+            raise_failures(replies)  # only now that what succeeded is counted
+            if not refused:
+                return added
+            waiting = {key: waiting[key] for key in refused}
+        raise unstable(self.key)
 
     @abstractmethod
-    def confirm(self, created: Members, due: int, written: Replies) -> Operation[None]:
-        """See that parts which were created live as long as the day does.
+    def settle(self, created: Members, refused: Sequence[str], written: Replies) -> Operation[None]:
+        """See that parts live as long as the day does.
 
         Args:
-            created: the parts' members, by key.
-            due: when they expire, as the script has set it.
-            written: the replies to the write: see `shardkit.structures.base.parameters.confirm`.
+            created: members of the parts that were created, by key.
+            refused: the parts that expire at another time than the script was told.
+            written: the replies to the write: see `shardkit.structures.base.writes.settle`.
         """
 
     def size(self) -> Operation[int | None]:
@@ -317,7 +318,7 @@ class SetDay(DayInParts):
             self.home if counter else self.component,
         )
         counters = [] if counter is None else [counter]
-        start: list[Argument] = [len(counters), self.due]
+        start: list[Argument] = [len(counters), self.meta.end]
         keys, args = counters[:], start[:]
         for key, sent in members.items():
             few = len(sent) <= MEMBERS_PER_SCRIPT  # as in nearly every part
@@ -330,17 +331,15 @@ class SetDay(DayInParts):
                 args += (len(page), *page)
         yield script_call(to, add, keys, args)
 
-    @property
-    def due(self) -> int:
-        """See `DayInParts.due`."""
-        return self.meta.due
-
-    def confirm(self, created: Members, due: int, written: Replies) -> Operation[None]:
-        """See `DayInParts.confirm`."""
+    def settle(self, created: Members, refused: Sequence[str], written: Replies) -> Operation[None]:
+        """See `DayInParts.settle`."""
         undo = [Command(self.component, k, ("SREM", k, *sent)) for k, sent in created.items()]
         count = sum(len(set(sent)) for sent in created.values())
         undo.append(Command(self.home, self.key, ("DECRBY", self.key, count)))
-        yield from confirm(self.meta, list(created), due, undo, written=written)
+        end = self.meta.end
+        yield from open_again(self.meta, undo, written)
+        if refused or self.meta.end != end:
+            yield from settle(self.meta, dict.fromkeys([*created, *refused], ""))
 
 
 class BitmapDay(DayInParts):
@@ -398,8 +397,8 @@ class BitmapDay(DayInParts):
                     (self.part_size, *page),
                 )
 
-    def confirm(self, created: Members, due: int, written: Replies) -> Operation[None]:
-        """See `DayInParts.confirm`: registers the parts again, and asks when the register ends."""
+    def settle(self, created: Members, refused: Sequence[str], written: Replies) -> Operation[None]:
+        """See `DayInParts.settle`: registers the parts again, and asks when the register ends."""
         parts = [int(key.rpartition(":")[2]) for key in created]
         index = self.index_key
         reading = Command(self.component, index, ("PEXPIRETIME", index), idempotent=True)

@@ -1,14 +1,18 @@
--- Write to a part of a structure; say whether the part existed.
+-- Write to a part of a structure, if it expires when its structure does, or does not exist.
 -- KEYS[1]  the part, a HASH or a SET
--- ARGV[1]  when a part that is created expires, in milliseconds since 1970; 0 for never
+-- ARGV[1]  when the structure expires, in milliseconds since 1970; -1 for never
 -- ARGV[2]  the command
 -- ARGV[3]  and on: its arguments, some thousands at most
--- Reply    {1 if the part existed, else 0; the command's reply}
-local existed = redis.call('EXISTS', KEYS[1])
+-- Reply    {1, the command's reply}; {0, the reply, when it expires} if that created the part: in a
+--          minute unless base/settle_part is told to keep it; {2, when it expires}, with nothing
+--          done, if that is not as said: it was not settled, or is of a structure with another end
+local due = redis.call('PEXPIRETIME', KEYS[1])
+if due ~= -2 and due ~= tonumber(ARGV[1]) then return {2, due} end
 local reply = redis.pcall(ARGV[2], KEYS[1], unpack(ARGV, 3))
 if type(reply) == 'table' and reply.err then return reply end
 if ARGV[2] == 'HINCRBY' then -- Lua's numbers would not hold the sum exactly
   reply = redis.call('HGET', KEYS[1], ARGV[3])
 end
-if existed == 0 and ARGV[1] ~= '0' then redis.call('PEXPIREAT', KEYS[1], ARGV[1]) end
-return {existed, reply}
+if due ~= -2 then return {1, reply} end
+if redis.call('PEXPIRE', KEYS[1], 60000) == 0 then return {1, reply} end
+return {0, reply, redis.call('PEXPIRETIME', KEYS[1])}

@@ -3,15 +3,26 @@
 -- KEYS[2]  and on: its other keys
 -- ARGV[1]  the initial number of parts of a group
 -- ARGV[2]  the number of parts that the caller last saw
--- ARGV[3]  what names the parameters of a group that is left as it is; empty for none
--- ARGV[4]  UNLINK, PERSIST or PEXPIREAT
--- ARGV[5]  its argument
--- Reply    {1, parts, how many keys were changed}; or {0, parts, 0}, with nothing done, if the
---          number of parts has changed
+-- ARGV[3]  what names the parameters of a group that this is done to; empty for any
+-- ARGV[4]  1 to remove a group with other parameters, 0 to leave it as it is
+-- ARGV[5]  when the group expires, as last seen, in milliseconds since 1970; empty for any time
+-- ARGV[6]  UNLINK, PERSIST or PEXPIREAT
+-- ARGV[7]  its argument
+-- Reply    {1, parts, how many keys were changed}; {0, parts, 0}, with nothing done, if the number
+--          of parts has changed; {2, …} if the group did not
+--          exist; {3, parts, when it expires}, with nothing done, if that has changed
 --@include structures/layouts/grow
 local state = read_state(KEYS[1], ARGV[1])
-if ARGV[3] ~= '' and state.of == ARGV[3] then return {1, state.parts, 0} end
+local name, at = ARGV[6], 7
+if ARGV[3] ~= '' and state.of and state.of ~= ARGV[3] then
+  if ARGV[4] == '0' then return {1, state.parts, 0} end
+  name, at = 'UNLINK', #ARGV + 1
+elseif ARGV[5] ~= '' and not state.absent and (state.due or '-1') ~= ARGV[5] then
+  if (state.due or '-1') ~= (ARGV[7] or '-1') then
+    return {3, state.parts, tonumber(state.due or '-1')}
+  end
+end
 if state.parts ~= tonumber(ARGV[2]) then return {0, state.parts, 0} end
 local changed = 0
-for n = 1, #KEYS do changed = changed + redis.call(ARGV[4], KEYS[n], unpack(ARGV, 5)) end
-return {1, state.parts, changed}
+for n = 1, #KEYS do changed = changed + redis.call(name, KEYS[n], unpack(ARGV, at)) end
+return {state.absent and 2 or 1, state.parts, changed}

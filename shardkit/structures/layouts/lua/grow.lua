@@ -102,14 +102,18 @@ local function read_state(key, initial, ...)
   }
 end
 
--- Say when a group that does not exist yet is to expire ('0': never), and to which parameters it
--- belongs ('': to none). Returns whether it belongs to others.
-local function belongs_to_others(state, due, of)
+-- Say when the structure of a group expires (-1: never, nil: unknown), and to which parameters the
+-- group belongs ('': to none). Returns whether it belongs to others, or has another end. A group
+-- that does not exist yet expires in a minute: see `shardkit.structures.base.parameters`.
+local function belongs_to_others(state, ends, of)
   if state.absent then
-    state.due = due ~= '0' and due or nil
+    local now = redis.call('TIME')
+    state.due = of ~= '' and string.format('%.0f', now[1] * 1000 + now[2] / 1000 + 60000) or nil
     state.of = of ~= '' and of or nil
+    return false
   end
-  return of ~= '' and state.of and state.of ~= of
+  if of == '' then return false end
+  return state.of and state.of ~= of or ends and (state.due or '-1') ~= ends
 end
 
 local function expire_with(state, key)

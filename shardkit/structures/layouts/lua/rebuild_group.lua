@@ -2,7 +2,7 @@
 -- KEYS[1]  the group's state
 -- KEYS[2]  and on: its parts, and last the one that would be next, which does not exist
 -- ARGV[1]  HASH, SET or ZSET
--- ARGV[2]  when a group without a state is to expire, in milliseconds since 1970; 0 for never
+-- ARGV[2]  when a group without a state is to expire, in milliseconds since 1970; -1 for never
 -- ARGV[3]  what names the structure's parameters; empty if it has none
 -- Reply    1; 0, with nothing done, if the next part exists
 local LENGTH = {HASH = 'HLEN', SET = 'SCARD', ZSET = 'ZCARD'}
@@ -29,5 +29,5 @@ end
 local absent = redis.call('EXISTS', KEYS[1]) == 0
 redis.call('HSET', KEYS[1], 'parts', #KEYS - 2, 'count', members)
 if ARGV[3] ~= '' then redis.call('HSET', KEYS[1], 'of', ARGV[3]) end
-if absent and due ~= '0' then redis.call('PEXPIREAT', KEYS[1], due) end
+if absent and due ~= '-1' then redis.call('PEXPIREAT', KEYS[1], due) end
 return 1

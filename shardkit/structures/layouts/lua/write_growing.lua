@@ -7,17 +7,18 @@
 -- ARGV[3]  the number of parts wanted
 -- ARGV[4]  the structure's number of groups
 -- ARGV[5]  the initial number of parts of a group
--- ARGV[6]  when a group that is created expires, in milliseconds since 1970; 0 for never
+-- ARGV[6]  when the structure expires, in milliseconds since 1970; -1 for never
 -- ARGV[7]  what names the structure's parameters; empty if it has none
 -- ARGV[8]  the number of commands that follow: for each its name, number of arguments, arguments
--- Reply    {1, parts, count, expiring, reply, …}, or {2, …} if the group was created; or {0, parts,
+-- Reply    {1, parts, count, expiring, reply, …}, or {2, …, when it expires} if the group was
+--          created; or {0, parts,
 --          count, expiring}, with nothing done, if the number of parts has changed, {-1, …} if the
---          group belongs to a structure with other parameters
+--          group belongs to a structure with other parameters, or has another end
 --@include structures/layouts/grow
 local kind, known, wanted = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local state = read_state(KEYS[1], ARGV[5])
 if belongs_to_others(state, ARGV[6], ARGV[7]) then
-  return {-1, state.parts, state.count, state.expiring}
+  return {-1, state.parts, state.count, tonumber(state.due or '-1')}
 end
 if state.parts ~= known then
   return {0, state.parts, state.count, state.expiring}
@@ -59,4 +60,5 @@ for n = 1, commands do
 end
 write_state(state)
 local done = create_state(state) and 2 or 1
+if done == 2 then replies[#replies + 1] = tonumber(state.due or '-1') end
 return failed or {done, state.parts, state.count, state.expiring, unpack(replies)}

@@ -3,8 +3,9 @@
 -- KEYS[2]  and on: for each command the part that it writes to
 -- ARGV[1]  the number of parts that the caller last saw
 -- ARGV[2]  what names the structure's parameters; empty if it has none
--- ARGV[3]  the most members that the group may have before; -1 if the commands remove some
--- ARGV[4]  and on, for each command: how many words, its name (SADD, SREM, HSET, HSETNX or HDEL,
+-- ARGV[3]  when the structure expires, in milliseconds since 1970; -1 for never
+-- ARGV[4]  the most members that the group may have before; -1 if the commands remove some
+-- ARGV[5]  and on, for each command: how many words, its name (SADD, SREM, HSET, HSETNX or HDEL,
 --          whose replies say how many members were added or removed), its arguments
 -- Reply    {1, parts, count, expiring, reply, …}; {0, parts, count, expiring}, with nothing done,
 --          if the group has another number of parts, or may have to be split; 0 if write_growing
@@ -15,15 +16,16 @@ local state = redis.pcall('HMGET', KEYS[1], 'parts', 'count', 'expiring', 'of')
 local parts, count, of = state[1], tonumber(state[2] or nil), state[4]
 local sound = tonumber(parts or nil) and count and count >= 0 and count % 1 == 0
 if not sound or of and of ~= ARGV[2] then return 0 end
-local most = tonumber(ARGV[3])
+local most = tonumber(ARGV[4])
 if parts ~= ARGV[1] or most >= 0 and count > most then
   return {0, tonumber(parts), count, state[3] and 1 or 0}
 end
-local due = most >= 0 and redis.call('PEXPIRETIME', KEYS[1]) or -1
-local reply, at, change, failed = {1, tonumber(parts), 0, state[3] and 1 or 0}, 4, 0, nil
+local due = most >= 0 and redis.call('PEXPIRETIME', KEYS[1])
+if due and due ~= tonumber(ARGV[3]) then return 0 end
+local reply, at, change, failed = {1, tonumber(parts), 0, state[3] and 1 or 0}, 5, 0, nil
 for n = 2, #KEYS do
   local key, last = KEYS[n], at + ARGV[at]
-  local fresh = due > 0 and redis.call('EXISTS', key) == 0
+  local fresh = due and due > 0 and redis.call('EXISTS', key) == 0
   local done = redis.pcall(ARGV[at + 1], key, unpack(ARGV, at + 2, last))
   if type(done) == 'table' then
     failed = done

@@ -1,25 +1,29 @@
 -- Write to a part of packed records in one step; create it first, in its full length.
 -- KEYS[1]  the part, a STRING
 -- ARGV[1]  its length in bytes
--- ARGV[2]  when a part that is created expires, in milliseconds since 1970; 0 for never;
---          -1 to leave alone a part that does not exist
+-- ARGV[2]  when the structure expires, in milliseconds since 1970; -1 for never
 -- ARGV[3]  1 to return the commands' replies, else 0
--- ARGV[4]  and on, for each command: how many words, its name, its arguments without the key
--- Reply    {1 if the part was created, else 0; a command's reply; …}. What increments reply with
---          beyond 2^53, where Lua rounds, is {the upper bits, the lower 32}
+-- ARGV[4]  1 to create the part if it does not exist, 0 to leave it alone then
+-- ARGV[5]  and on, for each command: how many words, its name, its arguments without the key
+-- Reply    {1, 0; a command's reply; …}; {0, when it expires; …} if that created the part, or {2,
+--          when it expires}: as base/write_part.
+--          What increments reply with beyond 2^53, where Lua rounds, is {the upper bits, the lower
+--          32}
 -- Every write is a call, so base/damage is not included: it takes longer than most writes.
-local length, whole, due = redis.call('STRLEN', KEYS[1]), tonumber(ARGV[1]), ARGV[2]
+local length, whole = redis.call('STRLEN', KEYS[1]), tonumber(ARGV[1])
 if length ~= whole then
   if length > 0 then
     local wanted = {KEYS[1], length .. ' bytes', ARGV[1] .. ' bytes'}
     return redis.error_reply('DAMAGED ' .. cjson.encode(wanted))
   end
-  if due == '-1' then return {0} end
+  if ARGV[4] == '0' then return {1, 0} end
   -- Adding 0 to the last bit changes nothing, but gives the part its full length.
   redis.call('BITFIELD', KEYS[1], 'INCRBY', 'u1', 8 * whole - 1, 0)
-  if due ~= '0' then redis.call('PEXPIREAT', KEYS[1], due) end
+  redis.call('PEXPIRE', KEYS[1], 60000)
 end
-local reply, at = {length == whole and 0 or 1}, 4
+local due = redis.call('PEXPIRETIME', KEYS[1])
+if length == whole and due ~= tonumber(ARGV[2]) then return {2, due} end
+local reply, at = {length == whole and 1 or 0, due}, 5
 while at < #ARGV do
   local last = at + ARGV[at]
   local found = redis.call(ARGV[at + 1], KEYS[1], unpack(ARGV, at + 2, last))

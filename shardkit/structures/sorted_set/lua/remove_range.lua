@@ -15,8 +15,8 @@
 --@include structures/sorted_set/order
 --@include structures/sorted_set/bounds
 local state = read_state(KEYS[1], ARGV[1], unpack(BOUNDS))
-if belongs_to_others(state, '0', ARGV[3]) then
-  return {-1, state.parts, state.count, 0}
+if belongs_to_others(state, nil, ARGV[3]) then
+  return {-1, state.parts, state.count, tonumber(state.due or '-1')}
 end
 if state.parts ~= #KEYS - 3 then
   return {0, state.parts, state.count, 0}

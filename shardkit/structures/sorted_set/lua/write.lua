@@ -11,17 +11,17 @@
 -- ARGV[5]  how many members top and bottom each have at least, if the group has them; 0 for neither
 -- ARGV[6]  how many commands follow
 -- ARGV[7]  1 if all parts are among the keys, else 0
--- ARGV[8]  when a group that is created expires, in milliseconds since 1970; 0 for never
+-- ARGV[8]  when the structure expires, in milliseconds since 1970; -1 for never
 -- ARGV[9]  what names the structure's parameters
 -- ARGV[10] and on: for each command its verb, its number of options, its number of other
 --          arguments, the options, and the arguments:
 --            ADD   scores and members, as ZADD takes them with its options
 --            REM   members
 --            POP   scores and members, which are removed if they still have these scores
--- Reply    {1, parts, count, whole, reply, …}, or {2, …} if the group was created; or {0, parts,
+-- Reply    {1, parts, count, whole, reply, …}, or {2, …, when it expires} if the group was created; or {0, parts,
 --          count, whole}, with nothing done, if the number of parts has changed or (whole is 1) all
 --          parts are needed as keys; {-1, …}, with nothing done, if the group belongs to a
---          structure with other parameters. whole is 2 if all parts were keys. The replies are
+--          structure with other parameters, or has another end. whole is 2 if all parts were keys. The replies are
 --          those of ZADD and ZREM, in order; of POP how many were removed, and then these.
 --@include structures/layouts/grow
 --@include structures/sorted_set/order
@@ -30,7 +30,7 @@ local known, wanted, commands = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(A
 local whole = ARGV[7] == '1'
 local state = read_state(KEYS[1], ARGV[4], unpack(BOUNDS))
 if belongs_to_others(state, ARGV[8], ARGV[9]) then
-  return {-1, state.parts, state.count, 0}
+  return {-1, state.parts, state.count, tonumber(state.due or '-1')}
 end
 if state.parts ~= known then
   return {0, state.parts, state.count, 0}
@@ -174,4 +174,5 @@ for _, bound in ipairs(bounds) do
 end
 local done = create_state(state) and 2 or 1
 if failed then return failed end
+if done == 2 then replies[#replies + 1] = tonumber(state.due or '-1') end
 return {done, state.parts, state.count, whole and 2 or 0, unpack(replies)}
