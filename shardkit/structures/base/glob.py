@@ -20,7 +20,10 @@ def glob_filter(pattern: Key | None) -> Callable[[bytes], bool]:
     """
     if pattern is None:
         return lambda _: True
-    tokens = _TOKEN.findall(key_bytes(pattern))
+    text = key_bytes(pattern)
+    if text.strip(b"*") == b"" and len(text) > 1:  # servers match nothing else than "*" to ""
+        return bool
+    tokens = _TOKEN.findall(text)
     match = re.compile(b"".join(map(_expression, tokens)), re.DOTALL).fullmatch
     return lambda member: match(member) is not None
 
