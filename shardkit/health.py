@@ -98,7 +98,7 @@ def health_of(kit: Any, seconds: float) -> Health:
         client: Any = None
         try:
             with DeadlineBlock(seconds):
-                client = kit.clients.get(component, shard.number)
+                client = kit.clients.get(component, shard.number, raw=False)
                 begun = time.perf_counter()
                 client.ping(**_nodes(client))
                 latency = time.perf_counter() - begun
@@ -131,7 +131,7 @@ async def ahealth_of(kit: Any, seconds: float) -> Health:
         client: Any = None
         try:
             with DeadlineBlock(seconds):
-                client = kit.clients.aget(component, shard.number)
+                client = kit.clients.aget(component, shard.number, raw=False)
                 begun = time.perf_counter()
                 await client.ping(**_nodes(client))
                 latency = time.perf_counter() - begun

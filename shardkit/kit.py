@@ -279,7 +279,8 @@ class ShardKit(_Kit[Blocking]):
 
         Returns:
             redis-py's client. One that is not private is shared by all who ask the kit for it, and
-            by decorated functions: leave its pool alone, and do not keep it.
+            by decorated functions: what is done to its pool concerns all of them, though nothing
+            that the kit itself uses. Do not keep it.
 
         Raises:
             ConfigError: the component or its entry is missing or broken.
@@ -290,7 +291,7 @@ class ShardKit(_Kit[Blocking]):
         clients = self._new_private()
 
         def find() -> Client:
-            return clients.get(self.topology.component(component), shard)
+            return clients.get(self.topology.component(component), shard, raw=False)
 
         client = find()
         if isinstance(client, redis.RedisCluster):
@@ -419,7 +420,7 @@ class AsyncShardKit(_Kit[Awaiting]):
         clients = self._new_private()
 
         async def find() -> AsyncClient:
-            return clients.aget(await self.topology.acomponent(component), shard)
+            return clients.aget(await self.topology.acomponent(component), shard, raw=False)
 
         client = await find()
         if isinstance(client, aioredis.RedisCluster):

@@ -63,6 +63,15 @@ def holder(kit: ShardKit, component: str, key: str) -> redis.Redis:
     return client
 
 
+def own_client(kit: Any, component: str, number: int | None = None) -> Any:
+    """The client by which structures and pipelines go; `kit.client` is one to hand out.
+
+    Of an awaiting kit in its event loop, and a component that has been read.
+    """
+    get = kit.clients.get if isinstance(kit, ShardKit) else kit.clients.aget
+    return get(kit.topology.last_known(component), number, raw=False)
+
+
 def keys_of(kit: ShardKit, component: str) -> set[str]:
     """All keys of a component: of its entry and its shards."""
     found = kit.component(component)

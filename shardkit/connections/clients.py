@@ -11,8 +11,18 @@ ends: asyncio.run and others then shut down asynchronous generators, and a gener
 that. What a loop leaves that was closed without this is closed when the next loop comes. A forked
 child builds its own.
 
-The operation plane needs replies as RESP2 and bytes. Where an entry asks for something else it gets
-a client of its own (``raw=True``); elsewhere both planes share one.
+There are three kinds of clients, which share connections as far as they can:
+
+=========  ==================================  ================================================
+``raw``    for                                 connections
+=========  ==================================  ================================================
+``True``   structures: replies as RESP2 and    its own where the entry asks for something else;
+           bytes                               else those of ``False``
+``False``  pipelines over shards, and others   its own
+           that want what the entry says
+``None``   those outside: decorated            those of ``False`` until its holder changes or
+           functions, routers, `kit.client`    closes the pool; a cluster's client has its own
+=========  ==================================  ================================================
 """
 
 from __future__ import annotations
@@ -70,7 +80,7 @@ class _ClientTable:
     build_lock: threading.RLock = field(default_factory=threading.RLock)
 
 
-_ClientTables: TypeAlias = dict[tuple[str, bool], _ClientTable]
+_ClientTables: TypeAlias = dict[tuple[str, bool | None], _ClientTable]
 
 
 @dataclass(eq=False)
@@ -78,7 +88,7 @@ class _Held:
     """The clients of one event loop, or the blocking ones of all threads.
 
     Attributes:
-        tables: those of the components as they are now, by name and whether they are raw.
+        tables: those of the components as they are now, by name and kind.
         built: what has to be closed, also of earlier versions: pools, and the clients of clusters.
             A pipeline or a lock holds the pool alone.
         cleanup: waits for the end of the loop.
@@ -138,8 +148,13 @@ class Clients:
         self._last_loop: tuple[Callable[[], object], _Held | None] = _no_loop, None
         _all_clients.add(self)
 
-    def get(self, component: Component, number: int | None, raw: bool = False) -> Client:
+    def get(self, component: Component, number: int | None, raw: bool | None = None) -> Client:
         """Return the blocking client of a shard, or (number None) of the unsharded entry.
+
+        Args:
+            component: the component.
+            number: the shard's number.
+            raw: the kind of client, see the module; by default one to hand out.
 
         Cost: about 0.1 microseconds once it is built.
 
@@ -160,7 +175,9 @@ class Clients:
         found: Client = self._get_or_build(held, table, component, number, raw, None)
         return found
 
-    def aget(self, component: Component, number: int | None, raw: bool = False) -> AsyncClient:
+    def aget(
+        self, component: Component, number: int | None, raw: bool | None = None
+    ) -> AsyncClient:
         """Return the awaiting client of a shard for the running event loop; see `get`."""
         loop = asyncio.get_running_loop()
         latest, held = self._last_loop  # mostly there is one loop; to look it up takes longer
@@ -244,6 +261,7 @@ class Clients:
             f"{Shard(table.component.name, number)} {_shown(client)}"
             for table in tables
             for number, client in list(table.clients.items())
+            if not getattr(_closable(client), "shares", False)  # the pool's owner is there too
         ]
 
     def __repr__(self) -> str:
@@ -259,7 +277,7 @@ class Clients:
         table: _ClientTable,
         component: Component,
         number: int | None,
-        raw: bool,
+        raw: bool | None,
         loop: asyncio.AbstractEventLoop | None,
     ) -> Any:
         clients = table.clients
@@ -295,9 +313,16 @@ class Clients:
             _adrain([client])
         return client
 
-    def _build(self, component: Component, number: int | None, raw: bool, awaiting: bool) -> Any:
+    def _build(
+        self, component: Component, number: int | None, raw: bool | None, awaiting: bool
+    ) -> Any:
         shard = Shard(component.name, number)
         entry = component.entry_of(shard)
+        get: Any = self.aget if awaiting else self.get
+        if raw is None and not entry.is_cluster:
+            own = get(component, number, False)
+            client = type(own)(connection_pool=own.connection_pool.share())
+            return self._with_successor(client, shard, raw, awaiting)
         where = entry_key(component.name, number)
         fields = entry.resolved(where)
         provider = self._credential_providers.get(component.name)
@@ -306,25 +331,19 @@ class Clients:
             fields |= credentials_of(present, fields, where)
         else:
             fields["credentials"] = provider
-        shard = Shard(component.name, number)
         deadline = fields.pop("deadline", self._deadline)
         fields["policy"] = self._policy(fields, shard, entry.address, deadline)
         if raw:
-            if {**_RAW, **fields} == fields | _RAW:  # a user's client is raw as well
-                return (self.aget if awaiting else self.get)(component, number)
+            if {**_RAW, **fields} == fields | _RAW:
+                return get(component, number, False)
             fields |= _RAW
         try:
-            if awaiting:
-                client: Any = self._connector.awaiting(fields)
-                find: Any = partial(_asuccessor, weakref.ref(self), component.name, number, raw)
-            else:
-                client = self._connector.blocking(fields)
-                find = partial(_successor, weakref.ref(self), component.name, number, raw)
-            topology = self.topology()
-            if topology is not None and hasattr(client, "successor"):
-                client.successor = find
+            connector = self._connector
+            client = connector.awaiting(fields) if awaiting else connector.blocking(fields)
+            self._with_successor(client, shard, raw, awaiting)
             pool = getattr(client, "connection_pool", None)
             if pool is not None:
+                topology = self.topology()
                 witness = None if topology is None else topology.source.witness(component.name)
                 pool.greeting = Greeting(partial(self._name, shard), witness)
             return client
@@ -335,6 +354,13 @@ class Clients:
                 shard=str(shard),
                 error=error,
             ) from error
+
+    def _with_successor(self, client: Any, shard: Shard, raw: bool | None, awaiting: bool) -> Any:
+        """Have a client find the one that follows it when its server is not to be used any more."""
+        if self.topology() is not None and hasattr(client, "successor"):
+            find = _asuccessor if awaiting else _successor
+            client.successor = partial(find, weakref.ref(self), shard.component, shard.number, raw)
+        return client
 
     def _name(self, shard: Shard) -> str:
         return connection_name(self._describe(shard))
@@ -442,7 +468,9 @@ def _present_entry(found: weakref.ref[Clients], shard: Shard, entry: Entry) -> E
     return entry
 
 
-def _successor(found: weakref.ref[Clients], name: str, number: int | None, raw: bool) -> Client:
+def _successor(
+    found: weakref.ref[Clients], name: str, number: int | None, raw: bool | None
+) -> Client:
     """Return the client of a shard, its component read anew."""
     clients = found()
     topology = clients.topology() if clients is not None else None
@@ -452,7 +480,7 @@ def _successor(found: weakref.ref[Clients], name: str, number: int | None, raw: 
 
 
 async def _asuccessor(
-    found: weakref.ref[Clients], name: str, number: int | None, raw: bool
+    found: weakref.ref[Clients], name: str, number: int | None, raw: bool | None
 ) -> AsyncClient:
     """Return the awaiting client of a shard, its component read anew."""
     clients = found()
@@ -463,7 +491,7 @@ async def _asuccessor(
 
 
 def _current(
-    tables: _ClientTables, component: Component, raw: bool
+    tables: _ClientTables, component: Component, raw: bool | None
 ) -> tuple[_ClientTable, list[Any]]:
     """Return the table of a component as it is now, and the clients that this displaced.
 
@@ -493,7 +521,7 @@ def _displaced(tables: _ClientTables, component: Component) -> list[Any]:
     Returns:
         The clients that this displaced.
     """
-    kinds = [raw for raw in (False, True) if (component.name, raw) in tables]
+    kinds = [raw for raw in (None, False, True) if (component.name, raw) in tables]
     return [client for raw in kinds for client in _current(tables, component, raw)[1]]
 
 

@@ -4,16 +4,28 @@ A pool keeps its connections where redis-py's keep them, and lends them without 
 bookkeeping, which is a third of the cost of a short call. It takes each back once, and only its
 own. A pool that drains goes on serving whoever holds it, and closes each connection as it comes
 back.
+
+The clients that a kit hands out have *shared pools*, which lend the connections of the kit's own::
+
+    structures, pipelines ─► the kit's pool ──┐
+                                              ├─► connections
+    kit.client(…), routers ─► shared pool ────┘
+                                 └─ once it was disconnected, reset, or made other connections:
+                                    connections of its own
+
+So a server has no more connections than it needs, and whatever a library does to the pool of a
+client that it was given concerns those only who share that client.
 """
 
 from __future__ import annotations
 
 import asyncio
+import copy
 import os
 import time
 import weakref
 from contextlib import suppress
-from typing import Any
+from typing import Any, Self
 
 import redis
 import redis.asyncio as aioredis
@@ -50,7 +62,45 @@ class _Shown:
     policy = NO_POLICY
     credentials: CredentialProvider | None = None  # asked at each connect, in place of the kwargs
     greeting: Greeting | None = None  # of each connection
+    origin: Any = None  # of a shared pool: the kit's own
+    connection_class: type[Any]
     connection_kwargs: dict[str, Any]
+
+    def share(self) -> Self:
+        """Return a pool of the same connections; its own once somebody changes it."""
+        shared = copy.copy(self)
+        shared.origin = self
+        shared.connection_kwargs = dict(self.connection_kwargs)
+        if isinstance(self, _ReusingPool):
+            renew_after_fork(shared)
+        _live_pools.add(shared)
+        if self.policy.breaker is not None:
+            self.policy.breaker.pools.add(shared)
+        return shared
+
+    @property
+    def shares(self) -> bool:
+        """Whether its connections are those of another pool."""
+        return self.origin is not None and idle_of(self) is idle_of(self.origin)
+
+    def separate(self) -> None:
+        """Leave the connections of another pool to it, and have some of its own from now on."""
+        if self.shares:
+            self.reset()  # type: ignore[attr-defined]
+
+    def set_retry(self, retry: Any) -> None:
+        """Have connections retry otherwise; see redis-py's."""
+        self.separate()
+        super().set_retry(retry)  # type: ignore[misc]
+
+    def _separate_if_changed(self) -> None:
+        """Separate before a connection is made that the other pool would not have made."""
+        origin = self.origin
+        if origin is not None and (
+            self.connection_class is not origin.connection_class
+            or self.connection_kwargs != origin.connection_kwargs
+        ):
+            self.separate()
 
     def _equipped(self, connection: Any) -> Any:
         if self.credentials is not None:
@@ -139,7 +189,8 @@ class _ReusingPool(_Shown):
         require_open(self)
         try:
             with self._guard:
-                self._in_use.add(connection := self.make_connection())
+                connection = self.make_connection()
+                self._in_use.add(connection)
             connection.connect()
             require_open(self)  # it may have been closed meanwhile
         except BaseException as error:
@@ -156,6 +207,7 @@ class _ReusingPool(_Shown):
             MaxConnectionsError: there are ``max_connections``.
         """
         with self._guard:
+            self._separate_if_changed()
             there = len(self._idle) + len(self._in_use)
             if there >= self.max_connections:
                 raise too_many(self.max_connections)
@@ -168,6 +220,8 @@ class _ReusingPool(_Shown):
             try:
                 self._in_use.remove(connection)
             except KeyError:
+                if self.origin is not None:  # lent before they separated
+                    self.origin.release(connection)
                 return
             connection.idle_since = now = time.monotonic()
             self._idle.append(connection)
@@ -198,6 +252,15 @@ class _ReusingPool(_Shown):
 
     def disconnect(self, inuse_connections: bool = True) -> None:
         """Close idle connections; have those who use the others, if wanted, find them closed."""
+        self.separate()
+        self._disconnect(inuse_connections)
+
+    def separate(self) -> None:
+        """Leave the connections of another pool to it, and have some of its own from now on."""
+        with self._guard:
+            super().separate()
+
+    def _disconnect(self, inuse_connections: bool = True) -> None:
         self.drop_idle()
         if inuse_connections:
             with self._guard:
@@ -214,7 +277,7 @@ class _ReusingPool(_Shown):
     def close_for_good(self) -> None:
         """Close every connection, and open no other. Who uses one gets ClosedError."""
         self.closed = self.draining = True
-        self.disconnect()
+        self._disconnect()
 
     def _drop(self, connection: Any) -> None:
         """Close a connection that was in use, and forget it."""
@@ -238,7 +301,6 @@ class _ReusingPool(_Shown):
 class _AsyncReusingPool(_Shown):
     """The same for awaiting connections, which are taken and released without waiting."""
 
-    connection_class: type[Any]
     max_connections: int
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -284,6 +346,7 @@ class _AsyncReusingPool(_Shown):
 
     def make_connection(self) -> Any:
         """Return a new connection, which is not connected yet."""
+        self._separate_if_changed()
         return self._equipped(super().make_connection())  # type: ignore[misc]
 
     def get_available_connection(self) -> Any:
@@ -302,6 +365,10 @@ class _AsyncReusingPool(_Shown):
 
     async def disconnect(self, inuse_connections: bool = True) -> None:
         """Close idle connections, and those in use, if wanted, under their users' hands."""
+        self.separate()
+        await self._disconnect(inuse_connections)
+
+    async def _disconnect(self, inuse_connections: bool = True) -> None:
         await self._drop_idle()
         await super().disconnect(inuse_connections)  # type: ignore[misc]
 
@@ -319,12 +386,14 @@ class _AsyncReusingPool(_Shown):
         self.closed = self.draining = True
         for connection in list(in_use_of(self)):
             connection.closed = True
-        await self.disconnect()
+        await self._disconnect()
 
     def _take_back(self, connection: Any) -> bool:
         try:
             in_use_of(self).remove(connection)
         except KeyError:
+            if self.origin is not None:  # lent before they separated
+                self.origin.release_nowait(connection)
             return False
         idle = idle_of(self)
         connection.idle_since = now = time.monotonic()
@@ -343,8 +412,8 @@ _live_pools: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def live_pools() -> list[Any]:
-    """Return all pools of this process, blocking and awaiting ones."""
-    return list(_live_pools)
+    """Return all pools of this process with connections of their own, blocking and awaiting."""
+    return [pool for pool in list(_live_pools) if not pool.shares]
 
 
 def too_many(limit: int) -> MaxConnectionsError:
@@ -419,7 +488,7 @@ class SentinelPool(_ReusingPool, sentinel.SentinelConnectionPool):
     def disconnect(self, inuse_connections: bool = True) -> None:
         """Close idle connections; all of them, and those to the Sentinels, if wanted."""
         super().disconnect(inuse_connections)
-        if inuse_connections:
+        if inuse_connections and self.origin is None:
             for client in self.sentinel_manager.sentinels:
                 client.connection_pool.disconnect()
 
@@ -446,6 +515,6 @@ class AsyncSentinelPool(_AsyncReusingPool, aiosentinel.SentinelConnectionPool):
     async def disconnect(self, inuse_connections: bool = True) -> None:
         """Close idle connections; all of them, and those to the Sentinels, if wanted."""
         await super().disconnect(inuse_connections)
-        if inuse_connections:
+        if inuse_connections and self.origin is None:
             for client in self.sentinel_manager.sentinels:
                 await client.connection_pool.disconnect()

@@ -25,7 +25,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from itertools import count
 from typing import Any, Final
@@ -73,6 +73,14 @@ _SHARED = frozenset(
     }
 )
 _is_shared: dict[Any, bool] = {}
+# What leaves its connection in another state than the kit's own are in: the pool's own, from then.
+_CHANGES_CONNECTION = frozenset(
+    {
+        *("SELECT", "AUTH", "HELLO", "RESET", "QUIT", "READONLY", "READWRITE", "MONITOR"),
+        *("CLIENT SETNAME", "CLIENT SETINFO", "CLIENT REPLY", "CLIENT TRACKING", "CLIENT CACHING"),
+        *("CLIENT NO-EVICT", "CLIENT NO-TOUCH", "CLIENT CAPA", "CLIENT IMPORT-SOURCE"),
+    }
+)
 
 
 def _pauses(client: Any) -> Iterator[float]:
@@ -179,6 +187,7 @@ class DirectClient(redis.Redis):
         return callback(reply, **options)
 
     def _as_redis_py(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        _separate_if_changed(self.connection_pool, (args,))
         with _allowed(self.connection_pool, args), watched(policy_of(self), args[:1]):
             return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
 
@@ -194,6 +203,7 @@ class DirectPipeline(Pipeline):
     def execute(self, *args: Any, **kwargs: Any) -> list[Any]:
         """Execute what was collected."""
         names = [command[0][0] for command in self.command_stack]
+        _separate_if_changed(self.connection_pool, (command[0] for command in self.command_stack))
         with _allowed(self.connection_pool, ()), watched(policy_of(self), names):
             found: list[Any] = super().execute(*args, **kwargs)
         return found
@@ -282,6 +292,7 @@ class MultiplexedClient(aioredis.Redis):
         return await value if inspect.isawaitable(value) else value
 
     async def _as_redis_py(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        _separate_if_changed(self.connection_pool, (args,))
         with _allowed(self.connection_pool, args), watched(policy_of(self), args[:1]):
             return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
 
@@ -297,8 +308,26 @@ class MultiplexedPipeline(AsyncPipeline):
     async def execute(self, *args: Any, **kwargs: Any) -> list[Any]:
         """Execute what was collected."""
         names = [command[0][0] for command in self.command_stack]
+        _separate_if_changed(self.connection_pool, (command[0] for command in self.command_stack))
         with _allowed(self.connection_pool, ()), watched(policy_of(self), names):
             return await super().execute(*args, **kwargs)
+
+
+def _separate_if_changed(pool: Any, commands: Iterable[Sequence[Any]]) -> None:
+    """Have a client's pool leave the kit its connections before commands change their state."""
+    if getattr(pool, "origin", None) is None:
+        return
+    for args in commands:
+        name = _text(args[0])
+        if name == "CLIENT" and len(args) > 1:
+            name = f"CLIENT {_text(args[1])}"
+        if name in _CHANGES_CONNECTION:
+            pool.separate()
+            return
+
+
+def _text(name: Any) -> str:
+    return (name.decode(errors="replace") if isinstance(name, bytes) else str(name)).upper()
 
 
 def _told(pool: Any, name: str) -> CommandsSent:

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-import redis
 from link_helpers import FACES, Face, command, eventually, opened
 
 from shardkit import Entry, ShardMap, ShardUnavailable
 from shardkit.config.component import Component
+from shardkit.connections import Connector
 from shardkit.connections.clients import Clients
 from shardkit.errors import ConfigError, MissingEntryError
 from shardkit.local import LocalServer, LocalServers
@@ -234,8 +234,10 @@ async def test_both_planes_share_a_client_unless_the_entry_wants_other_replies(
         ({"protocol": 3}, False),
     ):
         component = Component(f"c{len(fields)}{shared}", Entry(fields))
-        assert (held.get(component, None) is held.get(component, None, raw=True)) is shared
-        assert (held.aget(component, None) is held.aget(component, None, raw=True)) is shared
+        for get in (held.get, held.aget):
+            own = get(component, None, raw=False)
+            assert (own is get(component, None, raw=True)) is shared
+            assert get(component, None).connection_pool.origin is own.connection_pool
     held.close()
     await held.aclose()
 
@@ -267,14 +269,14 @@ def test_a_client_that_is_slow_to_build_keeps_nobody_else_waiting() -> None:
     """A cluster's client connects when it is built; other components do not wait for that."""
     building, go_on = threading.Event(), threading.Event()
 
-    class Slow:
-        def blocking(self, fields: Any, **_: Any) -> Any:
+    class Slow(Connector):
+        def blocking(self, fields: Any) -> Any:
             if fields.get("cluster"):
                 building.set()
                 go_on.wait()
-            return redis.Redis(**{k: v for k, v in fields.items() if k == "port"})
+            return super().blocking({k: v for k, v in fields.items() if k == "port"})
 
-    held = Clients(Slow())  # type: ignore[arg-type]
+    held = Clients(Slow())
     slow = Component("slow", Entry({"port": 1, "cluster": True}))
     thread = threading.Thread(target=held.get, args=(slow, None))
     thread.start()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from faces import own_client
 from link_helpers import FACES, command, opened
 from redis.exceptions import (
     ConnectionError,  # noqa: A004 - redis-py's own
@@ -232,8 +233,7 @@ async def test_no_exception_of_an_attempt_takes_other_shards_replies_with_it(
         async with opened(kind, two(other.port, own_server.port)) as face:
             await face.send(on(0, "PING"), on(1, "PING"))
             for batch in ([on(0, "SET", "k", 1)], [on(0, "SET", "k", 1), on(1, "INCR", "k")]):
-                found = face.kit.client("data", 0)
-                pool = (found if face.blocks else await found).connection_pool
+                pool = own_client(face.kit, "data", 0).connection_pool
                 with monkeypatch.context() as patched:
                     if point.startswith("_pool"):
                         if "get_connection" in point:

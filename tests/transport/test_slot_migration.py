@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 import redis
+from faces import own_client
 from link_helpers import FACES, Face, command, eventually, opened
 
 from shardkit import CommandRefused, ShardMap, ShardUnavailable
@@ -190,8 +191,7 @@ async def test_an_error_of_the_clusters_client_is_that_keys_only(
 ) -> None:
     keys = [f"k{n}" for n in range(30)]
     assert await slots.send(*[command("data", key, "SET", 0) for key in keys]) == [b"OK"] * 30
-    found = slots.kit.client("data")
-    client = found if slots.blocks else await found
+    client = own_client(slots.kit, "data")
     original = client.get_node_from_key
 
     def fails(key: Any, *args: Any) -> Any:

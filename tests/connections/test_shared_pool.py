@@ -1,0 +1,159 @@
+"""What the holder of a client that a kit hands out does to its pool concerns nobody else."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from faces import Face, faced, own_client
+
+from shardkit import ClosedError, ShardMap
+from shardkit.connections.redis_private import idle_of, in_use_of
+from shardkit.local import LocalCluster
+
+
+def of(face: Face, value: Any) -> Any:
+    return face.run(value) if inspect.isawaitable(value) else value
+
+
+def both(face: Face) -> tuple[Any, Any]:
+    """The client that is handed out, and the kit's own pool."""
+
+    async def own() -> Any:
+        return own_client(face.kit, "one")
+
+    client = of(face, face.kit.client("one"))
+    kits = face.run(own()) if face.runner else own_client(face.kit, "one")
+    return client, kits.connection_pool
+
+
+def write(face: Face) -> None:
+    face.run(face.kit.hash("h", component="one").hset("f", "v"))
+
+
+def settings(pool: Any) -> Any:
+    kept = dict(pool.connection_kwargs)
+    return kept, pool.max_connections, pool.connection_class, kept["retry"].get_retries()
+
+
+def test_a_client_that_is_handed_out_uses_the_connections_of_the_kit(face: Face) -> None:
+    client, own = both(face)
+    write(face)
+    of(face, client.blpop("none", timeout=0.01))  # redis-py's way
+    pool = client.connection_pool
+    assert pool.shares
+    assert idle_of(pool) is idle_of(own)
+    assert pool is not own
+    assert pool.connection_kwargs is not own.connection_kwargs
+
+
+CHANGES: dict[str, Callable[[Any], Any]] = {
+    "a database": lambda client: client.connection_pool.connection_kwargs.update(db=3),
+    "a timeout": lambda client: client.connection_pool.connection_kwargs.update(socket_timeout=9),
+    "a limit": lambda client: setattr(client.connection_pool, "max_connections", 1),
+    "a class": lambda client: setattr(
+        client.connection_pool,
+        "connection_class",
+        type("Own", (client.connection_pool.connection_class,), {}),
+    ),
+    "retries": lambda client: client.set_retry(
+        type(client.connection_pool.connection_kwargs["retry"])(
+            client.connection_pool.connection_kwargs["retry"]._backoff, 7
+        )
+    ),
+    "reset": lambda client: client.connection_pool.reset(),
+    "disconnect": lambda client: client.connection_pool.disconnect(),
+    "close": lambda client: (
+        client.connection_pool.aclose() if hasattr(client, "aclose") else client.close()
+    ),
+    "select": lambda client: client.execute_command("SELECT", 3),
+    "a name": lambda client: client.client_setname("mine"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_its_holder_changes_leaves_the_kits_own_connections_as_they_are(
+    face: Face, change: str
+) -> None:
+    client, own = both(face)
+    write(face)
+    usual = settings(own)
+    before = [idle_of(own)[-1]]
+    of(face, CHANGES[change](client))
+    if change in ("a database", "a timeout", "a class"):  # what is idle stays as it is, as anywhere
+        taken = [of(face, client.connection_pool.get_connection()) for _ in range(2)]
+        assert taken[0] is before[0]
+        assert taken[1] not in in_use_of(own)
+        for connection in taken:
+            of(face, client.connection_pool.release(connection))
+        assert idle_of(client.connection_pool) == [taken[1]]
+    write(face)
+    assert settings(own) == usual
+    assert idle_of(own) == before  # still there, still open
+    of(face, client.ping())
+    assert face.run(face.kit.hash("h", component="one").hget("f")) == b"v"
+
+
+def test_a_changed_argument_is_that_of_its_next_connections(face: Face) -> None:
+    client, _ = both(face)
+    pool = client.connection_pool
+    pool.connection_kwargs["db"] = 3
+    of(face, pool.disconnect())
+    of(face, client.set("there", 1))
+    pool.connection_kwargs["db"] = 0
+    of(face, pool.disconnect())
+    assert of(face, client.get("there")) is None
+
+
+def test_a_selected_database_is_that_of_the_client_alone(face: Face) -> None:
+    client, _ = both(face)
+    write(face)
+    of(face, client.execute_command("SELECT", 3))
+    write(face)
+    assert of(face, client.execute_command("KEYS", "*")) in ([], [b"h"])  # as redis-py's: any
+    with_pipeline = client.pipeline(transaction=False)
+    with_pipeline.execute_command("SELECT", 4)
+    of(face, with_pipeline.execute())
+    assert face.run(face.kit.hash("h", component="one").hget("f")) == b"v"
+
+
+def test_a_call_under_way_goes_on_while_somebody_disconnects_the_shared_pool(face: Face) -> None:
+    client, own = both(face)
+    under_way = of(face, own.get_connection())
+    lent = of(face, client.connection_pool.get_connection())
+    of(face, client.connection_pool.disconnect())
+    for connection in (under_way, lent):
+        assert connection.is_connected
+        assert not connection.should_reconnect()
+    of(face, client.connection_pool.release(lent))  # goes back to where it came from
+    of(face, own.release(under_way))
+    assert idle_of(own) == [lent, under_way]
+    assert not in_use_of(own)
+    assert idle_of(client.connection_pool) == []
+
+
+def test_a_separated_pool_closes_with_its_kit(face: Face) -> None:
+    client, _ = both(face)
+    of(face, client.connection_pool.disconnect())
+    of(face, client.blpop("none", timeout=0.01))
+    held = idle_of(client.connection_pool)[-1]
+    of(face, face.kit.aclose() if face.runner else face.kit.close())
+    assert not held.is_connected
+    with pytest.raises(ClosedError):
+        of(face, client.ping())
+    of(face, client.connection_pool.disconnect())  # as a library at its end
+
+
+def test_a_clusters_client_can_be_closed_by_its_holder() -> None:
+    with LocalCluster() as whole:
+        plan = {"components": {"one": {"entry": whole.entry.fields}}}
+        for kind in ("blocking", "awaiting"):
+            with faced(kind, ShardMap.parse(str(plan))) as face:
+                write(face)
+                client = of(face, face.kit.client("one"))
+                of(face, client.set("k", 1))
+                of(face, client.aclose() if face.runner else client.close())
+                write(face)
+                assert of(face, client.get("k")) == b"1"
