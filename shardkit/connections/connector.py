@@ -35,7 +35,7 @@ from shardkit.connections.connection import (
 )
 from shardkit.connections.policy import NO_POLICY, CallPolicy
 from shardkit.connections.pool import AsyncPool, AsyncSentinelPool, Pool, SentinelPool
-from shardkit.connections.redis_private import set_connection_class
+from shardkit.connections.redis_private import learn_slots, set_connection_class
 from shardkit.events import watched
 
 SOCKET_TIMEOUT = 5.0
@@ -64,7 +64,10 @@ _ASKED_OF_CLUSTERS = (
 
 
 class ClusterClient(redis.RedisCluster):
-    """redis-py's cluster client, which says so when its kit is closed under a call."""
+    """redis-py's cluster client, which says so when its kit is closed under a call.
+
+    One that a holder has closed learns the cluster anew: others who share it go on.
+    """
 
     closed = False
     policy = NO_POLICY
@@ -72,6 +75,8 @@ class ClusterClient(redis.RedisCluster):
     def execute_command(self, *args: Any, **kwargs: Any) -> Any:
         """Execute a command."""
         try:
+            if self.get_default_node() is None and not self.closed:  # type: ignore[no-untyped-call]
+                learn_slots(self)
             with watched(self.policy, args[:1]):
                 return super().execute_command(*args, **kwargs)  # type: ignore[no-untyped-call]
         except Exception:  # redis-py finds nodes without connections, and others
