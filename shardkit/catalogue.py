@@ -27,6 +27,8 @@ from shardkit.geo.ip_to_city import IpToCity
 from shardkit.job_search.job_search import JobSearch
 from shardkit.market.market import Market
 from shardkit.messaging.chat import Chats
+from shardkit.messaging.files import ATTEMPTS as FILE_ATTEMPTS
+from shardkit.messaging.files import Files
 from shardkit.messaging.mailbox import REFUSE, Mailboxes
 from shardkit.metrics.access_times import AccessTimes, TimedBlock
 from shardkit.metrics.counters import PRECISIONS, SAMPLES, TimeSliceCounters
@@ -503,6 +505,18 @@ class Catalogue(Generic[Face]):
     ) -> Chats[Face]:
         """Return group chats; see `shardkit.messaging.Chats`."""
         return Chats(self._driver, component, name, now, self._clock.monotonic)
+
+    def files(
+        self,
+        name: str = "files",
+        *,
+        component: str,
+        attempts: int = FILE_ATTEMPTS,
+        now: Callable[[], float] | None = None,
+    ) -> Files[Face]:
+        """Return channels of files for many readers; see `shardkit.messaging.Files`."""
+        monotonic = self._clock.monotonic
+        return Files(self._driver, component, name, attempts, now, monotonic)
 
     def logs(
         self,

@@ -25,6 +25,11 @@
     │   │   └── StaleTokenError    a guarded write whose holder was replaced since
     │   ├── NotHolderError         who does not hold a lock releases or extends it
     │   └── NotDurableError        too few replicas acknowledged an acquisition
+    ├── MessagingError             what files for many readers refuse
+    │   ├── ChannelError           a channel of files is missing, closed, or has no such reader
+    │   ├── FileLeaseLostError     a file is read whose lease has ended and was given to others
+    │   ├── FileStalledError       a file whose publisher is gone, or nobody makes room for
+    │   └── UnreadableFileError    a published file is truncated, or not what it should be
     ├── ShardFailure               one command on one shard; a reply slot may hold it as a value
     │   ├── ShardUnavailable       never reached, or lost before the answer came
     │   └── CommandRefused         the server answered with an error
@@ -43,6 +48,7 @@ from typing import Any
 from unicodedata import combining, east_asian_width
 
 __all__ = [
+    "ChannelError",
     "ClosedError",
     "CommandRefused",
     "ConfigError",
@@ -50,12 +56,15 @@ __all__ = [
     "CoordinationError",
     "CrossShardError",
     "DamagedDataError",
+    "FileLeaseLostError",
+    "FileStalledError",
     "InvalidArgumentError",
     "InvalidEntryError",
     "InvalidKeyError",
     "LocalServerError",
     "LockLostError",
     "LockTimeoutError",
+    "MessagingError",
     "MissingEntryError",
     "NewerFormatError",
     "NotDurableError",
@@ -72,6 +81,7 @@ __all__ = [
     "ShardUnavailable",
     "StaleTokenError",
     "StructureError",
+    "UnreadableFileError",
 ]
 
 FEW = 5  # of what concerns many shards a message names these, and counts the others
@@ -261,6 +271,26 @@ class StaleTokenError(LockLostError):
 
 class NotDurableError(CoordinationError):
     """Too few replicas acknowledged an acquisition in time; it was given back."""
+
+
+class MessagingError(ShardKitError):
+    """A channel of files refuses what it is asked."""
+
+
+class ChannelError(MessagingError):
+    """A channel of files is missing or closed, or has no such reader."""
+
+
+class FileLeaseLostError(MessagingError):
+    """A file is read or published by somebody whose lease of it has ended: others have it now."""
+
+
+class FileStalledError(MessagingError, TimeoutError):
+    """A file cannot be read or published to its end: nobody publishes it, or nobody makes room."""
+
+
+class UnreadableFileError(MessagingError):
+    """The content of a published file cannot be read: it is truncated or damaged."""
 
 
 class ShardFailure(ShardKitError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -216,6 +217,16 @@ def use_chats(kit: ShardKit) -> object:
     [news] = chats.fetch("ben")
     assert chats.acknowledge(chat, "ben", news.messages[-1])
     return chats.send(chat, "ben", "hi") == 2 and chats.leave(chat, "ben")
+
+
+def use_files(kit: ShardKit) -> object:
+    files = kit.files(component="c")
+    files.create("logs", ["count"], chunk_size=4)
+    assert files.publish("logs", io.BytesIO(b"one\ntwo"), name="a.log").new
+    file = files.take("logs", "count")
+    assert list(files.lines(file)) == [b"one", b"two"]
+    files.done(file)
+    return files.status("logs").held == 0
 
 
 def use_logs(kit: ShardKit) -> object:

@@ -1,0 +1,1038 @@
+"""Files for many readers: published once, in chunks over shards, removed when all have read.
+
+::
+
+    publish ── reserve ── SET chunk 0, 1, 2, … over the shards ── report ──┐        a byte limit:
+                  ▲                                                       ▼        publishers wait
+                  └─ space ◄─ garbage ◄─ all readers are past it     files to read
+                                                 ▲                        │ take: a lease
+                                                 └── progress, done ◄── GET chunks, lines, records
+
+The state of a channel has its hash tag, so each step of the protocol is one script on one server.
+Chunks have tags of their own and are spread over all shards::
+
+    files:{logs}             HASH  format 1, readers ["country","city"], limit, chunk, held, last, …
+    files:{logs}:names       HASH  access-1.log → 1
+    files:{logs}:files       HASH  1:name, 1:chunks, 1:size, 1:done, 1:freed, 1:left, …
+    files:{logs}:positions   HASH  1:country → "1048576 0 plain"
+    files:{logs}:todo, :leased  ZSET  country:0000000000000001, …
+    files:{logs:1:0}         STRING  the first 256 KiB of the file
+
+A reader is a name, such as an analysis. Any number of processes can work for it: each file is
+leased to one of them at a time. If it dies, the lease ends, and another one goes on at the latest
+position that was reported (`Files.checkpoint`), or at the beginning. After too many attempts the
+file is given up for this reader, so nobody is held up for ever.
+
+Crashes, step by step. Space is reserved before chunks are stored, and given back after they are
+removed, so the limit holds whoever dies. What a publisher has stored without reporting it is
+stored again by whoever resumes. Chunks that all readers are past become garbage in the same script
+that moves the last reader's position; whoever comes next removes them if the process that did dies.
+Numbers of files are never used again, so nobody can append to leftovers of another file.
+
+After Redis in Action, section 6.6, whose counters delete a file after two of ten readers, and
+which loops for ever on a file that is larger than its limit.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from shardkit.errors import (
+    ChannelError,
+    FileLeaseLostError,
+    FileStalledError,
+    InvalidArgumentError,
+    ParameterMismatchError,
+    UnreadableFileError,
+)
+from shardkit.lua import script
+from shardkit.messaging.decoding import FileDecoder, FilePosition
+from shardkit.messaging.messages import (
+    LONGEST_WAIT,
+    check_prefix,
+    check_seconds,
+    check_tag,
+    wait_seconds,
+)
+from shardkit.messaging.waiting import seconds_until, wait_for
+from shardkit.operations.arguments import shown
+from shardkit.operations.commands import (
+    Argument,
+    Call,
+    Columns,
+    Command,
+    Pause,
+    Reply,
+    script_call,
+)
+from shardkit.operations.operation import (
+    Deferred,
+    Driver,
+    Face,
+    Operation,
+    Page,
+    Stream,
+    Structure,
+    operation,
+    pages,
+    stream,
+)
+from shardkit.structures.base.arguments import check_integer
+from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed, read_or_note
+from shardkit.structures.base.damage import damage, stored_integer
+
+BYTE_LIMIT = 2**30
+CHUNK_SIZE = 2**18
+LARGEST_CHUNK = 2**26
+MOST_READERS = 100
+LEASE = 60.0
+ATTEMPTS = 5
+LONGEST_LINE = 2**24
+_PUBLISHER_LEASE = 60_000_000  # microseconds
+_WINDOW = 8  # chunks that are stored or read in one exchange
+_PARTS = (
+    "names",
+    "files",
+    "positions",
+    "todo",
+    "leased",
+    "claims",
+    "garbage",
+    "failed",
+    "waiters",
+    "publishers",
+)
+_READS = (
+    "HLEN",
+    "HLEN",
+    "HLEN",
+    "HLEN",
+    "ZCARD",
+    "ZCARD",
+    "HLEN",
+    "ZCARD",
+    "HLEN",
+    "SCARD",
+    "SCARD",
+)
+
+
+class PublishedFile(NamedTuple):
+    """A file that was published.
+
+    Attributes:
+        name: its name.
+        number: its number in the channel.
+        size: its bytes.
+        new: False if it was published before, and nothing was done.
+    """
+
+    name: str
+    number: int
+    size: int
+    new: bool
+
+
+class FileStatus(NamedTuple):
+    """A file of a channel that not all have read.
+
+    Attributes:
+        name: its name.
+        number: its number.
+        size: the bytes that are published so far.
+        complete: whether that is all of it.
+        offsets: for each reader the byte from which it would go on; the size once it is done.
+    """
+
+    name: str
+    number: int
+    size: int
+    complete: bool
+    offsets: dict[str, int]
+
+
+class ChannelStatus(NamedTuple):
+    """A channel of files.
+
+    Attributes:
+        readers: its readers.
+        byte_limit: the most bytes that are held.
+        held: the bytes that are held, or reserved by publishers.
+        closed: whether nothing more is published.
+        open: how many files each reader has not finished.
+        files: the files that not all have finished, in order.
+        failed: why files were given up, by reader and file name.
+    """
+
+    readers: list[str]
+    byte_limit: int
+    held: int
+    closed: bool
+    open: dict[str, int]
+    files: list[FileStatus]
+    failed: dict[tuple[str, str], str]
+
+
+@dataclass
+class LeasedFile:
+    """A file that is leased to this process; made by `Files.take`.
+
+    Attributes:
+        channel, reader, name: what it is.
+        number: its number in the channel.
+        attempts: how often it was taken by this reader, this time included.
+        position: from where on it was not consumed yet: whatever was given out before the latest
+            page of blocks, lines or records.
+    """
+
+    channel: str
+    reader: str
+    name: str
+    number: int
+    attempts: int
+    position: FilePosition
+    _claim: str = field(repr=False)
+    _lease: int = field(repr=False)
+    _chunks: int = field(repr=False)
+    _complete: bool = field(repr=False)
+    _chunk: int = field(repr=False)
+    _ended: bool = field(default=False, repr=False)  # all of it was given out
+
+
+class Files(Structure[Face]):
+    """Channels of files for many readers. Made by ``kit.files``.
+
+    ::
+
+        files = kit.files(component="files")
+        files.create("logs", ["country", "city"])
+        for published in files.publish_directory("logs", "/var/log/access"):
+            print(published.name)
+
+        for file in files.take_all("logs", "city"):          # in any other process
+            for line in files.lines(file):
+                …
+            files.done(file)
+
+    Args:
+        driver: what runs its operations.
+        component: where they live.
+        name: the prefix of their keys.
+        attempts: how often a file is taken by a reader before it is given up, 1 to 1,000.
+        now: returns the time, in seconds since 1970, instead of the servers; for tests.
+        monotonic: returns local seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        component: str,
+        name: str = "files",
+        attempts: int = ATTEMPTS,
+        now: Callable[[], float] | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(driver, component, check_prefix(name))
+        check_integer(name, "attempts", attempts, 1, 1000)
+        self._attempts = attempts
+        self._now = now
+        self._monotonic = monotonic
+
+    @property
+    def deferred(self) -> Files[Deferred]:
+        """The face whose calls return steps, for ``yield from`` and ``together``."""
+        return self._deferred()  # type: ignore[return-value]
+
+    # ---- channels
+
+    @operation
+    def create(
+        self,
+        channel: str,
+        readers: Sequence[str],
+        *,
+        byte_limit: int = BYTE_LIMIT,
+        chunk_size: int = CHUNK_SIZE,
+    ) -> Operation[bool]:
+        """Create a channel.
+
+        Args:
+            channel: its name.
+            readers: the names of those who read every file, 1 to 100.
+            byte_limit: the most bytes that are held, in all shards together.
+            chunk_size: the bytes of a chunk, 1 to 64 MiB.
+
+        Returns:
+            False if it exists, with the same parameters.
+
+        Raises:
+            ParameterMismatchError: it exists with others.
+
+        Cost: one exchange.
+        """
+        check_integer(self.name, "readers", len(set(readers)), 1, MOST_READERS)
+        check_integer(self.name, "chunk_size", chunk_size, 1, LARGEST_CHUNK)
+        check_integer(self.name, "byte_limit", byte_limit, chunk_size, 2**50)
+        for reader in readers:
+            self._check_reader(reader)
+        text = json.dumps(sorted(set(readers)), ensure_ascii=False, separators=(",", ":"))
+        call = self._call("create", channel, text, byte_limit, chunk_size, idempotent=True)
+        [reply] = yield [call]
+        if reply[0] == 1:
+            return True
+        found = [part.decode() for part in reply[1:]]
+        if found != [text, str(byte_limit), str(chunk_size)]:
+            raise ParameterMismatchError(
+                f"{self.name}: channel {channel!r} has readers={found[0]}, byte_limit={found[1]}, "
+                f"chunk_size={found[2]}",
+                "give the same, or delete the channel",
+            )
+        return False
+
+    @operation
+    def close(self, channel: str) -> Operation[bool]:
+        """Close a channel: readers end once they have read what was published before.
+
+        Returns:
+            False if it was closed.
+
+        Raises:
+            ChannelError: there is no such channel.
+
+        Cost: one exchange.
+        """
+        [closed] = yield [self._call("close", channel, idempotent=True)]
+        self._require(channel, closed)
+        return bool(closed)
+
+    @operation
+    def status(self, channel: str) -> Operation[ChannelStatus]:
+        """Return what a channel holds, and how far its readers are.
+
+        Raises:
+            ChannelError: there is no such channel.
+
+        Cost: one exchange, O(n) for n files that not all have finished.
+        """
+        keys = self._keys(channel)
+        reads = [self._at(keys[n], "HGETALL", keys[n], idempotent=True) for n in (0, 1, 2, 3, 8)]
+        state, names, stored, positions, failed = map(_fields, (yield reads))
+        self._require(channel, 0 if state else -1)
+        readers = self._readers(keys[0], state.get("readers", ""))
+        by_number = {number: name for name, number in names.items()}
+        files = [
+            self._file_status(keys, readers, int(field_.partition(":")[0]), stored, positions)
+            for field_ in stored
+            if field_.endswith(":name")
+        ]
+        return ChannelStatus(
+            readers,
+            self._number(keys[0], state, "limit"),
+            self._number(keys[0], state, "held"),
+            state.get("closed") == "1",
+            {reader: self._number(keys[0], state, f"open:{reader}") for reader in readers},
+            sorted(files, key=lambda each: each.number),
+            {
+                (reader, by_number.get(str(int(number)), number)): reason
+                for entry, reason in failed.items()
+                for reader, _, number in [entry.rpartition(":")]
+            },
+        )
+
+    @operation
+    def delete(self, channel: str) -> Operation[bool]:
+        """Remove a channel with all its files; return whether there was one.
+
+        Whoever reads or publishes meanwhile gets errors, and may leave chunks behind.
+
+        Cost: two exchanges, and one for 1,000 chunks.
+        """
+        keys = self._keys(channel)
+        reads = [self._at(keys[n], "HGETALL", keys[n], idempotent=True) for n in (0, 2)]
+        state, stored = map(_fields, (yield reads))
+        for field_ in stored:
+            number, _, what = field_.partition(":")
+            if what == "name":
+                freed = self._number(keys[2], stored, f"{number}:freed")
+                chunks = self._number(keys[2], stored, f"{number}:chunks")
+                # Also those that a publisher may be storing.
+                yield from self._unlink(channel, int(number), freed, chunks + _WINDOW)
+        [garbage] = yield [self._at(keys[7], "ZRANGE", keys[7], 0, -1)]
+        for entry in garbage:
+            yield from self._unlink(channel, *map(int, entry.split(b":")))
+        yield [self._at(keys[0], "UNLINK", *keys)]
+        return bool(state)
+
+    # ---- publishers
+
+    @operation
+    def publish(
+        self,
+        channel: str,
+        source: str | os.PathLike[str] | io.IOBase,
+        *,
+        name: str | None = None,
+        timeout: float | None = None,
+        progress: Callable[[int], object] | None = None,
+    ) -> Operation[PublishedFile]:
+        """Publish a file, and wait for space as long as the channel is full.
+
+        A file that is larger than the channel's limit is published as its readers report
+        positions; see `checkpoint`. If a process dies while publishing, another one can call this
+        with the same name and content a minute later: it goes on where the first one was.
+
+        Args:
+            channel: the channel.
+            source: a path, or a binary file that can be read; to resume it must be seekable.
+            name: the file's name; by default that of the path.
+            timeout: the most seconds to wait for space or for another publisher at a time; None
+                for ever.
+            progress: called with the bytes published so far.
+
+        Returns:
+            What was published; ``new`` is False if there was a complete file of this name.
+
+        Raises:
+            ChannelError: there is no such channel, or it is closed.
+            FileStalledError: no space in time.
+            FileLeaseLostError: another process has taken over, because this one was away too long.
+            OSError: the source cannot be read.
+
+        Cost: for each 8 chunks two exchanges.
+        """
+        seconds = wait_seconds(self.name, timeout)
+        path = None if isinstance(source, io.IOBase) else Path(source)
+        if name is None:
+            name = path.name if path else os.path.basename(str(getattr(source, "name", "")))
+        if not name or not isinstance(name, str):
+            raise InvalidArgumentError(f"{self.name}: name={shown(name)}", "give the file's name")
+        file: Any = source if path is None else (yield Call(open, (path, "rb")))
+        try:
+            return (yield from self._publish(channel, file, name, seconds, progress))
+        finally:
+            if path is not None:
+                file.close()
+
+    @stream
+    def publish_directory(
+        self,
+        channel: str,
+        path: str | os.PathLike[str],
+        *,
+        pattern: str = "*",
+        timeout: float | None = None,
+        progress: Callable[[int], object] | None = None,
+    ) -> Stream[PublishedFile]:
+        """Publish the files of a directory in the order of their names; see `publish`.
+
+        Sub-directories are left out, and so are files that were published before.
+
+        Args:
+            channel: the channel.
+            path: the directory.
+            pattern: which files, such as ``*.log.gz``.
+            timeout: see `publish`.
+            progress: see `publish`.
+        """
+        seconds = wait_seconds(self.name, timeout)
+        for file in (yield Call(_regular_files, (Path(path), pattern))):
+            opened = yield Call(open, (file, "rb"))
+            try:
+                yield Page(
+                    [(yield from self._publish(channel, opened, file.name, seconds, progress))]
+                )
+            finally:
+                opened.close()
+
+    # ---- readers
+
+    @operation
+    def take(
+        self, channel: str, reader: str, *, lease: float = LEASE, timeout: float | None = 0.0
+    ) -> Operation[LeasedFile | None]:
+        """Lease the first file that a reader has not finished and nobody else has leased.
+
+        Args:
+            channel: the channel.
+            reader: the reader's name.
+            lease: the seconds after which another process may take it, unless this one reads on.
+            timeout: the most seconds to wait for one; 0 not to wait, None to wait for ever.
+
+        Returns:
+            The file; None if there is none in time, or the channel is closed and all is read.
+
+        Raises:
+            ChannelError: there is no such channel, or no such reader.
+
+        Cost: one exchange; while waiting one each ten seconds.
+        """
+        return (yield from self._take(channel, reader, lease, timeout))[0]
+
+    @stream
+    def take_all(
+        self, channel: str, reader: str, *, lease: float = LEASE, timeout: float | None = None
+    ) -> Stream[LeasedFile]:
+        """Give out files, see `take`, until the channel is closed and all files are finished.
+
+        What is neither done, released nor failed is given out again when its lease ends.
+
+        Args:
+            channel: the channel.
+            reader: the reader's name.
+            lease: see `take`.
+            timeout: the most seconds to wait for a file; None for ever.
+        """
+        while True:
+            file, finished = yield from self._take(channel, reader, lease, timeout)
+            if file is not None:
+                yield Page([file])
+            elif finished or timeout is not None:
+                return
+
+    @stream
+    def read(self, file: LeasedFile, *, raw: bool = False) -> Stream[bytes]:
+        """Give out what is left of a file, in blocks, decompressed if it is gzip.
+
+        Extends the lease, and waits for what is still being published.
+
+        Args:
+            file: the file.
+            raw: whether to give out the bytes as they were published.
+
+        Raises:
+            FileLeaseLostError: another process has taken it.
+            FileStalledError: it is incomplete, and nobody publishes it any more.
+            UnreadableFileError: it is truncated, or not what gzip writes.
+            DamagedDataError: a chunk is missing.
+
+        Cost: one exchange for 8 chunks, from all their shards at once.
+        """
+        source = _Source(file, raw)
+        while (blocks := (yield from self._next(source))) is not None:
+            yield Page(blocks)
+            file.position = source.decoder.position()
+
+    @stream
+    def lines(self, file: LeasedFile) -> Stream[bytes]:
+        """Give out the lines that are left of a file, without their line feeds.
+
+        The last line may lack its line feed; there is no empty line after the last one.
+
+        Args:
+            file: the file; see `read`.
+
+        Raises:
+            UnreadableFileError: a line has more than 16 MiB; or as `read`.
+        """
+        source, rest = _Source(file, raw=False), b""
+        while (blocks := (yield from self._next(source))) is not None:
+            lines = b"".join([rest, *blocks]).split(b"\n")
+            rest = lines.pop()
+            if len(rest) > LONGEST_LINE:
+                raise UnreadableFileError(
+                    f"file {shown(file.name)} has a line of more than {LONGEST_LINE:,} bytes",
+                    "read it by blocks",
+                )
+            yield Page(lines)
+            file.position = source.decoder.position(len(rest))
+        if rest:
+            yield Page([rest])
+        file.position = source.decoder.position()
+
+    @stream
+    def records(self, file: LeasedFile, size: int) -> Stream[bytes]:
+        """Give out the records of a fixed size that are left of a file.
+
+        Args:
+            file: the file; see `read`.
+            size: the bytes of a record.
+
+        Raises:
+            UnreadableFileError: the file ends within a record; or as `read`.
+        """
+        check_integer(self.name, "size", size, 1, LONGEST_LINE)
+        source, rest = _Source(file, raw=False), b""
+        while (blocks := (yield from self._next(source))) is not None:
+            data = b"".join([rest, *blocks])
+            whole = len(data) - len(data) % size
+            rest = data[whole:]
+            yield Page(data[n : n + size] for n in range(0, whole, size))
+            file.position = source.decoder.position(len(rest))
+        if rest:
+            raise UnreadableFileError(
+                f"file {shown(file.name)} ends with {len(rest)} bytes, not a record of {size}",
+                "publish it again under another name",
+            )
+
+    @operation
+    def checkpoint(self, file: LeasedFile) -> Operation[None]:
+        """Report what was consumed: whoever takes the file later goes on from there.
+
+        Chunks that all readers are past are removed. With gzip these are those before the member
+        that is being read.
+
+        Raises:
+            FileLeaseLostError: another process has taken it.
+
+        Cost: one exchange, and two if chunks are to be removed.
+        """
+        yield from self._progress(file, "read", position=file.position)
+
+    @operation
+    def done(self, file: LeasedFile) -> Operation[None]:
+        """Report that a reader has finished a file. The last one of all readers removes it.
+
+        Raises:
+            FileLeaseLostError: another process has taken it: what was read is read again.
+            InvalidArgumentError: the file was not read to its end.
+
+        Cost: one exchange; for the last reader two more, and one for 1,000 chunks.
+        """
+        if not file._complete or not file._ended:
+            raise InvalidArgumentError(
+                f"{self.name}: file {shown(file.name)} was not read to its end",
+                "read it, or skip it with fail(file, reason, retry=False)",
+            )
+        yield from self._progress(file, "done")
+
+    @operation
+    def release(self, file: LeasedFile) -> Operation[None]:
+        """Give back a file, which does not count as an attempt.
+
+        Cost: one exchange.
+        """
+        yield from self._progress(file, "release", position=file.position)
+
+    @operation
+    def fail(self, file: LeasedFile, reason: str, *, retry: bool = True) -> Operation[bool]:
+        """Report that a file cannot be read: it is taken again, from the latest checkpoint.
+
+        Args:
+            file: the file.
+            reason: why, for `status`; the first 1,000 characters are stored.
+            retry: False to give it up at once.
+
+        Returns:
+            Whether it is given up for this reader: the last of the attempts has failed.
+
+        Cost: see `done`.
+        """
+        attempts = self._attempts if retry else 1
+        reply = yield from self._progress(file, "fail", reason=reason[:1000], attempts=attempts)
+        return bool(reply[4])
+
+    @stream
+    def check(self, channel: str) -> Stream[Damage]:
+        """Look for damage in a channel, without changing anything; see `shardkit check`.
+
+        Cost: one exchange for 1,000 chunks.
+        """
+        keys = self._keys(channel)
+        typed = yield from confirmed(partial(self._check_types, keys))
+        yield typed
+        if typed:
+            return
+        [stored] = map(_fields, (yield [self._at(keys[2], "HGETALL", keys[2], idempotent=True)]))
+        for field_ in stored:
+            if field_.endswith(":name"):
+                number = int(field_.partition(":")[0])
+                yield (yield from confirmed(partial(self._check_file, channel, keys, number)))
+
+    # ---- what the operations share
+
+    def _keys(self, channel: str) -> list[str]:
+        base = f"{self.name}:{{{check_tag(self.name, 'channel', channel)}}}"
+        return [base, *(f"{base}:{part}" for part in _PARTS)]
+
+    def _chunk_key(self, channel: str, number: int, chunk: int) -> str:
+        return f"{self.name}:{{{channel}:{number}:{chunk}}}"
+
+    def _call(self, what: str, channel: str, *args: Argument, idempotent: bool = False) -> Command:
+        call = script(f"messaging/files_{what}")
+        return script_call(self.component, call, self._keys(channel), args, idempotent=idempotent)
+
+    def _time(self) -> Argument:
+        return "" if self._now is None else f"{self._now() * 1e6:.0f}"
+
+    def _check_reader(self, reader: str) -> str:
+        check_tag(self.name, "reader", reader)
+        if ":" in reader or len(reader) > 100:
+            raise InvalidArgumentError(
+                f"{self.name}: reader={shown(reader)}", "give up to 100 characters without colons"
+            )
+        return reader
+
+    def _require(self, channel: str, reply: int) -> None:
+        if reply == -1:
+            raise ChannelError(f"{self.name}: there is no channel {channel!r}", "create it")
+
+    def _publish(
+        self,
+        channel: str,
+        file: Any,
+        name: str,
+        timeout: float,
+        progress: Callable[[int], object] | None,
+    ) -> Operation[PublishedFile]:
+        claim, until = secrets.token_hex(8), self._monotonic() + timeout
+        while True:
+            begin = (self._time(), name, claim, _PUBLISHER_LEASE)
+            [reply] = yield [self._call("begin", channel, *begin, idempotent=True)]
+            self._require(channel, reply[0])
+            if reply[0] == -2:
+                raise ChannelError(f"{self.name}: channel {channel!r} is closed", "create another")
+            if reply[0] == 0:
+                return PublishedFile(name, reply[1], 0, False)
+            if reply[0] > 0:
+                break
+            left = until - self._monotonic()
+            if left <= 0:
+                raise FileStalledError(
+                    f"{self.name}: another process publishes {shown(name)}", "wait for it"
+                )
+            yield Pause(min(left, 1.0, seconds_until(reply[1])))
+        number, chunks, size, chunk_size = reply
+        if size:
+            yield Call(file.seek, (size,))
+        # After a shorter chunk nothing comes: all was stored, and only not said to be complete.
+        upload = _Upload(channel, name, number, claim, chunks, size, ended=size % chunk_size > 0)
+        while True:
+            sizes = yield from self._reserve(upload, timeout)
+            data, upload.read = upload.read[:sizes], upload.read[sizes:]
+            keys = [self._chunk_key(channel, number, upload.chunks + n) for n in range(len(data))]
+            if keys:
+                yield Columns(self.component, "SET", keys, data, idempotent=True)
+            upload.stored, upload.stored_bytes = len(data), sum(map(len, data))
+            if progress is not None:
+                progress(upload.size + upload.stored_bytes)
+            if not upload.ended:
+                upload.read += yield Call(
+                    _read_chunks, (file, chunk_size, _WINDOW - len(upload.read))
+                )
+                upload.ended = not upload.read or len(upload.read[-1]) < chunk_size
+            if upload.ended and not upload.read:
+                yield from self._advance(upload, (), "", done=True)
+                return PublishedFile(name, number, upload.size, True)
+
+    def _reserve(self, upload: _Upload, timeout: float) -> Operation[int]:
+        """Reserve space for as many of the chunks that were read as there is; at least for one."""
+        if not upload.read:
+            return 0
+        keys = self._keys(upload.channel)
+        sizes = [len(data) for data in upload.read]
+
+        def attempt(waiting: str) -> Operation[tuple[int, float]]:
+            # Whoever waits stays the publisher.
+            return (yield from self._advance(upload, sizes, waiting)), _PUBLISHER_LEASE / 4e6
+
+        found = yield from wait_for(
+            self.component, keys[0], keys[10], attempt, timeout, self._monotonic
+        )
+        if not found:
+            raise FileStalledError(
+                f"{self.name}: channel {upload.channel!r} has had no space for "
+                f"{shown(upload.name)} for {timeout:g} seconds",
+                "see with status() which reader lags behind; a file that is larger than the limit "
+                "needs readers that call checkpoint()",
+            )
+        return found
+
+    def _advance(
+        self, upload: _Upload, sizes: Sequence[int], waiting: str, *, done: bool = False
+    ) -> Operation[int]:
+        """Report what was stored, and reserve space; return for how many chunks."""
+        call = self._call(
+            "advance",
+            upload.channel,
+            self._time(),
+            upload.number,
+            upload.claim,
+            _PUBLISHER_LEASE,
+            upload.chunks,
+            upload.stored,
+            upload.stored_bytes,
+            int(done),
+            waiting,
+            *sizes,
+        )
+        [reply] = yield [call]
+        if reply[0] < 0:
+            raise FileLeaseLostError(
+                f"{self.name}: somebody else publishes {shown(upload.name)} now", "leave it to him"
+            )
+        upload.chunks += upload.stored
+        upload.size += upload.stored_bytes
+        upload.stored = upload.stored_bytes = 0
+        yield from self._remove(upload.channel, reply[1])
+        return int(reply[0])
+
+    def _take(
+        self, channel: str, reader: str, lease: float, timeout: float | None
+    ) -> Operation[tuple[LeasedFile | None, bool]]:
+        self._check_reader(reader)
+        microseconds = round(check_seconds(self.name, "lease", lease, 0.001, 86_400) * 1e6)
+        seconds = wait_seconds(self.name, timeout)
+        keys, claim = self._keys(channel), secrets.token_hex(8)
+
+        def attempt(waiting: str) -> Operation[tuple[Any, float]]:
+            args = (self._time(), reader, microseconds, claim, self._attempts, waiting)
+            [reply] = yield [self._call("take", channel, *args)]
+            if reply[0] == 0 and not reply[2]:
+                return None, seconds_until(reply[1])
+            return reply, 0.0
+
+        reply = yield from wait_for(
+            self.component, keys[0], keys[9], attempt, seconds, self._monotonic
+        )
+        if reply is None:
+            return None, False
+        self._require(channel, reply[0])
+        if reply[0] == -2:
+            raise ChannelError(
+                f"{self.name}: channel {channel!r} has no reader {shown(reader)}",
+                "see status(); readers are named when a channel is created",
+            )
+        if reply[0] == 0:
+            return None, True
+        _, number, name, chunks, complete, position, attempts, chunk = reply
+        return (
+            LeasedFile(
+                channel,
+                reader,
+                name.decode(),
+                number,
+                attempts,
+                FilePosition.parse(position),
+                claim,
+                microseconds,
+                chunks,
+                bool(complete),
+                chunk,
+            ),
+            False,
+        )
+
+    def _next(self, source: _Source) -> Operation[list[bytes] | None]:
+        """Return the next blocks of a file; None at its end."""
+        file = source.file
+        while True:
+            if source.chunk < file._chunks:
+                end = min(file._chunks, source.chunk + _WINDOW)
+                keys = [
+                    self._chunk_key(file.channel, file.number, n) for n in range(source.chunk, end)
+                ]
+                batch = [self._at(key, "GET", key, idempotent=True) for key in keys]
+                *data, reply = yield [*batch, self._report(file, "read")]
+                yield from self._heard(file, reply)
+                for key, found in zip(keys, data, strict=True):
+                    if found is None:
+                        raise damage(self.component, key, "nothing", "a chunk of a file")
+                first, *rest = data
+                source.chunk = end
+                blocks = list(source.decoder.feed(first[source.offset :]))
+                source.offset = 0
+                for each in rest:
+                    blocks += source.decoder.feed(each)
+                if blocks:
+                    return blocks
+            elif file._complete:
+                if file._ended:
+                    return None
+                blocks = list(source.decoder.finish())
+                file._ended = True
+                return blocks
+            else:
+                yield from self._await_more(file)
+
+    def _await_more(self, file: LeasedFile) -> Operation[None]:
+        """Wait until more of a file is published."""
+        keys, before = self._keys(file.channel), file._chunks
+
+        def attempt(waiting: str) -> Operation[tuple[bool, float]]:
+            [reply] = yield [self._report(file, "read", waiting=waiting)]
+            yield from self._heard(file, reply)
+            if file._chunks > before or file._complete:
+                return True, 0.0
+            left = seconds_until(reply[2])
+            if left <= 0:
+                raise FileStalledError(
+                    f"{self.name}: file {shown(file.name)} is incomplete, and nobody publishes it",
+                    "publish it again under its name, which goes on where it was",
+                )
+            return False, min(left, file._lease / 3e6)
+
+        yield from wait_for(
+            self.component, keys[0], keys[9], attempt, LONGEST_WAIT, self._monotonic
+        )
+
+    def _progress(self, file: LeasedFile, what: str, **more: Any) -> Operation[Reply]:
+        [reply] = yield [self._report(file, what, **more)]
+        yield from self._heard(file, reply)
+        return reply
+
+    def _report(
+        self,
+        file: LeasedFile,
+        what: str,
+        *,
+        position: FilePosition | None = None,
+        reason: str = "",
+        attempts: int | None = None,
+        waiting: str = "",
+    ) -> Command:
+        return self._call(
+            "progress",
+            file.channel,
+            self._time(),
+            file.number,
+            file.reader,
+            file._claim,
+            file._lease,
+            "" if position is None or not position.kind else str(position),
+            what,
+            reason.encode(errors="replace"),
+            self._attempts if attempts is None else attempts,
+            file._chunks,
+            waiting,
+            idempotent=what == "read",
+        )
+
+    def _heard(self, file: LeasedFile, reply: Reply) -> Operation[None]:
+        if reply[0] < 0:
+            raise FileLeaseLostError(
+                f"{self.name}: the lease of file {shown(file.name)} has ended, and others may "
+                f"have taken it",
+                "give a longer lease than it takes to process a page",
+            )
+        file._chunks, file._complete = reply[0], bool(reply[1])
+        yield from self._remove(file.channel, reply[3])
+
+    def _remove(self, channel: str, garbage: Sequence[bytes]) -> Operation[None]:
+        """Remove chunks that all readers are past, and report it."""
+        for entry in garbage:
+            yield from self._unlink(channel, *map(int, entry.split(b":")))
+        if garbage:
+            yield [self._call("freed", channel, *garbage, idempotent=True)]
+
+    def _unlink(self, channel: str, number: int, first: int, end: int) -> Operation[None]:
+        for page in pages(range(first, end), 1000):
+            keys = [self._chunk_key(channel, number, chunk) for chunk in page]
+            yield Columns(self.component, "UNLINK", keys, idempotent=True)
+
+    def _readers(self, key: str, text: str) -> list[str]:
+        try:
+            found = json.loads(text)
+            if isinstance(found, list) and all(isinstance(name, str) for name in found):
+                return found
+        except ValueError:
+            pass
+        raise damage(self.component, key, f"readers={shown(text)}", "names as JSON")
+
+    def _number(self, key: str, fields: dict[str, str], name: str) -> int:
+        return stored_integer(self.component, key, name, fields.get(name, "0"))
+
+    def _file_status(
+        self,
+        keys: Sequence[str],
+        readers: Sequence[str],
+        number: int,
+        stored: dict[str, str],
+        positions: dict[str, str],
+    ) -> FileStatus:
+        size = self._number(keys[2], stored, f"{number}:size")
+        offsets = {}
+        for reader in readers:
+            said = positions.get(f"{number}:{reader}", "")
+            done = said == "done"
+            offsets[reader] = size if done else FilePosition.parse(said.encode()).offset
+        complete = stored.get(f"{number}:done") == "1"
+        return FileStatus(stored[f"{number}:name"], number, size, complete, offsets)
+
+    def _check_types(self, keys: Sequence[str]) -> Operation[Suspicions]:
+        notes: Suspicions = []
+        reads = [self._at(key, name, key) for name, key in zip(_READS, keys, strict=True)]
+        yield from read_or_note(reads, notes, "delete(channel), and publish again", "what it holds")
+        return notes
+
+    def _check_file(self, channel: str, keys: Sequence[str], number: int) -> Operation[Suspicions]:
+        """Check that the chunks of a file are there, and as long as they were."""
+        key = keys[2]
+        names = [f"{number}:{what}" for what in ("chunks", "size", "freed")]
+        reads = [
+            self._at(key, "HMGET", key, *names, idempotent=True),
+            self._at(keys[0], "HGET", keys[0], "chunk", idempotent=True),
+        ]
+        [texts, text] = yield reads
+        chunks, size, freed = (
+            stored_integer(self.component, key, name, value or b"0")
+            for name, value in zip(names, texts, strict=True)
+        )
+        chunk = stored_integer(self.component, keys[0], "chunk", text, 1)
+        notes: Suspicions = []
+        for page in pages(range(freed, chunks), 1000):
+            found = [self._chunk_key(channel, number, n) for n in page]
+            lengths = yield Columns(self.component, "STRLEN", found, idempotent=True)
+            for n, each, length in zip(page, found, lengths, strict=True):
+                expected = min(chunk, size - n * chunk)
+                if length != expected:
+                    wrong = damage(self.component, each, f"{length} bytes", f"{expected}")
+                    notes.append(Suspicion(wrong, "fail(file, reason, retry=False) skips the file"))
+        return notes
+
+
+@dataclass
+class _Upload:
+    """A file that is being published: what was read, stored and reported of it."""
+
+    channel: str
+    name: str
+    number: int
+    claim: str
+    chunks: int
+    size: int
+    read: list[bytes] = field(default_factory=list)
+    stored: int = 0
+    stored_bytes: int = 0
+    ended: bool = False
+
+
+class _Source:
+    """The chunks of a file from its position on, and their decoder."""
+
+    def __init__(self, file: LeasedFile, raw: bool) -> None:
+        self.file = file
+        self.decoder = FileDecoder(file.name, file.position, raw)
+        self.chunk, self.offset = divmod(file.position.offset, file._chunk)
+
+
+def _read_chunks(file: Any, size: int, count: int) -> list[bytes]:
+    """Read up to so many chunks; only the last one of a file is shorter."""
+    chunks: list[bytes] = []
+    while len(chunks) < count:
+        parts, left = [], size
+        while left and (part := file.read(left)):
+            parts.append(part)
+            left -= len(part)
+        if left < size:
+            chunks.append(b"".join(parts))
+        if left:
+            break
+    return chunks
+
+
+def _regular_files(path: Path, pattern: str) -> list[Path]:
+    return sorted(each for each in path.iterdir() if each.is_file() and each.match(pattern))
+
+
+def _fields(flat: Sequence[bytes]) -> dict[str, str]:
+    texts = [each.decode(errors="replace") for each in flat]
+    return dict(zip(texts[::2], texts[1::2], strict=True))

@@ -1,0 +1,110 @@
+-- Included by the scripts of a channel of files: its files, and how far each reader has come.
+-- KEYS are, in this order: the state, a HASH of format, readers (JSON), limit, chunk (bytes), held
+-- (bytes), last (the latest file's number), closed, and open:<reader> (files not finished); numbers
+-- by name, a HASH; files, a HASH of <number>:<field>, see below; positions, a HASH by
+-- <number>:<reader>; files to read, a ZSET of <reader>:<number>; leased ones, a ZSET of the same by
+-- when the lease ends in microseconds; claims, a HASH by the same of "<claim> <attempts>"; garbage,
+-- a ZSET of chunks to remove, <number>:<first>:<end>, by their bytes; reasons of failures, a HASH
+-- by <reader>:<number>; readers who wait, a SET; publishers who wait, a SET.
+-- A file's fields: name, chunks (published), size, done (1 once it is complete), freed (chunks that
+-- all readers are past), left (readers who have not finished it), reserved (bytes granted to the
+-- publisher), claim and until (of the publisher, microseconds).
+--@include messaging/base
+local STATE, NAMES, FILES, POSITIONS, TODO, LEASED = unpack(KEYS, 1, 6)
+local CLAIMS, GARBAGE, FAILED, WAITERS, PUBLISHERS = unpack(KEYS, 7, 11)
+check_format(STATE)
+
+local function readers()
+  local text = redis.call('HGET', STATE, 'readers')
+  local is_json, found = pcall(cjson.decode, text or '')
+  if not is_json or type(found) ~= 'table' then
+    damaged(STATE, 'readers=' .. (text or 'missing'), 'names as JSON')
+  end
+  return found
+end
+
+local function exists()
+  return redis.call('EXISTS', STATE) == 1
+end
+
+local function padded(number)
+  return string.format('%016.0f', number)
+end
+
+local function field(n, name)
+  return digits(n) .. ':' .. name
+end
+
+local function number_of(n, name)
+  return count_of(FILES, field(n, name))
+end
+
+local function set(n, name, value)
+  redis.call('HSET', FILES, field(n, name), value)
+end
+
+-- Give back space that was granted or used.
+local function release_bytes(bytes)
+  local held = count_of(STATE, 'held')
+  redis.call('HSET', STATE, 'held', digits(math.max(0, held - bytes)))
+end
+
+-- The offset in the file from which a reader would go on; infinity if he has finished it.
+local function offset_of(n, reader)
+  local text = redis.call('HGET', POSITIONS, field(n, reader))
+  if not text then return 0 end
+  if text == 'done' then return math.huge end
+  return tonumber(string.match(text, '^(%d+) ')) or 0
+end
+
+-- Make garbage of the chunks of a file that all readers are past; forget it if nothing is left.
+local function free(n)
+  local chunk = math.max(1, count_of(STATE, 'chunk'))
+  local lowest, chunks, freed = math.huge, number_of(n, 'chunks'), number_of(n, 'freed')
+  for _, reader in ipairs(readers()) do lowest = math.min(lowest, offset_of(n, reader)) end
+  local past = math.min(chunks, math.floor(lowest / chunk))
+  if past > freed then
+    local bytes = math.min(past * chunk, number_of(n, 'size')) - freed * chunk
+    local range = digits(n) .. ':' .. digits(freed) .. ':' .. digits(past)
+    redis.call('ZADD', GARBAGE, digits(bytes), range)
+    set(n, 'freed', digits(past))
+  end
+  if number_of(n, 'left') == 0 then
+    release_bytes(number_of(n, 'reserved'))
+    for _, name in ipairs({'name', 'chunks', 'size', 'done', 'freed', 'left', 'reserved', 'claim',
+      'until'}) do redis.call('HDEL', FILES, field(n, name)) end
+    for _, reader in ipairs(readers()) do redis.call('HDEL', POSITIONS, field(n, reader)) end
+  end
+end
+
+-- A reader is through with a file.
+local function finish(n, reader)
+  local entry = reader .. ':' .. padded(n)
+  redis.call('ZREM', LEASED, entry)
+  redis.call('ZREM', TODO, entry)
+  redis.call('HDEL', CLAIMS, entry)
+  redis.call('HSET', POSITIONS, field(n, reader), 'done')
+  set(n, 'left', digits(math.max(0, number_of(n, 'left') - 1)))
+  if redis.call('HINCRBY', STATE, 'open:' .. reader, -1) <= 0 then wake(WAITERS, 1000) end
+  free(n)
+end
+
+-- Return a leased file to those to read, or give it up after too many attempts.
+local function return_or_fail(entry, reason, most)
+  local reader, n = string.match(entry, '^(.*):(%d+)$')
+  local said = redis.call('HGET', CLAIMS, entry) or ''
+  local attempts = tonumber(string.match(said, ' (%d+)$') or 0)
+  redis.call('ZREM', LEASED, entry)
+  if attempts >= most then
+    redis.call('HSET', FAILED, entry, reason)
+    finish(tonumber(n), reader)
+    return true
+  end
+  redis.call('ZADD', TODO, 0, entry)
+  wake(WAITERS, 1)
+  return false
+end
+
+local function garbage()
+  return redis.call('ZRANGE', GARBAGE, 0, 9)
+end

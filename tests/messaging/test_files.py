@@ -1,0 +1,435 @@
+"""Files for many readers on real servers: complete, within the limit, whoever dies when."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import random
+import threading
+import time
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from faces import Face, keys_of
+
+import shardkit
+from shardkit import AsyncShardKit, ShardKit, ShardMap
+from shardkit.errors import (
+    ChannelError,
+    DamagedDataError,
+    FileLeaseLostError,
+    FileStalledError,
+    InvalidArgumentError,
+    ParameterMismatchError,
+    UnreadableFileError,
+)
+from shardkit.messaging import FilePosition, Files
+from shardkit.messaging.decoding import FileDecoder
+
+LINES = [b"line %d %d" % (n, n * 7919) for n in range(5000)]
+TEXT = b"\n".join(LINES) + b"\n"
+MEMBERS = b"".join(gzip.compress(TEXT[n : n + 9000]) for n in range(0, len(TEXT), 9000))
+
+
+class Clock:
+    """A time that a test sets."""
+
+    def __init__(self) -> None:
+        self.seconds = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def publish(face: Face, files: Any, content: bytes, name: str = "a.log", **more: Any) -> Any:
+    return face.run(files.publish("logs", io.BytesIO(content), name=name, **more))
+
+
+def test_a_directory_is_read_by_every_reader_and_removed_when_all_have(
+    face: Face, shard_map: ShardMap, tmp_path: Path
+) -> None:
+    contents = {"b.log": TEXT, "a.log.gz": MEMBERS, "empty": b"", "tail": b"no line feed"}
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "folder").mkdir()
+    files = face.kit.files(component="many")
+    assert face.run(files.create("logs", ["x", "y"], chunk_size=10_000))
+    published = face.list(files.publish_directory("logs", tmp_path))
+    assert [(found.name, found.size) for found in published] == [
+        (name, len(contents[name])) for name in sorted(contents)
+    ]
+    assert not any(again.new for again in face.list(files.publish_directory("logs", tmp_path)))
+    assert face.run(files.close("logs"))
+    status = face.run(files.status("logs"))
+    assert status.held == sum(map(len, contents.values()))
+    assert status.open == {"x": 4, "y": 4}
+    with shardkit.connect(shard_map) as kit:
+        chunks = [key for key in keys_of(kit, "many") if key.startswith("files:{logs:")]
+    assert len(chunks) == sum(-(-len(content) // 10_000) for content in contents.values())
+    for reader in ("x", "y"):
+        found = {}
+        for file in face.list(_all(face, files, reader)):
+            found[file.name] = file.lines
+        assert found == {
+            "b.log": LINES,
+            "a.log.gz": LINES,
+            "empty": [],
+            "tail": [b"no line feed"],
+        }
+    status = face.run(files.status("logs"))
+    assert (status.held, status.files, status.open) == (0, [], {"x": 0, "y": 0})
+    with shardkit.connect(shard_map) as kit:
+        assert not [key for key in keys_of(kit, "many") if key.startswith("files:{logs:")]
+    assert face.run(files.delete("logs"))
+    with shardkit.connect(shard_map) as kit:
+        assert not keys_of(kit, "many")
+
+
+class Read:
+    """A file that was read: its name, and its lines."""
+
+    def __init__(self, name: str, lines: list[bytes]) -> None:
+        self.name = name
+        self.lines = lines
+
+
+def _all(face: Face, files: Any, reader: str) -> Any:
+    def blocking() -> Any:
+        for file in files.take_all("logs", reader):
+            yield Read(file.name, list(files.lines(file)))
+            files.done(file)
+
+    async def awaiting() -> Any:
+        async for file in files.take_all("logs", reader):
+            yield Read(file.name, [line async for line in files.lines(file)])
+            await files.done(file)
+
+    return awaiting() if face.runner else blocking()
+
+
+def test_a_reader_that_dies_is_replaced_where_its_checkpoint_was(face: Face) -> None:
+    clock = Clock()
+    files = face.kit.files(component="few", now=clock)
+    face.run(files.create("logs", ["x"], chunk_size=1000))
+    for name, content in (("plain", TEXT), ("members", MEMBERS)):
+        publish(face, files, content, name)
+        first = face.run(files.take("logs", "x", lease=30))
+        seen: list[bytes] = []
+        for n, line in enumerate(_some(face, files.lines(first))):
+            seen.append(line)
+            if n == 2500:
+                face.run(files.checkpoint(first))
+                reported = len(seen)
+                break
+        clock.seconds += 29
+        assert face.run(files.take("logs", "x")) is None
+        clock.seconds += 2
+        second = face.run(files.take("logs", "x"))
+        assert second.attempts == 2
+        rest = face.list(files.lines(second))
+        assert len(rest) < len(LINES)
+        assert LINES[-len(rest) :] == rest
+        assert len(rest) >= len(LINES) - reported  # what was given out in the last page comes again
+        with pytest.raises(FileLeaseLostError):
+            face.run(files.checkpoint(first))
+        face.run(files.done(second))
+    assert face.run(files.status("logs")).held == 0
+
+
+def _some(face: Face, stream: Any) -> Any:
+    if face.runner is None:
+        yield from stream
+        return
+    while True:
+        try:
+            yield face.run(anext(stream))
+        except StopAsyncIteration:
+            return
+
+
+def test_a_file_that_is_larger_than_the_limit_flows_through_both_ways(kit: ShardKit) -> None:
+    files = kit.files(component="few")
+    files.create("logs", ["x", "y"], byte_limit=20_000, chunk_size=1000)
+    held, got = [], {"x": [], "y": []}  # type: ignore[var-annotated]
+
+    def read(reader: str) -> None:
+        file = files.take("logs", reader, timeout=20)
+        assert file is not None
+        for line in files.lines(file):
+            got[reader].append(line)
+            if len(got[reader]) % 100 == 0:
+                files.checkpoint(file)
+                held.append(files.status("logs").held)
+        files.done(file)
+
+    threads = [threading.Thread(target=read, args=(reader,)) for reader in got]
+    for thread in threads:
+        thread.start()
+    assert files.publish("logs", io.BytesIO(TEXT), name="large").size == len(TEXT)
+    for thread in threads:
+        thread.join()
+    assert got == {"x": LINES, "y": LINES}
+    assert max(held) <= 20_000 < len(TEXT)
+    assert files.status("logs").held == 0
+
+
+def test_a_publisher_waits_for_space_and_says_when_nobody_makes_any(face: Face) -> None:
+    files = face.kit.files(component="few")
+    face.run(files.create("logs", ["x"], byte_limit=3000, chunk_size=1000))
+    publish(face, files, b"x" * 3000, "full")
+    with pytest.raises(FileStalledError, match="no space"):
+        publish(face, files, b"y" * 100, "next", timeout=0.05)
+    file = face.run(files.take("logs", "x"))
+    assert face.list(files.read(file)) == [b"x" * 1000] * 3
+    face.run(files.done(file))
+    assert face.run(files.status("logs")).held == 0
+
+
+def test_a_publisher_that_was_killed_is_resumed_by_another(kit: ShardKit) -> None:
+    for killed_after in range(1, 10):
+        clock = Clock()
+        files = kit.files(f"f{killed_after}", component="many", now=clock)
+        files.create("logs", ["x"], chunk_size=1000)
+        content = TEXT[:20_500]
+        steps = files.deferred.publish("logs", io.BytesIO(content), name="a")
+        step: Any = next(steps)
+        for _ in range(killed_after):
+            step = steps.send(kit.driver._run_step(step))
+        reader = files.take("logs", "x")
+        with pytest.raises(FileStalledError, match="another process"):
+            files.publish("logs", io.BytesIO(content), name="a", timeout=0)
+        clock.seconds += 61
+        if reader is not None:
+            with pytest.raises(FileStalledError, match="nobody publishes it"):
+                list(files.read(reader))
+        assert files.publish("logs", io.BytesIO(content), name="a").size == 20_500
+        clock.seconds += 61
+        reader = files.take("logs", "x", timeout=1)
+        assert reader is not None
+        assert b"".join(files.read(reader)) == content
+        files.done(reader)
+        assert files.status("logs").held == 0
+        assert not [
+            key for key in keys_of(kit, "many") if key.startswith(f"f{killed_after}:{{logs:")
+        ]
+
+
+def test_a_file_that_nobody_can_read_is_given_up_after_its_attempts(face: Face) -> None:
+    files = face.kit.files(component="few", attempts=3)
+    face.run(files.create("logs", ["x", "y"], chunk_size=1000))
+    publish(face, files, MEMBERS[:-5], "truncated.gz")
+    publish(face, files, MEMBERS[:500] + b"?" * 500 + MEMBERS[1000:], "damaged.gz")
+    publish(face, files, TEXT, "good")
+    for name, why in (("truncated.gz", "truncated"), ("damaged.gz", "damaged")):
+        for attempt in range(3):
+            file = face.run(files.take("logs", "x"))
+            assert (file.name, file.attempts) == (name, attempt + 1)
+            with pytest.raises(UnreadableFileError, match=why) as raised:
+                face.list(files.lines(file))
+            with pytest.raises(InvalidArgumentError, match="not read to its end"):
+                face.run(files.done(file))
+            assert face.run(files.fail(file, str(raised.value))) == (attempt == 2)
+    assert face.run(files.take("logs", "x")).name == "good"
+    status = face.run(files.status("logs"))
+    assert set(status.failed) == {("x", "truncated.gz"), ("x", "damaged.gz")}
+    assert "truncated" in status.failed["x", "truncated.gz"]
+    file = face.run(files.take("logs", "y"))
+    assert face.run(files.fail(file, "not now", retry=False))
+    assert [each.name for each in face.run(files.status("logs")).files] == ["damaged.gz", "good"]
+
+
+def test_a_reader_whose_lease_ends_too_often_holds_nobody_up(kit: ShardKit) -> None:
+    clock = Clock()
+    files = kit.files(component="few", attempts=2, now=clock)
+    files.create("logs", ["x"], chunk_size=1000)
+    files.publish("logs", io.BytesIO(TEXT), name="a")
+    for _ in range(2):
+        assert files.take("logs", "x", lease=10)
+        clock.seconds += 11
+    assert files.take("logs", "x") is None
+    assert files.status("logs").failed == {("x", "a"): "its lease ended"}
+    files.publish(
+        "logs", io.BytesIO(b"next"), name="b"
+    )  # and whoever comes next removes the chunks
+    assert files.status("logs").held == 4
+
+
+def test_records_and_raw_blocks_are_read_across_chunks(face: Face) -> None:
+    files = face.kit.files(component="few")
+    face.run(files.create("logs", ["x"], chunk_size=1001))
+    data = Random(1).randbytes(7 * 3000)
+    publish(face, files, data, "records")
+    file = face.run(files.take("logs", "x"))
+    assert face.list(files.records(file, 7)) == [data[n : n + 7] for n in range(0, len(data), 7)]
+    face.run(files.done(file))
+    publish(face, files, MEMBERS, "raw.gz")
+    file = face.run(files.take("logs", "x"))
+    assert b"".join(face.list(files.read(file, raw=True))) == MEMBERS
+    face.run(files.done(file))
+    publish(face, files, data[:-1], "cut")
+    file = face.run(files.take("logs", "x"))
+    with pytest.raises(UnreadableFileError, match="ends with 6 bytes"):
+        face.list(files.records(file, 7))
+
+
+@pytest.mark.parametrize(
+    "content", [TEXT[:60_000], MEMBERS[:-7] + MEMBERS[-7:] + b"\0" * 9, b"\x1f"]
+)
+def test_a_decoder_goes_on_from_every_position(content: bytes) -> None:
+    chance = random.Random(7)
+    whole = FileDecoder("a", FilePosition(), raw=False)
+    decoded = bytearray()
+    for n in range(0, len(content), 777):
+        for block in whole.feed(content[n : n + 777]):
+            decoded += block
+            unused = chance.randrange(min(60, len(block)))
+            position = FilePosition.parse(str(whole.position(unused)).encode())
+            if chance.random() < 0.2:
+                other = FileDecoder("a", position, raw=False)
+                rest = b"".join([*other.feed(content[position.offset :]), *other.finish()])
+                expected = TEXT if content[:2] == b"\x1f\x8b" else content
+                assert rest == expected[len(decoded) - unused :]
+    decoded += b"".join(whole.finish())
+    assert decoded == (TEXT if content[:2] == b"\x1f\x8b" else content)
+
+
+async def test_tasks_wait_for_files_and_for_the_end_of_the_channel(akit: AsyncShardKit) -> None:
+    import asyncio
+
+    files = akit.files(component="many")
+    await files.create("logs", ["x", "y"], chunk_size=1000)
+
+    async def consume(reader: str) -> dict[str, int]:
+        found: dict[str, int] = {}
+        async for file in files.take_all("logs", reader):
+            found[file.name] = len([line async for line in files.lines(file)])
+            await files.done(file)
+        return found
+
+    readers = [asyncio.create_task(consume(reader)) for reader in ("x", "x", "x", "y")]
+    for n in range(8):
+        await files.publish("logs", io.BytesIO(TEXT[: 9000 * n]), name=str(n))
+    await files.close("logs")
+    began = time.monotonic()
+    *parts, whole = await asyncio.gather(*readers)
+    assert time.monotonic() - began < 8
+    assert sum(map(len, parts)) == 8  # each file by one of the processes of a reader
+    assert {name: n for part in parts for name, n in part.items()} == whole
+
+
+def test_random_deaths_of_publishers_and_readers_lose_and_repeat_nothing(kit: ShardKit) -> None:
+    """Every operation may be killed between any two exchanges; what was acknowledged is exact."""
+    chance, clock = Random(32), Clock()
+    files = kit.files(component="few", now=clock, attempts=1000)
+    files.create("logs", ["x", "y"], byte_limit=40_000, chunk_size=700)
+    contents = {f"f{n:02}": chance.randbytes(chance.randrange(9000)) for n in range(12)}
+    done: dict[tuple[str, str], bytes] = {}
+
+    def run(steps: Any) -> Any:
+        """Run an operation, and kill it sometimes."""
+        try:
+            step = next(steps)
+            while True:
+                if chance.random() < 0.03:
+                    raise KeyboardInterrupt
+                step = steps.send(kit.driver._run_step(step))
+        except StopIteration as found:
+            return found.value
+
+    def consume(reader: str) -> bool:
+        file = run(files.deferred.take("logs", reader, lease=10))
+        if file is None:
+            return False
+        position = file.position.offset
+        data = done.get((reader, f"{file.name} so far"), b"")[:position]
+        assert len(data) == position
+        steps: Any = files.deferred.read(file)
+        step = next(steps, None)
+        while step is not None:
+            if isinstance(step, shardkit.operations.Page):
+                data += b"".join(step)
+                done[reader, f"{file.name} so far"] = data
+                step = next(steps, None)
+                if chance.random() < 0.5:
+                    run(files.deferred.checkpoint(file))
+            else:
+                try:
+                    step = steps.send(run(_once(step)))
+                except StopIteration:
+                    step = None
+        run(files.deferred.done(file))
+        assert (reader, file.name) not in done
+        done[reader, file.name] = data
+        return True
+
+    def _once(step: Any) -> Any:
+        return (yield step)
+
+    for _ in range(2000):
+        waiting = [name for name in contents if ("x", name) not in done or ("y", name) not in done]
+        if not waiting:
+            break
+        clock.seconds += 5
+        try:
+            if chance.random() < 0.4:
+                name = chance.choice(waiting)
+                content = io.BytesIO(contents[name])
+                run(files.deferred.publish("logs", content, name=name, timeout=0))
+            else:
+                consume(chance.choice("xy"))
+        except (KeyboardInterrupt, FileStalledError):
+            clock.seconds += chance.choice((0, 0, 70))
+        assert files.status("logs").held <= 40_000
+    for name, content in contents.items():
+        for reader in "xy":
+            if (reader, name) in done:
+                assert done[reader, name] == content
+    assert sum(len(key[1]) == 3 for key in done) >= 20
+    assert not list(files.check("logs"))
+
+
+def test_what_is_damaged_is_named(kit: ShardKit) -> None:
+    files = kit.files(component="few")
+    files.create("logs", ["x"], chunk_size=1000)
+    files.publish("logs", io.BytesIO(TEXT), name="a")
+    assert not list(files.check("logs"))
+    key = "files:{logs:1:3}"
+    component = kit.component("few")
+    client: Any = kit.client("few", component.shard_of(key).number)
+    client.delete(key)
+    assert [(found.key, found.found) for found in files.check("logs")] == [(key, "0 bytes")]
+    file = files.take("logs", "x")
+    assert file is not None
+    with pytest.raises(DamagedDataError, match="a chunk of a file"):
+        list(files.read(file))
+    assert files.fail(file, "lost", retry=False)
+    assert not list(files.check("logs"))
+
+
+def test_what_is_refused_is_named(kit: ShardKit) -> None:
+    files = kit.files(component="one")
+    with pytest.raises(ChannelError, match="there is no channel 'logs'"):
+        files.publish("logs", io.BytesIO(b""), name="a")
+    assert files.create("logs", ["x"], chunk_size=10)
+    assert not files.create("logs", ["x"], chunk_size=10)
+    with pytest.raises(ParameterMismatchError, match="byte_limit"):
+        files.create("logs", ["x"], chunk_size=10, byte_limit=999)
+    with pytest.raises(ChannelError, match="no reader 'y'"):
+        files.take("logs", "y")
+    files.close("logs")
+    with pytest.raises(ChannelError, match="closed"):
+        files.publish("logs", io.BytesIO(b""), name="a")
+    for call in (
+        lambda: files.create("a", []),
+        lambda: files.create("a", ["x:y"]),
+        lambda: files.create("a", ["x"], byte_limit=1),
+        lambda: files.create("{a}", ["x"]),
+        lambda: files.publish("logs", io.BytesIO(b"")),
+        lambda: files.take("logs", "x", lease=0),
+        lambda: kit.files(component="one", attempts=0),
+    ):
+        with pytest.raises(InvalidArgumentError, match=r"files|name="):
+            call()
+    assert isinstance(files, Files)
