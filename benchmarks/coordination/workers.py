@@ -21,9 +21,10 @@ TTL = 10
 
 def pairs_of(way: str, port: int) -> Callable[[], None]:
     """Return a function that acquires and releases the lock once."""
-    if way == "shardkit":
+    if way.startswith("shardkit"):
         where = shardkit.ShardMap.parse(f"components: {{a: {{entry: {{port: {port}}}}}}}")
-        lock = shardkit.connect(where).lock("x", component="a", wait=60)
+        fair = way == "shardkit"
+        lock = shardkit.connect(where).lock("x", component="a", wait=60, fair=fair)
 
         def pair() -> None:
             lock.acquire()
@@ -59,7 +60,7 @@ def _raw(port: int) -> Callable[[], None]:
         return b"*%d\r\n%b" % (len(parts), b"".join(sized))
 
     taking = packed(
-        *("EVALSHA", acquire.sha, 4, *keys, id_, "x", TTL * 1_000_000, 1, "raw", "-", 0, 0, 0)
+        *("EVALSHA", acquire.sha, 4, *keys, id_, "x", TTL * 1_000_000, 1, "raw", "-", 0, 0, 0, 0)
     )
     giving = packed("EVALSHA", release.sha, 4, *keys, id_, "release")
 

@@ -23,6 +23,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import count
 from math import inf
 from typing import Any, Generic, Protocol
@@ -171,28 +172,44 @@ class Hold(Generic[Face]):
 
 
 class _Schedule:
-    """Which holds are to be renewed when. A hold that nobody has any more is left to expire."""
+    """Which holds are to be renewed when. A hold that nobody has any more is left to expire.
+
+    Waking who renews costs more than a lock. Who holds for a moment only, again and again, is to
+    wake it once: it then sleeps until the first of these holds were due, not until another comes.
+    """
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, weakref.ref[Hold[Any]]]] = []
         self._numbers = count()
+        self._most = 64  # entries, until those that have ended are removed
+        self._looks_at = inf  # when who renews looks again by itself
 
-    def add(self, hold: Hold[Any], at: float) -> None:
+    def add(self, hold: Hold[Any], at: float) -> bool:
+        """Add a hold; return whether who renews must be woken."""
         heapq.heappush(self._heap, (at, next(self._numbers), weakref.ref(hold)))
+        if len(self._heap) > self._most:
+            self._heap = [entry for entry in self._heap if _lasts(entry[2]())]
+            heapq.heapify(self._heap)
+            self._most = max(64, 2 * len(self._heap))
+        if at >= self._looks_at:
+            return False
+        self._looks_at = at
+        return True
 
     def add_all(self, holds: list[Hold[Any]], waits: Sequence[float | None], now: float) -> None:
         for hold, wait in zip(holds, waits, strict=True):
             if wait is not None:
                 self.add(hold, now + wait)
 
-    def next(self) -> float | None:
-        """Return when something is due; drops what has ended from the front."""
-        while self._heap:
-            hold = self._heap[0][2]()
-            if hold is not None and not hold.released:
-                return self._heap[0][0]
+    def sleep(self, now: float) -> float | None:
+        """Return for how many seconds to sleep: 0 if something is due, None for ever."""
+        while self._heap and not _lasts(self._heap[0][2]()):
             heapq.heappop(self._heap)
-        return None
+        if self._heap:
+            self._looks_at = self._heap[0][0]
+        elif self._looks_at <= now:
+            self._looks_at = inf
+        return None if self._looks_at == inf else max(0.0, self._looks_at - now)
 
     def due(self, now: float) -> list[Hold[Any]]:
         found = []
@@ -201,6 +218,10 @@ class _Schedule:
             if hold is not None and not hold.released:
                 found.append(hold)
         return found
+
+
+def _lasts(hold: Hold[Any] | None) -> bool:
+    return hold is not None and not hold.released
 
 
 class Renewals:
@@ -215,7 +236,6 @@ class Renewals:
         self._pid = os.getpid()
         self._changed = threading.Condition(threading.Lock())
         self._schedule = _Schedule()
-        self._looks_at = -inf  # when the thread looks again by itself; -inf while it does
         self._thread: threading.Thread | None = None
         self._closed = False
 
@@ -225,14 +245,13 @@ class Renewals:
             self._reset()
         at = self._monotonic() + hold.ttl * RENEWED_AFTER
         with self._changed:
-            self._schedule.add(hold, at)
+            wake = self._schedule.add(hold, at)
             if self._thread is None and not self._closed:
                 self._thread = threading.Thread(
                     target=self._run, name="shardkit-renewals", daemon=True
                 )
                 self._thread.start()
-            if at < self._looks_at:  # waking a thread costs more than the lock
-                self._looks_at = at
+            elif wake:
                 self._changed.notify()
 
     def _run(self) -> None:
@@ -240,12 +259,9 @@ class Renewals:
             with self._changed:
                 due: list[Hold[Any]] = []
                 while not due and not self._closed:
-                    at = self._schedule.next()
-                    now = self._monotonic()
-                    if at is None or at > now:
-                        self._looks_at = inf if at is None else at
-                        self._changed.wait(None if at is None else at - now)
-                        self._looks_at = -inf
+                    seconds = self._schedule.sleep(self._monotonic())
+                    if seconds != 0:
+                        self._changed.wait(seconds)
                     due = self._schedule.due(self._monotonic())
                 if self._closed:
                     return
@@ -287,22 +303,20 @@ class AsyncRenewals:
             schedule, changed = _Schedule(), asyncio.Event()
             task = loop.create_task(self._run(schedule, changed), name="shardkit-renewals")
             found = self._loops[loop] = schedule, changed, task
-        found[0].add(hold, self._monotonic() + hold.ttl * RENEWED_AFTER)
-        found[1].set()
+        if found[0].add(hold, self._monotonic() + hold.ttl * RENEWED_AFTER):
+            found[1].set()
 
     async def _run(self, schedule: _Schedule, changed: asyncio.Event) -> None:
         while True:
-            at = schedule.next()
-            now = self._monotonic()
-            if at is None or at > now:
+            seconds = schedule.sleep(self._monotonic())
+            if seconds != 0:
                 changed.clear()
-                try:
-                    async with asyncio.timeout(None if at is None else at - now):
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(seconds):
                         await changed.wait()
-                except TimeoutError:
-                    pass
+            due = schedule.due(self._monotonic())
+            if not due:
                 continue
-            due = schedule.due(now)
             try:
                 waits = await self._driver.together(*(hold.renew() for hold in due))
             except Exception:  # each handles its own; this task serves the others

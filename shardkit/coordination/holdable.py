@@ -74,6 +74,7 @@ from shardkit.operations.commands import (
     Subscribe,
     script_call,
 )
+from shardkit.operations.drivers import AwaitingDriver
 from shardkit.operations.operation import Driver, Face, Operation, Structure, operation
 from shardkit.structures.base.arguments import check_integer
 
@@ -86,6 +87,8 @@ ASKS_AGAIN = 2.0
 # How long who cannot be woken waits at first.
 FIRST_PAUSE = 0.005
 LONGEST_POLL = 0.1
+# For how long others may overtake one who waits for what is not fair, in microseconds.
+PATIENCE = 100_000
 # How much later than a hold's end others look.
 LATER = 0.001
 EXCLUSIVE, SHARED = "x", "s"
@@ -145,6 +148,10 @@ class Holdable(Structure[Face]):
         reentrant: whether the holding thread or task may acquire it once more.
         owner: text that identifies the holder of a reentrant hold instead; others with the same
             text, in whatever process, are the same holder.
+        fair: whether it is given in order of arrival. If not, whoever asks while it is free has it,
+            and who has waited for 100 milliseconds is the next all the same: more acquisitions a
+            second by processes that all want it, as fewer are waited for until they run. The same
+            for all who use it.
         durable: how many replicas must acknowledge an acquisition.
         durable_timeout: for how many seconds to wait for them.
         label: who acquires it, for inspections.
@@ -169,6 +176,7 @@ class Holdable(Structure[Face]):
         wait: float | None = WAIT,
         reentrant: bool = False,
         owner: str | None = None,
+        fair: bool = True,
         durable: int = 0,
         durable_timeout: float = DURABLE_TIMEOUT,
         label: str | None = None,
@@ -195,6 +203,7 @@ class Holdable(Structure[Face]):
         self._reentrant = reentrant
         self._reentrant_owner = owner
         self._mode = mode
+        self._patience = 0 if fair else PATIENCE
         self._durable = durable
         self._durable_timeout = durable_timeout
         self._label = label
@@ -202,6 +211,9 @@ class Holdable(Structure[Face]):
         self.monotonic = monotonic
         self._renewals = renewals
         self._holds: dict[object, list[Hold[Any]]] = {}  # by thread or task; of all faces
+        self._owner: Holdable[Face] | None = None
+        self._channel: str | None = None
+        self._awaits = isinstance(driver, AwaitingDriver)
 
     @property
     def driver(self) -> Driver:
@@ -237,7 +249,15 @@ class Holdable(Structure[Face]):
         """
         seconds = self._waiting_time(self._wait if wait is UNSET else wait)
         lasts = self.ttl if ttl is None else ttl
-        hold = yield from self._acquire(seconds, lasts, microseconds(self.key, "ttl", lasts))
+        id_ = secrets.token_hex(8)
+        if self._reentrant:
+            owner = self._reentrant_owner
+            id_ = running_id() if owner is None else f"owner-{encode_label(owner)}"
+        try:
+            hold = yield from self._queue(id_, seconds, lasts)
+        except (ShardErrors, DamagedDataError):  # also of a deadline
+            yield Abandon(self._abandon(id_))
+            raise
         if hold is None:
             return None
         if self._durable:
@@ -247,30 +267,24 @@ class Holdable(Structure[Face]):
             self._renewals.add(hold)
         return hold
 
-    def _acquire(self, seconds: float, ttl: float, lasts: int) -> Operation[Hold[Face] | None]:
-        """Acquire it; if that fails, also by a deadline, leave nothing behind."""
-        id_ = secrets.token_hex(8)
-        owner = self._reentrant_owner
-        if self._reentrant:
-            id_ = running_id() if owner is None else f"owner-{encode_label(owner)}"
-        # What a reentrant holder had before stays; what it may have got now ends in time.
-        abandon = self._call("release", id_, "unqueue" if self._reentrant else "abandon")
-        try:
-            return (yield from self._queue(id_, seconds, ttl, lasts, abandon))
-        except (ShardErrors, DamagedDataError):
-            yield Abandon(abandon)
-            raise
+    def _abandon(self, id_: str) -> Command:
+        """Return what leaves nothing behind of an acquisition, wherever it was.
 
-    def _queue(
-        self, id_: str, seconds: float, ttl: float, lasts: int, abandon: Command
-    ) -> Operation[Hold[Face] | None]:
+        What a reentrant holder had before stays; what it may have got now ends in time.
+        """
+        return self._call("release", id_, "unqueue" if self._reentrant else "abandon")
+
+    def _queue(self, id_: str, seconds: float, ttl: float) -> Operation[Hold[Face] | None]:
         """Ask for it until it is granted, or the time is over."""
+        lasts = microseconds(self.key, "ttl", ttl)
         until = self.monotonic() + seconds
         label = encode_label(default_label() if self._label is None else self._label)
-        channel = ""
-        if seconds > 0:
-            channel = yield Subscribe(self.component, self.key, connect=False)
+        if seconds > 0 and self._channel is None:
+            self._channel = yield Subscribe(self.component, self.key, connect=False)
+        # It may be one of before, or of the process that forked; it is asked again before waiting.
+        channel = (self._channel or "") if seconds > 0 else ""
         arrival, pause = 0, FIRST_PAUSE
+        patient, told = 0.0, False
         asked = False
         while True:
             sent = self.monotonic()
@@ -284,48 +298,60 @@ class Holdable(Structure[Face]):
                 round(place * MICROSECONDS),
                 arrival,
                 once_more,
+                self._patience,
                 idempotent=not once_more,
             )
-            [reply] = yield UndoableBatch([call], lambda _: [abandon])
-            token, now, ends, *rest = reply if len(reply) > 2 else (*reply, 0, 0)
+            [reply] = yield self._undoable(call, id_)
+            token, now = reply[:2]
             if token < 0:
                 raise ParameterMismatchError(
                     f"{self.key}: limit={self.limit}, but it was created with {now}",
                     "give the same everywhere, or change it with resize",
                 )
+            ends = reply[2]
             if token:
                 return self._held(id_, token, sent, now, ends, ttl)
-            asked = True
-            arrival = rest[0]
+            if not asked:
+                asked, patient = True, self.monotonic() + self._patience / MICROSECONDS
+            arrival = reply[3]
             left = until - self.monotonic()
             if left <= 0:
-                return (yield from self._leave(id_, ttl, abandon)) if seconds > 0 else None
-            told = channel
-            channel = yield Subscribe(self.component, self.key, True, abandon)
-            if channel != told:
+                return (yield from self._leave(id_, ttl)) if seconds > 0 else None
+            given, abandon = channel, self._abandon(id_)
+            channel = self._channel = yield Subscribe(self.component, self.key, True, abandon)
+            if channel != given:
                 continue  # to say where it is to be woken
             ended = max(0.0, (ends - now) / MICROSECONDS) + LATER
             longest = min(left, ended, ASKS_AGAIN if channel else pause)
-            pause = min(LONGEST_POLL, 1.5 * pause)
+            if told and sent < patient:  # it is told once, and then granted, but not before that
+                longest, pause = min(longest, pause), 2 * pause
+            pause = pause if channel else min(LONGEST_POLL, 1.5 * pause)
             text = yield AwaitWakeup(self.component, self.key, id_, longest, abandon)
             if text is not None:
                 woken_token, _, woken_until = text.partition(b" ")
-                return self._held(id_, int(woken_token), sent, now, int(woken_until), ttl)
+                told = woken_token == b"0"  # it may be free, and is to be asked for
+                if not told:
+                    return self._held(id_, int(woken_token), sent, now, int(woken_until), ttl)
 
-    def _leave(self, id_: str, ttl: float, abandon: Command) -> Operation[Hold[Face] | None]:
+    def _undoable(self, call: Command, id_: str) -> list[Command]:
+        """Return a batch that is undone if its task is cancelled; threads are not."""
+        return UndoableBatch([call], lambda _: [self._abandon(id_)]) if self._awaits else [call]
+
+    def _leave(self, id_: str, ttl: float) -> Operation[Hold[Face] | None]:
         """Give up waiting; what was granted meanwhile is taken all the same."""
         sent = self.monotonic()
-        batch = [self._call("release", id_, "leave")]
-        [reply] = yield UndoableBatch(batch, lambda _: [abandon])
+        [reply] = yield self._undoable(self._call("release", id_, "leave"), id_)
         held, _, token, now, ends = reply
         return self._held(id_, token, sent, now, ends, ttl) if held else None
 
     def _held(
         self, id_: str, token: int, sent: float, now: int, ends: int, ttl: float
     ) -> Hold[Face]:
-        # Not this object, which has its holds: a hold that nobody has any more ends at once then.
-        owner = copy.copy(self)
-        owner._holds = {}
+        owner = self._owner
+        if owner is None or owner._driver is not self._driver or owner.on_lost is not self.on_lost:
+            # Not this object, which has its holds: one that nobody has any more ends at once then.
+            owner = self._owner = copy.copy(self)
+            owner._holds, owner._owner = {}, None
         hold: Hold[Face] = Hold(owner, id_, token, 0.0, ttl)
         hold.extended(sent, now, ends)
         return hold
@@ -417,7 +443,7 @@ class Holdable(Structure[Face]):
         id_ = secrets.token_hex(8)
         label = encode_label(default_label() if self._label is None else self._label)
         lasts = microseconds(self.key, "ttl", ttl)
-        call = self._call("acquire", id_, self._mode, lasts, self.limit, label, "-", 0, 0, 0)
+        call = self._call("acquire", id_, self._mode, lasts, self.limit, label, "-", 0, 0, 0, 0)
         return id_, call, self.monotonic()
 
     def hold_of(self, id_: str, reply: Sequence[int], sent: float, ttl: float) -> Hold[Face]:
@@ -568,12 +594,21 @@ class Holdable(Structure[Face]):
     def _take(self, hold: Hold[Any] | None) -> Hold[Any]:
         """Return the hold that a call releases, and forget it."""
         found = self._own(hold)
-        for who, holds in list(self._holds.items()):
-            if any(each is found for each in holds):
-                holds[:] = [each for each in holds if each is not found]
-                if not holds:
-                    self._holds.pop(who, None)
+        who = running()
+        if not self._forget(who, found):
+            any(self._forget(other, found) for other in list(self._holds))
         return found
+
+    def _forget(self, who: object, hold: Hold[Any]) -> bool:
+        """Forget a hold of a thread or task; return whether it was one."""
+        holds = self._holds.get(who, [])
+        try:
+            holds.remove(hold)
+        except ValueError:
+            return False
+        if not holds:
+            self._holds.pop(who, None)
+        return True
 
     def _waiting_time(self, wait: float | None) -> float:
         if wait is None:
@@ -599,9 +634,9 @@ def _holder(row: tuple[bytes, bytes, bytes], now: int, *, waits: bool) -> Holder
     return Holder(
         decode_label(words[8]),
         "exclusive" if words[1] == EXCLUSIVE else "shared",
-        int(words[5]),
+        0 if waits else int(words[5]),
         0.0 if waits else (now - int(words[4])) / MICROSECONDS,
         (ends - now) / MICROSECONDS,
-        int(words[6]),
+        0 if waits else int(words[6]),
         id_.decode(errors="replace"),
     )

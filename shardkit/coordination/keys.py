@@ -7,6 +7,7 @@ import secrets
 import socket
 import threading
 from asyncio import current_task
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote, unquote
 from weakref import WeakKeyDictionary
@@ -108,6 +109,7 @@ def default_label() -> str:
     return f"{_identity.host}:{_identity.pid}:{threading.current_thread().name}"
 
 
+@lru_cache(maxsize=1024)
 def encode_label(label: str) -> str:
     """Return a label as it is stored: without spaces, shortened."""
     return quote(label[:LONGEST_LABEL], safe=":/@.,_-+") or "-"

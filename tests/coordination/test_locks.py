@@ -166,6 +166,76 @@ def test_who_came_first_has_it_first(kit: ShardKit, component: str) -> None:
     assert order == [0, 1, 2, 3, 4, 5]
 
 
+@pytest.mark.parametrize(("patience", "overtaken"), [(60_000_000, True), (0, False)])
+def test_what_is_not_fair_is_had_by_who_asks_while_others_may_be_overtaken(
+    kit: ShardKit, patience: int, overtaken: bool
+) -> None:
+    lock = kit.lock("x", component="one", fair=False)
+
+    def wait_as_another() -> Any:
+        args = ("w", "x", 10_000_000, 1, "waiter", "-", 60_000_000, 0, 0, patience)
+        [reply] = yield [lock._call("acquire", *args)]
+        return reply[0]
+
+    with lock:
+        assert lock._driver.run(wait_as_another()) == 0
+    assert kit.lock("x", component="one").acquire(wait=0) is None  # who is fair overtakes nobody
+    assert (lock.acquire(wait=0) is not None) is overtaken
+    if overtaken:
+        lock.release()
+    assert lock._driver.run(wait_as_another()) > 0
+
+
+def test_all_have_what_is_not_fair_one_at_a_time(face: Face) -> None:
+    inside, most, done = 0, 0, 0
+    lock = face.kit.lock("x", component="one", fair=False, wait=60)
+
+    async def hold_it_as_task() -> None:
+        nonlocal inside, most, done
+        for _ in range(20):
+            hold = await lock.acquire()
+            inside += 1
+            most, done = max(most, inside), done + 1
+            await asyncio.sleep(0)
+            inside -= 1
+            await lock.release(hold)
+
+    def hold_it() -> None:
+        nonlocal inside, most, done
+        for _ in range(20):
+            with lock:
+                inside += 1
+                most, done = max(most, inside), done + 1
+                inside -= 1
+
+    if face.runner:
+
+        async def all_of_them() -> None:
+            await asyncio.gather(*(hold_it_as_task() for _ in range(5)))
+
+        face.run(all_of_them())
+    else:
+        with ThreadPoolExecutor(5) as pool:
+            for each in [pool.submit(hold_it) for _ in range(5)]:
+                each.result(30)
+    assert (most, done) == (1, 100)
+    assert not face.run(lock.inspect()).waiters
+
+
+def test_holds_of_a_moment_wake_the_renewing_thread_once(
+    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, woken = kit.lock("x", component="one"), []
+    with lock:
+        changed = lock._renewals._changed  # type: ignore[union-attr]
+        notify = changed.notify  # type: ignore[union-attr]
+        monkeypatch.setattr(changed, "notify", lambda: (woken.append(1), notify()))
+    for _ in range(50):
+        with lock:
+            pass
+    assert len(woken) <= 1
+
+
 async def test_tasks_have_it_in_order_and_share_one_connection(akit: AsyncShardKit) -> None:
     order: list[int] = []
 

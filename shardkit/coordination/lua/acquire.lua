@@ -12,70 +12,87 @@
 -- ARGV[7]  how long its place in the queue is kept, in microseconds; 0 not to wait
 -- ARGV[8]  the place in the queue that it was given before; 0 for none
 -- ARGV[9]  1 if it may hold it already, and holds it once more
+-- ARGV[10] for how long others may overtake it while it waits, and it them, in microseconds
 -- Reply    {the token or 0, now, until when it is held, or when the next hold ends, its place}; if
 --          the limit is not the stored one {-1, the stored one}
 --@include coordination/base
 local id, mode, ttl = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local now = clock()
-local stored = redis.call('HGET', KEYS[1], 'limit')
-if not stored then
+local state = redis.call('HMGET', KEYS[1], 'limit', 'token')
+if not state[1] then
   redis.call('HSET', KEYS[1], 'format', '1', 'limit', ARGV[4])
-elseif stored ~= ARGV[4] then
-  return {-1, counted(KEYS[1], 'limit', stored)}
+  keep(1, 1)
+elseif state[1] ~= ARGV[4] then
+  return {-1, counted(KEYS[1], 'limit', state[1])}
 end
-local limit = tonumber(ARGV[4])
-expire(now)
+local limit, latest = tonumber(ARGV[4]), counted(KEYS[1], 'token', state[2])
+local patience = tonumber(ARGV[10])
+local e = {mode = mode, ttl = ttl, deadline = now, since = 0, count = 0,
+  token = patience > 0 and now + patience or 0, channel = ARGV[6], label = ARGV[5]}
 
-local held = redis.call('ZSCORE', KEYS[2], id)
-if held then
-  local e = entry(id) or damaged(KEYS[3], 'no entry of a holder', 'one')
-  if ARGV[9] == '1' then
-    e.count, e.ttl = e.count + 1, ttl
-    held = math.max(tonumber(held), now + ttl)
-    redis.call('ZADD', KEYS[2], digits(held), id)
-    store(id, e)
-  end
-  return {e.token, now, tonumber(held), 0}
-end
-
-local e = {mode = mode, ttl = ttl, deadline = now, since = 0, token = 0, count = 0,
-  channel = ARGV[6], label = ARGV[5]}
-local place = redis.call('ZSCORE', KEYS[4], id)
-if place then
-  e.deadline = now + tonumber(ARGV[7])
-  store(id, e)
-end
-if settle(now, id) then
-  keep()
-  return {next_token(0) - 1, now, now + ttl, 0}
-end
-if not place and redis.call('EXISTS', KEYS[4]) == 0 and fits(mode, limit) then
-  local token = next_token(now)
-  grant(id, e, now, token)
-  keep()
-  return {token, now, now + ttl, 0}
+-- The common case: nobody holds it, and nobody waits.
+if redis.call('EXISTS', KEYS[2], KEYS[4]) == 0 then
+  return {grant(id, e, now, latest), now, now + ttl, 0}
 end
 
 local first = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
-local ends = tonumber(first[2]) or now
-local holder = first[1] and entry(first[1])
-if holder and ends > now + holder.ttl then  -- the clock was set back
-  ends = now + holder.ttl
-  redis.call('ZADD', KEYS[2], digits(ends), first[1])
+if first[2] and tonumber(first[2]) <= now then
+  expire(now)
+  first = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
 end
-if tonumber(ARGV[7]) > 0 then
-  if not place then
-    place = tonumber(ARGV[8])
-    if place == 0 then place = redis.call('HINCRBY', KEYS[1], 'arrivals', 1) end
-    e.deadline = now + tonumber(ARGV[7])
-    redis.call('ZADD', KEYS[4], place, id)
-    store(id, e)
-    -- A place that was lost and is given again can be the first, and what it waits for free.
-    if settle(now, id) then
-      keep()
-      return {next_token(0) - 1, now, now + ttl, 0}
-    end
+local known = entry(id)
+local held = known and redis.call('ZSCORE', KEYS[2], id)
+if held then
+  if ARGV[9] == '1' then
+    known.count, known.ttl = known.count + 1, ttl
+    held = math.max(tonumber(held), now + ttl)
+    redis.call('ZADD', KEYS[2], digits(held), id)
+    store(id, known)
+    keep()
   end
-  keep()
+  return {known.token, now, tonumber(held), 0}
+end
+
+local place = known and redis.call('ZSCORE', KEYS[4], id)
+if place then
+  e.deadline, e.token, e.count = now + tonumber(ARGV[7]), known.token, known.count
+  store(id, e)
+end
+local free = room(limit)
+if free ~= NONE then
+  local waiter = patience > 0 and not known and redis.call('ZRANGE', KEYS[4], 0, 0)[1]
+  local other = waiter and entry(waiter)
+  if other and other.token > now and fits(mode, free) then  -- overtake it
+    return {grant(id, e, now, latest), now, now + ttl, 0}
+  end
+  local token = settle(now, id)
+  if token then return {token, now, now + ttl, 0} end
+  if not place and redis.call('EXISTS', KEYS[4]) == 0 and fits(mode, room(limit)) then
+    return {grant(id, e, now, select(2, limit_and_token())), now, now + ttl, 0}
+  end
+  first = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
+end
+
+local waits, given = tonumber(ARGV[7]), place or tonumber(ARGV[8])
+local ends = tonumber(first[2]) or now
+if given ~= 0 or waits == 0 then  -- who has just come will ask again soon
+  local holder = first[1] and entry(first[1])
+  if holder and ends > now + holder.ttl then  -- the clock was set back
+    ends = now + holder.ttl
+    redis.call('ZADD', KEYS[2], digits(ends), first[1])
+  end
+end
+if waits > 0 and not place then
+  place = given
+  if place == 0 then place = redis.call('HINCRBY', KEYS[1], 'arrivals', 1) end
+  e.deadline = now + waits
+  redis.call('ZADD', KEYS[4], place, id)
+  store(id, e)
+  keep(3, 4)
+  -- A place that was lost and is given again can be the first, and what it waits for free.
+  if given ~= 0 and free ~= NONE then
+    local token = settle(now, id)
+    if token then return {token, now, now + ttl, 0} end
+  end
 end
 return {0, now, ends, tonumber(place) or 0}

@@ -8,6 +8,7 @@
 
 local AT_ONCE = 1000
 local KEPT = 8 * 86400000  -- milliseconds; holds last a day at most, and are extended before
+local DAY = 86400000000
 
 local function clock()
   local time = redis.call('TIME')
@@ -29,7 +30,9 @@ local function counted(key, field, text)
 end
 
 -- An entry is text: format, mode, ttl, until when a place in the queue is kept, since when it is
--- held, token, how often it was acquired, channel (- for none), who it is; more is ignored.
+-- held, token, how often it was acquired, channel (- for none), who it is; more is ignored. One who
+-- waits has in place of the token until when others may overtake it, and in place of how often
+-- whether it was told to ask.
 local function entry(id)
   local text = redis.call('HGET', KEYS[3], id)
   if not text then return nil end
@@ -47,8 +50,14 @@ local function store(id, e)
     e.mode, e.ttl, e.deadline, e.since, e.token, e.count, e.channel, e.label))
 end
 
-local function keep()
-  for n = 1, 4 do redis.call('PEXPIRE', KEYS[n], KEPT) end
+-- Read the limit and the latest token.
+local function limit_and_token()
+  local found = redis.call('HMGET', KEYS[1], 'limit', 'token')
+  return counted(KEYS[1], 'limit', found[1]), counted(KEYS[1], 'token', found[2])
+end
+
+local function keep(first, last)
+  for n = first or 1, last or 4 do redis.call('PEXPIRE', KEYS[n], KEPT) end
 end
 
 -- Remove the holds that have ended.
@@ -62,63 +71,82 @@ local function expire(now)
   end
 end
 
--- Whether one more can hold.
-local function fits(mode, limit)
+-- Which modes of hold can be had beside those that there are: both, s for shares only, or none.
+local BOTH, NONE = 'xs', ''
+local function room(limit)
   local held = redis.call('ZCARD', KEYS[2])
-  if held == 0 then return true end
-  if mode == 'x' then return false end
+  if held == 0 then return BOTH end
+  if limit > 0 and held >= limit then return NONE end
   if held == 1 then
     local only = entry(redis.call('ZRANGE', KEYS[2], 0, 0)[1])
-    if only and only.mode == 'x' then return false end
+    if only and only.mode == 'x' then return NONE end
   end
-  return limit == 0 or held < limit
+  return 's'
+end
+
+local function fits(mode, free)
+  return string.find(free, mode, 1, true) ~= nil
 end
 
 -- The token of the next hold: it increases also when a failover has lost the latest ones, as long
 -- as the servers' clocks differ by less than the failover took.
-local function next_token(now)
-  local latest = counted(KEYS[1], 'token', redis.call('HGET', KEYS[1], 'token'))
+local function next_token(latest, now)
   return math.max(latest + 1, now)
 end
 
-local function grant(id, e, now, token)
-  e.since, e.token, e.count = now, token, 1
-  redis.call('HSET', KEYS[1], 'token', digits(token))
+-- Store a hold. The state is kept for days: an earlier token of the last day says that it was.
+local function grant(id, e, now, latest)
+  e.since, e.token, e.count = now, next_token(latest, now), 1
+  redis.call('HSET', KEYS[1], 'token', digits(e.token))
   redis.call('ZADD', KEYS[2], digits(now + e.ttl), id)
-  redis.call('ZREM', KEYS[4], id)
   store(id, e)
+  if latest > now or latest < now - DAY then keep(1, 1) end
+  keep(2, 3)
+  return e.token
 end
 
 -- Give what is free to those who wait, in order. Who cannot be woken, because it was killed, loses
--- its place; who polls keeps it until it asks, or is late. Returns whether `own` got it.
+-- its place; who polls keeps it until it asks, or is late. Who may be overtaken is only told to ask,
+-- once, and asks by itself from then on.
+-- Returns the token if `own` got it.
 local function settle(now, own)
-  if redis.call('EXISTS', KEYS[4]) == 0 then return false end
-  local limit = counted(KEYS[1], 'limit', redis.call('HGET', KEYS[1], 'limit'))
-  local got = false
+  local id = redis.call('ZRANGE', KEYS[4], 0, 0)[1]
+  if not id then return nil end
+  local limit, latest = limit_and_token()
+  if limit ~= 1 then expire(now) end  -- another than the one that has just ended
+  local free, got = room(limit), nil
   for _ = 1, AT_ONCE do
-    local id = redis.call('ZRANGE', KEYS[4], 0, 0)[1]
-    if not id then break end
+    if not id or free == NONE then break end
     local e = entry(id)
     local gone = not e or (id ~= own and e.deadline <= now)
     if not gone then
-      if not fits(e.mode, limit) then break end
-      local token = next_token(now)
-      if id == own then
-        grant(id, e, now, token)
-        got = true
-      else
-        if e.channel == '-' then break end
-        local text = id .. ' ' .. digits(token) .. ' ' .. digits(now + e.ttl)
-        local woken = redis.pcall('PUBLISH', e.channel, text)
+      if not fits(e.mode, free) then break end
+      if id ~= own then
+        local overtaken = e.token > now
+        if e.channel == '-' or (overtaken and e.count > 0) then break end
+        local text = ' 0 0'
+        if not overtaken then
+          text = ' ' .. digits(next_token(latest, now)) .. ' ' .. digits(now + e.ttl)
+        end
+        local woken = redis.pcall('PUBLISH', e.channel, id .. text)
         if type(woken) == 'table' then break end  -- no right to publish: it will ask
         gone = woken == 0
-        if not gone then grant(id, e, now, token) end
+        if overtaken and not gone then
+          e.count = 1
+          store(id, e)
+          break
+        end
       end
     end
+    redis.call('ZREM', KEYS[4], id)
     if gone then
-      redis.call('ZREM', KEYS[4], id)
       redis.call('HDEL', KEYS[3], id)
+    else
+      latest = grant(id, e, now, latest)
+      if id == own then got = latest end
+      free = (e.mode == 'x' or limit == 1) and NONE or room(limit)
     end
+    id = free ~= NONE and redis.call('ZRANGE', KEYS[4], 0, 0)[1]
   end
   return got
 end

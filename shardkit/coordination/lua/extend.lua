@@ -24,7 +24,8 @@ if ttl > 0 then
   e.ttl = ttl
   redis.call('ZADD', KEYS[2], 'XX', digits(held), id)
   store(id, e)
-  if tonumber(ARGV[3]) >= next_token(0) then redis.call('HSET', KEYS[1], 'token', ARGV[3]) end
+  local _, latest = limit_and_token()
+  if tonumber(ARGV[3]) > latest then redis.call('HSET', KEYS[1], 'token', ARGV[3]) end
   keep()
 end
 return {e.token, now, held, ''}

@@ -9,17 +9,14 @@
 -- Reply    {1 if it was held, else 0, how often it is still held, token, now, until when}
 --@include coordination/base
 local id, now = ARGV[1], clock()
-expire(now)
-local held = redis.call('ZSCORE', KEYS[2], id)
-if held then
-  local e = entry(id) or damaged(KEYS[3], 'no entry of a holder', 'one')
-  if ARGV[2] == 'leave' or ARGV[2] == 'unqueue' then
-    return {1, e.count, e.token, now, tonumber(held)}
-  end
+local e = entry(id)
+local held = tonumber(e and redis.call('ZSCORE', KEYS[2], id) or 0)
+if held > now then
+  if ARGV[2] == 'leave' or ARGV[2] == 'unqueue' then return {1, e.count, e.token, now, held} end
   if ARGV[2] == 'release' and e.count > 1 then
     e.count = e.count - 1
     store(id, e)
-    return {1, e.count, e.token, now, tonumber(held)}
+    return {1, e.count, e.token, now, held}
   end
   redis.call('ZREM', KEYS[2], id)
   redis.call('HDEL', KEYS[3], id)
@@ -27,6 +24,7 @@ if held then
   settle(now, '')
   return {1, 0, e.token, now, now}
 end
+expire(now)
 if redis.call('ZREM', KEYS[4], id) == 1 then redis.call('HDEL', KEYS[3], id) end
 settle(now, '')
 -- The answer to an earlier call may have been lost.
