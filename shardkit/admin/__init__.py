@@ -10,6 +10,7 @@ from shardkit.admin.client_list import ClientProcess, connected_clients
 from shardkit.admin.execute import execute
 from shardkit.admin.keys import BigKey, biggest_keys
 from shardkit.admin.push import push
+from shardkit.admin.queue_status import QueueStatus, queue_names, queue_status
 from shardkit.admin.retire import Retirement, delete_data, last_known, remove, still_used
 from shardkit.admin.rotate import PasswordRotation, PendingProcess, abort_rotation, rotate
 
@@ -21,6 +22,7 @@ __all__ = [
     "ClientProcess",
     "PasswordRotation",
     "PendingProcess",
+    "QueueStatus",
     "Retirement",
     "ServerBackup",
     "abort_rotation",
@@ -32,6 +34,8 @@ __all__ = [
     "execute",
     "last_known",
     "push",
+    "queue_names",
+    "queue_status",
     "remove",
     "restore",
     "rotate",

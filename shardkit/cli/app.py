@@ -45,6 +45,7 @@ COMMANDS = {
     "search": "shardkit.cli.commands.search:search",
     "doctor": "shardkit.cli.commands.doctor:doctor",
     "locks": "shardkit.cli.commands.locks:locks",
+    "queues": "shardkit.cli.commands.queues:queues",
     "worker": "shardkit.cli.commands.worker:worker",
     "logs": "shardkit.cli.commands.logs:logs",
     "bench": "shardkit.bench.command:bench",

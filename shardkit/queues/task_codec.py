@@ -2,8 +2,8 @@
 
 ::
 
-    ["9f86d081884c7d65", "email", "send_receipt", [7, "ann@example.org"]]
-      id                  queue    what to call    its arguments
+    ["9f86d081884c7d65", "email", "send_receipt", [7, "ann@example.org"], {"at": 1767312000.5}]
+      id                  queue    what to call    its arguments            when it was queued
 
 A program that pushes onto a queue's LIST without shardkit may leave out the id and the queue::
 
@@ -17,6 +17,7 @@ by who does not know them. If a later release writes what must not be ignored, i
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -156,3 +157,17 @@ def decode_task(stored: bytes) -> tuple[str, tuple[Any, ...]]:
     if not isinstance(args, list):
         raise ValueError(f"its arguments are {shown(args)}, which is not a list")
     return name, tuple(args)
+
+
+def queued_at(stored: bytes) -> float | None:
+    """Return when a stored task was queued, in seconds since 1970, by its server's clock.
+
+    None for one that another program pushed, or an earlier release.
+    """
+    try:
+        found = json.loads(stored)
+        at = found[4]["at"]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return None
+    is_time = isinstance(at, int | float) and not isinstance(at, bool) and math.isfinite(at)
+    return float(at) if is_time else None

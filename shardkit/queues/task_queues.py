@@ -60,6 +60,7 @@ from shardkit.queues.task_codec import (
     Task,
     decode_task,
     encode_task,
+    queued_at,
 )
 from shardkit.structures.base.arguments import check_integer
 from shardkit.structures.base.check import Damage
@@ -371,6 +372,45 @@ class TaskQueues(Structure[Face]):
         key = self._keys(queue).waiting
         [found] = yield [self._at(key, "LLEN", key, idempotent=True)]
         return int(found)
+
+    @operation
+    def oldest(self, queue: str) -> Operation[float | None]:
+        """Return for how many seconds the first waiting task has been queued.
+
+        None if none waits, or if the first was pushed by another program or an earlier release. By
+        the server's clock.
+
+        Cost: two exchanges, O(1).
+        """
+        keys = self._keys(queue)
+        [first] = yield [self._at(keys.waiting, "LINDEX", keys.waiting, 0, idempotent=True)]
+        if first is None:
+            return None
+        [stored, [seconds, _]] = yield [
+            self._at(keys.tasks, "HGET", keys.tasks, first, idempotent=True),
+            self._at(keys.tasks, "TIME", idempotent=True),
+        ]
+        at = None if stored is None else queued_at(stored)
+        return None if at is None else max(0.0, int(seconds) - at)
+
+    @operation
+    def overdue(self, queue: str) -> Operation[float | None]:
+        """Return by how many seconds the task is overdue that a worker should have moved first.
+
+        That is a delayed task that is due, or a leased one whose lease has ended: any worker that
+        takes from the queue makes it wait. None if nothing is overdue. By the server's clock.
+
+        Cost: one exchange, O(log n).
+        """
+        keys = self._keys(queue)
+        delayed, taken, [seconds, _] = yield [
+            self._at(keys.delayed, "ZRANGE", keys.delayed, 0, 0, "WITHSCORES", idempotent=True),
+            self._at(keys.taken, "ZRANGE", keys.taken, 0, 0, "WITHSCORES", idempotent=True),
+            self._at(keys.waiting, "TIME", idempotent=True),
+        ]
+        due = [float(found[1]) for found in (delayed, taken) if found]
+        late = int(seconds) - min(due) if due else 0.0
+        return late if late > 0 else None
 
     @operation
     def counts(self, queue: str) -> Operation[QueueCounts]:

@@ -1,6 +1,7 @@
 """``shardkit search``: indexes files and installed packages, and shows an index.
 
-``query`` and ``export`` are in `shardkit.cli.commands.search_query`.
+``query`` and ``export`` are in `shardkit.cli.commands.search_query`, what concerns damage in
+`shardkit.cli.commands.search_repair`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import click
 
 from shardkit.cli.commands.search_index import created, existing, index_options, query_errors
 from shardkit.cli.commands.search_query import export, query
+from shardkit.cli.commands.search_repair import drop, rebuild, verify
 from shardkit.cli.options import common_options, examples, opened
 from shardkit.cli.output import Output, number
 from shardkit.cli.progress import ProgressCallback, progress
@@ -50,6 +52,8 @@ def search() -> None:
 
 search.add_command(query)
 search.add_command(export)
+for command in (verify, rebuild, drop):
+    search.add_command(command)
 
 
 # ---- index

@@ -25,11 +25,16 @@ local function is_new(id, task)
   return not waits(q, id)
 end
 
+-- A task with the time at which it was queued, as its fifth element.
+local function dated(task)
+  return string.sub(task, 1, -2) .. ',{"at":' .. stamp(now) .. '}]'
+end
+
 for i = 2, #ARGV, 3 do
   local id, delay, task = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2]
   if left < 0 then return (i - 2) / 3 end
   if is_new(id, task) then
-    redis.call('HSET', q.tasks, id, task)
+    redis.call('HSET', q.tasks, id, dated(task))
     redis.call('HDEL', q.attempts, id)
     redis.call('HDEL', q.reasons, id)
     redis.call('HDEL', q.claims, id)

@@ -1,0 +1,97 @@
+"""The task queues of a component: which there are, and how they are doing.
+
+::
+
+    SCAN queues:{*}     of every shard ─► the names
+    counts, oldest      of every queue ─► once, and once more to see whether it grows
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from shardkit.kit import ShardKit
+from shardkit.queues import QueueCounts, TaskQueues
+from shardkit.queues.keys import PARTS
+
+_PAGE = 1000
+
+
+@dataclass(frozen=True)
+class QueueStatus:
+    """How a queue is doing.
+
+    Attributes:
+        queue: its name.
+        counts: its tasks: waiting, delayed, taken and dead.
+        oldest: for how many seconds the first waiting task has been queued; None if none waits, or
+            if it is not known.
+        overdue: by how many seconds the delayed task that is due first is overdue, if it is: no
+            worker takes tasks from the queue.
+        growth: by how many tasks a second the queue grew while it was watched, dead ones left out;
+            negative if it shrank, None if it was not watched.
+    """
+
+    queue: str
+    counts: QueueCounts
+    oldest: float | None
+    overdue: float | None
+    growth: float | None
+
+
+def queue_names(kit: ShardKit, component: str, name: str = "queues") -> list[str]:
+    """Return the names of the queues that hold a task.
+
+    Args:
+        kit: a kit.
+        component: where they live.
+        name: the prefix of their keys.
+
+    Cost: a SCAN of the component's databases, 1,000 keys at a time.
+    """
+    described = kit.component(component)
+    pattern = re.compile(
+        rb"%s:\{([^{}]+)\}(?::(?:%s))?" % (re.escape(name.encode()), "|".join(PARTS).encode())
+    )
+    found = set()
+    for shard in described.all_shards():
+        client: Any = kit.client(component, shard.number)
+        for key in client.scan_iter(match=f"{name}:{{*}}*", count=_PAGE):
+            match = pattern.fullmatch(key.encode() if isinstance(key, str) else key)
+            if match and not (match[0].endswith(b":signal")):
+                found.add(match[1].decode(errors="replace"))
+    return sorted(found)
+
+
+def queue_status(
+    queues: TaskQueues[Any], names: Iterable[str], *, watch: float = 0
+) -> list[QueueStatus]:
+    """Return how queues are doing.
+
+    Args:
+        queues: the component's queues.
+        names: the names of those to look at.
+        watch: for how many seconds to see whether they grow; 0 for not at all.
+
+    Cost: five exchanges for each queue, one more if they are watched.
+    """
+    names = list(names)
+    before = {queue: queues.counts(queue) for queue in names} if watch else {}
+    began = time.monotonic()
+    if watch:
+        time.sleep(watch)
+    found = []
+    for queue in names:
+        counts = queues.counts(queue)
+        elapsed = time.monotonic() - began
+        growth = None
+        if queue in before:
+            growth = (sum(counts[:3]) - sum(before[queue][:3])) / elapsed
+        found.append(
+            QueueStatus(queue, counts, queues.oldest(queue), queues.overdue(queue), growth)
+        )
+    return found

@@ -1,0 +1,241 @@
+"""``shardkit queues``: how task queues are doing, and what becomes of their dead tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any
+
+import click
+
+from shardkit.admin.queue_status import QueueStatus, queue_names, queue_status
+from shardkit.cli.options import OpenTopology, common_options, examples, opened, structure_options
+from shardkit.cli.output import BAD, DOUBTFUL, FAINT, GOOD, Output, Styled, number, wordy
+from shardkit.cli.rows import Field, json_rows, rounded, table_of
+from shardkit.cli.text import counted
+from shardkit.errors import InvalidArgumentError
+from shardkit.operations.operation import Blocking
+from shardkit.queues import DeadTask, TaskQueues
+
+_queue_options = structure_options("queues", "queues")
+
+
+@click.group(
+    epilog=examples(
+        "shardkit queues show",
+        "shardkit queues dead email",
+        "shardkit queues revive email --all",
+    )
+)
+def queues() -> None:
+    """Show task queues, and revive, cancel or purge their tasks."""
+
+
+def _opened(topology: OpenTopology, component: str, name: str) -> TaskQueues[Blocking]:
+    return topology.kit.queues(name, component=component)
+
+
+@queues.command(
+    short_help="Show how queues are doing.",
+    epilog=examples(
+        "shardkit queues show",
+        "shardkit queues show email --watch 10",
+        "shardkit queues show --json | jq '.[] | select(.dead > 0)'",
+    ),
+)
+@click.argument("names", metavar="[QUEUE]...", nargs=-1)
+@_queue_options
+@click.option(
+    "--watch",
+    type=click.FloatRange(min=0),
+    default=0,
+    metavar="SECONDS",
+    help="Watch them for so long, and show how they grow.",
+)
+@common_options
+def show(
+    names: Sequence[str], where: str | None, component: str, name: str, watch: float, as_json: bool
+) -> None:
+    """Show how many tasks queues have, how old the oldest is, and whether they grow.
+
+    Without names, all queues that hold a task. A queue with overdue tasks has no worker.
+    """
+    output = Output(as_json)
+    with opened(where) as topology:
+        chosen = list(names) or queue_names(topology.kit, component, name)
+        with output.busy("looking at the queues"):
+            rows = queue_status(_opened(topology, component, name), chosen, watch=watch)
+    if as_json:
+        output.document(json_rows(_FIELDS, rows))
+    elif rows:
+        output.table(table_of(_FIELDS, rows).without_empty())
+    else:
+        output.line("no queue holds a task", FAINT)
+
+
+_FIELDS: tuple[Field[QueueStatus], ...] = (
+    Field("queue", lambda row: row.queue, wordy("queue")),
+    Field("waiting", lambda row: row.counts.waiting, number("waiting")),
+    Field("delayed", lambda row: row.counts.delayed, number("delayed")),
+    Field("taken", lambda row: row.counts.taken, number("taken")),
+    Field(
+        "dead",
+        lambda row: row.counts.dead,
+        number("dead"),
+        lambda row: Styled(f"{row.counts.dead:,}", BAD) if row.counts.dead else 0,
+    ),
+    rounded("oldest_seconds", lambda row: row.oldest, number("oldest s"), 3, ",.0f"),
+    rounded("overdue_seconds", lambda row: row.overdue, number("overdue s"), 3, ",.0f"),
+    rounded("growth_per_second", lambda row: row.growth, number("grows by/s"), 3, "+,.1f"),
+)
+
+
+@queues.command(
+    short_help="Show dead tasks, with reasons.",
+    epilog=examples("shardkit queues dead email", "shardkit queues dead email --limit 1000 --json"),
+)
+@click.argument("queue")
+@_queue_options
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="At most so many, the oldest first.",
+)
+@common_options
+def dead(
+    queue: str, where: str | None, component: str, name: str, limit: int, as_json: bool
+) -> None:
+    """Show the dead tasks of QUEUE: what they were to do, when and why they died."""
+    output = Output(as_json)
+    with opened(where) as topology:
+        found = _opened(topology, component, name)
+        rows = list(islice(found.dead(queue), limit))
+        total = found.counts(queue).dead
+    if as_json:
+        output.document({"dead": total, "tasks": json_rows(_DEAD_FIELDS, rows)})
+        return
+    if rows:
+        output.table(table_of(_DEAD_FIELDS, rows))
+        output.line()
+    output.line(f"{counted(total, 'dead task')}, {len(rows):,} shown", DOUBTFUL if total else GOOD)
+
+
+def _when(task: DeadTask) -> str:
+    return datetime.fromtimestamp(task.at, UTC).isoformat(timespec="seconds")
+
+
+_DEAD_FIELDS: tuple[Field[DeadTask], ...] = (
+    Field("id", lambda task: task.id, wordy("id")),
+    Field("name", lambda task: task.name, wordy("task")),
+    Field("args", lambda task: list(task.args), wordy("arguments"), lambda t: str(list(t.args))),
+    Field("attempts", lambda task: task.attempts, number("attempts")),
+    Field("at", _when, wordy("died at")),
+    Field("reason", lambda task: task.reason, wordy("reason")),
+)
+
+
+def _write_each(
+    output: Output, done: dict[str, bool], what: str, missing: str, extra: dict[str, Any]
+) -> int:
+    """Say which tasks something was done to; return the exit code."""
+    absent = [id_ for id_, found in done.items() if not found]
+    if output.as_json:
+        output.document({**extra, what: len(done) - len(absent), "missing": absent})
+        return int(bool(absent))
+    output.line(f"{counted(len(done) - len(absent), 'task')} {what}", DOUBTFUL if absent else GOOD)
+    for id_ in absent:
+        output.line(f"{id_} {missing}", BAD)
+    return int(bool(absent))
+
+
+@queues.command(
+    short_help="Make dead tasks wait again.",
+    epilog=examples(
+        "shardkit queues revive email 9f86d081884c7d65", "shardkit queues revive email --all"
+    ),
+)
+@click.argument("queue")
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@click.option("--all", "every", is_flag=True, help="All dead tasks of the queue.")
+@_queue_options
+@common_options
+def revive(
+    queue: str,
+    ids: Sequence[str],
+    every: bool,
+    where: str | None,
+    component: str,
+    name: str,
+    as_json: bool,
+) -> int:
+    """Make dead tasks of QUEUE wait again, with all their attempts.
+
+    Exits with 1 if one of them is not dead.
+    """
+    output = Output(as_json)
+    if bool(ids) == every:
+        raise click.UsageError("name the tasks, or say --all")
+    with opened(where) as topology:
+        found = _opened(topology, component, name)
+        if every:
+            revived = found.revive_all(queue)
+            if as_json:
+                output.document({"queue": queue, "revived": revived, "missing": []})
+            else:
+                output.line(f"{counted(revived, 'task')} revived", GOOD)
+            return 0
+        done = {id_: found.revive(queue, id_) for id_ in ids}
+    return _write_each(output, done, "revived", "is not dead", {"queue": queue})
+
+
+@queues.command(
+    short_help="Remove tasks that wait.",
+    epilog=examples("shardkit queues cancel email 9f86d081884c7d65"),
+)
+@click.argument("queue")
+@click.argument("ids", metavar="ID...", nargs=-1, required=True)
+@_queue_options
+@common_options
+def cancel(
+    queue: str, ids: Sequence[str], where: str | None, component: str, name: str, as_json: bool
+) -> int:
+    """Remove tasks of QUEUE that wait or are delayed; leased ones are not removed.
+
+    Exits with 1 if one of them neither waits nor is delayed.
+    """
+    with opened(where) as topology:
+        found = _opened(topology, component, name)
+        done = {id_: found.cancel(queue, id_) for id_ in ids}
+    missing = "neither waits nor is delayed"
+    return _write_each(Output(as_json), done, "cancelled", missing, {"queue": queue})
+
+
+@queues.command(
+    short_help="Remove all tasks of a queue.",
+    epilog=examples("shardkit queues purge email", "shardkit queues purge email --yes --json"),
+)
+@click.argument("queue")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@_queue_options
+@common_options
+def purge(
+    queue: str, yes: bool, where: str | None, component: str, name: str, as_json: bool
+) -> None:
+    """Remove everything in QUEUE, also what is leased and dead, for good."""
+    output = Output(as_json)
+    with opened(where) as topology:
+        found = _opened(topology, component, name)
+        before = found.counts(queue)
+        if not sum(before):
+            raise InvalidArgumentError(f"queue {queue!r} is empty", "see shardkit queues show")
+        if not yes:
+            asked = f"Remove {counted(sum(before), 'task')} of {queue!r} for good?"
+            click.confirm(asked, abort=True, err=True)
+        removed = found.purge(queue)
+    if as_json:
+        output.document({"queue": queue, **removed._asdict()})
+    else:
+        output.line(f"{counted(sum(removed), 'task')} removed", GOOD)

@@ -1,0 +1,139 @@
+"""``shardkit search verify``, ``rebuild`` and ``drop``."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import click
+
+from shardkit.cli.commands.search_index import existing, index_options
+from shardkit.cli.options import common_options, examples, opened
+from shardkit.cli.output import BAD, GOOD, Output, wordy
+from shardkit.cli.progress import progress
+from shardkit.cli.rows import Field, json_rows, table_of
+from shardkit.cli.text import counted
+from shardkit.errors import ShardKitError
+from shardkit.search.files.rebuild import load, save
+from shardkit.structures.base.check import Damage
+
+_DAMAGE_FIELDS: tuple[Field[Damage], ...] = (
+    Field("shard", lambda each: each.shard, wordy("shard")),
+    Field("key", lambda each: each.key, wordy("key")),
+    Field("found", lambda each: each.found, wordy("found")),
+    Field("expected", lambda each: each.expected, wordy("expected")),
+)
+
+
+@click.command(
+    short_help="Read a whole index, and say what is damaged.",
+    epilog=examples("shardkit search verify", "shardkit search verify --name docs --json"),
+)
+@index_options
+@common_options
+def verify(where: str | None, component: str, name: str, as_json: bool) -> int:
+    """Read everything in an index, and show what is damaged: postings, words, documents, counts.
+
+    Changes nothing; scripts take some milliseconds each. Exits with 1 if anything is damaged.
+    """
+    output = Output(as_json)
+    with opened(where) as topology, output.busy("reading the index"):
+        found = existing(topology, component, name)
+        damaged = list(found.check())
+        documents = found.count()
+    if as_json:
+        output.document({"documents": documents, "damaged": json_rows(_DAMAGE_FIELDS, damaged)})
+    elif damaged:
+        output.table(table_of(_DAMAGE_FIELDS, damaged))
+        output.line()
+        output.line(f"{counted(len(damaged), 'key')} damaged: shardkit search rebuild", BAD)
+    else:
+        output.line(f"{counted(documents, 'document')}, all of it as it was written", GOOD)
+    return int(bool(damaged))
+
+
+@click.command(
+    short_help="Index all documents of an index anew.",
+    epilog=examples(
+        "shardkit search rebuild",
+        "shardkit search rebuild --name docs --file docs.jsonl",
+        "shardkit search rebuild --name docs --file docs.jsonl --resume",
+    ),
+)
+@index_options
+@click.option(
+    "--file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Where the documents are kept meanwhile; by default a temporary file.",
+)
+@click.option("--resume", is_flag=True, help="Do not read the index: --file has its documents.")
+@click.option("--lossy", is_flag=True, help="Go on though documents cannot be read.")
+@common_options
+def rebuild(
+    where: str | None,
+    component: str,
+    name: str,
+    file: Path | None,
+    resume: bool,
+    lossy: bool,
+    as_json: bool,
+) -> int:
+    """Write all documents to a file, delete the index, and index them anew.
+
+    Meanwhile searches find only what is indexed so far, and nobody else may write to the index. If
+    this is interrupted, continue with --resume. Refused if the index has more documents than can
+    be read, unless --lossy, or keeps no text.
+    """
+    output = Output(as_json)
+    if resume and file is None:
+        raise click.UsageError("--resume needs --file")
+    chosen = file or Path(tempfile.mkdtemp(prefix="shardkit-")) / f"{name}.jsonl"
+    with opened(where) as topology, progress("documents") as report_progress:
+        found = existing(topology, component, name)
+        total = found.count()
+        if not resume:
+            saved = save(found, chosen, lambda n: report_progress("reading", n, max(total, n)))
+            if saved < total and not lossy:
+                raise ShardKitError(
+                    f"{total - saved:,} of {total:,} documents cannot be read; nothing was "
+                    f"changed, and {chosen} has the others",
+                    "restore a backup, or do without them: --lossy",
+                )
+            total = saved
+        try:
+            done = load(found, chosen, lambda n: report_progress("indexing", n, max(total, n)))
+        except BaseException:
+            output.note(f"the documents are in {chosen}: continue with --file {chosen} --resume")
+            raise
+        left = len(list(found.check()))
+    if file is None:
+        chosen.unlink()
+        chosen.parent.rmdir()
+    if as_json:
+        output.document({"documents": done, "damaged": left})
+    else:
+        output.line(f"{counted(done, 'document')} indexed anew in {name!r}", GOOD)
+    return int(bool(left))
+
+
+@click.command(
+    short_help="Delete an index.",
+    epilog=examples("shardkit search drop --name old", "shardkit search drop --yes"),
+)
+@index_options
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@common_options
+def drop(where: str | None, component: str, name: str, yes: bool, as_json: bool) -> None:
+    """Delete an index with all its documents and parameters, in slices, for good."""
+    output = Output(as_json)
+    with opened(where) as topology:
+        found = existing(topology, component, name)
+        documents = found.count()
+        if not yes:
+            asked = f"Delete index {name!r} with {counted(documents, 'document')} for good?"
+            click.confirm(asked, abort=True, err=True)
+        removed = found.delete()
+    if as_json:
+        output.document({"removed": removed})
+    else:
+        output.line(f"index {name!r} deleted: {counted(removed, 'document')}", GOOD)
