@@ -8,12 +8,13 @@ Only an index without ``shards=`` may have to read its component's entry first.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, Required, TypedDict, Unpack, overload
+from typing import Any, Generic, Required, TypeAlias, TypedDict, Unpack, overload
 
 from shardkit.ads.ads import AVERAGES_TTL, Ads
 from shardkit.completion.address_book import AddressBook
 from shardkit.completion.contacts import DEFAULT_LIMIT, RecentContacts
 from shardkit.config.component import Component
+from shardkit.config.read_from import ReadFrom
 from shardkit.coordination.election import Election
 from shardkit.coordination.events import Barrier, CountdownLatch
 from shardkit.coordination.hold import AsyncRenewals, Renewals
@@ -63,6 +64,9 @@ from shardkit.structures.sorted_set.sharded_sorted_set import DEFAULT_BOUND, Sha
 from shardkit.structures.unique.precision import SIXTY_BIT
 from shardkit.structures.unique.visitors import UniqueVisitors
 
+ReadsFrom: TypeAlias = str | ReadFrom | None
+"""Where a structure's reads go; see `Catalogue.hash`."""
+
 
 class _InParts(TypedDict, total=False):
     """The parameters of structures in parts that their types do not depend on."""
@@ -71,6 +75,7 @@ class _InParts(TypedDict, total=False):
     total: int | None
     part_size: int | None
     groups: int
+    read_from: ReadsFrom
 
 
 class _Partitioned(_InParts, total=False):
@@ -98,6 +103,10 @@ class Catalogue(Generic[Face]):
 
     def _component(self, name: str) -> Component:
         """Return a component, without an exchange if it was read before."""
+        raise NotImplementedError
+
+    def _reading(self, read_from: ReadsFrom) -> Driver:
+        """Return the driver whose reads go to replicas; the usual one for None."""
         raise NotImplementedError
 
     def _part_count(self, component: str, given: int | None, unsharded: int) -> int:
@@ -139,10 +148,23 @@ class Catalogue(Generic[Face]):
         fields: type[Any] = str,
         partition: str = "digits",
         groups: int = GROUPS,
+        read_from: ReadsFrom = None,
     ) -> ShardedHash[Face, Any, Any]:
-        """Return a HASH in parts; see `shardkit.structures.ShardedHash`."""
+        """Return a HASH in parts; see `shardkit.structures.ShardedHash`.
+
+        With ``read_from``, here and at the structures below, what only reads goes to replicas:
+        ``replica``, ``prefer_replica``, ``nearest``, ``zone``, a `shardkit.replication.ReadFrom`.
+        """
         return ShardedHash(
-            self._driver, component, name, total, part_size, codec, fields, partition, groups
+            self._reading(read_from),
+            component,
+            name,
+            total,
+            part_size,
+            codec,
+            fields,
+            partition,
+            groups,
         )
 
     @overload
@@ -165,7 +187,7 @@ class Catalogue(Generic[Face]):
         check_name(name)
         # Not `hash(name)`: that has the very keys, user:0, of the strings that it replaces.
         fields = self.hash(f"{name}:strings", **parameters)
-        return ShardedStrings(self._driver, name, fields)
+        return ShardedStrings(self._reading(parameters.get("read_from")), name, fields)
 
     @overload
     def set(self, name: str, **parameters: Unpack[_Partitioned]) -> ShardedSet[Face, str]: ...
@@ -183,10 +205,11 @@ class Catalogue(Generic[Face]):
         members: type[Any] = str,
         partition: str = DEFAULT,
         groups: int = GROUPS,
+        read_from: ReadsFrom = None,
     ) -> ShardedSet[Face, Any]:
         """Return a SET in parts; see `shardkit.structures.ShardedSet`."""
         return ShardedSet(
-            self._driver, component, name, total, part_size, members, partition, groups
+            self._reading(read_from), component, name, total, part_size, members, partition, groups
         )
 
     @overload
@@ -207,19 +230,26 @@ class Catalogue(Generic[Face]):
         bound: int = DEFAULT_BOUND,
         members: type[Any] = str,
         groups: int = GROUPS,
+        read_from: ReadsFrom = None,
     ) -> ShardedSortedSet[Face, Any]:
         """Return a ZSET in parts; see `shardkit.structures.ShardedSortedSet`."""
         return ShardedSortedSet(
-            self._driver, component, name, total, part_size, bound, members, groups
+            self._reading(read_from), component, name, total, part_size, bound, members, groups
         )
 
     @overload
     def list(
-        self, name: str, *, component: str, part_size: int = ...
+        self, name: str, *, component: str, part_size: int = ..., read_from: ReadsFrom = ...
     ) -> ShardedList[Face, str]: ...
     @overload
     def list(
-        self, name: str, *, component: str, part_size: int = ..., values: type[M]
+        self,
+        name: str,
+        *,
+        component: str,
+        part_size: int = ...,
+        values: type[M],
+        read_from: ReadsFrom = ...,
     ) -> ShardedList[Face, M]: ...
     def list(
         self,
@@ -228,9 +258,12 @@ class Catalogue(Generic[Face]):
         component: str,
         part_size: int = LIST_PART_SIZE,
         values: type[Any] = str,
+        read_from: ReadsFrom = None,
     ) -> ShardedList[Face, Any]:
         """Return a LIST in pieces; see `shardkit.structures.ShardedList`."""
-        return ShardedList(self._driver, component, name, part_size, values, self._clock)
+        return ShardedList(
+            self._reading(read_from), component, name, part_size, values, self._clock
+        )
 
     def unique_visitors(
         self,
@@ -242,10 +275,11 @@ class Catalogue(Generic[Face]):
         first_day: int | None = None,
         digits: int | None = None,
         partition: str | None = None,
+        read_from: ReadsFrom = None,
     ) -> UniqueVisitors[Face]:
         """Return a counter of unique visitors; see `shardkit.structures.unique.visitors`."""
         return UniqueVisitors(
-            self._driver,
+            self._reading(read_from),
             component,
             name,
             precision,
@@ -257,10 +291,16 @@ class Catalogue(Generic[Face]):
         )
 
     def packed(
-        self, name: str, *, component: str, fields: Fields, part_size: int | None = None
+        self,
+        name: str,
+        *,
+        component: str,
+        fields: Fields,
+        part_size: int | None = None,
+        read_from: ReadsFrom = None,
     ) -> PackedRecords[Face]:
         """Return fixed-width records by id; see `shardkit.structures.PackedRecords`."""
-        return PackedRecords(self._driver, component, name, fields, part_size)
+        return PackedRecords(self._reading(read_from), component, name, fields, part_size)
 
     def locations(
         self,
@@ -268,9 +308,10 @@ class Catalogue(Generic[Face]):
         *,
         component: str = "location",
         part_size: int | None = None,
+        read_from: ReadsFrom = None,
     ) -> Locations[Face]:
         """Return country and region by user, in two bytes; see `shardkit.structures.Locations`."""
-        return Locations(self._driver, component, name, part_size)
+        return Locations(self._reading(read_from), component, name, part_size)
 
     def ip_to_city(self, name: str = "ip2city", *, component: str = "geo") -> IpToCity[Face]:
         """Return a lookup of cities by IP address; see `shardkit.geo.ip_to_city`."""
@@ -287,9 +328,10 @@ class Catalogue(Generic[Face]):
         component: str,
         limit: int = DEFAULT_LIMIT,
         order: str = "list",
+        read_from: ReadsFrom = None,
     ) -> RecentContacts[Face]:
         """Return users' last contacts, completed by prefix; see `shardkit.completion.contacts`."""
-        return RecentContacts(self._driver, component, name, limit, order)
+        return RecentContacts(self._reading(read_from), component, name, limit, order)
 
     def address_book(
         self,
@@ -298,17 +340,31 @@ class Catalogue(Generic[Face]):
         component: str,
         parts: int = 1,
         fold: Callable[[str], str] | None = None,
+        read_from: ReadsFrom = None,
     ) -> AddressBook[Face]:
         """Return groups' members, completed by prefix; see `shardkit.completion.address_book`."""
-        return AddressBook(self._driver, component, name, parts, fold)
+        return AddressBook(self._reading(read_from), component, name, parts, fold)
 
     @overload
     def score_ranges(
-        self, name: str, *, component: str, shards: int, one_key: bool = ...
+        self,
+        name: str,
+        *,
+        component: str,
+        shards: int,
+        one_key: bool = ...,
+        read_from: ReadsFrom = ...,
     ) -> ScoreRanges[Face, str]: ...
     @overload
     def score_ranges(
-        self, name: str, *, component: str, shards: int, members: type[M], one_key: bool = ...
+        self,
+        name: str,
+        *,
+        component: str,
+        shards: int,
+        members: type[M],
+        one_key: bool = ...,
+        read_from: ReadsFrom = ...,
     ) -> ScoreRanges[Face, M]: ...
     def score_ranges(
         self,
@@ -318,9 +374,10 @@ class Catalogue(Generic[Face]):
         shards: int,
         members: type[Any] = str,
         one_key: bool = False,
+        read_from: ReadsFrom = None,
     ) -> ScoreRanges[Face, Any]:
         """Return a view of ZSETs on many shards as one; see `shardkit.structures.ScoreRanges`."""
-        return ScoreRanges(self._driver, component, name, shards, members, one_key)
+        return ScoreRanges(self._reading(read_from), component, name, shards, members, one_key)
 
     def search(
         self,
@@ -328,7 +385,7 @@ class Catalogue(Generic[Face]):
         *,
         component: str | None = None,
         shards: int | None = None,
-        read_from: Sequence[str] = (),
+        read_from: ReadsFrom | Sequence[str] = None,
         statistics_ttl: float = STATISTICS_TTL,
         **parameters: Unpack[SchemaParameters],
     ) -> SearchIndex[Face]:
@@ -336,10 +393,16 @@ class Catalogue(Generic[Face]):
 
         Its further parameters are those of `shardkit.search.Schema`. By default its component has
         its name, and it has as many parts as the component has shards; 4 without shards.
+        Searches go to ``read_from``: to replicas as at `hash`, or to other components, whose
+        servers are replicas.
         """
         component = component or name
         schema = Schema(name, self._part_count(component, shards, 4), **parameters)
-        return SearchIndex(self._driver, component, schema, read_from, statistics_ttl, self._clock)
+        components: Sequence[str] = ()
+        if read_from is not None and not isinstance(read_from, str | ReadFrom):
+            components, read_from = read_from, None
+        driver = self._reading(read_from)
+        return SearchIndex(driver, component, schema, components, statistics_ttl, self._clock)
 
     def ads(
         self,
@@ -365,13 +428,14 @@ class Catalogue(Generic[Face]):
         component: str,
         shards: int | None = None,
         measure: str = "skills",
+        read_from: ReadsFrom = None,
     ) -> JobSearch[Face]:
         """Return jobs by the skills that they require; see `shardkit.job_search.JobSearch`.
 
         By default they have as many parts as the component has shards; 1 without shards.
         """
         count = self._part_count(component, shards, 1)
-        return JobSearch(self._driver, component, name, count, measure)
+        return JobSearch(self._reading(read_from), component, name, count, measure)
 
     def queues(
         self,

@@ -47,6 +47,7 @@ from shardkit.client_plane.routers import (
 from shardkit.config.component import Component
 from shardkit.config.directory import AsyncDirectory, Directory
 from shardkit.config.entry import Entry
+from shardkit.config.read_from import ReadFrom, as_read_from
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.stored import declare
 from shardkit.connections import Connector
@@ -86,6 +87,7 @@ class _Kit(Catalogue[Face]):
         config_clients: the clients of the config server, closed with the kit.
         credential_providers: redis-py's, by component.
         deadline: how long a call may take where the entries do not say it, in seconds.
+        zone: the zone that this process is in; see `shardkit.replication`.
     """
 
     def __init__(
@@ -97,7 +99,10 @@ class _Kit(Catalogue[Face]):
         config_clients: Clients | None = None,
         credential_providers: Mapping[str, CredentialProvider] | None = None,
         deadline: float | None = None,
+        zone: str = "",
     ) -> None:
+        if not isinstance(zone, str):
+            raise InvalidArgumentError(f"zone={zone!r:.80} is no name", "give a text")
         if deadline is not None:
             _check_deadline(deadline)
         self._deadline = deadline
@@ -108,7 +113,7 @@ class _Kit(Catalogue[Face]):
             connector_used, credential_providers, deadline, breakers=self.breakers
         )
         self.clients.topology = weakref.ref(self.topology)
-        self.plane = ClientPlane(self.topology, self.clients)
+        self.plane = ClientPlane(self.topology, self.clients, zone)
         self._background = Background(BlockingDriver(self.plane.links[True]))
         self._clock = clock or ServerClock()
         self._config_clients = config_clients
@@ -118,12 +123,18 @@ class _Kit(Catalogue[Face]):
         self._directory: Any = None
         self.topology.changed = partial(_tell_changed, self.clients, self._private)
 
-    def redis_connection(self, component: str, *, wait: float | None = None) -> Decorator:
+    def redis_connection(
+        self,
+        component: str,
+        *,
+        wait: float | None = None,
+        read_from: str | ReadFrom | None = None,
+    ) -> Decorator:
         """Return a decorator that hands a function the client of a component's unsharded entry.
 
         See `shardkit.client_plane.decorators.redis_connection`.
         """
-        return decorators.redis_connection(self.plane, component, wait)
+        return decorators.redis_connection(self.plane, component, wait, read_from)
 
     def sharded_connection(
         self,
@@ -133,12 +144,15 @@ class _Kit(Catalogue[Face]):
         *,
         wait: float | None = None,
         placement: str | None = None,
+        read_from: str | ReadFrom | None = None,
     ) -> Decorator:
         """Return a decorator that hands a function the client of the shard of its first argument.
 
         See `shardkit.client_plane.decorators.sharded_connection`.
         """
-        found = decorators.sharded_connection(self.plane, component, shards, key, wait, placement)
+        found = decorators.sharded_connection(
+            self.plane, component, shards, key, wait, placement, read_from
+        )
         self.topology.forget_error(component)
         return found
 
@@ -181,6 +195,7 @@ class _Kit(Catalogue[Face]):
         self._renewals.close()
         self._background.close()
         self.topology.close()
+        self.plane.replicas.close()
         self.breakers.stop()
         for clients in self._all_clients():
             clients.close()
@@ -240,6 +255,11 @@ class ShardKit(_Kit[Blocking]):
 
     def _component(self, name: str) -> Component:
         return self.topology.component(name)
+
+    def _reading(self, read_from: str | ReadFrom | None) -> BlockingDriver:
+        if read_from is None:
+            return self.driver
+        return BlockingDriver(self.plane.reading(as_read_from(read_from)).links[True])
 
     @property
     def directory(self) -> Directory:
@@ -303,7 +323,12 @@ class ShardKit(_Kit[Blocking]):
         return redis.Redis.from_pool(pool)
 
     def key_sharded(
-        self, component: str, shards: int | None = None, *, placement: str | None = None
+        self,
+        component: str,
+        shards: int | None = None,
+        *,
+        placement: str | None = None,
+        read_from: str | ReadFrom | None = None,
     ) -> KeyShardedConnection:
         """Return a router by key; see `shardkit.client_plane.routers`.
 
@@ -311,16 +336,22 @@ class ShardKit(_Kit[Blocking]):
             component: the component.
             shards: how many shards it has, checked at every use; None for as many as it has.
             placement: see `shardkit.client_plane.decorators.sharded_connection`.
+            read_from: see `shardkit.client_plane.decorators.redis_connection`.
         """
         self._declare(component, shards, placement)
-        return KeyShardedConnection(component, shards, plane=self.plane)
+        return KeyShardedConnection(component, shards, plane=self.plane, read_from=read_from)
 
     def id_pair_sharded(
-        self, component: str, shards: int | None = None, *, placement: str | None = None
+        self,
+        component: str,
+        shards: int | None = None,
+        *,
+        placement: str | None = None,
+        read_from: str | ReadFrom | None = None,
     ) -> IdPairShardedConnection:
         """Return a router by pairs of ids; see `key_sharded`."""
         self._declare(component, shards, placement)
-        return IdPairShardedConnection(component, shards, plane=self.plane)
+        return IdPairShardedConnection(component, shards, plane=self.plane, read_from=read_from)
 
     def health(self, seconds: float = TIMEOUT) -> Health:
         """Look at every server: is it reachable, how fast, its role, lag, memory, breaker.
@@ -371,6 +402,11 @@ class AsyncShardKit(_Kit[Awaiting]):
 
     def _component(self, name: str) -> Component:
         return self.topology.last_known(name)
+
+    def _reading(self, read_from: str | ReadFrom | None) -> AwaitingDriver:
+        if read_from is None:
+            return self.driver
+        return AwaitingDriver(self.plane.reading(as_read_from(read_from)).alinks[True])
 
     @property
     def directory(self) -> AsyncDirectory:
@@ -432,18 +468,30 @@ class AsyncShardKit(_Kit[Awaiting]):
         return aioredis.Redis.from_pool(pool)
 
     def key_sharded(
-        self, component: str, shards: int | None = None, *, placement: str | None = None
+        self,
+        component: str,
+        shards: int | None = None,
+        *,
+        placement: str | None = None,
+        read_from: str | ReadFrom | None = None,
     ) -> AsyncKeyShardedConnection:
         """Return a router by key; see `ShardKit.key_sharded`."""
         self._declare(component, shards, placement)
-        return AsyncKeyShardedConnection(component, shards, plane=self.plane)
+        return AsyncKeyShardedConnection(component, shards, plane=self.plane, read_from=read_from)
 
     def id_pair_sharded(
-        self, component: str, shards: int | None = None, *, placement: str | None = None
+        self,
+        component: str,
+        shards: int | None = None,
+        *,
+        placement: str | None = None,
+        read_from: str | ReadFrom | None = None,
     ) -> AsyncIdPairShardedConnection:
         """Return a router by pairs of ids; see `ShardKit.key_sharded`."""
         self._declare(component, shards, placement)
-        return AsyncIdPairShardedConnection(component, shards, plane=self.plane)
+        return AsyncIdPairShardedConnection(
+            component, shards, plane=self.plane, read_from=read_from
+        )
 
     async def health(self, seconds: float = TIMEOUT) -> Health:
         """Look at every server, all at the same time; see `ShardKit.health`."""
@@ -484,6 +532,7 @@ def connect(where: Where | None = None, **options: Any) -> ShardKit:
             passwords or tokens expire, by component (``config-server`` is the config server):
             it is asked at each connect, in place of the entries' users and passwords. ``deadline``
             is how long a call may take in all, in seconds, where an entry has none of its own.
+            ``zone`` is the zone that this process is in, for reads from replicas.
 
     Returns:
         The kit. It connects to nothing before it is used.
@@ -616,9 +665,11 @@ def default_kit() -> ShardKit:
     return _default.opened()
 
 
-def redis_connection(component: str, *, wait: float | None = None) -> Decorator:
+def redis_connection(
+    component: str, *, wait: float | None = None, read_from: str | ReadFrom | None = None
+) -> Decorator:
     """The default kit's `ShardKit.redis_connection`, opened when the function is first called."""
-    return decorators.redis_connection(DEFAULT_PLANE, component, wait)
+    return decorators.redis_connection(DEFAULT_PLANE, component, wait, read_from)
 
 
 def sharded_connection(
@@ -628,6 +679,9 @@ def sharded_connection(
     *,
     wait: float | None = None,
     placement: str | None = None,
+    read_from: str | ReadFrom | None = None,
 ) -> Decorator:
     """The default kit's `ShardKit.sharded_connection`, opened when the function is first called."""
-    return decorators.sharded_connection(DEFAULT_PLANE, component, shards, key, wait, placement)
+    return decorators.sharded_connection(
+        DEFAULT_PLANE, component, shards, key, wait, placement, read_from
+    )

@@ -26,6 +26,7 @@ GROUPS = [
     "topology",
     "transport",
     "operations",
+    "replication",
     "client_plane",
     "lua",
     "encodings",

@@ -8,7 +8,8 @@
 Each server is asked for COMMAND; its key specifications become the rules that
 shardkit/routing/command_keys.py explains. The commands of all servers are united: where two
 differ in the least number of words, the smaller counts; where they differ in the keys, this stops
-and says so. What a server cannot describe, or none of those at hand has, is written below.
+and says so. What they flag as ``readonly`` may go to replicas, except what is listed below. What a
+server cannot describe, or none of those at hand has, is written below.
 
 With ``--check`` nothing is written; the exit code says whether the file is up to date.
 """
@@ -105,6 +106,15 @@ MODULES: dict[str, dict[int, str]] = {
 """By rule and least number of words: commands of modules, and Sentinel's, which has no keys."""
 
 
+NOT_ON_REPLICAS = {
+    *("SCAN", "HSCAN", "SSCAN", "ZSCAN", "CLUSTERSCAN"),  # a cursor belongs to one server
+    "TOUCH",  # it is the master that evicts
+    *("EVAL_RO", "EVALSHA_RO", "FCALL_RO"),  # they may scan
+    "LOLWUT",
+}
+"""Commands that only read, and still are the master's."""
+
+
 class Unclear(Exception):
     """What the servers say cannot be made a rule."""
 
@@ -119,17 +129,19 @@ def main() -> int:
     options = parser.parse_args()
     servers: list[str] = []
     commands: Commands = {}
+    reads: set[str] = set()
     try:
         for url in options.url:
             version, reply = ask(url)
             servers.append(version)
             unite(commands, dict(described(reply)), version)
+            reads |= reading(reply) - NOT_ON_REPLICAS
         written = {name: entry for rules in (MORE, MODULES) for name, entry in by_hand(rules)}
         unite(commands, written, "what is written by hand")
     except Unclear as error:
         print(f"command_keys: {error}", file=sys.stderr)
         return 2
-    text = as_json(servers, commands)
+    text = as_json(servers, commands, reads)
     if options.check:
         return 0 if TARGET.exists() and TARGET.read_text("utf-8") == text else 1
     TARGET.write_text(text, "utf-8")
@@ -159,6 +171,16 @@ def described(reply: list[Any]) -> Iterator[tuple[str, tuple[int, str]]]:
         for part in parts:
             name = part[0].decode().upper().replace("|", " ")
             yield name, (abs(part[1]), rule_of(name, part[8]))
+
+
+def reading(reply: list[Any]) -> set[str]:
+    """Return the commands that only read."""
+    found = set()
+    for entry in reply:
+        for each in (entry, *entry[9]):
+            if b"readonly" in each[2]:
+                found.add(each[0].decode().upper().replace("|", " "))
+    return found
 
 
 def rule_of(name: str, specs: list[Any]) -> str:
@@ -226,15 +248,17 @@ def as_dict(pairs: list[Any]) -> dict[str, Any]:
     return {key.decode(): value for key, value in zip(pairs[::2], pairs[1::2], strict=True)}
 
 
-def as_json(servers: list[str], commands: Commands) -> str:
+def as_json(servers: list[str], commands: Commands, reads: set[str]) -> str:
     """Return the file's text: one command a line, so that changes can be read."""
     lines = ",\n".join(
         f"    {json.dumps(name)}: {json.dumps(entry)}" for name, entry in sorted(commands.items())
     )
+    names = ",\n".join(f"    {json.dumps(name)}" for name in sorted(reads))
     return (
         '{\n  "written by": "tools/command_keys.py",\n'
         f'  "servers": {json.dumps(servers)},\n'
-        f'  "commands": {{\n{lines}\n  }}\n}}\n'
+        f'  "commands": {{\n{lines}\n  }},\n'
+        f'  "reads": [\n{names}\n  ]\n}}\n'
     )
 
 

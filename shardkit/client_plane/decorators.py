@@ -34,7 +34,9 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, ov
 import redis
 import redis.asyncio as aioredis
 
+from shardkit.client_plane.lookup import reading_plane
 from shardkit.config.problem import shown
+from shardkit.config.read_from import ReadFrom
 from shardkit.config.stored import declare
 from shardkit.errors import InvalidArgumentError, RoutingError
 from shardkit.operations.commands import Key
@@ -101,7 +103,10 @@ class Decorator(Protocol):
 
 
 def redis_connection(
-    connections: Connections, component: str, wait: float | None = None
+    connections: Connections,
+    component: str,
+    wait: float | None = None,
+    read_from: str | ReadFrom | None = None,
 ) -> Decorator:
     """Return a decorator that passes the connection of a component's unsharded entry.
 
@@ -110,13 +115,16 @@ def redis_connection(
         component: the component's name.
         wait: the age in seconds at which a call has the entry read again, in the background. None
             for about one second, which is also the maximum.
+        read_from: where single commands that only read go: ``replica``, ``prefer_replica``,
+            ``nearest``, ``zone``, or a `shardkit.replication.ReadFrom`; None for what the entries
+            say, else the master. All other commands, pipelines and scripts are the master's.
 
     Raises (the decorated function, when it is called):
         MissingEntryError: the component has no unsharded entry; names the key.
         ConfigError: the entry cannot be read.
     """
     _check_component(component, "redis_connection")
-    connections = _no_older(connections, wait)
+    connections = _no_older(reading_plane(connections, read_from), wait)
 
     def decorate(function: Callable[..., Any]) -> Any:
         if isinstance(function, staticmethod | classmethod):
@@ -137,6 +145,7 @@ def sharded_connection(
     key: KeyOf = None,
     wait: float | None = None,
     placement: str | None = None,
+    read_from: str | ReadFrom | None = None,
 ) -> Decorator:
     """Return a decorator that passes the connection of the shard of a key.
 
@@ -149,6 +158,7 @@ def sharded_connection(
         wait: see `redis_connection`.
         placement: how keys are assigned to ``shards``; None for ``crc32``. Only for entries written
             by hand, without ``config:shards:<component>``, which has the placement otherwise.
+        read_from: see `redis_connection`.
 
     A component that has only an unsharded entry is one shard, and ``shards`` is not checked.
 
@@ -160,7 +170,7 @@ def sharded_connection(
     """
     _check_component(component, "sharded_connection")
     declare(component, shards, placement)
-    connections = _no_older(connections, wait)
+    connections = _no_older(reading_plane(connections, read_from), wait)
 
     def decorate(function: Callable[..., Any]) -> Any:
         find, afind = connections.shard_connection, connections.ashard_connection

@@ -11,8 +11,12 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeAlias, TypeVar
 
 from shardkit.config.component import Component
+from shardkit.config.read_from import ReadFrom, as_read_from, in_use
 from shardkit.connections.clients import AsyncClient, Client, Clients
+from shardkit.errors import InvalidArgumentError
 from shardkit.operations.commands import Key
+from shardkit.replication.reading import LinkReads, ReaderClients
+from shardkit.replication.replicas import Replicas
 from shardkit.topology import Topology
 from shardkit.transport.awaiting import AwaitingLink
 from shardkit.transport.blocking import BlockingLink
@@ -27,14 +31,49 @@ class ClientPlane:
     Args:
         topology: where each component's shards are.
         clients: their clients.
+        zone: the zone that this process is in, for reads from replicas.
     """
 
-    def __init__(self, topology: Topology, clients: Clients) -> None:
+    def __init__(self, topology: Topology, clients: Clients, zone: str = "") -> None:
         self.topology = topology
         self.clients = clients
         # By whether replies are raw: structures want them so, pipelines as the clients are.
         self.links = {raw: BlockingLink(topology, clients, raw=raw) for raw in (True, False)}
         self.alinks = {raw: AwaitingLink(topology, clients, raw=raw) for raw in (True, False)}
+        self.replicas = Replicas(clients, zone)
+        self.readers = ReaderClients(clients, self.replicas, None)
+        self._reading: dict[ReadFrom, ClientPlane] = {}
+        self._have_links_read(clients, None)
+
+    def reading(self, read_from: ReadFrom) -> ClientPlane:
+        """Return this plane with reads that go to replicas, whatever entries say."""
+        if read_from.mode == "zone" and not self.replicas.zone:
+            raise InvalidArgumentError(
+                "read_from='zone', and this process does not know its zone",
+                "open the kit with connect(…, zone='eu-1a')",
+            )
+        found = self._reading.get(read_from)
+        if found is None:
+            in_use.any = True
+            found = copy.copy(self)
+            found.readers = ReaderClients(self.clients, self.replicas, read_from)
+            found.clients = found.readers  # type: ignore[assignment]
+            found._have_links_read(self.clients, read_from)
+            found = self._reading.setdefault(read_from, found)
+        return found
+
+    def clients_of(self, component: Component) -> Clients:
+        """Return a component's clients: those that read from replicas if its entries say so."""
+        found: Any = self.readers if component.reads_replicas else self.clients
+        return found  # type: ignore[no-any-return]
+
+    def _have_links_read(self, clients: Clients, read_from: ReadFrom | None) -> None:
+        self.links, self.alinks = dict(self.links), dict(self.alinks)
+        for raw in (True, False):
+            reads = LinkReads(self.replicas, clients, read_from, structures=raw)
+            link, alink = copy.copy(self.links[raw]), copy.copy(self.alinks[raw])
+            link.reads = alink.reads = reads
+            self.links[raw], self.alinks[raw] = link, alink
 
     def plane(self) -> ClientPlane:
         """Return this plane; the default plane returns the default kit's."""
@@ -42,21 +81,24 @@ class ClientPlane:
 
     def connection(self, component: str) -> Client:
         """Return the client of a component's unsharded entry."""
-        return self.clients.get(self.topology.component(component), None)
+        found = self.topology.component(component)
+        return (self.readers if found.reads_replicas else self.clients).get(found, None)
 
     def shard_connection(self, component: str, shards: int | None, key: Key) -> Client:
         """Return the client of the shard of a key."""
         found = self.topology.component(component)
         if shards is not None and len(found.shards) != shards:
             found.require_shards(shards)
-        return self.clients.get(found, found.number_of(key))
+        return (self.readers if found.reads_replicas else self.clients).get(
+            found, found.number_of(key)
+        )
 
     def aconnection(self, component: str) -> MaybeAwaited:
         """Return the awaiting client of a component's unsharded entry."""
         found = self.topology.fresh(component)
         if found is None:
             return self._read_connection(component)
-        return self.clients.aget(found, None)
+        return (self.readers if found.reads_replicas else self.clients).aget(found, None)
 
     def ashard_connection(self, component: str, shards: int | None, key: Key) -> MaybeAwaited:
         """Return the awaiting client of the shard of a key."""
@@ -65,10 +107,13 @@ class ClientPlane:
             return self._read_shard_connection(component, shards, key)
         if shards is not None and len(found.shards) != shards:
             found.require_shards(shards)
-        return self.clients.aget(found, found.number_of(key))
+        return (self.readers if found.reads_replicas else self.clients).aget(
+            found, found.number_of(key)
+        )
 
     async def _read_connection(self, component: str) -> AsyncClient:
-        return self.clients.aget(await self.topology.acomponent(component), None)
+        found = await self.topology.acomponent(component)
+        return (self.readers if found.reads_replicas else self.clients).aget(found, None)
 
     async def _read_shard_connection(
         self, component: str, shards: int | None, key: Key
@@ -76,14 +121,18 @@ class ClientPlane:
         found = await self.topology.acomponent(component)
         if shards is not None and len(found.shards) != shards:
             found.require_shards(shards)
-        return self.clients.aget(found, found.number_of(key))
+        return (self.readers if found.reads_replicas else self.clients).aget(
+            found, found.number_of(key)
+        )
 
     def cached_connection(self, component: str, shards: int | None, key: Key) -> AsyncClient:
         """Return the awaiting client of the shard of a key without waiting; see `cached`."""
         found = self.cached(component)
         if shards is not None and len(found.shards) != shards:
             found.require_shards(shards)
-        return self.clients.aget(found, found.number_of(key))
+        return (self.readers if found.reads_replicas else self.clients).aget(
+            found, found.number_of(key)
+        )
 
     def cached(self, component: str) -> Component:
         """Return a component without waiting; it is read again in the background if it is time.
@@ -176,3 +225,22 @@ class DefaultPlane:
 
 
 DEFAULT_PLANE = DefaultPlane()
+
+
+class _ReadingPlane:
+    """A plane whose reads go to replicas. The plane is looked at when it is used."""
+
+    def __init__(self, planes: Any, read_from: ReadFrom) -> None:
+        self._planes = planes
+        self._read_from = read_from
+
+    def plane(self) -> Any:
+        return self._planes.plane().reading(self._read_from)
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args: getattr(self.plane(), name)(*args)
+
+
+def reading_plane(planes: Any, read_from: str | ReadFrom | None) -> Any:
+    """Return a plane whose reads go where ``read_from=`` says; as it is, if that says nothing."""
+    return planes if read_from is None else _ReadingPlane(planes, as_read_from(read_from))

@@ -22,10 +22,11 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar
 
 from shardkit.client_plane import bulk
-from shardkit.client_plane.lookup import DEFAULT_PLANE, ClientPlane
+from shardkit.client_plane.lookup import DEFAULT_PLANE, ClientPlane, reading_plane
 from shardkit.client_plane.pipelines import AsyncShardedPipeline, ShardedPipeline
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import DEFAULT_PORT
+from shardkit.config.read_from import ReadFrom
 from shardkit.connections.clients import AsyncClient, Client
 from shardkit.deadlines import call
 from shardkit.errors import InvalidKeyError
@@ -59,14 +60,21 @@ class _Router(Generic[K]):
         component: the component's name.
         shards: how many shards it has, checked at every use; None for as many as it has.
         plane: where clients come from; by default the default kit.
+        read_from: where reads of its clients and pipelines go; see
+            `shardkit.client_plane.decorators.redis_connection`.
     """
 
     def __init__(
-        self, component: str, shards: int | None = None, *, plane: Planes = DEFAULT_PLANE
+        self,
+        component: str,
+        shards: int | None = None,
+        *,
+        plane: Planes = DEFAULT_PLANE,
+        read_from: str | ReadFrom | None = None,
     ) -> None:
         self.component = component
         self.shards = shards
-        self._plane = plane
+        self._plane: Planes = reading_plane(plane, read_from)
         self._checked: Component | None = None
 
     def _look_up(self) -> Component:
@@ -128,11 +136,12 @@ class _BlockingRouter(_Router[K]):
         """
         component = self._now()
         number = None if not component.shards and shard == 0 else shard
-        return self._plane.plane().clients.get(component, number)
+        return self._plane.plane().clients_of(component).get(component, number)
 
     def __iter__(self) -> Iterator[Client]:
         """Iterate over all shards' clients, shard 0 first."""
-        component, get = self._now(), self._plane.plane().clients.get
+        component = self._now()
+        get = self._plane.plane().clients_of(component).get
         return iter([get(component, shard.number) for shard in component.all_shards()])
 
     def pipeline(self) -> ShardedPipeline:
@@ -152,7 +161,8 @@ class _BlockingRouter(_Router[K]):
             count: about how many keys each exchange looks at.
             _type: the type that keys must have.
         """
-        component, get = self._now(), self._plane.plane().clients.get
+        component = self._now()
+        get = self._plane.plane().clients_of(component).get
         for client in [get(component, shard.number) for shard in _distinct(component)]:
             yield from client.scan_iter(match=match, count=count, _type=_type)
 
@@ -177,11 +187,12 @@ class _AwaitingRouter(_Router[K]):
         """Return the awaiting client of a shard, by its number."""
         component = self._now()
         number = None if not component.shards and shard == 0 else shard
-        return self._plane.plane().clients.aget(component, number)
+        return self._plane.plane().clients_of(component).aget(component, number)
 
     def __iter__(self) -> Iterator[AsyncClient]:
         """Iterate over all shards' clients, shard 0 first."""
-        component, get = self._now(), self._plane.plane().clients.aget
+        component = self._now()
+        get = self._plane.plane().clients_of(component).aget
         return iter([get(component, shard.number) for shard in component.all_shards()])
 
     async def load(self) -> Self:
@@ -203,7 +214,8 @@ class _AwaitingRouter(_Router[K]):
     ) -> AsyncIterator[Any]:
         """Iterate over the keys of all shards; see `KeyShardedConnection.scan_iter`."""
         await self.load()
-        component, get = self._now(), self._plane.plane().clients.aget
+        component = self._now()
+        get = self._plane.plane().clients_of(component).aget
         for client in [get(component, shard.number) for shard in _distinct(component)]:
             async for key in client.scan_iter(match=match, count=count, _type=_type):
                 yield key

@@ -80,6 +80,7 @@ class Component:
         place: the function from a key to its shard's number; 0 if the component is not sharded.
         number_of: the same, but None if the component is not sharded.
         place_all: the function from many keys to their shards' numbers.
+        reads_replicas: whether an entry says that reads may go to replicas.
     """
 
     name: str
@@ -91,12 +92,15 @@ class Component:
     place: Place = field(init=False, repr=False)
     number_of: Callable[[Key], int | None] = field(init=False, repr=False)
     place_all: PlaceAll = field(init=False, repr=False)
+    reads_replicas: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         count = max(1, len(self.shards))
         object.__setattr__(self, "place", placement(self.placement, count))
         object.__setattr__(self, "number_of", self.place if self.shards else self._unsharded)
         object.__setattr__(self, "place_all", placement_of_all(self.placement, count))
+        reads = any(entry.read_from for _, entry in self.entries())
+        object.__setattr__(self, "reads_replicas", reads)
 
     def __reduce__(self) -> tuple[type[Component], tuple[Any, ...]]:
         """Pickle what was given; the functions are made anew."""

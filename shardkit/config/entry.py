@@ -29,6 +29,7 @@ from shardkit.config.problem import Problem as Problem
 from shardkit.config.problem import invalid as invalid
 from shardkit.config.problem import mask as mask
 from shardkit.config.problem import shown_name
+from shardkit.config.read_from import read_from_of
 from shardkit.config.url import DEFAULT_PORT as DEFAULT_PORT
 from shardkit.config.url import (
     REFERENCE,
@@ -51,9 +52,14 @@ class Entry:
         address: where it points, for messages: ``a.internal:6379/1``. Contains no secret.
         replicas: the entries under ``replicas``. Each inherits the fields that it does not set:
             port, user, password, database, TLS, timeouts; also the host, if it sets a port.
+        read_from: where reads may go; None for the master.
+        zone: the zone that its server is in; empty if it is not said.
     """
 
-    __slots__ = ("_canonical", "_fields", "address", "is_cluster", "is_sentinel", "replicas")
+    __slots__ = (
+        *("_canonical", "_fields", "address", "is_cluster", "is_sentinel", "read_from"),
+        *("replicas", "zone"),
+    )
 
     def __init__(self, fields: Mapping[str, Any], where: str = "entry") -> None:
         """Validate an entry.
@@ -73,6 +79,8 @@ class Entry:
         self.is_cluster = bool(self._fields.get("cluster", False))
         self.is_sentinel = "sentinel" in self._fields
         self.address = self._address()
+        self.read_from = read_from_of(self._fields)
+        self.zone: str = self._fields.get("zone", "")
         self.replicas = tuple(
             Entry(with_master(replica, fields), f"{where} replicas[{n}]")
             for n, replica in enumerate(fields.get("replicas", ()))

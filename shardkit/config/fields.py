@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias, cast
 
 from shardkit.config.problem import Problem, shown, shown_name
+from shardkit.config.read_from import MODES
 from shardkit.config.url import DEFAULT_PORT, REFERENCE, BadUrlError, read_url
 
 _Rule: TypeAlias = tuple[tuple[type, ...], str, Callable[[Any], object]]
@@ -122,6 +123,9 @@ FIELDS: dict[str, _Rule] = {
     "retries": ((int,), "a number, 0 for none", lambda v: 0 <= v <= _LARGEST),
     "cluster": _TRUTH,
     "replicas": ((list,), "a list of entries", _anything),
+    "zone": ((str,), "the name of a zone", bool),
+    "read_from": ((str,), f"one of {', '.join(MODES)}", lambda v: v in MODES),
+    "max_lag": _SECONDS,
     "sentinel": ((dict,), 'an object with "service" and "sentinels"', _anything),
 }
 _TIME: _Rule = ((int, float), "seconds above 0", lambda v: 0 < v <= _LARGEST)
@@ -154,7 +158,7 @@ _SENTINEL_FIELDS: dict[str, _Rule] = {
 # Fields that say where the server is.
 LOCATION = frozenset({"url", "host", "port", "unix_socket_path", "sentinel"})
 # Fields that a replica cannot have, and does not inherit from its master.
-_NOT_OF_REPLICAS = ("replicas", "cluster", "sentinel")
+_NOT_OF_REPLICAS = ("replicas", "cluster", "sentinel", "read_from", "max_lag")
 
 
 def _is_address(value: Any) -> bool:
@@ -359,7 +363,7 @@ def with_master(fields: Mapping[str, Any], master: Mapping[str, Any]) -> dict[st
     shared = {"db": 0, **_with_url(master)}
     if shared.get("port", DEFAULT_PORT) is None:
         shared["host"] = None  # its reference may contain the port
-    not_shared = {"url", "unix_socket_path", *_NOT_OF_REPLICAS}
+    not_shared = {"url", "unix_socket_path", "zone", *_NOT_OF_REPLICAS}
     return merged(
         fields, {n: v for n, v in shared.items() if n not in not_shared and v is not None}
     )

@@ -35,7 +35,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import redis
 import redis.asyncio as aioredis
@@ -62,6 +62,22 @@ from shardkit.operations.commands import Shard
 Client: TypeAlias = redis.Redis | redis.RedisCluster
 AsyncClient: TypeAlias = aioredis.Redis | aioredis.RedisCluster
 
+
+class ReplicaOf(NamedTuple):
+    """Names a client in the place of a shard's number: of a replica of the shard.
+
+    Attributes:
+        number: the shard's number; None for the unsharded entry.
+        entry: the replica's; None for a cluster's client that reads from replicas.
+    """
+
+    number: int | None
+    entry: Entry | None = None
+
+
+Number: TypeAlias = int | ReplicaOf | None
+"""Which client: of a shard, of the unsharded entry (None), or of a replica of either."""
+
 _RAW = {"protocol": 2, "decode_responses": False}
 
 
@@ -69,12 +85,14 @@ _RAW = {"protocol": 2, "decode_responses": False}
 class _ClientTable:
     """The clients of one version of a component, by shard; None is its unsharded entry's.
 
+    Those of replicas are among them, by `ReplicaOf`.
+
     ``outdated`` has those of earlier versions that somebody still holds.
     """
 
     component: Component
-    clients: dict[int | None, Any] = field(default_factory=dict)
-    outdated: weakref.WeakKeyDictionary[Component, dict[int | None, Any]] = field(
+    clients: dict[Number, Any] = field(default_factory=dict)
+    outdated: weakref.WeakKeyDictionary[Component, dict[Number, Any]] = field(
         default_factory=weakref.WeakKeyDictionary
     )
     build_lock: threading.RLock = field(default_factory=threading.RLock)
@@ -148,12 +166,12 @@ class Clients:
         self._last_loop: tuple[Callable[[], object], _Held | None] = _no_loop, None
         _all_clients.add(self)
 
-    def get(self, component: Component, number: int | None, raw: bool | None = None) -> Client:
+    def get(self, component: Component, number: Number, raw: bool | None = None) -> Client:
         """Return the blocking client of a shard, or (number None) of the unsharded entry.
 
         Args:
             component: the component.
-            number: the shard's number.
+            number: the shard's number; or a `ReplicaOf`, for the client of a replica.
             raw: the kind of client, see the module; by default one to hand out.
 
         Cost: about 0.1 microseconds once it is built.
@@ -175,9 +193,7 @@ class Clients:
         found: Client = self._get_or_build(held, table, component, number, raw, None)
         return found
 
-    def aget(
-        self, component: Component, number: int | None, raw: bool | None = None
-    ) -> AsyncClient:
+    def aget(self, component: Component, number: Number, raw: bool | None = None) -> AsyncClient:
         """Return the awaiting client of a shard for the running event loop; see `get`."""
         loop = asyncio.get_running_loop()
         latest, held = self._last_loop  # mostly there is one loop; to look it up takes longer
@@ -258,7 +274,7 @@ class Clients:
         for of_loop in list(self._by_loop.values()):
             tables += of_loop.tables.values()
         return [
-            f"{Shard(table.component.name, number)} {_shown(client)}"
+            f"{_name_of(table.component.name, number)} {_shown(client)}"
             for table in tables
             for number, client in list(table.clients.items())
             if not getattr(_closable(client), "shares", False)  # the pool's owner is there too
@@ -276,7 +292,7 @@ class Clients:
         held: _Held,
         table: _ClientTable,
         component: Component,
-        number: int | None,
+        number: Number,
         raw: bool | None,
         loop: asyncio.AbstractEventLoop | None,
     ) -> Any:
@@ -314,17 +330,23 @@ class Clients:
         return client
 
     def _build(
-        self, component: Component, number: int | None, raw: bool | None, awaiting: bool
+        self, component: Component, number: Number, raw: bool | None, awaiting: bool
     ) -> Any:
-        shard = Shard(component.name, number)
+        replica = number if isinstance(number, ReplicaOf) else None
+        master = number.number if isinstance(number, ReplicaOf) else number
+        shard = Shard(component.name, master)
         entry = component.entry_of(shard)
         get: Any = self.aget if awaiting else self.get
         if raw is None and not entry.is_cluster:
             own = get(component, number, False)
             client = type(own)(connection_pool=own.connection_pool.share())
             return self._with_successor(client, shard, raw, awaiting)
-        where = entry_key(component.name, number)
+        where = entry_key(component.name, master)
+        if replica is not None and replica.entry is not None:
+            entry = replica.entry
         fields = entry.resolved(where)
+        if replica is not None and entry.is_cluster:
+            fields["reads_replicas"] = True
         provider = self._credential_providers.get(component.name)
         if provider is None:
             present = partial(_present_entry, weakref.ref(self), shard, entry)
@@ -525,10 +547,22 @@ def _displaced(tables: _ClientTables, component: Component) -> list[Any]:
     return [client for raw in kinds for client in _current(tables, component, raw)[1]]
 
 
-def _entry(component: Component, number: int | None) -> Entry | None:
+def _entry(component: Component, number: Number) -> Entry | None:
+    if isinstance(number, ReplicaOf):
+        master = _entry(component, number.number)
+        if master is None or number.entry is None:
+            return master
+        is_known = master.is_sentinel or number.entry in master.replicas
+        return number.entry if is_known else None
     if number is None:
         return component.entry
     return component.shards[number] if number < len(component.shards) else None
+
+
+def _name_of(component: str, number: Number) -> str:
+    if isinstance(number, ReplicaOf):
+        return f"{Shard(component, number.number)} replica"
+    return str(Shard(component, number))
 
 
 def _closable(client: Any) -> Any:

@@ -15,6 +15,7 @@ from redis import sentinel
 from redis.asyncio import sentinel as aiosentinel
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
+from redis.cluster import LoadBalancingStrategy
 from redis.driver_info import DriverInfo
 from redis.exceptions import RedisClusterException
 from redis.retry import Retry
@@ -211,6 +212,7 @@ class Connector:
                 ssl=bool(fields.get("ssl")),
                 **{n: v for n, v in common.items() if n not in ("db", *_LIMITS)},
                 **_network(fields),
+                **_replicas_of(fields),
             )
             policy: CallPolicy = fields.get("policy", NO_POLICY)
             base: Any = AsyncTlsConnection if fields.get("ssl") else AsyncTcpConnection
@@ -305,9 +307,17 @@ def _cluster(fields: Mapping[str, Any], common: dict[str, Any]) -> redis.RedisCl
         connection_pool_class=NodePool,
         connection_class=NodeConnection,
         **{name: options[name] for name in _ASKED_OF_CLUSTERS if name in options},
+        **_replicas_of(fields),
     )
     client.policy = policy
     return client
+
+
+def _replicas_of(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """What a cluster's client is told that sends reads to the replicas of their slots, in turn."""
+    if not fields.get("reads_replicas"):
+        return {}
+    return {"load_balancing_strategy": LoadBalancingStrategy.ROUND_ROBIN_REPLICAS}
 
 
 def _bound(pool: Any, fields: Mapping[str, Any]) -> None:

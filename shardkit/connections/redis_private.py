@@ -11,6 +11,7 @@ these as well.
 
 from __future__ import annotations
 
+import os
 import time
 import weakref
 from collections.abc import Callable, Mapping, MutableSet, Sequence
@@ -246,6 +247,16 @@ def slot_owners(client: Any) -> Mapping[int, Sequence[Any]]:
     """Return the nodes of each slot, its master first."""
     owners: Mapping[int, Sequence[Any]] = client.nodes_manager.slots_cache
     return owners
+
+
+def reads_replicas(client: Any) -> bool:
+    """Whether a cluster's client reads from replicas: its connections to them say READONLY."""
+    return getattr(client, "load_balancing_strategy", None) is not None
+
+
+def replica_in(nodes: Sequence[Any]) -> Any:
+    """Return a replica among the nodes of a slot, always the same of a process; else the master."""
+    return nodes[1 + os.getpid() % (len(nodes) - 1)] if len(nodes) > 1 else nodes[0]
 
 
 def node_of(client: Any, host: str, port: int) -> Any:

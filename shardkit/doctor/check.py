@@ -144,7 +144,7 @@ def _open(kit: ShardKit, structure: StoredStructure, found: ScanResult) -> _Chec
     opened: Any
     size = int(stored.get("part_size", 0)) or None
     total = int(stored["total"]) if "total" in stored else None
-    groups = {"groups": int(stored["groups"])} if "groups" in stored else {}
+    groups: dict[str, Any] = {"groups": int(stored["groups"])} if "groups" in stored else {}
     if stored.get("codec", "none") != "none":
         try:
             codec(stored["codec"])

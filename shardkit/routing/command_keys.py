@@ -26,6 +26,8 @@ a rule:
 ``stralgo`` STRALGO: two arguments after KEYS
 =========== ====================================================================================
 
+``reads`` are the commands that change nothing, which replicas may answer.
+
 Patterns, as in SORT's BY and GET or SCAN's MATCH, are not keys. The channel of SPUBLISH is one, as
 it decides the shard.
 """
@@ -139,6 +141,21 @@ def has_plain_form(name: object, length: int) -> bool:
     )
 
 
+def reads_only(args: Sequence[Argument]) -> bool:
+    """Whether a command changes nothing and does not block, so that a replica may answer it.
+
+    Scripts, commands with cursors, which belong to one server, and unknown ones do not count.
+
+    Args:
+        args: a command, as for `key_positions`.
+    """
+    try:
+        rule = (_spelled.get(args[0]) if args else None) or _rule(args)
+        return rule.name in _reads() and blocking_seconds(args) is None
+    except RoutingError:
+        return False
+
+
 def command_name(args: Sequence[Argument]) -> str:
     """Return a command's name in capitals, with its sub-command: ``"MGET"``, ``"XGROUP CREATE"``.
 
@@ -157,6 +174,12 @@ def _table() -> dict[str, tuple[int, str]]:
     source = files("shardkit.routing").joinpath("command_keys.json").read_text("utf-8")
     commands: dict[str, tuple[int, str]] = json.loads(source)["commands"]
     return commands
+
+
+@cache
+def _reads() -> frozenset[str]:
+    source = files("shardkit.routing").joinpath("command_keys.json").read_text("utf-8")
+    return frozenset(json.loads(source)["reads"])
 
 
 @cache

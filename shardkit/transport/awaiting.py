@@ -18,6 +18,7 @@ import redis.asyncio as aioredis
 from redis.exceptions import RedisClusterException, RedisError
 
 from shardkit.config.component import Component
+from shardkit.config.read_from import in_use
 from shardkit.connections.clients import Clients
 from shardkit.connections.connection import kept_to_deadline
 from shardkit.connections.policy import policy_of
@@ -69,7 +70,12 @@ class AwaitingLink:
         clients: their clients.
         raw: whether replies are RESP2 and bytes, as operations need them, or decoded as users'
             clients are configured.
+
+    Attributes:
+        reads: what sends batches that only read to replicas; see `shardkit.replication.reading`.
     """
+
+    reads: Any = None
 
     def __init__(self, topology: Topology, clients: Clients, *, raw: bool = True) -> None:
         self._raw = raw
@@ -92,6 +98,8 @@ class AwaitingLink:
             ConfigError: where a component lives is not known.
             InvalidArgumentError: an argument cannot be sent; then nothing was.
         """
+        if in_use.any and self.reads is not None:
+            return await self.reads.asend(self, batch)  # type: ignore[no-any-return]
         attempt = None
         started = self._send_one(batch[0]) if len(batch) == 1 else None
         if started is not None:

@@ -23,6 +23,7 @@ from contextvars import copy_context
 from typing import Any
 
 from shardkit.config.component import Component
+from shardkit.config.read_from import in_use
 from shardkit.connections import read_replies_of, timeout_for
 from shardkit.connections.clients import Clients
 from shardkit.connections.connection import reraise_handlers
@@ -73,7 +74,12 @@ class BlockingLink:
         clients: their clients.
         raw: whether replies are RESP2 and bytes, as operations need them, or decoded as users'
             clients are configured.
+
+    Attributes:
+        reads: what sends batches that only read to replicas; see `shardkit.replication.reading`.
     """
+
+    reads: Any = None
 
     def __init__(self, topology: Topology, clients: Clients, *, raw: bool = True) -> None:
         self._raw = raw
@@ -91,6 +97,8 @@ class BlockingLink:
             ConfigError: where a component lives is not known.
             InvalidArgumentError: an argument cannot be sent; then nothing was.
         """
+        if in_use.any and self.reads is not None:
+            return self.reads.send(self, batch)  # type: ignore[no-any-return]
         attempt = self._send_one(batch) if len(batch) == 1 else None
         if type(attempt) is Replies:
             return attempt

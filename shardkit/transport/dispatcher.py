@@ -19,6 +19,7 @@ from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from math import inf
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
 from redis.exceptions import (
@@ -33,7 +34,13 @@ from redis.exceptions import (
 
 from shardkit.config.component import Component
 from shardkit.connections.policy import policy_of
-from shardkit.connections.redis_private import is_unready, node_of, slot_owners
+from shardkit.connections.redis_private import (
+    is_unready,
+    node_of,
+    reads_replicas,
+    replica_in,
+    slot_owners,
+)
 from shardkit.deadlines import earliest
 from shardkit.errors import ClosedError, ShardFailure, ShardKitError
 from shardkit.events import CommandsRetried, CommandsSent, emit, handlers, settled
@@ -332,6 +339,9 @@ class Dispatcher:
                 asking = position in redirected
                 if asking:
                     node = node_of(client, *redirected[position])
+                elif reads_replicas(client):
+                    [slot] = slots_of([request.key])
+                    node = replica_in(slot_owners(client)[slot])
                 else:
                     node = client.get_node_from_key(key_bytes(request.key))
                 name = f"{node.name} asking" if asking else node.name
@@ -471,7 +481,8 @@ def _nodes_of(
             keys = [batch.keys[position] for position in positions]
         else:
             keys = [batch[position].key for position in positions]
-        owners = [nodes[slot][0] for slot in slots_of(keys)]
+        pick = replica_in if reads_replicas(client) else itemgetter(0)
+        owners = [pick(nodes[slot]) for slot in slots_of(keys)]
     except (AttributeError, LookupError):
         return None
     found: dict[str, tuple[Any, list[int]]] = {}

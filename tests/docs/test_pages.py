@@ -48,6 +48,7 @@ PUBLIC = {
         "shardkit.otel",
         "shardkit.prometheus",
         "shardkit.queues",
+        "shardkit.replication",
         "shardkit.search",
         "shardkit.social",
         "shardkit.structures",

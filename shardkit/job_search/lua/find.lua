@@ -12,6 +12,7 @@
 -- ARGV[9]  and on: the words of skills, each followed by its level or years
 -- Reply    {found, {id, requirements, …}, next, stop}: of the jobs looked at; next is where to
 --          continue, 0 if nothing is left
+--@reads
 --@include text_order
 --@include search/base
 --@include search/hits

@@ -12,6 +12,7 @@
 --          was requested; next is where to continue, 0 at the end; the last are the hits whose
 --          documents were removed meanwhile. Nil if the result expired, or holds fewer hits than
 --          requested although more matched.
+--@reads
 --@include search/base
 --@include search/hits
 local limit, slice, left = tonumber(ARGV[2]), tonumber(ARGV[6]), tonumber(ARGV[7])

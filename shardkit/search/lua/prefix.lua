@@ -10,6 +10,7 @@
 -- Reply    {{word, documents with it, …}, bytes, cursor}: some of the words in any order, without
 --          those that no document has any more, and where to continue; the bytes are empty if there
 --          are no more. A word may be told twice.
+--@reads
 --@include text_order
 --@include search/base
 local prefix, limit, last = ARGV[2], tonumber(ARGV[3]), ARGV[4]

@@ -23,6 +23,7 @@
 --          stop, {value, count, …}, …}: of the documents before next, or all if it is 0. How many
 --          documents have each word is told at first only, of a hundred words at most. Each hit has
 --          its attributes and text too if either was requested; cached is 1 if it is cached
+--@reads
 --@include text_order
 --@include search/base
 --@include search/hits

@@ -3,6 +3,7 @@
 -- ARGV[1]  how many document numbers a chunk covers
 -- ARGV[2]  and on: the words
 -- Reply    {documents, {documents with the word, …}}
+--@reads
 --@include search/base
 local state = read_state()
 local chunks, counts = chunks_of(state), {}

@@ -8,6 +8,7 @@
 -- ARGV[4]  what to replace it by; absent to return it
 -- Reply    {how many values there are, the value, or what LSET says}; only how many if there is no
 --          such value; nil if the list's parameters are not those of the caller
+--@reads 3
 --@include structures/list/base
 --@include structures/list/find
 local list = read_list(1, 1)

@@ -10,6 +10,7 @@
 -- ARGV[6]  how many parts
 -- Reply    {the number of the next part, that of the last one, values of a part, …}; nil if the
 --          list's parameters are not those of the caller
+--@reads
 --@include structures/list/base
 local list = read_list(1, 1)
 if list.is_other then return false end

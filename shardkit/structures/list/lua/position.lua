@@ -9,6 +9,7 @@
 -- ARGV[5]  how many indexes at most; 0 for all
 -- ARGV[6]  how many values to compare at most; 0 for all
 -- Reply    the indexes; nil if the list's parameters are not those of the caller
+--@reads
 --@include structures/list/base
 local list = read_list(1, 1)
 if list.is_other then return false end

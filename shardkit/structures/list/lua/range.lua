@@ -9,6 +9,7 @@
 -- ARGV[5]  how many values the reply may have
 -- Reply    the values, part by part; how many they are if there are more; nil if the list's
 --          parameters are not those of the caller
+--@reads
 --@include structures/list/base
 --@include structures/list/find
 local list = read_list(1, 1)

@@ -9,6 +9,7 @@
 -- ARGV[6]  to ARGV[8], may be missing: a score, a member, and 1 to also count the members with that
 --          score that follow the member, 0 for those that precede it
 -- Reply    {parts, how many}; {parts, 0} if the number of parts has changed
+--@reads
 --@include structures/layouts/grow
 --@include structures/sorted_set/order
 local state = read_state(KEYS[1], ARGV[2])

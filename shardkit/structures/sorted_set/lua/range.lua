@@ -12,6 +12,7 @@
 -- ARGV[8]  and ARGV[9], may be missing: a score and a member; only members after it are wanted
 -- Reply    {parts, member, score, …}: that many or a few more, in no order, if the range has them;
 --          {parts} if the number of parts has changed
+--@reads
 --@include structures/layouts/grow
 --@include structures/sorted_set/order
 local state = read_state(KEYS[1], ARGV[2])

@@ -1,0 +1,334 @@
+"""Reads that go to replicas: which server answers, and when none but the master may."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from conftest import Replicated
+from faces import Face, faced
+
+import shardkit
+from shardkit import ShardMap
+from shardkit.errors import InvalidArgumentError, InvalidEntryError, ShardUnavailable
+from shardkit.local import LocalCluster, LocalSentinel
+from shardkit.replication import ReadFrom, session
+
+
+def on(face: Face, router: Any, key: str, method: str, *args: Any) -> Any:
+    """Call a method of the client of a key, on either face."""
+
+    async def call() -> Any:
+        return await getattr(router[key], method)(*args)
+
+    return face.run(call()) if face.runner else getattr(router[key], method)(*args)
+
+
+@pytest.fixture(params=["blocking", "awaiting"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def opened(kind: str, replicated: Replicated) -> Iterator[Face]:
+    with faced(kind, replicated.map(), zone="z1") as face:
+        yield face
+
+
+def test_a_router_reads_from_a_replica_and_writes_to_the_master(
+    opened: Face, replicated: Replicated
+) -> None:
+    router = opened.kit.key_sharded("users", read_from="replica")
+    opened.run(opened.kit.key_sharded("users").mset({f"k{n}": n for n in range(20)}))
+    replicated.settle()
+    replicated.forget_counts()
+    for n in range(20):
+        assert on(opened, router, f"k{n}", "get", f"k{n}") == str(n).encode()
+    master, *replicas = replicated.counts("get")
+    assert master == 0
+    assert sum(replicas) == 20
+    assert on(opened, router, "k1", "set", "k1", "new")
+    assert on(opened, router, "k1", "get", "k1") == b"new", "what this process wrote is read"
+    assert replicated.counts("set")[0] == 1
+
+
+def read_in_session(face: Face, router: Any, name: str) -> None:
+    async def read() -> None:
+        with session(name):
+            await router["k"].get("k")
+            await router["k"].get("k")
+
+    if face.runner:
+        face.run(read())
+        return
+    with session(name):
+        router["k"].get("k")
+        router["k"].get("k")
+
+
+def test_a_process_stays_with_one_replica_and_sessions_are_spread(
+    opened: Face, replicated: Replicated
+) -> None:
+    router = opened.kit.key_sharded("users", read_from="replica")
+    key = "k"
+    for _ in range(10):
+        on(opened, router, key, "get", key)
+    assert sorted(replicated.counts("get")) == [0, 0, 10]
+    replicated.forget_counts()
+    for user in range(20):
+        read_in_session(opened, router, f"user-{user}")
+    master, *replicas = replicated.counts("get")
+    assert master == 0
+    assert all(each % 2 == 0 and each for each in replicas), "each session had its own replica"
+    replicated.forget_counts()
+    spread = opened.kit.key_sharded("users", read_from=ReadFrom("replica", spread=True))
+    for _ in range(10):
+        on(opened, spread, key, "get", key)
+    assert replicated.counts("get") == [0, 5, 5]
+
+
+def test_zones_and_the_nearest(opened: Face, replicated: Replicated) -> None:
+    router = opened.kit.key_sharded("users", read_from="zone")
+    for _ in range(5):
+        on(opened, router, "k", "get", "k")
+    assert replicated.counts("get") == [0, 0, 5], "the replica in z1"
+    nearest = opened.kit.key_sharded("users", read_from="nearest")
+    replicated.forget_counts()
+    on(opened, nearest, "k", "get", "k")
+    assert sum(replicated.counts("get")) == 1
+
+
+def test_structures_pipelines_and_bulk_reads(opened: Face, replicated: Replicated) -> None:
+    kit = opened.kit
+    opened.run(kit.set("ids", component="users", total=1000, members=int).sadd(*range(100)))
+    opened.run(kit.hash("h", component="users").hset("a", "1"))
+    opened.run(kit.list("l", component="users").rpush("x", "y"))
+    opened.run(kit.sorted_set("z", component="users").zadd({"a": 1.0, "b": 2.0}))
+    replicated.settle()
+    replicated.forget_counts()
+    ids = kit.set("ids", component="users", total=1000, members=int, read_from="replica")
+    assert opened.run(ids.sismember(7))
+    assert opened.run(ids.scard()) == 100
+    assert opened.run(kit.hash("h", component="users", read_from="replica").hget("a")) == b"1"
+    values = kit.list("l", component="users", read_from="replica")
+    assert opened.run(values.lrange(0, -1)) == ["x", "y"]
+    scores = kit.sorted_set("z", component="users", read_from="replica")
+    assert opened.run(scores.zrange(0, -1)) == ["a", "b"]
+    router = kit.key_sharded("users", read_from="replica")
+    assert opened.run(router.mget(["a", "b", "c"])) == [None, None, None]
+    assert opened.run(router.pipeline().get("a").hgetall("b").execute()) == [None, {}]
+    for command in ("get", "hget", "sismember", "scard", "hgetall", "mget", "lrange", "zscore"):
+        assert replicated.counts(command)[0] == 0, command
+    assert opened.run(ids.sadd(5000)) == 1
+    assert opened.run(ids.sismember(5000)), "what this process wrote is read"
+
+
+def test_search_runs_on_a_replica(opened: Face, replicated: Replicated) -> None:
+    docs = opened.kit.search("docs", component="users", fields={"title": 1})
+    opened.run(docs.index("a", {"title": "moving a shard"}))
+    replicated.settle()
+    replicated.forget_counts()
+    reader = opened.kit.search("docs", component="users", fields={"title": 1}, read_from="replica")
+    assert [hit.id for hit in opened.run(reader.search("shard"))] == ["a"]
+    assert replicated.counts("evalsha")[0] + replicated.counts("eval")[0] == 0
+
+
+def test_entries_say_where_reads_go(kind: str, replicated: Replicated) -> None:
+    with faced(kind, replicated.map(read_from="prefer_replica")) as face:
+        users = face.kit.hash("h", component="users")
+        router = face.kit.key_sharded("users")
+        assert face.run(users.hget("a")) is None
+        assert on(face, router, "k", "get", "k") is None
+
+        @face.kit.sharded_connection("users")
+        def name(conn: Any, key: str) -> Any:
+            return conn.get(key)
+
+        @face.kit.sharded_connection("users")
+        async def aname(conn: Any, key: str) -> Any:
+            return await conn.get(key)
+
+        assert face.run((aname if face.runner else name)("k")) is None
+        assert replicated.counts("get")[0] == 0
+        assert replicated.counts("hget")[0] == 0
+
+
+def test_decorated_functions_and_unsharded_entries(opened: Face, replicated: Replicated) -> None:
+    @opened.kit.redis_connection("one", read_from="prefer_replica")
+    def name(conn: Any, key: str) -> Any:
+        return conn.get(key)
+
+    @opened.kit.redis_connection("one", read_from="prefer_replica")
+    async def aname(conn: Any, key: str) -> Any:
+        return await conn.get(key)
+
+    assert opened.run((aname if opened.runner else name)("settled")) == b"1"
+    assert replicated.counts("get")[0] == 0
+
+
+def test_a_writable_replica_is_never_written_to(opened: Face, replicated: Replicated) -> None:
+    for server in replicated.replicas:
+        with server.client() as client:
+            client.config_set("replica-read-only", "no")
+    router = opened.kit.key_sharded("users", read_from="replica")
+    on(opened, router, "k", "set", "k", 1)
+    on(opened, router, "k", "eval", "return redis.call('INCR', KEYS[1])", 1, "k")
+
+    async def pipelined() -> Any:
+        return await router["k"].pipeline().incr("k").execute()
+
+    opened.run(pipelined()) if opened.runner else router["k"].pipeline().incr("k").execute()
+    opened.run(opened.kit.hash("h", component="users", read_from="replica").hset("a", "1"))
+    opened.run(router.pipeline().get("k").set("other", 2).execute())
+    replicated.settle()
+    assert on(opened, router, "k", "get", "k") == b"3"
+    for server in replicated.replicas:
+        with server.client() as client:
+            for command in ("set", "incr", "hset"):
+                stats = client.info("commandstats")
+                replayed = stats.get(f"cmdstat_{command}", {}).get("calls", 0)
+                assert replayed == replicated.counts(command)[0], "as the master sent it, no more"
+
+
+def test_a_replica_without_its_master_or_that_does_not_answer_is_skipped(
+    opened: Face, replicated: Replicated
+) -> None:
+    strict = opened.kit.key_sharded("users", read_from="replica")
+    preferring = opened.kit.key_sharded("users", read_from="prefer_replica")
+    first, second = replicated.replicas
+    with second.client() as client:
+        client.replicaof("127.0.0.1", "1")  # nobody is there
+    assert on(opened, strict, "k", "get", "k") is None
+    assert replicated.counts("get")[2] == 0
+    with first.client() as client:
+        client.replicaof("127.0.0.1", "1")
+    opened.kit.plane.replicas.round()
+    with pytest.raises(ShardUnavailable, match="its link to its master is down"):
+        on(opened, strict, "k", "get", "k")
+    assert on(opened, preferring, "k", "get", "k") is None
+    assert replicated.counts("get")[0] == 1
+    stale = opened.kit.key_sharded("users", read_from=ReadFrom("replica", max_lag=None))
+    assert on(opened, stale, "k", "get", "k") is None
+    assert replicated.counts("get")[0] == 1, "stale reads were asked for"
+
+
+def test_reads_under_way_go_elsewhere_when_their_replica_dies(kind: str) -> None:
+    from shardkit.local import LocalServer
+
+    with LocalServer() as master, LocalServer(replica_of=master) as replica:
+        entry = {"port": master.port, "replicas": [{"port": replica.port}]}
+        text = json.dumps({"components": {"one": {"shards": [entry]}}})
+        with faced(kind, ShardMap.parse(text)) as face:
+            router = face.kit.key_sharded("one", read_from="prefer_replica")
+            users = face.kit.hash("h", component="one", read_from="prefer_replica")
+            face.run(users.hset("a", "1"))
+            with master.client() as client:
+                client.set("k", 1)
+                client.wait(1, 5000)
+            assert on(face, router, "k", "get", "k") == b"1"
+            assert face.run(users.hget("a")) == b"1"
+            replica.kill()
+            assert on(face, router, "k", "get", "k") == b"1"
+            assert face.run(users.hget("a")) == b"1"
+
+
+def test_own_writes_are_read_though_replicas_lag(opened: Face, replicated: Replicated) -> None:
+    router = opened.kit.key_sharded("users", read_from="replica")
+    assert on(opened, router, "k", "get", "k") is None
+    for server in replicated.replicas:  # they hang: the links are up, and nothing arrives
+        server.pause()
+    try:
+        on(opened, router, "k", "set", "k", "mine")
+        assert on(opened, router, "k", "get", "k") == b"mine"
+        assert replicated.master.running
+    finally:
+        for server in replicated.replicas:
+            server.resume()
+
+
+def test_reads_return_to_a_replica_when_it_has_all_that_was_written(
+    opened: Face, replicated: Replicated
+) -> None:
+    router = opened.kit.key_sharded("users", read_from="replica")
+    for n in range(3):
+        on(opened, router, "k", "get", "k")
+        on(opened, router, "k", "set", "k", n)
+        assert on(opened, router, "k", "get", "k") == b"%d" % n
+    replicated.settle()
+    replicated.forget_counts()
+    opened.kit.plane.replicas.round()  # what the thread does by itself twice a second
+    for _ in range(2):
+        assert on(opened, router, "k", "get", "k") == b"2"
+        opened.kit.plane.replicas.round()
+    assert sum(replicated.counts("get")[1:]) >= 1
+
+
+def test_sentinels_tell_the_replicas(kind: str) -> None:
+    with LocalSentinel("main", replicas=1, sentinels=1) as watched:
+        watched.master.client().set("k", "v")
+        watched.master.client().wait(1, 5000)
+        sentinels = watched.entry.fields["sentinel"]["sentinels"]
+        entry = {"sentinel": {"service": "main", "sentinels": sentinels}}
+        text = json.dumps({"components": {"main": {"entry": entry}}})
+        with faced(kind, ShardMap.parse(text)) as face:
+
+            @face.kit.redis_connection("main", read_from="replica")
+            def name(conn: Any) -> Any:
+                return conn.get("k")
+
+            @face.kit.redis_connection("main", read_from="replica")
+            async def aname(conn: Any) -> Any:
+                return await conn.get("k")
+
+            with watched.master.client() as client:
+                client.config_resetstat()
+            assert face.run((aname if face.runner else name)()) == b"v"
+            with watched.master.client() as client:
+                assert "cmdstat_get" not in client.info("commandstats")
+
+
+def test_a_cluster_is_read_from_its_replicas(kind: str) -> None:
+    with LocalCluster(masters=3, replicas_per_master=1) as cluster:
+        text = json.dumps({"components": {"c": {"entry": cluster.entry.fields}}})
+        with faced(kind, ShardMap.parse(text)) as face:
+            router = face.kit.key_sharded("c", read_from="replica")
+            keys = [f"k{n}" for n in range(30)]
+            face.run(face.kit.key_sharded("c").mset(dict.fromkeys(keys, "v")))
+            for server in cluster.nodes:
+                with server.client() as client:
+                    if client.info("replication")["role"] == "master":
+                        client.execute_command("WAIT", 1, 5000)
+                    client.config_resetstat()
+            assert face.run(router.mget(keys)) == [b"v"] * 30
+            assert on(face, router, "k1", "get", "k1") == b"v"
+            for server in cluster.nodes:
+                with server.client() as client:
+                    stats = client.info("commandstats")
+                    if client.info("replication")["role"] == "master":
+                        assert "cmdstat_mget" not in stats
+                        assert "cmdstat_get" not in stats
+            with pytest.raises(InvalidArgumentError, match="which is a cluster"):
+                face.run(face.kit.key_sharded("c", read_from="nearest").mget(keys))
+
+
+@pytest.mark.parametrize("given", ["slave", "", 7])
+def test_a_mode_that_is_none_is_refused(given: Any, replicated: Replicated) -> None:
+    with (
+        shardkit.connect(replicated.map()) as kit,
+        pytest.raises(InvalidArgumentError, match="prefer_replica"),
+    ):
+        kit.key_sharded("users", read_from=given)
+
+
+def test_what_entries_say_is_checked(replicated: Replicated) -> None:
+    with pytest.raises(InvalidEntryError, match="read_from"):
+        replicated.map(read_from="slave")
+    with pytest.raises(InvalidEntryError, match="max_lag"):
+        replicated.map(max_lag=0)
+    with (
+        shardkit.connect(replicated.map()) as kit,
+        pytest.raises(InvalidArgumentError, match="does not know its zone"),
+    ):
+        kit.key_sharded("users", read_from="zone")["k"]
