@@ -329,9 +329,7 @@ class Clients:
             _adrain([client])
         return client
 
-    def _build(
-        self, component: Component, number: Number, raw: bool | None, awaiting: bool
-    ) -> Any:
+    def _build(self, component: Component, number: Number, raw: bool | None, awaiting: bool) -> Any:
         replica = number if isinstance(number, ReplicaOf) else None
         master = number.number if isinstance(number, ReplicaOf) else number
         shard = Shard(component.name, master)

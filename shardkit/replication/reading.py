@@ -101,7 +101,9 @@ class _ChosenClients:
         """Return a blocking client."""
         return self._clients.get(component, self._which(component, number), raw)
 
-    def aget(self, component: Component, number: int | None, raw: bool | None = None) -> AsyncClient:
+    def aget(
+        self, component: Component, number: int | None, raw: bool | None = None
+    ) -> AsyncClient:
         """Return an awaiting client."""
         return self._clients.aget(component, self._which(component, number), raw)
 
@@ -308,7 +310,9 @@ class ReaderClients:
             component, number, self._clients.get, ReaderClient
         )
 
-    def aget(self, component: Component, number: int | None, raw: bool | None = None) -> AsyncClient:
+    def aget(
+        self, component: Component, number: int | None, raw: bool | None = None
+    ) -> AsyncClient:
         """Return the awaiting client of a shard."""
         return self._reader(  # type: ignore[no-any-return]
             component, number, self._clients.aget, AsyncReaderClient
