@@ -110,6 +110,8 @@ FIELDS: dict[str, _Rule] = {
     ),
     "health_check_interval": ((int,), "seconds, 0 for never", lambda v: 0 <= v <= _LARGEST),
     "max_connections": ((int,), "a number above 0", lambda v: 0 < v <= _LARGEST),
+    "blocking_pool": ((dict,), 'an object with some of "size", "timeout"', _anything),
+    "extend_blocking_timeout": _TRUTH,
     "client_name": (
         (str,),
         "ASCII letters, digits and signs",
@@ -137,6 +139,10 @@ _OBJECTS: dict[str, dict[str, _Rule]] = {
         "min_seconds": ((int, float), "seconds, 0 or more", lambda v: 0 <= v <= _LARGEST),
         "interval": _TIME,
         "max_interval": _TIME,
+    },
+    "blocking_pool": {
+        "size": ((int,), "a number above 0", lambda v: 0 < v <= _LARGEST),
+        "timeout": _SECONDS,
     },
     "retry": {
         "retries": ((int,), "a number, 0 for none", lambda v: 0 <= v <= _LARGEST),
@@ -270,7 +276,10 @@ def _check_together(fields: Mapping[str, Any], where: str) -> Iterator[Problem]:
         yield from clash("sentinel", {"host", "port"}, "the Sentinels say where the server is")
     if "password_file" in fields:
         yield from clash("password_file", {"password"}, "keep one of the two")
+    if "blocking_pool" in fields:
+        yield from clash("blocking_pool", {"max_connections"}, "blocking_pool.size says it")
     if fields.get("cluster"):
+        yield from clash("cluster", {"blocking_pool"}, "redis-py has none for clusters")
         yield from clash(
             "cluster", {"sentinel", "replicas", "unix_socket_path"}, "a cluster finds its own nodes"
         )

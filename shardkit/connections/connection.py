@@ -1,6 +1,7 @@
 """redis-py's connections, which wait for blocking commands, and read many replies quickly.
 
-The timeout of a command that may block is the time it may block plus the socket timeout.
+The timeout of a command that may block is the time it may block plus the socket timeout, unless the
+entry says ``extend_blocking_timeout: false``.
 """
 
 from __future__ import annotations
@@ -98,6 +99,8 @@ class ReplyLimits:
     Attributes:
         exchange_timeout: how long they may take in all, in seconds; None for ever.
         max_reply_bytes: how large they may be in all.
+        extend_blocking_timeout: whether a blocking command may take the time that it may block on
+            top of the socket timeout; redis-py's own may not.
         policy: what bounds the calls to its server.
         connecting: whether it is being connected, which is one attempt as a whole.
         for_block: whether it is used for a command that may block.
@@ -108,10 +111,11 @@ class ReplyLimits:
     for_block = False
     exchange_timeout: float | None = EXCHANGE_TIMEOUT
     max_reply_bytes: int = MAX_REPLY_BYTES
+    extend_blocking_timeout = True
     _limited_parser: type[Any] | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        for name in ("exchange_timeout", "max_reply_bytes"):
+        for name in ("exchange_timeout", "max_reply_bytes", "extend_blocking_timeout"):
             if name in kwargs:
                 setattr(self, name, kwargs.pop(name))
         if self._limited_parser is not None:
@@ -566,7 +570,7 @@ class _BlockingTimeouts(Closable):
         kwargs.setdefault("disconnect_on_error", True)
         if self._blocking_for is None:
             return super().read_response(*args, timeout=timeout, **kwargs)
-        if timeout is NOT_GIVEN:
+        if timeout is NOT_GIVEN and self.extend_blocking_timeout:
             timeout = timeout_for(self._blocking_for, self.socket_timeout)
         try:
             return super().read_response(*args, timeout=timeout, **kwargs)
@@ -897,7 +901,7 @@ class _AsyncBlockingTimeouts(AsyncClosable):
         if blocks is None:
             return await super().read_response(*args, **kwargs)
         try:
-            if kwargs.get("timeout") is not None:
+            if kwargs.get("timeout") is not None or not self.extend_blocking_timeout:
                 return await super().read_response(*args, **kwargs)
             with extended_timeout(self, blocks):
                 return await super().read_response(*args, **kwargs)

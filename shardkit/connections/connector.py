@@ -57,7 +57,9 @@ _COMMON: dict[str, Any] = {
 
 
 # What our connections take and redis-py's do not.
-_LIMITS = ("exchange_timeout", "max_reply_bytes")
+_LIMITS = ("exchange_timeout", "max_reply_bytes", "extend_blocking_timeout")
+# redis-py's BlockingConnectionPool's.
+BLOCKING_POOL_SIZE, BLOCKING_POOL_TIMEOUT = 50, 20.0
 # What a cluster's client itself wants to know of its connections.
 _ASKED_OF_CLUSTERS = (
     *("protocol", "decode_responses", "encoding", "encoding_errors", "max_connections"),
@@ -321,7 +323,9 @@ def _replicas_of(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _bound(pool: Any, fields: Mapping[str, Any]) -> None:
-    """Have a pool's connections keep to the policy of its server."""
+    """Have a pool keep to the policy of its server, and its callers wait if the entry says so."""
+    if "blocking_pool" in fields:
+        pool.wait_seconds = fields["blocking_pool"].get("timeout", BLOCKING_POOL_TIMEOUT)
     pool.policy = fields.get("policy", NO_POLICY)
     if pool.policy.breaker is not None:
         pool.policy.breaker.pools.add(pool)
@@ -341,6 +345,9 @@ def _common(fields: Mapping[str, Any], retry: type[Any]) -> dict[str, Any]:
     """What every kind of connection takes."""
     retries = fields.get("retries", 0)
     backoff = ExponentialWithJitterBackoff(base=0.05, cap=1) if retries else NoBackoff()
+    if "blocking_pool" in fields:
+        size = fields["blocking_pool"].get("size", BLOCKING_POOL_SIZE)
+        fields = {**fields, "max_connections": size}
     return {
         "protocol": fields.get("protocol", 2),
         "socket_timeout": fields.get("socket_timeout", SOCKET_TIMEOUT),

@@ -21,9 +21,12 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import math
 import os
+import threading
 import time
 import weakref
+from collections import deque
 from contextlib import suppress
 from typing import Any, Self
 
@@ -46,12 +49,15 @@ from shardkit.connections.redis_private import (
     renew_locks,
     set_created,
 )
+from shardkit.deadlines import current
 
 # A connection that nobody used for so long is closed, except for one in each pool. Blocking pools
 # are looked at so often, and so many connections closed at a time.
 IDLE_SECONDS = 60.0
 SWEEP_SECONDS = 5.0
 MOST_PER_SWEEP = 200
+# Whoever waits for a connection looks so often whether somebody just forgot one.
+POLL_SECONDS = 1.0
 
 
 class _Shown:
@@ -62,6 +68,8 @@ class _Shown:
     policy = NO_POLICY
     credentials: CredentialProvider | None = None  # asked at each connect, in place of the kwargs
     greeting: Greeting | None = None  # of each connection
+    wait_seconds: float | None = 0.0  # for a connection if all are in use; None for ever
+    max_connections: int
     origin: Any = None  # of a shared pool: the kit's own
     connection_class: type[Any]
     connection_kwargs: dict[str, Any]
@@ -111,6 +119,23 @@ class _Shown:
             connection.policy = self.policy
         return connection
 
+    def _left_to_wait(self, began: float) -> float:
+        """Return how long a caller may still wait for a connection at a time, in seconds.
+
+        Raises:
+            MaxConnectionsError: it has waited long enough.
+            DeadlineExceeded: so the caller's deadline says.
+        """
+        waited, deadline = time.monotonic() - began, current.get()
+        left = math.inf if self.wait_seconds is None else self.wait_seconds - waited
+        if deadline is not None:
+            if deadline.left() <= 0:
+                raise deadline.passed(waited)
+            left = min(left, deadline.left())
+        if left <= 0:
+            raise too_many(self.max_connections, waited)
+        return min(left, POLL_SECONDS)
+
     def connection_counts(self) -> tuple[int, int]:
         """Return how many connections are idle, and how many in use."""
         return len(idle_of(self)), len(in_use_of(self))
@@ -138,8 +163,6 @@ class _ReusingPool(_Shown):
     this pool's (any more): it is not taken back.
     """
 
-    max_connections: int
-
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         renew_after_fork(self)
@@ -151,6 +174,7 @@ class _ReusingPool(_Shown):
         forget_lost(self)
         # redis-py's own; to look them up at each use by name takes longer.
         self._idle, self._in_use, self._guard = idle_of(self), in_use_of(self), lock_of(self)
+        self._freed = threading.Condition(self._guard)
 
     def get_idle(self) -> Any:
         """Return a connection that can be used at once, or None."""
@@ -179,26 +203,39 @@ class _ReusingPool(_Shown):
         """Return a connected connection, an idle one if there is any.
 
         Raises:
-            MaxConnectionsError: ``max_connections`` are in use.
+            MaxConnectionsError: ``max_connections`` are in use, for ``wait_seconds``.
             ConnectionError, TimeoutError: redis-py's.
             ClosedError: the pool was closed for good.
         """
-        connection = self.get_idle()
-        if connection is not None:
-            return connection
-        require_open(self)
-        try:
-            with self._guard:
-                connection = self.make_connection()
-                self._in_use.add(connection)
-            connection.connect()
-            require_open(self)  # it may have been closed meanwhile
-        except BaseException as error:
-            self._drop(connection)
-            if isinstance(error, RedisError | OSError):
-                require_open(self)
-            raise
-        return connection
+        began = time.monotonic()
+        while True:
+            connection = self.get_idle()
+            if connection is not None:
+                return connection
+            require_open(self)
+            try:
+                with self._guard:
+                    connection = self.make_connection()
+                    self._in_use.add(connection)
+                connection.connect()
+                require_open(self)  # it may have been closed meanwhile
+                return connection
+            except MaxConnectionsError:
+                if connection is not None or self.wait_seconds == 0:
+                    self._drop(connection)
+                    raise
+            except BaseException as error:
+                self._drop(connection)
+                if isinstance(error, RedisError | OSError):
+                    require_open(self)
+                raise
+            self._wait_for_room(began)
+
+    def _wait_for_room(self, began: float) -> None:
+        """Wait until a connection came back, or another can be made, or it is time to look."""
+        with self._guard:
+            if not self._idle and len(self._in_use) >= self.max_connections:
+                self._freed.wait(self._left_to_wait(began))
 
     def make_connection(self) -> Any:
         """Return a new connection, which is not connected yet.
@@ -225,6 +262,8 @@ class _ReusingPool(_Shown):
                 return
             connection.idle_since = now = time.monotonic()
             self._idle.append(connection)
+            if self.wait_seconds != 0:
+                self._freed.notify()
         if self.draining:
             self.drop_idle()
         if now > _sweep.due:
@@ -277,6 +316,8 @@ class _ReusingPool(_Shown):
     def close_for_good(self) -> None:
         """Close every connection, and open no other. Who uses one gets ClosedError."""
         self.closed = self.draining = True
+        with self._guard:
+            self._freed.notify_all()
         self._disconnect()
 
     def _drop(self, connection: Any) -> None:
@@ -284,6 +325,7 @@ class _ReusingPool(_Shown):
         if connection is not None:
             with self._guard:
                 self._in_use.discard(connection)
+                self._freed.notify()
             connection.disconnect()
 
     def drop_idle(self) -> None:
@@ -301,10 +343,9 @@ class _ReusingPool(_Shown):
 class _AsyncReusingPool(_Shown):
     """The same for awaiting connections, which are taken and released without waiting."""
 
-    max_connections: int
-
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._waiting: deque[asyncio.Future[None]] = deque()
         _live_pools.add(self)
 
     def get_idle(self) -> Any:
@@ -328,21 +369,54 @@ class _AsyncReusingPool(_Shown):
         if not hasattr(self.connection_class, "is_reusable"):
             require_open(self)
             return await super().get_connection()  # type: ignore[misc]
-        while idle_of(self):
-            connection = self.get_idle()
-            if connection is not None:
-                return connection
-            await idle_of(self).pop().disconnect(nowait=True)
-        require_open(self)
-        connection = self.get_available_connection()
+        began = time.monotonic()
+        while True:
+            while idle_of(self):
+                connection = self.get_idle()
+                if connection is not None:
+                    return connection
+                await idle_of(self).pop().disconnect(nowait=True)
+            require_open(self)
+            try:
+                connection = self.get_available_connection()
+                break
+            except MaxConnectionsError:
+                if self.wait_seconds == 0:
+                    raise
+                await self._wait_for_room(began)
         try:
             await connection.connect()
             require_open(self)  # it may have been closed meanwhile
         except BaseException:
             in_use_of(self).discard(connection)
+            self._wake_one()
             await connection.disconnect(nowait=True)
             raise
         return connection
+
+    async def _wait_for_room(self, began: float) -> None:
+        """Wait until a connection came back, or another can be made, or it is time to look."""
+        woken = asyncio.get_running_loop().create_future()
+        self._waiting.append(woken)
+        try:
+            async with asyncio.timeout(self._left_to_wait(began)):
+                await woken
+        except TimeoutError:
+            pass
+        except asyncio.CancelledError:
+            if woken.done() and not woken.cancelled():  # the next one's, then
+                self._wake_one()
+            raise
+        finally:
+            with suppress(ValueError):
+                self._waiting.remove(woken)
+
+    def _wake_one(self) -> None:
+        while self._waiting:
+            woken = self._waiting.popleft()
+            if not woken.done():
+                woken.set_result(None)
+                return
 
     def make_connection(self) -> Any:
         """Return a new connection, which is not connected yet."""
@@ -386,6 +460,8 @@ class _AsyncReusingPool(_Shown):
         self.closed = self.draining = True
         for connection in list(in_use_of(self)):
             connection.closed = True
+        while self._waiting:
+            self._wake_one()
         await self._disconnect()
 
     def _take_back(self, connection: Any) -> bool:
@@ -398,6 +474,7 @@ class _AsyncReusingPool(_Shown):
         idle = idle_of(self)
         connection.idle_since = now = time.monotonic()
         idle.append(connection)
+        self._wake_one()
         if len(idle) > 1 and idle[0].idle_since < now - IDLE_SECONDS:
             close_connection_now(idle.pop(0))
         return True
@@ -416,8 +493,13 @@ def live_pools() -> list[Any]:
     return [pool for pool in list(_live_pools) if not pool.shares]
 
 
-def too_many(limit: int) -> MaxConnectionsError:
-    """Return the error of a pool whose every connection is in use."""
+def too_many(limit: int, waited: float | None = None) -> MaxConnectionsError:
+    """Return the error of a pool whose every connection is in use, and was for so many seconds."""
+    if waited is not None:
+        return MaxConnectionsError(
+            f"Too many connections: {limit} are in use, and none came back within {waited:.3g} "
+            "seconds; use fewer at once, or give the entry's blocking_pool a larger size"
+        )
     return MaxConnectionsError(
         f"Too many connections: {limit} are in use; "
         "use fewer at once, or give the entry a higher max_connections"

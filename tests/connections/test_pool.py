@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,11 +18,13 @@ import pytest
 import redis
 import redis.asyncio as aioredis
 from redis.exceptions import MaxConnectionsError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from shardkit import Entry
 from shardkit.connections import pool as pool_module
 from shardkit.connections.connector import Connector
-from shardkit.errors import InvalidEntryError, ShardErrors, ShardUnavailable
+from shardkit.deadlines import Deadline, DeadlineExceeded, within
+from shardkit.errors import ClosedError, InvalidEntryError, ShardErrors, ShardUnavailable
 from shardkit.local import LocalServer
 from shardkit.operations.commands import raise_failures
 
@@ -344,3 +347,100 @@ async def test_keepalive_options_of_an_entry_reach_the_socket(face: Pooled) -> N
     for wrong in ({"TCP_NODELAY": 1}, {"TCP_KEEPIDLE": 0}, {"TCP_KEEPIDLE": True}):
         with pytest.raises(InvalidEntryError, match="socket_keepalive_options"):
             Entry({"socket_keepalive_options": wrong})
+
+
+# ---- pools whose callers wait
+
+
+def taking(face: Pooled, pool: Any) -> asyncio.Task[Any]:
+    """Begin to take a connection, which may have to wait."""
+    if face.blocks:
+        return asyncio.ensure_future(asyncio.to_thread(pool.get_connection))  # type: ignore[return-value]
+    return asyncio.ensure_future(pool.get_connection())
+
+
+async def waits(face: Pooled, pool: Any) -> bool:
+    return await eventually(lambda: bool(pool._freed._waiters if face.blocks else pool._waiting))
+
+
+async def test_who_finds_a_blocking_pool_used_up_gets_what_comes_back(face: Pooled) -> None:
+    pool = face.pool(blocking_pool={"size": 2, "timeout": None})
+    held = [await face.of(pool.get_connection()) for _ in range(2)]
+    for n in (0, 1):
+        waiting = taking(face, pool)
+        assert await waits(face, pool)
+        await face.of(pool.release(held[n]))
+        assert await waiting is held[n]
+    shared, separated = pool.share(), taking(face, pool)  # who was given it waits as well
+    assert await waits(face, shared)
+    await face.of(shared.release(held[1]))
+    assert await separated is held[1]
+    for connection in held:
+        await face.of(pool.release(connection))
+    await face.of(pool.disconnect())
+
+
+async def test_who_waits_for_a_connection_in_vain_is_told_the_field(face: Pooled) -> None:
+    pool = face.pool(blocking_pool={"size": 1, "timeout": 0.02})
+    held = await face.of(pool.get_connection())
+    with pytest.raises(MaxConnectionsError, match=r"none came back .* blocking_pool a larger size"):
+        await face.of(pool.get_connection())
+    with within(Deadline(time.monotonic() + 0.01, 0.01)), pytest.raises(DeadlineExceeded):
+        await face.of(pool.get_connection())
+    await face.of(pool.release(held))
+    assert await face.of(pool.get_connection()) is held
+    assert face.pool(blocking_pool={}).max_connections == 50
+    assert face.pool(blocking_pool={}).wait_seconds == 20
+    await face.of(pool.disconnect())
+
+
+async def test_who_waits_while_a_connection_fails_or_the_kit_closes_learns_of_it(
+    face: Pooled,
+) -> None:
+    pool = face.pool(blocking_pool={"size": 1, "timeout": None})
+    held = await face.of(pool.get_connection())
+    waiting = taking(face, pool)
+    assert await waits(face, pool)
+    await face.of(held.disconnect())
+    await face.of(pool.release(held))  # broken: another one is made
+    other = await waiting
+    assert await face.ask(other, "PING") == b"PONG"
+    waiting = taking(face, pool)
+    assert await waits(face, pool)
+    await face.of(pool.close_for_good())
+    with pytest.raises(ClosedError):
+        await waiting
+
+
+async def test_a_task_that_is_cancelled_while_it_waits_takes_no_turn(server: LocalServer) -> None:
+    face = Pooled("awaiting", server.port)
+    pool = face.pool(blocking_pool={"size": 1, "timeout": None})
+    held = await pool.get_connection()
+    first, second = taking(face, pool), taking(face, pool)
+    await asyncio.sleep(0)
+    pool.release_nowait(held)  # it is the first one's turn
+    first.cancel()
+    assert await second is held
+    assert not pool._waiting
+    await pool.disconnect()
+
+
+def test_a_blocking_pool_contradicts_other_limits_and_clusters() -> None:
+    for other in ({"max_connections": 3}, {"cluster": True}):
+        with pytest.raises(InvalidEntryError, match="contradicts"):
+            Entry({"blocking_pool": {"size": 2}, **other})
+    for wrong in ({"size": 0}, {"timeout": -1}, {"wait": 1}, 3):
+        with pytest.raises(InvalidEntryError, match="blocking_pool"):
+            Entry({"blocking_pool": wrong})
+
+
+async def test_a_blocking_command_ends_after_the_socket_timeout_if_the_entry_wants_it(
+    face: Pooled,
+) -> None:
+    client = face.client(socket_timeout=0.05, extend_blocking_timeout=False)
+    for seconds in (0, 9):
+        with pytest.raises(RedisTimeoutError):
+            await face.of(client.blpop("none", timeout=seconds))
+    await face.of(client.rpush("some", "v"))
+    assert await face.of(client.blpop("some", timeout=0)) == (b"some", b"v")
+    await face.of(client.connection_pool.disconnect())
