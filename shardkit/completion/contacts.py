@@ -16,6 +16,7 @@ ZSET also has the times, and is as fast for a hundred thousand.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import ClassVar, Final
 
 from shardkit.completion.names import check_text, fold, key_id
@@ -28,11 +29,15 @@ from shardkit.operations.operation import (
     Driver,
     Face,
     Operation,
+    Stream,
     Structure,
     operation,
     pages,
+    stream,
 )
 from shardkit.structures.base.arguments import check_integer, check_name
+from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed, lengths
+from shardkit.structures.base.damage import damage
 
 DEFAULT_LIMIT: Final = 100
 BATCH_SIZE: Final = 1000
@@ -211,6 +216,40 @@ class RecentContacts(Structure[Face]):
         key = self._key(user)
         [removed] = yield [self._at(key, "UNLINK", key)]
         return bool(removed)
+
+    @stream
+    def check(self, user: str | int) -> Stream[Damage]:
+        """Read a user's contacts, and give out what is damaged; changes nothing.
+
+        A key of another type, names that cannot be read, and in a LIST, names that it has twice.
+
+        Raises:
+            ShardErrors: the shard failed.
+
+        Cost: an exchange for every 1,000 contacts.
+        """
+        yield (yield from confirmed(partial(self._check, self._key(user))))
+
+    def _check(self, key: str) -> Operation[Suspicions]:
+        loses = "the contacts"
+        notes: Suspicions = []
+        kind = "LIST" if self.order == "list" else "ZSET"
+        [size] = yield from lengths(self.component, kind, [key], notes, "remove_all(user)", loses)
+        seen: set[bytes] = set()
+        for start in range(0, size or 0, BATCH_SIZE):
+            [page] = yield [self._range(key, start, BATCH_SIZE, newest=True)]
+            for contact in page:
+                try:
+                    check_text(self.name, "contact", contact.decode())
+                except (UnicodeDecodeError, InvalidArgumentError):
+                    error = damage(self.component, key, f"contact {shown(contact)}", "a name")
+                    return [*notes, Suspicion(error, "remove_all(user)", loses)]
+                if contact in seen and self.order == "list":
+                    found = f"contact {shown(contact)} twice"
+                    error = damage(self.component, key, found, "each once")
+                    return [*notes, Suspicion(error, "touch(user, contact) leaves one")]
+                seen.add(contact)
+        return notes
 
     def _touch(self, key: str, contacts: list[str]) -> Command | Transaction:
         if self.order == "time":

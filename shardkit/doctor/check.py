@@ -6,7 +6,8 @@ structure without parameters is damage of its own kind: only whoever knows the p
 it and rebuild it.
 
 Not everything can be opened from what is stored: a hash with an application's own codec, an index
-with an analyzer of its own, networks, ads, jobs and address books. These are named as unchecked.
+with an analyzer of its own, an address book with a function of its own. These are named as
+unchecked. Recent contacts cannot be told from an application's own keys: they are checked by user.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import Any, Final
 
+from shardkit.completion import fold
 from shardkit.config.component import Component
 from shardkit.doctor.scan import Progress, ScanResult
 from shardkit.doctor.summary import StoredStructure, structure_of
@@ -24,12 +26,13 @@ from shardkit.doctor.targets import databases_of, distinct_shards
 from shardkit.errors import ShardKitError
 from shardkit.kit import ShardKit
 from shardkit.operations.commands import Shard
-from shardkit.search.stored_schema import parameters_of
+from shardkit.search.stored_schema import analyzer_of, parameters_of
 from shardkit.structures import Damage, codec
 from shardkit.structures.base.parameters import meta_key
 
 _TYPES: Final[Mapping[str, type]] = {"int": int, "str": str, "bytes": bytes}
 _DAY: Final = re.compile(r"(.+):(\d{4}-\d\d-\d\d)\Z")
+_TOTALS: Final = re.compile(rb"(.+):done:\{\d{4}-\d\d-\d\d\}\Z", re.DOTALL)
 _SCAN: Final = 10_000
 # Keys that structures have beside their parts, and the type of each.
 _SIGNS: Final = (("*:parts", "set"), ("*:ends", "hash"), ("*}", "hash"))
@@ -106,7 +109,7 @@ def check_all(
     checked = []
     for n, structure in enumerate(chosen):
         progress(f"{structure.component}/{structure.name}", n, len(chosen))
-        checked.append(_check(kit, structure, found))
+        checked.append(_check(kit, structure, found, components))
     if not names:
         for component in components.values():
             known = {each.name.encode() for each in stored if each.component == component.name}
@@ -115,10 +118,15 @@ def check_all(
     return checked
 
 
-def _check(kit: ShardKit, structure: StoredStructure, found: ScanResult) -> CheckedStructure:
+def _check(
+    kit: ShardKit,
+    structure: StoredStructure,
+    found: ScanResult,
+    components: Mapping[str, Component],
+) -> CheckedStructure:
     checked = CheckedStructure(structure.component, structure.name, structure.kind)
     try:
-        opened = _open(kit, structure, found)
+        opened = _open(kit, structure, found, components)
         if opened is None:
             checked.unchecked = f"a {structure.kind} has no check from the command line"
         else:
@@ -138,7 +146,12 @@ def _check(kit: ShardKit, structure: StoredStructure, found: ScanResult) -> Chec
     return checked
 
 
-def _open(kit: ShardKit, structure: StoredStructure, found: ScanResult) -> _Checkable | None:
+def _open(
+    kit: ShardKit,
+    structure: StoredStructure,
+    found: ScanResult,
+    components: Mapping[str, Component],
+) -> _Checkable | None:
     """Return a structure as its parameters say; None for what cannot be opened so."""
     name, stored, component = structure.name, structure.parameters, structure.component
     opened: Any
@@ -204,7 +217,45 @@ def _open(kit: ShardKit, structure: StoredStructure, found: ScanResult) -> _Chec
     elif structure.kind == "search":
         shards, parameters = parameters_of(name, stored)
         index = kit.search(name, component=component, shards=shards, **parameters)
-        return _Checkable(index.check)
+        return _Checkable(index.check, index.rebuild)
+    elif structure.kind == "ads":
+        analyzer = analyzer_of(name, stored["analyzer"])
+        opened = kit.ads(
+            name,
+            component=component,
+            shards=int(stored["shards"]),
+            analyzer=analyzer,
+        )
+    elif structure.kind == "jobs":
+        measure, shards = stored["measure"], int(stored["shards"])
+        opened = kit.job_search(name, component=component, shards=shards, measure=measure)
+    elif structure.kind == "social":
+        opened = kit.social(
+            name,
+            users=component,
+            timelines=_home_of(kit, components, component, f"profile:{{{name}:*}}", "zset"),
+            followers=_home_of(kit, components, component, f"clock:{{{name}:*}}", "string"),
+            parts=int(stored["parts"]),
+            relation_shards=int(stored["relation_shards"]),
+        )
+    elif structure.kind == "address-book":
+        if stored["fold"] not in ("", fold.__name__):
+            raise _UncheckedError(f"its names are compared by the application's {stored['fold']}")
+        name, parts = name.strip("{}"), int(stored["parts"])
+        function = fold if stored["fold"] else None
+        book = kit.address_book(name, component=component, parts=parts, fold=function)
+        keys = _keys(kit, components[component], f"{name}:*", "zset")
+        names = (key.decode(errors="replace").removeprefix(f"{name}:") for _, key in keys)
+        known = sorted({each.rpartition(":")[0] if parts > 1 else each for each in names})
+        return _Checkable(
+            lambda: (each for group in known for each in book.check(group)),
+            lambda: sum(book.rebuild(group) for group in known),
+        )
+    elif structure.kind == "city-totals":
+        totals = kit.city_totals(name, component=component)
+        keys = _keys(kit, components[component], f"{name}:done:{{*}}", "set")
+        dates = sorted({key.decode()[-11:-1] for _, key in keys})
+        return _Checkable(lambda: (each for day in dates for each in totals.check(day)))
     elif structure.kind == "ip-to-city":
         return _Checkable(kit.ip_to_city(name, component=component).check)
     elif structure.kind == "queue":
@@ -216,6 +267,17 @@ def _open(kit: ShardKit, structure: StoredStructure, found: ScanResult) -> _Chec
     return _Checkable(opened.check, opened.rebuild)
 
 
+def _home_of(
+    kit: ShardKit, components: Mapping[str, Component], default: str, pattern: str, kind: str
+) -> str:
+    """Return the component that has such keys; the default if it does, or if none does."""
+    others = [component for name, component in components.items() if name != default]
+    for component in (components[default], *others):
+        if any(True for _ in _keys(kit, component, pattern, kind)):
+            return component.name
+    return default
+
+
 def _counter_of(structure: StoredStructure, found: ScanResult) -> str | None:
     """Return the counter of visitors that a structure is a day of; None if it is none."""
     day = _DAY.match(structure.name)
@@ -224,11 +286,14 @@ def _counter_of(structure: StoredStructure, found: ScanResult) -> str | None:
 
 
 def _unnamed(kit: ShardKit, component: Component) -> Iterator[StoredStructure]:
-    """Yield what has no parameters: ranges of addresses, and queues."""
+    """Yield what has no parameters: ranges of addresses, queues, and totals."""
     for pattern, kind in (("*:generations", "ip-to-city"), ("*:{*}:tasks", "queue")):
         for _, key in _keys(kit, component, pattern, "hash"):
             name = key.decode(errors="backslashreplace").rpartition(":")[0]
             yield StoredStructure(component.name, name, {"kind": kind})
+    found = {_TOTALS.match(key) for _, key in _keys(kit, component, "*:done:{*}", "set")}
+    for name in sorted({match[1].decode(errors="backslashreplace") for match in found if match}):
+        yield StoredStructure(component.name, name, {"kind": "city-totals"})
 
 
 def _orphans(

@@ -57,7 +57,7 @@ def parameters_of(name: str, stored: Mapping[str, str]) -> tuple[int, SchemaPara
         return int(stored["shards"]), {
             "fields": {key: float(weight) for key, weight in _pairs(stored["fields"])},
             "attributes": dict(_pairs(stored["attributes"])),
-            "analyzer": _analyzer(name, stored["analyzer"]),
+            "analyzer": analyzer_of(name, stored["analyzer"]),
             "phrases": stored["phrases"] == "1",
             "average_length": float(stored["average_length"]),
             "chunk": int(stored["chunk"]),
@@ -74,7 +74,16 @@ def _pairs(text: str) -> list[tuple[str, str]]:
     return [(name, value) for name, _, value in (pair.partition("=") for pair in text.split())]
 
 
-def _analyzer(name: str, fingerprint: str) -> Analyzer:
+def analyzer_of(name: str, fingerprint: str) -> Analyzer:
+    """Return the analyzer with a fingerprint.
+
+    Args:
+        name: the index's name, for messages.
+        fingerprint: as it is stored.
+
+    Raises:
+        ParameterMismatchError: it is an application's own.
+    """
     stemmer = fingerprint.rpartition(" ")[2]
     for tokenizer in (Unicode(), English()):
         for stop_words in (ENGLISH, frozenset[str]()):

@@ -13,6 +13,7 @@ from faces import holder, sessions
 
 import shardkit
 from shardkit import ShardKit, ShardMap
+from shardkit.completion import fold
 from shardkit.geo import City, IpRange
 from shardkit.local import LocalServers
 
@@ -21,6 +22,7 @@ components:
   geo: {shards: {count: 4, over: [{port: 7001}]}}
   plain: {entry: {port: 7001, db: 9}}
 """
+PARTS: dict[str, Any] = {"parts": 4, "relation_shards": 4}
 
 
 @pytest.fixture
@@ -43,6 +45,16 @@ def stored(tmp_path: Path) -> Iterator[tuple[ShardKit, Path]]:
             visitors.visit_many(sessions(100), date(2015, 5, 17))
             kit.queues(component="plain").enqueue("mail", "send")
             kit.search("docs", component="plain").index("1", text="some words")
+            kit.ads(component="plain").index("1", ["Rome"], "some words", "cpc", 1)
+            kit.job_search(component="plain").index("1", ["python"])
+            kit.address_book(component="geo", parts=2, fold=fold).join_many("elves", ["Éa", "b"])
+            network = kit.social(users="plain", timelines="geo", followers="geo", **PARTS)
+            network.follow(network.create_user("ada", "Ada"), network.create_user("bo", "Bo"))
+            plain: Any = kit.client("plain")
+            for what, place in (("country", "Peru"), ("region", '["","Peru"]')):
+                plain.zadd(f"daily:{what}:{{2015-05-17}}", {place: 1})
+            plain.zadd("daily:city:{2015-05-17}", {'["Lima","","Peru"]': 1})
+            plain.sadd("daily:done:{2015-05-17}", "a.log")
             kit.ip_to_city(component="geo").import_from([IpRange(0, 255, City("DE", "", "Ulm"))])
             yield kit, path
 
@@ -60,10 +72,12 @@ def test_every_kind_of_structure_is_checked_and_repaired(
         *(("ids", "set"), ("planned", "set"), ("h", "hash"), ("w", "hash"), ("{jobs}", "list")),
         *(("s", "sorted-set"), ("p", "packed"), ("location", "packed"), ("docs", "search")),
         *(("unique", "unique-visitors"), ("queues:{mail}", "queue"), ("ip2city", "ip-to-city")),
+        *(("ads", "ads"), ("jobs", "jobs"), ("{members}", "address-book"), ("social", "social")),
+        ("daily", "city-totals"),
     }
     assert set(kinds.values()) == {None}
     result = cli("doctor", "--check", "-c", path)
-    assert (result.code, result.lines) == (0, ["checked 13 structures: no damage"])
+    assert (result.code, result.lines) == (0, ["checked 18 structures: no damage"])
 
     group = next(k.decode() for k in holder(kit, "geo", "ids:{4}:0").scan_iter("ids:*}"))
     holder(kit, "geo", group).delete(group)

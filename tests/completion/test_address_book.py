@@ -13,8 +13,14 @@ from hypothesis import strategies as st
 import shardkit
 from shardkit import ShardKit, ShardMap
 from shardkit.completion.names import fold
-from shardkit.errors import InvalidArgumentError, ParameterMismatchError, ShardErrors
+from shardkit.errors import (
+    DamagedDataError,
+    InvalidArgumentError,
+    ParameterMismatchError,
+    ShardErrors,
+)
 from shardkit.local import LocalServer
+from shardkit.structures.base import parameters
 
 AWKWARD = [
     "{",
@@ -264,3 +270,45 @@ def test_it_works_on_a_cluster(cluster_map: ShardMap) -> None:
         assert list(book.names("elves")) == names
         found = kit.together(*(book.deferred.complete("elves", f"elf {n}") for n in (0, 1, 2)))
         assert found == [names[n : n + 10] for n in (0, 1000, 2000)]
+
+
+# ---- damage
+
+
+def test_a_check_of_a_group_names_what_is_damaged_and_rebuild_mends_it(
+    face: Face, kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parameters, "_LOOKED_AFTER", 0)
+    book = face.kit.address_book(component="few", parts=3, fold=fold)
+    names = [f"Élf {n}" for n in range(30)]
+    assert face.run(book.join_many("elves", names)) == 30
+    assert face.list(book.check("elves")) == []
+    one, other, third = (f"members:elves:{part}" for part in range(3))
+    clients: list[Any] = [holder(kit, "few", key) for key in (one, other, third)]
+    [moved, out_of_order, *_] = clients[0].zrange(one, 0, -1)
+    clients[0].zrem(one, moved)
+    clients[1].zadd(other, {moved: 0})
+    clients[0].zadd(one, {out_of_order: 5})
+    clients[2].zadd(third, {b"\xff\xff": 0})
+    holder(kit, "few", "{members}:meta").delete("{members}:meta")
+    found = {each.key: each for each in face.list(book.check("elves"))}
+    assert set(found) == {"{members}:meta", one, other, third}
+    assert "of another part" in found[other].found
+    assert "of a score" in found[one].found
+    assert found[third].repair == ""
+    fresh = face.kit.address_book(component="few", parts=3, fold=fold)
+    with pytest.raises(DamagedDataError, match=r"members}:meta is damaged: nothing"):
+        face.run(fresh.join("elves", "Arwen"))
+    for parts in (1, 20):  # whatever it is opened with, its members are seen
+        with pytest.raises(DamagedDataError, match=r"members}:meta is damaged: nothing"):
+            face.run(face.kit.address_book(component="few", parts=parts).join("elves", "Arwen"))
+    assert face.run(fresh.rebuild("elves")) == 2
+    assert [each.key for each in face.list(fresh.check("elves"))] == [third]
+    clients[2].zrem(third, b"\xff\xff")
+    assert face.run(fresh.complete("elves", "É", 100)) == sorted(names, key=fold)
+    clients[2].set(third, "x")
+    [damaged] = face.list(fresh.check("elves"))
+    assert damaged.repair == "remove_group(group)"
+    holder(kit, "few", "{members}:meta").delete("{members}:meta")
+    assert face.run(fresh.remove_group("elves")) is True
+    assert keys_of(kit, "few") == set()

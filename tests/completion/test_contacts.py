@@ -201,3 +201,30 @@ def test_it_works_on_a_cluster(order: str, cluster_map: ShardMap) -> None:
         contacts.touch_many((user, f"friend {n}") for user in range(20) for n in range(5))
         found = kit.together(*(contacts.deferred.complete(user) for user in range(20)))
         assert found == [["friend 4", "friend 3", "friend 2"]] * 20
+
+
+@pytest.mark.parametrize("order", ["list", "time"])
+def test_a_check_names_what_is_no_contact(face: Face, kit: ShardKit, order: str) -> None:
+    known = face.kit.recent_contacts(component="one", order=order)
+    face.run(known.touch_many((1, f"name {n}") for n in range(30)))
+    assert face.list(known.check(1)) == face.list(known.check(2)) == []
+    client: Any = kit.client("one")
+    if order == "list":
+        client.rpush("recent:1", "name 7")
+        [found] = face.list(known.check(1))
+        assert found.found == "contact b'name 7' twice"
+        client.rpush("recent:1", b"\xff")
+        client.lrem("recent:1", 0, "name 7")
+    else:
+        client.zadd("recent:1", {b"\xff": 1})
+    [found] = face.list(known.check(1))
+    assert (found.key, found.found, found.repair) == (
+        "recent:1",
+        "contact b'\\xff'",
+        "remove_all(user)",
+    )
+    client.set("recent:1", "x")
+    [found] = face.list(known.check(1))
+    assert found.loses == "the contacts"
+    face.run(known.remove_all(1))
+    assert face.list(known.check(1)) == []

@@ -10,7 +10,7 @@ from faces import Face, keys_of
 from geo_helpers import BONN, LIMA, OSLO, local_copy, ranges
 
 from shardkit import ShardKit
-from shardkit.errors import InvalidArgumentError
+from shardkit.errors import DamagedDataError, InvalidArgumentError
 from shardkit.geo.addresses import address_text
 from shardkit.geo.local_copy import LocalCities
 from shardkit.geo.log_tally import LogTally
@@ -149,3 +149,31 @@ def test_bad_arguments_are_refused(
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=why):
         face.run(call(totals, LogTally(copy)))
+
+
+def test_a_check_names_totals_that_cannot_be(face: Face, kit: ShardKit, copy: LocalCities) -> None:
+    totals = face.kit.city_totals(component="one")
+    lines = [f"1.0.{n % 3}.1 {DAY} 10:05:03 7\n" for n in range(9)]
+    face.run(totals.add("a.log", counted(copy, *lines)))
+    assert face.list(totals.check(DAY)) == face.list(totals.check("2015-05-18")) == []
+    client: Any = kit.client("one")
+    city, country, done = (f"daily:{what}:{{{DAY}}}" for what in ("city", "country", "done"))
+    held = {key: client.dump(key) for key in client.scan_iter()}
+    damages: list[tuple[Any, str, str]] = [
+        (lambda: client.zpopmin(city), city, "6 in all"),
+        (lambda: client.zadd(country, {"Norway": -3}), country, "b'Norway'=-3.0"),
+        (lambda: client.zadd(city, {"[1,2,3]": 1}), city, "b'[1,2,3]'"),
+        (lambda: client.zadd(city, {"x": 1}), city, "b'x'"),
+        (lambda: client.delete(done), done, "no files"),
+        (lambda: client.set(country, "x"), country, "a value of another type"),
+    ]
+    for damage, key, what in damages:
+        damage()
+        found = face.list(totals.check(DAY))
+        assert [(each.key, each.found) for each in found] == [(key, what)]
+        assert found[0].loses == "files that are gone"
+        for each, dump in held.items():
+            client.restore(each, 0, dump, replace=True)
+    client.zadd(city, {"x": 100})
+    with pytest.raises(DamagedDataError, match=r"city:{2015-05-17} is damaged: b'x', where a city"):
+        face.run(totals.top("city", DAY))

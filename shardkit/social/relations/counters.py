@@ -117,6 +117,11 @@ class Counters:
         return CounterState(total, mode.decode(), version.decode(), changed == 1)
 
 
+def field_of(counter: str) -> str:
+    """Return the beginning of the fields that hold what the parts have counted."""
+    return _FIELDS[counter]
+
+
 def mode_change_note(uid: int) -> str:
     """Return the note of an account that changes between pushing and fetching."""
     return f"cross:{uid}"

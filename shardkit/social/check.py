@@ -1,0 +1,315 @@
+"""Checks a network, which others may use meanwhile: see `shardkit.structures.base.check`.
+
+Users are found by their logins, a part after the other; with each user its lists, counters,
+relations and timelines. What a note in ``pending`` explains is not damage: ``repair()`` finishes
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from shardkit.errors import DamagedDataError, InvalidArgumentError
+from shardkit.operations.arguments import shown
+from shardkit.operations.commands import Command, To
+from shardkit.operations.operation import Operation, Stream, pages
+from shardkit.social.base.keys import FOLLOWING, LARGEST_ID, LIST, USER, KeyLayout, RelationKind
+from shardkit.social.base.models import list_of, login_key, read_record, user_of
+from shardkit.social.content.statuses import Statuses
+from shardkit.social.relations.counters import field_of
+from shardkit.structures.base.check import (
+    KEYS_CHECKED,
+    Damage,
+    Suspicion,
+    Suspicions,
+    confirmed,
+    contents,
+    lengths,
+    read_or_note,
+)
+from shardkit.structures.base.damage import damage, stored_integer
+
+_AT_ONCE = 1000
+_RECONCILE = "rebuild() reconciles the account"
+_UNUSED = "none is needed: ids go on at numbers that nobody has"
+
+
+@dataclass(frozen=True)
+class NetworkCheck:
+    """Checks a network.
+
+    Args:
+        layout: its keys.
+        statuses: finds authors.
+        profile_limit: how many entries a profile keeps.
+    """
+
+    layout: KeyLayout
+    statuses: Statuses
+    profile_limit: int
+
+    def all(self) -> Stream[Damage]:
+        """Check all parts, and all users and lists."""
+        layout = self.layout
+        for some in pages(range(layout.parts), KEYS_CHECKED):
+            yield (yield from confirmed(partial(self._check_parts, some)))
+        for some in pages(range(layout.relation_shards), KEYS_CHECKED):
+            yield (yield from confirmed(partial(self._check_relation_parts, some)))
+        for part in range(layout.parts):
+            key, cursor = layout.of_part("logins", part), b""
+            while cursor != b"0":
+                scan = ("HSCAN", key, cursor or 0, "COUNT", KEYS_CHECKED)
+                [reply] = yield from read_or_note([layout.at_user(key, *scan)], [])
+                cursor, flat = reply or (b"0", ())
+                logins = list(zip(flat[::2], flat[1::2], strict=True))
+                yield (yield from confirmed(partial(self._check_logins, part, logins)))
+                for id_ in self._ids(part, logins):
+                    yield from self._check_account(USER, id_)
+
+    def accounts(self, part: int) -> Operation[list[tuple[RelationKind, int]]]:
+        """Return a part's users and lists, as far as logins and lists of lists can be read."""
+        layout = self.layout
+        key = layout.of_part("logins", part)
+        [held] = yield from contents(layout.users, "HASH", [key], [])
+        users = list(self._ids(part, held))
+        found = [(USER, uid) for uid in users]
+        for some in pages(users, KEYS_CHECKED):
+            keys = [layout.owned("lists", uid) for uid in some]
+            lists = yield from contents(layout.users, "ZSET", keys, [])
+            found += [(LIST, int(each)) for of in lists for each, _ in of if _is_id(each)]
+        return found
+
+    def _ids(self, part: int, logins: Iterable[tuple[bytes, bytes]]) -> Iterator[int]:
+        for _, text in logins:
+            if _is_id(text) and int(text) % self.layout.parts == part:
+                yield int(text)
+
+    # ---- parts
+
+    def _check_parts(self, parts: Sequence[int]) -> Operation[Suspicions]:
+        layout, notes = self.layout, Suspicions()
+        logins = [layout.of_part("logins", part) for part in parts]
+        pending = [layout.of_part("pending", part) for part in parts]
+        ids = [layout.of_part("ids", part) for part in parts]
+        many = yield from lengths(layout.users, "HASH", logins, notes)
+        yield from lengths(layout.users, "ZSET", pending, notes, "delete the key", "its notes")
+        counts = yield from read_or_note(
+            [layout.at_user(key, "GET", key) for key in ids], notes, _UNUSED
+        )
+        for key, logins_, count in zip(ids, many, counts, strict=True):
+            if count is None and logins_:
+                notes.append(Suspicion(damage(layout.users, key, "nothing", "a count"), _UNUSED))
+            elif count is not None:
+                try:
+                    stored_integer(layout.users, key, "count", count, 1, LARGEST_ID)
+                except DamagedDataError as error:
+                    notes.append(Suspicion(error, _UNUSED))
+        return notes
+
+    def _check_relation_parts(self, parts: Sequence[int]) -> Operation[Suspicions]:
+        layout, notes = self.layout, Suspicions()
+        for part in parts:
+            to, key = layout.relations(part), layout.of_relations("pending", part)
+            yield from lengths(to, "ZSET", [key], notes, "delete the key", "its notes")
+            clock = layout.of_relations("clock", part)
+            [time] = yield from read_or_note([Command(to, clock, ("GET", clock))], notes)
+            if time is not None and not time.isdigit():
+                error = damage(to, clock, shown(time), "microseconds")
+                notes.append(Suspicion(error, "delete the key: the clock goes on by the server's"))
+        return notes
+
+    def _check_logins(
+        self, part: int, logins: Sequence[tuple[bytes, bytes]]
+    ) -> Operation[Suspicions]:
+        layout, notes = self.layout, Suspicions()
+        key = layout.of_part("logins", part)
+        known = []
+        for login, text in logins:
+            if list(self._ids(part, [(login, text)])):
+                known.append((login, int(text)))
+            else:
+                found = f"{shown(login)}={shown(text)}"
+                notes.append(Suspicion(damage(layout.users, key, found, "an id of this part")))
+        keys = [layout.owned("user", uid) for _, uid in known]
+        records = yield from read_or_note([layout.at_user(k, "HGETALL", k) for k in keys], notes)
+        for (login, _), its, flat in zip(known, keys, records, strict=True):
+            if flat is None:  # of another type
+                continue
+            try:
+                user = read_record(layout.users, its, user_of, flat)
+            except DamagedDataError as error:
+                notes.append(Suspicion(error, _RECONCILE))
+                continue
+            if user is None:
+                gone = damage(
+                    layout.users, its, "nothing", f"the user with the login {shown(login)}"
+                )
+                notes.append(Suspicion(gone, "HDEL the login: the user is gone", "the user"))
+            elif not _is_login(layout.name, user.login, login):
+                found = f"the login {shown(user.login)}"
+                notes.append(Suspicion(damage(layout.users, its, found, shown(login))))
+        return notes
+
+    # ---- accounts
+
+    def _check_account(self, kind: RelationKind, id_: int) -> Stream[Damage]:
+        """Check a user or list: its relations, counters and timelines; of a user also its lists."""
+        layout = self.layout
+        yield (yield from confirmed(partial(self._check_counters, kind, id_)))
+        yield (yield from confirmed(partial(self._check_timelines, kind, id_)))
+        for part in range(layout.relation_shards):
+            for name in _counted(kind):
+                yield (yield from confirmed(partial(self._check_mirror, kind, name, part, id_)))
+        if kind is LIST:
+            return
+        yield (yield from confirmed(partial(self._check_posts, id_)))
+        lists = layout.owned("lists", id_)
+        notes: Suspicions = []
+        [held] = yield from contents(layout.users, "ZSET", [lists], notes)
+        if notes:
+            yield (yield from confirmed(partial(self._check_lists, id_, ())))
+        for some in pages((int(each) for each, _ in held if _is_id(each)), KEYS_CHECKED):
+            yield (yield from confirmed(partial(self._check_lists, id_, some)))
+            for each in some:
+                yield from self._check_account(LIST, each)
+
+    def _check_lists(self, owner: int, lists: Sequence[int]) -> Operation[Suspicions]:
+        layout, notes = self.layout, Suspicions()
+        yield from lengths(layout.users, "ZSET", [layout.owned("lists", owner)], notes)
+        keys = [layout.owned("list", each) for each in lists]
+        records = yield from read_or_note([layout.at_user(k, "HGETALL", k) for k in keys], notes)
+        for key, flat in zip(keys, records, strict=True):
+            if flat is None:
+                continue
+            try:
+                found = read_record(layout.users, key, list_of, flat)
+            except DamagedDataError as error:
+                notes.append(Suspicion(error, _RECONCILE))
+                continue
+            if found is None or found.owner != owner:
+                what = "nothing" if found is None else f"a list of {found.owner}"
+                notes.append(Suspicion(damage(layout.users, key, what, f"a list of {owner}")))
+        return notes
+
+    def _check_counters(self, kind: RelationKind, id_: int) -> Operation[Suspicions]:
+        """Check an account's counters against its relations, unless notes explain a difference."""
+        layout, notes = self.layout, Suspicions()
+        key, names, shards = layout.owned(kind.account, id_), _counted(kind), layout.relation_shards
+        places = [(name, part) for name in names for part in range(shards)]
+        fields = [f"{field_of(name)}{part}" for name, part in places]
+        [counted] = yield from read_or_note([layout.at_user(key, "HMGET", key, *fields)], [])
+        totals = yield from read_or_note([layout.at_user(key, "HMGET", key, *names)], [])
+        if counted is None or totals[0] == [None] * len(names):  # said where its record is read
+            return notes
+        reads = []
+        for name, part in places:
+            its = layout.relation(name, part, id_)
+            reads.append(Command(layout.relations(part), its, ("ZCARD", its), idempotent=True))
+        there = yield from read_or_note(reads, notes, "delete the key", "these relations")
+        sums = dict.fromkeys(names, 0)
+        for (name, part), field, text, size in zip(places, fields, counted, there, strict=True):
+            if size is None:
+                continue
+            sums[name] += size
+            count = (text or b"0 0").partition(b" ")[2]
+            if count == b"%d" % size:
+                continue
+            if (yield from self._is_pending(layout.relations(part), part, id_)):
+                return notes
+            error = damage(layout.users, key, f"{field}={shown(text)}", f"{size} relations")
+            notes.append(Suspicion(error, _RECONCILE))
+        for name, text in zip(names, totals[0], strict=True):
+            if (text or b"0") != b"%d" % sums[name] and not notes:
+                error = damage(layout.users, key, f"{name}={shown(text)}", f"{sums[name]}")
+                notes.append(Suspicion(error, _RECONCILE))
+        return notes
+
+    def _is_pending(self, to: To, part: int, id_: int) -> Operation[bool]:
+        key = self.layout.of_relations("pending", part)
+        [texts] = yield from read_or_note(
+            [Command(to, key, ("ZRANGE", key, 0, -1), idempotent=True)], []
+        )
+        return any(b"%d" % id_ in text.split(b":") for text in texts or ())
+
+    def _check_mirror(
+        self, kind: RelationKind, name: str, part: int, id_: int
+    ) -> Operation[Suspicions]:
+        """Check that each relation of an account in a part is also at the other account."""
+        layout, notes = self.layout, Suspicions()
+        to, key = layout.relations(part), layout.relation(name, part, id_)
+        [held] = yield from contents(to, "ZSET", [key], [])
+        other = kind.incoming if name == FOLLOWING else FOLLOWING
+        for some in pages((member for member, _ in held), _AT_ONCE):
+            ids = [int(member) for member in some if _is_id(member)]
+            if len(ids) < len(some):
+                strange = next(member for member in some if not _is_id(member))
+                notes.append(Suspicion(damage(to, key, shown(strange), "ids of accounts")))
+            keys = [layout.relation(other, part, each) for each in ids]
+            reads = [Command(to, its, ("ZSCORE", its, id_), idempotent=True) for its in keys]
+            found = yield from read_or_note(reads, [])
+            for each, its, version in zip(ids, keys, found, strict=True):
+                if version is None:
+                    error = damage(to, its, f"no relation with {id_}", f"that of {key}")
+                    repair = f"unfollow and follow again: {each} and {id_}"
+                    notes.append(Suspicion(error, repair))
+        return notes
+
+    def _check_timelines(self, kind: RelationKind, id_: int) -> Operation[Suspicions]:
+        layout, notes = self.layout, Suspicions()
+        keys = [layout.timeline(kind, id_), layout.pulled(id_)]
+        held = yield from contents(
+            layout.timelines, "ZSET", keys, notes, "delete the key, and reconcile", "the entries"
+        )
+        for key, entries in zip(keys, held, strict=True):
+            for member, _ in entries:
+                if not _is_id(member):
+                    notes.append(Suspicion(damage(layout.timelines, key, shown(member), "ids")))
+                    break
+        if kind is USER:
+            yield from lengths(layout.users, "SET", [layout.owned("muted", id_)], notes)
+        return notes
+
+    def _check_posts(self, uid: int) -> Operation[Suspicions]:
+        """Check a profile, and the counter of posts against it, unless notes explain it."""
+        layout, notes = self.layout, Suspicions()
+        user, profile = layout.owned("user", uid), layout.profile(uid)
+        pending = layout.near("pending", uid)
+        [counts] = yield from read_or_note([layout.at_user(user, "HMGET", user, "id", "posts")], [])
+        [entries] = yield from contents(layout.timelines, "ZSET", [profile], notes)
+        if notes or counts is None or counts[0] is None:
+            return notes
+        statuses = [int(member) for member, _ in entries if _is_id(member)]
+        if len(statuses) < len(entries):
+            return [Suspicion(damage(layout.timelines, profile, "members of another kind", "ids"))]
+        authors = yield from self.statuses.authors(statuses)
+        [texts] = yield from read_or_note([layout.at_user(pending, "ZRANGE", pending, 0, -1)], [])
+        if any(text.endswith(b":%d" % uid) for text in texts or ()):
+            return notes
+        for status, author in zip(statuses, authors, strict=True):
+            if author not in (uid, None):
+                found = f"status {status} of {author}"
+                notes.append(Suspicion(damage(layout.timelines, profile, found, "its own")))
+                break
+        posts, its = counts[1] or b"0", authors.count(uid)
+        few = posts.isdigit() and max(int(posts), len(entries)) < self.profile_limit
+        if few and int(posts) != its:
+            error = damage(layout.users, user, f"posts={int(posts)}", f"{its}, as in the profile")
+            notes.append(Suspicion(error, _RECONCILE))
+        return notes
+
+
+def _counted(kind: RelationKind) -> list[str]:
+    return [FOLLOWING] if kind is LIST else [USER.incoming, FOLLOWING, LIST.incoming]
+
+
+def _is_id(text: bytes) -> bool:
+    return text.isdigit() and len(text) <= 16 and 0 < int(text) <= LARGEST_ID
+
+
+def _is_login(owner: str, login: str, compared: bytes) -> bool:
+    try:
+        return login_key(owner, login).encode() == compared
+    except InvalidArgumentError:
+        return False

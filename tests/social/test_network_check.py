@@ -1,0 +1,127 @@
+"""What a check of a network finds, and what its rebuild corrects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from faces import Face, holder
+from social_helpers import opened, populate
+
+from shardkit import DamagedDataError, ShardKit
+from shardkit.social.base.keys import USER
+from shardkit.structures.base import parameters
+
+
+@pytest.fixture
+def network(face: Face, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(parameters, "_LOOKED_AFTER", 0)
+    network = opened(face)
+    model = populate(face, network, users=5, lists=2)
+    ada, bo, *others = model.users
+    for uid in others:
+        face.run(network.follow(uid, ada))
+        face.run(network.follow(ada, uid))
+        face.run(network.post(uid, "hello"))
+    face.run(network.post(ada, "hello"))
+    face.run(network.follow_into_list(model.lists[0], ada))
+    face.run(network.block(ada, bo))
+    face.run(network.mute(ada, others[0]))
+    network.ada, network.friend, network.list = ada, others[0], model.lists[0]
+    return network
+
+
+Damages = dict[str, tuple[Callable[[Any, Any], str], str]]
+
+
+def field(kind: str, name: str, value: object) -> Callable[[Any, Any], str]:
+    def act(of: Any, network: Any) -> str:
+        key: str = network.layout.owned(kind, network.list if kind == "list" else network.ada)
+        of(key).hset(key, name, value)
+        return key
+
+    return act
+
+
+def lost(make: Callable[[Any], str]) -> Callable[[Any, Any], str]:
+    def act(of: Any, network: Any) -> str:
+        key = make(network)
+        of(key).delete(key)
+        return key
+
+    return act
+
+
+def a_string(make: Callable[[Any], str]) -> Callable[[Any, Any], str]:
+    def act(of: Any, network: Any) -> str:
+        key = make(network)
+        client = of(key)
+        client.delete(key)
+        client.set(key, "x")
+        return key
+
+    return act
+
+
+def half_a_relation(of: Any, network: Any) -> str:
+    layout = network.layout
+    part = layout.part(network.friend, network.ada)
+    key: str = layout.relation("followers", part, network.ada)
+    of(key).zrem(key, network.friend)
+    return key
+
+
+# What is done, and what is found; rebuild() corrects those that say so.
+DAMAGES: Damages = {
+    "a counter": (field("user", "followers", 77), "followers=b'77'"),
+    "a counter of posts": (field("user", "posts", 77), "posts=77"),
+    "a counter of a list": (field("list", "following", "x"), "a field that cannot be read"),
+    "a user": (lost(lambda n: n.layout.owned("user", n.ada)), "nothing"),
+    "a user's type": (a_string(lambda n: n.layout.owned("user", n.ada)), "a value of another type"),
+    "a user's login": (field("user", "login", "someone"), "the login 'someone'"),
+    "the count of ids": (lost(lambda n: n.layout.near("ids", n.ada)), "nothing"),
+    "the count's value": (
+        a_string(lambda n: n.layout.near("ids", n.ada)),
+        "count=b'x'",
+    ),
+    "a part's logins": (
+        a_string(lambda n: n.layout.near("logins", n.ada)),
+        "a value of another type",
+    ),
+    "half a relation": (half_a_relation, "no relation with"),
+    "a list": (lost(lambda n: n.layout.owned("list", n.list)), "nothing"),
+    "a timeline": (a_string(lambda n: n.layout.timeline(USER, n.ada)), "a value of another type"),
+    "a profile": (a_string(lambda n: n.layout.profile(n.ada)), "a value of another type"),
+    "parameters": (lost(lambda n: n.meta.key), "nothing"),
+}
+
+
+def test_a_check_names_what_is_damaged(face: Face, kit: ShardKit, network: Any) -> None:
+    assert face.list(network.check()) == []
+    # Relations are placed by their part, not by their key.
+    clients: list[Any] = [kit.client("many", n) for n in range(16)]
+    held = [(c, {key: c.dump(key) for key in c.scan_iter()}) for c in clients]
+    for name, (act, what) in DAMAGES.items():
+        key = act(lambda key: next(c for c in clients if c.exists(key)), network)
+        found = face.list(opened(face).check())
+        assert [each for each in found if each.key == key and what in each.found], (name, found)
+        assert {each.component for each in found} == {"many"}
+        face.run(opened(face).rebuild())
+        left = face.list(opened(face).check())
+        corrected = [each for each in found if each.repair.startswith("rebuild()")]
+        assert not set(corrected) & set(left), name
+        for client, dumps in held:
+            client.flushdb()
+            for each, dump in dumps.items():
+                client.restore(each, 0, dump)
+    assert face.list(opened(face).check()) == []
+
+
+def test_users_without_parameters_are_refused(face: Face, kit: ShardKit, network: Any) -> None:
+    holder(kit, "many", network.meta.key).delete(network.meta.key)
+    other = opened(face, parts=64)
+    with pytest.raises(DamagedDataError, match=r"social:meta is damaged: nothing.*rebuild\(\)"):
+        face.run(other.create_user("new", "New"))
+    face.run(opened(face).rebuild())
+    assert face.run(opened(face).create_user("new", "New"))
