@@ -1,0 +1,213 @@
+"""Random histories of processes that are killed and stopped, checked against what was promised.
+
+Each process notes what it does in a file of its own, by a clock that all share: when it asked, when
+it got a hold and until when it could rely on it, when it gave it back. So a hold covers an interval
+in which the process was told that it holds. However processes are killed or stopped, these
+intervals overlap only as far as the kind of lock allows, tokens increase from one hold to the next,
+and guarded writes come in the order of their tokens.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+import pytest
+from coordination_helpers import line, processes, say
+from faces import holder
+
+from shardkit import ShardKit, ShardMap
+
+FAULTS = 40
+TTL = 0.25
+# How many may hold it at a time; readers and the writer are of one lock.
+LIMITS = {"lock": 1, "unfair": 1, "semaphore": 2, "read": None, "write": 1}
+GUARDED = ("lock", "unfair")
+
+NURSERY = """
+import random, signal
+from shardkit.errors import StaleTokenError
+
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+
+def work(note, number):
+    chance = random.Random(number)
+    options = {"component": "one", "ttl": 0.25, "renew": chance.random() < 0.5}
+    shelf = kit.read_write_lock("shelf", **options)
+    things = {
+        "lock": kit.lock("lock", **options),
+        "unfair": kit.lock("unfair", fair=False, **options),
+        "semaphore": kit.semaphore("semaphore", limit=2, **options),
+        "read": shelf.read,
+        "write": shelf.write,
+    }
+    while True:
+        name = chance.choice(list(things))
+        wait = chance.choice([0, 0.02, 10])
+        note("ask", name)
+        hold = things[name].acquire(wait=wait)
+        if hold is None:
+            note("none", name, wait)
+            continue
+        note("got", name, hold.token, time.monotonic() + hold.remaining)
+        if name in ("lock", "unfair"):
+            try:
+                hold.guard("many").execute(("RPUSH", f"tokens:{name}", hold.token))
+            except StaleTokenError:
+                note("stale", name)
+        time.sleep(chance.choice([0, 0, 0.003]))
+        note("leave", name)
+        note("left", name, things[name].release(hold))
+
+for text in sys.stdin:
+    pid = os.fork()
+    if pid == 0:
+        file = os.open(f"{argument}/{int(text)}", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        def note(*event):
+            os.write(file, (json.dumps([time.monotonic(), *event]) + chr(10)).encode())
+        try:
+            work(note, int(text))
+        except BaseException as error:
+            note("failed", repr(error))
+        finally:
+            os._exit(1)
+    print(pid, flush=True)
+"""
+
+
+class Held(NamedTuple):
+    """A hold: when it was asked for and had, until when it was sure, and its token."""
+
+    name: str
+    asked: float
+    start: float
+    end: float
+    token: int
+
+
+def holds_of(events: Iterable[list[Any]]) -> list[Held]:
+    """What one process held. Until it gives it back, if the server says that it still had it."""
+    found: list[Held] = []
+    asked = left = 0.0
+    for at, what, *rest in events:
+        if what == "ask":
+            asked = at
+        elif what == "got":
+            found.append(Held(rest[0], asked, at, rest[2], rest[1]))
+        elif what == "leave":
+            left = at
+            found[-1] = found[-1]._replace(end=min(found[-1].end, left))
+        elif what == "left" and rest[1]:
+            found[-1] = found[-1]._replace(end=left)
+    return found
+
+
+def broken(holds: list[Held]) -> str:
+    """What holds of one lock contradict; nothing if they do not."""
+    inside: list[Held] = []
+    for held in sorted(holds, key=lambda each: each.start):
+        inside = [each for each in inside if each.end > held.start]
+        if held.end <= held.start:
+            continue
+        inside.append(held)
+        names = [each.name for each in inside]
+        limit = LIMITS[held.name]
+        if ("write" in names and len(names) > 1) or (limit is not None and len(names) > limit):
+            return f"held at the same time: {inside}"
+    if len({held.token for held in holds}) < len(holds):
+        return "a token twice"
+    latest, had = 0, sorted(holds, key=lambda each: each.start)
+    for held in sorted(holds, key=lambda each: each.asked):
+        while had and had[0].start < held.asked:
+            latest = max(latest, had.pop(0).token)
+        if held.token <= latest:
+            return f"{held} after token {latest}"
+    return ""
+
+
+A = Held("lock", 0.0, 1.0, 3.0, 7)
+
+
+@pytest.mark.parametrize(
+    ("second", "says"),
+    [
+        (Held("lock", 2.5, 3.0, 4.0, 8), ""),
+        (Held("lock", 0.5, 2.0, 4.0, 8), "at the same time"),
+        (Held("lock", 2.5, 3.0, 4.0, 7), "twice"),
+        (Held("lock", 2.5, 3.0, 4.0, 6), "after token 7"),
+    ],
+)
+def test_a_history_that_breaks_a_promise_is_found(second: Held, says: str) -> None:
+    assert (says in broken([A, second])) if says else broken([A, second]) == ""
+    shared = [each._replace(name="read") for each in (A, second._replace(token=8))]
+    assert broken(shared) == ""
+    assert bool(broken([shared[0], shared[1]._replace(name="write")])) is (second.start < A.end)
+
+
+def test_killed_and_stopped_processes_never_hold_more_than_may(
+    kit: ShardKit, shard_map: ShardMap, tmp_path: Path
+) -> None:
+    chance, running, stopped, number = Random(16), [], [], 0
+    with processes(NURSERY, shard_map, str(tmp_path)) as [nursery]:
+
+        def start() -> None:
+            nonlocal number
+            number += 1
+            say(nursery, str(number))
+            running.append(int(line(nursery)))
+
+        try:
+            for _ in range(5):
+                start()
+            for _ in range(FAULTS):
+                threading.Event().wait(chance.uniform(0.02, 0.1))
+                pid = running.pop(chance.randrange(len(running)))
+                if chance.random() < 0.5:
+                    os.kill(pid, signal.SIGKILL)
+                    start()
+                else:  # for about five faults, which is longer than its hold lasts
+                    os.kill(pid, signal.SIGSTOP)
+                    stopped.append(pid)
+                    if len(stopped) < 4:
+                        start()
+                    else:
+                        os.kill(stopped[0], signal.SIGCONT)
+                        running.append(stopped.pop(0))
+            for pid in stopped:
+                os.kill(pid, signal.SIGCONT)
+            threading.Event().wait(TTL)
+        finally:
+            for pid in (*running, *stopped):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+    shelf = kit.read_write_lock("shelf", component="one")
+    for thing in (
+        *(kit.lock("lock", component="one"), kit.lock("unfair", component="one", fair=False)),
+        *(kit.semaphore("semaphore", component="one", limit=2), shelf.write),
+    ):
+        hold = thing.acquire(wait=10)  # nobody holds it for ever
+        assert hold is not None
+        assert thing.release(hold)
+    events = [
+        [json.loads(text) for text in path.read_text().splitlines() if text.endswith("]")]
+        for path in tmp_path.iterdir()
+    ]
+    unwanted = [each for some in events for each in some if each[1] in ("failed", "none")]
+    assert [each for each in unwanted if each[1] == "failed" or each[3] == 10] == []
+    holds = [held for some in events for held in holds_of(some)]
+    for names in (["lock"], ["unfair"], ["semaphore"], ["read", "write"]):
+        own = [held for held in holds if held.name in names]
+        assert len(own) > 10
+        assert broken(own) == ""
+    for name in GUARDED:
+        key = f"tokens:{name}"
+        written = [int(token) for token in holder(kit, "many", key).lrange(key, 0, -1)]
+        assert len(written) > 10
+        assert written == sorted(written)
