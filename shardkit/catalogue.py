@@ -31,6 +31,7 @@ from shardkit.messaging.chat import Chats
 from shardkit.messaging.files import ATTEMPTS as FILE_ATTEMPTS
 from shardkit.messaging.files import Files
 from shardkit.messaging.mailbox import REFUSE, Mailboxes
+from shardkit.messaging.totals import Totals
 from shardkit.metrics.access_times import AccessTimes, TimedBlock
 from shardkit.metrics.counters import PRECISIONS, SAMPLES, TimeSliceCounters
 from shardkit.metrics.logs import LIMIT as LOG_LIMIT
@@ -581,6 +582,10 @@ class Catalogue(Generic[Face]):
         """Return channels of files for many readers; see `shardkit.messaging.Files`."""
         monotonic = self._clock.monotonic
         return Files(self._driver, component, name, attempts, now, monotonic)
+
+    def totals(self, name: str = "totals", *, component: str) -> Totals[Face]:
+        """Return totals of records, added source by source; see `shardkit.messaging.Totals`."""
+        return Totals(self._driver, component, name)
 
     def logs(
         self,

@@ -5,6 +5,7 @@ from shardkit.messaging.decoding import FilePosition
 from shardkit.messaging.files import ChannelStatus, Files, FileStatus, LeasedFile, PublishedFile
 from shardkit.messaging.mailbox import DROP_OLDEST, REFUSE, MailboxCounts, Mailboxes
 from shardkit.messaging.messages import Message
+from shardkit.messaging.totals import RecordTally, Total, Totals, by_place
 
 __all__ = [
     "DROP_OLDEST",
@@ -21,4 +22,8 @@ __all__ = [
     "Mailboxes",
     "Message",
     "PublishedFile",
+    "RecordTally",
+    "Total",
+    "Totals",
+    "by_place",
 ]

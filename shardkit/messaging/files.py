@@ -516,7 +516,7 @@ class Files(Structure[Face]):
 
         Cost: one exchange for 8 chunks, from all their shards at once.
         """
-        source = _Source(file, raw)
+        source = _FileReader(file, raw)
         while (blocks := (yield from self._next(source))) is not None:
             yield Page(blocks)
             file.position = source.decoder.position()
@@ -533,7 +533,7 @@ class Files(Structure[Face]):
         Raises:
             UnreadableFileError: a line has more than 16 MiB; or as `read`.
         """
-        source, rest = _Source(file, raw=False), b""
+        source, rest = _FileReader(file, raw=False), b""
         while (blocks := (yield from self._next(source))) is not None:
             lines = b"".join([rest, *blocks]).split(b"\n")
             rest = lines.pop()
@@ -560,7 +560,7 @@ class Files(Structure[Face]):
             UnreadableFileError: the file ends within a record; or as `read`.
         """
         check_integer(self.name, "size", size, 1, LONGEST_LINE)
-        source, rest = _Source(file, raw=False), b""
+        source, rest = _FileReader(file, raw=False), b""
         while (blocks := (yield from self._next(source))) is not None:
             data = b"".join([rest, *blocks])
             whole = len(data) - len(data) % size
@@ -821,7 +821,7 @@ class Files(Structure[Face]):
             False,
         )
 
-    def _next(self, source: _Source) -> Operation[list[bytes] | None]:
+    def _next(self, source: _FileReader) -> Operation[list[bytes] | None]:
         """Return the next blocks of a file; None at its end."""
         file = source.file
         while True:
@@ -1005,7 +1005,7 @@ class _Upload:
     ended: bool = False
 
 
-class _Source:
+class _FileReader:
     """The chunks of a file from its position on, and their decoder."""
 
     def __init__(self, file: LeasedFile, raw: bool) -> None:

@@ -43,6 +43,7 @@ PUBLIC = {
         "shardkit.job_search",
         "shardkit.local",
         "shardkit.market",
+        "shardkit.messaging",
         "shardkit.metrics",
         "shardkit.operations",
         "shardkit.otel",

@@ -12,6 +12,7 @@ from shardkit import ShardKit, ShardMap
 from shardkit.catalogue import Catalogue
 from shardkit.coordination import Leg
 from shardkit.geo.models import City, IpRange
+from shardkit.messaging import RecordTally, Total
 from shardkit.testing.memory import MemoryServers
 
 MAP = """
@@ -227,6 +228,13 @@ def use_files(kit: ShardKit) -> object:
     assert list(files.lines(file)) == [b"one", b"two"]
     files.done(file)
     return files.status("logs").held == 0
+
+
+def use_totals(kit: ShardKit) -> object:
+    totals = kit.totals(component="c")
+    tally = RecordTally(str.strip, lambda key: [Total("today", "word", key)])
+    tally.add(["a", "b", "a "])
+    return totals.flush("file", tally) and totals.top("today", "word") == [("a", 2), ("b", 1)]
 
 
 def use_logs(kit: ShardKit) -> object:

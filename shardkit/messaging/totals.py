@@ -1,0 +1,318 @@
+"""Totals of records: counted in the process, added once for each source, whoever dies when.
+
+::
+
+    line, line, … ──► RecordTally: 10 million lines become 300 counts ──► flush: pages of 1,000
+                                                                            │
+    totals:{2015-05-17}:of:country  ZSET  Germany 1307, France 88, …    ◄───┤ a page and its number,
+    totals:{2015-05-17}:done        HASH  ["","a.log"] → "3 3 9f2c…"    ◄───┘ in one script
+
+Totals are grouped, for example by day; a group's keys share a hash tag, so they are on one server.
+A source, such as a file, is divided into pages of increments in a fixed order. The script that adds
+a page also records that it did, so a flush that was killed between any two steps is repeated and
+goes on where it was: nothing is added twice, nothing is left out. That takes counts that are the
+same each time; the digest of all of them is recorded with the first page, and a repeat with other
+counts is refused.
+
+After Redis in Action, section 6.6.1, whose totals overwrite those of the file before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from shardkit.errors import ParameterMismatchError
+from shardkit.geo.local_copy import LocalCities
+from shardkit.geo.models import City
+from shardkit.lua import script
+from shardkit.messaging.messages import check_prefix, check_tag
+from shardkit.operations.arguments import shown
+from shardkit.operations.commands import Argument, Command, script_call
+from shardkit.operations.operation import (
+    Deferred,
+    Driver,
+    Face,
+    Operation,
+    Page,
+    Stream,
+    Structure,
+    operation,
+    pages,
+    stream,
+)
+from shardkit.structures.base.arguments import check_integer, duration
+
+K = TypeVar("K", bound=Hashable)
+
+MOST_SHOWN = 10_000
+_AT_ONCE = 1000
+_MOST_KNOWN = 100_000  # addresses whose city is looked up once
+
+
+class Total(NamedTuple):
+    """What a key of a tally counts for.
+
+    Attributes:
+        group: what is added together, and lives on one server, such as a day.
+        kind: what is counted, such as ``country``.
+        member: which one of them.
+    """
+
+    group: str
+    kind: str
+    member: str
+
+
+class RecordTally(Generic[K]):
+    """Counts records in this process.
+
+    ::
+
+        def by_status(line: bytes) -> tuple[str, str] | None:
+            words = line.split()
+            return (words[1].decode(), words[3].decode()) if len(words) > 3 else None
+
+        tally = RecordTally(by_status, lambda key: [Total(key[0], "status", key[1])])
+
+    Args:
+        key: returns what a record is counted by; None to skip it. Called for each record.
+        totals: returns what a key counts for. Called for each key, not for each record.
+
+    Attributes:
+        counts: the number of records of each key.
+        skipped: the number of records without a key.
+
+    Not thread-safe: make one for each source.
+    """
+
+    def __init__(
+        self, key: Callable[[Any], K | None], totals: Callable[[K], Iterable[Total]]
+    ) -> None:
+        self.counts: dict[K, int] = {}
+        self.skipped = 0
+        self._key = key
+        self._totals = totals
+
+    def add(self, records: Iterable[Any]) -> None:
+        """Count records."""
+        counts: dict[K | None, int] = self.counts  # type: ignore[assignment]  # None is removed
+        get, key = counts.get, self._key
+        for record in records:
+            found = key(record)
+            counts[found] = get(found, 0) + 1
+        self.skipped += counts.pop(None, 0)
+
+    def totals(self) -> dict[str, dict[tuple[str, str], int]]:
+        """Return for each group the totals by kind and member."""
+        groups: dict[str, dict[tuple[str, str], int]] = {}
+        for key, count in self.counts.items():
+            for group, kind, member in self._totals(key):
+                of = groups.setdefault(group, {})
+                of[kind, member] = of.get((kind, member), 0) + count
+        return groups
+
+
+def by_place(
+    cities: LocalCities, parse: Callable[[bytes], tuple[str, bytes] | None]
+) -> RecordTally[tuple[str, City]]:
+    """Return a tally of log lines by day, and by country, region and city of the address.
+
+    Args:
+        cities: finds the cities: ``ip.local()``.
+        parse: returns the day and the address of a line; None to skip it.
+    """
+    find, known = cities.find, dict[bytes, City | None]()
+
+    def key(line: bytes) -> tuple[str, City] | None:
+        parsed = parse(line)
+        if parsed is None:
+            return None
+        day, address = parsed
+        try:
+            city = known[address]
+        except KeyError:
+            try:
+                city = find(address)
+            except ValueError:
+                city = None
+            if len(known) >= _MOST_KNOWN:
+                known.clear()
+            known[address] = city
+        return None if city is None else (day, city)
+
+    def totals(key: tuple[str, City]) -> list[Total]:
+        day, city = key
+        region = json.dumps(city[1:3], ensure_ascii=False, separators=(",", ":"))
+        whole = json.dumps(city[:3], ensure_ascii=False, separators=(",", ":"))
+        return [
+            Total(day, "country", city.country),
+            Total(day, "region", region),
+            Total(day, "city", whole),
+        ]
+
+    return RecordTally(key, totals)
+
+
+class Totals(Structure[Face]):
+    """Totals by group, kind and member. Made by ``kit.totals``.
+
+    Args:
+        driver: what runs its operations.
+        component: where they live; a group lives on the shard of its name.
+        name: the prefix of their keys.
+    """
+
+    def __init__(self, driver: Driver, component: str, name: str = "totals") -> None:
+        super().__init__(driver, component, check_prefix(name))
+
+    @property
+    def deferred(self) -> Totals[Deferred]:
+        """The face whose calls return steps, for ``yield from`` and ``together``."""
+        return self._deferred()  # type: ignore[return-value]
+
+    @operation
+    def flush(
+        self, source: str, tally: RecordTally[Any], *, aggregator: str = ""
+    ) -> Operation[bool]:
+        """Add the counts of a source, unless that was done before.
+
+        Args:
+            source: what was counted, such as the name of a file, or of a part of one.
+            tally: all of its counts.
+            aggregator: who counts; sources are added once for each.
+
+        Returns:
+            Whether anything was added.
+
+        Raises:
+            ParameterMismatchError: other counts of this source were added, or begun.
+            ShardErrors: a server failed. Call it again, until it returns.
+
+        Cost: one exchange for 1,000 totals of each group, all groups at once.
+        """
+        field = json.dumps([aggregator, source], ensure_ascii=False, separators=(",", ":"))
+        plans = {
+            group: _TotalsPlan(totals) for group, totals in sorted(tally.totals().items()) if totals
+        }
+        changed = False
+        while plans:
+            replies = yield [self._add(group, field, plan) for group, plan in plans.items()]
+            for (group, plan), (added, new) in zip(list(plans.items()), replies, strict=True):
+                if added < 0:
+                    raise ParameterMismatchError(
+                        f"{self.name}: other totals of {shown(source)} were added to "
+                        f"{shown(group)}",
+                        "give each source another name, and count it the same way each time",
+                    )
+                changed |= bool(new)
+                plan.next = added
+                if added >= len(plan.pages):
+                    del plans[group]
+        return changed
+
+    @operation
+    def top(self, group: str, kind: str, limit: int = 10) -> Operation[list[tuple[str, int]]]:
+        """Return the members with the largest totals.
+
+        Args:
+            group: the group, such as a day.
+            kind: the kind, such as ``country``.
+            limit: how many, 1 to 10,000.
+
+        Cost: one exchange, O(log n + limit).
+        """
+        check_integer(self.name, "limit", limit, 1, MOST_SHOWN)
+        key = self._of(group, kind)
+        read = ("ZRANGE", key, 0, limit - 1, "REV", "WITHSCORES")
+        [flat] = yield [self._at(key, *read, idempotent=True)]
+        return _pairs(flat)
+
+    @operation
+    def get(self, group: str, kind: str, *members: str) -> Operation[list[int]]:
+        """Return the totals of members, 0 for unknown ones. Cost: one exchange, O(1) each."""
+        if not members:
+            return []
+        key = self._of(group, kind)
+        [scores] = yield [self._at(key, "ZMSCORE", key, *members, idempotent=True)]
+        return [int(float(score or 0)) for score in scores]
+
+    @stream
+    def all(self, group: str, kind: str) -> Stream[tuple[str, int]]:
+        """Give out all members and their totals, in no order.
+
+        Cost: one exchange for 1,000.
+        """
+        key = self._of(group, kind)
+        cursor: Argument = 0
+        while cursor != b"0":
+            scan = ("ZSCAN", key, cursor, "COUNT", _AT_ONCE)
+            [(cursor, flat)] = yield [self._at(key, *scan, idempotent=True)]
+            yield Page(_pairs(flat))
+
+    @operation
+    def sources(self, group: str) -> Operation[dict[tuple[str, str], bool]]:
+        """Return which sources were added to a group, by aggregator and source, and if wholly.
+
+        Cost: one exchange, O(n).
+        """
+        key = self._key(group, "done")
+        [flat] = yield [self._at(key, "HGETALL", key, idempotent=True)]
+        found = {}
+        for field, said in zip(flat[::2], flat[1::2], strict=True):
+            if field != b"format":
+                aggregator, source = json.loads(field)
+                count, of, _ = said.split(b" ")
+                found[aggregator, source] = count == of
+        return found
+
+    @operation
+    def expire(self, group: str, seconds: int, *kinds: str) -> Operation[bool]:
+        """Make a group's totals of some kinds expire, and what is known of its sources.
+
+        A source that is added again later is counted again. Cost: one exchange.
+        """
+        after = duration(self.name, seconds)
+        keys = [self._key(group, "done"), *(self._of(group, kind) for kind in kinds)]
+        return any((yield [self._at(key, "EXPIRE", key, after, idempotent=True) for key in keys]))
+
+    # ---- what the operations share
+
+    def _key(self, group: str, what: str) -> str:
+        return f"{self.name}:{{{check_tag(self.name, 'group', group)}}}:{what}"
+
+    def _of(self, group: str, kind: str) -> str:
+        return self._key(group, f"of:{kind}")
+
+    def _add(self, group: str, field: str, plan: _TotalsPlan) -> Command:
+        keys = [self._key(group, "done"), *(self._of(group, kind) for kind in plan.kinds)]
+        page = plan.pages[plan.next] if plan.next < len(plan.pages) else ()
+        args = (field, plan.next, len(plan.pages), plan.digest, *page)
+        call = script("messaging/totals_add")
+        return script_call(self.component, call, keys, args, idempotent=True)
+
+
+class _TotalsPlan:
+    """The pages in which the totals of a group are added, the same for the same totals."""
+
+    def __init__(self, totals: Mapping[tuple[str, str], int]) -> None:
+        ordered = sorted(totals.items())
+        self.kinds = sorted({kind for (kind, _), _ in ordered})
+        numbers = {kind: n for n, kind in enumerate(self.kinds, 1)}
+        self.pages: list[list[Argument]] = []
+        for page in pages(ordered, _AT_ONCE):
+            flat: list[Argument] = []
+            for (kind, member), count in page:
+                flat += [numbers[kind], count, member]
+            self.pages.append(flat)
+        self.digest = hashlib.sha1(repr(ordered).encode(), usedforsecurity=False).hexdigest()[:16]
+        self.next = 0
+
+
+def _pairs(flat: list[bytes]) -> list[tuple[str, int]]:
+    return [
+        (member.decode(), int(float(score)))
+        for member, score in zip(flat[::2], flat[1::2], strict=True)
+    ]
