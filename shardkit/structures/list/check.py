@@ -118,7 +118,14 @@ def restore_ends(scripts: ListScripts) -> Operation[list[int]]:
                 break
     lowest, highest = min(held, default=0), max(held, default=0)
     fields: list[Argument] = ["first", lowest, "last", highest, "part_size", scripts.part_size]
-    fields += ["left", held.get(lowest, 0), "right", held.get(highest, 0)]
+    fields += [
+        "values",
+        scripts.head[2],
+        "left",
+        held.get(lowest, 0),
+        "right",
+        held.get(highest, 0),
+    ]
     if isinstance(due, bytes) and due.isdigit() and len(due) < 16:
         fields += ["due", due]
     signal = scripts.signal

@@ -47,7 +47,7 @@ class ListScripts:
         self.meta = meta
         self.signal = f"{name}:signal"
         self.keys = (meta.key, f"{name}:ends", self.signal)
-        self.head = (f"{name}:", part_size)
+        self.head = (f"{name}:", part_size, meta.parameters["values"])
         self.component = component
         self.part_size = part_size
         self._ends: Ends | None = None  # as last seen
@@ -151,12 +151,14 @@ class ListScripts:
     @property
     def _ends_query(self) -> Command:
         key = self.keys[1]
-        return Command(self.component, key, ("HMGET", key, *FIELDS), idempotent=True)
+        return Command(self.component, key, ("HMGET", key, *FIELDS, "values"), idempotent=True)
 
     def _update_ends(self, reply: Sequence[bytes | None]) -> Ends | None:
         """Remember where the list ends; None if it was created anew with other parameters."""
-        ends = Ends.parse(self.component, self.keys[1], reply)
-        if ends.part_size not in (0, self.part_size):
+        *numbers, values = reply
+        ends = Ends.parse(self.component, self.keys[1], numbers)
+        other = values is not None and values.decode(errors="replace") != self.head[2]
+        if other or ends.part_size not in (0, self.part_size):
             self.meta.checked = False
             self._ends = None
             return None

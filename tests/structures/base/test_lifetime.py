@@ -287,6 +287,20 @@ def test_the_next_write_completes_a_deletion_that_was_begun(world: World, kind: 
     check(world, kind, {7})
 
 
+def test_a_kept_list_pushes_nothing_into_one_with_values_of_another_type(world: World) -> None:
+    numbers = world.ours.list("it", component=world.component, values=int)
+    numbers.rpush(1, 2)
+    words = world.theirs.list("it", component=world.component, values=str)
+    with pytest.raises(ParameterMismatchError, match="values is 'int', not 'str'"):
+        words.rpush("three")
+    numbers.delete()
+    words.rpush("three")
+    for call in (lambda: numbers.rpush(4), lambda: numbers.lindex(0), numbers.lpop):
+        with pytest.raises(ParameterMismatchError, match="values is 'str', not 'int'"):
+            call()
+    assert words.lrange(0, -1) == ["three"]
+
+
 # ---- one operation overtakes another, at each of its exchanges
 
 

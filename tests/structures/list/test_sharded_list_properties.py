@@ -163,7 +163,9 @@ def check_parts(kit: ShardKit, parts: Any) -> None:
         for key in client.scan_iter(f"{parts.name}:*", _type="list", count=1000)
         if not key.endswith(b":signal")
     }
-    ends = {k.decode(): int(v) for k, v in client.hgetall(f"{parts.name}:ends").items()}
+    ends = client.hgetall(f"{parts.name}:ends")
+    ends.pop(b"values", None)
+    ends = {k.decode(): int(v) for k, v in ends.items()}
     tokens = client.llen(f"{parts.name}:signal")
     if not found:
         assert not any(v for k, v in ends.items() if k != "part_size")

@@ -1,9 +1,9 @@
 -- Included by the scripts of lists: reads and stores where a list ends.
--- A list has three KEYS: its parameters, its ends and its signal; and two ARGV: what the keys of its
--- parts begin with, and how many values a part takes. Only the ends say which parts exist, so parts
+-- A list has three KEYS: its parameters, its ends and its signal; and three ARGV: what the keys of
+-- its parts begin with, how many values a part takes, and their type. Only the ends say which parts exist, so parts
 -- are not in KEYS; they have the same {tag}.
 -- The ends are a HASH: first and last are the numbers of the end parts, left and right how many
--- values are in them; due is when the list expires, in milliseconds since 1970. Parts between the
+-- values are in them; part_size and values are copies of the parameters; due is when the list expires, in milliseconds since 1970. Parts between the
 -- ends are full. Numbers in it are far below 2^53, so they are stored as digits.
 -- What is read is checked before it is used: the numbers, and that the end parts hold as many values.
 --@include structures/base/damage
@@ -64,23 +64,26 @@ end
 
 local function read_list(key, argument)
   local ends = redis.call('HMGET', KEYS[key + 1],
-    'first', 'last', 'left', 'right', 'part_size', 'due')
+    'first', 'last', 'left', 'right', 'part_size', 'due', 'values')
   local list = {
     ends = KEYS[key + 1], signal = KEYS[key + 2], prefix = ARGV[argument],
     size = tonumber(ARGV[argument + 1]), due = ends[6], is_new = not ends[5],
+    values = not ends[7] and ARGV[argument + 2],
     first = 0, last = 0, left = 0, right = 0, count = 0,
   }
   if ends[6] then stored_integer(list.ends, 'due', ends[6], 0, 2 ^ 52) end
-  local stored = ends[5]
-  if stored ~= ARGV[argument + 1] then
-    local first = redis.call('HGET', KEYS[key], 'part_size')
-    if stored and first == ARGV[argument + 1] then
+  local stored, values = ends[5], ends[7]
+  if stored ~= ARGV[argument + 1] or not values then
+    local first
+    first, values = unpack(redis.call('HMGET', KEYS[key], 'part_size', 'values'))
+    if stored and stored ~= first and first == ARGV[argument + 1] then
       damaged(list.ends, 'part_size=' .. stored, first)
     end
     stored = stored or first
   end
   list.absent = not stored
   list.is_other = stored and stored ~= ARGV[argument + 1]
+    or values and values ~= ARGV[argument + 2]
   if list.is_other then return list end
   if not list.is_new then
     read_numbers(list, ends[1], ends[2], ends[3], ends[4])
@@ -97,6 +100,7 @@ local function save(list, has_moved)
   if list.is_new then
     redis.call('HSET', list.ends, 'part_size', list.size)
   end
+  if list.values then redis.call('HSET', list.ends, 'values', list.values) end
   if has_moved or list.is_new then
     redis.call('HSET', list.ends, 'first', list.first, 'last', list.last,
       'left', list.left, 'right', list.right)

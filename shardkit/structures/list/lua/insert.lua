@@ -4,9 +4,10 @@
 -- KEYS[3]  its signal, a LIST: <name>:signal
 -- ARGV[1]  what the keys of its parts begin with: <name>:
 -- ARGV[2]  how many values a part takes, according to the caller
--- ARGV[3]  BEFORE or AFTER
--- ARGV[4]  the value to search for, from the left
--- ARGV[5]  the new value
+-- ARGV[3]  the type of its values, likewise
+-- ARGV[4]  BEFORE or AFTER
+-- ARGV[5]  the value to search for, from the left
+-- ARGV[6]  the new value
 -- Reply    how many values there are then; -1 if the value was not found, 0 if the list is empty;
 --          nil if its parameters are not those of the caller
 -- A full part that takes the value passes one on to its neighbour, and so on to the nearer end.
@@ -17,7 +18,7 @@ if list.count == 0 then return 0 end
 local at
 for n = list.first, list.last do
   check_part(list, n, size_of(list, n))
-  if redis.call('LPOS', part(list, n), ARGV[4]) then
+  if redis.call('LPOS', part(list, n), ARGV[5]) then
     at = n
     break
   end
@@ -37,7 +38,7 @@ if opened and redis.call('EXISTS', part(list, opened)) == 1 then
   return redis.error_reply(
     'BUSYKEY ' .. part(list, opened) .. ' is in the way: it is no part of this list')
 end
-redis.call('LINSERT', part(list, at), ARGV[3], ARGV[4], ARGV[5])
+redis.call('LINSERT', part(list, at), ARGV[4], ARGV[5], ARGV[6])
 local out, into = 'LEFT', 'RIGHT'
 if rightward then out, into = 'RIGHT', 'LEFT' end
 for n = at, (opened or final) - step, step do

@@ -7,25 +7,27 @@
 -- KEYS[6]  its signal
 -- ARGV[1]  what the keys of the first list's parts begin with: <name>:
 -- ARGV[2]  how many values a part of it takes, according to the caller
--- ARGV[3]  what the keys of the other list's parts begin with
--- ARGV[4]  how many values a part of that takes
--- ARGV[5]  LPOP or RPOP
--- ARGV[6]  LPUSH or RPUSH
--- ARGV[7]  1 if the caller is blocking, else 0
+-- ARGV[3]  the type of its values, likewise
+-- ARGV[4]  what the keys of the other list's parts begin with
+-- ARGV[5]  how many values a part of that takes
+-- ARGV[6]  the type of its values
+-- ARGV[7]  LPOP or RPOP
+-- ARGV[8]  LPUSH or RPUSH
+-- ARGV[9]  1 if the caller is blocking, else 0
 -- Reply    the value, in a list, which is empty if there is none; nil if the parameters of a list
 --          are not those of the caller
 --@include structures/list/base
 --@include structures/list/push_values
 --@include structures/list/pop_values
-local list, other = read_list(1, 1), read_list(4, 3)
+local list, other = read_list(1, 1), read_list(4, 4)
 if list.is_other or other.is_other or (other.absent and list.count > 0) then return false end
 if list.count == 0 then return {} end
-local place = ARGV[5] == 'LPOP' and 0 or -1
+local place = ARGV[7] == 'LPOP' and 0 or -1
 local at = place == 0 and list.first or list.last
 local found = redis.call('LRANGE', part(list, at), place, place)
 -- Push first, as it may be refused: then nothing was written.
-local refused = push(other, ARGV[6], found, 1)
+local refused = push(other, ARGV[8], found, 1)
 if refused then return refused end
 if KEYS[1] == KEYS[4] then list = read_list(1, 1) end
-pop(list, ARGV[5], 1, ARGV[7] == '1')
+pop(list, ARGV[7], 1, ARGV[9] == '1')
 return found

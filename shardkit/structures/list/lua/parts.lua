@@ -4,10 +4,11 @@
 -- KEYS[3]  its signal, a LIST: <name>:signal
 -- ARGV[1]  what the keys of its parts begin with: <name>:
 -- ARGV[2]  how many values a part takes, according to the caller
--- ARGV[3]  1 from left to right, -1 from right to left
--- ARGV[4]  the number of the next part; empty for the first in that direction
--- ARGV[5]  the number of the last one; empty for the last in that direction
--- ARGV[6]  how many parts
+-- ARGV[3]  the type of its values, likewise
+-- ARGV[4]  1 from left to right, -1 from right to left
+-- ARGV[5]  the number of the next part; empty for the first in that direction
+-- ARGV[6]  the number of the last one; empty for the last in that direction
+-- ARGV[7]  how many parts
 -- Reply    {the number of the next part, that of the last one, values of a part, …}; nil if the
 --          list's parameters are not those of the caller
 --@reads
@@ -15,13 +16,13 @@
 local list = read_list(1, 1)
 if list.is_other then return false end
 local step, near, far = 1, list.first, list.last
-if ARGV[3] == '-1' then step, near, far = -1, list.last, list.first end
-local at, to = tonumber(ARGV[4]) or near, tonumber(ARGV[5]) or far
+if ARGV[4] == '-1' then step, near, far = -1, list.last, list.first end
+local at, to = tonumber(ARGV[5]) or near, tonumber(ARGV[6]) or far
 -- Skip parts that the list has lost since.
 if (near - at) * step > 0 then at = near end
 if (to - far) * step > 0 then to = far end
 local reply = {at, to}
-while #reply - 2 < tonumber(ARGV[6]) and (to - at) * step >= 0 do
+while #reply - 2 < tonumber(ARGV[7]) and (to - at) * step >= 0 do
   check_part(list, at, size_of(list, at))
   reply[#reply + 1] = redis.call('LRANGE', part(list, at), 0, -1)
   at = at + step

@@ -4,23 +4,24 @@
 -- KEYS[3]  its signal, a LIST: <name>:signal
 -- ARGV[1]  what the keys of its parts begin with: <name>:
 -- ARGV[2]  how many values a part takes, according to the caller
--- ARGV[3]  LPOP or RPOP
--- ARGV[4]  how many values, 10,000 at most
--- ARGV[5]  1 if the caller is blocking, else 0
+-- ARGV[3]  the type of its values, likewise
+-- ARGV[4]  LPOP or RPOP
+-- ARGV[5]  how many values, 10,000 at most
+-- ARGV[6]  1 if the caller is blocking, else 0
 -- Reply    the values; nil if the list's parameters are not those of the caller
 --@include structures/list/base
 --@include structures/list/pop_values
-local ends = redis.call('HMGET', KEYS[2], 'first', 'last', 'left', 'right', 'part_size')
-local wanted = tonumber(ARGV[4])
-if wanted > 0 and ends[5] == ARGV[2] and ARGV[5] ~= '1' then
+local ends = redis.call('HMGET', KEYS[2], 'first', 'last', 'left', 'right', 'part_size', 'values')
+local wanted = tonumber(ARGV[5])
+if wanted > 0 and ends[5] == ARGV[2] and ends[6] == ARGV[3] and ARGV[6] ~= '1' then
   -- The usual case, at half the cost of the general one: no part is emptied.
   local list = {ends = KEYS[2], prefix = ARGV[1], size = tonumber(ARGV[2])}
   read_numbers(list, ends[1], ends[2], ends[3], ends[4])
   local at, held, side = list.last, list.right, 'right'
-  if ARGV[3] == 'LPOP' then at, held, side = list.first, list.left, 'left' end
+  if ARGV[4] == 'LPOP' then at, held, side = list.first, list.left, 'left' end
   if held > wanted then
     check_ends(list)
-    local values = redis.call(ARGV[3], part(list, at), wanted)
+    local values = redis.call(ARGV[4], part(list, at), wanted)
     held = held - wanted
     if list.first == list.last then
       redis.call('HSET', KEYS[2], 'left', held, 'right', held)
@@ -33,4 +34,4 @@ end
 
 local list = read_list(1, 1)
 if list.is_other then return false end
-return pop(list, ARGV[3], wanted, ARGV[5] == '1')
+return pop(list, ARGV[4], wanted, ARGV[6] == '1')

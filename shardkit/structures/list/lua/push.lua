@@ -4,22 +4,23 @@
 -- KEYS[3]  its signal, a LIST: <name>:signal
 -- ARGV[1]  what the keys of its parts begin with: <name>:
 -- ARGV[2]  how many values a part takes, according to the caller
--- ARGV[3]  LPUSH or RPUSH
--- ARGV[4]  and on: the values, 10,000 at most
+-- ARGV[3]  the type of its values, likewise
+-- ARGV[4]  LPUSH or RPUSH
+-- ARGV[5]  and on: the values, 10,000 at most
 -- Reply    how many values it has now; nil if its parameters are not those of the caller
 --@include structures/list/base
 --@include structures/list/push_values
-local ends = redis.call('HMGET', KEYS[2], 'first', 'last', 'left', 'right', 'part_size')
-local added = #ARGV - 3
-if ends[5] == ARGV[2] and added <= 1000 then
+local ends = redis.call('HMGET', KEYS[2], 'first', 'last', 'left', 'right', 'part_size', 'values')
+local added = #ARGV - 4
+if ends[5] == ARGV[2] and ends[6] == ARGV[3] and added <= 1000 then
   -- The usual case, at half the cost of the general one: no part is opened.
   local list = {ends = KEYS[2], prefix = ARGV[1], size = tonumber(ARGV[2])}
   read_numbers(list, ends[1], ends[2], ends[3], ends[4])
   local at, held, side = list.last, list.right, 'right'
-  if ARGV[3] == 'LPUSH' then at, held, side = list.first, list.left, 'left' end
+  if ARGV[4] == 'LPUSH' then at, held, side = list.first, list.left, 'left' end
   if held > 0 and held + added <= list.size then
     check_ends(list)
-    held = redis.call(ARGV[3], part(list, at), unpack(ARGV, 4))
+    held = redis.call(ARGV[4], part(list, at), unpack(ARGV, 5))
     if list.first == list.last then
       redis.call('HSET', KEYS[2], 'left', held, 'right', held)
     else
@@ -31,4 +32,4 @@ end
 
 local list = read_list(1, 1)
 if list.absent or list.is_other then return false end
-return push(list, ARGV[3], ARGV, 4) or list.count
+return push(list, ARGV[4], ARGV, 5) or list.count

@@ -4,9 +4,10 @@
 -- KEYS[3]  its signal, a LIST: <name>:signal
 -- ARGV[1]  what the keys of its parts begin with: <name>:
 -- ARGV[2]  how many values a part takes, according to the caller
--- ARGV[3]  the first value, as LRANGE has it
--- ARGV[4]  the last one
--- ARGV[5]  how many values the reply may have
+-- ARGV[3]  the type of its values, likewise
+-- ARGV[4]  the first value, as LRANGE has it
+-- ARGV[5]  the last one
+-- ARGV[6]  how many values the reply may have
 -- Reply    the values, part by part; how many they are if there are more; nil if the list's
 --          parameters are not those of the caller
 --@reads
@@ -14,9 +15,9 @@
 --@include structures/list/find
 local list = read_list(1, 1)
 if list.is_other then return false end
-local start, stop = clip(list, tonumber(ARGV[3]), tonumber(ARGV[4]))
+local start, stop = clip(list, tonumber(ARGV[4]), tonumber(ARGV[5]))
 if not start then return {} end
-if stop - start + 1 > tonumber(ARGV[5]) then return stop - start + 1 end
+if stop - start + 1 > tonumber(ARGV[6]) then return stop - start + 1 end
 local from, skipped = find(list, start)
 local to, last = find(list, stop)
 local parts = {}

@@ -4,14 +4,15 @@
 -- KEYS[3]  its signal, a LIST: <name>:signal
 -- ARGV[1]  what the keys of its parts begin with: <name>:
 -- ARGV[2]  how many values a part takes, according to the caller
--- ARGV[3]  how many at most: from the left, from the right if negative; 0 for all
--- ARGV[4]  the value
+-- ARGV[3]  the type of its values, likewise
+-- ARGV[4]  how many at most: from the left, from the right if negative; 0 for all
+-- ARGV[5]  the value
 -- Reply    how many were removed; nil if the list's parameters are not those of the caller
 -- Parts between the ends must be full: each that lost values is filled from those after it.
 --@include structures/list/base
 local list = read_list(1, 1)
 if list.is_other then return false end
-local count = tonumber(ARGV[3])
+local count = tonumber(ARGV[4])
 local step, from, to = 1, list.first, list.last
 if count < 0 then step, from, to = -1, list.last, list.first end
 local sizes, removed = {}, 0
@@ -20,7 +21,7 @@ for n = from, to, step do
   local gone = 0
   if count == 0 or removed < math.abs(count) then
     local most = count == 0 and 0 or count - step * removed
-    gone = redis.call('LREM', part(list, n), string.format('%d', most), ARGV[4])
+    gone = redis.call('LREM', part(list, n), string.format('%d', most), ARGV[5])
   end
   removed = removed + gone
   sizes[n] = size_of(list, n) - gone

@@ -4,8 +4,9 @@
 -- KEYS[3]  its signal, a LIST: <name>:signal
 -- ARGV[1]  what the keys of its parts begin with: <name>:
 -- ARGV[2]  how many values a part takes, according to the caller
--- ARGV[3]  the first value to keep, as LTRIM has it
--- ARGV[4]  the last one
+-- ARGV[3]  the type of its values, likewise
+-- ARGV[4]  the first value to keep, as LTRIM has it
+-- ARGV[5]  the last one
 -- Reply    how many values are left; nil if its parameters are not those of the caller
 --@include structures/list/base
 --@include structures/list/find
@@ -17,7 +18,7 @@ local function unlink(from, to)
   for n = from, to do redis.call('UNLINK', part(list, n)) end
 end
 
-local start, stop = clip(list, tonumber(ARGV[3]), tonumber(ARGV[4]))
+local start, stop = clip(list, tonumber(ARGV[4]), tonumber(ARGV[5]))
 if not start then
   unlink(list.first, list.last)
   redis.call('DEL', list.signal)
