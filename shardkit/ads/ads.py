@@ -107,7 +107,7 @@ class Ads(Structure[Face]):
         analyzer: Analyzer | None = None,
         averages_ttl: float = AVERAGES_TTL,
         new_id: Callable[[], str] | None = None,
-        monotonic: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] | None = None,
         chunk: int = CHUNK,
     ) -> None:
         if not isinstance(averages_ttl, int | float) or not averages_ttl >= 0:
@@ -132,7 +132,7 @@ class Ads(Structure[Face]):
         self._parts = IndexParts(component, schema, parameters)
         super().__init__(driver, component, name)
         self._schema = schema
-        self._averages = CachedAverages(averages_ttl, monotonic)
+        self._averages = CachedAverages(averages_ttl, monotonic or time.monotonic)
         self._new_id = new_id or _random_id
 
     @property

@@ -49,11 +49,11 @@ class CountdownLatch(Structure[Face]):
         component: str,
         name: str,
         *,
-        monotonic: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] | None = None,
     ) -> None:
         super().__init__(driver, component, name)
         self.key = base_key("latch", name)
-        self._monotonic = monotonic
+        self._monotonic = monotonic or time.monotonic
 
     @property
     def deferred(self) -> CountdownLatch[Deferred]:
@@ -140,13 +140,13 @@ class Barrier(Structure[Face]):
         name: str,
         *,
         parties: int,
-        monotonic: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] | None = None,
     ) -> None:
         super().__init__(driver, component, name)
         self.key = base_key("barrier", name)
         check_integer(self.key, "parties", parties, 1, MOST_PARTIES)
         self.parties = parties
-        self._monotonic = monotonic
+        self._monotonic = monotonic or time.monotonic
 
     @property
     def deferred(self) -> Barrier[Deferred]:

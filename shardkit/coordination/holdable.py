@@ -181,7 +181,7 @@ class Holdable(Structure[Face]):
         durable_timeout: float = DURABLE_TIMEOUT,
         label: str | None = None,
         on_lost: Callable[[Hold[Any]], object] | None = None,
-        monotonic: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] | None = None,
     ) -> None:
         super().__init__(undo_on_cancel(driver), component, name)
         self.kind = kind
@@ -208,7 +208,7 @@ class Holdable(Structure[Face]):
         self._durable_timeout = durable_timeout
         self._label = label
         self.on_lost = on_lost
-        self.monotonic = monotonic
+        self.monotonic = monotonic or time.monotonic
         self._renewals = renewals
         self._holds: dict[object, list[Hold[Any]]] = {}  # by thread or task; of all faces
         self._owner: Holdable[Face] | None = None

@@ -98,7 +98,7 @@ class RateLimit(Structure[Face]):
         per: float = 1.0,
         burst: int | None = None,
         algorithm: str = GCRA,
-        monotonic: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] | None = None,
     ) -> None:
         check_name(name)
         super().__init__(driver, component, name)
@@ -125,7 +125,7 @@ class RateLimit(Structure[Face]):
         self.algorithm = algorithm
         self._script = script(f"coordination/{algorithm}")
         self._each = f"{window / limit:.6f}" if algorithm == GCRA else f"{window}"
-        self._monotonic = monotonic
+        self._monotonic = monotonic or time.monotonic
 
     @property
     def deferred(self) -> RateLimit[Deferred]:

@@ -65,7 +65,7 @@ class MultiLock(Structure[Face]):
         driver: Driver,
         locks: Iterable[Lock[Any]],
         wait: float | None = WAIT,
-        monotonic: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] | None = None,
     ) -> None:
         self._locks = sorted(locks, key=lambda lock: (lock.component, lock.name))
         names = [(lock.component, lock.name) for lock in self._locks]
@@ -76,7 +76,7 @@ class MultiLock(Structure[Face]):
             )
         super().__init__(driver, names[0][0], "+".join(name for _, name in names))
         self._wait = wait
-        self._monotonic = monotonic
+        self._monotonic = monotonic or time.monotonic
         self._held: list[list[Hold[Any]]] = []
 
     @operation
@@ -241,7 +241,7 @@ class QuorumLock(Structure[Face]):
         *,
         ttl: float = TTL,
         wait: float | None = WAIT,
-        monotonic: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] | None = None,
     ) -> None:
         if len(set(components)) != len(components) or len(components) < 3:
             raise InvalidArgumentError(
@@ -257,7 +257,7 @@ class QuorumLock(Structure[Face]):
         self._renewals = renewals
         self._wait = wait
         self._ttl = ttl
-        self._monotonic = monotonic
+        self._monotonic = monotonic or time.monotonic
         self._held: list[QuorumHold] = []
 
     @operation

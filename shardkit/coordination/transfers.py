@@ -138,14 +138,14 @@ class Transfers(Structure[Face]):
         *,
         grace: float = GRACE,
         new_id: Callable[[], str] | None = None,
-        monotonic: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] | None = None,
     ) -> None:
         check_name(name)
         super().__init__(driver, component, check_plain_name("transfers", name))
         if not 0.01 <= grace <= 86_400:
             raise InvalidArgumentError(f"{name}: grace={shown(grace)}", "give 0.01 to 86,400 s")
         self.grace = grace
-        self._monotonic = monotonic
+        self._monotonic = monotonic or time.monotonic
         self._new_id = new_id or (lambda: secrets.token_hex(12))
 
     @property

@@ -127,7 +127,7 @@ class Mailboxes(Structure[Face]):
         byte_limit: int | None = None,
         policy: str = REFUSE,
         now: Callable[[], float] | None = None,
-        monotonic: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] | None = None,
     ) -> None:
         super().__init__(undo_on_cancel(driver), component, check_prefix(name))
         for field, value in (("limit", limit), ("byte_limit", byte_limit)):
@@ -143,7 +143,7 @@ class Mailboxes(Structure[Face]):
             "drop" if policy == DROP_OLDEST else "refuse",
         )
         self._now = now
-        self._monotonic = monotonic
+        self._monotonic = monotonic or time.monotonic
 
     @property
     def deferred(self) -> Mailboxes[Deferred]:

@@ -57,10 +57,10 @@ class Maintenance(Structure[Face]):
         driver: Driver,
         component: str,
         name: str = "is-under-maintenance",
-        monotonic: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] | None = None,
     ) -> None:
         super().__init__(driver, component, check_prefix(name))
-        self._monotonic = monotonic
+        self._monotonic = monotonic or time.monotonic
         self._known: dict[str, tuple[float, MaintenanceState | None]] = {}
 
     @property

@@ -85,11 +85,11 @@ class Outbox:
     """
 
     def __init__(
-        self, driver: Driver, recorder: Recorder, monotonic: Callable[[], float] = time.monotonic
+        self, driver: Driver, recorder: Recorder, monotonic: Callable[[], float] | None = None
     ) -> None:
         self._driver = driver
         self._recorder = recorder
-        self._monotonic = monotonic
+        self._monotonic = monotonic or time.monotonic
         self._warned = -1e9
         self.reset()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -85,7 +86,9 @@ class SimulatedSocket:
     def recv(self, size: int) -> bytes:
         """Receive; waits for the scheduler."""
         if not self.readable:
-            self._wait()
+            self.wait_for(self._timeout)
+        if not self.readable:
+            raise TimeoutError("timed out")
         data = bytes(self._received[:size])
         del self._received[:size]
         return data
@@ -96,24 +99,23 @@ class SimulatedSocket:
         buffer[: len(data)] = data
         return len(data)
 
-    def _wait(self) -> None:
+    def wait_for(self, seconds: float | None) -> None:
+        """Wait until there is something to read, but only for so long."""
         process = self._process
         if process.immediate:
             while self.wire.requests and not self.readable:
                 self.wire.deliver()
             if not self.readable:
-                raise TimeoutError("timed out")
+                time.sleep(seconds or 0.0)
             return
         fiber = Fiber.current
         if process.dead or fiber is None:
             process.unwind()
         assert fiber is not None
         until = float("inf")
-        if self._timeout is not None:
-            until = process.now() + self._timeout / process.clock.rate
+        if seconds is not None:
+            until = process.now() + seconds / process.clock.rate
         fiber.wait(lambda: self.readable, until)
-        if not self.readable:
-            raise TimeoutError("timed out")
 
     def settimeout(self, seconds: float | None) -> None:
         """Set how long a read may wait."""
@@ -162,6 +164,15 @@ class SimulatedConnection(TcpConnection):
     def on_connect_check_health(self, check_health: bool = True) -> None:
         """Prepare the parser: the handshake is no step of a schedule."""
         self._parser.on_connect(self)
+
+    def can_read(self, timeout: float | None = 0) -> bool:
+        """Wait until there is something to read; return whether there is."""
+        sock = socket_of(self)
+        if super().can_read(0) or sock is None:
+            return sock is not None
+        if not sock.readable and timeout != 0:
+            sock.wait_for(timeout)
+        return bool(sock.readable)
 
     def is_reusable(self) -> bool:
         """Whether it is connected, and the server has neither sent anything nor closed it."""

@@ -12,11 +12,11 @@ code runs in a thread that hands over to the scheduler and back, so that never t
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import contextvars
 import heapq
 import sys
-import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -49,7 +49,10 @@ class SimulatedProcess:
         loop: its event loop, if it has one.
         immediate: whether its requests are executed at once, without the scheduler.
         cut_off: until when it cannot reach servers, by address.
+        current: the one that runs, if it is not an observer.
     """
+
+    current: ClassVar[SimulatedProcess | None] = None
 
     def __init__(self, name: str, now: Callable[[], float]) -> None:
         self.name = name
@@ -191,11 +194,12 @@ class _Thread:
     """A thread that runs one fiber after the other, and never while another one runs."""
 
     def __init__(self) -> None:
-        self._go, self._back = threading.Lock(), threading.Lock()
+        # Not by `threading`, whose classes are replaced while a simulation runs.
+        self._go, self._back = _thread.allocate_lock(), _thread.allocate_lock()
         self._go.acquire()
         self._back.acquire()
         self._fiber: Fiber | None = None
-        threading.Thread(target=self._run, name="shardkit-simulation", daemon=True).start()
+        _thread.start_new_thread(self._run, ())
 
     def begin(self, fiber: Fiber) -> None:
         self._fiber = fiber

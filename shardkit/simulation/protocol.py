@@ -51,12 +51,13 @@ from shardkit.kit import _source as source_of
 from shardkit.simulation.choices import Choices, from_text, shrink, to_text
 from shardkit.simulation.connections import SimulatedConnector
 from shardkit.simulation.linearizability import Model, RecordedCall, check_linearizable
-from shardkit.simulation.processes import Fiber, SimulatedProcess
+from shardkit.simulation.processes import SimulatedProcess
+from shardkit.simulation.threads import simulated_threads
 from shardkit.simulation.timeline import timeline
 from shardkit.simulation.virtual_time import virtual_time
 from shardkit.simulation.world import CLIENTS, NETWORK, RunLimits, World
 from shardkit.structures.base.server_clock import ServerClock
-from shardkit.topology import FixedMap, Topology
+from shardkit.topology import FixedMap
 
 T = TypeVar("T")
 
@@ -279,22 +280,6 @@ def _map_of(protocol: Protocol) -> ShardMap:
     return _maps[key]
 
 
-class _SimulatedTopology(Topology):
-    """A topology that reads again in a fiber of its process."""
-
-    process: SimulatedProcess
-
-    def _refresh(self, name: str, cached: Any) -> None:
-        now = self._clock()
-        if self._closed or now < cached.fresh_until:
-            return
-        cached.fresh_until = now + self._interval
-        self._due.add(name)
-        if self._thread is None:
-            self._thread = Fiber  # type: ignore[assignment]  # marks that one reads
-            self.process.start_blocking(self._read_due)
-
-
 class _Run:
     """One protocol under one schedule."""
 
@@ -327,6 +312,7 @@ class _Run:
         world, protocol = self.world, self.protocol
         with (
             virtual_time(world.clock, world.sleep, world.numbers),
+            simulated_threads(),
             _logged_to(world),
         ):
             source: Any = CONFIG_URL if protocol.config_server else FixedMap(self.map)
@@ -367,10 +353,7 @@ class _Run:
             source = found
         clock = ServerClock(process.clock.monotonic)
         kit = kind(source, connector=connector, clock=clock, **options)
-        topology = kit.topology
-        topology.__class__ = _SimulatedTopology
-        topology.process = process
-        topology._clock = process.clock.monotonic
+        kit.topology._clock = process.clock.monotonic
         self._kits.append(kit)
         return kit
 

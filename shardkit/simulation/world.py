@@ -297,11 +297,13 @@ class World:
         return [process.name for process in self.processes if process.fibers or process.loop]
 
     def _resume(self, process: SimulatedProcess) -> None:
-        self._acting = process.clock
+        self._acting, SimulatedProcess.current = process.clock, process
         unit = process.runnable()
         assert unit is not None
-        unit.resume()
-        self._acting = self.observer.clock
+        try:
+            unit.resume()
+        finally:
+            self._acting, SimulatedProcess.current = self.observer.clock, None
 
     def _deliver(self, wire: Wire) -> None:
         if self.faults and self.fault_count < self.limits.faults:

@@ -14,7 +14,9 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 from shardkit.config import store
+from shardkit.coordination.holdable import Holdable
 from shardkit.geo.ip_to_city import IpToCity
+from shardkit.market import Market
 from shardkit.operations import cancellation
 from shardkit.structures.base.lifetime import ExpirableStructure
 from shardkit.structures.unique.day_planner import DayPlanner
@@ -262,5 +264,65 @@ MUTATIONS: dict[str, Mutation] = {
             (ConfigServer, "read", "0 < component.epoch < known.epoch", "False"),
             (ConfigServer, "_reading", "if epoch < newest:", "if False:"),
         ),
+    ),
+    "locks-two-holders": Mutation(
+        "locks",
+        "who asks for a lock gets it, although somebody holds it",
+        lua,
+        ("local held = redis.call('ZCARD', KEYS[2])", "local held = 0"),
+    ),
+    "locks-stale-token": Mutation(
+        "locks",
+        "a guard lets an old token through",
+        lua,
+        ("if seen and tonumber(seen) > tonumber(token) then", "if false then"),
+    ),
+    "locks-counted-from-the-answer": Mutation(
+        "locks",
+        "a hold counts from when its answer came",
+        python,
+        (Holdable, "_held", "hold.extended(sent,", "hold.extended(self.monotonic(),"),
+    ),
+    "semaphores-one-too-many": Mutation(
+        "semaphores",
+        "one more than the limit may hold a semaphore",
+        lua,
+        ("limit == 0 or held < limit", "limit == 0 or held <= limit"),
+    ),
+    "semaphores-ends-early": Mutation(
+        "semaphores",
+        "a share ends earlier than its holder is told",
+        lua,
+        ("'ZADD', KEYS[2], digits(now + e.ttl), id", "'ZADD', KEYS[2], digits(now + 9), id"),
+    ),
+    "transfers-undone-after-commit": Mutation(
+        "transfers",
+        "a transfer that is committed is undone by who finds it",
+        lua,
+        ("  and string.sub(record, 1, 8) == 'pending ' then", "  then"),
+    ),
+    "transfers-resolved-twice": Mutation(
+        "transfers",
+        "a leg that is finished stays noted, and is finished again",
+        lua,
+        ("redis.call('HDEL', KEYS[2], ARGV[1])", ""),
+    ),
+    "transfers-prepared-twice": Mutation(
+        "transfers",
+        "a leg whose answer was lost is taken again",
+        lua,
+        ("if redis.call('HEXISTS', KEYS[2], ARGV[1]) == 1 then return {1} end", ""),
+    ),
+    "markets-any-price": Mutation(
+        "markets",
+        "a buyer need not have seen the price",
+        python,
+        (Market, "purchase", '{"price": str(price)}, {"price": None}', '{}, {"price": None}'),
+    ),
+    "markets-not-given-back": Mutation(
+        "markets",
+        "what a refused purchase took is not given back",
+        lua,
+        ("if is_debit(pair[2]) then add(account, pair[1], negated(pair[2])) end", ""),
     ),
 }

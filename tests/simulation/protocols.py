@@ -12,6 +12,8 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from datetime import date
 from typing import Any
 
+from coordination_protocols import COORDINATION
+
 from shardkit import ShardKit, ShardMap
 from shardkit.config.store import pull, push
 from shardkit.errors import ConfigError
@@ -666,4 +668,5 @@ PROTOCOLS: dict[str, type[Protocol]] = {
     "search": Search,
     "social network": Social,
     "configuration": Configuration,
+    **COORDINATION,
 }

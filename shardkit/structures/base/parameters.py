@@ -43,8 +43,8 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from time import monotonic
 from typing import Any
 from zlib import crc32
 
@@ -161,7 +161,7 @@ class Metadata:
 
     def is_checked(self, *, create: bool) -> bool:
         """Return whether an operation, one that writes if ``create``, need not read them."""
-        if create and self.leased and monotonic() - self._read_at > LEASE:
+        if create and self.leased and time.monotonic() - self._read_at > LEASE:
             return False
         return self.checked
 
@@ -218,7 +218,7 @@ class Metadata:
         created = create and (self.looked or self.data_keys is None)
         self.looked = self.looked or bool(stored)
         self.checked = not self.deleting and (created or bool(stored))
-        self._read_at = monotonic()
+        self._read_at = time.monotonic()
 
     def _known(self, stored: dict[str, str]) -> dict[str, str]:
         """Return what decides place and format, under today's names, with defaults."""

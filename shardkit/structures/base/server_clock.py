@@ -29,10 +29,10 @@ class ServerClock:
 
     def __init__(
         self,
-        monotonic: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] | None = None,
         now: Callable[[], float] | None = None,
     ) -> None:
-        self._monotonic = monotonic
+        self._monotonic = monotonic or time.monotonic
         self._fixed = now
         # For each target: its server's offset, and when the measurement expires.
         self._measured: dict[tuple[To, Key], tuple[float, float]] = {}
