@@ -13,7 +13,7 @@ from shardkit.cli.output import BAD, GOOD, Output, wordy
 from shardkit.cli.progress import progress
 from shardkit.cli.rows import Field, json_rows, table_of
 from shardkit.cli.text import counted
-from shardkit.errors import ShardKitError
+from shardkit.errors import ConfigError, ShardKitError
 from shardkit.search.files.rebuild import load, save
 from shardkit.structures.base.check import Damage
 
@@ -102,6 +102,8 @@ def rebuild(
             total = saved
         try:
             done = load(found, chosen, lambda n: report_progress("indexing", n, max(total, n)))
+        except ConfigError:
+            raise  # the file is another's; nothing was deleted
         except BaseException:
             output.note(f"the documents are in {chosen}: continue with --file {chosen} --resume")
             raise

@@ -1,0 +1,214 @@
+"""The runbook of docs/operations.md, typed literally on embedded servers.
+
+Each ``shell`` block is a task. Lines of ``shardkit`` run in this process, ``redis-cli`` is a
+client, and a comment is what the operator does by hand: `HANDS` says how, so a comment that is not
+known fails. Host names stand for embedded servers.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import redis
+from click.testing import CliRunner
+
+from shardkit.cli.app import app
+from shardkit.config.store import read_history
+from shardkit.local import LocalServer
+
+PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
+ADMIN = "theAdministrators"
+HOSTS = ("redis1", "redis2", "redis3")
+
+
+def tasks() -> dict[str, list[str]]:
+    """Return the lines of each task of the runbook, by its heading."""
+    found = {}
+    text = PAGE.read_text(encoding="utf-8")
+    for heading, body in re.findall(r"^### (\d+\. [^\n]+)\n(.*?)(?=^##)", text, re.M | re.S):
+        blocks = re.findall(r"^```shell\n(.*?)^```", body, re.M | re.S)
+        found[heading] = [line for block in blocks for line in block.splitlines() if line.strip()]
+    return found
+
+
+class RunbookFleet:
+    """Servers, a config server and a map, in a directory that is the operator's."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.password = "p1"
+        self.timeout = 5
+        self.masters = ["redis1", "redis2"]
+        users = {"admin": ADMIN, "app": self.password}
+        options: dict[str, Any] = {"users": users, "config": {"appendonly": True}}
+        self.servers = {name: LocalServer(name=name, **options) for name in (*HOSTS, "standby")}
+        self.config = LocalServer(name="config")
+        self.output: list[str] = []
+
+    def __enter__(self) -> RunbookFleet:
+        for server in (self.config, *self.servers.values()):
+            server.start()
+        for name in ("configs", "backups"):
+            (self.directory / name).mkdir(exist_ok=True)
+        self.write_map()
+        standby = self.map_text(["standby", "standby"], first=4)
+        (self.directory / "configs" / "standby.yaml").write_text(standby)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for server in (self.config, *self.servers.values()):
+            server.stop(0)
+
+    @property
+    def url(self) -> str:
+        return f"redis://{self.config.address}"
+
+    def map_text(self, masters: list[str], first: int = 0) -> str:
+        """Return a map: each component has databases of its own on both masters."""
+        ports = [self.servers[name].port for name in masters]
+
+        def over(offset: int) -> str:
+            places = [
+                f"{{port: {port}, db: {offset + (first * n)}}}" for n, port in enumerate(ports)
+            ]
+            return f"[{', '.join(places)}]"
+
+        return f"""
+            defaults:
+              host: 127.0.0.1
+              username: app
+              password: {self.password}
+              socket_timeout: {self.timeout}
+            components:
+              unique: {{shards: {over(1)}}}
+              work: {{shards: {over(2)}}}
+              counts: {{shards: {over(3)}}}
+              sessions: {{shards: {over(4)}}}
+            """
+
+    def write_map(self) -> None:
+        path = self.directory / "configs" / "production.yaml"
+        path.write_text(self.map_text(self.masters))
+
+    # ---- what is typed
+
+    def type(self, line: str) -> None:
+        """Do what a line says."""
+        if line.startswith("# "):
+            self.by_hand(line.removeprefix("# "))
+            return
+        words = shlex.split(line)
+        environment = {}
+        while "=" in words[0]:
+            name, _, value = words.pop(0).partition("=")
+            environment[name] = value
+        if words[0] == "redis-cli":
+            assert words[1] == "-h", line
+            self.redis_cli(words[2], words[3:])
+            return
+        assert words[0] == "shardkit", line
+        self.shardkit(*words[1:], **environment)
+
+    def shardkit(self, *words: str, code: int = 0, **environment: str) -> str:
+        """Run a command of ours; it must end with the exit code."""
+        if words[:2] == ("config", "rollback"):  # EPOCH is what the history shows before the last
+            with self.config.client() as client:
+                words = (*words[:2], str(read_history(client)[0].previous), *words[3:])
+        given = {"SHARDKIT_CONFIG": self.url, **environment}
+        before = os.getcwd()
+        os.chdir(self.directory)
+        try:
+            found = CliRunner().invoke(app, list(words), env=given)
+        finally:
+            os.chdir(before)
+        assert found.exit_code == code, f"{words}: {found.output}"
+        self.output.append(found.output)
+        return found.output
+
+    def redis_cli(self, host: str, words: list[str]) -> Any:
+        server = self.servers[host]
+        said = [str(self.servers[word].port) if word in self.servers else word for word in words]
+        for n, word in enumerate(words):  # HOST PORT: the host is this machine, the port its own
+            if word in self.servers and words[n + 1] == "6379":
+                said[n], said[n + 1] = "127.0.0.1", str(self.servers[word].port)
+        with server.client() as client:
+            return client.execute_command(*said)
+
+    # ---- what is done by hand
+
+    def by_hand(self, what: str) -> None:
+        for pattern, do in HANDS.items():
+            if match := re.fullmatch(pattern, what):
+                do(self, *match.groups())
+                return
+        raise AssertionError(f"nobody knows how to {what!r}")
+
+    def new_password(self) -> None:
+        self.password = "p2"
+        self.write_map()
+        with self.servers["redis3"].client() as client:  # which no entry names yet
+            client.execute_command("ACL", "SETUSER", "app", "resetpass", ">p2")
+        with self.servers["standby"].client() as client:
+            client.execute_command("ACL", "SETUSER", "app", "resetpass", ">p2")
+        standby = self.map_text(["standby", "standby"], first=4)
+        (self.directory / "configs" / "standby.yaml").write_text(standby)
+
+    def restart(self, name: str) -> None:
+        self.servers[name].restart()
+
+    def stop(self, name: str) -> None:
+        self.servers[name].stop()
+
+    def start_as(self, name: str) -> None:
+        """Start a new, empty server at a stopped one's name."""
+        options: dict[str, Any] = {"users": {"admin": ADMIN, "app": self.password}}
+        self.servers[name].stop(0)
+        self.servers[name] = LocalServer(name=name, config={"appendonly": True}, **options).start()
+
+    def name_in_place(self, new: str, old: str) -> None:
+        self.masters[self.masters.index(old)] = new
+        self.write_map()
+
+    def await_said(self, name: str, what: str) -> None:
+        field, _, value = what.partition(":")
+        self.wait_for(lambda client: client.info("replication").get(field) == value, name)
+
+    def wait_for(self, holds: Callable[[redis.Redis], Any], name: str) -> None:
+        deadline = time.monotonic() + 30
+        with self.servers[name].client() as client:
+            while not holds(client):
+                assert time.monotonic() < deadline, client.info("replication")
+                time.sleep(0.02)
+
+    def empty_config_server(self) -> None:
+        port = self.config.port
+        self.config.stop(0)
+        self.config = LocalServer(name="config", port=port).start()
+
+    def set_timeout(self, seconds: str) -> None:
+        self.timeout = int(seconds)
+        self.write_map()
+
+    def await_unused(self, component: str) -> None:
+        time.sleep(5.1)
+
+
+HANDS: dict[str, Callable[..., None]] = {
+    r"write the new password into configs/production\.yaml": RunbookFleet.new_password,
+    r"restart (redis\d)": RunbookFleet.restart,
+    r"stop (redis\d)": RunbookFleet.stop,
+    r"start Valkey as (redis\d)": RunbookFleet.start_as,
+    r"name (redis\d) in place of (redis\d) in configs/production\.yaml": (
+        RunbookFleet.name_in_place
+    ),
+    r"wait until (redis\d) says (\S+)": RunbookFleet.await_said,
+    r"start an empty config server at the old address": RunbookFleet.empty_config_server,
+    r"set socket_timeout to (\d+) in configs/production\.yaml": RunbookFleet.set_timeout,
+    r"wait until nobody uses (\w+)": RunbookFleet.await_unused,
+}
