@@ -14,11 +14,16 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from faces import Face, faced
+from hypothesis import settings
 from lua_keys import watch
 
 import shardkit
 from shardkit import AsyncShardKit, ShardKit, ShardMap
 from shardkit.local import LocalServer, LocalServers, find_server
+
+# No test fails because the machine is busy.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 MAP = """
 components:

@@ -121,7 +121,7 @@ def empty(kit: ShardKit) -> None:
 
 
 @pytest.mark.parametrize("work", [WORK_PER_CALL, 1])
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, suppress_health_check=list(HealthCheck))
 @given(STEPS)
 def test_one_part_and_many_choose_count_and_estimate_as_the_model(
     kit: ShardKit, monkeypatch: pytest.MonkeyPatch, work: int, steps: list[tuple[Any, ...]]

@@ -244,7 +244,6 @@ def check(calls: list[Call], expected: list[Any], got: list[Any]) -> None:
 
 SETTINGS = settings(
     max_examples=40,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 

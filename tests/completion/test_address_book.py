@@ -121,9 +121,7 @@ NAMES = st.text(
     parts=st.sampled_from([1, 2, 7]),
     folds=st.booleans(),
 )
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_names_are_completed_as_sorting_them_in_python_does(
     kit: ShardKit,
     names: list[str],

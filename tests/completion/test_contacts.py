@@ -162,9 +162,7 @@ NAMES = st.text(st.sampled_from(LETTERS), min_size=1, max_size=3)
     order=st.sampled_from(ORDERS),
     limit=st.integers(1, 6),
 )
-@settings(
-    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_touches_give_what_a_list_in_python_gives(
     kit: ShardKit, touches: list[tuple[int, str]], prefix: str, order: str, limit: int
 ) -> None:

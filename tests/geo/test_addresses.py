@@ -4,7 +4,7 @@ import ipaddress
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardkit.errors import InvalidArgumentError
@@ -18,7 +18,6 @@ from shardkit.geo.addresses import (
 )
 
 
-@settings(deadline=None)
 @given(st.ip_addresses())
 def test_an_address_is_where_its_number_says(address: Any) -> None:
     mapped = getattr(address, "ipv4_mapped", None)
@@ -57,7 +56,6 @@ def test_what_is_no_address_is_refused(wrong: Any) -> None:
         address_number(wrong)
 
 
-@settings(deadline=None)
 @given(st.ip_addresses(), st.data())
 def test_networks_of_any_prefix_length_are_cut_where_they_end(address: Any, data: Any) -> None:
     prefix = data.draw(st.integers(0, address.max_prefixlen))

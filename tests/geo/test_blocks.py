@@ -55,7 +55,7 @@ def find(store: Stored, at: int) -> int | None:
     return hits[0] if hits else None
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.integers(0, 2**32), st.sampled_from([1, 4, 40]), st.sampled_from([3, 10**6]))
 def test_every_address_is_in_the_narrowest_of_its_ranges(
     seed: int, count: int, in_memory: int

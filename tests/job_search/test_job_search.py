@@ -321,7 +321,7 @@ def expected(jobs: Mapping[str, Mapping[str, int]], skills: Mapping[str, int]) -
 
 
 @pytest.mark.parametrize("work", [WORK_PER_CALL, 1])
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, suppress_health_check=list(HealthCheck))
 @given(STEPS)
 def test_one_part_and_many_find_what_a_model_finds_in_the_same_order(
     kit: ShardKit,

@@ -153,9 +153,7 @@ steps = st.one_of(
 )
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(steps, min_size=25, max_size=60))
 def test_a_queue_does_what_its_model_says(kit: ShardKit, program: list[tuple[Any, ...]]) -> None:
     clock = Clock()

@@ -219,7 +219,7 @@ KEY = st.text("ab{}:STORE", min_size=1, max_size=8)
 KEYS = st.lists(KEY, min_size=1, max_size=6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(keys=KEYS, more=st.lists(KEY, max_size=4), lower=st.booleans())
 def test_any_number_of_keys_is_found_as_by_the_server(
     server: Server, keys: list[str], more: list[str], lower: bool

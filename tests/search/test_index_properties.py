@@ -30,7 +30,6 @@ from shardkit.search.query.tree import (
 
 BUDGET = settings(
     max_examples=15,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 FRESH = itertools.count()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardkit.errors import InvalidArgumentError
@@ -106,7 +106,6 @@ def test_a_length_out_of_range_is_refused(length: int) -> None:
 WORDS = st.lists(st.sampled_from(["red", "green", "blue", "the", "x-ray", "東京都", "é,", "\n"]))
 
 
-@settings(deadline=None)
 @given(
     WORDS, st.integers(20, 60), st.sampled_from(["red", '"red blue"', "gr* 東京", "x-ray é red"])
 )

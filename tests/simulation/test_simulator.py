@@ -266,7 +266,7 @@ def histories(draw: st.DrawFn) -> list[RecordedCall]:
     return calls
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(histories())
 def test_the_search_agrees_with_trying_every_order(calls: list[RecordedCall]) -> None:
     model = Register(0)

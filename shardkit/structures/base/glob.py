@@ -1,4 +1,8 @@
-r"""Patterns as the ``MATCH`` of SCAN takes them: ``*``, ``?``, ``[a-z]``, ``[^a]`` and ``\``."""
+r"""Patterns as the ``MATCH`` of SCAN takes them: ``*``, ``?``, ``[a-z]``, ``[^a]`` and ``\``.
+
+Unfinished ones mean what they mean to servers: ``[`` without an end has all that follows, and in
+``[a-]`` the bracket is the end of a range.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,6 @@ from collections.abc import Callable
 
 from shardkit.operations.commands import Key
 from shardkit.routing.keys import key_bytes
-
-_TOKEN = re.compile(rb"\*+|\[\^?(?:\\.|[^\]\\])*\]?|\\.|.", re.DOTALL)
-_RANGE = re.compile(rb"\\?(.)(?:-\\?(.))?", re.DOTALL)
 
 
 def glob_filter(pattern: Key | None) -> Callable[[bytes], bool]:
@@ -20,28 +21,49 @@ def glob_filter(pattern: Key | None) -> Callable[[bytes], bool]:
     """
     if pattern is None:
         return lambda _: True
-    text = key_bytes(pattern)
-    if text.strip(b"*") == b"" and len(text) > 1:  # servers match nothing else than "*" to ""
-        return bool
-    tokens = _TOKEN.findall(text)
-    match = re.compile(b"".join(map(_expression, tokens)), re.DOTALL).fullmatch
+    glob = key_bytes(pattern)
+    if len(glob) > 1 and not glob.strip(b"*"):
+        return bool  # servers match the empty member by one star only
+    match = re.compile(_expression(glob), re.DOTALL).fullmatch
     return lambda member: match(member) is not None
 
 
-def _expression(token: bytes) -> bytes:
-    if token[:1] == b"*":
-        return b".*"
-    if token == b"?":
-        return b"."
-    if token[:1] != b"[":
-        return re.escape(token[1:] if len(token) > 1 else token)
-    negated, body = token[1:2] == b"^", token[1:].removeprefix(b"^")
-    if token.endswith(b"]") and not token.endswith(b"\\]"):
-        body = body[:-1]
-    ranges = b"".join(
-        b"\\x%02x-\\x%02x" % tuple(sorted((ord(low), ord(high or low))))
-        for low, high in _RANGE.findall(body)
-    )
+def _expression(glob: bytes) -> bytes:
+    found, at = [], 0
+    while at < len(glob):
+        token = glob[at : at + 1]
+        if token == b"*":
+            if found[-1:] != [b".*"]:
+                found.append(b".*")
+        elif token == b"?":
+            found.append(b".")
+        elif token == b"[":
+            expression, at = _class(glob, at + 1)
+            found.append(expression)
+        else:
+            if token == b"\\" and at + 1 < len(glob):
+                at += 1
+            found.append(re.escape(glob[at : at + 1]))
+        at += 1
+    return b"".join(found)
+
+
+def _class(glob: bytes, at: int) -> tuple[bytes, int]:
+    """Return the expression of a class that begins here, and where it ends."""
+    negated = glob[at : at + 1] == b"^"
+    at += negated
+    ranges = b""
+    while at < len(glob) and glob[at : at + 1] != b"]":
+        if glob[at : at + 1] == b"\\" and at + 1 < len(glob):
+            at += 1
+            low = high = glob[at]
+        elif glob[at + 1 : at + 2] == b"-" and at + 2 < len(glob):
+            low, high = sorted((glob[at], glob[at + 2]))
+            at += 2
+        else:
+            low = high = glob[at]
+        ranges += b"\\x%02x-\\x%02x" % (low, high)
+        at += 1
     if not ranges:
-        return b"." if negated else b"(?!)"
-    return b"[%b%b]" % (b"^" if negated else b"", ranges)
+        return (b"." if negated else b"(?!)"), at
+    return b"[%b%b]" % (b"^" if negated else b"", ranges), at

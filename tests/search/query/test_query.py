@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shardkit.errors import InvalidArgumentError, QuerySyntaxError
@@ -237,7 +237,6 @@ def test_an_attribute_has_a_known_kind() -> None:
 # Unparsing
 
 
-@settings(deadline=None)
 @given(st.text('ab*+-"(): .<>=\\é東1', max_size=25) | st.text(max_size=25))
 @example("title:a year:1..2 lang:=b created:2020-01-01")
 def test_every_text_is_read_or_refused_and_what_was_read_is_read_again(text: str) -> None:
@@ -278,7 +277,6 @@ TREES = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(TREES)
 def test_a_tree_built_in_python_is_written_so_that_the_same_is_read(tree: Node) -> None:
     again = read(unparse(tree))

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shardkit.errors import InvalidArgumentError
@@ -101,7 +101,6 @@ def test_places_are_where_words_stand_although_spelling_changes_their_length() -
 
 
 @pytest.mark.parametrize("tokenizer", [Unicode(), Unicode(fold_accents=False), English()])
-@settings(deadline=None)
 @given(text=TEXTS)
 @example("ŉ")
 @example("ﷺ")
@@ -116,7 +115,6 @@ def test_places_are_in_order_and_terms_are_their_own_words(tokenizer: Tokenizer,
         assert token.term in tokenizer.words(text[token.start : token.end])
 
 
-@settings(deadline=None)
 @given(TEXTS.filter(lambda text: "\u0345" not in text))  # a mark that alone is folded to a letter
 def test_case_makes_no_difference(text: str) -> None:
     assert Unicode().words(text.casefold()) == Unicode().words(text)
@@ -346,7 +344,6 @@ def in_form_within(node: Node) -> bool:
     )
 
 
-@settings(deadline=None)
 @given(TREES)
 def test_analyzing_a_query_again_does_not_change_it(tree: Node) -> None:
     found = analyze(tree, PLAIN)
@@ -354,7 +351,6 @@ def test_analyzing_a_query_again_does_not_change_it(tree: Node) -> None:
     assert analyze(found, PLAIN) == found
 
 
-@settings(deadline=None)
 @given(
     TREES.filter(lambda tree: THE not in leaves(tree)),
     st.sets(st.sampled_from(["aa", "bb", "cc", "re read", "year", "lang"])),

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from search_model import ModelIndex, after, page
 
 from shardkit.search.text.bm25 import idf, impact_byte
 
 
-@settings(deadline=None)
 @given(st.integers(1, 10**7), st.data())
 def test_rarer_words_weigh_more(documents: int, data: st.DataObject) -> None:
     df = data.draw(st.integers(1, documents))
@@ -27,7 +26,6 @@ def test_more_words_than_documents_count_as_all() -> None:
     assert idf(0, 0) > 0
 
 
-@settings(deadline=None)
 @given(st.floats(0, 1000), st.integers(0, 10**6))
 def test_an_impact_is_a_byte_that_grows_with_the_word_and_falls_with_the_length(
     times: float, length: int
@@ -37,7 +35,6 @@ def test_an_impact_is_a_byte_that_grows_with_the_word_and_falls_with_the_length(
     assert impact_byte(times + 1, length) >= byte >= impact_byte(times, length + 10)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 10**6), st.integers(1, 255)), max_size=30), st.randoms())
 def test_scores_do_not_depend_on_the_order_of_summing(
     words: list[tuple[int, int]], random: object

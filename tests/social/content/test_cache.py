@@ -411,9 +411,7 @@ STEPS = st.lists(
 
 
 @given(operations=STEPS, order=st.lists(st.integers(0, 5), max_size=60))
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_however_operations_interleave_redis_never_contradicts_the_disk(
     kit: ShardKit, store: CountingStore, operations: list[tuple[str, int]], order: list[int]
 ) -> None:

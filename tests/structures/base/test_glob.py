@@ -14,6 +14,8 @@ LETTERS = st.text("ab-]^[\\*?\n", max_size=8)
 
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example(pattern=b"[\\", member=b"\\")
+@example(pattern=b"[?-]?", member=b"?")
 @example(pattern=b"**", member=b"")
 @given(pattern=LETTERS.map(str.encode), member=LETTERS.map(str.encode))
 def test_a_pattern_matches_what_the_server_matches(

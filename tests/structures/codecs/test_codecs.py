@@ -80,7 +80,7 @@ def without_extras(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 def test_every_json_value_comes_back(name: str) -> None:
     made = trained(name)
 
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=30)
     @given(json_values)
     def check(value: Any) -> None:
         try:
@@ -93,14 +93,14 @@ def test_every_json_value_comes_back(name: str) -> None:
     check()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(value=packable)
 def test_every_messagepack_value_comes_back_bytes_and_other_keys_too(value: Any) -> None:
     made = codec("msgpack")
     assert same(made.decode(made.encode(value)), value)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(value=json_values)
 def test_what_msgspec_writes_and_what_the_standard_library_writes_mean_the_same(value: Any) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -110,7 +110,7 @@ def test_what_msgspec_writes_and_what_the_standard_library_writes_mean_the_same(
     assert same(JSON.decode(plain.encode(value)), value)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(value=st.text())
 def test_text_comes_back(value: str) -> None:
     assert TEXT.decode(TEXT.encode(value)) == value
@@ -218,7 +218,7 @@ def test_stored_bytes_that_cannot_be_read_are_named(made: Codec[Any], stored: by
 def test_damaged_values_are_refused_or_read_as_another_value_but_nothing_else(name: str) -> None:
     made = trained(name)
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     @given(st.binary(max_size=40))
     def check(stored: bytes) -> None:
         with contextlib.suppress(StructureError):

@@ -43,7 +43,7 @@ def with_dictionary(packing: Packing, number: int = 1) -> Compressed:
 def test_whatever_is_packed_comes_back(packing: Packing) -> None:
     coder = packing.coder(LEARNED[packing.name])
 
-    @settings(max_examples=50, deadline=None)
+    @settings(max_examples=50)
     @given(st.one_of(st.binary(), st.lists(st.sampled_from(RECORDS)).map(b"".join)))
     def check(value: bytes) -> None:
         packed = coder.pack(value)
@@ -65,7 +65,7 @@ def test_records_like_those_of_the_sample_become_much_shorter(packing: Packing) 
 def test_a_value_is_at_most_one_byte_longer_than_without_a_dictionary(packing: Packing) -> None:
     made = with_dictionary(packing, 3)
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=40)
     @given(st.text())
     def check(value: str) -> None:
         stored = made.encode(value)
@@ -187,7 +187,7 @@ def test_bytes_that_the_sample_did_not_have_are_spelt_out() -> None:
     assert TABLE.unpack(TABLE.pack(value)) == value
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.dictionaries(st.text(min_size=1), st.integers(0, 2**40), min_size=1))
 def test_code_lengths_make_a_prefix_code_with_the_escape_among_the_longest(
     counts: dict[str, int],

@@ -75,9 +75,7 @@ def in_parts(fields: Any, step: tuple[Any, ...]) -> Any:
 
 
 @pytest.mark.parametrize("arguments", ARGUMENTS)
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(STEPS, max_size=30))
 def test_a_hash_in_parts_does_what_one_hash_does(
     shard_map: ShardMap, arguments: dict[str, Any], steps: list[tuple[Any, ...]]

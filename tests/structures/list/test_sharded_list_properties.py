@@ -17,7 +17,6 @@ from shardkit import ShardKit
 BUDGET = settings(
     max_examples=10,
     stateful_step_count=35,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
 )
 FRESH = itertools.count()

@@ -258,7 +258,7 @@ def test_neighbours_are_joined() -> None:
 # ---- aggregates: with arrays and without, against what a loop finds
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_both_aggregators_find_what_a_loop_finds(data: st.DataObject) -> None:
     form = data.draw(formats())

@@ -23,7 +23,6 @@ from shardkit.structures.packed.record_format import RecordFormat
 BUDGET = settings(
     max_examples=10,
     stateful_step_count=20,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 FRESH = itertools.count()

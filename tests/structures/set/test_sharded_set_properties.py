@@ -18,7 +18,6 @@ from shardkit.routing.partition import part_count
 BUDGET = settings(
     max_examples=12,
     stateful_step_count=25,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 NAMES = "abc"

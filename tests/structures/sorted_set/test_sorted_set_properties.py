@@ -24,7 +24,6 @@ from shardkit import ShardKit
 BUDGET = settings(
     max_examples=6,
     stateful_step_count=25,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 FRESH = itertools.count()

@@ -397,7 +397,6 @@ def test_parts_larger_than_the_servers_limit_are_logged(
 BUDGET = settings(
     max_examples=5,
     stateful_step_count=15,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 FRESH = itertools.count()

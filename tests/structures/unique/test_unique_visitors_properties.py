@@ -19,7 +19,6 @@ from shardkit.structures.unique.sizing import expected_after
 BUDGET = settings(
     max_examples=10,
     stateful_step_count=25,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 FRESH = itertools.count()
