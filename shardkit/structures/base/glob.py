@@ -29,7 +29,8 @@ def glob_filter(pattern: Key | None) -> Callable[[bytes], bool]:
 
 
 def _expression(glob: bytes) -> bytes:
-    found, at = [], 0
+    found: list[bytes] = []
+    at = 0
     while at < len(glob):
         token = glob[at : at + 1]
         if token == b"*":
