@@ -309,10 +309,11 @@ class Catalogue(Generic[Face]):
         *,
         component: str = "location",
         part_size: int | None = None,
+        regions: bool = True,
         read_from: ReadsFrom = None,
     ) -> Locations[Face]:
         """Return country and region by user, in two bytes; see `shardkit.structures.Locations`."""
-        return Locations(self._reading(read_from), component, name, part_size)
+        return Locations(self._reading(read_from), component, name, part_size, regions)
 
     def ip_to_city(self, name: str = "ip2city", *, component: str = "geo") -> IpToCity[Face]:
         """Return a lookup of cities by IP address; see `shardkit.geo.ip_to_city`."""

@@ -1,4 +1,4 @@
-"""Country and region of users, in two bytes each.
+"""Country and region of users, in two bytes each; or the country alone, in one.
 
 Byte 1 is the country's position among the 249 officially assigned codes of ISO 3166-1 alpha-3, byte
 2 the region's in its country's table, both from 1; 0 is unknown, and what an unset user reads as::
@@ -150,19 +150,29 @@ class Locations(Structure[Face]):
         driver: what runs its operations.
         component: where its keys live.
         name: the prefix of its keys.
-        part_size: how many users a part has: 16,376 by default; the book's is 2**20.
+        part_size: how many users a part has: 16,376 by default, of one byte each twice as many;
+            the book's is 2**20.
+        regions: whether regions are stored. Without them a user takes one byte.
 
     Attributes:
         records: the packed records, with fields ``country`` and ``region``.
+        regions: as given.
 
     Ids, costs and errors are those of `shardkit.structures.PackedRecords`.
     """
 
     def __init__(
-        self, driver: Driver, component: str, name: str = "location", part_size: int | None = None
+        self,
+        driver: Driver,
+        component: str,
+        name: str = "location",
+        part_size: int | None = None,
+        regions: bool = True,
     ) -> None:
         super().__init__(driver, component, name)
-        fields = {"country": "u8", "region": "u8"}
+        self.regions = regions
+        self._fields = ("country", "region") if regions else ("country",)
+        fields = dict.fromkeys(self._fields, "u8")
         self.records: PackedRecords[Face] = PackedRecords(
             driver, component, name, fields, part_size
         )
@@ -213,7 +223,7 @@ class Locations(Structure[Face]):
     @operation
     def get(self, user_id: int) -> Operation[Location]:
         """Return where a user is. Cost: one exchange."""
-        return decode((yield from self.records.store.read_one(user_id)).to_bytes(2))
+        return self._decode((yield from self.records.store.read_one(user_id)))
 
     @operation
     def get_many(self, ids: Iterable[int]) -> Operation[dict[int, Location]]:
@@ -221,7 +231,7 @@ class Locations(Structure[Face]):
         found: dict[int, Location] = {}
         for page in pages(ids, IDS_AT_ONCE):
             codes = yield from self.records.store.read(page)
-            found |= {user_id: decode(codes[user_id].to_bytes(2)) for user_id in page}
+            found |= {user_id: self._decode(codes[user_id]) for user_id in page}
         return found
 
     @operation
@@ -242,11 +252,11 @@ class Locations(Structure[Face]):
 
         Cost: as `shardkit.structures.PackedRecords.aggregate`.
         """
-        groups = yield from self.records.deferred.group_by("country", "region", ids=ids)
+        groups = yield from self.records.deferred.group_by(*self._fields, ids=ids)
         countries: dict[str, int] = defaultdict(int)
         regions: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
         for codes, group in groups.items():
-            country, region = decode(bytes(codes))
+            country, region = decode(bytes(codes if self.regions else (codes, 0)))
             if country is not None:
                 countries[country] += group.count
                 if region is not None:
@@ -265,10 +275,20 @@ class Locations(Structure[Face]):
         """Remove all locations; return whether there was anything."""
         return (yield from self.records.deferred.delete())
 
+    def _decode(self, code: int) -> Location:
+        return decode(code.to_bytes(2) if self.regions else bytes((code, 0)))
+
     def _code(self, user_id: int, location: CountryAndRegion) -> int:
         try:
             country, region = location
-            return int.from_bytes(encode(country, region))
+            code = encode(country, region)
+            if self.regions:
+                return int.from_bytes(code)
+            if region is not None:
+                raise InvalidArgumentError(
+                    f"region={shown(region)}", "make the locations with regions=True to store it"
+                )
+            return code[0]
         except InvalidArgumentError as error:
             raise InvalidArgumentError(
                 f"{self.name}: user {user_id}: {error.message}", error.remedy

@@ -1,4 +1,4 @@
-"""What is stored of a visitor: five precisions, their parameters, and their odds of a mistake.
+"""What is stored of a visitor: six precisions, their parameters, and their odds of a mistake.
 
 ::
 
@@ -7,6 +7,8 @@
     exact         55 0e 84 00 e2 9b 41 d4 a7 16 44 66 55 44 00 00      all 16 bytes of a UUID;
                                                                        other text as it is
     60-bit        550e8400e29b41d ──► 383061330139657245               its first 15 digits
+
+    64-bit        550e8400e29b41d4 ──► 6128981282234515924             its first 16 digits, signed
 
     compact       BLAKE2b of the 16 bytes, modulo parts * 2**32:
                   ┌───────────────┬───────────────────────────┐        as many bits as the day
@@ -19,7 +21,8 @@
 it is spelled. Only a UUID is stored as 16 bytes: text of 16 bytes and more gets a zero byte
 appended, so two sessions are never stored alike.
 
-``60-bit`` takes hexadecimal digits as they are, so they had better be random. ``compact`` hashes,
+``60-bit`` and ``64-bit`` take hexadecimal digits as they are, so they had better be random. A
+server's integers are signed, so digits from 8000… on make a negative one. ``compact`` hashes,
 because it has no bits to spare: six bits of a version 4 UUID are constant (its 13th digit, and half
 of its 17th), versions 1 and 7 begin with the time, and names are not random at all.
 
@@ -46,8 +49,9 @@ Session: TypeAlias = str | bytes | int | UUID
 Visitor: TypeAlias = int | bytes
 VisitorId: TypeAlias = int | str
 
-PRECISIONS: Final = ("exact", "60-bit", "compact", "hyperloglog", "bitmap")
+PRECISIONS: Final = ("exact", "60-bit", "64-bit", "compact", "hyperloglog", "bitmap")
 SIXTY_BIT: Final = "60-bit"
+WHOLE_BITS: Final = "64-bit"
 MAX_VISITORS: Final = 2**40
 MAX_DIGITS: Final = 15
 MAX_PARTS: Final = 2**32
@@ -65,6 +69,7 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
         "partition": "crc32",
         "digits": MAX_DIGITS,
     },
+    "64-bit": {"part_size": 512, "first_day": _FIRST_DAY, "partition": "crc32"},
     "compact": {"part_size": 512, "first_day": _FIRST_DAY},
     "hyperloglog": {},
     # 16,368 bytes: with a string's header that just fits what jemalloc allocates for 16 KB.
@@ -147,7 +152,8 @@ class CounterSettings:
                     "give about how many visitors there will be",
                 )
         encoders: Mapping[str, Callable[[Session], Visitor]] = {
-            "60-bit": self._first_digits,
+            "60-bit": lambda session: self._first_digits(session, self.digits or MAX_DIGITS),
+            "64-bit": self._first_bits,
             "bitmap": self._user_number,
             "compact": lambda session: _hash(self.session_bytes(session)),
         }
@@ -185,8 +191,11 @@ class CounterSettings:
             "give a UUID or text; of what is longer, or not UTF-8, its hexadecimal digest",
         )
 
-    def _first_digits(self, session: Session) -> int:
-        digits = self.digits or MAX_DIGITS
+    def _first_bits(self, session: Session) -> int:
+        number = self._first_digits(session, 16)
+        return number - 2**64 if number >= 2**63 else number
+
+    def _first_digits(self, session: Session, digits: int) -> int:
         if isinstance(session, UUID):
             return int(session.hex[:digits], 16)
         text = session.decode("latin-1") if isinstance(session, bytes) else session
@@ -196,7 +205,7 @@ class CounterSettings:
                 return int(spelled[:digits], 16)
         raise InvalidArgumentError(
             f"{self.owner}: session {shown(session)} is not {digits} or more hexadecimal digits "
-            f"for precision={SIXTY_BIT!r}",
+            f"for precision={self.precision!r}",
             "give a UUID or a hexadecimal digest, or choose a precision that takes any text",
         )
 
@@ -224,6 +233,8 @@ class CounterSettings:
         if self.digits is not None:
             constant = 4 if uuid4 and self.digits > 12 else 0
             return odds(visitors, 4 * self.digits - constant)
+        if self.precision == WHOLE_BITS:
+            return odds(visitors, 60 if uuid4 else 64)
         if self.precision == "compact" and self.part_size is not None:
             parts = parts_for(expected_after(visitors), self.part_size)
             return odds(visitors, MEMBER_BITS + math.log2(parts))

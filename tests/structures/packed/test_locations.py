@@ -219,3 +219,24 @@ def test_several_are_read_in_one_exchange(kit: ShardKit) -> None:
     work.set(1, "CAN")
     found = kit.together(home.deferred.get(1), work.deferred.get(1))
     assert found == [("USA", "CA"), ("CAN", None)]
+
+
+def test_countries_alone_take_a_byte_each(face: Face, kit: ShardKit) -> None:
+    countries = face.kit.locations("of", component="many", part_size=100, regions=False)
+    face.run(countries.set_many({n: ("CAN" if n % 3 else "USA", None) for n in range(250)}))
+    face.run(countries.set(7, None))
+    assert face.run(countries.get(3)) == Location("USA")
+    assert face.run(countries.get_many([4, 7, 9999])) == {
+        4: Location("CAN"),
+        7: Location(),
+        9999: Location(),
+    }
+    assert face.run(countries.aggregate()) == LocationCounts({"USA": 84, "CAN": 165}, {})
+    assert face.run(countries.aggregate([0, 1, 1])) == LocationCounts({"USA": 1, "CAN": 2}, {})
+    assert holder(kit, "many", "of:2").strlen("of:2") == 100
+    with pytest.raises(InvalidArgumentError, match="region='ON'; make the locations with"):
+        face.run(countries.set(8, "CAN", "ON"))
+    with pytest.raises(ParameterMismatchError):
+        face.run(face.kit.locations("of", component="many", part_size=100).get(3))
+    assert face.run(countries.remove(3, 7)) == 1
+    assert face.run(countries.highest()) == 249

@@ -505,3 +505,35 @@ def test_days_whose_plans_have_nothing_in_common_are_refused_when_they_are_large
     with pytest.raises(ParameterMismatchError, match="have no large common divisor") as caught:
         face.run(visitors.count_union([DAY, NEXT]))
     assert "unique:2015-05-17: 509, unique:2015-05-18: 521" in str(caught.value)
+
+
+# ---- all 64 bits
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_sessions_that_differ_in_the_sixteenth_digit_are_two(face: Face, component: str) -> None:
+    found = face.kit.unique_visitors(
+        component=component, precision="64-bit", part_size=50, first_day=1000
+    )
+    some = [f"{first}50e8400e29b41d{last}" for first in "07f" for last in "4f"]
+    assert [face.run(found.visit(session, DAY)) for session in some] == [True] * 6
+    assert face.run(found.visit(some[-1].upper(), DAY)) is False
+    assert face.run(found.count(DAY)) == face.run(found.recount(DAY)) == 6
+    signed = {int.from_bytes(bytes.fromhex(each), signed=True) for each in some}
+    assert set(face.list(found.ids(DAY))) == signed
+    assert {found.visitor_id(each) for each in some} == signed
+    assert min(signed) < 0 < max(signed)
+    assert face.run(found.visit_many(some[:2], NEXT)) == 2
+    assert face.run(found.count_union([DAY, NEXT])) == 6
+    assert face.run(found.count_intersection([DAY, NEXT])) == 2
+    assert face.run(face.run(found.visitors(DAY)).smembers()) == signed
+
+
+def test_parts_of_signed_ids_are_as_compact_as_others(kit: ShardKit) -> None:
+    found = kit.unique_visitors(component="one", precision="64-bit", part_size=50, first_day=10)
+    found.visit_many([f"{n % 16:x}" * 16 for n in range(16)], DAY)
+    client = kit.client("one")
+    parts = [key for key in keys_of(kit, "one") if key.rpartition(":")[2].isdigit()]
+    assert {client.object("encoding", key) for key in parts if ":2015-05-17:" in key} == {b"intset"}
+    assert found.odds(10**6).missed == pytest.approx(2.7e-8, rel=0.02)
+    assert found.odds(10**6, uuid4=True).bits == 60
