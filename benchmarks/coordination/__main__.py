@@ -1,4 +1,7 @@
-"""Time locks, rate limits and markets: ``python benchmarks/coordination [SECONDS]``.
+"""Time locks, limits, views and markets: ``python benchmarks/coordination [SECONDS [TRADING]]``.
+
+SECONDS is the length of each of five rounds of a case, 1 by default, TRADING that of each market,
+60 by default.
 
 Everything is measured in turn on this machine against embedded servers, so only ratios within a run
 mean something. Writes benchmarks/results/coordination.json and plots.
@@ -12,20 +15,27 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from report import conditions, lines, save, show
+from report import RESULTS, conditions, save, show
 
 import shardkit
+from coordination import touches
 from coordination.markets import MARKETS
+from coordination.workers import LOCK_ON_SOCKET, SHARE_ON_SOCKET
+from shardkit.bench import plots
 from shardkit.local import LocalServer
 
 HERE = Path(__file__).parents[1]
 PROCESSES = (1, 2, 5, 10)
-WAYS = ("raw", "shardkit", "redis-py")
+ROUNDS = 5
+PAIRS = "pairs a second"
+LOCKS = (LOCK_ON_SOCKET, "kit.lock", "kit.lock, fair=False", "redis-py")
+SEMAPHORES = (SHARE_ON_SOCKET, "kit.semaphore", "kit.semaphore, fair=False")
 
 
 def run_all(arguments: list[list[Any]]) -> list[dict[str, Any]]:
@@ -43,28 +53,59 @@ def run_all(arguments: list[list[Any]]) -> list[dict[str, Any]]:
     return [json.loads(process.communicate()[0]) for process in started]
 
 
-def locks(seconds: float) -> dict[str, Any]:
-    """Pairs a second of all processes together, and how even their waits were."""
-    found: dict[str, Any] = {}
-    for count in PROCESSES:
-        for way in WAYS:
-            with LocalServer() as server:
-                ran = run_all([["lock_pairs", way, server.port, count, seconds]] * count)
-            waits = sorted(wait for each in ran for wait in each["waits"])
-            shares = [each["pairs"] for each in ran]
-            found.setdefault(way, {})[str(count)] = {
-                "pairs a second": round(len(waits) / seconds),
-                "median wait, ms": round(1000 * statistics.median(waits), 3),
-                "longest wait, ms": round(1000 * waits[-1], 1),
-                "longest wait over the median": round(waits[-1] / statistics.median(waits), 1),
-                "fewest over most pairs of a process": round(min(shares) / max(shares), 2),
-            }
+def pairs(seconds: float, ways: Sequence[str], counts: Sequence[int]) -> dict[str, Any]:
+    """Pairs a second of all processes together, and how even their waits were.
+
+    The ways take turns; the median of the rounds counts, and of the rounds' ratios.
+    """
+    found: dict[str, Any] = {way: {} for way in ways}
+    for count in counts:
+        ran: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
+        for _ in range(ROUNDS):
+            for way in ways:
+                with LocalServer() as server:
+                    ran[way].append(_pairs(way, server.port, count, seconds))
+        for way in ways:
+            rows = ran[way]
+            row = {name: statistics.median(each[name] for each in rows) for name in rows[0]}
+            ratios = [
+                each[PAIRS] / raw[PAIRS] for each, raw in zip(rows, ran[ways[0]], strict=True)
+            ]
+            row["ratio to the first, each round"] = [round(ratio, 2) for ratio in ratios]
+            row["ratio to the first"] = round(statistics.median(ratios), 2)
+            found[way][str(count)] = row
     show(
-        "pairs a second",
-        ["processes", *WAYS],
-        [(n, *(found[way][str(n)]["pairs a second"] for way in WAYS)) for n in PROCESSES],
+        PAIRS,
+        ["processes", *ways],
+        [(n, *(round(found[way][str(n)][PAIRS]) for way in ways)) for n in counts],
     )
     return found
+
+
+def _pairs(way: str, port: int, count: int, seconds: float) -> dict[str, float]:
+    ran = run_all([["lock_pairs", way, port, count, seconds]] * count)
+    waits = sorted(wait for each in ran for wait in each["waits"])
+    shares = [each["pairs"] for each in ran]
+    return {
+        PAIRS: round(len(waits) / seconds),
+        "median wait, ms": round(1000 * statistics.median(waits), 3),
+        "longest wait, ms": round(1000 * waits[-1], 1),
+        "longest wait over the median": round(waits[-1] / statistics.median(waits), 1),
+        "fewest over most pairs of a process": round(min(shares) / max(shares), 2),
+    }
+
+
+def views(seconds: float) -> dict[str, Any]:
+    """Calls a second of what a page's view writes."""
+    found: dict[str, Any] = {}
+    with LocalServer() as server:
+        for _ in range(ROUNDS):
+            for way in touches.WAYS:
+                rate = touches.benchmark(way, server.port, seconds / ROUNDS)
+                found.setdefault(way, []).append(rate)
+    medians = {way: round(statistics.median(rates)) for way, rates in found.items()}
+    show("calls a second", ["", ""], list(medians.items()))
+    return medians
 
 
 def rate_limits(seconds: float) -> dict[str, Any]:
@@ -120,11 +161,13 @@ def markets(seconds: float) -> dict[str, Any]:
     return found
 
 
-def main(seconds: float) -> None:
+def main(seconds: float, trading: float) -> None:
     found = {
-        "locks": locks(seconds),
+        "locks": pairs(seconds, LOCKS, PROCESSES),
+        "semaphores, limit 3": pairs(seconds, SEMAPHORES, (5, 10)),
+        "a view in three executions, calls a second": views(seconds),
         "rate limits, checks a second": rate_limits(seconds),
-        f"market, {seconds:g} s": markets(seconds),
+        "market": markets(trading),
     }
     save(
         "coordination",
@@ -140,12 +183,21 @@ def main(seconds: float) -> None:
             "conditions": conditions(),
         },
     )
-    series = {
-        way: {float(n): row["pairs a second"] for n, row in rows.items()}
-        for way, rows in found["locks"].items()
+    for name, rows in (("locks", found["locks"]), ("semaphores", found["semaphores, limit 3"])):
+        counts = next(iter(rows.values()))
+        series = {
+            f"{n} processes": {way: float(row[n][PAIRS]) for way, row in rows.items()}
+            for n in counts
+        }
+        plots.bars(RESULTS / f"coordination_{name}.svg", f"All want one: {name}", series, PAIRS)
+    grouped = {
+        way: {name: float(row[name]) for name in ("listed", "bought", "retries")}
+        for way, row in found["market"].items()
     }
-    lines("coordination_locks", "Processes that want one lock", series, "pairs a second")
+    title = f"Five list, five buy, {trading:g} seconds"
+    plots.bars(RESULTS / "coordination_market.svg", title, grouped, "in all")
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]) if len(sys.argv) > 1 else 3.0)
+    given = [float(each) for each in sys.argv[1:]]
+    main(given[0] if given else 1.0, given[1] if len(given) > 1 else 60.0)

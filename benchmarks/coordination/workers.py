@@ -17,14 +17,22 @@ import shardkit
 from shardkit.lua import script
 
 TTL = 10
+SHARES = 3
+LOCK_ON_SOCKET = "the lock's scripts on a socket"
+SHARE_ON_SOCKET = "the semaphore's scripts on a socket"
 
 
 def pairs_of(way: str, port: int) -> Callable[[], None]:
-    """Return a function that acquires and releases the lock once."""
-    if way.startswith("shardkit"):
+    """Return a function that acquires and releases the lock, or a share of three, once."""
+    if "kit" in way:
         where = shardkit.ShardMap.parse(f"components: {{a: {{entry: {{port: {port}}}}}}}")
-        fair = way == "shardkit"
-        lock = shardkit.connect(where).lock("x", component="a", wait=60, fair=fair)
+        options: dict[str, Any] = {"component": "a", "wait": 60, "fair": "fair=False" not in way}
+        kit = shardkit.connect(where)
+        lock: Any = (
+            kit.lock("x", **options)
+            if "lock" in way
+            else kit.semaphore("x", limit=SHARES, **options)
+        )
 
         def pair() -> None:
             lock.acquire()
@@ -40,10 +48,10 @@ def pairs_of(way: str, port: int) -> Callable[[], None]:
             other.release()
 
         return pair
-    return _raw(port)
+    return _raw(port, *(("x", 1) if way == LOCK_ON_SOCKET else ("s", SHARES)))
 
 
-def _raw(port: int) -> Callable[[], None]:
+def _raw(port: int, mode: str, limit: int) -> Callable[[], None]:
     """The same scripts by EVALSHA on a socket, asked again at once until the lock is free."""
     sock = socket.create_connection(("127.0.0.1", port))
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -60,7 +68,22 @@ def _raw(port: int) -> Callable[[], None]:
         return b"*%d\r\n%b" % (len(parts), b"".join(sized))
 
     taking = packed(
-        *("EVALSHA", acquire.sha, 4, *keys, id_, "x", TTL * 1_000_000, 1, "raw", "-", 0, 0, 0, 0)
+        *(
+            "EVALSHA",
+            acquire.sha,
+            4,
+            *keys,
+            id_,
+            mode,
+            TTL * 1_000_000,
+            limit,
+            "raw",
+            "-",
+            0,
+            0,
+            0,
+            0,
+        )
     )
     giving = packed("EVALSHA", release.sha, 4, *keys, id_, "release")
 
@@ -97,25 +120,32 @@ def lock_pairs(way: str, port: int, count: int, seconds: float) -> dict[str, Any
 
 def market(way: str, port: int, count: int, seconds: float, role: str, number: int) -> Any:
     """List or buy as often as possible; return how often, how many retries, and how long."""
-    from coordination.markets import MARKETS
+    from coordination.markets import MARKETS, RICH
 
     at = MARKETS[way](port)
     wait_for_all(port, count)
+    offers: Any = redis.Redis(port=port, decode_responses=True)  # what buyers see
     end = time.time() + seconds
     done = refused = made = 0
     spent = 0.0
     user = f"{role}{number}"
+    if role == "buyer":
+        at.deposit(user, RICH)
     while (began := time.time()) < end:
         if role == "lister":
-            outcome = at.list(f"{user}-{made}", user, 1)
-            at.offered(f"{user}-{made}", user)
+            item = f"{user}-{made}"
+            at.deposit(user, 0, [item])
+            began = time.time()
+            outcome = at.list(item, user, 1)
+            offers.lpush("offers", f"{item} {user}")
             made += 1
         else:
-            offer = at.next_offer()
+            offer = offers.rpop("offers")
             if offer is None:
                 time.sleep(0.001)
                 continue
-            outcome = at.purchase(user, *offer, 1)
+            began = time.time()
+            outcome = at.purchase(user, *offer.split(" "), 1)
         spent += time.time() - began
         done += outcome is True
         refused += outcome is not True
