@@ -47,6 +47,7 @@ COMMANDS = {
     "locks": "shardkit.cli.commands.locks:locks",
     "queues": "shardkit.cli.commands.queues:queues",
     "worker": "shardkit.cli.commands.worker:worker",
+    "files": "shardkit.cli.commands.files:files",
     "logs": "shardkit.cli.commands.logs:logs",
     "bench": "shardkit.bench.command:bench",
     "demo": "shardkit.demo.command:demo",

@@ -1,0 +1,249 @@
+"""``shardkit files``: publishes files for many readers, reads them, and shows how far they are."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from shardkit.cli.options import common_options, examples, opened, structure_options
+from shardkit.cli.output import Column, Output, Table, number, wordy
+from shardkit.cli.progress import progress
+from shardkit.cli.rows import Field, write_rows
+from shardkit.cli.text import counted
+from shardkit.errors import ChannelError, UnreadableFileError
+from shardkit.messaging import ChannelStatus, PublishedFile
+from shardkit.messaging.files import BYTE_LIMIT, CHUNK_SIZE, LEASE
+
+_structure_options = structure_options("files", "files")
+_FIELDS: tuple[Field[PublishedFile], ...] = (
+    Field("name", lambda file: file.name, wordy("file")),
+    Field("number", lambda file: file.number, number("number")),
+    Field("size", lambda file: file.size if file.new else None, number("bytes")),
+    Field("new", lambda file: file.new, Column("new"), lambda file: "yes" if file.new else "no"),
+)
+
+
+@click.group(
+    epilog=examples(
+        "shardkit files publish logs /var/log/access --reader country --reader errors --close",
+        "shardkit files read logs errors | grep -c ' 500 '",
+        "shardkit files status logs",
+    )
+)
+def files() -> None:
+    """Publish files in chunks over shards for many readers, and read them."""
+
+
+@files.command(
+    short_help="Publish files and the files of directories.",
+    epilog=examples(
+        "shardkit files publish logs /var/log/access --reader country --reader errors",
+        "zcat big.gz | shardkit files publish logs - --as big.log --close",
+    ),
+)
+@click.argument("channel")
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@_structure_options
+@click.option(
+    "--reader", "readers", multiple=True, metavar="NAME", help="Create the channel with it."
+)
+@click.option(
+    "--byte-limit",
+    type=click.IntRange(1),
+    default=BYTE_LIMIT,
+    show_default=True,
+    help="The most bytes that a new channel holds.",
+)
+@click.option(
+    "--chunk-size",
+    type=click.IntRange(1),
+    default=CHUNK_SIZE,
+    show_default=True,
+    help="The bytes of a chunk of a new channel.",
+)
+@click.option("--as", "given", metavar="NAME", help="The name of the only file.")
+@click.option("--close", "closes", is_flag=True, help="Close the channel when all are published.")
+@click.option("--timeout", type=click.FloatRange(0), help="The most seconds to wait for space.")
+@common_options
+def publish(
+    channel: str,
+    paths: Sequence[str],
+    where: str | None,
+    component: str,
+    name: str,
+    readers: Sequence[str],
+    byte_limit: int,
+    chunk_size: int,
+    given: str | None,
+    closes: bool,
+    timeout: float | None,
+    as_json: bool,
+) -> None:
+    """Publish files to CHANNEL: each PATH, the files of each directory, - for standard input.
+
+    Files that were published before are left alone.
+    """
+    found = [each for path in paths for each in _files_of(path)]
+    if given is not None and len(found) != 1:
+        raise click.UsageError(f"--as names one file, not {len(found)}")
+    if "-" in found and given is None:
+        raise click.UsageError("standard input needs a name: --as NAME")
+    output, published = Output(as_json), []
+    with opened(where) as topology, progress("bytes") as show:
+        channels = topology.kit.files(name, component=component)
+        if readers:
+            channels.create(channel, list(readers), byte_limit=byte_limit, chunk_size=chunk_size)
+        for path in found:
+            source: Any = sys.stdin.buffer if path == "-" else path
+            size = 0 if path == "-" else Path(path).stat().st_size
+            shown = given or Path(path).name
+
+            def report(done: int, shown: str = shown, size: int = size) -> None:
+                show(shown, done, max(size, done))
+
+            file = channels.publish(channel, source, name=given, timeout=timeout, progress=report)
+            published.append(file)
+        if closes:
+            channels.close(channel)
+    write_rows(output, _FIELDS, published)
+
+
+@files.command(
+    short_help="Write the lines of files to standard output.",
+    epilog=examples(
+        "shardkit files read logs errors | grep -c ' 500 '",
+        "shardkit files read logs backup --raw --into /backup --timeout 60",
+    ),
+)
+@click.argument("channel")
+@click.argument("reader")
+@_structure_options
+@click.option("--raw", is_flag=True, help="As published: gzip is not decompressed.")
+@click.option(
+    "--into",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Write each file into this directory instead.",
+)
+@click.option(
+    "--lease",
+    type=click.FloatRange(1),
+    default=LEASE,
+    show_default=True,
+    help="The seconds after which others may take a file that is not read on.",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0),
+    help="The most seconds to wait for a file; by default until the channel is closed.",
+)
+@common_options
+def read(
+    channel: str,
+    reader: str,
+    where: str | None,
+    component: str,
+    name: str,
+    raw: bool,
+    into: Path | None,
+    lease: float,
+    timeout: float | None,
+    as_json: bool,
+) -> int:
+    """Read the files of CHANNEL as READER, until it is closed and all are read.
+
+    A file counts as read when all of it is written. --json writes an object for each file to
+    standard error. Exits with 1 if a file could not be read: it is tried again, up to five times.
+    """
+    output, failed = Output(), 0
+    with opened(where) as topology, progress("bytes") as show:
+        channels = topology.kit.files(name, component=component)
+        for file in channels.take_all(channel, reader, lease=lease, timeout=timeout):
+            target: Any = sys.stdout.buffer if into is None else _target(into, file.name)
+            written = 0
+            try:
+                for block in channels.read(file, raw=raw):
+                    target.write(block)
+                    written += len(block)
+                    show(file.name, written, written)
+                target.flush()
+            except UnreadableFileError as error:
+                failed += 1
+                output.warning(error.message)
+                channels.fail(file, error.message)
+            else:
+                channels.done(file)
+                if as_json:
+                    click.echo(_row(file.name, file.number, written), err=True)
+            finally:
+                if into is not None:
+                    target.close()
+    return 1 if failed else 0
+
+
+@files.command(
+    short_help="Show what a channel holds, and how far its readers are.",
+    epilog=examples("shardkit files status logs", "shardkit files status logs --json"),
+)
+@click.argument("channel")
+@_structure_options
+@common_options
+def status(channel: str, where: str | None, component: str, name: str, as_json: bool) -> int:
+    """Show the files of CHANNEL that not all readers have finished.
+
+    Exits with 1 if files were given up.
+    """
+    output = Output(as_json)
+    with opened(where) as topology:
+        found = topology.kit.files(name, component=component).status(channel)
+    if as_json:
+        output.document(_document(found))
+    else:
+        state = "closed" if found.closed else "open"
+        output.line(
+            f"{state}, {found.held:,} of {found.byte_limit:,} bytes held, "
+            f"{counted(len(found.files), 'file')} in use"
+        )
+        table = Table.of(wordy("file"), number("bytes"), "complete", *map(number, found.readers))
+        for file in found.files:
+            offsets = (file.offsets[reader] for reader in found.readers)
+            complete = "yes" if file.complete else "no"
+            table.row(file.name, f"{file.size:,}", complete, *(f"{each:,}" for each in offsets))
+        if found.files:
+            output.table(table)
+        for (reader, file_name), reason in found.failed.items():
+            output.warning(f"{reader} has given up {file_name}: {reason}")
+    return 1 if found.failed else 0
+
+
+def _files_of(path: str) -> list[str]:
+    if path != "-" and Path(path).is_dir():
+        return [str(each) for each in sorted(Path(path).iterdir()) if each.is_file()]
+    return [path]
+
+
+def _target(into: Path, name: str) -> Any:
+    # A published name is text of whoever published it: never a way out of the directory.
+    if Path(name).name != name or name in (".", ".."):
+        raise ChannelError(f"file {name!r} is no file name", "read it without --into")
+    into.mkdir(parents=True, exist_ok=True)
+    return (into / name).open("wb")
+
+
+def _row(name: str, file_number: int, size: int) -> str:
+    return json.dumps({"name": name, "number": file_number, "bytes": size}, ensure_ascii=False)
+
+
+def _document(found: ChannelStatus) -> dict[str, Any]:
+    return {
+        **found._asdict(),
+        "files": [file._asdict() for file in found.files],
+        "failed": [
+            {"reader": reader, "file": file, "reason": reason}
+            for (reader, file), reason in found.failed.items()
+        ],
+    }

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cli_helpers import Result
+
+Cli = Callable[..., Result]
+AT = ("--component", "unique")
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    (folder / "b.log").write_bytes(b"three\nfour\n")
+    (folder / "a.log.gz").write_bytes(gzip.compress(b"one\n") + gzip.compress(b"two\n"))
+    (folder / "sub").mkdir()
+    return folder
+
+
+def test_files_are_published_read_and_gone(
+    cli: Cli, town_map: Path, logs: Path, tmp_path: Path
+) -> None:
+    at = (*AT, "-c", town_map)
+    made = cli("files", "publish", "day", logs, "--reader", "x", "--reader", "y", *at, "--json")
+    assert [(file["name"], file["new"]) for file in json.loads(made.out)] == [
+        ("a.log.gz", True),
+        ("b.log", True),
+    ]
+    again = cli("files", "publish", "day", logs, "--close", *at)
+    assert again.code == 0, again
+    assert [line.split()[-1] for line in again.lines[1:]] == ["no", "no"]
+    shown = cli("files", "status", "day", *at)
+    assert shown.code == 0
+    assert shown.lines[0].startswith("closed, ")
+    assert "2 files" in shown.lines[0]
+    assert cli("files", "read", "day", "x", *at) == Result(0, "one\ntwo\nthree\nfour\n", "")
+    read = cli("files", "read", "day", "y", "--raw", "--into", tmp_path / "copy", "--json", *at)
+    assert [json.loads(line)["name"] for line in read.err.splitlines()] == ["a.log.gz", "b.log"]
+    for name in ("a.log.gz", "b.log"):
+        assert (tmp_path / "copy" / name).read_bytes() == (logs / name).read_bytes()
+    found = json.loads(cli("files", "status", "day", "--json", *at).out)
+    assert (found["held"], found["files"], found["open"]) == (0, [], {"x": 0, "y": 0})
+
+
+def test_what_cannot_be_read_is_given_up_and_shown(
+    cli: Cli, town_map: Path, tmp_path: Path
+) -> None:
+    at = (*AT, "-c", town_map)
+    (tmp_path / "cut.gz").write_bytes(gzip.compress(b"text" * 1000)[:-4])
+    cli("files", "publish", "day", tmp_path / "cut.gz", "--reader", "x", "--close", *at)
+    read = cli("files", "read", "day", "x", *at)
+    assert read.code == 1
+    assert read.err.count("truncated") == 5
+    shown = cli("files", "status", "day", *at)
+    assert shown.code == 1
+    assert "x has given up cut.gz" in shown.err
+
+
+def test_invalid_calls_say_what_is_missing(cli: Cli, town_map: Path, logs: Path) -> None:
+    at = (*AT, "-c", town_map)
+    assert "no channel 'day'" in cli("files", "publish", "day", logs, *at).error()
+    assert cli("files", "publish", "day", "-", *at).code == 2
+    assert cli("files", "publish", "day", logs, "--as", "x", *at).code == 2
+    assert "no channel" in cli("files", "status", "day", *at).error()
