@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
+from pathlib import Path
 
 import click
 from rich.console import Console
@@ -22,7 +23,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 import shardkit
 from shardkit.cli.options import INTERRUPTED, common_options, examples, opened
-from shardkit.cli.output import FAINT, GOOD, Output
+from shardkit.cli.output import FAINT, GOOD, Output, Table, number, wordy
+from shardkit.cli.text import counted
 from shardkit.config.shard_map import ShardMap
 from shardkit.demo import sample
 from shardkit.demo.access_log import AccessLog
@@ -33,6 +35,7 @@ from shardkit.demo.counting import (
     VisitCounter,
 )
 from shardkit.demo.load import loads
+from shardkit.demo.logs import KINDS, count_logs, servers_map, top_places
 from shardkit.demo.memory_use import measure_memory
 from shardkit.demo.replay import BATCH_SIZE, ReplayResult, replay
 from shardkit.demo.report import DemoReport, VisitorExample, document, show
@@ -41,13 +44,15 @@ from shardkit.kit import ENVIRONMENT, ShardKit
 from shardkit.local import LocalServers
 
 
-@click.command(
+@click.group(
+    invoke_without_command=True,
     epilog=examples(
         "shardkit demo",
         "shardkit demo --log access.log.gz",
         "zcat access.log.*.gz | shardkit demo --log - --first-day 1000000 --json",
         "shardkit demo --keep",
-    )
+        "shardkit demo logs /var/log/access --kill 3",
+    ),
 )
 @click.option(
     "--log",
@@ -84,7 +89,9 @@ from shardkit.local import LocalServers
     help="How many visitors to plan for on a day if there was none before.",
 )
 @common_options
+@click.pass_context
 def demo(
+    context: click.Context,
     path: str | None,
     where: str | None,
     fresh: bool,
@@ -99,6 +106,8 @@ def demo(
     replays the log through decorated functions and the unique-visitors structure. Then shows the
     counts, their distribution over the shards, their memory, and where one visitor's id is stored.
     """
+    if context.invoked_subcommand is not None:
+        return 0
     if keep and where:
         raise click.UsageError("--keep needs embedded servers, and cannot be used with --config")
     output = Output(as_json)
@@ -118,6 +127,63 @@ def demo(
     if replayed.interrupted:
         return INTERRUPTED
     return 1 if report.damage else 0
+
+
+@demo.command(
+    short_help="Count the logs of a directory by place, with processes that are killed.",
+    epilog=examples("shardkit demo logs /var/log/access", "shardkit demo logs DIR --kill 5 --json"),
+)
+@click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False))
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 64),
+    default=3,
+    show_default=True,
+    help="How many processes count.",
+)
+@click.option(
+    "--kill",
+    "kills",
+    type=click.IntRange(0, 1000),
+    default=0,
+    show_default=True,
+    help="How many of them to kill while they count; each is started anew.",
+)
+@common_options
+def logs(folder: str, workers: int, kills: int, as_json: bool) -> int:
+    """Count the web access logs of DIR by day, country, region and city.
+
+    Starts five servers on free ports, publishes the files in chunks over their shards, and has
+    processes count them, each file once, whoever is killed. Then counts the same files in one
+    process. Exits with 1 if the counts differ. The places of addresses are made up.
+    """
+    output = Output(as_json)
+    with (
+        started(output, LocalServers(servers_map(), ports="free")) as url,
+        shardkit.connect(url) as kit,
+        output.busy("counting"),
+    ):
+        found = count_logs(kit, url, Path(folder), workers, kills)
+    same = found.days == found.expected
+    if as_json:
+        countries = {
+            day: {member: n for (kind, member), n in of.items() if kind == "country"}
+            for day, of in found.days.items()
+        }
+        counts = {"files": found.files, "lines": found.lines, "kills": found.kills, "same": same}
+        top = {kind: dict(top_places(found.days, kind)) for kind in KINDS}
+        output.document({**counts, "seconds": found.seconds, "top": top, "countries": countries})
+        return 0 if same else 1
+    output.line(
+        f"{counted(found.files, 'file')}, {counted(found.lines, 'line')}, {found.seconds:.1f} s "
+        f"with {workers} processes at a time, {found.kills} killed"
+    )
+    table = Table.of(wordy("country"), number("lines"))
+    for country, lines in top_places(found.days, "country"):
+        table.row(country, f"{lines:,}")
+    output.table(table)
+    output.line("one process counts the same" if same else "ONE PROCESS COUNTS OTHERWISE")
+    return 0 if same else 1
 
 
 def laptop_map() -> ShardMap:

@@ -25,6 +25,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from shardkit.errors import ParameterMismatchError
+from shardkit.geo.addresses import Address
 from shardkit.geo.local_copy import LocalCities
 from shardkit.geo.models import City
 from shardkit.lua import script
@@ -116,7 +117,7 @@ class RecordTally(Generic[K]):
 
 
 def by_place(
-    cities: LocalCities, parse: Callable[[bytes], tuple[str, bytes] | None]
+    cities: LocalCities, parse: Callable[[bytes], tuple[str, Address] | None]
 ) -> RecordTally[tuple[str, City]]:
     """Return a tally of log lines by day, and by country, region and city of the address.
 
@@ -124,7 +125,7 @@ def by_place(
         cities: finds the cities: ``ip.local()``.
         parse: returns the day and the address of a line; None to skip it.
     """
-    find, known = cities.find, dict[bytes, City | None]()
+    find, known = cities.find, dict[Address, City | None]()
 
     def key(line: bytes) -> tuple[str, City] | None:
         parsed = parse(line)
