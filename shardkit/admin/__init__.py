@@ -13,6 +13,7 @@ from shardkit.admin.push import push
 from shardkit.admin.queue_status import QueueStatus, queue_names, queue_status
 from shardkit.admin.retire import Retirement, delete_data, last_known, remove, still_used
 from shardkit.admin.rotate import PasswordRotation, PendingProcess, abort_rotation, rotate
+from shardkit.admin.upgrade import Upgrade, upgrade
 
 __all__ = [
     "BackupManifest",
@@ -25,6 +26,7 @@ __all__ = [
     "QueueStatus",
     "Retirement",
     "ServerBackup",
+    "Upgrade",
     "abort_rotation",
     "backup",
     "biggest_keys",
@@ -40,5 +42,6 @@ __all__ = [
     "restore",
     "rotate",
     "still_used",
+    "upgrade",
     "verify",
 ]

@@ -44,6 +44,7 @@ COMMANDS = {
     "geo": "shardkit.cli.commands.geo:geo",
     "search": "shardkit.cli.commands.search:search",
     "doctor": "shardkit.cli.commands.doctor:doctor",
+    "upgrade": "shardkit.cli.commands.upgrade:upgrade_",
     "locks": "shardkit.cli.commands.locks:locks",
     "queues": "shardkit.cli.commands.queues:queues",
     "worker": "shardkit.cli.commands.worker:worker",

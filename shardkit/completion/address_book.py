@@ -118,6 +118,7 @@ class AddressBook(Structure[Face]):
         }
         # Not members:meta, which would be the key of a group called meta.
         self._meta = Metadata(Home(component), f"{{{name}}}", stored)
+        self._meta.leased = True
         # Of the group that is used first: other groups are not known.
         self._sought: list[str] = []
         self._meta.data_keys = lambda: [(component, key) for key in self._sought]

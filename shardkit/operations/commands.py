@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, NamedTuple, TypeAlias, overload
 
-from shardkit.errors import DamagedDataError, ShardErrors, ShardFailure, few
+from shardkit.errors import DamagedDataError, NewerFormatError, ShardErrors, ShardFailure, few
 
 Key: TypeAlias = str | bytes | int
 Argument: TypeAlias = str | bytes | int | float
@@ -378,6 +378,7 @@ def raise_failures(replies: Replies, *, own: bool = True) -> None:
     Raises:
         DamagedDataError: a key holds what nobody of ours has written there; the other failures are
             its cause.
+        NewerFormatError: a later release has written it.
         ShardErrors: something failed.
     """
     found: dict[tuple[object, ...], ShardFailure] = {}
@@ -395,7 +396,7 @@ def raise_failures(replies: Replies, *, own: bool = True) -> None:
         )
         if own:
             for failure in found.values():
-                damage = damage_in(failure)
+                damage = damage_in(failure) or _newer_in(failure)
                 if damage is not None:
                     raise damage from errors
         raise errors
@@ -417,6 +418,18 @@ def damage_in(failure: ShardFailure) -> DamagedDataError | None:
     else:
         return None
     return DamagedDataError(key, found, expected, component=component, shard=failure.shard)
+
+
+def _newer_in(failure: ShardFailure) -> NewerFormatError | None:
+    """Return what a script says of a format that it cannot read, if it does."""
+    kind, _, rest = str(failure.error).partition(" ")
+    if kind != "NEWER":
+        return None
+    (key, number, reads), _ = json.JSONDecoder(strict=False).raw_decode(rest)
+    return NewerFormatError(
+        f"{key} has format {number}, this release reads {reads}",
+        "use the release that wrote it, or a later one",
+    )
 
 
 def _type_of(failure: ShardFailure) -> str:

@@ -163,6 +163,7 @@ class SocialNetwork(Structure[Face]):
         self.layout = layout
         parameters = {"kind": "social", "parts": parts, "relation_shards": relation_shards}
         self.meta = Metadata(layout.home, name, parameters)
+        self.meta.leased = True
         counts = [layout.of_part("ids", part) for part in range(parts)]
         self.meta.data_keys = lambda: [(users, key) for key in counts]
         cache = None
@@ -716,7 +717,7 @@ class SocialNetwork(Structure[Face]):
     # ---- what several operations share
 
     def _open(self, *, create: bool = False) -> Operation[None]:
-        if not self.meta.checked:
+        if not self.meta.is_checked(create=create):
             yield from open_all([self.meta], create=create)
 
     def _ids(self, **ids: int | str) -> list[int]:

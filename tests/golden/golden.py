@@ -114,6 +114,8 @@ GOLDEN: dict[str, Subject] = {
 }
 CHECKS: dict[str, Callable[[Any], Any]] = {
     "queue": lambda queues: queues.check("mail"),
+    "address book": lambda book: book.check("elves"),
+    "contacts": lambda known: known.check("ada"),
     **{name: lambda u: u.check(DAY) for name in GOLDEN if name.startswith("unique")},
 }
 

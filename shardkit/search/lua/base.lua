@@ -51,6 +51,7 @@ local function read_state()
   end
   local texts, sum = {}, 0
   for i = 1, #flat, 2 do texts[flat[i]] = flat[i + 1] end
+  check_format(KEYS[1], texts.format)
   state.next = stored_integer(KEYS[1], 'next', texts.next, 0, 4294967296)
   state.words = stored_integer(KEYS[1], 'words', texts.words, 1, MOST_WORDS + 1)
   state.docs = stored_integer(KEYS[1], 'docs', texts.docs, 0, state.next)

@@ -73,7 +73,7 @@ logger = logging.getLogger("shardkit.structures")
 
 # The formats of structures that this release reads.
 FORMATS = range(1, 2)
-_RENAMED = {"shard_size": "part_size"}
+RENAMED = {"shard_size": "part_size"}
 _HINT = "hint:"
 
 # Seconds after which parameters are read again before a write, where parts do not name them.
@@ -134,10 +134,7 @@ class Metadata:
         self.deleting = False
         self.leased = False
         self.looked = False
-        # Of what is written only: a release that knows a further parameter, which nobody gives,
-        # has the same. One that renames a parameter keeps its old name here.
-        text = repr(sorted(self._written.items()))
-        self.fingerprint = f"{crc32(text.encode(errors='surrogatepass')):08x}"
+        self.fingerprint = self.fingerprint_of(FORMATS[0])
         self._read_at = 0.0
         self.to = to
         self._name = name
@@ -224,19 +221,39 @@ class Metadata:
         """Return what decides place and format, under today's names, with defaults."""
         if not stored:
             return stored
-        number = stored.pop("format", "1")
+        number = stored.get("format", "1")
         found = stored_integer(self.to, self.key, "format", number, 1)
         if found not in FORMATS:
             raise NewerFormatError(
-                f"{self.key} has format {found}, this release reads {FORMATS[0]} to {FORMATS[-1]}",
+                f"{self.key} has format {found}, this release reads {readable()}",
                 "use the release that wrote it, or a later one",
             )
-        known = {
-            _RENAMED.get(field, field): value
-            for field, value in stored.items()
-            if not field.startswith(_HINT)
-        }
-        return {**self._defaults, **known}
+        self.fingerprint = self.fingerprint_of(found)
+        return {**self._defaults, **deciding(stored)}
+
+    def fingerprint_of(self, number: int) -> str:
+        """Return what names these parameters and a format in groups of parts; see `fingerprint`.
+
+        Of what is written only: a release that knows a further parameter, which nobody gives, has
+        the same. One that renames a parameter keeps its old name here.
+        """
+        named = sorted(self._written.items())
+        text = repr(named if number == 1 else [*named, ("format", number)])
+        return f"{crc32(text.encode(errors='surrogatepass')):08x}"
+
+
+def deciding(stored: Mapping[str, str]) -> dict[str, str]:
+    """Return the parameters that decide place, under today's names, from all that are stored."""
+    return {
+        RENAMED.get(field, field): value
+        for field, value in stored.items()
+        if field not in ("format", DELETING) and not field.startswith(_HINT)
+    }
+
+
+def readable() -> str:
+    """Return the formats that this release reads, in words."""
+    return f"{FORMATS[0]} to {FORMATS[-1]}"
 
 
 def meta_key(name: str) -> str:

@@ -122,7 +122,7 @@ class GrowingLayout(Layout):
         self._load = max_load(part_size)
         self.initial = max(1, ceil(total / groups / self._load))
         self._kind = kind
-        self._keys = [f"{name}:{{{tag}}}" for tag in tags(groups)]
+        self._keys = state_keys(name, groups)
         self._parts_queries = [self._read(key, "HGET", "parts") for key in self._keys]
         self.parts = [self.initial] * groups
         self._counts = [0] * groups
@@ -767,6 +767,11 @@ def check_groups(owner: str, groups: int) -> None:
 
 
 @cache
+def state_keys(name: str, groups: int) -> list[str]:
+    """Return the key of each group's state."""
+    return [f"{name}:{{{tag}}}" for tag in tags(groups)]
+
+
 def tags(groups: int) -> tuple[int, ...]:
     """Return the tag of each group: numbers that CRC-32 spreads evenly."""
     found: dict[int, int] = {}

@@ -41,3 +41,10 @@ local function stored_integer(key, field, text, low, high)
   end
   return value
 end
+
+-- Stop if a later release has given the data a format that this one cannot read; absent, it is 1.
+local function check_format(key, format)
+  if format and stored_integer(key, 'format', format, 1, 2 ^ 31) > 1 then
+    error({err = 'NEWER ' .. cjson.encode({key, format, '1 to 1'})})
+  end
+end

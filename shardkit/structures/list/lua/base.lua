@@ -64,7 +64,8 @@ end
 
 local function read_list(key, argument)
   local ends = redis.call('HMGET', KEYS[key + 1],
-    'first', 'last', 'left', 'right', 'part_size', 'due', 'values')
+    'first', 'last', 'left', 'right', 'part_size', 'due', 'values', 'format')
+  check_format(KEYS[key + 1], ends[8])
   local list = {
     ends = KEYS[key + 1], signal = KEYS[key + 2], prefix = ARGV[argument],
     size = tonumber(ARGV[argument + 1]), due = ends[6], is_new = not ends[5],

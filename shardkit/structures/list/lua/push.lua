@@ -10,9 +10,10 @@
 -- Reply    how many values it has now; nil if its parameters are not those of the caller
 --@include structures/list/base
 --@include structures/list/push_values
-local ends = redis.call('HMGET', KEYS[2], 'first', 'last', 'left', 'right', 'part_size', 'values')
+local ends = redis.call('HMGET', KEYS[2],
+  'first', 'last', 'left', 'right', 'part_size', 'values', 'format')
 local added = #ARGV - 4
-if ends[5] == ARGV[2] and ends[6] == ARGV[3] and added <= 1000 then
+if ends[5] == ARGV[2] and ends[6] == ARGV[3] and not ends[7] and added <= 1000 then
   -- The usual case, at half the cost of the general one: no part is opened.
   local list = {ends = KEYS[2], prefix = ARGV[1], size = tonumber(ARGV[2])}
   read_numbers(list, ends[1], ends[2], ends[3], ends[4])

@@ -1,0 +1,86 @@
+"""``shardkit upgrade``: brings what is stored into the newest form of this release."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from shardkit.admin.upgrade import Upgrade, upgrade
+from shardkit.cli.options import common_options, components, config_option, examples, opened
+from shardkit.cli.output import GOOD, Output, wordy
+from shardkit.cli.rows import Field, write_rows
+from shardkit.cli.text import counted
+
+_FIELDS: tuple[Field[Upgrade], ...] = (
+    Field("component", lambda row: row.component, wordy("component")),
+    Field("structure", lambda row: row.structure, wordy("structure")),
+    Field("kind", lambda row: row.kind, wordy("kind")),
+    Field(
+        "changes",
+        lambda row: list(row.changes),
+        wordy("changes"),
+        lambda row: "; ".join(row.changes),
+    ),
+)
+
+
+@click.command(
+    "upgrade",
+    short_help="Bring what is stored into the newest form.",
+    epilog=examples(
+        "shardkit upgrade --dry-run",
+        "shardkit upgrade geo --yes",
+        "shardkit upgrade geo --structure ids --yes --json",
+    ),
+)
+@click.argument("names", nargs=-1, metavar="[COMPONENT]...")
+@config_option
+@click.option(
+    "--structure",
+    "structures",
+    multiple=True,
+    metavar="NAME",
+    help="Only this one; may be repeated.",
+)
+@click.option("--dry-run", is_flag=True, help="Change nothing: only show what would be changed.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@common_options
+def upgrade_(
+    names: Sequence[str],
+    where: str | None,
+    structures: Sequence[str],
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> int:
+    """Bring structures into the newest form of this release, once no earlier one runs.
+
+    Processes of earlier releases refuse what was upgraded. Without components, of all. Exits with
+    1 if a dry run found something, or the answer is no.
+    """
+    output = Output(as_json)
+    with opened(where) as topology:
+        chosen, broken = components(topology, names)
+        for error in broken.values():
+            raise error
+        found = [
+            each
+            for component in chosen.values()
+            for each in upgrade(topology.kit, component, structures, dry_run=True)
+        ]
+        if found and not dry_run:
+            many = counted(len(found), "structure")
+            question = f"earlier releases will refuse {many}: go on?"
+            if not yes and not click.confirm(question, err=True):
+                return 1
+            found = [
+                each
+                for component in chosen.values()
+                for each in upgrade(topology.kit, component, structures)
+            ]
+    if found or as_json:
+        write_rows(output, _FIELDS, found)
+    else:
+        output.line("everything is in the newest form", GOOD)
+    return int(dry_run and bool(found))

@@ -1,0 +1,158 @@
+"""What an upgrade writes, and that earlier releases then refuse to write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_helpers import Result
+
+import shardkit
+from shardkit import ShardKit, ShardMap
+from shardkit.admin import Upgrade, upgrade
+from shardkit.errors import NewerFormatError
+from shardkit.local import LocalServers
+from shardkit.structures.base import parameters
+
+MAP = "components: {data: {shards: {count: 4, over: [{port: 7001}]}}}"
+NEXT = range(1, 3)  # the formats of a later release
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Iterator[tuple[ShardKit, Path]]:
+    with LocalServers(ShardMap.parse(MAP), ports="free") as servers:
+        path = tmp_path / "map.json"
+        path.write_text(servers.shard_map.to_yaml())
+        with shardkit.connect(servers.shard_map) as kit:
+            yield kit, path
+
+
+def at(kit: ShardKit, key: str) -> Any:
+    return kit.client("data", kit.component("data").shard_of(key).number)
+
+
+def an_earlier_set(kit: ShardKit) -> Any:
+    """A set as releases before 0.1.0 stored it."""
+    ids = kit.set("ids", component="data", members=int, groups=4, part_size=64)
+    ids.sadd(*range(300))
+    meta = at(kit, "ids:meta")
+    meta.hdel("ids:meta", "part_size")
+    meta.hset("ids:meta", "shard_size", 64)
+    for key in ids.layout.data_keys():
+        at(kit, key).hdel(key, "of")
+    return ids
+
+
+def test_what_earlier_releases_stored_gets_todays_names(
+    stored: tuple[ShardKit, Path], cli: Callable[..., Result], read_json: Callable[..., Any]
+) -> None:
+    kit, path = stored
+    ids = an_earlier_set(kit)
+    changes = ("shard_size is called part_size", "groups name their parameters")
+    component = kit.component("data")
+    wanted = [Upgrade("data", "ids", "set", changes)]
+    assert upgrade(kit, component, dry_run=True) == wanted
+    assert at(kit, "ids:meta").hexists("ids:meta", "shard_size")
+    assert upgrade(kit, component, ["other"]) == []
+    assert "; ".join(changes) in cli("upgrade", "--dry-run", "-c", path).out
+    assert cli("upgrade", "-c", path, input="n\n").code == 1
+    [row] = read_json("upgrade", "--yes", "-c", path)
+    assert row == {"component": "data", "structure": "ids", "kind": "set", "changes": list(changes)}
+    assert cli("upgrade", "-c", path).lines == ["everything is in the newest form"]
+    assert at(kit, "ids:meta").hget("ids:meta", "part_size") == b"64"
+    assert at(kit, "ids:meta").hget("ids:meta", "shard_size") is None
+    assert {at(kit, key).hget(key, "of").decode() for key in ids.layout.data_keys()} == {
+        ids.meta.fingerprint
+    }
+    fresh = kit.set("ids", component="data", members=int, groups=4, part_size=64)
+    fresh.sadd(1000)
+    assert ids.smembers() == {*range(300), 1000}
+    assert list(fresh.check()) == []
+
+
+WRITES: dict[str, tuple[Callable[[ShardKit], Any], Callable[[Any], Any]]] = {
+    "set": (
+        lambda kit: kit.set("it", component="data", members=int, groups=2, part_size=16),
+        lambda it: it.sadd(*range(50)),
+    ),
+    "planned set": (
+        lambda kit: kit.set("it", component="data", members=int, total=100),
+        lambda it: it.sadd(*range(50)),
+    ),
+    "hash": (
+        lambda kit: kit.hash("it", component="data", groups=2, partition="crc32"),
+        lambda it: it.hset("a", "b"),
+    ),
+    "numbered hash": (
+        lambda kit: kit.hash("it", component="data", part_size=16),
+        lambda it: it.hset(7, "b"),
+    ),
+    "sorted set": (
+        lambda kit: kit.sorted_set("it", component="data", groups=2),
+        lambda it: it.zadd({"a": 1}),
+    ),
+    "list": (lambda kit: kit.list("it", component="data"), lambda it: it.rpush("a")),
+    "packed": (
+        lambda kit: kit.packed("it", component="data", fields={"a": "u8"}),
+        lambda it: it.set(5, a=1),
+    ),
+    "search": (
+        lambda kit: kit.search("it", component="data", shards=4),
+        lambda it: it.index("1", "some words"),
+    ),
+    "ads": (
+        lambda kit: kit.ads("it", component="data", shards=4),
+        lambda it: it.index("1", ["Rome"], "words", "cpc", 1),
+    ),
+    "jobs": (
+        lambda kit: kit.job_search("it", component="data", shards=4),
+        lambda it: it.index("1", ["python"]),
+    ),
+    "address book": (
+        lambda kit: kit.address_book("it", component="data"),
+        lambda it: it.join("elves", "Arwen"),
+    ),
+    "network": (
+        lambda kit: kit.social("it", component="data", parts=4, relation_shards=4),
+        lambda it: it.create_user("ada", "Ada"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_a_process_that_opened_before_an_upgrade_refuses_to_write_after_it(
+    stored: tuple[ShardKit, Path], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kit, _ = stored
+    make, write = WRITES[name]
+    earlier, later = make(kit), make(kit)
+    write(earlier)
+    monkeypatch.setattr(parameters, "LEASE", 0.0)
+    monkeypatch.setattr(parameters, "FORMATS", NEXT)
+    write(later)
+    [done] = upgrade(kit, kit.component("data"))
+    assert done.changes[0] == "format 1 becomes 2"
+    assert upgrade(kit, kit.component("data")) == []
+    if name in ("search", "ads", "jobs", "list"):  # their scripts are those of this release
+        states = "*:ends" if name == "list" else "*:state"
+        clients: list[Any] = [kit.client("data", n) for n in range(4)]
+        marks = [c.hget(key, "format") for c in clients for key in c.scan_iter(states)]
+        assert marks == [b"2"]
+    else:
+        write(later)  # and goes on with what it has open
+        write(make(kit))
+    monkeypatch.setattr(parameters, "FORMATS", range(1, 2))
+    before = [
+        {key: client.dump(key) for key in client.scan_iter()}
+        for client in map(kit.client, ["data"] * 4, range(4))
+    ]
+    with pytest.raises(NewerFormatError, match="has format 2, this release reads 1 to 1"):
+        write(earlier)
+    assert before == [
+        {key: client.dump(key) for key in client.scan_iter()}
+        for client in map(kit.client, ["data"] * 4, range(4))
+    ]
+    with pytest.raises(NewerFormatError, match="upgrade with the latest release"):
+        upgrade(kit, kit.component("data"))
