@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,7 +40,7 @@ _SLOW_PING = 0.25  # seconds
 _NEARLY = 0.9  # the share of a limit from which on it is worth saying
 _MOST_LAG = 10  # seconds that a replica may be behind
 _MOST_SKEW = 1.0  # seconds that a server's clock may differ from this machine's
-_STRANGE = 0.1  # the share of sampled keys that may belong elsewhere
+MISPLACED_SHARE = 0.1  # the share of sampled keys that may belong elsewhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,7 +349,8 @@ def _of_database(
                 "give each a database of its own" + ("" if both else ", or keep it if it is meant"),
                 warning=not both,
             )
-    strange = _strange(place, facts.keys.get(place.number) or [])
+    keys = facts.keys.get(place.number) or []
+    strange = keys_of_other_shards(place.component, place.shard, keys)
     if strange:
         yield CheckFinding(
             place.name,
@@ -359,18 +360,21 @@ def _of_database(
         )
 
 
-def _strange(place: _Place, keys: list[bytes]) -> str:
-    """Return, in words, how many keys are placed on other shards; nothing if hardly any is."""
-    number = place.shard.number
+def keys_of_other_shards(component: Component, shard: Shard, keys: Sequence[bytes]) -> str:
+    """Return, in words, how many keys are placed on other shards; nothing if hardly any is.
+
+    Args:
+        component: the component.
+        shard: where the keys are.
+        keys: some of its keys.
+    """
+    number = shard.number
     if number is None or not keys:
         return ""
     suffix = b":%d" % number  # of the tag where structures place their parts by number
     others = [
-        key
-        for key in keys
-        if place.component.place(key) != number and not hash_tag(key).endswith(suffix)
+        key for key in keys if component.place(key) != number and not hash_tag(key).endswith(suffix)
     ]
-    if len(others) <= _STRANGE * len(keys):
+    if len(others) <= MISPLACED_SHARE * len(keys):
         return ""
-    rule = place.component.placement
-    return f"{rule} places {len(others)} of {len(keys)} sampled keys on other shards"
+    return f"{component.placement} places {len(others)} of {len(keys)} sampled keys on other shards"

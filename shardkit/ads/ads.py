@@ -231,14 +231,18 @@ class Ads(Structure[Face]):
         return (yield from self._parts.count())
 
     @operation
-    def delete(self) -> Operation[int]:
+    def delete(self, *, force: bool = False) -> Operation[int]:
         """Delete all ads with their counts and the parameters; return how many ads there were.
 
         Nobody else may be using them. Targets expire on their own.
 
+        Args:
+            force: delete it also if other parameters are stored, as when they were damaged. Keys
+                that only the others would name are left.
+
         Cost: one exchange for some 2,500 ads or words of each part.
         """
-        return (yield from self._parts.delete(before="ads/clear"))
+        return (yield from self._parts.delete(before="ads/clear", force=force))
 
     @operation
     def averages(self) -> Operation[dict[str, float]]:

@@ -199,14 +199,18 @@ class JobSearch(Structure[Face]):
         return (yield from self._parts.count())
 
     @operation
-    def delete(self) -> Operation[int]:
+    def delete(self, *, force: bool = False) -> Operation[int]:
         """Delete all jobs with the parameters; return how many there were.
 
         Nobody else may be writing to them.
 
+        Args:
+            force: delete it also if other parameters are stored, as when they were damaged. Keys
+                that only the others would name are left.
+
         Cost: one exchange for some 2,500 jobs or skills of each part.
         """
-        return (yield from self._parts.delete())
+        return (yield from self._parts.delete(force=force))
 
     @stream
     def check(self) -> Stream[Damage]:

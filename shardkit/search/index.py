@@ -305,14 +305,18 @@ class SearchIndex(Structure[Face]):
         return found
 
     @operation
-    def delete(self) -> Operation[int]:
+    def delete(self, *, force: bool = False) -> Operation[int]:
         """Delete the index with its parameters; return how many documents it had.
 
         Nobody else may be writing to it. Cached results expire on their own.
 
+        Args:
+            force: delete it also if other parameters are stored, as when they were damaged. Keys
+                that only the others would name are left.
+
         Cost: one exchange for some 2,500 documents or words of each part.
         """
-        removed = yield from self._parts.delete()
+        removed = yield from self._parts.delete(force=force)
         self._statistics.clear()
         return removed
 

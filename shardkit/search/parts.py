@@ -292,17 +292,18 @@ class IndexParts:
             rest = {number: some for number, some in rest.items() if some}
         return Written(existing, sum(map(len, by_part.values())) - existing)
 
-    def delete(self, before: str | None = None) -> Operation[int]:
+    def delete(self, before: str | None = None, *, force: bool = False) -> Operation[int]:
         """Delete all documents and the parameters; return how many documents there were.
 
         Args:
             before: a script that runs before ``search/clear``, in the same transaction, with the
                 same arguments.
+            force: whether to delete them also if other parameters are stored.
 
         Cost: one exchange for some 2,500 documents or words of each part.
         """
         meta = self.parameters
-        yield from open_to_delete(meta)
+        yield from open_to_delete(meta, force)
         removed, columns = 0, len(self.schema.columns)
         places = dict.fromkeys(self.primary, 0)
         while places:

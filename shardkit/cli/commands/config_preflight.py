@@ -19,6 +19,7 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
+from shardkit.admin.check import MISPLACED_SHARE, keys_of_other_shards
 from shardkit.admin.rights import missing_rights
 from shardkit.admin.server_queries import TIMEOUT, ServerErrors, client_of, query_all
 from shardkit.cli.commands.config_diff import data_keys
@@ -27,11 +28,9 @@ from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
 from shardkit.errors import ConfigError
 from shardkit.operations.commands import Shard
-from shardkit.routing.keys import hash_tag
 from shardkit.server_errors import meaning
 
 SAMPLED_KEYS = 100
-_STRANGE = 0.1  # the share of sampled keys that may be missing, or belong elsewhere
 _DATABASES_PER_QUERY = 16
 
 
@@ -280,7 +279,7 @@ def _data_problems(
 ) -> Iterator[tuple[str, str, bool]]:
     before = target.before
     if before is None:
-        strange = _strange_keys(target, then.keys)
+        strange = keys_of_other_shards(target.component, target.shard, then.keys)
         if strange:
             yield f"holds keys that are not this shard's: {strange}", "check the address", True
         return
@@ -293,7 +292,7 @@ def _data_problems(
         problem = ""
         if not then.keys:
             problem = "is empty"
-        elif strange := _strange_keys(target, then.keys):
+        elif strange := keys_of_other_shards(target.component, target.shard, then.keys):
             problem = f"holds keys that are not this shard's ({strange})"
         if problem:
             yield (
@@ -308,25 +307,10 @@ def _data_problems(
     share = shared.get(target, 0.0)
     if now.keys and not then.keys:
         yield f"is empty, and {before.address} holds data", moved, False
-    elif now.keys and (isinstance(share, Exception) or share < 1 - _STRANGE):
+    elif now.keys and (isinstance(share, Exception) or share < 1 - MISPLACED_SHARE):
         part = "" if isinstance(share, Exception) else f": it has {share:.0%} of its sampled keys"
         yield f"does not hold the data of {before.address}{part}", moved, False
-    elif not now.keys and (strange := _strange_keys(target, then.keys)):
+    elif not now.keys and (
+        strange := keys_of_other_shards(target.component, target.shard, then.keys)
+    ):
         yield f"holds keys that are not this shard's: {strange}", "check the address", False
-
-
-def _strange_keys(target: _ChangedAddress, keys: Sequence[bytes]) -> str:
-    """Return, in words, how many keys are placed on other shards; nothing if hardly any is."""
-    number = target.shard.number
-    if number is None or not keys:
-        return ""
-    suffix = b":%d" % number  # of the tag where structures place their parts by number
-    others = [
-        key
-        for key in keys
-        if target.component.place(key) != number and not hash_tag(key).endswith(suffix)
-    ]
-    if len(others) <= _STRANGE * len(keys):
-        return ""
-    rule = target.component.placement
-    return f"{rule} places {len(others)} of {len(keys)} sampled keys on other shards"

@@ -39,11 +39,15 @@ class ExpirableStructure(PartitionedStructure[Face]):
         """Drop cached state after the structure is deleted."""
 
     @operation
-    def delete(self) -> Operation[bool]:
+    def delete(self, *, force: bool = False) -> Operation[bool]:
         """Remove the structure with its parameters; return whether it existed.
 
         Afterwards it can be created with other parameters. A write at the same time is done
         before it or after it: one that comes after creates the structure anew.
+
+        Args:
+            force: delete it also if other parameters are stored, as when they were damaged. Keys
+                that only the others would name are left.
 
         Raises:
             ParameterMismatchError: the structure exists with other parameters.
@@ -54,7 +58,7 @@ class ExpirableStructure(PartitionedStructure[Face]):
 
         Cost: one command per part, an exchange for every 1,000 parts, and two more.
         """
-        yield from open_to_delete(self.meta)
+        yield from open_to_delete(self.meta, force)
         try:
             return (yield from self._remove_all()) > 0
         except DamagedDataError:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
+from shardkit.errors import ParameterMismatchError
 from shardkit.operations.operation import Driver, Face, Operation, Page, Structure, operation
 from shardkit.structures.base.arguments import check_name
 from shardkit.structures.base.check import REBUILD, Damage, Suspicions, confirmed, suspected
@@ -121,15 +122,25 @@ def restore_parameters(meta: Metadata) -> Operation[None]:
         yield from open_all([meta], create=True)
 
 
-def open_to_delete(meta: Metadata) -> Operation[None]:
+def open_to_delete(meta: Metadata, force: bool = False) -> Operation[None]:
     """Compare the parameters of what is going to be deleted; also if they are lost or damaged.
+
+    Args:
+        meta: the parameters.
+        force: whether to remove them if they are others.
 
     Raises:
         ParameterMismatchError: there are others.
     """
     meta.checked = False
-    if (yield from _removed_if_damaged(meta)):
-        meta.looked = True
+    try:
+        gone = yield from _removed_if_damaged(meta)
+    except ParameterMismatchError:
+        if not force:
+            raise
+        yield [meta.command(meta.key, "UNLINK")]
+        gone = True
+    meta.looked = meta.looked or gone
 
 
 def _removed_if_damaged(meta: Metadata) -> Operation[bool]:

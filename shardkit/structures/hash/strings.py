@@ -130,9 +130,9 @@ class ShardedStrings(Structure[Face], Generic[Face, V]):
         return (yield from self._fields.hdel(*names)) if names else 0
 
     @operation
-    def delete(self) -> Operation[bool]:
+    def delete(self, *, force: bool = False) -> Operation[bool]:
         """Remove all strings and their parameters; see `ShardedHash.delete`."""
-        return (yield from self._fields.delete())
+        return (yield from self._fields.delete(force=force))
 
     @operation
     def exists(self, *names: Key) -> Operation[int]:

@@ -271,9 +271,9 @@ class Locations(Structure[Face]):
         return (yield from self.records.deferred.highest())
 
     @operation
-    def delete(self) -> Operation[bool]:
-        """Remove all locations; return whether there was anything."""
-        return (yield from self.records.deferred.delete())
+    def delete(self, *, force: bool = False) -> Operation[bool]:
+        """Remove all locations; see `shardkit.structures.PackedRecords.delete`."""
+        return (yield from self.records.deferred.delete(force=force))
 
     def _decode(self, code: int) -> Location:
         return decode(code.to_bytes(2) if self.regions else bytes((code, 0)))

@@ -18,7 +18,7 @@ from datetime import date
 from typing import Final
 
 from shardkit.encodings.limits import warn_if_not_compact
-from shardkit.operations.commands import Command, Home
+from shardkit.operations.commands import Command, Home, To
 from shardkit.operations.operation import Operation
 from shardkit.routing.partition import part_count
 from shardkit.structures.base.arguments import check_integer, check_name
@@ -30,6 +30,7 @@ from shardkit.structures.unique.precision import MAX_VISITORS, CounterSettings
 from shardkit.structures.unique.sizing import expected_after, expected_for, parts_for
 
 DAYS_CACHED: Final = 64
+_PARTS_LOOKED_AT: Final = 256
 
 
 class DayPlanner:
@@ -67,6 +68,10 @@ class DayPlanner:
         }
         given = {field: value for field, value in parameters.items() if value is not None}
         self.meta = Metadata(self.home, name, given)
+        self._sought: list[tuple[To, str]] = []
+        self._is_book = settings.partition == "redis-in-action"  # which stores no parameters
+        if not self._is_book:
+            self.meta.data_keys = lambda: self._sought
         if settings.first_day is not None:  # refuse it now, not on the first visit
             self._set_day(name, expected_after(settings.first_day))
 
@@ -104,6 +109,7 @@ class DayPlanner:
         first day costs one or two more, to compare the counter's parameters.
         """
         if not self.meta.checked:
+            self.seek(day)
             yield from open_all([self.meta], create=write)
             if write:
                 yield from self._warn(self.count_key(day))
@@ -124,6 +130,10 @@ class DayPlanner:
         while len(self._days) > DAYS_CACHED:
             self._days.popitem(last=False)
         return found
+
+    def seek(self, day: date) -> None:
+        """Look for the count of a day, if the parameters are not there."""
+        self._sought[:] = [(self.home, self.count_key(day))]
 
     def forget(self, day: date) -> None:
         """Drop what is cached of a day that was removed."""
@@ -157,6 +167,8 @@ class DayPlanner:
             came = int(came) if known else first
             expected = expected_after(came if came <= MAX_VISITORS else first)
         if store and stored is None:
+            if size is None and not self._is_book:
+                yield from self._look_for_ids(key, expected)
             set_plan = ("SET", plan, expected, "NX")
             [_, stored] = yield [
                 Command(self.home, plan, set_plan, idempotent=True),
@@ -166,6 +178,28 @@ class DayPlanner:
         if size is not None and stored is not None and size != self._size(expected):
             yield from self._check_size(key, size, expected)
         return self._set_day(key, expected, size), stored is not None or size is not None
+
+    def _look_for_ids(self, key: str, expected: int) -> Operation[None]:
+        """Check that a day has no ids, if neither its plan nor its parameters are stored."""
+        plan, day = plan_key(key), self._set_day(key, expected)
+        keys = [day.part_key(part) for part in range(min(day.parts, _PARTS_LOOKED_AT))]
+        there = yield [
+            Command(self.component, part, ("EXISTS", part), idempotent=True) for part in keys
+        ]
+        if not any(there):
+            return
+        planned, size = yield [  # another process may have been first
+            self._get(plan),
+            Command(self.component, day.meta.key, ("EXISTS", day.meta.key), idempotent=True),
+        ]
+        if planned is None and not size:
+            raise damage(
+                self.component,
+                day.meta.key,
+                "nothing",
+                f"the parameters of {keys[there.index(1)]}",
+                f"store how many visitors the day was planned for at {plan}, or remove(day)",
+            )
 
     def _stored_plan(self, key: str, stored: bytes | None) -> int:
         return stored_integer(self.home, key, "expected", stored, 1, 2 * MAX_VISITORS)

@@ -67,6 +67,7 @@ from shardkit.structures.base.arguments import day_of, duration
 from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed, suspected
 from shardkit.structures.base.damage import MOST_STORED, damage, stored_integer
 from shardkit.structures.base.parameters import send_opened
+from shardkit.structures.base.partitioned import check_parameters, restore_parameters
 from shardkit.structures.base.server_clock import ServerClock
 from shardkit.structures.set.sharded_set import MEMBERS_AT_ONCE, ShardedSet
 from shardkit.structures.unique.check import check_day
@@ -332,6 +333,27 @@ class UniqueVisitors(Structure[Face]):
         [repaired] = yield [Command(self._home, data.key, ("INCRBY", data.key, missing))]
         return int(repaired)
 
+    @operation
+    def rebuild(self, day: date | None = None) -> Operation[int]:
+        """Store the counter's parameters, if they were lost, and `recount` a day.
+
+        Args:
+            day: by default today, by the server's clock.
+
+        Returns:
+            The day's count.
+
+        Raises:
+            ParameterMismatchError: this counter was created with other parameters.
+            ShardErrors: a shard failed.
+
+        Cost: as `recount`, and three exchanges.
+        """
+        date_ = yield from self._date(day)
+        self._planner.seek(date_)
+        yield from restore_parameters(self._planner.meta)
+        return (yield from self.deferred.recount(date_))
+
     @stream
     def check(self, day: date | None = None) -> Stream[Damage]:
         """Read all that is stored of a day, and give out what is damaged; changes nothing.
@@ -349,6 +371,11 @@ class UniqueVisitors(Structure[Face]):
         Cost: two commands a part, two exchanges for every 64 parts.
         """
         date_ = yield from self._date(day)
+        self._planner.seek(date_)
+        lost = yield from check_parameters(self._planner.meta)
+        yield lost
+        if lost:
+            return
         self._planner.forget(date_)
         finds = partial(suspected, repair="restore it, or remove(day)", loses="the day's ids")
         planned = yield from confirmed(lambda: finds(self._planner.day(date_)))

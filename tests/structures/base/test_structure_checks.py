@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import date
 from typing import Any
 
 import pytest
-from faces import Face, holder, keys_of
+from faces import Face, holder, keys_of, sessions
 
 from shardkit import DamagedDataError, ShardKit
+from shardkit.errors import ParameterMismatchError
 from shardkit.structures import Damage
 from shardkit.structures.base import parameters
 
 WORDS = [f"word{n}" for n in range(300)]
+DAY = date(2015, 5, 17)
 
 
 def a_set(kit: Any, **other: Any) -> Any:
@@ -294,3 +297,85 @@ def test_a_structure_is_deleted_whatever_is_damaged(face: Face, kit: ShardKit, n
                 client.set(key, "x") if other == "string" else client.sadd(key, "x")
         assert face.run(make(face.kit).delete()) is True
         assert keys_of(kit, "many") == set()
+
+
+# ---- what was lost, and what can always be deleted
+
+
+@pytest.mark.parametrize("precision", ["60-bit", "bitmap"])
+def test_visitors_without_parameters_are_refused_and_rebuild_stores_them(
+    face: Face, kit: ShardKit, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parameters, "_LOOKED_AFTER", 0)
+    planned = {"first_day": 100} if precision == "60-bit" else {}
+
+    def visitors(**options: Any) -> Any:
+        return face.kit.unique_visitors(component="many", precision=precision, **planned, **options)
+
+    came = sessions(50) if precision == "60-bit" else list(range(50))
+    face.run(visitors().visit_many(came, DAY))
+    holder(kit, "many", "unique:meta").delete("unique:meta")
+    with pytest.raises(DamagedDataError, match=r"unique:meta is damaged: nothing.*rebuild\(\)"):
+        face.run(visitors(part_size=64).visit(came[0], DAY))
+    [found] = face.list(visitors().check(DAY))
+    assert (found.key, found.repair) == (
+        "unique:meta",
+        "rebuild() stores those that it is opened with",
+    )
+    assert face.run(visitors().rebuild(DAY)) == 50
+    assert face.list(visitors().check(DAY)) == []
+    assert face.run(visitors().visit_many(came, DAY)) == 0
+
+
+def test_a_day_that_lost_its_plan_and_its_parameters_is_not_planned_anew(
+    face: Face, kit: ShardKit
+) -> None:
+    def visitors() -> Any:
+        return face.kit.unique_visitors(component="many", first_day=100)
+
+    came = sessions(200)
+    face.run(visitors().visit_many(came, DAY))
+    plan, meta = f"unique:{DAY}:expected", f"unique:{DAY}:meta"
+    expected = holder(kit, "many", plan).get(plan)
+    for key in (plan, meta):
+        holder(kit, "many", key).delete(key)
+    before = keys_of(kit, "many")
+    with pytest.raises(DamagedDataError, match=rf"{meta} is damaged: nothing.*at {plan}"):
+        face.run(visitors().visit(came[0], DAY))
+    assert keys_of(kit, "many") == before
+    holder(kit, "many", plan).set(plan, expected)  # type: ignore[arg-type]  # as it was read
+    assert face.run(visitors().visit_many(came, DAY)) == 0
+    assert face.list(visitors().check(DAY)) == []
+
+
+MADE: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    **{name: KINDS[name][:2] for name in KINDS},
+    "list": (lambda kit: kit.list("it", component="many"), lambda it: it.rpush(*range(300))),
+    "packed": (
+        lambda kit: kit.packed("it", component="many", fields={"a": "u8"}),
+        lambda it: it.set_many({n: {"a": 1} for n in range(300)}),
+    ),
+    "search": (
+        lambda kit: kit.search("it", component="many", shards=16),
+        lambda it: it.index("1", "some words"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_structure_whose_parameters_were_changed_is_deleted_by_force(
+    face: Face, kit: ShardKit, name: str
+) -> None:
+    make, fill = MADE[name]
+    face.run(fill(make(face.kit)))
+    for number in range(16):
+        client: Any = kit.client("many", number)
+        for key in client.scan_iter("*:meta"):
+            client.hset(key, "part_size", 77)
+            client.hset(key, "chunk", 77)
+    with pytest.raises(ParameterMismatchError):
+        face.run(make(face.kit).delete())
+    assert face.run(make(face.kit).delete(force=True))
+    assert keys_of(kit, "many") == set()
+    face.run(fill(make(face.kit)))
+    assert face.list(make(face.kit).check()) == []

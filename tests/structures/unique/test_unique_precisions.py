@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from shardkit import ShardKit, ShardMap, connect
-from shardkit.errors import InvalidArgumentError, ParameterMismatchError
+from shardkit.errors import DamagedDataError, InvalidArgumentError, ParameterMismatchError
 from shardkit.local import LocalServer
 from shardkit.structures.unique import set_operations
 
@@ -131,8 +131,11 @@ def test_a_day_in_another_precision_is_refused_even_when_the_counters_parameters
         face.run(counter(face.kit, precision, "one", precision).visit(SESSION, DAY))
         kit.client("one").delete(f"{precision}:meta")  # type: ignore[union-attr]
     for precision, other in itertools.permutations(SETS, 2):
-        with pytest.raises(ParameterMismatchError, match=f"{precision}:2015-05-17:meta"):
+        with pytest.raises(DamagedDataError, match=f"{precision}:meta is damaged: nothing"):
             face.run(counter(face.kit, other, "one", precision).visit(SESSION, DAY))
+        # Even if these parameters are stored, those of the day decide.
+        with pytest.raises(ParameterMismatchError, match=f"{precision}:2015-05-17:meta"):
+            face.run(counter(face.kit, other, "one", precision).rebuild(DAY))
         kit.client("one").delete(f"{precision}:meta")  # type: ignore[union-attr]
 
 
@@ -318,6 +321,7 @@ def test_days_created_by_other_rules_keep_them(face: Face, kit: ShardKit) -> Non
         {"unique:2015-05-17": 1, "unique:2015-05-17:expected": 2_097_152}
     )
     visitors = face.kit.unique_visitors(component="both")
+    assert face.run(visitors.rebuild(DAY)) == 1
     assert face.run(visitors.visit(SESSION, DAY)) is False
     assert face.run(visitors.recount(DAY)) == 1
     assert face.run(visitors.visitors(DAY)).parts == 8192
