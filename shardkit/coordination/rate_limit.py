@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from shardkit.coordination.keys import MICROSECONDS, microseconds
 from shardkit.errors import InvalidArgumentError
@@ -159,10 +159,18 @@ class RateLimit(Structure[Face]):
         """
         found: list[RateDecision] = []
         for page in pages(keys, AT_ONCE):
-            pairs = [each if isinstance(each, tuple) else (each, 1) for each in page]
+            pairs = [self._pair(each) if isinstance(each, tuple) else (each, 1) for each in page]
             replies = yield [self._command(key, hits) for key, hits in pairs]
             found += map(_decision, replies)
         return found
+
+    def _pair(self, pair: tuple[Any, ...]) -> tuple[Key, int]:
+        if len(pair) != 2:
+            raise InvalidArgumentError(
+                f"{self.name}: {shown(pair)} is not a pair", "give keys, or pairs of a key and hits"
+            )
+        self._check_hits(pair[1])
+        return pair
 
     @operation
     def peek(self, key: Key, hits: int = 1) -> Operation[RateDecision]:

@@ -143,7 +143,12 @@ class Market(Structure[Face]):
     ) -> Operation[dict[str, int]]:
         """Add up money and items of users and offers at one moment; see `Transfers.total`."""
         names = [_user(user) for user in users]
-        names += [_offer(item, seller) for item, seller in offers]
+        for offer in offers:
+            if not (isinstance(offer, tuple) and len(offer) == 2):
+                raise InvalidArgumentError(
+                    f"{self.name}: {shown(offer)} is not a pair", "give pairs of item and seller"
+                )
+            names.append(_offer(*offer))
         return (yield from Transfers.total.steps(self.transfers, names))
 
     def _carry_out(self, *legs: Leg) -> Operation[bool | None]:
