@@ -416,19 +416,20 @@ class _Run:
 
 @contextmanager
 def _logged_to(world: World) -> Iterator[None]:
-    """Put what shardkit logs into the timeline."""
+    """Put what shardkit logs into the timeline, and nowhere else."""
 
-    def note(record: logging.LogRecord) -> bool:
-        if world.events is not None:
-            world.note("", f"log: {record.getMessage()}")
-        return False
+    class Notes(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if world.events is not None:
+                world.note("", f"log: {record.getMessage()}")
 
     logger = logging.getLogger("shardkit")
-    logger.addFilter(note)
+    kept = logger.handlers[:], logger.propagate
+    logger.handlers[:], logger.propagate = [Notes()], False
     try:
         yield
     finally:
-        logger.removeFilter(note)
+        logger.handlers[:], logger.propagate = kept
 
 
 def _named(function: Any, like: Any) -> Any:

@@ -17,6 +17,7 @@ from shardkit.config import store
 from shardkit.coordination.holdable import Holdable
 from shardkit.geo.ip_to_city import IpToCity
 from shardkit.market import Market
+from shardkit.metrics.outbox import Outbox
 from shardkit.operations import cancellation
 from shardkit.structures.base.lifetime import ExpirableStructure
 from shardkit.structures.unique.day_planner import DayPlanner
@@ -324,5 +325,35 @@ MUTATIONS: dict[str, Mutation] = {
         "what a refused purchase took is not given back",
         lua,
         ("if is_debit(pair[2]) then add(account, pair[1], negated(pair[2])) end", ""),
+    ),
+    "counters-counted-twice": Mutation(
+        "counters",
+        "a request whose answer was lost is counted again",
+        lua,
+        ("if is_repeated(KEYS[1], ARGV[2]) then return -1 end", ""),
+    ),
+    "counters-cleaned-too-early": Mutation(
+        "counters",
+        "cleaning removes slices that are kept",
+        lua,
+        ("if due <= now then", "if precision then"),
+    ),
+    "counters-lost-request": Mutation(
+        "counters",
+        "a request that was not answered is not sent again",
+        python,
+        (Outbox, "_round", "self._warn(reply)\n", "self._drop(backlog)\n"),
+    ),
+    "logs-counted-twice": Mutation(
+        "logs",
+        "a message whose answer was lost is logged again",
+        lua,
+        ("if is_repeated(KEYS[1], ARGV[2]) then return -1 end", ""),
+    ),
+    "logs-rotated-into": Mutation(
+        "logs",
+        "an hour's counts go on in those of the hour before",
+        lua,
+        ("if redis.call('EXISTS', current) == 1 then redis.call('RENAME', current, last) end", ""),
     ),
 }

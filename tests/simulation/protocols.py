@@ -13,6 +13,7 @@ from datetime import date
 from typing import Any
 
 from coordination_protocols import COORDINATION
+from metrics_protocols import METRICS
 
 from shardkit import ShardKit, ShardMap
 from shardkit.config.store import pull, push
@@ -669,4 +670,5 @@ PROTOCOLS: dict[str, type[Protocol]] = {
     "social network": Social,
     "configuration": Configuration,
     **COORDINATION,
+    **METRICS,
 }
