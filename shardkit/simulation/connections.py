@@ -126,7 +126,8 @@ class SimulatedSocket:
         return self._timeout
 
     def shutdown(self, how: int) -> None:
-        """Close the connection."""
+        """Have who reads find it closed."""
+        self._ended = True
 
     def close(self) -> None:
         """Close the connection."""
@@ -164,6 +165,13 @@ class SimulatedConnection(TcpConnection):
     def on_connect_check_health(self, check_health: bool = True) -> None:
         """Prepare the parser: the handshake is no step of a schedule."""
         self._parser.on_connect(self)
+
+    def shut_down(self) -> None:
+        """Have its user find the connection closed."""
+        super().shut_down()
+        sock = socket_of(self)
+        if sock is not None:
+            sock.shutdown(2)
 
     def can_read(self, timeout: float | None = 0) -> bool:
         """Wait until there is something to read; return whether there is."""

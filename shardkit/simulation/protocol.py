@@ -155,6 +155,11 @@ class Client:
         self._world.note(self.name, text)
 
     @property
+    def connections(self) -> list[str]:
+        """The addresses of the servers to which its process has connections."""
+        return self._world.connections(self.number)
+
+    @property
     def time(self) -> float:
         """The true time, in seconds since the simulation began; clocks may tell another one."""
         return self._world.seconds

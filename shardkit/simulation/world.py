@@ -173,6 +173,12 @@ class World:
         (self._observers if process.immediate else self._wires).append(wire)
         return wire
 
+    def connections(self, number: int) -> list[str]:
+        """Return the addresses to which a process has connections."""
+        process = self.processes[number]
+        wires = [wire for wire in self._wires if wire.process is process and wire.client_open]
+        return [wire.server.address for wire in wires]
+
     def note(self, actor: str, text: str) -> None:
         """Add a line to the timeline."""
         if self.events is not None:

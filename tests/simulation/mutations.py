@@ -14,16 +14,22 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 from shardkit.config import store
+from shardkit.connections.breaker import Breaker
+from shardkit.connections.clients import Clients
+from shardkit.connections.pool import _ReusingPool
 from shardkit.coordination.holdable import Holdable
+from shardkit.deadlines import Deadline
 from shardkit.geo.ip_to_city import IpToCity
 from shardkit.market import Market
 from shardkit.metrics.outbox import Outbox
-from shardkit.operations import cancellation
+from shardkit.operations import cancellation, drivers
+from shardkit.queues import Worker
 from shardkit.structures.base.lifetime import ExpirableStructure
 from shardkit.structures.unique.day_planner import DayPlanner
 from shardkit.topology.sources import ConfigServer
 from shardkit.transport import dispatcher, fake_lua
 from shardkit.transport.dispatcher import Dispatcher
+from shardkit.transport.user_clients import DirectClient
 
 
 @contextmanager
@@ -355,5 +361,70 @@ MUTATIONS: dict[str, Mutation] = {
         "an hour's counts go on in those of the hour before",
         lua,
         ("if redis.call('EXISTS', current) == 1 then redis.call('RENAME', current, last) end", ""),
+    ),
+    "workers-done-first": Mutation(
+        "workers",
+        "a worker says that a task is done before it has run it",
+        python,
+        (
+            Worker,
+            "_handle",
+            "    thread = threading.get_ident()\n",
+            "    thread = threading.get_ident()\n    self.tasks._acknowledge(task)\n",
+        ),
+    ),
+    "workers-taken-is-lost": Mutation(
+        "workers",
+        "a task that is taken is not leased: it is lost with its worker",
+        lua,
+        ("redis.call('ZADD', q.taken, stamp(now + ARGV[2]), id)", ""),
+    ),
+    "deadlines-not-kept": Mutation(
+        "deadlines",
+        "a read waits for longer than the deadline leaves it",
+        python,
+        (Deadline, "shorten", "left = max(0.0, self.left())", "left = 10.0"),
+    ),
+    "deadlines-breaker-stays-open": Mutation(
+        "deadlines",
+        "a breaker stays open although its server answers",
+        python,
+        (Breaker, "close", "= self.opened, False, 0", "= self.opened, True, 0"),
+    ),
+    "together-sent-twice": Mutation(
+        "together",
+        "what may have been executed is sent again",
+        python,
+        (dispatcher, "may_repeat", "request.idempotent", "True"),
+    ),
+    "together-anothers-replies": Mutation(
+        "together",
+        "an operation gets the replies of another one",
+        python,
+        (drivers._LockStep, "answer", "start += len(step)", "start += 0"),
+    ),
+    "moving-sent-twice": Mutation(
+        "moving entries",
+        "what may have been executed is sent again after the entry was read anew",
+        python,
+        (DirectClient, "execute_command", " or not is_unready(error)", ""),
+    ),
+    "moving-stays": Mutation(
+        "moving entries",
+        "who has a connection stays with it when its entry moves",
+        python,
+        (Clients, "changed", "_drain(displaced)", "pass"),
+    ),
+    "closing-leaves-connections": Mutation(
+        "closing",
+        "closing a kit leaves connections that are in use",
+        python,
+        (_ReusingPool, "_disconnect", "if inuse_connections:", "if False:"),
+    ),
+    "closing-still-works": Mutation(
+        "closing",
+        "a connection that is closed with its kit is connected anew",
+        python,
+        (_ReusingPool, "close_for_good", "self.closed = self.draining = True", "pass"),
     ),
 }

@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from datetime import date
 from typing import Any
 
+from client_protocols import CLIENT
 from coordination_protocols import COORDINATION
 from metrics_protocols import METRICS
 
@@ -669,6 +670,7 @@ PROTOCOLS: dict[str, type[Protocol]] = {
     "search": Search,
     "social network": Social,
     "configuration": Configuration,
+    **CLIENT,
     **COORDINATION,
     **METRICS,
 }

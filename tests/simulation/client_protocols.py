@@ -1,0 +1,366 @@
+"""What is simulated of clients: workers, deadlines and breakers, entries that move, closing."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from shardkit import ShardKit, ShardMap
+from shardkit.config.store import push
+from shardkit.connections.breaker import BreakerOpenError
+from shardkit.errors import (
+    ClosedError,
+    ConfigError,
+    ShardErrors,
+    ShardUnavailable,
+)
+from shardkit.queues import AsyncWorker, Worker
+from shardkit.simulation import CLIENTS, NETWORK, Client, Protocol
+from shardkit.simulation.protocol import is_outage
+
+
+class Workers(Protocol):
+    """Workers of both faces, with threads, leases and retries: no task is lost.
+
+    Each is executed at least once, or still there; one is not executed again once its worker was
+    told that it is done.
+    """
+
+    faults = (*NETWORK, *CLIENTS, "cancel")
+    ids = ("a", "b", "c")
+    most_steps = 3000
+
+    def setup(self, kit: ShardKit) -> None:
+        self.executed: Counter[str] = Counter()
+        self.done: set[str] = set()
+        queues = self.queues(kit)
+        for id_ in self.ids:
+            queues.enqueue("q", "work", [id_], id=id_)
+
+    def queues(self, kit: Any) -> Any:
+        return kit.queues(component="data", attempts=50, retry_delay=0.1)
+
+    def client_functions(self) -> Sequence[Callable[[Client], Any]]:
+        return [self.blocking, self.awaiting]
+
+    def note(self, id_: str) -> None:
+        assert id_ not in self.done, f"{id_} is executed again"
+        self.executed[id_] += 1
+
+    def blocking(self, client: Client) -> None:
+        def work(id_: str) -> None:
+            self.note(id_)
+            time.sleep(client.choose((0.0, 2.5)))
+            if client.choose((False, True)):
+                raise ValueError("it fails now and then")
+
+        worker = Worker(self.queues(client.kit), "q", {"work": work}, concurrency=2, lease=2)
+        worker.run(burst=True)
+
+    async def awaiting(self, client: Client) -> None:
+        async def work(id_: str) -> None:
+            self.note(id_)
+            await asyncio.sleep(client.choose((0.0, 2.5)))
+
+        worker = AsyncWorker(self.queues(client.kit), "q", {"work": work}, concurrency=2, lease=2)
+        await worker.run(burst=True, signals=False)
+
+    def waiting(self, kit: ShardKit) -> set[str]:
+        number = kit.component("data").shard_of("queues:{q}").number
+        conn: Any = kit.client("data", number)
+        return {each.decode() for each in conn.hkeys("queues:{q}:tasks")}
+
+    def invariant(self, kit: ShardKit) -> None:
+        self.done = set(self.ids) - self.waiting(kit)
+        assert self.done <= set(self.executed), f"{self.done - set(self.executed)} are lost"
+
+    def at_end(self, kit: ShardKit) -> None:
+        time.sleep(20)  # what the dead had leased is free by then
+        left, queues = self.waiting(kit), self.queues(kit)
+        taken = set()
+        while (task := queues.take("q", lease=60, timeout=0)) is not None:
+            taken.add(task.id)
+        assert taken == left
+
+
+class Deadlines(Protocol):
+    """Calls to several servers in a block with a deadline, whatever the servers do.
+
+    Each ends in time; one that a breaker refuses, at once. When the faults are over, servers are
+    asked again.
+    """
+
+    shards = 3
+    faults = (*NETWORK, "crash", "cut_off")
+    appendfsync = "always"
+    seconds = 0.5
+
+    def client_functions(self) -> Sequence[Callable[[Client], Any]]:
+        return [self.blocking, self.awaiting]
+
+    def ended(self, client: Client, begun: float, error: Exception | None) -> None:
+        took = client.time - begun
+        assert took < self.seconds + 0.1, f"took {took} s"
+        if error is None:
+            return
+        assert is_outage(error), error
+        causes = error.exceptions if isinstance(error, ShardErrors) else [error]
+        if all(isinstance(getattr(each, "error", each), BreakerOpenError) for each in causes):
+            assert took < 0.1, f"took {took} s although the breaker was open"
+
+    def blocking(self, client: Client) -> None:
+        router = client.kit.key_sharded("data")
+        for n in range(9):
+            begun, error = client.time, None
+            try:
+                with client.kit.deadline(self.seconds):
+                    pipe = router.pipeline()
+                    for key in "abcd":
+                        pipe.get(key)
+                    pipe.execute()
+            except Exception as found:
+                error = found
+            self.ended(client, begun, error)
+            if n >= 4:
+                if error is None:
+                    return
+                time.sleep(70)
+        raise AssertionError("servers are not asked again")
+
+    async def awaiting(self, client: Client) -> None:
+        hashed = client.kit.hash("h", component="data")
+        for n in range(9):
+            begun, error = client.time, None
+            try:
+                async with client.kit.deadline(self.seconds):
+                    await hashed.hmget(["a", "b", "c", "d"])
+            except Exception as found:
+                error = found
+            self.ended(client, begun, error)
+            if n >= 4:
+                if error is None:
+                    return
+                await asyncio.sleep(70)
+        raise AssertionError("servers are not asked again")
+
+
+class Together(Protocol):
+    """Operations of several structures in lock step: each is done once, those that fail alone."""
+
+    shards = 3
+    faults = (*NETWORK, "kill", "freeze")
+    names = ("l0", "l1", "l2", "l3")
+
+    def setup(self, kit: ShardKit) -> None:
+        self.pushed: Counter[tuple[str, str]] = Counter()
+
+    def lists(self, kit: Any) -> list[Any]:
+        return [kit.list(name, component="data", part_size=3) for name in self.names]
+
+    def client_functions(self) -> Sequence[Callable[[Client], Any]]:
+        return [self.blocking, self.awaiting]
+
+    def pairs(self, client: Client, n: int) -> list[tuple[str, str]]:
+        return [(name, f"{client.number}.{n}") for name in self.names]
+
+    def blocking(self, client: Client) -> None:
+        for n in range(2):
+            pairs = self.pairs(client, n)
+            lists = self.lists(client.kit)
+            client.kit.together(
+                *(found.deferred.rpush(v) for found, (_, v) in zip(lists, pairs, strict=True))
+            )
+            self.pushed.update(pairs)
+
+    async def awaiting(self, client: Client) -> None:
+        for n in range(2):
+            pairs = self.pairs(client, n)
+            lists = self.lists(client.kit)
+            await client.kit.together(
+                *(found.deferred.rpush(v) for found, (_, v) in zip(lists, pairs, strict=True))
+            )
+            self.pushed.update(pairs)
+
+    def at_end(self, kit: ShardKit) -> None:
+        stored: Counter[tuple[str, str]] = Counter()
+        for name, found in zip(self.names, self.lists(kit), strict=True):
+            stored.update((name, value) for value in found.lrange(0, -1))
+        assert all(count == 1 for count in stored.values()), "something was done twice"
+        assert set(self.pushed) <= set(stored), set(self.pushed) - set(stored)
+
+
+class Moving(Protocol):
+    """Entries move to other servers and back while clients count.
+
+    No count is lost or doubled, and no connection stays where no entry leads any more.
+    """
+
+    config_server = True
+    faults = (*NETWORK, *CLIENTS, "entry", "entry")
+    hosts: ClassVar[tuple[str, ...]] = ("data", "moved")
+
+    def setup(self, kit: ShardKit) -> None:
+        self.sent: Counter[str] = Counter()
+        self.answered: Counter[str] = Counter()
+
+    def client_functions(self) -> Sequence[Callable[[Client], Any]]:
+        return [self.blocking, self.awaiting]
+
+    def changes(self) -> Sequence[Callable[[ShardKit], object]]:
+        return [self.move, self.move_back]
+
+    def move(self, kit: ShardKit, host: str = "moved") -> None:
+        source: Any = kit.topology.source
+        shards = ", ".join(f"{{host: {host}, port: {n}}}" for n in (1, 2))
+        text = f"components: {{data: {{entry: {{host: home}}, shards: [{shards}]}}}}"
+        push(source.client(), ShardMap.parse(text, host), force=True)
+
+    def move_back(self, kit: ShardKit) -> None:
+        self.move(kit, "data")
+
+    def blocking(self, client: Client) -> None:
+        router = client.kit.key_sharded("data")
+        for n in range(5):
+            key = f"k{n % 2}"
+            self.sent[key] += 1
+            try:
+                router[key].incr(key)
+                self.answered[key] += 1
+            except Exception as error:
+                if not self.allows(error):
+                    raise
+            time.sleep(client.choose((0.0, 1.2)))
+        before = client.kit.component("data")
+        time.sleep(4)
+        self.check_connections(client, before, client.kit.component("data"))
+
+    async def awaiting(self, client: Client) -> None:
+        router = client.kit.key_sharded("data")
+        for n in range(5):
+            key = f"k{n % 2}"
+            self.sent[key] += 1
+            try:
+                conn = await router[key]
+                await conn.incr(key)
+                self.answered[key] += 1
+            except Exception as error:
+                if not self.allows(error):
+                    raise
+            await asyncio.sleep(client.choose((0.0, 1.2)))
+        before = await client.kit.component("data")
+        await asyncio.sleep(4)
+        self.check_connections(client, before, await client.kit.component("data"))
+
+    def check_connections(self, client: Client, before: Any, after: Any) -> None:
+        if before.epoch == after.epoch:  # nothing has changed for four seconds
+            there = {f"{entry.fields['host']}:{entry.fields['port']}" for entry in after.shards}
+            left = set(client.connections) - there - {"config:6379", "home:6379"}
+            assert not left, f"connections to {left} although entries say {there}"
+
+    def at_end(self, kit: ShardKit) -> None:
+        counted: Counter[str] = Counter()
+        for host in self.hosts:
+            self.move(kit, host)
+            kit.topology.expire()
+            router = kit.key_sharded("data")
+            for key in ("k0", "k1"):
+                counted[key] += int(router[key].get(key) or 0)
+        for key in counted:
+            assert self.answered[key] <= counted[key] <= self.sent[key], (key, counted)
+
+    def allows(self, error: Exception) -> bool:
+        return isinstance(error, ConfigError) or super().allows(error)
+
+
+class Closing(Protocol):
+    """A kit is closed while its threads and tasks use it.
+
+    They get their answers or ClosedError, at once; afterwards no connection is left, and nothing
+    works.
+    """
+
+    faults = ("late", "never")
+    most_faults = 1
+
+    def client_functions(self) -> Sequence[Callable[[Client], Any]]:
+        return [self.blocking, self.awaiting]
+
+    def check(self, client: Client, error: BaseException | None, since: float) -> None:
+        if error is not None:
+            errors = error.exceptions if isinstance(error, BaseExceptionGroup) else [error]
+            for each in errors:
+                cause = getattr(each, "error", None) or each
+                assert isinstance(each, ClosedError) or is_outage(cause), repr(error)
+
+    def blocking(self, client: Client) -> None:
+        kit = client.kit
+        hashed = kit.hash("h", component="data")
+
+        def use() -> None:
+            for n in range(6):
+                try:
+                    hashed.hset(mapping={"a": n, "b": n})
+                    kit.key_sharded("data")["k"].incr("k")
+                except Exception as error:
+                    self.check(client, error, client.time)
+                    if isinstance(error, ClosedError):
+                        return
+
+        threads = [threading.Thread(target=use) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        time.sleep(client.choose((0.001, 0.0, 0.002, 0.004)))
+        kit.close()
+        closed = client.time
+        for thread in threads:
+            thread.join()
+        assert client.time - closed < 0.5, "who waited was not told"
+        assert client.connections == [], client.connections
+        for call in (lambda: hashed.hget("a"), lambda: kit.client("data", 0)):
+            try:
+                call()
+            except ClosedError:
+                continue
+            raise AssertionError("a closed kit works")
+
+    async def awaiting(self, client: Client) -> None:
+        kit = client.kit
+        hashed = kit.hash("h", component="data")
+
+        async def use() -> None:
+            for n in range(6):
+                try:
+                    await hashed.hset(mapping={"a": n, "b": n})
+                    await (await kit.key_sharded("data")["k"]).incr("k")
+                except Exception as error:
+                    self.check(client, error, client.time)
+                    if isinstance(error, ClosedError):
+                        return
+
+        tasks = [asyncio.ensure_future(use()) for _ in range(2)]
+        await asyncio.sleep(client.choose((0.001, 0.0, 0.002, 0.004)))
+        await kit.aclose()
+        await asyncio.gather(*tasks)
+        await asyncio.sleep(0.01)
+        assert client.connections == [], client.connections
+        try:
+            await hashed.hget("a")
+        except ClosedError:
+            return
+        raise AssertionError("a closed kit works")
+
+    def allows(self, error: Exception) -> bool:
+        return isinstance(error, ShardUnavailable | ShardErrors)
+
+
+CLIENT: dict[str, type[Protocol]] = {
+    "workers": Workers,
+    "deadlines": Deadlines,
+    "together": Together,
+    "moving entries": Moving,
+    "closing": Closing,
+}
