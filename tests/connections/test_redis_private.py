@@ -274,6 +274,7 @@ ALLOWED = {
     "connections/redis_private.py",
     "simulation/connections.py",  # redis-py's connection over a simulated network
     "transport/fake_servers.py",  # fakeredis' parts
+    "replication/reading.py",  # readers answer as the clients whose reads they take
 }
 
 

@@ -119,14 +119,14 @@ def test_a_script_is_read_once() -> None:
 def test_adding_counts_only_what_is_new(own_server: LocalServer) -> None:
     with own_server.client() as client:
         run = client.register_script(script("structures/unique/add_and_count").text)
-        assert run(keys=["count", "ids:0"], args=[1, 0, 3, 1, 2, 3]) == [3, 2]
-        assert run(keys=["count", "ids:0", "ids:1"], args=[1, 0, 3, 2, 3, 4, 1, 2]) == [2, 3]
-        assert run(keys=["count", "ids:0"], args=[1, 0, 1, 4]) == [0]
+        assert run(keys=["count", "ids:0"], args=[1, -1, 3, 1, 2, 3]) == [3, 2]
+        assert run(keys=["count", "ids:0", "ids:1"], args=[1, -1, 3, 2, 3, 4, 1, 2]) == [2, 3]
+        assert run(keys=["count", "ids:0"], args=[1, -1, 1, 4]) == [0]
         assert client.get("count") == b"5"
-        assert run(keys=["ids:0", "ids:1"], args=[0, 0, 1, 5, 1, 5]) == [2]
-        assert run(keys=["ids:3"], args=[0, 0, 1, 1]) == [1, 1]
+        assert run(keys=["ids:0", "ids:1"], args=[0, -1, 1, 5, 1, 5]) == [2]
+        assert run(keys=["ids:3"], args=[0, -1, 1, 1]) == [1, 1]
         assert client.get("count") == b"5"
-        assert run(keys=["count", "ids:2"], args=[1, 0, 7000, *range(7000)]) == [7000, 2]
+        assert run(keys=["count", "ids:2"], args=[1, -1, 7000, *range(7000)]) == [7000, 2]
 
 
 def test_adding_does_not_count_what_it_could_not_add(own_server: LocalServer) -> None:
@@ -134,14 +134,14 @@ def test_adding_does_not_count_what_it_could_not_add(own_server: LocalServer) ->
         run = client.register_script(script("structures/unique/add_and_count").text)
         client.set("ids:0", "a string")
         with pytest.raises(redis.ResponseError, match="DAMAGED"):
-            run(keys=["count", "ids:0"], args=[1, 0, 1, 1])
+            run(keys=["count", "ids:0"], args=[1, -1, 1, 1])
         assert client.exists("count") == 0
         with pytest.raises(redis.ResponseError, match="DAMAGED"):
-            run(keys=["count", "ids:0", "ids:1"], args=[1, 0, 1, 1, 2, 1, 2])
+            run(keys=["count", "ids:0", "ids:1"], args=[1, -1, 1, 1, 2, 1, 2])
         assert client.get("count") == b"2"
         client.sadd("no count", 1)
         with pytest.raises(redis.ResponseError, match="DAMAGED"):
-            run(keys=["no count", "ids:2"], args=[1, 0, 1, 1])
+            run(keys=["no count", "ids:2"], args=[1, -1, 1, 1])
         assert client.exists("ids:2") == 0
 
 

@@ -18,11 +18,12 @@
 --            ADD   scores and members, as ZADD takes them with its options
 --            REM   members
 --            POP   scores and members, which are removed if they still have these scores
--- Reply    {1, parts, count, whole, reply, …}, or {2, …, when it expires} if the group was created; or {0, parts,
---          count, whole}, with nothing done, if the number of parts has changed or (whole is 1) all
---          parts are needed as keys; {-1, …}, with nothing done, if the group belongs to a
---          structure with other parameters, or has another end. whole is 2 if all parts were keys. The replies are
---          those of ZADD and ZREM, in order; of POP how many were removed, and then these.
+-- Reply    {1, parts, count, whole, reply, …}, or {2, …, when it expires} if the group was
+--          created; or {0, parts, count, whole}, with nothing done, if the number of parts has
+--          changed or (whole is 1) all parts are needed as keys; {-1, …}, with nothing done, if
+--          the group belongs to a structure with other parameters, or has another end. whole is 2
+--          if all parts were keys. The replies are those of ZADD and ZREM, in order; of POP how
+--          many were removed, and then these.
 --@include structures/layouts/grow
 --@include structures/sorted_set/order
 --@include structures/sorted_set/bounds

@@ -5,8 +5,8 @@
 -- ARGV[2]  when the sets expire, in milliseconds since 1970; -1 for never
 -- ARGV     after it, for each set: how many members, and the members, some thousands at most
 -- Reply    {how many were new, the numbers among KEYS of sets that were created, and with a minus
---          sign of those that expire otherwise, to which nothing was added}; an error if a set could
---          not be added to: the others' are counted
+--          sign of those that expire otherwise, to which nothing was added}; an error if a set
+--          could not be added to: the others' are counted
 --@include structures/base/damage
 local counter, due = ARGV[1] == '1' and KEYS[1], tonumber(ARGV[2])
 if counter then -- fails before anything is added if it is no counter
