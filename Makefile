@@ -5,7 +5,7 @@ BIN := .venv/bin
 OTHERS := rq celery huey dramatiq saq taskiq limits python-redis-lock pottery walrus cachelib \
   Flask-Caching Flask-Session django-redis cashews channels_redis aiogram
 
-.PHONY: others setup check lua test coverage random mutants lowest soak damage golden simulate bench docs demo clean
+.PHONY: week others setup check lua test coverage random mutants lowest soak damage golden simulate bench docs demo clean
 
 setup: .venv/ready
 
@@ -40,6 +40,9 @@ mutants: setup  ## changes of one place each that a test should notice; COUNT=10
 
 soak: setup  ## everything under changing entries and closing kits, ten minutes; SECONDS=60 for less
 	PYTHONPATH=.:tests $(BIN)/python tools/soak.py $(SECONDS) $(if $(CHANGES),--changes $(CHANGES))
+
+week: setup  ## an operator's week: the runbook of docs/operations.md under load, five minutes
+	PYTHONPATH=.:tests/docs $(BIN)/python tools/week.py $(SECONDS)
 
 others: setup  ## other libraries on our clients, as docs/other-libraries.md gives them
 	$(BIN)/pip install -q uv

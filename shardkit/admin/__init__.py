@@ -4,8 +4,15 @@ Each takes components and queries all their servers in parallel, as `shardkit` c
 docs/operations.md.
 """
 
-from shardkit.admin.backup import BackupManifest, ServerBackup, backup, restore, verify
-from shardkit.admin.check import CheckFinding, CheckReport, check
+from shardkit.admin.backup import (
+    BackupManifest,
+    ServerBackup,
+    backup,
+    restore,
+    restore_objects,
+    verify,
+)
+from shardkit.admin.check import CheckFinding, CheckReport, check, check_structures
 from shardkit.admin.client_list import ClientProcess, connected_clients
 from shardkit.admin.execute import execute
 from shardkit.admin.keys import BigKey, biggest_keys
@@ -31,6 +38,7 @@ __all__ = [
     "backup",
     "biggest_keys",
     "check",
+    "check_structures",
     "connected_clients",
     "delete_data",
     "execute",
@@ -40,6 +48,7 @@ __all__ = [
     "queue_status",
     "remove",
     "restore",
+    "restore_objects",
     "rotate",
     "still_used",
     "upgrade",

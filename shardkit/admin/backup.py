@@ -4,7 +4,10 @@
 
     all servers      CLIENT PAUSE WRITE ─► SYNC: each forks ─► CLIENT UNPAUSE    one cut over all
     each server      ◄── its snapshot, as a replica gets it ──► server-0.rdb
-    DIR              server-0.rdb, server-1.rdb, …, map.yaml (with passwords), manifest.json
+    DIR              server-0.rdb, server-1.rdb, …, map.yaml (with passwords), manifest.json,
+                     config.json: what the config server has beside the map
+
+A cluster has a snapshot for each of its primaries.
 
 A snapshot is fetched as a replica fetches it (SYNC), so nobody needs access to a server's files.
 To restore, each snapshot is loaded by an embedded server, and its keys are copied by DUMP and
@@ -27,18 +30,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from redis.exceptions import RedisError
+import redis
+from redis.exceptions import RedisClusterException, RedisError
 
 from shardkit.admin.check import CONFIG_KEYS
 from shardkit.admin.server_queries import TIMEOUT, client_of, query_all
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import load_json
+from shardkit.config.history import HISTORY_KEY
 from shardkit.config.shard_map import ShardMap
 from shardkit.connections.redis_private import socket_of
 from shardkit.errors import ConfigError, InvalidEntryError
 from shardkit.local import LocalServer
 
-MANIFEST, MAP = "manifest.json", "map.yaml"
+MANIFEST, MAP, CONFIG = "manifest.json", "map.yaml", "config.json"
 PAUSE = 5.0  # seconds after which servers go on by themselves, whatever becomes of the backup
 _FORMAT = 1
 _FORK_WAIT = 4.0  # seconds; less than the pause
@@ -111,6 +116,7 @@ def backup(
     components: Iterable[Component],
     directory: str | Path,
     *,
+    config: redis.Redis | None = None,
     pause: bool = True,
     timeout: float = 60.0,
 ) -> BackupManifest:
@@ -122,6 +128,7 @@ def backup(
     Args:
         components: the components.
         directory: where to write; it must be empty or not exist. Only this user can read it.
+        config: a client of the config server, to have its objects and its history too.
         pause: whether to hold writes. Without it each server's snapshot is of a moment of its own,
             so what is spread over servers may not fit together.
         timeout: seconds for the next bytes of a snapshot.
@@ -131,8 +138,9 @@ def backup(
         out again when their leases, by the servers' clocks, are over.
 
     Raises:
-        ConfigError: a server cannot be backed up: a cluster, one that cannot be reached, that lacks
-            rights (SYNC, CLIENT PAUSE, INFO), or that did not fork in time. Nothing is left behind.
+        ConfigError: a server cannot be backed up: it cannot be reached, lacks rights (SYNC, CLIENT
+            PAUSE, INFO), or did not fork in time; or the config server cannot be read. Nothing is
+            left behind.
     """
     components = list(components)
     target = Path(directory)
@@ -156,11 +164,34 @@ def backup(
         manifest = BackupManifest(created, round(1000 * paused, 1), servers)
         shard_map = ShardMap({component.name: component for component in components})
         _write(target / MAP, shard_map.to_yaml())
+        if config is not None:
+            _write(target / CONFIG, json.dumps(_config_keys(config), indent=2))
         _write(target / MANIFEST, json.dumps({"format": _FORMAT, **asdict(manifest)}, indent=2))
     except BaseException:
         shutil.rmtree(target, ignore_errors=True)
         raise
     return manifest
+
+
+def _config_keys(config: redis.Redis) -> dict[str, str | list[str]]:
+    """Return the texts, and the history, that a config server has."""
+
+    def text(value: Any) -> str:
+        return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+    try:
+        found: dict[str, str | list[str]] = {
+            HISTORY_KEY: [text(each) for each in config.lrange(HISTORY_KEY, 0, -1)]
+        }
+        keys = sorted(map(text, config.scan_iter(match="config:*", count=1000)))
+        for start in range(0, len(keys), _PAGE):
+            page = keys[start : start + _PAGE]
+            for key, value in zip(page, config.mget(page), strict=True):
+                if value is not None:  # a text
+                    found[key] = text(value)
+    except RedisError as error:
+        raise ConfigError(f"the config server cannot be read: {error}", "start it") from None
+    return found
 
 
 def _write(path: Path, text: str) -> None:
@@ -266,19 +297,26 @@ def _feeds(components: Iterable[Component], target: Path, timeout: float) -> Ite
     servers: dict[str, tuple[str, dict[str, Any], dict[str, int]]] = {}
     for component in components:
         for shard, entry in component.entries():
-            if entry.is_cluster:
-                raise ConfigError(
-                    f"{shard} is a cluster, whose nodes are backed up by themselves",
-                    "leave the component out",
-                )
             fields = entry.resolved(entry_key(*shard))
             number = fields.pop("db", 0)
             fields.pop("replicas", None)
             server = entry.address.rpartition("/")[0] or entry.address
-            key = json.dumps(fields, sort_keys=True)
-            servers.setdefault(key, (server, fields, {}))[2][str(shard)] = number
+            for name, own in _nodes(fields) if entry.is_cluster else [(server, fields)]:
+                key = json.dumps(own, sort_keys=True)
+                servers.setdefault(key, (name, own, {}))[2][str(shard)] = number
     for n, (server, fields, shards) in enumerate(servers.values()):
         yield _opened(fields, server, target / f"server-{n}.rdb", shards, timeout)
+
+
+def _nodes(fields: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Return the primaries of a cluster: the name, and how to connect to it alone."""
+    alone = {name: value for name, value in fields.items() if name != "cluster"}
+    try:
+        with client_of(fields, TIMEOUT) as client:
+            nodes = client.get_primaries()
+    except (RedisError, RedisClusterException, OSError) as error:
+        raise ConfigError(f"a cluster cannot be backed up: {error}", "start its nodes") from None
+    return [(node.name, {**alone, "host": node.host, "port": node.port}) for node in nodes]
 
 
 @contextmanager
@@ -377,8 +415,42 @@ def restore(
                         source.client(db=number) as origin_client,
                         client_of(targets[shard], timeout) as target,
                     ):
-                        copied[shard] = _copy(origin_client, target, report)
-    return copied
+                        before = copied.get(shard, 0)
+                        copied[shard] = before + _copy(origin_client, target, report)
+    return {shard: _recount(targets[shard], keys, timeout) for shard, keys in copied.items()}
+
+
+def restore_objects(directory: str | Path, config: redis.Redis) -> int:
+    """Give a config server the objects of a backup (``config:flags:checkout``) that it lacks.
+
+    Entries are not among them: push the map of the servers that you restored into. The history of
+    pushes stays in the backup, as ``config.json``.
+
+    Returns:
+        How many it has got.
+
+    Raises:
+        ConfigError: the backup has none, or the config server cannot be written.
+    """
+    path = Path(directory) / CONFIG
+    try:
+        found = load_json(path.read_bytes(), str(path))
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: {error.strerror}", "it was made without a config server"
+        ) from None
+    objects = {
+        key: value
+        for key, value in found.items()
+        if isinstance(value, str) and not key.encode().startswith(CONFIG_KEYS)
+    }
+    try:
+        pipe = config.pipeline(transaction=False)
+        for key, value in objects.items():
+            pipe.set(key, value, nx=True)
+        return sum(bool(done) for done in pipe.execute())
+    except RedisError as error:
+        raise ConfigError(f"the config server cannot be written: {error}", "start it") from None
 
 
 def _report(progress: Callable[[int], object], before: int, copied: int) -> None:
@@ -460,7 +532,13 @@ def _copy(source: Any, target: Any, progress: Callable[[int], object]) -> int:
         if len(page) == _PAGE:
             flush()
     flush()
-    there = sum(not key.startswith(CONFIG_KEYS) for key in target.scan_iter(count=1000))
+    return copied
+
+
+def _recount(fields: Mapping[str, Any], copied: int, timeout: float) -> int:
+    """Return how many keys there are now; fewer have expired, more are somebody else's."""
+    with client_of(fields, timeout) as target:
+        there = sum(not key.startswith(CONFIG_KEYS) for key in target.scan_iter(count=1000))
     if there > copied:
         raise ConfigError(f"{copied} keys were copied, and {there} are there", "who else writes?")
     return there

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,19 +24,23 @@ from shardkit.admin.rights import missing_rights
 from shardkit.admin.server_queries import TIMEOUT, client_of, query_all
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
+from shardkit.doctor.check import check_all
+from shardkit.doctor.scan import scan
+from shardkit.doctor.targets import default_user_lacks_rights
 from shardkit.errors import ConfigError
+from shardkit.kit import ShardKit
 from shardkit.operations.commands import Shard
 from shardkit.routing.keys import hash_tag
-from shardkit.server_errors import meaning
+from shardkit.server_errors import Meaning, meaning
+from shardkit.topology.witness import read_witness
 
 SAMPLED_KEYS = 100
-CONFIG_KEYS = tuple(
-    f"config:{what}".encode()
-    for what in ("redis:", "shards:", "epoch", "witness", "history", "pushed", "removed:")
-)
+_CONFIG_KINDS = "redis: shards: epoch witness history pushed removed: rotation:"
+CONFIG_KEYS = tuple(f"config:{kind}".encode() for kind in _CONFIG_KINDS.split())
 _PINGS = 5
 _PING_INTERVAL = 0.05  # seconds
 _SLOW_PING = 0.25  # seconds
+_PATIENCE = 0.8  # seconds that all PINGs may take before a server is asked no more
 _NEARLY = 0.9  # the share of a limit from which on it is worth saying
 _MOST_LAG = 10  # seconds that a replica may be behind
 _MOST_SKEW = 1.0  # seconds that a server's clock may differ from this machine's
@@ -109,14 +113,20 @@ class _Facts:
     info: Mapping[str, Any] | None
     missing_rights: list[str]
     keys: dict[int, list[bytes] | None]  # by database; None for one that is not there
+    witnessed: int  # the latest push that its databases have witnessed; 0 if unknown
+    forgets: bool  # whether it loses what scripts and MULTI wrote when it restarts
 
 
-def check(components: Iterable[Component], timeout: float = TIMEOUT) -> CheckReport:
+def check(
+    components: Iterable[Component], timeout: float = TIMEOUT, *, epoch: int | None = None
+) -> CheckReport:
     """Look at the servers of components for what hurts, or could.
 
     Args:
         components: the components.
         timeout: seconds for one answer of a server.
+        epoch: the config server's `config:epoch`, to find out whether a server has witnessed a
+            later push; None if there is no config server.
 
     Returns:
         The findings, each with its remedy. Cost: about ten exchanges with each server and two for
@@ -139,8 +149,10 @@ def check(components: Iterable[Component], timeout: float = TIMEOUT) -> CheckRep
 
     def look(key: str) -> _Facts:
         with client_of(fields_of[key], timeout) as client:
-            numbers = sorted({place.number for place in places[key]})
-            return _look(client, numbers, any(not place.is_replica for place in places[key]))
+            names: dict[int, set[str]] = {}
+            for place in places[key]:
+                names.setdefault(place.number, set()).add(place.component.name)
+            return _look(client, names, any(not place.is_replica for place in places[key]))
 
     answers = query_all(
         {key: lambda key=key: look(key) for key in places},  # type: ignore[misc]
@@ -155,6 +167,8 @@ def check(components: Iterable[Component], timeout: float = TIMEOUT) -> CheckRep
         report.shards += len(places[key])
         report.keys += sum(len(keys or ()) for keys in answer.keys.values())
         report.findings += _of_server(places[key], answer)
+        if epoch is not None and answer.witnessed > epoch:
+            report.findings.append(_went_back(places[key], answer.witnessed, epoch))
         for place in places[key]:
             report.findings += _of_database(place, answer, run_ids)
     report.findings.sort(key=lambda finding: finding.warning)
@@ -175,14 +189,17 @@ def _places(components: Iterable[Component]) -> Iterator[_Place]:
 # ---- one server
 
 
-def _look(client: Any, numbers: list[int], is_written: bool) -> _Facts:
+def _look(client: Any, names: Mapping[int, Collection[str]], is_written: bool) -> _Facts:
     if isinstance(client, redis.RedisCluster):
         node = client.get_primaries()[0]  # type: ignore[no-untyped-call]
-        return _look(client.get_redis_connection(node), [], is_written)
-    slowest = 0.0
+        return _look(client.get_redis_connection(node), {}, is_written)
+    slowest = waited = 0.0
     for n in range(_PINGS):
         time.sleep(_PING_INTERVAL if n else 0)
-        slowest = max(slowest, _timed(client.ping))
+        slowest = max(slowest, took := _timed(client.ping))
+        waited += took
+    if waited > _PATIENCE:  # whatever else is wrong, there is no time to ask
+        return _Facts(slowest, 0.0, {}, [], {}, 0, False)
     started = time.time()
     try:
         seconds, microseconds = client.time()
@@ -195,8 +212,16 @@ def _look(client: Any, numbers: list[int], is_written: bool) -> _Facts:
         info = None
     is_master = info is None or info.get("role") != "slave"
     missing = missing_rights(client) if is_written and is_master else []
-    keys = {number: _keys(client, number) for number in numbers}
-    return _Facts(slowest, skew, info, missing, keys)
+    keys: dict[int, list[bytes] | None] = {}
+    witnessed = 0
+    for number in sorted(names):
+        keys[number] = _keys(client, number)
+        if keys[number] is not None:
+            with suppress(ResponseError):  # a right that is missing
+                witnessed = max(witnessed, read_witness(client, names[number]))
+    persists = info is not None and info.get("aof_enabled") and "valkey_version" not in info
+    forgets = bool(persists) and default_user_lacks_rights(client)
+    return _Facts(slowest, skew, info, missing, keys, witnessed, forgets)
 
 
 def _timed(call: Callable[[], object]) -> float:
@@ -225,6 +250,12 @@ def _keys(client: Any, number: int) -> list[bytes] | None:
 
 def _unusable(places: list[_Place], error: Exception) -> CheckFinding:
     known = meaning(error)
+    if known is None and isinstance(error, redis.TimeoutError):
+        known = Meaning(
+            "does not answer in time",
+            "look whether it is suspended, swaps or runs a long script (its log, its host's load), "
+            "or whether the network drops packets",
+        )
     text = known.text if known else f"cannot be reached: {error}"
     remedy = known.remedy if known else "start it, or correct the entries"
     return CheckFinding(_names(places), text, remedy)
@@ -259,6 +290,11 @@ def _of_server(places: list[_Place], facts: _Facts) -> Iterator[CheckFinding]:
     if facts.missing_rights:
         yield found(
             f"the user may not run {', '.join(facts.missing_rights)}", "grant it (docs/rights.md)"
+        )
+    if facts.forgets:
+        yield found(
+            "loses what scripts and MULTI wrote when it restarts: its default user has no rights",
+            "ACL SETUSER default ~* &* +@all, and leave it off",
         )
     if facts.info is None:
         yield found("the user may not run INFO", "grant it: ACL SETUSER <user> +info", True)
@@ -312,6 +348,15 @@ def _of_info(
             lag = info.get(f"slave{n}", {}).get("lag", 0)
             if isinstance(lag, int) and lag > _MOST_LAG:
                 yield found(f"a replica is {lag} s behind", "look at its load and network", True)
+
+
+def _went_back(places: list[_Place], witnessed: int, epoch: int) -> CheckFinding:
+    return CheckFinding(
+        _names(places),
+        f"has witnessed push {witnessed}, and the config server is at {epoch}: it was restored "
+        "from an old snapshot, or lost its data",
+        "push the newest shard map: shardkit config push MAP --restored",
+    )
 
 
 # ---- one database
@@ -378,3 +423,41 @@ def keys_of_other_shards(component: Component, shard: Shard, keys: Sequence[byte
     if len(others) <= MISPLACED_SHARE * len(keys):
         return ""
     return f"{component.placement} places {len(others)} of {len(keys)} sampled keys on other shards"
+
+
+# ---- structures
+
+
+def check_structures(
+    kit: ShardKit,
+    components: Mapping[str, Component],
+    progress: Callable[[str, int, int], object] = lambda what, done, total: None,
+) -> tuple[list[CheckFinding], int]:
+    """Read all structures of components, and compare their counts with what is there.
+
+    Args:
+        kit: a kit on their topology.
+        components: the components.
+        progress: called with a structure's name, how many are done, and how many there are.
+
+    Returns:
+        What is damaged, and how many structures were read. Cost: all of it is read, in slices; see
+        ``check()`` of each structure.
+    """
+    seen = scan(kit, components, 1, progress=progress)
+    checked = check_all(kit, components, seen, progress=progress)
+    findings = [
+        CheckFinding(
+            f"{each.component}/{each.name} ({damage.shard})",
+            f"{damage.key} is damaged: {damage.found}, where {damage.expected} was expected",
+            damage.repair or "restore it from a backup",
+        )
+        for each in checked
+        for damage in each.damages
+    ]
+    findings += [
+        CheckFinding(f"{each.component}/{each.name}", f"was not read: {each.unchecked}", "", True)
+        for each in checked
+        if each.unchecked
+    ]
+    return findings, len(checked)

@@ -105,12 +105,14 @@ def server_info(database: Database) -> ServerInfo:
         limits,
         int(info.get("connected_slaves", 0)),
         str(info.get("maxmemory_policy", "noeviction")),
-        name == "redis" and bool(info.get("aof_enabled")) and _lacks_rights(database.client),
+        name == "redis"
+        and bool(info.get("aof_enabled"))
+        and default_user_lacks_rights(database.client),
         database.client,
     )
 
 
-def _lacks_rights(client: Any) -> bool:
+def default_user_lacks_rights(client: Any) -> bool:
     """Whether the default user is off and has no rights, if the server shows that."""
     try:
         users = [bytes(line) for line in client.execute_command("ACL", "LIST")]

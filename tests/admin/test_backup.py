@@ -14,7 +14,8 @@ import redis
 
 import shardkit
 from shardkit import ShardMap
-from shardkit.admin.backup import MANIFEST, backup, restore, verify
+from shardkit.admin import push
+from shardkit.admin.backup import MANIFEST, backup, restore, restore_objects, verify
 from shardkit.errors import ConfigError
 from shardkit.local import LocalServer, LocalServers
 
@@ -150,3 +151,38 @@ def test_a_backup_that_fails_leaves_nothing_and_no_server_paused(tmp_path: Path)
         with redis.Redis(port=server.port) as client:
             client.set("k", 1)
         assert time.monotonic() - started < 4
+
+
+def test_a_cluster_comes_back_in_another_cluster(tmp_path: Path) -> None:
+    text = "components: {many: {entry: {cluster: true, port: 7001}}}"
+    first = LocalServers(ShardMap.parse(text), ports="free")
+    second = LocalServers(ShardMap.parse(text), ports="free")
+    with first, shardkit.connect(first.shard_map) as kit:
+        client = kit.client("many")
+        for n in range(200):
+            client.set(f"key:{n}", n)
+        manifest = backup(first.shard_map.components.values(), tmp_path / "b")
+        assert len(manifest.servers) == len(client.get_primaries()) > 1
+        assert sum(sum(each.keys.values()) for each in manifest.servers) == 200
+        with second:
+            assert restore(tmp_path / "b", second.shard_map) == {"many": 200}
+            with shardkit.connect(second.shard_map) as other:
+                copied = other.client("many")
+                assert [int(copied.get(f"key:{n}")) for n in range(200)] == list(range(200))
+
+
+def test_objects_and_history_of_the_config_server_are_in_it(
+    kit: shardkit.ShardKit, servers: LocalServers, tmp_path: Path
+) -> None:
+    with LocalServer() as server, server.client() as config:
+        push(config, servers.shard_map, message="the first")
+        config.set("config:flags:checkout", '{"new_basket": true}')
+        backup(components(servers), tmp_path / "b", config=config)
+        kept = json.loads((tmp_path / "b" / "config.json").read_text())
+        assert json.loads(kept["config:history"][0])["message"] == "the first"
+        assert "config:redis:data:0" in kept
+        config.flushall()
+        config.set("config:flags:other", "{}")
+        assert restore_objects(tmp_path / "b", config) == 1
+        assert sorted(config.keys()) == [b"config:flags:checkout", b"config:flags:other"]
+        assert restore_objects(tmp_path / "b", config) == 0

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import redis
 
+import shardkit
 from shardkit import ShardMap
-from shardkit.admin import CheckFinding, CheckReport, check
+from shardkit.admin import CheckFinding, CheckReport, check, check_structures, push
 from shardkit.local import LocalServer
 
 
@@ -128,3 +129,65 @@ def test_what_cannot_be_used_is_named_and_the_others_are_looked_at(
     assert "NOT_SET_HERE" in problems[1]
     assert "cannot be reached" in problems[0]
     assert not report.ok
+
+
+def test_a_server_that_does_not_answer_is_named_as_such(
+    running: LocalServer, server: redis.Redis
+) -> None:
+    running.pause()
+    try:
+        found = only(looked_at(running))
+    finally:
+        running.resume()
+    assert found.problem == "does not answer in time"
+    assert "suspended" in found.remedy
+
+
+def test_a_config_server_that_went_back_is_noticed(
+    running: LocalServer, server: redis.Redis
+) -> None:
+    shards = f"[{{port: {running.port}, db: 1}}]"
+    described = ShardMap.parse(f"components: {{data: {{shards: {shards}}}}}")
+    push(server, described)
+    assert check(described.components.values(), epoch=1).findings == []
+    found = only(check(described.components.values(), epoch=0))
+    assert "has witnessed push 1, and the config server is at 0" in found.problem
+    assert "--restored" in found.remedy
+
+
+def test_structures_are_read_and_their_damage_found(
+    running: LocalServer, server: redis.Redis
+) -> None:
+    described = ShardMap.parse(
+        f"components: {{data: {{shards: [{{port: {running.port}, db: 1}}]}}}}"
+    )
+    with shardkit.connect(described) as kit:
+        kit.set("ids", component="data", total=1000, members=int).sadd_many(range(1000))
+        assert check_structures(kit, described.components) == ([], 1)
+        client = kit.client("data", 0)
+        part = next(key for key in client.scan_iter(match="*ids*") if b"meta" not in key)
+        client.delete(part)
+        client.set(part, "not a set")
+        findings, read = check_structures(kit, described.components)
+    assert read == 1
+    assert findings[0].where == "data/ids (data:0)"
+    assert "is damaged: " in findings[0].problem
+    assert findings[0].remedy
+
+
+def test_redis_with_a_default_user_without_rights_is_named(
+    running: LocalServer, server: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = {**server.info(), "aof_enabled": 1}
+    told.pop("valkey_version", None)
+    monkeypatch.setattr(redis.Redis, "info", lambda self, *sections: told)
+    assert "valkey_version" not in told
+    server.execute_command("ACL", "SETUSER", "tried", "on", ">pw", "~*", "+@all")
+    server.execute_command("ACL", "SETUSER", "default", "off", "-@all")
+    try:
+        found = only(looked_at(running, username="tried", password="pw"))
+    finally:
+        with redis.Redis(port=running.port, username="tried", password="pw") as tried:
+            tried.execute_command("ACL", "SETUSER", "default", "on", "nopass", "~*", "&*", "+@all")
+    assert found.problem.startswith("loses what scripts and MULTI wrote when it restarts")
+    assert found.remedy == "ACL SETUSER default ~* &* +@all, and leave it off"

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from shardkit.admin.backup import MAP, backup, restore, verify
-from shardkit.cli.options import common_options, components, config_option, examples, opened
+from shardkit.admin.backup import MAP, backup, restore, restore_objects, verify
+from shardkit.cli.options import (
+    common_options,
+    components,
+    config_option,
+    config_server,
+    connected,
+    examples,
+    opened,
+)
 from shardkit.cli.output import DOUBTFUL, FAINT, GOOD, Output
 from shardkit.cli.text import counted, size
 from shardkit.config.shard_map import ShardMap
@@ -49,8 +58,11 @@ def backup_command(
         found, broken = components(topology, names)
     for name, error in broken.items():
         raise ConfigError(f"component {name!r} cannot be backed up: {error}", "name the others")
-    with output.busy("fetching snapshots"):
-        manifest = backup(found.values(), directory, pause=not no_pause)
+    with ExitStack() as stack:
+        server = topology.config_server
+        config = None if server is None else stack.enter_context(connected(server))
+        stack.enter_context(output.busy("fetching snapshots"))
+        manifest = backup(found.values(), directory, config=config, pause=not no_pause)
     if as_json:
         output.document({"directory": str(directory), **asdict(manifest)})
         return
@@ -80,10 +92,17 @@ def backup_command(
 @click.option("--local", is_flag=True, help="Into embedded servers, to see whether it can be done.")
 @click.option("--to-origin", is_flag=True, help="Also into the servers that it came from.")
 @click.option("--verify", "only_verify", is_flag=True, help="Only check the files.")
+@click.option(
+    "--objects",
+    "objects_to",
+    metavar="URL",
+    help="Also give the config server at URL the objects that it lacks.",
+)
 @common_options
 def restore_command(
     directory: Path,
     shard_map: Path | None,
+    objects_to: str | None,
     local: bool,
     to_origin: bool,
     only_verify: bool,
@@ -119,10 +138,16 @@ def restore_command(
         else:
             with LocalServers(ShardMap.load(directory / MAP), ports="free") as servers:
                 copied = restore(directory, servers.shard_map, progress=progress)
+    objects = 0
+    if objects_to is not None:
+        with connected(config_server(objects_to)) as config:
+            objects = restore_objects(directory, config)
     if as_json:
-        output.document({"directory": str(directory), "keys": copied})
+        output.document({"directory": str(directory), "keys": copied, "objects": objects})
         return
     where = "embedded servers, which have ended" if local else str(shard_map)
     keys = sum(copied.values())
     output.line(f"restored {counted(keys, 'key')} on {counted(len(copied), 'shard')}", GOOD)
+    if objects_to is not None:
+        output.line(f"{counted(objects, 'object')} written to the config server", GOOD)
     output.line(f"into {where}", FAINT)

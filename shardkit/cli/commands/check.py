@@ -7,19 +7,22 @@ from dataclasses import asdict
 
 import click
 
-from shardkit.admin.check import CheckFinding, CheckReport, check
+from shardkit.admin.check import CheckFinding, CheckReport, check, check_structures
 from shardkit.admin.server_queries import TIMEOUT
 from shardkit.cli.options import (
     common_options,
     components,
     config_option,
+    connected,
     examples,
     opened,
     timeout_option,
 )
 from shardkit.cli.output import BAD, DOUBTFUL, FAINT, GOOD, Output, Styled, wordy
+from shardkit.cli.progress import progress
 from shardkit.cli.rows import Field, column_only, table_of
 from shardkit.cli.text import counted
+from shardkit.config.store import read_epoch
 
 
 @click.command(
@@ -33,23 +36,40 @@ from shardkit.cli.text import counted
 )
 @click.argument("names", nargs=-1, metavar="[COMPONENT]...")
 @config_option
+@click.option(
+    "--structures", is_flag=True, help="Also read all structures, and compare their counts."
+)
 @click.option("--strict", is_flag=True, help="Exit with 1 for warnings too.")
 @timeout_option(TIMEOUT)
 @common_options
 def check_command(
-    names: Sequence[str], where: str | None, strict: bool, timeout: float, as_json: bool
+    names: Sequence[str],
+    where: str | None,
+    structures: bool,
+    strict: bool,
+    timeout: float,
+    as_json: bool,
 ) -> int:
     """Look at all servers, or those of the named components, for what hurts or could.
 
     Whether each is reachable, quick, a master where an entry says so; its memory, clients,
     persistence, replicas and clock; the rights of the user; whether each database is there, is a
-    shard's own, and holds the shard's keys (100 are sampled). Changes nothing. Exits with 1 if
-    anything hurts.
+    shard's own, and holds the shard's keys (100 are sampled); whether the config server went back
+    in time. With --structures all data is read. Changes nothing. Exits with 1 if anything hurts.
     """
     output = Output(as_json)
     with opened(where) as topology:
         found, broken = components(topology, names)
-    report = check(found.values(), timeout)
+        epoch = None
+        if topology.config_server is not None:
+            with connected(topology.config_server) as config:
+                epoch = read_epoch(config)
+        report = check(found.values(), timeout, epoch=epoch)
+        looked = 0
+        if structures:
+            with progress("structures") as report_progress:
+                damaged, looked = check_structures(topology.kit, found, report_progress)
+            report.findings += damaged
     findings = [CheckFinding(name, error.message, error.remedy) for name, error in broken.items()]
     report.findings[:0] = findings
     failed = not report.ok or (strict and bool(report.findings))
@@ -60,21 +80,23 @@ def check_command(
                 "servers": report.servers,
                 "shards": report.shards,
                 "sampled_keys": report.keys,
+                "structures": looked,
                 "findings": [asdict(finding) for finding in report.findings],
             }
         )
     else:
-        _show(output, report)
+        _show(output, report, looked)
     return int(failed)
 
 
-def _show(output: Output, report: CheckReport) -> None:
+def _show(output: Output, report: CheckReport, structures: int) -> None:
     if report.findings:
         output.table(table_of(_FIELDS, report.findings))
         output.line()
     looked = (
         f"looked at {counted(report.servers, 'server')}, {counted(report.shards, 'database')} and "
         f"{counted(report.keys, 'key')}"
+        + (f", and read {counted(structures, 'structure')}" if structures else "")
     )
     hurts = sum(not finding.warning for finding in report.findings)
     warned = len(report.findings) - hurts

@@ -21,6 +21,7 @@ import click
 import redis
 from redis.exceptions import ConnectionError  # noqa: A004 - redis-py's own
 
+from shardkit.admin.check import CONFIG_KEYS
 from shardkit.admin.server_queries import ServerErrors, client_of, query_all
 from shardkit.cli.options import (
     common_options,
@@ -57,7 +58,6 @@ DIFFERS = 3  # what `diff --exit-code` exits with
 
 _PAGE = 1000  # keys of one SCAN
 _MAX_PAGES = 10  # pages to search for a key that is not configuration
-_CONFIG_PREFIXES = (b"config:redis:", b"config:shards:", b"config:epoch", b"config:witness")
 
 _COLOURS = {"added": GOOD, "changed": DOUBTFUL, "removed": BAD}
 
@@ -221,7 +221,7 @@ def has_keys(client: Any) -> bool:
 
 def data_keys(client: Any) -> Iterator[bytes]:
     """Yield the keys of a client's database that are not configuration."""
-    return (key for key in client.scan_iter(count=_PAGE) if not key.startswith(_CONFIG_PREFIXES))
+    return (key for key in client.scan_iter(count=_PAGE) if not key.startswith(CONFIG_KEYS))
 
 
 def _real_keys(component: Component, size: int) -> list[Key]:
