@@ -5,7 +5,7 @@
     chat:{7f}           ZSET  {"id":3,"at":1733000000.12,"sender":"ben","body":"hello"}  3
     chat:{7f}:members   ZSET  anna 2, ben 3              up to where each has acknowledged
     chat:{7f}:state     HASH  format 1, last 3, history 0
-    chat:{7f}:refused   ZSET  tokens of joins that came too late, for a day; rarely there
+    chat:{7f}:refused   ZSET  tokens that no join may use any more, the latest 1,000, for a day
     chat:{7f}:waiters   SET   who waits for the next message
     chat:user:{anna}    HASH  7f → "<token> <microseconds>"          on the shard of the user
 
@@ -17,8 +17,10 @@ except for the latest ``history`` ones.
 A user's list of chats lives on another shard, and nothing is atomic over both. So the chat alone
 decides who is a member; the list only says where to look::
 
-    join    1 the list, with a random token    2 the chat, unless it has refused that token
-    leave   1 the chat                         2 the list, if it still has the token it had before
+    join    1 the list, with a random token; joins at a time share one
+            2 the chat, unless it has refused that token
+    leave   1 the chat, which refuses the token of the list from now on
+            2 the list, if it still has that token
 
 Whoever dies in between leaves an entry of the list without a membership, never the other way
 round: such an entry shows nobody anything. `Chats.fetch` removes it after a minute. It has the
@@ -169,12 +171,15 @@ class Chats(Structure[Face]):
         check_integer(self.name, "history", history, 0, MOST_HISTORY)
         first = b"" if body is None else encode_message(self.name, creator, body)
         id_ = secrets.token_hex(8) if chat is None else chat
+        tokens: dict[str, str] = {}
+        refused: Sequence[str] = everybody
         while True:
-            token = yield from self._write_lists(id_, everybody)
-            args = (self._time(), history, token, first, *everybody)
-            [created] = yield [self._call("create", id_, *args)]
-            if created >= 0:
-                return id_ if created else None
+            yield from self._write_lists(id_, refused, tokens)
+            args = (self._time(), history, first, *_flat(tokens))
+            [reply] = yield [self._call("create", id_, *args)]
+            if reply[0] >= 0:
+                return id_ if reply[0] else None
+            refused = [user.decode() for user in reply[1]]
 
     @operation
     def join(self, chat: str, *users: str) -> Operation[int | None]:
@@ -188,12 +193,14 @@ class Chats(Structure[Face]):
         Cost: two exchanges, O(log n) each.
         """
         check_integer(self.name, "users", len(users), 1, MOST_AT_ONCE)
+        tokens: dict[str, str] = {}
+        refused: Sequence[str] = users
         while True:
-            token = yield from self._write_lists(chat, users)
-            call = self._call("join", chat, token, *users, idempotent=True)
-            [joined] = yield [call]
-            if joined >= _NO_MEMBER:
-                return None if joined == _NO_MEMBER else int(joined)
+            yield from self._write_lists(chat, refused, tokens)
+            [reply] = yield [self._call("join", chat, *_flat(tokens), idempotent=True)]
+            if reply[0] >= _NO_MEMBER:
+                return None if reply[0] == _NO_MEMBER else int(reply[0])
+            refused = [user.decode() for user in reply[1]]
 
     @operation
     def leave(self, chat: str, user: str) -> Operation[bool]:
@@ -207,7 +214,8 @@ class Chats(Structure[Face]):
         """
         key = self._list_key(user)
         [said] = yield [self._at(key, "HGET", key, chat, idempotent=True)]
-        [left] = yield [self._call("leave", chat, user)]
+        token = b"" if said is None else said.split(b" ")[0]
+        [left] = yield [self._call("leave", chat, self._time(), user, token)]
         if said is not None:
             yield [self._list_remove(user, chat, said)]
         return bool(left)
@@ -415,7 +423,7 @@ class Chats(Structure[Face]):
         while cursor != b"0":
             (cursor, missing) = yield from self._without_list(key, chat, cursor)
             if missing:
-                yield from self._write_lists(chat, missing)
+                yield from self._write_lists(chat, missing, {})
                 repaired += len(missing)
         return repaired
 
@@ -453,22 +461,30 @@ class Chats(Structure[Face]):
     def _time(self) -> Argument:
         return "" if self._now is None else f"{self._now() * 1e6:.0f}"
 
-    def _write_lists(self, chat: str, users: Sequence[str]) -> Operation[str]:
-        """Write a chat into the lists of some users; return the token."""
-        token = secrets.token_hex(8)
+    def _write_lists(
+        self, chat: str, users: Sequence[str], tokens: dict[str, str]
+    ) -> Operation[None]:
+        """Write a chat into the lists of some users, in place of tokens that it has refused.
+
+        Args:
+            chat: the chat's id.
+            users: the users.
+            tokens: what was refused, by user; becomes what is there now.
+        """
         self._keys(chat)
-        call = script("messaging/chat_list_add")
-        yield [
+        call, new = script("messaging/chat_list_add"), secrets.token_hex(8)
+        replies = yield [
             script_call(
                 self.component,
                 call,
                 [self._list_key(user)],
-                (self._time(), chat, token),
+                (self._time(), chat, new, tokens.get(user, "")),
                 idempotent=True,
             )
             for user in users
         ]
-        return token
+        for user, token in zip(users, replies, strict=True):
+            tokens[user] = token.decode()
 
     def _list_remove(self, user: str, chat: str, said: bytes) -> Command:
         call = script("messaging/chat_list_remove")
@@ -618,6 +634,10 @@ class Chats(Structure[Face]):
             )
             for user in (yield from self._lacking(chat, names))
         ]
+
+
+def _flat(tokens: Mapping[str, str]) -> list[str]:
+    return [part for pair in tokens.items() for part in pair]
 
 
 def _age(now: float, said: bytes) -> float:

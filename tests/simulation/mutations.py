@@ -426,5 +426,55 @@ MUTATIONS: dict[str, Mutation] = {
         "a connection that is closed with its kit is connected anew",
         python,
         (_ReusingPool, "close_for_good", "self.closed = self.draining = True", "pass"),
+    "mailboxes-popped": Mutation(
+        "mailboxes",
+        "what is fetched is removed at once",
+        lua,
+        ("if lease > 0 then", "if false then"),
+    ),
+    "mailboxes-not-removed": Mutation(
+        "mailboxes",
+        "an acknowledged message stays",
+        lua,
+        ("    remove(id, message)\n    removed = removed + 1", "    removed = removed + 1"),
+    ),
+    "chats-position-goes-back": Mutation(
+        "chats",
+        "an acknowledgement moves a position back",
+        lua,
+        ("if id <= position then return 0 end", ""),
+    ),
+    "chats-list-forgets": Mutation(
+        "chats",
+        "who leaves loses the chat from his list, although he has joined it again meanwhile",
+        lua,
+        ("if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end", ""),
+    ),
+    "files-removed-by-the-first-reader": Mutation(
+        "files",
+        "the chunks that the first reader is past are removed",
+        lua,
+        (
+            "lowest = math.min(lowest, offset_of(n, reader))",
+            "lowest = math.max(lowest < math.huge and lowest or 0, offset_of(n, reader))",
+        ),
+    ),
+    "files-beyond-the-limit": Mutation(
+        "files",
+        "space is reserved that there is not",
+        lua,
+        ("if held + size > limit then break end", ""),
+    ),
+    "flushes-counted-again": Mutation(
+        "flushes",
+        "a page of totals that was added is added again",
+        lua,
+        ("if added ~= tonumber(ARGV[2]) then return {added, 0} end", ""),
+    ),
+    "flushes-not-recorded": Mutation(
+        "flushes",
+        "it is not recorded that a page of totals was added",
+        lua,
+        ("redis.call('HSET', DONE, 'format', '1', ARGV[1],", "redis.call('HSET', DONE, 'x',"),
     ),
 }

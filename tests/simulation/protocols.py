@@ -14,6 +14,7 @@ from typing import Any
 
 from client_protocols import CLIENT
 from coordination_protocols import COORDINATION
+from messaging_protocols import MESSAGING
 from metrics_protocols import METRICS
 
 from shardkit import ShardKit, ShardMap
@@ -673,4 +674,5 @@ PROTOCOLS: dict[str, type[Protocol]] = {
     **CLIENT,
     **COORDINATION,
     **METRICS,
+    **MESSAGING,
 }

@@ -35,3 +35,19 @@ local function add(now, text)
   redis.call('HSET', STATE, 'last', id)
   return last + 1
 end
+
+-- Have joins with a token fail that have not come through yet: they begin again with another one.
+local function refuse(now, token)
+  redis.call('ZADD', REFUSED, digits(now), token)
+  redis.call('ZREMRANGEBYRANK', REFUSED, 0, -1 - AT_ONCE)
+  redis.call('EXPIRE', REFUSED, 86400)
+end
+
+-- The users among some, each with the token of the user's list, whose token was refused.
+local function refused_of(first)
+  local found = {}
+  for n = first, #ARGV, 2 do
+    if redis.call('ZSCORE', REFUSED, ARGV[n + 1]) then found[#found + 1] = ARGV[n] end
+  end
+  return found
+end

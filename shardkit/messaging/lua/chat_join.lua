@@ -4,14 +4,15 @@
 -- KEYS[3]  the state
 -- KEYS[4]  refused tokens
 -- KEYS[5]  who waits
--- ARGV[1]  the token with which the users' lists of chats were written
--- ARGV[2]  and on: the users
--- Reply    how many are new; -1 if there is no such chat, -2 if the token was refused
+-- ARGV[1]  and on: the users, each with the token in his list of chats
+-- Reply    {how many are new}; {-1} if there is no such chat, {-2, users} if the tokens of some
+--          were refused
 --@include messaging/chat_base
-if not exists() then return -1 end
-if redis.call('ZSCORE', REFUSED, ARGV[1]) then return -2 end
+if not exists() then return {-1} end
+local refused = refused_of(1)
+if #refused > 0 then return {-2, refused} end
 local last, joined = digits(count_of(STATE, 'last')), 0
-for n = 2, #ARGV do
+for n = 1, #ARGV, 2 do
   joined = joined + redis.call('ZADD', MEMBERS, 'NX', last, ARGV[n])
 end
-return joined
+return {joined}

@@ -10,7 +10,5 @@
 -- Reply    1; 0 if the user is a member after all
 --@include messaging/chat_base
 if position_of(ARGV[2]) then return 0 end
-redis.call('ZADD', REFUSED, digits(clock(ARGV[1])), ARGV[3])
-redis.call('ZREMRANGEBYRANK', REFUSED, 0, -1 - AT_ONCE)
-redis.call('EXPIRE', REFUSED, 86400)
+refuse(clock(ARGV[1]), ARGV[3])
 return 1
