@@ -426,6 +426,7 @@ MUTATIONS: dict[str, Mutation] = {
         "a connection that is closed with its kit is connected anew",
         python,
         (_ReusingPool, "close_for_good", "self.closed = self.draining = True", "pass"),
+    ),
     "mailboxes-popped": Mutation(
         "mailboxes",
         "what is fetched is removed at once",
