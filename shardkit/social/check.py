@@ -16,7 +16,7 @@ from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Command, To
 from shardkit.operations.operation import Operation, Stream, pages
 from shardkit.social.base.keys import FOLLOWING, LARGEST_ID, LIST, USER, KeyLayout, RelationKind
-from shardkit.social.base.models import list_of, login_key, read_record, user_of
+from shardkit.social.base.models import is_id, list_of, login_key, read_record, user_of
 from shardkit.social.content.statuses import Statuses
 from shardkit.social.relations.counters import field_of
 from shardkit.structures.base.check import (
@@ -78,12 +78,12 @@ class NetworkCheck:
         for some in pages(users, KEYS_CHECKED):
             keys = [layout.owned("lists", uid) for uid in some]
             lists = yield from contents(layout.users, "ZSET", keys, [])
-            found += [(LIST, int(each)) for of in lists for each, _ in of if _is_id(each)]
+            found += [(LIST, int(each)) for of in lists for each, _ in of if is_id(each)]
         return found
 
     def _ids(self, part: int, logins: Iterable[tuple[bytes, bytes]]) -> Iterator[int]:
         for _, text in logins:
-            if _is_id(text) and int(text) % self.layout.parts == part:
+            if is_id(text) and int(text) % self.layout.parts == part:
                 yield int(text)
 
     # ---- parts
@@ -170,7 +170,7 @@ class NetworkCheck:
         [held] = yield from contents(layout.users, "ZSET", [lists], notes)
         if notes:
             yield (yield from confirmed(partial(self._check_lists, id_, ())))
-        for some in pages((int(each) for each, _ in held if _is_id(each)), KEYS_CHECKED):
+        for some in pages((int(each) for each, _ in held if is_id(each)), KEYS_CHECKED):
             yield (yield from confirmed(partial(self._check_lists, id_, some)))
             for each in some:
                 yield from self._check_account(LIST, each)
@@ -242,9 +242,9 @@ class NetworkCheck:
         [held] = yield from contents(to, "ZSET", [key], [])
         other = kind.incoming if name == FOLLOWING else FOLLOWING
         for some in pages((member for member, _ in held), _AT_ONCE):
-            ids = [int(member) for member in some if _is_id(member)]
+            ids = [int(member) for member in some if is_id(member)]
             if len(ids) < len(some):
-                strange = next(member for member in some if not _is_id(member))
+                strange = next(member for member in some if not is_id(member))
                 notes.append(Suspicion(damage(to, key, shown(strange), "ids of accounts")))
             keys = [layout.relation(other, part, each) for each in ids]
             reads = [Command(to, its, ("ZSCORE", its, id_), idempotent=True) for its in keys]
@@ -264,7 +264,7 @@ class NetworkCheck:
         )
         for key, entries in zip(keys, held, strict=True):
             for member, _ in entries:
-                if not _is_id(member):
+                if not is_id(member):
                     notes.append(Suspicion(damage(layout.timelines, key, shown(member), "ids")))
                     break
         if kind is USER:
@@ -280,7 +280,7 @@ class NetworkCheck:
         [entries] = yield from contents(layout.timelines, "ZSET", [profile], notes)
         if notes or counts is None or counts[0] is None:
             return notes
-        statuses = [int(member) for member, _ in entries if _is_id(member)]
+        statuses = [int(member) for member, _ in entries if is_id(member)]
         if len(statuses) < len(entries):
             return [Suspicion(damage(layout.timelines, profile, "members of another kind", "ids"))]
         authors = yield from self.statuses.authors(statuses)
@@ -302,10 +302,6 @@ class NetworkCheck:
 
 def _counted(kind: RelationKind) -> list[str]:
     return [FOLLOWING] if kind is LIST else [USER.incoming, FOLLOWING, LIST.incoming]
-
-
-def _is_id(text: bytes) -> bool:
-    return text.isdigit() and len(text) <= 16 and 0 < int(text) <= LARGEST_ID
 
 
 def _is_login(owner: str, login: str, compared: bytes) -> bool:

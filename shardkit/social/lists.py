@@ -13,7 +13,7 @@ from shardkit.lua import script
 from shardkit.operations.commands import script_call
 from shardkit.operations.operation import Operation
 from shardkit.social.base.keys import REMEMBERED, KeyLayout
-from shardkit.social.base.models import UserList, check_text, list_of, read_records
+from shardkit.social.base.models import UserList, check_text, list_of, read_records, stored_ids
 
 LONGEST_NAME = 200
 
@@ -55,5 +55,5 @@ class Lists:
         """Return a user's lists, oldest first. Cost: two exchanges."""
         key = self._layout.owned("lists", uid)
         [ids] = yield [self._layout.at_user(key, "ZRANGE", key, 0, -1)]
-        found = yield from self.get([int(each) for each in ids])
+        found = yield from self.get(stored_ids(self._layout.users, key, ids))
         return [each for each in found if each is not None]

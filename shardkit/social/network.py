@@ -65,6 +65,7 @@ from shardkit.social.base.models import (
     TimelinePage,
     User,
     UserList,
+    stored_ids,
 )
 from shardkit.social.blocks import BlocksAndMutes
 from shardkit.social.check import NetworkCheck
@@ -730,7 +731,9 @@ class SocialNetwork(Structure[Face]):
         check_integer(self.name, "limit", limit, 1, DEEPEST)
         places = self.layout.places(relation, self.layout.id("uid", uid))
         rows = yield from range_over(places, "-inf", "+inf", limit, cursor, desc=True)
-        page = RelationPage(Relation(int(member), int(version)) for member, version in rows)
+        ids = stored_ids(*places[0], (member for member, _ in rows))
+        versions = (int(version) for _, version in rows)
+        page = RelationPage(map(Relation, ids, versions))
         page.cursor = page[-1] if len(page) == limit else None
         return page
 

@@ -22,7 +22,7 @@ from shardkit.lua import script
 from shardkit.operations.commands import Argument, Command, To, script_call
 from shardkit.operations.operation import Operation, pages
 from shardkit.social.base.keys import FOLLOWING, KINDS, LIST, USER, KeyLayout, RelationKind
-from shardkit.social.base.models import MICRO, ReconcileResult
+from shardkit.social.base.models import MICRO, ReconcileResult, stored_ids
 from shardkit.social.content.statuses import Statuses
 from shardkit.social.content.timelines import Timelines
 from shardkit.social.delivery.backfill import Backfill
@@ -230,7 +230,9 @@ class Reconciler:
                 for note in notes
                 if note.startswith(b"post:") and note.endswith(end)
             }
-            authors = yield from self.statuses.authors(sorted({*map(int, entries), *coming}))
+            authors = yield from self.statuses.authors(
+                sorted({*stored_ids(layout.timelines, profile, entries), *coming})
+            )
             count = authors.count(uid)
             arguments = ("posts", posts or b"", count)
             replace = script("social/replace_counter")
@@ -247,11 +249,13 @@ class Reconciler:
             layout.at_timeline(key, "ZRANGE", key, 0, -1),
             layout.at_timeline(pulled, "ZRANGE", pulled, 0, -1),
         ]
-        statuses = [int(status) for status in ids]
+        statuses = stored_ids(layout.timelines, key, ids)
         authors = yield from self.statuses.authors(statuses)
         gone = [status for status, uid in zip(statuses, authors, strict=True) if uid is None]
         yield from timelines.remove([key], gone)
-        found = {uid for uid in authors if uid is not None} | set(map(int, marked))
+        found = {uid for uid in authors if uid is not None} | set(
+            stored_ids(layout.timelines, pulled, marked)
+        )
         strangers: list[int] = []
         for page in pages(sorted(found - {id_}), AT_ONCE):
             followed = yield from self.relations.exist(kind, [(id_, uid) for uid in page])

@@ -21,6 +21,7 @@ from shardkit.social.base.models import (
     flat_extras,
     login_key,
     read_records,
+    stored_ids,
     user_of,
 )
 
@@ -50,7 +51,7 @@ class Users:
         arguments = (layout.record_suffix(part), part, layout.parts, compared, once, *fields)
         call = script_call(layout.users, script("social/create_user"), keys, arguments)
         [uid] = yield [call]
-        return None if uid is None else int(uid)
+        return None if uid is None else stored_ids(layout.users, keys[0], [uid])[0]
 
     def get(self, uids: Sequence[int]) -> Operation[list[User | None]]:
         """Return users by id; see `SocialNetwork.get_users`."""
@@ -64,7 +65,7 @@ class Users:
         compared, part = self._login(login)
         key = self._layout.of_part("logins", part)
         [uid] = yield [self._layout.at_user(key, "HGET", key, compared)]
-        return None if uid is None else int(uid)
+        return None if uid is None else stored_ids(self._layout.users, key, [uid])[0]
 
     def _login(self, login: str) -> tuple[str, int]:
         compared = login_key(self._layout.name, login)

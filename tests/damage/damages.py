@@ -128,6 +128,23 @@ def _unique(precision: str, **options: Any) -> Subject:
     )
 
 
+def _uid(network: Any, login: str) -> int:
+    user = network.get_user_by_login(login)
+    return int(user.id) if user else 10**9
+
+
+def _fill_network(network: Any) -> None:
+    for login in ("ada", "bo", "cy"):
+        network.create_user(login, login.title())
+    ada, bo, cy = (_uid(network, login) for login in ("ada", "bo", "cy"))
+    network.follow(ada, bo)
+    network.follow(cy, bo)
+    network.post(bo, "hello")
+    network.post(bo, "again")
+    network.block(ada, cy)
+    network.create_list(ada, "friends")
+
+
 SUBJECTS: dict[str, Subject] = {
     "set": _set(groups=2, part_size=16),
     "planned set": _set(total=300, part_size=16),
@@ -216,6 +233,64 @@ SUBJECTS: dict[str, Subject] = {
         f"unique {precision}": _unique(precision)
         for precision in ("exact", "60-bit", "compact", "hyperloglog", "bitmap")
     },
+    "queue": Subject(
+        lambda kit: kit.queues(component="data", new_id=iter(map(str, range(999))).__next__),
+        lambda queues: [
+            queues.enqueue("mail", "send", [n], delay=10**9 * (n % 2)) for n in range(10)
+        ],
+        {"counts": lambda queues: list(queues.counts("mail"))},
+        {
+            "take": lambda queues: queues.acknowledge(queues.take("mail", timeout=0)),
+            "enqueue": lambda queues: queues.enqueue("mail", "send", id="other"),
+        },
+    ),
+    "search": Subject(
+        lambda kit: kit.search("docs", component="data", attributes={"size": "number"}),
+        lambda docs: [
+            docs.index(f"{n}", f"word{n % 7} and others {n}", {"size": n}) for n in range(50)
+        ],
+        {
+            "search": lambda docs: sorted(hit.id for hit in docs.search("word3", limit=99)),
+            "phrase": lambda docs: [hit.id for hit in docs.search('"others 33"')],
+        },
+        {
+            "index": lambda docs: docs.index("51", "word3 more"),
+            "remove": lambda docs: docs.remove("3"),
+        },
+    ),
+    "ads": Subject(
+        lambda kit: kit.ads(component="data", new_id=iter(map(str, range(999))).__next__),
+        lambda ads: [
+            ads.index(f"{n}", ["USA"], f"words of ad {n}", "cpc", n / 10) for n in range(1, 9)
+        ],
+        {"get": lambda ads: getattr(ads.get("5"), "value", None)},
+        {"target": lambda ads: ads.target(["USA"], "words")},
+    ),
+    "jobs": Subject(
+        lambda kit: kit.job_search("posts", component="data"),
+        lambda jobs: [jobs.index(f"{n}", ["python", f"skill{n}"]) for n in range(20)],
+        {"find": lambda jobs: sorted(str(j.id) for j in jobs.find(["python", "skill7"]))},
+        {"index": lambda jobs: jobs.index("new", ["sql"])},
+    ),
+    "network": Subject(
+        lambda kit: kit.social(component="data", parts=4),
+        _fill_network,
+        {
+            "users": lambda network: [
+                getattr(network.get_user_by_login(login), "name", None)
+                for login in ("ada", "bo", "cy")
+            ],
+            "home": lambda network: [
+                status.message for status in network.home(_uid(network, "ada"))
+            ],
+            "follows": lambda network: network.follows(_uid(network, "cy"), _uid(network, "bo")),
+        },
+        {
+            "post": lambda network: network.post(_uid(network, "bo"), "more"),
+            "create_user": lambda network: network.create_user("di", "Di"),
+            "reconcile": lambda network: network.reconcile(_uid(network, "ada")),
+        },
+    ),
 }
 assert AddressBook
 

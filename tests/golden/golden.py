@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "damage"))
-from damages import DAY, SUBJECTS, Calls, Subject
+from damages import DAY, SUBJECTS
 
 import shardkit
 from shardkit import ShardKit, ShardMap
@@ -32,91 +32,11 @@ MAP = "components: {data: {entry: {port: 7001}}}"
 Kit = Callable[[ShardKit], Any]
 
 
-def _subject(make: Kit, fill: Callable[[Any], Any], reads: Calls, writes: Calls) -> Subject:
-    return Subject(make, fill, reads, writes)
-
-
-def _uid(network: Any, login: str) -> int:
-    return int(network.get_user_by_login(login).id)
-
-
-def _fill_network(network: Any) -> None:
-    for login in ("ada", "bo", "cy"):
-        network.create_user(login, login.title())
-    ada, bo, cy = (_uid(network, login) for login in ("ada", "bo", "cy"))
-    network.follow(ada, bo)
-    network.follow(cy, bo)
-    network.post(bo, "hello")
-    network.post(bo, "again")
-    network.block(ada, cy)
-    network.create_list(ada, "friends")
-
-
-GOLDEN: dict[str, Subject] = {
-    **SUBJECTS,
-    "queue": _subject(
-        lambda kit: kit.queues(component="data", new_id=iter(map(str, range(999))).__next__),
-        lambda queues: [
-            queues.enqueue("mail", "send", [n], delay=10**9 * (n % 2)) for n in range(10)
-        ],
-        {"counts": lambda queues: list(queues.counts("mail"))},
-        {
-            "take": lambda queues: queues.acknowledge(queues.take("mail", timeout=0)),
-            "enqueue": lambda queues: queues.enqueue("mail", "send", id="other"),
-        },
-    ),
-    "search": _subject(
-        lambda kit: kit.search("docs", component="data", attributes={"size": "number"}),
-        lambda docs: [
-            docs.index(f"{n}", f"word{n % 7} and others {n}", {"size": n}) for n in range(50)
-        ],
-        {
-            "search": lambda docs: sorted(hit.id for hit in docs.search("word3", limit=99)),
-            "phrase": lambda docs: [hit.id for hit in docs.search('"others 33"')],
-        },
-        {
-            "index": lambda docs: docs.index("51", "word3 more"),
-            "remove": lambda docs: docs.remove("3"),
-        },
-    ),
-    "ads": _subject(
-        lambda kit: kit.ads(component="data", new_id=iter(map(str, range(999))).__next__),
-        lambda ads: [
-            ads.index(f"{n}", ["USA"], f"words of ad {n}", "cpc", n / 10) for n in range(1, 9)
-        ],
-        {"get": lambda ads: ads.get("5").value},
-        {"target": lambda ads: ads.target(["USA"], "words")},
-    ),
-    "jobs": _subject(
-        lambda kit: kit.job_search("posts", component="data"),
-        lambda jobs: [jobs.index(f"{n}", ["python", f"skill{n}"]) for n in range(20)],
-        {"find": lambda jobs: sorted(str(j.id) for j in jobs.find(["python", "skill7"]))},
-        {"index": lambda jobs: jobs.index("new", ["sql"])},
-    ),
-    "network": _subject(
-        lambda kit: kit.social(component="data", parts=4),
-        _fill_network,
-        {
-            "users": lambda network: [
-                network.get_user_by_login(login).name for login in ("ada", "bo", "cy")
-            ],
-            "home": lambda network: [
-                status.message for status in network.home(_uid(network, "ada"))
-            ],
-            "follows": lambda network: network.follows(_uid(network, "cy"), _uid(network, "bo")),
-        },
-        {
-            "post": lambda network: network.post(_uid(network, "bo"), "more"),
-            "create_user": lambda network: network.create_user("di", "Di"),
-            "reconcile": lambda network: network.reconcile(_uid(network, "ada")),
-        },
-    ),
-}
 CHECKS: dict[str, Callable[[Any], Any]] = {
     "queue": lambda queues: queues.check("mail"),
     "address book": lambda book: book.check("elves"),
     "contacts": lambda known: known.check("ada"),
-    **{name: lambda u: u.check(DAY) for name in GOLDEN if name.startswith("unique")},
+    **{name: lambda u: u.check(DAY) for name in SUBJECTS if name.startswith("unique")},
 }
 
 
@@ -152,7 +72,7 @@ def main() -> None:
     )
     with servers, shardkit.connect(servers.shard_map) as kit:
         client: Any = kit.client("data")
-        for name, subject in GOLDEN.items():
+        for name, subject in SUBJECTS.items():
             path = target / f"{name}.json"
             if path.exists():
                 continue

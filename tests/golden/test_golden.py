@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from damages import SUBJECTS
 from faces import keys_of
-from golden import CHECKS, GOLDEN, HERE, MAP, plain, restore
+from golden import CHECKS, HERE, MAP, plain, restore
 
 from shardkit import ShardKit, ShardMap, connect
 from shardkit.admin import upgrade
@@ -30,7 +31,7 @@ def opened() -> Iterator[ShardKit]:
 
 
 def damages(kit: ShardKit, name: str) -> list[Any]:
-    structure = GOLDEN[name].open(kit)
+    structure = SUBJECTS[name].open(kit)
     if name in CHECKS:
         return list(CHECKS[name](structure))
     return list(structure.check()) if hasattr(structure, "check") else []
@@ -39,7 +40,7 @@ def damages(kit: ShardKit, name: str) -> list[Any]:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name} {path.stem}")
 def test_what_a_release_stored_is_read_checked_and_written(opened: ShardKit, path: Path) -> None:
     client: Any = opened.client("data")
-    name, subject = path.stem, GOLDEN[path.stem]
+    name, subject = path.stem, SUBJECTS[path.stem]
     reads = restore(client, path)
     assert set(reads) <= set(subject.reads)
     for called, expected in reads.items():
@@ -53,13 +54,13 @@ def test_what_a_release_stored_is_read_checked_and_written(opened: ShardKit, pat
 
 
 def test_every_subject_is_kept() -> None:
-    assert {path.stem for path in FILES} == set(GOLDEN)
+    assert {path.stem for path in FILES} == set(SUBJECTS)
 
 
 # Those whose parameters say the format of all that they store.
 FORMATTED = sorted(
     name
-    for name in GOLDEN
+    for name in SUBJECTS
     if any(":meta" in path.read_text() for path in FILES if path.stem == name != "ip to city")
 )
 
@@ -70,7 +71,7 @@ def test_a_later_format_is_refused_by_name_and_nothing_is_written(
 ) -> None:
     monkeypatch.setattr(parameters, "LEASE", 0.0)
     client: Any = opened.client("data")
-    subject = GOLDEN[name]
+    subject = SUBJECTS[name]
     restore(client, next(path for path in FILES if path.stem == name))
     for key in keys_of(opened, "data"):
         if key.endswith(":meta"):
@@ -86,7 +87,7 @@ def test_a_generation_of_a_later_format_is_refused_and_further_fields_are_ignore
     opened: ShardKit,
 ) -> None:
     client: Any = opened.client("data")
-    subject = GOLDEN["ip to city"]
+    subject = SUBJECTS["ip to city"]
     reads = restore(client, next(path for path in FILES if path.stem == "ip to city"))
     current = json.loads(client.hget("ip2city:generations", "current"))
     client.hset("ip2city:generations", "current", json.dumps({**current, "new": [1]}))

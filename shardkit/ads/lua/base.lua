@@ -15,6 +15,7 @@ local function read_ad(id)
   local key = document_key(id)
   local head = call('GETRANGE', key, '0', '11')
   if head == '' then return end
+  if #head < 12 then damaged(key, #head .. ' bytes', 'a document') end
   local number, size, more = struct.unpack('<I4I4I4', head)
   local stored, words = call('GETRANGE', key, '12', int(11 + size + more)), {}
   for i = 1, size, 3 do
@@ -22,7 +23,11 @@ local function read_ad(id)
     words[a * 65536 + b * 256 + c] = true
   end
   local attributes = sub(stored, size + 1)
-  local _, value, kind = unpack(cjson.decode(attributes))
+  local sound, read = pcall(cjson.decode, attributes)
+  if not sound or type(read) ~= 'table' or type(read[2]) ~= 'number' then
+    damaged(key, attributes, 'an ad')
+  end
+  local _, value, kind = unpack(read)
   return {
     id = id, number = number, value = value, type = kind, words = words, attributes = attributes,
   }

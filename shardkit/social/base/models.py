@@ -17,7 +17,7 @@ from shardkit.operations.arguments import accepts, shown
 from shardkit.operations.commands import Argument, To
 from shardkit.operations.operation import Operation
 from shardkit.routing.keys import key_bytes
-from shardkit.social.base.keys import KeyLayout
+from shardkit.social.base.keys import LARGEST_ID, KeyLayout
 from shardkit.structures.base.damage import damage
 
 MICRO = 1_000_000
@@ -276,6 +276,25 @@ def fields_of(flat: Sequence[bytes]) -> dict[str, str]:
     return {
         name: value for name, value in zip(words[::2], words[1::2], strict=True) if name[:1] != ":"
     }
+
+
+def is_id(text: bytes) -> bool:
+    """Return whether a text is an id."""
+    return text.isdigit() and len(text) <= 16 and 0 < int(text) <= LARGEST_ID
+
+
+def stored_ids(to: To, key: str, texts: Iterable[bytes]) -> list[int]:
+    """Return ids that are stored under a key.
+
+    Raises:
+        DamagedDataError: one is none.
+    """
+    ids = []
+    for text in texts:
+        if not is_id(text):
+            raise damage(to, key, shown(text), "ids")
+        ids.append(int(text))
+    return ids
 
 
 def read_record(

@@ -26,7 +26,7 @@ from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Batch, Command, Key, Locate, script_call
 from shardkit.operations.operation import Operation, pages
 from shardkit.social.base.keys import KeyLayout, RelationKind
-from shardkit.social.base.models import Status, TimelineCursor, TimelinePage
+from shardkit.social.base.models import Status, TimelineCursor, TimelinePage, stored_ids
 from shardkit.social.content.statuses import Statuses
 from shardkit.structures.base.damage import damage
 from shardkit.structures.sorted_set.merged_ranges import range_over
@@ -126,7 +126,9 @@ class Timelines:
         Cost: two exchanges, if any entry's id says that it can be the account's.
         """
         parts = self._layout.parts
-        own = [int(entry) for entry in entries if int(entry) % parts == uid % parts]
+        key = self._layout.timeline(kind, owner)
+        ids = stored_ids(self._layout.timelines, key, entries)
+        own = [each for each in ids if each % parts == uid % parts]
         authors = yield from self._statuses.authors(own)
         gone = [
             entry
@@ -179,12 +181,14 @@ class Timelines:
                 lowest = (float(floor[1]), floor[0])
                 rows = [row for row in rows if (row[1], row[0]) >= lowest]
             if accounts:
-                profiles = [self._layout.profile(int(account)) for account in accounts]
+                followed = stored_ids(self._layout.timelines, pulled, accounts)
+                profiles = list(map(self._layout.profile, followed))
                 low = floor[1].decode() if floor else "-inf"
                 fetched = yield from self._range(profiles, wants, after, low)
                 merged = sorted({*rows, *fetched}, key=lambda row: (row[1], row[0]), reverse=True)
                 rows = merged[:wants]
-            yield from self._extend(key, builder, rows, set(map(int, hidden)))
+            left_out = stored_ids(self._layout.users, str(muted.key), hidden) if muted else ()
+            yield from self._extend(key, builder, rows, set(left_out))
         yield from self.remove([key], builder.gone)
         return builder.page()
 

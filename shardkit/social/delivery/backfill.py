@@ -14,6 +14,7 @@ from typing import Any
 
 from shardkit.operations.operation import Operation
 from shardkit.social.base.keys import FOLLOWING, KeyLayout, RelationKind
+from shardkit.social.base.models import stored_ids
 from shardkit.social.content.timelines import Timelines, scored_members
 from shardkit.social.delivery.fan_out_job import DONE
 from shardkit.social.relations.delivery_mode import FETCHED
@@ -97,7 +98,7 @@ class Backfill:
         found: list[int] = []
         for part, flat in zip(parts, replies, strict=True):
             rows = scored_members(flat)
-            found += [int(member) for member, _ in rows]
+            found += stored_ids(*places[part], (member for member, _ in rows))
             positions[part] = DONE
             if len(rows) == most:
                 positions[part] = [int(rows[-1][1]), rows[-1][0].decode()]

@@ -38,6 +38,7 @@ from shardkit.lua import script
 from shardkit.operations.commands import Command, Key, To, script_call
 from shardkit.operations.operation import Operation, pages
 from shardkit.social.base.keys import KINDS, KeyLayout
+from shardkit.social.base.models import stored_ids
 from shardkit.social.content.statuses import Statuses
 from shardkit.social.content.timelines import Timelines, scored_members
 from shardkit.social.delivery.fan_out_job import (
@@ -143,6 +144,7 @@ class FanOut:
             positions[n] = DONE
             if flat:
                 rows = [(member, int(version)) for member, version in scored_members(flat)]
+                stored_ids(places[n][0], places[n][1], (member for member, _ in rows))
                 found.append(FollowerPage(job.kind(n), places[n][0], places[n][1], rows))
                 if len(rows) == limit:
                     positions[n] = (rows[-1][1], rows[-1][0].decode())
