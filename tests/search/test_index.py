@@ -292,7 +292,7 @@ def test_deleting_leaves_no_keys(face: Face, kit: ShardKit) -> None:
         ({"chunk": 100}, "power of two"),
         ({"average_length": math.inf}, "average_length"),
         ({"analyzer": "english"}, "analyzer"),
-        ({"read_from": "few"}, "give a list"),
+        ({"read_from": "few"}, "give one of master"),
         ({"name": "a{b}"}, "braces"),
         ({"statistics_ttl": -1}, "statistics_ttl=-1"),
     ],
