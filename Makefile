@@ -44,13 +44,17 @@ soak: setup  ## everything under changing entries and closing kits, ten minutes;
 week: setup  ## an operator's week: the runbook of docs/operations.md under load, five minutes
 	PYTHONPATH=.:tests/docs $(BIN)/python tools/week.py $(SECONDS)
 
-others: setup  ## other libraries on our clients, as docs/other-libraries.md gives them
+others: setup  ## other libraries on our clients, and their own suites; LIBRARIES='rq huey' for some
 	$(BIN)/pip install -q uv
 	$(BIN)/uv venv -q --clear .venv-others
 	$(BIN)/uv pip install -q --python .venv-others/bin/python $(OTHERS)
 	$(BIN)/uv pip install -q --python .venv-others/bin/python --no-deps taskiq-redis arq
 	$(BIN)/uv pip install -q --python .venv-others/bin/python -e '.[dev]'
+	$(BIN)/uv pip install -q --python .venv-others/bin/python pip channels huey aiocache==0.12.3 \
+	  aiohttp async_timeout dirty-equals freezegun hiro msgpack numpy process-tests psutil \
+	  pydantic-settings pytest-asyncio pytest-benchmark pytest-mock pytest-timeout starlette
 	.venv-others/bin/python -m pytest -q tests/other_libraries
+	.venv-others/bin/python tests/other_libraries/suites.py build/others $(LIBRARIES)
 
 lowest: setup  ## the core's tests with the lowest versions that pyproject.toml allows
 	$(BIN)/pip install -q uv

@@ -28,6 +28,7 @@ import asyncio
 import ctypes
 import gc
 import json
+import linecache
 import logging
 import os
 import random
@@ -112,10 +113,11 @@ class Entries:
     def components(self, *, tls: bool = True) -> dict[str, Any]:
         """Return components of some kind."""
         text: dict[str, Any] = random.choice([{}, {"protocol": 3}, {"decode_responses": True}])
-        text |= {"socket_timeout": 30, "socket_connect_timeout": 30}  # a busy machine is no failure
+        patience = {"socket_timeout": 30, "socket_connect_timeout": 30}
+        text |= patience  # a busy machine is no failure
         place = random.choice([each for each in self._places if tls or each != "tls"])
         done[f"at {place}"] += 1
-        name = {"client_name": f"n{random.randrange(3)}"}
+        name = patience | {"client_name": f"n{random.randrange(3)}"}
         return {
             "moving": {"shards": [fields | text for fields in self._plan[place]]},
             "cluster": {"entry": self._plan["cluster"][0] | name},
@@ -426,6 +428,7 @@ def measured() -> dict[str, Any]:
     deadline = time.monotonic() + 3
     while threading.active_count() > 1 and time.monotonic() < deadline:
         time.sleep(0.05)  # the topology's threads end by themselves
+    linecache.clearcache()  # of the errors that were noted
     for _ in range(3):
         gc.collect()
     ports: Counter[str] = Counter()

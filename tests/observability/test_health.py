@@ -57,9 +57,8 @@ async def probe(app: Any, path: str) -> tuple[int, Any]:
 @pytest.mark.parametrize("kind", ["blocking", "awaiting"])
 def test_the_asgi_endpoint_answers_probes(kind: str, shard_map: ShardMap) -> None:
     async def main() -> None:
-        kit: Any = shardkit.connect(shard_map)
-        if kind == "awaiting":
-            kit = await shardkit.aconnect(shard_map)
+        blocks = kind == "blocking"
+        kit: Any = shardkit.connect(shard_map) if blocks else await shardkit.aconnect(shard_map)
         app = asgi(kit)
         assert (await probe(app, "/live")) == (200, {"ok": True})
         status, body = await probe(app, "/health/ready")

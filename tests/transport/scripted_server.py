@@ -29,7 +29,8 @@ class ScriptedServer:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self._accepted: list[socket.socket] = []
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
 
     def names(self) -> list[str]:
         return [args[0].decode() for args in self.received]
@@ -64,6 +65,9 @@ class ScriptedServer:
         return answer(args) if callable(answer) else answer
 
     def close(self) -> None:
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # closing alone leaves the thread waiting
+        self._accepting.join()
         self._listener.close()
         for connection in self._accepted:
             with suppress(OSError):

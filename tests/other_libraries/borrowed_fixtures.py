@@ -1,0 +1,73 @@
+"""A pytest plugin: what the suites of libraries expect of the machine that they run on."""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+PORT = int(os.environ.get("SUITES_PORT", "6379"))
+
+
+class RedisContainer:
+    """arq's suite runs its server in a container; here it is there already."""
+
+    port = PORT
+
+    def __init__(self, image: str = "") -> None: ...
+
+    def __enter__(self) -> RedisContainer:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None: ...
+
+    def get_container_host_ip(self) -> str:
+        return "localhost"
+
+    def get_exposed_port(self, port: int) -> int:
+        return port
+
+
+_containers = types.ModuleType("testcontainers.redis")
+_containers.RedisContainer = RedisContainer  # type: ignore[attr-defined]
+sys.modules.setdefault("testcontainers", types.ModuleType("testcontainers"))
+sys.modules["testcontainers.redis"] = _containers
+
+
+@pytest.fixture
+def redis() -> Iterator[Any]:  # pottery's sdist has no conftest
+    from redis import Redis
+
+    client: Any = Redis.from_url(f"redis://localhost:{PORT}/1", socket_timeout=1)
+    client.flushdb()
+    yield client
+    client.flushdb()
+
+
+@pytest_asyncio.fixture
+async def aioredis() -> AsyncIterator[Any]:
+    from redis.asyncio import Redis
+
+    client: Any = Redis.from_url(f"redis://localhost:{PORT}/1", socket_timeout=1)
+    await client.flushdb()
+    yield client
+    await client.flushdb()
+    await client.aclose()
+
+
+class Services:
+    """What pytest-docker gives limits' suite; the servers are there already."""
+
+    def start(self, *names: str) -> None: ...
+
+    def wait_for_service(self, *args: Any) -> None: ...
+
+
+@pytest.fixture(scope="session")
+def docker_services() -> Services:
+    return Services()
