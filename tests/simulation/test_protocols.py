@@ -20,4 +20,4 @@ SCHEDULES = int(os.environ.get("SIMULATION_SCHEDULES", "50"))
 def test_what_must_hold_of_a_protocol_holds_under_every_schedule(name: str) -> None:
     report = simulate(PROTOCOLS[name](), SCHEDULES)
     assert report.schedules == SCHEDULES
-    assert report.faults > SCHEDULES / 4
+    assert report.faults > SCHEDULES / 5
