@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from shardkit import ShardMap
@@ -67,6 +69,42 @@ def processes(code: str, shard_map: ShardMap, *args: Any) -> Iterator[list[subpr
             for pipe in (each.stdin, each.stdout):
                 if pipe:
                     pipe.close()
+
+
+@contextmanager
+def forked(code: str, shard_map: ShardMap, argument: Any = None) -> Iterator[Callable[[int], int]]:
+    """Give what forks a process that runs ``work(number)``, and returns its id; all are killed.
+
+    ``code`` defines ``work``. Forking takes a hundredth of the time of starting a process.
+    """
+    started: list[int] = []
+    nursery = """
+import signal, traceback
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+for text in sys.stdin:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work(int(text))
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+    print(pid, flush=True)
+"""
+    with processes(code + nursery, shard_map, argument) as [process]:
+
+        def fork(number: int) -> int:
+            say(process, str(number))
+            started.append(int(line(process)))
+            return started[-1]
+
+        try:
+            yield fork
+        finally:
+            for pid in started:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
 
 def line(process: subprocess.Popen[str]) -> str:

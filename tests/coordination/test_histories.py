@@ -14,30 +14,37 @@ import os
 import signal
 import threading
 from collections.abc import Iterable
-from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
 import pytest
-from coordination_helpers import line, processes, say
+from coordination_helpers import forked
 from faces import holder
 
 from shardkit import ShardKit, ShardMap
 
-FAULTS = 40
+FAULTS = 24
 TTL = 0.25
 # How many may hold it at a time; readers and the writer are of one lock.
 LIMITS = {"lock": 1, "unfair": 1, "semaphore": 2, "read": None, "write": 1}
 GUARDED = ("lock", "unfair")
 
-NURSERY = """
-import random, signal
+WORK = """
+import random
 from shardkit.errors import StaleTokenError
 
-signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+def work(number):
+    file = os.open(f"{argument}/{number}", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    def note(*event):
+        os.write(file, (json.dumps([time.monotonic(), *event]) + chr(10)).encode())
+    try:
+        hold_at_random(note, number)
+    except BaseException as error:
+        note("failed", repr(error))
 
-def work(note, number):
+def hold_at_random(note, number):
     chance = random.Random(number)
     options = {"component": "one", "ttl": 0.25, "renew": chance.random() < 0.5}
     shelf = kit.read_write_lock("shelf", **options)
@@ -65,20 +72,6 @@ def work(note, number):
         time.sleep(chance.choice([0, 0, 0.003]))
         note("leave", name)
         note("left", name, things[name].release(hold))
-
-for text in sys.stdin:
-    pid = os.fork()
-    if pid == 0:
-        file = os.open(f"{argument}/{int(text)}", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        def note(*event):
-            os.write(file, (json.dumps([time.monotonic(), *event]) + chr(10)).encode())
-        try:
-            work(note, int(text))
-        except BaseException as error:
-            note("failed", repr(error))
-        finally:
-            os._exit(1)
-    print(pid, flush=True)
 """
 
 
@@ -154,39 +147,27 @@ def test_a_history_that_breaks_a_promise_is_found(second: Held, says: str) -> No
 def test_killed_and_stopped_processes_never_hold_more_than_may(
     kit: ShardKit, shard_map: ShardMap, tmp_path: Path
 ) -> None:
-    chance, running, stopped, number = Random(16), [], [], 0
-    with processes(NURSERY, shard_map, str(tmp_path)) as [nursery]:
-
-        def start() -> None:
-            nonlocal number
-            number += 1
-            say(nursery, str(number))
-            running.append(int(line(nursery)))
-
-        try:
-            for _ in range(5):
-                start()
-            for _ in range(FAULTS):
-                threading.Event().wait(chance.uniform(0.02, 0.1))
-                pid = running.pop(chance.randrange(len(running)))
-                if chance.random() < 0.5:
-                    os.kill(pid, signal.SIGKILL)
-                    start()
-                else:  # for about five faults, which is longer than its hold lasts
-                    os.kill(pid, signal.SIGSTOP)
-                    stopped.append(pid)
-                    if len(stopped) < 4:
-                        start()
-                    else:
-                        os.kill(stopped[0], signal.SIGCONT)
-                        running.append(stopped.pop(0))
-            for pid in stopped:
-                os.kill(pid, signal.SIGCONT)
-            threading.Event().wait(TTL)
-        finally:
-            for pid in (*running, *stopped):
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+    chance, numbers = Random(16), count()
+    running: list[int] = []
+    stopped: list[int] = []
+    with forked(WORK, shard_map, str(tmp_path)) as fork:
+        running.extend(fork(next(numbers)) for _ in range(5))
+        for _ in range(FAULTS):
+            threading.Event().wait(chance.uniform(0.02, 0.1))
+            pid = running.pop(chance.randrange(len(running)))
+            if chance.random() < 0.5:
+                os.kill(pid, signal.SIGKILL)
+            else:
+                os.kill(pid, signal.SIGSTOP)
+                stopped.append(pid)
+            if len(stopped) < 4:
+                running.append(fork(next(numbers)))
+            else:  # stopped for several faults: longer than what it held lasted
+                os.kill(stopped[0], signal.SIGCONT)
+                running.append(stopped.pop(0))
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+        threading.Event().wait(TTL)
     shelf = kit.read_write_lock("shelf", component="one")
     for thing in (
         *(kit.lock("lock", component="one"), kit.lock("unfair", component="one", fair=False)),

@@ -516,6 +516,37 @@ def test_locks_and_guards_work_on_a_cluster_and_behind_sentinels(kind: str) -> N
                 for old in guards:
                     with pytest.raises(StaleTokenError):
                         face.run(old.execute(("INCR", f"{old.name}:value")))
+                use_the_rest(face, component)
+
+
+def use_the_rest(face: Face, component: str) -> None:
+    """Use what else coordinates, and a market whose users and offers live apart."""
+    run, kit = face.run, face.kit
+    semaphore = kit.semaphore("s", component=component, limit=2)
+    assert [run(semaphore.acquire(wait=0)) is not None for _ in range(3)] == [True, True, False]
+    shelf = kit.read_write_lock("r", component=component)
+    assert run(shelf.read.acquire(wait=0))
+    assert run(shelf.write.acquire(wait=0)) is None
+    limit = kit.rate_limit("l", component=component, limit=1, per=60)
+    hits = run(limit.hit_many([f"user{n % 20}" for n in range(40)]))
+    assert [hit.allowed for hit in hits] == [True] * 20 + [False] * 20
+    latch = kit.countdown_latch("c", component=component)
+    assert run(latch.set(1))
+    assert run(latch.count_down()) == 0
+    assert run(kit.barrier("b", component=component, parties=1).wait(timeout=5))
+    leadership = run(kit.election("e", component=component).campaign(wait=0))
+    assert run(kit.election("e", component=component).leader()).token == leadership.token
+    several = kit.multi_lock(["m1", "m2", "m3"], component=component)
+    assert len(run(several.acquire(wait=0))) == 3
+    market = kit.market(component=component)
+    for n in range(8):
+        run(market.deposit(f"seller{n}", 0, ["ring"]))
+        assert run(market.list("ring", f"seller{n}", n)) is True
+    run(market.deposit("bill", 100))
+    assert [run(market.purchase("bill", "ring", f"seller{n}", n)) for n in range(8)] == [True] * 8
+    assert run(market.user("bill")).balances == {"money": 72, "item/ring": 8}
+    everything = run(market.total(["bill", *(f"seller{n}" for n in range(8))]))
+    assert everything == {"money": 100, "item/ring": 8}
 
 
 @pytest.mark.parametrize("decoded", [True, False])

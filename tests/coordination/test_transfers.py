@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import Any
 
 import pytest
-from coordination_helpers import eventually, line, processes
+from coordination_helpers import eventually, forked
 from faces import Face, holder
 
 from shardkit import ShardKit, ShardMap
@@ -17,7 +18,7 @@ from shardkit.coordination import Account, Leg, TransferResult
 from shardkit.errors import DamagedDataError, InvalidArgumentError
 from shardkit.operations import Operation
 
-KILL_ROUNDS = int(os.environ.get("SHARDKIT_KILL_ROUNDS", "4"))  # of two processes each
+KILLS = int(os.environ.get("SHARDKIT_KILLS", "24"))
 NAMES = [f"a{n}" for n in range(8)]
 
 
@@ -154,17 +155,23 @@ def test_threads_that_move_at_random_lose_nothing_and_sums_are_right_meanwhile(
     assert all(account.in_flight == {} for account in bank.read(*NAMES))
 
 
-MOVING = """
+WORK = """
 import random
 from shardkit.coordination import Leg
-bank = kit.transfers("bank", component="many", grace=0.3)
-names = [f"a{n}" for n in range(8)]
-random.seed(argument)
-print("ready", flush=True)
-while True:
-    source, target = random.sample(names, 2)
-    amount = random.randint(1, 30)
-    bank.transfer(Leg(source, {"gold": -amount}), Leg(target, {"gold": amount}))
+
+def work(number):
+    chance = random.Random(number)
+    bank = kit.transfers("bank", component="many", grace=0.3)
+    market = kit.market(component="many", grace=0.3)
+    names = [f"a{n}" for n in range(8)]
+    while True:
+        source, target = chance.sample(names, 2)
+        amount = chance.randint(1, 30)
+        bank.transfer(Leg(source, {"gold": -amount}), Leg(target, {"gold": amount}))
+        market.list("ring", source, amount)
+        price = market.price("ring", target)
+        if price is not None:
+            market.purchase(source, "ring", target, price)
 """
 
 
@@ -172,19 +179,39 @@ def test_after_any_kill_everything_is_there_to_the_last_unit(
     kit: ShardKit, shard_map: ShardMap
 ) -> None:
     bank = kit.transfers("bank", component="many", grace=0.3)
+    market = kit.market(component="many", grace=0.3)
     assert all(bank.issue(Leg(name, {"gold": 100})) for name in NAMES)
-    for seed in range(KILL_ROUNDS):
-        with processes(MOVING, shard_map, 2 * seed, 2 * seed + 1) as started:
-            assert [line(process) for process in started] == ["ready", "ready"]
-            threading.Event().wait(Random(seed).uniform(0.02, 0.2))
-        assert bank.total(NAMES) == {"gold": 800}
-        assert eventually(lambda: settled(bank))
-        assert sum(each.balances.get("gold", 0) for each in bank.read(*NAMES)) == 800
+    for name in NAMES:
+        market.deposit(name, 100, ["ring"])
+    traded, offers = {"money": 800, "item/ring": 8}, [("ring", name) for name in NAMES]
+    chance = Random(3)
+    with forked(WORK, shard_map) as fork:
+        running = [fork(n) for n in range(3)]
+        for n in range(KILLS):
+            threading.Event().wait(chance.uniform(0.01, 0.08))
+            os.kill(running.pop(0), signal.SIGKILL)
+            if n % 8 == 7:  # nobody is at it: what is in flight is counted all the same
+                for pid in running:
+                    os.kill(pid, signal.SIGKILL)
+                running = []
+                assert bank.total(NAMES) == {"gold": 800}
+                assert market.total(NAMES, offers) == traded
+            while len(running) < 3:
+                running.append(fork(3 + 3 * n + len(running)))
+    assert bank.total(NAMES) == {"gold": 800}
+    assert market.total(NAMES, offers) == traded
+    assert eventually(lambda: settled(bank, NAMES))
+    accounts = [f"user/{name}" for name in NAMES] + [f"listing/ring/{name}" for name in NAMES]
+    assert eventually(lambda: settled(market.transfers, accounts))
+    assert sum(each.balances.get("gold", 0) for each in bank.read(*NAMES)) == 800
+    read = market.transfers.read(*accounts)
+    assert sum(each.balances.get("money", 0) for each in read) == 800
+    assert sum(each.balances.get("item/ring", 0) for each in read) == 8
 
 
-def settled(bank: Any) -> bool:
-    bank.recover(*NAMES)
-    return not any(each.in_flight for each in bank.read(*NAMES))
+def settled(bank: Any, accounts: list[str]) -> bool:
+    bank.recover(*accounts)
+    return not any(each.in_flight for each in bank.read(*accounts))
 
 
 @pytest.mark.parametrize(
