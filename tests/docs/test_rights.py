@@ -11,7 +11,18 @@ import pytest
 
 import shardkit
 from shardkit import ShardMap
-from shardkit.admin import backup, biggest_keys, check, connected_clients, push, restore, rotate
+from shardkit.admin import (
+    backup,
+    biggest_keys,
+    check,
+    connected_clients,
+    push,
+    queue_names,
+    queue_status,
+    restore,
+    restore_objects,
+    rotate,
+)
 from shardkit.cli.commands.config_preflight import preflight
 from shardkit.cli.commands.status_survey import survey
 from shardkit.config import store
@@ -156,6 +167,34 @@ def test_backups_are_taken_and_restored(server: LocalServer, tmp_path: Path) -> 
         login = user(other, *rights("`shardkit restore`"))
         described = ShardMap.parse(f"components: {{one: {{entry: {login}}}}}")
         assert restore(tmp_path / "backup", described) == {"one": 1}
+
+
+def test_who_keeps_and_restores_objects(server: LocalServer, tmp_path: Path) -> None:
+    described = map_of({"port": server.port})
+    with server.client() as config:
+        push(config, described)
+        config.set("config:flags:checkout", "{}")
+    reader = credentials(user(server, *rights("who reads entries"), "+lrange"))
+    with server.client(**reader) as config:
+        backup(described.components.values(), tmp_path / "backup", config=config)
+    with server.client() as config:
+        config.delete("config:flags:checkout")
+    writer = credentials(user(server, *rights("`shardkit restore --objects`")))
+    with server.client(**writer) as config:
+        assert restore_objects(tmp_path / "backup", config) == 1
+
+
+def test_queues_and_indexes_are_administered(server: LocalServer) -> None:
+    with shardkit.connect(map_of(user(server, *rights("an application")))) as kit:
+        write(kit)
+        queues = kit.queues(component="a")
+        queues.enqueue("q", "task", id="t")
+        assert queue_names(kit, "a") == ["q"]
+        assert queue_status(queues, ["q"])[0].counts.waiting == 1
+        assert queues.cancel("q", "t")
+        docs = kit.search("docs", component="a")
+        assert list(docs.check()) == []
+        assert docs.delete() == 1
 
 
 def test_who_rotates_passwords(server: LocalServer) -> None:

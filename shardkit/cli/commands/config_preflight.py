@@ -26,6 +26,7 @@ from shardkit.cli.commands.config_diff import data_keys
 from shardkit.cli.text import reason
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
+from shardkit.doctor.targets import default_user_lacks_rights
 from shardkit.errors import ConfigError
 from shardkit.operations.commands import Shard
 from shardkit.server_errors import meaning
@@ -68,6 +69,7 @@ class _DatabaseAddress:
         role: ``master`` or ``replica``.
         keys: a sample of its keys.
         missing: the commands that the user may not run.
+        forgets: whether a restart loses what scripts and MULTI wrote, if the server shows that.
     """
 
     server: str
@@ -75,6 +77,7 @@ class _DatabaseAddress:
     role: str
     keys: Sequence[bytes]
     missing: Sequence[str]
+    forgets: bool = False
 
     def same_as(self, other: _DatabaseAddress) -> bool:
         return bool(self.server) and (self.server, self.number) == (other.server, other.number)
@@ -184,7 +187,17 @@ def _look(fields: Mapping[str, Any]) -> _DatabaseAddress:
         keys = list(islice(data_keys(client), SAMPLED_KEYS))
         role, server = _role(client), _run_id(client)
         missing = [] if role == "replica" else missing_rights(client)
-        return _DatabaseAddress(server, fields.get("db", 0), role, keys, missing)
+        return _DatabaseAddress(server, fields.get("db", 0), role, keys, missing, _forgets(client))
+
+
+def _forgets(client: Any) -> bool:
+    """Whether this is a Redis that replays its append-only file as a user without rights."""
+    try:
+        info = {**client.info("server"), **client.info("persistence")}
+    except ResponseError:
+        return False
+    is_redis = "valkey_version" not in info
+    return is_redis and bool(info.get("aof_enabled")) and default_user_lacks_rights(client)
 
 
 def _role(client: Any) -> str:
@@ -267,6 +280,12 @@ def _judge(
     if found.missing and not target.is_replica:
         listed = ", ".join(found.missing)
         yield finding(f"has a user who may not run {listed}", "grant them, see docs/rights.md")
+    if found.forgets:
+        yield finding(
+            "loses what scripts and MULTI wrote when it restarts: its default user has no rights",
+            "ACL SETUSER default ~* &* +@all, and leave it off",
+            True,
+        )
     if not target.is_replica and not target.entry.is_cluster:
         yield from (finding(*each) for each in _data_problems(target, found, visited, shared))
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from shardkit.cli.commands.config_preflight import preflight
 from shardkit.cli.options import common_options, examples
 from shardkit.cli.output import BAD, DOUBTFUL, GOOD, Cell, Output, Styled, wordy
 from shardkit.cli.rows import Field, column_only, table_of
@@ -124,6 +125,14 @@ def _starts(path: str, name: str) -> bool:
     return path.startswith(name) and path[len(name) : len(name) + 1] in ("", ".", "[", " ")
 
 
+def _met(path: Path, shard_map: ShardMap) -> list[FileProblem]:
+    """Return what is wrong with the servers that a map names."""
+    return [
+        FileProblem(str(path), 0, each.entry, each.address, each.problem, each.remedy, each.warning)
+        for each in preflight({}, shard_map.components)
+    ]
+
+
 # ---- the command
 
 
@@ -136,14 +145,18 @@ def _starts(path: str, name: str) -> bool:
 )
 @click.argument("maps", metavar="MAP...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--strict", is_flag=True, help="Exit with 1 for warnings too.")
+@click.option("--connect", is_flag=True, help="Also connect to the servers, as a push does.")
 @common_options
-def validate(maps: Sequence[Path], strict: bool, as_json: bool) -> int:
+def validate(maps: Sequence[Path], strict: bool, connect: bool, as_json: bool) -> int:
     """Show everything that is wrong with shard maps.
 
-    Connects to nothing. Exits with 1 if a map cannot be used.
+    Connects to nothing, unless --connect. Exits with 1 if a map cannot be used.
     """
     output = Output(as_json)
     examined = [(path, *examine(path)) for path in maps]
+    if connect:
+        for path, shard_map, found in examined:
+            found += [] if shard_map is None else _met(path, shard_map)
     findings = [finding for _, _, found in examined for finding in found]
     failed = any(strict or not finding.warning for finding in findings)
     if as_json:
