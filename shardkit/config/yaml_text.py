@@ -13,6 +13,9 @@ from collections.abc import Hashable, Iterator
 from typing import Any
 
 import yaml
+from yaml.composer import Composer
+from yaml.constructor import SafeConstructor
+from yaml.resolver import Resolver
 
 from shardkit.config.problem import shown_name
 from shardkit.errors import ConfigError
@@ -50,34 +53,57 @@ def load_yaml(text: str, source: str) -> Any:
     why = ""
     loaded = None
     try:
-        loader = _Loader(text)
-        node = loader.get_single_node()
-        if node is not None and _values(node, {}) > MAX_VALUES:
-            why = f": with its anchors put in it has more than {MAX_VALUES:,} values"
-        elif node is not None:
-            loaded = loader.construct_document(node)
-    except (yaml.YAMLError, RecursionError, ValueError, LookupError) as error:
-        why = _why(error)
+        loaded, why = _load(text, _FastLoader)
+    except (yaml.YAMLError, RecursionError, ValueError, LookupError):
+        try:  # for its messages
+            loaded, why = _load(text, _Loader)
+        except (yaml.YAMLError, RecursionError, ValueError, LookupError) as error:
+            why = _why(error)
     if why:  # outside of the handler: the caught error holds the text
         raise ConfigError(f"{source}: is not YAML{why}", "mend the file")
     return loaded
+
+
+def _load(text: str, kind: Any) -> tuple[Any, str]:
+    """Return what a text says, and why that is refused."""
+    loader = kind(text)
+    node = loader.get_single_node()
+    if node is None:
+        return None, ""
+    if _values(node, {}) > MAX_VALUES:
+        return None, f": with its anchors put in it has more than {MAX_VALUES:,} values"
+    return loader.construct_document(node), ""
 
 
 class _Loader(yaml.SafeLoader):
     """SafeLoader without dates and the other kinds of values that nothing here can be."""
 
 
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, regexp) for tag, regexp in rules if tag != _TAG + "timestamp"]
-    for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_Loader.yaml_constructors = {
-    tag: yaml.SafeLoader.yaml_constructors[tag]
-    for tag in [*(_TAG + kind for kind in ("null", "bool", "int", "float", "str", "seq")), None]
-}
+_FastLoader: Any = _Loader
+_Libyaml: Any = getattr(yaml, "CParser", None)
+if _Libyaml is not None:  # libyaml, where PyYAML was built with it: a tenth of the time
+    # Its own way from events to nodes ends the process where lists are nested too deeply.
+    class _LibyamlLoader(Composer, _Libyaml, SafeConstructor, Resolver):  # type: ignore[misc]
+        def __init__(self, text: str) -> None:
+            _Libyaml.__init__(self, text)
+            Composer.__init__(self)
+            SafeConstructor.__init__(self)
+            Resolver.__init__(self)
+
+    _FastLoader = _LibyamlLoader
+
+for _each in {_Loader, _FastLoader}:
+    _each.yaml_implicit_resolvers = {
+        first: [(tag, regexp) for tag, regexp in rules if tag != _TAG + "timestamp"]
+        for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    _each.yaml_constructors = {
+        tag: yaml.SafeLoader.yaml_constructors[tag]
+        for tag in [*(_TAG + kind for kind in ("null", "bool", "int", "float", "str", "seq")), None]
+    }
 
 
-def _mapping(loader: _Loader, node: yaml.MappingNode) -> Iterator[LinedMapping]:
+def _mapping(loader: Any, node: yaml.MappingNode) -> Iterator[LinedMapping]:
     found = LinedMapping()
     yield found
     own = {id(key_node) for key_node, _ in node.value}
@@ -96,7 +122,8 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> Iterator[LinedMapping]:
         found.lines[key] = line
 
 
-_Loader.add_constructor(_TAG + "map", _mapping)
+for _each in {_Loader, _FastLoader}:
+    _each.add_constructor(_TAG + "map", _mapping)
 
 
 def _values(node: yaml.Node, known: dict[int, int]) -> int:

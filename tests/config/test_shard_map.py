@@ -636,3 +636,20 @@ def test_a_map_pickles() -> None:
     found = pickle.loads(pickle.dumps(shard_map))
     assert found.to_yaml() == shard_map.to_yaml()
     assert (found.config_server, found.warnings) == (shard_map.config_server, shard_map.warnings)
+
+
+def test_a_map_of_thousands_of_shards_is_parsed_by_libyaml() -> None:
+    lines = [f"      - {{host: 10.0.{n // 250}.{n % 250}, port: 6379}}" for n in range(2000)]
+    text = "\n".join(["components:", "  data:", "    shards:", *lines])
+    if hasattr(yaml, "CParser"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(yaml.SafeLoader, "get_event", None)
+            patch.setattr(yaml.SafeLoader, "peek_event", None)
+            assert len(ShardMap.parse(text).components["data"].shards) == 2000
+    assert len(ShardMap.parse(text).components["data"].shards) == 2000
+
+
+@pytest.mark.parametrize("opening", ["[", "a: {b: ", "- ", "? "])
+def test_what_is_nested_too_deeply_is_refused_and_ends_no_process(opening: str) -> None:
+    with pytest.raises(ConfigError, match="is not YAML"):
+        ShardMap.parse(opening * 3_000, "map.yaml")
