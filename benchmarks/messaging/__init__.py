@@ -1,0 +1,1 @@
+"""Messaging against what one would write with redis-py."""
