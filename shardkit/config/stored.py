@@ -182,12 +182,13 @@ def component_of(name: str, stored: Stored, place: str = "") -> Component | None
                 "a cluster shards itself: make it the component's entry",
             )
         shards.append(shard)
-    more = [n for n in range(count, count + len(stored)) if stored.get(entry_key(name, n))]
+    beyond = range(count, count + len(stored))
+    more = [n for n in beyond if (text := stored.get(entry_key(name, n))) and not _is_spare(text)]
     if count and more and (name, count) not in _warned:
         _warned.add((name, count))
         logger.warning(
-            "%s is stored%s, but %s says %d shards: what is on it is not read; delete the key, or "
-            "push a shard map that has the shard",
+            "%s is stored%s, but %s says %d shards: what is on it is not read; push a shard map "
+            'that has the shard, delete the key, or write "spare": true into it if it is meant',
             entry_key(name, more[0]),
             place,
             shards_key(name),
@@ -202,6 +203,14 @@ def component_of(name: str, stored: Stored, place: str = "") -> Component | None
             )
         return None
     return Component(name, entry, tuple(shards), placement, epoch)
+
+
+def _is_spare(text: bytes | str) -> bool:
+    """Return whether an entry beyond the count says that it is meant: a rest of an older map."""
+    with suppress(ValueError):
+        found = json.loads(text)
+        return isinstance(found, dict) and found.get("spare") is True
+    return False
 
 
 def tombstone(epoch: int, message: str) -> str:

@@ -494,6 +494,14 @@ def test_shards_beyond_the_count_are_not_read_and_go_with_the_next_change(
     assert len(component.shards) == 2
     [record] = [r for r in caplog.records if r.name == "shardkit.config"]  # once
     assert record.getMessage().startswith("config:redis:unique:2 is stored, but config:shards:")
+    monkeypatch.setattr("shardkit.config.stored._warned", set())
+    caplog.clear()
+    for number in (2, 70):  # a rest of an older map, that says so
+        plain.set(f"config:redis:unique:{number}", '{"port": 7001, "spare": true}')
+    component = read_component(plain, "unique")
+    assert component is not None
+    assert len(component.shards) == 2
+    assert not caplog.records
     push(plain, unique(2, host="b"))
     assert len(list(plain.scan_iter("config:redis:unique:*"))) == 2
 

@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,46 @@ CHANGES: dict[str, list[tuple[str, str]]] = {
         ("[id_, queue, name, list(args)]", '[id_, queue, name, list(args), {"priority": 3}]')
     ],
 }
+# A parameter renamed: the next release reads both names and writes the old one, as the one after it
+# may be beside this one; that one writes the new name. Groups go on by the old name.
+_NAMED = """self.parameters = {field: str(value) for field, value in parameters.items()}"""
+_RENAMED_HERE = """self.parameters = {
+            ("entries" if field == "part_size" else field): str(value)
+            for field, value in parameters.items()
+        }"""
+_WRITTEN = "return {n: text for n, text in self.parameters.items() if defaults.get(n) != text}"
+_OLD_NAMES = """return {
+            ("part_size" if n == "entries" else n): text
+            for n, text in self.parameters.items()
+            if defaults.get(n) != text
+        }"""
+_BOTH_NAMES = '{"shard_size": "entries", "part_size": "entries"}'
+RENAMING: dict[str, list[tuple[str, str]]] = {
+    "structures/base/parameters.py": [
+        ('{"shard_size": "part_size"}', _BOTH_NAMES),
+        (_NAMED, _RENAMED_HERE),
+        (_WRITTEN, _OLD_NAMES),
+    ],
+    "structures/list/lua/base.lua": [  # a script that reads it, too
+        (
+            "unpack(redis.call('HMGET', KEYS[key], 'part_size', 'values'))",
+            "redis.call('HGET', KEYS[key], 'part_size') or redis.call('HGET', KEYS[key], 'entries')"
+            ", redis.call('HGET', KEYS[key], 'values')",
+        ),
+    ],
+}
+RENAMED: dict[str, list[tuple[str, str]]] = {
+    **RENAMING,
+    "structures/base/parameters.py": [
+        *RENAMING["structures/base/parameters.py"],
+        (
+            "flat = [text for pair in self._written.items() for text in pair]",
+            "named = {'entries' if n == 'part_size' else n: t for n, t in self._written.items()}\n"
+            "        flat = [text for pair in named.items() for text in pair]",
+        ),
+    ],
+}
+
 NEWER: dict[str, list[tuple[str, str]]] = {
     "structures/base/parameters.py": [
         ("FORMATS = range(1, 2)", "FORMATS = range(1, 3)"),
@@ -136,6 +177,67 @@ def test_a_later_release_works_beside_this_one_and_nothing_is_lost(
     counts = queues.counts("mail")
     assert (counts.dead, counts.taken) == (0, 0)
     assert counts.waiting + taken + int(out) == 2 * ROUNDS
+
+
+# What remains is read in a process of its own: this release does not know the new name.
+SEEN = """
+import sys
+import shardkit
+from shardkit import ShardMap
+
+with shardkit.connect(ShardMap.parse(sys.argv[1])) as kit:
+    options = {"component": "data", "part_size": 64}
+    ids = kit.set("ids", **options, members=int, groups=4)
+    planned = kit.set("planned", **options, members=int, total=2000)
+    h = kit.hash("h", **options, groups=4)
+    s = kit.sorted_set("s", **options, groups=4)
+    jobs = kit.list("jobs", **options, values=int)
+    for each in (ids, planned, h, s, jobs):
+        assert not list(each.check()), each
+    print(ids.scard(), planned.scard(), h.hlen(), s.zcard(), jobs.llen())
+"""
+
+
+def test_a_renamed_parameter_is_read_by_both_names_for_a_release(
+    kit: tuple[ShardKit, str], tmp_path: Path
+) -> None:
+    opened, shard_map = kit
+    environments = [
+        later_release(tmp_path / name, changes)
+        for name, changes in (("next", RENAMING), ("after", RENAMED))
+    ]
+    few = WORK.replace(f"{ROUNDS}", "6")
+    seen = ["120"] * 5
+
+    def run(text: str, environment: dict[str, str]) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", text, shard_map]
+        return subprocess.Popen(
+            command, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, text=True
+        )
+
+    # This release and the next one, on what either of them creates.
+    with run(few, environments[0]) as other:
+        here: dict[str, Any] = {"__name__": "work"}
+        exec(few, here)
+        here["work"](opened, 0)
+        assert other.wait(60) == 0
+    options: dict[str, Any] = {"component": "data", "part_size": 64}
+    assert opened.set("ids", **options, members=int, groups=4).smembers() == set(range(120))
+    assert sorted(opened.list("jobs", **options, values=int).items()) == list(range(120))
+    # The next two, on what either of them creates: the later one first, by the new name.
+    for number in range(4):
+        client: Any = opened.client("data", number)
+        client.flushall()
+    with run(few.replace("work(kit, 1)", "work(kit, 0)"), environments[1]) as other:
+        home: Any = opened.client("data", opened.component("data").shard_of("ids:meta").number)
+        while not home.exists("ids:meta"):
+            assert other.poll() is None
+            time.sleep(0.02)
+        with run(few, environments[0]) as next_:
+            assert [other.wait(60), next_.wait(60)] == [0, 0]
+    assert (home.hget("ids:meta", "entries"), home.hget("ids:meta", "part_size")) == (b"64", None)
+    with run(SEEN, environments[0]) as other:
+        assert other.communicate(timeout=60)[0].split() == seen
 
 
 def test_a_format_of_a_later_release_is_refused_by_name(

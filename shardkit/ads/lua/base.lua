@@ -18,6 +18,9 @@ local function read_ad(id)
   if #head < 12 then damaged(key, #head .. ' bytes', 'a document') end
   local number, size, more = struct.unpack('<I4I4I4', head)
   local stored, words = call('GETRANGE', key, '12', int(11 + size + more)), {}
+  if size % 3 > 0 or #stored < size + more then
+    damaged(key, #stored + 12 .. ' bytes', int(12 + size + more))
+  end
   for i = 1, size, 3 do
     local a, b, c = byte(stored, i, i + 2)
     words[a * 65536 + b * 256 + c] = true

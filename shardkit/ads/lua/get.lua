@@ -8,7 +8,9 @@
 local ad = read_ad(ARGV[2])
 if not ad then return false end
 local chunk, place = floor(ad.number / CHUNK), ad.number % CHUNK
-local value = call('GETRANGE', column_key(1, chunk), int(8 * place), int(8 * place + 7))
+local column = column_key(1, chunk)
+local value = call('GETRANGE', column, int(8 * place), int(8 * place + 7))
+if #value < 8 then damaged(column, #value .. ' bytes at ' .. int(place), 'an estimate') end
 local ecpm = format('%.17g', struct.unpack('<d', value))
 
 local flat, bonuses = {}, {}
