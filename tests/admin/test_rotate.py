@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from redis.exceptions import AuthenticationError
 
 import shardkit
-from shardkit import ShardMap
+from shardkit import Entry, ShardMap
 from shardkit.admin import PasswordRotation, abort_rotation, push, rotate
 from shardkit.cli.app import app
 from shardkit.config.store import read_components, read_history
@@ -276,3 +276,52 @@ def test_the_command_shows_what_it_would_do_and_never_a_password(
     assert stopped["pending"][0]["who"] == f"{platform.node()}x/7"
     assert not stopped["done"]
     assert "take only the new password" in run("--resume")
+
+
+def test_the_config_servers_own_password_is_rotated_by_its_file(
+    servers: list[LocalServer], tmp_path: Path
+) -> None:
+    path = tmp_path / "password"
+    path.write_text(OLD)
+    with LocalServer(users={"admin": "theAdmins", "ops": OLD}) as server, server.client() as config:
+        entry = Entry(
+            {
+                "host": "127.0.0.1",
+                "port": server.port,
+                "username": "ops",
+                "password_file": str(path),
+            },
+            "config server",
+        )
+        push(config, ShardMap.parse(f"components: {{a: {{entry: {{port: {servers[0].port}}}}}}}"))
+        with shardkit.connect(entry) as kit:
+            assert kit.component("a").entry is not None
+            assert rotate(config, entry, "ops", NEW, settled=0.1).done
+            config.execute_command("CLIENT", "KILL", "USER", "ops")
+            kit.topology.expire()
+            assert kit.components() == ["a"]
+        assert path.read_text() == f"{NEW}\n"
+        server.restart()
+        with redis.Redis(port=server.port, username="ops", password=NEW) as kept:
+            assert kept.ping()
+
+
+def test_a_password_that_was_set_by_requirepass_stays_rotated_after_a_restart(
+    servers: list[LocalServer],
+) -> None:
+    with LocalServer(password=OLD) as server, servers[0].client() as config:
+        config.flushall()
+        with server.client() as client:
+            client.config_set("requirepass", OLD)
+            client.config_rewrite()
+        text = f"components: {{a: {{entry: {{port: {server.port}, password: {OLD}}}}}}}"
+        push(config, ShardMap.parse(text))
+        rotated = rotate(config, servers[0].entry, "default", NEW, settled=0.1)
+        assert rotated.done, rotated
+        assert rotated.warnings == []
+        with server.client(password=NEW) as client:
+            assert client.ping()
+        server._users["default"] = NEW  # how restart() finds out whether it serves again
+        server.restart()
+        with redis.Redis(port=server.port, password=NEW) as kept:
+            assert kept.ping()
