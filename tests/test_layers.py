@@ -54,6 +54,7 @@ GROUPS = [
     "testing",
     "doctor",
     "admin",
+    "growth",
     "cli",
     "demo",  # mounted into the command line by name
     "bench",  # likewise

@@ -37,6 +37,8 @@ COMMANDS = {
     "clients": "shardkit.cli.commands.clients:clients",
     "keys": "shardkit.cli.commands.keys:keys",
     "rotate": "shardkit.cli.commands.rotate:rotate_command",
+    "failover": "shardkit.cli.commands.failover:failover",
+    "move": "shardkit.cli.commands.move:move",
     "retire": "shardkit.cli.commands.retire:retire",
     "backup": "shardkit.cli.commands.backup:backup_command",
     "restore": "shardkit.cli.commands.backup:restore_command",

@@ -37,6 +37,7 @@ PUBLIC = {
         "shardkit.errors",
         "shardkit.events",
         "shardkit.geo",
+        "shardkit.growth",
         "shardkit.health",
         "shardkit.integrations.asgi",
         "shardkit.integrations.wsgi",

@@ -1,0 +1,116 @@
+"""``shardkit failover``: a replica takes the place of its master, planned or after a crash."""
+
+from __future__ import annotations
+
+import click
+
+from shardkit.cli.options import common_options, config_option, config_server, connected, examples
+from shardkit.cli.output import DOUBTFUL, GOOD, Output
+from shardkit.growth import Fence, apply_fences, fail_over, pending_fences
+from shardkit.growth.failover import HOLD
+
+
+@click.command(
+    short_help="Have a replica take the place of its master.",
+    epilog=examples(
+        "shardkit failover timelines:3",
+        "shardkit failover a.internal:6379 --to b.internal:6379",
+        "shardkit failover a.internal:6379 --guard 3600   # until the old master is back",
+        "shardkit failover --guard 0                      # fence what is back",
+    ),
+)
+@click.argument("name", metavar="[SHARD|SERVER]", required=False)
+@click.option("--to", metavar="REPLICA", help="The replica, HOST:PORT; else the one with most.")
+@click.option("--force", is_flag=True, help="After a crash: also one whose link was down for long.")
+@click.option(
+    "--hold",
+    type=click.FloatRange(min=0.01),
+    default=HOLD,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long writers may wait at a time.",
+)
+@click.option(
+    "--guard",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="Wait so long for old masters to come back, and fence them.",
+)
+@config_option
+@common_options
+def failover(
+    name: str | None,
+    to: str | None,
+    force: bool,
+    hold: float,
+    guard: float | None,
+    where: str | None,
+    as_json: bool,
+) -> None:
+    """Have a replica take the place of its master: of all shards of the server of SHARD.
+
+    If the master answers, it hands over: no write is lost. Otherwise the replica with the most
+    writes is promoted, and the old master is fenced when it comes back: it becomes a replica, and
+    what only it had is dropped.
+    """
+    if name is None and guard is None:
+        raise click.UsageError("name a shard or a server, or give --guard")
+    output = Output(as_json)
+    done, fences = None, []
+    with connected(config_server(where)) as config:
+        if name is not None:
+            with output.busy("failing over"):
+                done = fail_over(config, name, to, force=force, hold=hold)
+        fences = pending_fences(config)
+        if guard is not None:
+            with output.busy("waiting for old masters"):
+                fences = apply_fences(config, guard)
+    if as_json:
+        output.document(
+            {
+                "takeover": None
+                if done is None
+                else {
+                    "shards": list(done.shards),
+                    "source": str(done.source),
+                    "target": str(done.target),
+                    "planned": done.planned,
+                    "held": done.held,
+                    "behind": done.behind,
+                    "followers": list(done.followers),
+                    "failed": dict(done.failed),
+                    "epoch": done.epoch,
+                },
+                "fences": [_as_json(fence) for fence in fences],
+            }
+        )
+        return
+    if done is not None:
+        how = "after a crash" if not done.planned else "as planned: no write was lost"
+        if done.held is not None:
+            how += f", writers waited at most {1000 * done.held:.0f} ms"
+        output.line(f"{done.target} is the master in place of {done.source} ({how})", GOOD)
+        output.line(f"shards: {', '.join(done.shards) or 'none'}; epoch {done.epoch}")
+        if done.followers:
+            output.line(f"follow it: {', '.join(done.followers)}")
+        for server, why in done.failed.items():
+            output.line(f"{server} could not be told to follow it: {why}", DOUBTFUL)
+        if done.behind:
+            output.line(f"{done.behind:,} bytes of writes are on other replicas only", DOUBTFUL)
+    for fence in fences:
+        if fence.applied:
+            output.line(f"{fence.source} is back, and a replica of {fence.target}", GOOD)
+        else:
+            output.line(
+                f"{fence.source} is to be fenced when it is back: "
+                "shardkit failover --guard SECONDS",
+                DOUBTFUL,
+            )
+
+
+def _as_json(fence: Fence) -> dict[str, object]:
+    return {
+        "source": str(fence.source),
+        "target": str(fence.target),
+        "applied": fence.applied,
+    }

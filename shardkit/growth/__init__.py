@@ -1,0 +1,34 @@
+"""Growing a fleet while it is in use: failover, and moving servers; see docs/growth.md."""
+
+from shardkit.growth.certificate import Comparison, compare
+from shardkit.growth.failover import Fence, Takeover, apply_fences, fail_over, pending_fences
+from shardkit.growth.journal import ServerMove
+from shardkit.growth.move import (
+    MovePlan,
+    abort_move,
+    moves,
+    plan_move,
+    resume_move,
+    reverse_move,
+    start_move,
+    verify_move,
+)
+
+__all__ = [
+    "Comparison",
+    "Fence",
+    "MovePlan",
+    "ServerMove",
+    "Takeover",
+    "abort_move",
+    "apply_fences",
+    "compare",
+    "fail_over",
+    "moves",
+    "pending_fences",
+    "plan_move",
+    "resume_move",
+    "reverse_move",
+    "start_move",
+    "verify_move",
+]

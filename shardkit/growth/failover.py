@@ -1,0 +1,339 @@
+"""Failover: a replica takes the place of its master, planned or after a crash.
+
+::
+
+    planned   the master hands over (FAILOVER): no write is lost, writers wait some milliseconds
+    crash     the replica with the most writes; others follow it; the old master is noted as fenced
+    both      the entries are pushed; a write that meets the old master is refused (READONLY) and
+              goes to the new one in the same call
+
+A master that crashed comes back as a master. Until it is fenced (`apply_fences`, which
+``shardkit failover --guard`` repeats), a client that has not read the new entries could still write
+there. A fence makes it a replica of the new master, so its own last writes, which no replica had,
+are dropped. ``min-replicas-to-write 1`` on masters closes the gap by itself: one that comes back
+alone takes no writes.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from shardkit.config.component import Component, entry_key
+from shardkit.config.entry import Entry
+from shardkit.config.store import read_components
+from shardkit.errors import ConfigError, InvalidArgumentError
+from shardkit.growth.entries import push_relocation
+from shardkit.growth.journal import lease
+from shardkit.growth.relocation import ServerAddress, address_of, entries_on
+from shardkit.growth.servers import (
+    STEP,
+    GrowthError,
+    ServerRole,
+    connected_to,
+    hand_over,
+    replicate,
+    role_of,
+    wait_for_copy,
+)
+
+HOLD = 0.5  # seconds that writers may wait
+MOST_DOWN = 30  # seconds that a replica's link may have been down
+_COPY = 30.0  # seconds to catch up before a planned failover
+_FENCES_KEY = "config:growth:fences"
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Takeover:
+    """What a failover did.
+
+    Attributes:
+        shards: the shards concerned, as ``timelines:3``.
+        source: the master that was.
+        target: the one that is.
+        planned: whether the master handed over, so that no write was lost.
+        held: for how long writers were held at most, in seconds; of a planned one.
+        behind: how many bytes of writes other replicas had and this one had not; of a crash.
+        followers: the other replicas, which follow the new master.
+        failed: those that could not be told, and why.
+        epoch: `config:epoch` now.
+    """
+
+    shards: tuple[str, ...]
+    source: ServerAddress
+    target: ServerAddress
+    planned: bool
+    held: float | None = None
+    behind: int = 0
+    followers: tuple[str, ...] = ()
+    failed: Mapping[str, str] = field(default_factory=dict)
+    epoch: int = 0
+
+
+@dataclass(frozen=True)
+class Fence:
+    """A master that was replaced while it was down.
+
+    Attributes:
+        source: the server.
+        target: the one that took its place.
+        applied: whether it is a replica now.
+    """
+
+    source: ServerAddress
+    target: ServerAddress
+    applied: bool = False
+
+
+def fail_over(
+    config: Any,
+    name: str,
+    to: str | None = None,
+    *,
+    force: bool = False,
+    hold: float = HOLD,
+) -> Takeover:
+    """Have a replica take the place of its master.
+
+    Args:
+        config: a client of the config server.
+        name: a shard (``timelines:3``, or ``unique`` for an unsharded entry) or a master,
+            ``host:port``. All shards of the server are concerned.
+        to: the replica, ``host:port``; by default the one that has the most writes.
+        force: after a crash, also take a replica whose link had been down for more than 30 s.
+        hold: how long writers may wait, in seconds; of a planned failover.
+
+    Raises:
+        GrowthError: no replica can take over, or it did not catch up. The master is what it was.
+        InvalidArgumentError: there is no such shard or server.
+        ConfigError: the entries cannot be read, or do not name the server by host and port.
+    """
+    with lease(config):
+        components = read_components(config)
+        source, like, where = master_of(components, name)
+        shards = tuple(
+            component if number is None else f"{component}:{number}"
+            for component, number, _ in entries_on(components.values(), source)
+        )
+        message = f"failover of {source}"
+        with ExitStack() as stack:
+            master = stack.enter_context(connected_to(source, like, where))
+            try:
+                role: ServerRole | None = role_of(master)
+            except (RedisError, OSError):
+                role = None
+            known = replicas_of(components.values(), source)
+            if role is not None and not role.is_master:
+                # Begun before, by somebody who was killed: the entries are to follow.
+                target = _named(known, role.master) or role.master
+                assert target is not None
+                epoch = push_relocation(config, source, target, keep_source=True, message=message)
+                return Takeover(shards, source, target, True, None, epoch=epoch)
+            if role is not None:
+                seen = [each for each, _ in role.replicas]
+                wanted = _wanted(to, known, seen)
+                candidates = [wanted] if wanted is not None else known or seen
+                offsets = _roles(candidates, like, where)
+                target = _best(offsets, None)
+                replica = stack.enter_context(connected_to(target, like, where))
+                wait_for_copy(master, replica, _COPY)
+                held: float | None = hand_over(master, replica, target, hold)
+                behind = 0
+            else:
+                wanted = _wanted(to, known, [])
+                offsets = _roles([wanted] if wanted is not None else known, like, where)
+                target = _best(offsets, None if force else MOST_DOWN)
+                behind = max(each.offset for each in offsets.values()) - offsets[target].offset
+                replica = stack.enter_context(connected_to(target, like, where))
+                config.hset(
+                    _FENCES_KEY, str(source), json.dumps({"format": _FORMAT, "master": str(target)})
+                )
+                replica.execute_command("REPLICAOF", "NO", "ONE")
+                held = None
+        followers, failed = _repoint(
+            [each for each in known if each != target], target, like, where
+        )
+        epoch = push_relocation(
+            config, source, target, keep_source=role is not None, message=message
+        )
+    return Takeover(
+        shards,
+        source,
+        target,
+        role is not None,
+        held,
+        behind,
+        tuple(followers),
+        failed,
+        epoch,
+    )
+
+
+def master_of(components: Mapping[str, Component], name: str) -> tuple[ServerAddress, Entry, str]:
+    """Return the master of a shard or by its address, an entry of it, and where that is stored.
+
+    Raises:
+        InvalidArgumentError: there is none.
+        ConfigError: its entry does not name it by host and port.
+    """
+    component, _, number = name.rpartition(":")
+    for key, which in ((component, number), (name, None)):
+        found = components.get(key)
+        if found is None or not (which is None or which.isdigit()):
+            continue
+        shard = found.all_shards()[0] if which is None else None
+        at = shard.number if shard is not None else int(which or 0)
+        if which is None and len(found.shards) > 1:
+            raise InvalidArgumentError(
+                f"{name} has {len(found.shards)} shards", f"name one of them: {name}:0"
+            )
+        if at is not None and at >= len(found.shards):
+            raise InvalidArgumentError(f"{name} is no shard", "see: shardkit status")
+        entry = found.entry if at is None else found.shards[at]
+        assert entry is not None
+        server = address_of(entry)
+        if server is None or entry.is_cluster:
+            kind = "cluster" if entry.is_cluster else "Sentinels" if entry.is_sentinel else ""
+            raise ConfigError(
+                f"{entry_key(key, at)} does not name its server by host and port",
+                f"use the failover of its {kind}" if kind else "write host and port",
+            )
+        return server, entry, entry_key(key, at)
+    server = ServerAddress.parse(name)
+    for key, at, entry in entries_on(components.values(), server):
+        return server, entry, entry_key(key, at)
+    raise InvalidArgumentError(
+        f"{name} is neither a shard nor a master that an entry names", "see: shardkit status"
+    )
+
+
+def replicas_of(components: Iterable[Component], master: ServerAddress) -> list[ServerAddress]:
+    """Return the replicas that the entries of a master name."""
+    found: dict[ServerAddress, None] = {}
+    for _, _, entry in entries_on(components, master):
+        for replica in entry.replicas:
+            server = address_of(replica)
+            if server is not None:
+                found[server] = None
+    return list(found)
+
+
+def _named(known: Iterable[ServerAddress], server: ServerAddress | None) -> ServerAddress | None:
+    return next((each for each in known if each == server), None)
+
+
+def _wanted(
+    to: str | None, known: list[ServerAddress], seen: list[ServerAddress]
+) -> ServerAddress | None:
+    if to is None:
+        return None
+    return ServerAddress.parse(to)
+
+
+def _roles(
+    servers: Iterable[ServerAddress], like: Entry, where: str
+) -> dict[ServerAddress, ServerRole]:
+    found = {}
+    for server in servers:
+        try:
+            with connected_to(server, like, where) as client:
+                found[server] = role_of(client)
+        except (RedisError, OSError):
+            continue
+    return found
+
+
+def _best(offsets: Mapping[ServerAddress, ServerRole], most_down: int | None) -> ServerAddress:
+    """Return the replica that has the most writes.
+
+    Raises:
+        GrowthError: there is none, or its link had been down for too long.
+    """
+    replicas = {server: role for server, role in offsets.items() if not role.is_master}
+    if not replicas:
+        raise GrowthError("no replica answers", "start one; or restore a backup: shardkit restore")
+    target = max(replicas, key=lambda server: replicas[server].offset)
+    role = replicas[target]
+    if most_down is not None and role.raw.get("master_sync_in_progress"):
+        raise GrowthError(f"{target} is half filled: it has lost its old data", "use a backup")
+    if most_down is not None and role.down_for > most_down:
+        raise GrowthError(
+            f"{target} has had no link to its master for {role.down_for} s: what was written since "
+            "is not there",
+            "if that may be lost: --force",
+        )
+    return target
+
+
+def _repoint(
+    servers: Iterable[ServerAddress], master: ServerAddress, like: Entry, where: str
+) -> tuple[list[str], dict[str, str]]:
+    followers, failed = [], {}
+    for server in servers:
+        try:
+            with connected_to(server, like, where) as client:
+                replicate(client, master, like, where)
+            followers.append(str(server))
+        except (RedisError, OSError) as error:
+            failed[str(server)] = str(error)
+    return followers, failed
+
+
+def pending_fences(config: Any) -> list[Fence]:
+    """Return the masters that were replaced while they were down, and are not fenced yet."""
+    found = []
+    for source, text in config.hgetall(_FENCES_KEY).items():
+        name = source.decode() if isinstance(source, bytes) else source
+        try:
+            stored = json.loads(text)
+            target = ServerAddress.parse(stored["master"])
+            found.append(Fence(ServerAddress.parse(name), target))
+        except (ValueError, TypeError, KeyError, InvalidArgumentError):
+            raise ConfigError(
+                f"{_FENCES_KEY} {name} holds no fence", "look at it; delete it if all is well"
+            ) from None
+    return found
+
+
+def apply_fences(config: Any, wait: float = 0.0) -> list[Fence]:
+    """Have masters that were replaced, and are back, follow those that took their place.
+
+    Args:
+        config: a client of the config server.
+        wait: for how long to look again and again until all are back, in seconds.
+
+    Returns:
+        All that were pending, and whether each is a replica now.
+    """
+    end = time.monotonic() + wait
+    done: dict[ServerAddress, Fence] = {}
+    while True:
+        components = read_components(config)
+        pending = pending_fences(config)
+        for fence in pending:
+            applied = False
+            for key, at, like in entries_on(components.values(), fence.target)[:1]:
+                applied = _apply(fence, like, entry_key(key, at))
+            if applied:
+                config.hdel(_FENCES_KEY, str(fence.source))
+            done[fence.source] = Fence(fence.source, fence.target, applied)
+        if all(fence.applied for fence in done.values()) or time.monotonic() >= end:
+            return list(done.values())
+        time.sleep(4 * STEP)
+
+
+def _apply(fence: Fence, like: Entry, where: str) -> bool:
+    try:
+        with connected_to(fence.source, like, where, timeout=0.5) as client:
+            if role_of(client).is_master:
+                replicate(client, fence.target, like, where)
+            return True
+    except (RedisError, OSError):
+        return False

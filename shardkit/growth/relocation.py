@@ -1,0 +1,159 @@
+"""Entries whose server is another one now: pure functions on components.
+
+::
+
+    {"host": "a", "port": 1, "db": 3, "zone": "x", "replicas": [{"host": "b"}]}
+        a:1 ─► b:1, and a is its replica:
+    {"host": "b", "port": 1, "db": 3, "replicas": [{"host": "a", "port": 1, "zone": "x"}]}
+
+Everything else that an entry says stays as it is. In a ``url`` only host and port are replaced.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from shardkit.config.component import Component, entry_key
+from shardkit.config.entry import DEFAULT_PORT, Entry
+from shardkit.config.url import REFERENCE, read_url
+from shardkit.errors import ConfigError, InvalidArgumentError
+
+_URL = re.compile(
+    r"(?P<before>rediss?://(?:[^@/?#]*@)?)(?P<server>[^/?#]*)(?P<after>.*)", re.DOTALL
+)
+
+
+class ServerAddress(NamedTuple):
+    """A server, whichever of its databases an entry has."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+
+    @classmethod
+    def parse(cls, text: str) -> ServerAddress:
+        """Read ``host:port``, ``[::1]:6379`` or a host alone.
+
+        Raises:
+            InvalidArgumentError: it is no address.
+        """
+        found = re.fullmatch(r"(?:\[([^\]]+)\]|([^:\[\]/\s]+))(?::([0-9]{1,5}))?", text)
+        port = int(found[3] or DEFAULT_PORT) if found else 0
+        if not found or not 0 < port < 65536:
+            raise InvalidArgumentError(f"{text!r:.80} is no server", "give HOST:PORT")
+        return cls(found[1] or found[2], port)
+
+
+def address_of(entry: Entry) -> ServerAddress | None:
+    """Return the server that an entry names; None if it has no host of its own, or a reference."""
+    fields = entry.fields
+    if entry.is_sentinel or "unix_socket_path" in fields:
+        return None
+    known = {**(read_url(fields["url"]) if "url" in fields else {}), **fields}
+    host, port = known.get("host", "localhost"), known.get("port", DEFAULT_PORT)
+    if not isinstance(host, str) or REFERENCE.search(host) or type(port) is not int:
+        return None
+    return ServerAddress(host, port)
+
+
+def entries_on(
+    components: Iterable[Component], server: ServerAddress
+) -> list[tuple[str, int | None, Entry]]:
+    """Return the entries of which a server is the master: component, shard's number and entry."""
+    return [
+        (component.name, shard.number, entry)
+        for component in components
+        for shard, entry in component.entries()
+        if not entry.is_cluster and address_of(entry) == server
+    ]
+
+
+def relocated(
+    components: Mapping[str, Component],
+    source: ServerAddress,
+    target: ServerAddress,
+    *,
+    keep_source: bool,
+) -> dict[str, Component]:
+    """Return the components that change when one server takes the place of another.
+
+    Args:
+        components: as they are.
+        source: the server that was the master.
+        target: the one that is now.
+        keep_source: whether the source is a replica from now on; otherwise no entry names it.
+    """
+    changed: dict[str, Component] = {}
+    for name, component in components.items():
+        entry = component.entry
+        if entry is not None:
+            entry = _entry(entry, entry_key(name), source, target, keep_source)
+        shards = tuple(
+            _entry(shard, entry_key(name, n), source, target, keep_source)
+            for n, shard in enumerate(component.shards)
+        )
+        if entry != component.entry or shards != component.shards:
+            changed[name] = replace(component, entry=entry, shards=shards)
+    return changed
+
+
+def _entry(
+    entry: Entry, where: str, source: ServerAddress, target: ServerAddress, keep_source: bool
+) -> Entry:
+    if entry.is_cluster or address_of(entry) != source:
+        return entry
+    fields = entry.fields
+    replicas = [_standing_alone(replica, each) for replica, each in _replicas(entry)]
+    former = {"host": source.host, "port": source.port}
+    if "zone" in fields:
+        former["zone"] = fields.pop("zone")
+    for replica, each in _replicas(entry):
+        if address_of(each) == target and "zone" in replica:
+            fields["zone"] = replica["zone"]
+    replicas = [
+        replica
+        for replica, (_, each) in zip(replicas, _replicas(entry), strict=True)
+        if address_of(each) not in (target, source)
+    ]
+    if keep_source:
+        replicas.append(former)
+    fields.pop("replicas", None)
+    if replicas:
+        fields["replicas"] = replicas
+    return Entry(at_server(fields, target, where), where)
+
+
+def _replicas(entry: Entry) -> list[tuple[dict[str, Any], Entry]]:
+    return list(zip(entry.fields.get("replicas", ()), entry.replicas, strict=True))
+
+
+def _standing_alone(fields: dict[str, Any], entry: Entry) -> dict[str, Any]:
+    """Return a replica's fields with its own host and port, which it may have had of its master."""
+    where = address_of(entry)
+    if where is None or "url" in fields:
+        return fields
+    return {**fields, "host": where.host, "port": where.port}
+
+
+def at_server(fields: Mapping[str, Any], server: ServerAddress, where: str) -> dict[str, Any]:
+    """Return an entry's fields with another server.
+
+    Raises:
+        ConfigError: its whole URL is a reference.
+    """
+    found = dict(fields)
+    if "url" not in found:
+        return {**found, "host": server.host, "port": server.port}
+    parts = _URL.fullmatch(found["url"])
+    if parts is None:
+        raise ConfigError(
+            f"{where}: its url is a reference, of which the server cannot be replaced",
+            "write host and port, with a reference for the password",
+        )
+    found["url"] = f"{parts['before']}{server}{parts['after']}"
+    return found

@@ -1,0 +1,180 @@
+"""What failovers and moves ask of servers and tell them: roles, offsets, FAILOVER, REPLICAOF."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from shardkit.admin.server_queries import client_of
+from shardkit.config.entry import Entry
+from shardkit.errors import ShardKitError
+from shardkit.growth.relocation import ServerAddress, at_server
+
+STEP = 0.005  # seconds between two looks
+TIMEOUT = 2.0  # seconds for one answer
+_ATTEMPTS = 5  # to hand over
+
+
+class GrowthError(ShardKitError):
+    """A failover or a move cannot go on; says what is as it was."""
+
+
+@dataclass(frozen=True)
+class ServerRole:
+    """What a server says of its replication.
+
+    Attributes:
+        is_master: whether it takes writes.
+        master: the master that it follows, if it is a replica.
+        linked: whether its link to it is up, and it has been filled.
+        offset: how much of the history of writes it has, in bytes.
+        history: the replication id of that history.
+        down_for: for how many seconds its link has been down; 0 if it is up.
+        replicas: of a master, its replicas as it sees them: address and offset.
+        raw: all that it said.
+    """
+
+    is_master: bool
+    master: ServerAddress | None
+    linked: bool
+    offset: int
+    history: str
+    down_for: int
+    replicas: tuple[tuple[ServerAddress, int], ...]
+    raw: Mapping[str, Any]
+
+
+@contextmanager
+def connected_to(
+    server: ServerAddress,
+    like: Entry,
+    where: str = "entry",
+    timeout: float = TIMEOUT,
+    database: int = 0,
+) -> Iterator[Any]:
+    """Give a client of a server, with the user and TLS of an entry."""
+    fields = Entry(_alone(like, server, where), where).resolved(where)
+    fields["db"] = database
+    with client_of(fields, timeout) as client:
+        yield client
+
+
+def _alone(like: Entry, server: ServerAddress, where: str) -> dict[str, Any]:
+    fields = at_server(like.fields, server, where)
+    for name in ("db", "replicas", "read_from", "max_lag"):
+        fields.pop(name, None)
+    return fields
+
+
+def role_of(client: Any) -> ServerRole:
+    """Ask a server for its role."""
+    said: dict[str, Any] = client.info("replication")
+    is_master = said["role"] == "master"
+    linked = said.get("master_link_status") == "up" and not said.get("master_sync_in_progress")
+    replicas = tuple(
+        (ServerAddress(str(each["ip"]), int(each["port"])), int(each["offset"]))
+        for name, each in said.items()
+        if name.startswith("slave") and isinstance(each, Mapping) and each.get("state") == "online"
+    )
+    return ServerRole(
+        is_master,
+        None if is_master else ServerAddress(str(said["master_host"]), int(said["master_port"])),
+        linked,
+        int(said["master_repl_offset"] if is_master else said["slave_repl_offset"]),
+        str(said["master_replid"]),
+        int(said.get("master_link_down_since_seconds", 0)),
+        replicas if is_master else (),
+        said,
+    )
+
+
+def same_server(one: ServerAddress, other: ServerAddress) -> bool:
+    """Whether two addresses are one server, as far as names resolve here."""
+    return one.port == other.port and bool(_addresses(one.host) & _addresses(other.host))
+
+
+def _addresses(host: str) -> set[str]:
+    found = {host}
+    with suppress(OSError):
+        found |= {str(each[4][0]) for each in socket.getaddrinfo(host, None)}
+    return found
+
+
+def replicate(client: Any, master: ServerAddress, like: Entry, where: str = "entry") -> None:
+    """Have a server follow a master, with the user and password of an entry."""
+    fields = like.resolved(where)
+    if fields.get("password"):
+        client.config_set("masterauth", fields["password"])
+        client.config_set("masteruser", fields.get("username") or "")
+    client.execute_command("REPLICAOF", master.host, master.port)
+
+
+def hand_over(master: Any, replica: Any, to: ServerAddress, seconds: float) -> float:
+    """Have a master hand its role to a replica, without the loss of a write (FAILOVER).
+
+    Args:
+        master: a client of the master.
+        replica: a client of the replica, which must be up to date.
+        to: the replica.
+        seconds: how long writers may be held at a time. If the replica has not caught up by then,
+            nothing has changed; it is tried five times.
+
+    Returns:
+        How long writers were held at most, in seconds.
+
+    Raises:
+        GrowthError: the replica did not catch up in time.
+    """
+    seen = [each for each, _ in role_of(master).replicas if same_server(each, to)]
+    if not seen:
+        raise GrowthError(
+            f"{to} is no replica in good order of its master", "see: shardkit replicas tree"
+        )
+    command = ("FAILOVER", "TO", seen[0].host, seen[0].port, "TIMEOUT", round(1000 * seconds))
+    for attempt in range(_ATTEMPTS):
+        if attempt:
+            time.sleep(seconds)  # what was held meanwhile goes first
+        began = time.monotonic()
+        master.execute_command(*command)
+        while True:
+            if role_of(replica).is_master:
+                return time.monotonic() - began
+            said = role_of(master)
+            given_up = said.raw.get("master_failover_state", "no-failover") == "no-failover"
+            if said.is_master and given_up:
+                break
+            if time.monotonic() > began + seconds + TIMEOUT:
+                with suppress(RedisError):
+                    master.execute_command("FAILOVER", "ABORT")
+            time.sleep(STEP)
+    raise GrowthError(
+        f"{to} did not catch up within {seconds:g} s, {_ATTEMPTS} times: the master is what it "
+        "was, no write was lost",
+        "try again when there are fewer writes, or allow more time: --hold",
+    )
+
+
+def wait_for_copy(master: Any, replica: Any, seconds: float, near: int = 1_000_000) -> None:
+    """Wait until a replica has been filled and is near its master's offset.
+
+    Raises:
+        GrowthError: it took longer.
+    """
+    end = time.monotonic() + seconds
+    while True:
+        found, ahead = role_of(replica), role_of(master)
+        if found.linked and found.history == ahead.history and ahead.offset - found.offset < near:
+            return
+        if time.monotonic() > end:
+            raise GrowthError(
+                f"the copy was not complete within {seconds:g} s (its link to the master is "
+                f"{'up' if found.linked else 'down'}); nothing has changed for clients",
+                "resume when it is, or abort; see: shardkit replicas tree",
+            )
+        time.sleep(10 * STEP)

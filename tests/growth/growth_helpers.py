@@ -1,0 +1,222 @@
+"""Servers to grow: a config server, a master, and others; and clients that write at full speed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+import shardkit
+from shardkit import ShardMap
+from shardkit.admin import push
+from shardkit.local import LocalServer
+from shardkit.simulation.linearizability import UNKNOWN, RecordedCall, Register
+
+# How long writers may wait on a machine that does much else; half a second is the default.
+PATIENT = 3.0
+FAST = {"repl-diskless-sync-delay": 0, "repl-ping-replica-period": 1}
+
+
+class Fleet:
+    """A config server, and a component ``users`` of two shards on one server."""
+
+    def __init__(self, config: LocalServer, servers: list[LocalServer]) -> None:
+        self.config_server = config
+        self.servers = servers
+        self.config = config.client()
+        self.url = f"redis://127.0.0.1:{config.port}"
+
+    def name(self, number: int) -> str:
+        return f"127.0.0.1:{self.servers[number].port}"
+
+    def push(self, master: int, replicas: tuple[int, ...] = ()) -> None:
+        """Describe ``users`` on a server, which others replicate."""
+        listed = [{"host": "127.0.0.1", "port": self.servers[each].port} for each in replicas]
+        entry: dict[str, Any] = {"host": "127.0.0.1", "port": self.servers[master].port}
+        if listed:
+            entry["replicas"] = listed
+        components = {"users": {"shards": [{**entry, "db": 1}, {**entry, "db": 2}]}}
+        push(self.config, ShardMap.parse(json.dumps({"components": components})))
+
+    def masters(self) -> list[str]:
+        stored = [json.loads(self.config.get(f"config:redis:users:{n}")) for n in (0, 1)]
+        return [f"{each['host']}:{each['port']}" for each in stored]
+
+    def value(self, key: str) -> int:
+        """The value of a key where its entry says that it is."""
+        with shardkit.connect(self.url) as kit:
+            return int(kit.key_sharded("users")[key].get(key) or 0)
+
+
+@pytest.fixture
+def fleet() -> Iterator[Fleet]:
+    """Three servers, of which the second and third replicate nobody."""
+    with (
+        LocalServer(name="config") as config,
+        LocalServer(name="a", config=FAST) as a,
+        LocalServer(name="b", config=FAST) as b,
+        LocalServer(name="c", config=FAST) as c,
+    ):
+        found = Fleet(config, [a, b, c])
+        yield found
+        found.config.close()
+
+
+def follow(replica: LocalServer, master: LocalServer) -> None:
+    with replica.client() as client:
+        client.replicaof("127.0.0.1", str(master.port))
+        while client.info("replication")["master_link_status"] != "up":
+            time.sleep(0.01)
+
+
+class Writers:
+    """Clients that increment, set, read and delete at full speed, and note what they were told."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._end = threading.Event()
+        self.acknowledged: dict[str, int] = {}
+        self.uncertain: dict[str, int] = {}
+        self.longest: dict[str, float] = {}
+        self.errors: list[str] = []
+        self.history: list[RecordedCall] = []
+        self._threads = [
+            threading.Thread(target=target)
+            for target in (self._blocking, self._awaiting, self._decorated)
+        ]
+
+    def _count(self, name: str, key: str, call: Any) -> None:
+        began = time.monotonic()
+        try:
+            call()
+        except (redis.RedisError, shardkit.ShardKitError, ExceptionGroup) as error:
+            self.uncertain[key] = self.uncertain.get(key, 0) + 1
+            self.errors.append(f"{name}: {error!r}")
+        else:
+            self.acknowledged[key] = self.acknowledged.get(key, 0) + 1
+        self.longest[name] = max(self.longest.get(name, 0.0), time.monotonic() - began)
+
+    def _record(self, client: str, name: str, key: str, args: tuple[Any, ...], call: Any) -> None:
+        record = RecordedCall(client, name, args, key, time.monotonic())
+        self.history.append(record)
+        try:
+            result = call()
+        except (redis.RedisError, shardkit.ShardKitError, ExceptionGroup) as error:
+            self.errors.append(f"{client}: {error!r}")
+            return
+        record.ended = time.monotonic()
+        record.result = result
+
+    def _blocking(self) -> None:
+        with shardkit.connect(self._url) as kit:
+            router, n = kit.key_sharded("users"), 0
+            ids = kit.set("ids", component="users", total=10_000, members=int)
+            while not self._end.is_set():
+                n += 1
+                key = f"b{n % 7}"
+                self._count("blocking", key, lambda key=key: router[key].incr(key))
+                self._count("structure", "ids", lambda n=n: ids.sadd(n))
+                value = str(n)
+                self._record(
+                    "blocking",
+                    "set",
+                    "shared",
+                    (value,),
+                    lambda value=value: router["shared"].set("shared", value) and None,
+                )
+
+    def _awaiting(self) -> None:
+        async def run() -> None:
+            async with await shardkit.aconnect(self._url) as kit:
+                router, n = kit.key_sharded("users"), 0
+                while not self._end.is_set():
+                    n += 1
+                    key, began = f"a{n % 7}", time.monotonic()
+                    try:
+                        await router[key].incr(key)
+                    except (redis.RedisError, shardkit.ShardKitError) as error:
+                        self.uncertain[key] = self.uncertain.get(key, 0) + 1
+                        self.errors.append(f"awaiting: {error!r}")
+                    else:
+                        self.acknowledged[key] = self.acknowledged.get(key, 0) + 1
+                    took = time.monotonic() - began
+                    self.longest["awaiting"] = max(self.longest.get("awaiting", 0.0), took)
+
+        asyncio.run(run())
+
+    def _decorated(self) -> None:
+        with shardkit.connect(self._url) as kit:
+
+            @kit.sharded_connection("users", shards=2)
+            def count(conn: Any, key: str) -> int:
+                return int(conn.incr(key))
+
+            @kit.sharded_connection("users", shards=2)
+            def read(conn: Any, key: str) -> Any:
+                value = conn.get(key)
+                return None if value is None else value.decode()
+
+            n = 0
+            while not self._end.is_set():
+                n += 1
+                key = f"d{n % 7}"
+                self._count("decorated", key, lambda key=key: count(key))
+                self._record("decorated", "get", "shared", (), lambda: read("shared"))
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+        while len(self.longest) < 4:
+            time.sleep(0.01)
+
+    def stop(self) -> None:
+        self._end.set()
+        for thread in self._threads:
+            thread.join()
+
+
+@contextmanager
+def writing(fleet: Fleet) -> Iterator[Writers]:
+    """Have clients write at full speed inside."""
+    writers = Writers(fleet.url)
+    writers.start()
+    try:
+        time.sleep(0.1)
+        yield writers
+        time.sleep(0.1)
+    finally:
+        writers.stop()
+
+
+def check_nothing_lost(fleet: Fleet, writers: Writers) -> None:
+    """Every acknowledged increment is there, once; what was not acknowledged may be there."""
+    assert sum(writers.acknowledged.values()) > 100
+    with shardkit.connect(fleet.url) as kit:
+        router = kit.key_sharded("users")
+        for key, count in writers.acknowledged.items():
+            if key == "ids":
+                found = kit.set("ids", component="users", total=10_000, members=int).scard()
+            else:
+                found = int(router[key].get(key) or 0)
+            assert count <= found <= count + writers.uncertain.get(key, 0), key
+
+
+__all__ = [
+    "FAST",
+    "PATIENT",
+    "UNKNOWN",
+    "Fleet",
+    "Path",
+    "Register",
+    "Writers",
+    "follow",
+    "writing",
+]

@@ -1,0 +1,117 @@
+"""Failover on real servers, under clients that write at full speed."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from growth_helpers import PATIENT, Fleet, check_nothing_lost, follow, writing
+
+import shardkit
+from shardkit.errors import InvalidArgumentError
+from shardkit.growth import apply_fences, fail_over, pending_fences
+from shardkit.growth.servers import GrowthError, role_of
+from shardkit.simulation.linearizability import Register, check_linearizable
+
+
+def test_a_planned_failover_loses_nothing_and_no_call_fails(fleet: Fleet) -> None:
+    follow(fleet.servers[1], fleet.servers[0])
+    follow(fleet.servers[2], fleet.servers[0])
+    fleet.push(0, (1, 2))
+    with writing(fleet) as writers:
+        done = fail_over(fleet.config, "users:1", fleet.name(1), hold=PATIENT)
+        time.sleep(0.3)
+    assert writers.errors == []
+    assert done.planned
+    assert done.held is not None
+    assert done.held < PATIENT
+    assert done.shards == ("users:0", "users:1")
+    assert fleet.masters() == [fleet.name(1)] * 2
+    assert max(writers.longest.values()) < 2 * PATIENT
+    check_nothing_lost(fleet, writers)
+    check_linearizable(writers.history, Register())
+    with fleet.servers[0].client() as old, fleet.servers[2].client() as other:
+        for client in (old, other):
+            assert client.info("replication")["master_port"] == fleet.servers[1].port
+    with shardkit.connect(fleet.url) as kit:
+        replicas = kit.component("users").shards[0].replicas
+        addresses = {each.address.partition("/")[0] for each in replicas}
+        assert addresses == {fleet.name(0), fleet.name(2)}
+
+
+def test_after_a_crash_the_best_replica_takes_over_and_the_old_master_is_fenced(
+    fleet: Fleet,
+) -> None:
+    a, b, c = fleet.servers
+    follow(b, a)
+    follow(c, a)
+    fleet.push(0, (1, 2))
+    with shardkit.connect(fleet.url) as kit:
+        router = kit.key_sharded("users")
+        router.mset({f"k{n}": n for n in range(100)})
+        with a.client() as client:
+            client.wait(2, 5000)
+        c.pause()  # it lags, while b gets more
+        router["more"].set("more", 1)
+        with a.client() as client, b.client() as replica:
+            while role_of(replica).offset < role_of(client).offset:
+                time.sleep(0.01)
+        a.kill()
+        c.resume()
+        done = fail_over(fleet.config, "users:0")
+        assert not done.planned
+        assert str(done.target) == fleet.name(1), "it has the most writes"
+        assert done.followers == (fleet.name(2),)
+        assert fleet.masters() == [fleet.name(1)] * 2
+        kit.topology.expire()  # as after a second
+        assert router["more"].get("more") == b"1"
+        assert router["more"].set("more", 2)
+        assert [str(each.source) for each in pending_fences(fleet.config)] == [fleet.name(0)]
+        assert [each.applied for each in apply_fences(fleet.config)] == [False]
+        a.restart()
+        [fence] = apply_fences(fleet.config, wait=5)
+        assert fence.applied
+        assert pending_fences(fleet.config) == []
+        with a.client() as client, pytest.raises(Exception, match="read only replica"):
+            client.set("stray", 1)
+
+
+def test_a_replica_without_its_master_for_long_takes_over_only_if_that_is_asked_for(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b, _ = fleet.servers
+    follow(b, a)
+    fleet.push(0, (1,))
+    a.kill()
+    with b.client() as client:
+        while client.info("replication").get("master_link_down_since_seconds", -1) < 1:
+            time.sleep(0.05)
+    monkeypatch.setattr("shardkit.growth.failover.MOST_DOWN", 0)
+    with pytest.raises(GrowthError, match="has had no link to its master"):
+        fail_over(fleet.config, "users:0")
+    assert fleet.masters() == [fleet.name(0)] * 2
+    assert str(fail_over(fleet.config, "users:0", force=True).target) == fleet.name(1)
+
+
+def test_a_failover_that_was_killed_before_its_push_is_completed(fleet: Fleet) -> None:
+    a, b, _ = fleet.servers
+    follow(b, a)
+    fleet.push(0, (1,))
+    with a.client() as client, b.client() as other:
+        client.execute_command("FAILOVER", "TO", "127.0.0.1", b.port)
+        while other.info("replication")["role"] != "master":
+            time.sleep(0.01)
+    fail_over(fleet.config, fleet.name(0))
+    assert fleet.masters() == [fleet.name(1)] * 2
+
+
+def test_what_cannot_be_failed_over_is_refused(fleet: Fleet) -> None:
+    fleet.push(0)
+    with pytest.raises(GrowthError, match="no replica answers"):
+        fail_over(fleet.config, "users:0")
+    with pytest.raises(InvalidArgumentError, match="users has 2 shards"):
+        fail_over(fleet.config, "users")
+    with pytest.raises(InvalidArgumentError, match="neither a shard nor a master"):
+        fail_over(fleet.config, "nobody:7")
+    with pytest.raises(InvalidArgumentError, match="is no shard"):
+        fail_over(fleet.config, "users:9")

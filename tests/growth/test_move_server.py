@@ -1,0 +1,235 @@
+"""Moving all that a server holds, on real servers, under clients that write at full speed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+import redis
+from growth_helpers import PATIENT, Fleet, check_nothing_lost, writing
+
+import shardkit
+from shardkit.growth import (
+    abort_move,
+    journal,
+    moves,
+    plan_move,
+    resume_move,
+    reverse_move,
+    start_move,
+    verify_move,
+)
+from shardkit.growth.servers import GrowthError
+from shardkit.simulation.linearizability import Register, check_linearizable
+
+
+def filled(fleet: Fleet) -> None:
+    """Keys of every type, with and without expiry."""
+    with shardkit.connect(fleet.url) as kit:
+        kit.key_sharded("users").mset({f"k{n}": "v" * n for n in range(200)})
+        client = kit.client("users", 1)
+        assert isinstance(client, redis.Redis)
+        client.set("soon", 1, ex=1000)
+        client.hset("hash", mapping={f"f{n}": n for n in range(3000)})
+        client.sadd("set", *range(500))
+        client.zadd("zset", {f"m{n}": n / 3 for n in range(1500)})
+        client.rpush("list", *range(2500))
+        client.xadd("stream", {"a": 1})
+
+
+def test_a_server_is_moved_under_full_load_and_back_without_losing_anything(fleet: Fleet) -> None:
+    fleet.push(0)
+    filled(fleet)
+    with writing(fleet) as writers:
+        move = start_move(fleet.config, fleet.name(0), fleet.name(1), hold=PATIENT)
+        assert fleet.masters() == [fleet.name(1)] * 2
+        assert move.phase == "done"
+        assert move.certificate is not None
+        assert move.certificate["same"], move.certificate["different"]
+        assert move.certificate["keys_now"] >= 206
+        assert move.held is not None
+        assert move.held < PATIENT
+        with fleet.servers[0].client() as client, pytest.raises(redis.ReadOnlyError):
+            client.set("stray", 1)
+        back = reverse_move(fleet.config, fleet.name(0), hold=PATIENT)
+        assert back.certificate is not None
+        assert back.certificate["same"]
+        assert fleet.masters() == [fleet.name(0)] * 2
+    assert writers.errors == []
+    check_nothing_lost(fleet, writers)
+    check_linearizable(writers.history, Register())
+    assert verify_move(fleet.config, fleet.name(1)).certificate is not None
+
+
+def test_a_move_that_is_killed_before_and_after_each_phase_is_resumed(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet.push(0)
+    write = journal.write
+    with shardkit.connect(fleet.url) as kit:
+        router = kit.key_sharded("users")
+        router.mset({f"k{n}": n for n in range(50)})
+        for turn, (phase, moment) in enumerate(
+            (phase, moment) for phase in journal.PHASES[:5] for moment in ("before", "after")
+        ):
+
+            def killed(
+                config: object, move: journal.ServerMove, phase: str = phase, moment: str = moment
+            ) -> None:
+                if moment == "after" or move.phase != phase:
+                    write(fleet.config, move)
+                if move.phase == phase:
+                    raise SystemExit("killed")
+
+            monkeypatch.setattr(journal, "write", killed)
+            begin = partial(start_move, to=fleet.name(1)) if turn < 2 else resume_move
+            with pytest.raises(SystemExit):
+                begin(fleet.config, fleet.name(0), hold=PATIENT)
+            assert router["more"].incr("more") == turn + 1, "clients go on meanwhile"
+        monkeypatch.setattr(journal, "write", write)
+        done = resume_move(fleet.config, fleet.name(0), hold=PATIENT)
+        assert done.phase == "done"
+        assert done.certificate is not None
+        assert done.certificate["same"]
+        assert fleet.masters() == [fleet.name(1)] * 2
+        assert router.mget([f"k{n}" for n in range(50)]) == [b"%d" % n for n in range(50)]
+
+
+def test_processes_that_move_are_killed_at_random_moments_and_resumed(fleet: Fleet) -> None:
+    fleet.push(0)
+    filled(fleet)
+    seed = random.randrange(1_000_000)
+    chance = random.Random(seed)
+    command = [sys.executable, "-m", "shardkit", "move"]
+    source, target = fleet.name(0), fleet.name(1)
+    environment = {**os.environ, "SHARDKIT_CONFIG": fleet.url}
+    with writing(fleet) as writers:
+        for _ in range(3):
+            begun = [each for each in moves(fleet.config) if each.source == source]
+            words = ["resume", source] if begun else ["server", source, "--to", target]
+            process = subprocess.Popen(
+                [*command, *words, "--hold", str(PATIENT)],
+                env=environment,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            time.sleep(0.5 + chance.random())
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            fleet.config.delete("config:growth:lease")  # as it ends by itself in ten seconds
+        if moves(fleet.config):
+            done = resume_move(fleet.config, source, hold=PATIENT)
+        else:
+            done = start_move(fleet.config, source, target, hold=PATIENT)
+    assert done.phase == "done"
+    assert done.certificate is not None
+    assert done.certificate["same"], (seed, done.certificate["different"])
+    assert writers.errors == [], seed
+    check_nothing_lost(fleet, writers)
+    check_linearizable(writers.history, Register())
+
+
+def test_two_movers_exclude_each_other(fleet: Fleet) -> None:
+    fleet.push(0)
+    with journal.lease(fleet.config), pytest.raises(GrowthError, match="is at work"):
+        start_move(fleet.config, fleet.name(0), fleet.name(1))
+    start_move(fleet.config, fleet.name(0), fleet.name(1))
+
+
+def test_a_move_is_aborted_before_it_is_handed_over_and_not_afterwards(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet.push(0)
+    with shardkit.connect(fleet.url) as kit:
+        kit.key_sharded("users").mset({f"k{n}": n for n in range(50)})
+
+    def not_now(*args: object) -> float:
+        raise GrowthError("it did not catch up", "try again")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("shardkit.growth.move.hand_over", not_now)
+        with pytest.raises(GrowthError, match="did not catch up"):
+            start_move(fleet.config, fleet.name(0), fleet.name(1))
+    with pytest.raises(GrowthError, match="is being moved"):
+        start_move(fleet.config, fleet.name(0), fleet.name(2))
+    assert abort_move(fleet.config, fleet.name(0)).phase == "aborted"
+    assert fleet.masters() == [fleet.name(0)] * 2
+    with fleet.servers[1].client() as client:
+        assert client.info("replication")["role"] == "master"
+        assert client.info("keyspace") == {}
+    start_move(fleet.config, fleet.name(0), fleet.name(1))
+    with pytest.raises(GrowthError, match="nothing to abort"):
+        abort_move(fleet.config, fleet.name(0))
+
+
+def test_a_dry_run_says_what_would_be_done_and_what_stands_in_the_way(fleet: Fleet) -> None:
+    fleet.push(0, (2,))
+    plan = plan_move(fleet.config, fleet.name(0), fleet.name(1))
+    assert plan.problems == ()
+    assert plan.shards == ("users:0", "users:1")
+    assert any("FAILOVER TO" in step for step in plan.steps)
+    with fleet.servers[1].client() as client:
+        client.set("somebody's", 1)
+        assert client.info("replication")["role"] == "master"
+    [problem] = plan_move(fleet.config, fleet.name(0), fleet.name(1)).problems
+    assert "is not empty" in problem
+    with pytest.raises(GrowthError, match="is not empty"):
+        start_move(fleet.config, fleet.name(0), fleet.name(1))
+    fleet.servers[1].kill()
+    [problem] = plan_move(fleet.config, fleet.name(0), fleet.name(1)).problems
+    assert "does not answer" in problem
+    [problem, *_] = plan_move(fleet.config, fleet.name(0), fleet.name(0)).problems
+    assert "are one server" in problem
+    assert moves(fleet.config) == []
+
+
+def test_what_differs_is_found(fleet: Fleet) -> None:
+    fleet.push(0)
+    filled(fleet)
+    start_move(fleet.config, fleet.name(0), fleet.name(1))
+    with fleet.servers[0].client(db=2) as client:
+        client.config_set("replica-read-only", "no")
+        client.hset("hash", "f1", "other")
+        client.set("stray", 1)
+        client.delete("set")
+    found = verify_move(fleet.config, fleet.name(0)).certificate
+    assert found is not None
+    assert not found["same"]
+    assert found["differing"] == 3
+    assert sorted(line.partition(":")[0] for line in found["different"]) == [
+        "2 hash",
+        "2 set",
+        "2 stray",
+    ]
+
+
+def test_the_command_moves_and_says_so(fleet: Fleet, tmp_path: Path) -> None:
+    fleet.push(0)
+    filled(fleet)
+    environment = {**os.environ, "SHARDKIT_CONFIG": fleet.url}
+
+    def run(*words: str, code: int = 0) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "shardkit", *words],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == code, done.stderr
+        return done.stdout
+
+    source, target = fleet.name(0), fleet.name(1)
+    assert "REPLICAOF" in run("move", "server", source, "--to", target, "--dry-run")
+    assert "both servers hold the same" in run("move", "server", source, "--to", target)
+    [shown] = json.loads(run("move", "status", "--json"))
+    assert shown["phase"] == "done"
+    assert f"{source} is the master in place" in run("failover", target, "--to", source)
