@@ -270,7 +270,7 @@ class StaleTokenError(LockLostError):
 
 
 class NotDurableError(CoordinationError):
-    """Too few replicas acknowledged an acquisition in time; it was given back."""
+    """Too few replicas acknowledged it in time, or it is not on disk; an acquisition was undone."""
 
 
 class MessagingError(ShardKitError):

@@ -62,6 +62,8 @@ from shardkit.health import TIMEOUT, Health, ahealth_of, health_of
 from shardkit.metrics.outbox import Background
 from shardkit.operations.drivers import AwaitingDriver, BlockingDriver
 from shardkit.operations.operation import Awaiting, Blocking, Face, Operation
+from shardkit.replication.durable import TIMEOUT as DURABLE_TIMEOUT
+from shardkit.replication.durable import DurableBlock
 from shardkit.structures.base.server_clock import ServerClock
 from shardkit.topology import ConfigServer, FixedMap, MapFile, Source, Topology
 from shardkit.transport.user_clients import DirectClient, MultiplexedClient
@@ -179,6 +181,32 @@ class _Kit(Catalogue[Face]):
         """
         _check_deadline(seconds)
         return DeadlineBlock(seconds)
+
+    def durable(
+        self, *, replicas: int = 1, fsync: bool = False, timeout: float = DURABLE_TIMEOUT
+    ) -> DurableBlock:
+        """Return a context whose writes are on replicas, or on disk, when it ends.
+
+        ::
+
+            with kit.durable(replicas=1, fsync=True):      # async with, of an async kit
+                users.hset("7", "Ada")
+
+        It covers what operations, pipelines and clients of this thread or task send inside. What is
+        written is seen by others before.
+
+        Args:
+            replicas: so many replicas of each shard that was written to must have it (WAIT).
+            fsync: the masters must have it on disk (WAITAOF). They need an AOF.
+            timeout: how long to wait, in seconds.
+
+        Raises (at the end of the block):
+            NotDurableError: it took longer, or there are too few replicas, or no AOF. The writes
+                were carried out all the same.
+
+        Cost: one exchange with each shard that was written to, all at the same time.
+        """
+        return DurableBlock(self._driver.run, replicas, fsync, timeout)
 
     def _declare(self, component: str, shards: int | None, placement: str | None) -> None:
         """Note how many shards a router's caller says that there are."""

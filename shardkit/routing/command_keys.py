@@ -156,6 +156,11 @@ def reads_only(args: Sequence[Argument]) -> bool:
         return False
 
 
+def reads_by_name(name: str) -> bool:
+    """Whether commands of a name change nothing; see `reads_only`."""
+    return name.upper() in _reads()
+
+
 def command_name(args: Sequence[Argument]) -> str:
     """Return a command's name in capitals, with its sub-command: ``"MGET"``, ``"XGROUP CREATE"``.
 

@@ -88,6 +88,7 @@ class Writers:
         self.longest: dict[str, float] = {}
         self.errors: list[str] = []
         self.history: list[RecordedCall] = []
+        self._shared = "shared0"
         self._threads = [
             threading.Thread(target=target)
             for target in (self._blocking, self._awaiting, self._decorated)
@@ -124,13 +125,14 @@ class Writers:
                 key = f"b{n % 7}"
                 self._count("blocking", key, lambda key=key: router[key].incr(key))
                 self._count("structure", "ids", lambda n=n: ids.sadd(n))
-                value = str(n)
+                # Other keys again and again: the check takes long for many calls of one key.
+                self._shared, value = f"shared{n // 50}", str(n)
                 self._record(
                     "blocking",
                     "set",
-                    "shared",
+                    self._shared,
                     (value,),
-                    lambda value=value: router["shared"].set("shared", value) and None,
+                    lambda name=self._shared, value=value: router[name].set(name, value) and None,
                 )
 
     def _awaiting(self) -> None:
@@ -169,7 +171,8 @@ class Writers:
                 n += 1
                 key = f"d{n % 7}"
                 self._count("decorated", key, lambda key=key: count(key))
-                self._record("decorated", "get", "shared", (), lambda: read("shared"))
+                name = self._shared
+                self._record("decorated", "get", name, (), lambda name=name: read(name))
 
     def start(self) -> None:
         for thread in self._threads:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from conftest import Replicated
 from faces import Face, faced
+from replication_helpers import Replicated
 
 import shardkit
 from shardkit import ShardMap

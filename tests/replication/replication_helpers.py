@@ -1,0 +1,85 @@
+"""A master with two replicas, real ones, for the tests of this folder."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardkit import ShardMap
+from shardkit.local import LocalServer, find_server
+
+BINARIES = {
+    Path(path).name: Path(path) for path in (find_server(), shutil.which("redis-server")) if path
+}
+
+
+class Replicated:
+    """A master, its replicas, and a map with a component on it."""
+
+    def __init__(self, master: LocalServer, replicas: list[LocalServer]) -> None:
+        self.master = master
+        self.replicas = replicas
+
+    def map(self, **fields: Any) -> ShardMap:
+        """A map: ``users`` has two shards, ``one`` an entry, each with both replicas."""
+        replicas = [{"port": each.port, "zone": f"z{n}"} for n, each in enumerate(self.replicas)]
+        entry = {"port": self.master.port, "zone": "z9", "replicas": replicas, **fields}
+        return ShardMap.parse(
+            json.dumps(
+                {
+                    "components": {
+                        "users": {"shards": [{**entry, "db": 1}, {**entry, "db": 2}]},
+                        "one": {"entry": entry},
+                    }
+                }
+            )
+        )
+
+    def counts(self, command: str) -> list[int]:
+        """How often each server, the master first, was sent a command."""
+        found = []
+        for server in (self.master, *self.replicas):
+            with server.client() as client:
+                stats = client.info("commandstats")
+                found.append(stats.get(f"cmdstat_{command}", {}).get("calls", 0))
+        return found
+
+    def forget_counts(self) -> None:
+        for server in (self.master, *self.replicas):
+            with server.client() as client:
+                client.config_resetstat()
+
+    def settle(self) -> None:
+        """Wait until the replicas have all that the master has."""
+        with self.master.client() as client:
+            client.set("settled", 1)
+            assert client.wait(len(self.replicas), 5000) == len(self.replicas)
+
+
+@pytest.fixture(scope="session")
+def running() -> Iterator[Replicated]:
+    fast = {"repl-diskless-sync-delay": 0, "repl-ping-replica-period": 1}
+    with (
+        LocalServer(name="master", config=fast) as master,
+        LocalServer(name="replica 0", replica_of=master) as first,
+        LocalServer(name="replica 1", replica_of=master) as second,
+    ):
+        yield Replicated(master, [first, second])
+
+
+@pytest.fixture
+def replicated(running: Replicated) -> Iterator[Replicated]:
+    with running.master.client() as client:
+        client.flushall()
+    running.settle()
+    running.forget_counts()
+    yield running
+    for server in running.replicas:
+        with server.client() as client:
+            client.replicaof("127.0.0.1", str(running.master.port))
+            client.config_set("replica-read-only", "yes")
