@@ -1,6 +1,6 @@
 """Growing a fleet while it is in use: failover, and moving servers; see docs/growth.md."""
 
-from shardkit.growth.certificate import Comparison, compare
+from shardkit.growth.certificate import ServerComparison, compare
 from shardkit.growth.failover import Fence, Takeover, apply_fences, fail_over, pending_fences
 from shardkit.growth.journal import ServerMove
 from shardkit.growth.move import (
@@ -15,9 +15,9 @@ from shardkit.growth.move import (
 )
 
 __all__ = [
-    "Comparison",
     "Fence",
     "MovePlan",
+    "ServerComparison",
     "ServerMove",
     "Takeover",
     "abort_move",

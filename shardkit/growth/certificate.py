@@ -31,7 +31,7 @@ _CHANGING = "is being written"
 
 
 @dataclass
-class Comparison:
+class ServerComparison:
     """What a comparison of two servers found.
 
     Attributes:
@@ -64,7 +64,7 @@ def compare(
     second: Callable[[int], Any],
     databases: Sequence[int],
     progress: Callable[[int], object] = lambda keys: None,
-) -> Comparison:
+) -> ServerComparison:
     """Compare databases of two servers.
 
     Args:
@@ -75,7 +75,7 @@ def compare(
 
     Cost: five exchanges with each server for 200 keys, more for collections above 1,000 members.
     """
-    found = Comparison()
+    found = ServerComparison()
     total = 0
     for number in databases:
         one, other = first(number), second(number)
@@ -103,7 +103,7 @@ def compare(
     return found
 
 
-def _note(found: Comparison, number: int, key: bytes, why: str) -> None:
+def _note(found: ServerComparison, number: int, key: bytes, why: str) -> None:
     found.differing += 1
     if len(found.different) < _MOST_NAMED:
         found.different.append(f"{number} {key.decode(errors='backslashreplace')}: {why}")

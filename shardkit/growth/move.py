@@ -30,7 +30,7 @@ from shardkit.config.entry import Entry
 from shardkit.config.store import read_components, read_epoch
 from shardkit.errors import InvalidArgumentError
 from shardkit.growth import journal
-from shardkit.growth.certificate import Comparison, compare
+from shardkit.growth.certificate import ServerComparison, compare
 from shardkit.growth.entries import push_relocation
 from shardkit.growth.failover import HOLD, replicas_of
 from shardkit.growth.journal import ServerMove
@@ -356,7 +356,7 @@ def _wait_for_clients(components: Mapping[str, Component], source: ServerAddress
         time.sleep(0.1)
 
 
-def _compare(like: Entry, where: str, move: ServerMove, progress: Progress) -> Comparison:
+def _compare(like: Entry, where: str, move: ServerMove, progress: Progress) -> ServerComparison:
     source, target = move.source_address, move.target_address
     with ExitStack() as stack:
 
@@ -374,7 +374,7 @@ def _compare(like: Entry, where: str, move: ServerMove, progress: Progress) -> C
         )
 
 
-def _certificate(found: Comparison, epoch: int, move: ServerMove) -> dict[str, Any]:
+def _certificate(found: ServerComparison, epoch: int, move: ServerMove) -> dict[str, Any]:
     return {
         **asdict(found),
         "keys_before": sum(move.keys.values()),
