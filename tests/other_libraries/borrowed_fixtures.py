@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import types
+import unittest
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,6 +39,40 @@ _containers = types.ModuleType("testcontainers.redis")
 _containers.RedisContainer = RedisContainer  # type: ignore[attr-defined]
 sys.modules.setdefault("testcontainers", types.ModuleType("testcontainers"))
 sys.modules["testcontainers.redis"] = _containers
+
+
+async def create_redis_queue(*args: Any, **kwargs: Any) -> Any:
+    """What saq's tests/helpers.py, which its sdist lacks, makes of a queue's options."""
+    from saq.queue import Queue
+
+    queue: Any = Queue.from_url(f"redis://localhost:{PORT}", **kwargs)
+    await queue.connect()
+    return queue
+
+
+async def cleanup_queue(queue: Any) -> None:
+    await queue.redis.flushdb()
+    await queue.disconnect()
+
+
+async def no_postgresql(*args: Any, **kwargs: Any) -> Any:
+    raise unittest.SkipTest("there is no PostgreSQL here")
+
+
+_helpers = types.ModuleType("tests.helpers")
+for _name, _function in (
+    ("create_redis_queue", create_redis_queue),
+    ("cleanup_queue", cleanup_queue),
+    ("create_postgres_queue", no_postgresql),
+    ("setup_postgres", no_postgresql),
+    ("teardown_postgres", no_postgresql),
+):
+    setattr(_helpers, _name, _function)
+
+
+def pytest_configure() -> None:
+    if Path("saq").is_dir():
+        sys.modules["tests.helpers"] = _helpers
 
 
 @pytest.fixture

@@ -61,11 +61,11 @@ SUITES = {
         {"extend_blocking_timeout": False},
     ),
     "limits": Suite(
-        ("tests",),
         (
-            "-k",
-            "redis and not cluster and not sentinel and not ssl and not auth and not uds",
+            *("tests/storage", "tests/test_storage.py", "tests/test_strategy.py"),
+            *("tests/aio/storage", "tests/aio/test_storage.py", "tests/aio/test_strategy.py"),
         ),
+        ("-k", "redis and not cluster and not sentinel and not ssl and not auth and not uds"),
     ),
 }
 # Tests that pass on redis-py's clients and not on private ones: why.
