@@ -294,7 +294,7 @@ MUTATIONS: dict[str, Mutation] = {
         "semaphores",
         "one more than the limit may hold a semaphore",
         lua,
-        ("limit == 0 or held < limit", "limit == 0 or held <= limit"),
+        ("limit > 0 and held >= limit", "limit > 0 and held > limit"),
     ),
     "semaphores-ends-early": Mutation(
         "semaphores",
