@@ -453,6 +453,42 @@ class Files(Structure[Face]):
             finally:
                 opened.close()
 
+    @stream
+    def publish_parts(
+        self,
+        channel: str,
+        path: str | os.PathLike[str],
+        *,
+        part_size: int,
+        timeout: float | None = None,
+        progress: Callable[[int], object] | None = None,
+    ) -> Stream[PublishedFile]:
+        """Publish a file of lines in parts, so that several processes of a reader can share it.
+
+        Each part ends with a line, and is a file of its own: ``access.log#0``, ``access.log#1``, ….
+        The same file gives the same parts each time.
+
+        Args:
+            channel: the channel.
+            path: the file; not a compressed one, which has no lines to cut at.
+            part_size: about how many bytes a part has: it goes on to the end of its last line.
+            timeout: see `publish`.
+            progress: called with the bytes of a part that are published so far.
+
+        Raises:
+            InvalidArgumentError: the file is compressed with gzip.
+        """
+        seconds = wait_seconds(self.name, timeout)
+        check_integer(self.name, "part_size", part_size, 1, 2**50)
+        source = Path(path)
+        for n, (start, end) in enumerate((yield Call(_cut_at_lines, (source, part_size)))):
+            part = yield Call(_FilePart, (source, start, end))
+            try:
+                name = f"{source.name}#{n}"
+                yield Page([(yield from self._publish(channel, part, name, seconds, progress))])
+            finally:
+                part.close()
+
     # ---- readers
 
     @operation
@@ -1012,6 +1048,42 @@ class _FileReader:
         self.file = file
         self.decoder = FileDecoder(file.name, file.position, raw)
         self.chunk, self.offset = divmod(file.position.offset, file._chunk)
+
+
+class _FilePart:
+    """A range of a file, read as if it were all of it."""
+
+    def __init__(self, path: Path, start: int, end: int) -> None:
+        self._file = path.open("rb")
+        self._start = start
+        self._end = end
+        self._file.seek(start)
+
+    def seek(self, offset: int) -> None:
+        self._file.seek(self._start + offset)
+
+    def read(self, size: int) -> bytes:
+        return self._file.read(max(0, min(size, self._end - self._file.tell())))
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _cut_at_lines(path: Path, size: int) -> list[tuple[int, int]]:
+    """Return the ranges of a file's parts, each of about so many bytes and of whole lines."""
+    ranges, start = [], 0
+    with path.open("rb") as file:
+        if file.read(2) == b"\x1f\x8b":
+            raise InvalidArgumentError(
+                f"{path} is compressed with gzip", "publish it as a whole, or decompress it"
+            )
+        total = file.seek(0, os.SEEK_END)
+        while start < total:
+            file.seek(min(start + size, total) - 1)
+            file.readline()
+            ranges.append((start, file.tell()))
+            start = file.tell()
+    return ranges
 
 
 def _read_chunks(file: Any, size: int, count: int) -> list[bytes]:

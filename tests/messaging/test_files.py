@@ -25,7 +25,7 @@ from shardkit.errors import (
     ParameterMismatchError,
     UnreadableFileError,
 )
-from shardkit.messaging import FilePosition, Files
+from shardkit.messaging import FilePosition, Files, RecordTally, Total
 from shardkit.messaging.decoding import FileDecoder
 
 LINES = [b"line %d %d" % (n, n * 7919) for n in range(5000)]
@@ -107,6 +107,35 @@ def _all(face: Face, files: Any, reader: str) -> Any:
             await files.done(file)
 
     return awaiting() if face.runner else blocking()
+
+
+def test_several_processes_of_a_reader_share_the_lines_of_a_file(
+    face: Face, tmp_path: Path
+) -> None:
+    content = TEXT + b"the last line has no line feed"
+    (tmp_path / "a.log").write_bytes(content)
+    (tmp_path / "a.log.gz").write_bytes(MEMBERS)
+    files, totals = face.kit.files(component="few"), face.kit.totals(component="few")
+    face.run(files.create("logs", ["x"], chunk_size=1000))
+    for _ in range(2):  # the second time they are there
+        parts = face.list(files.publish_parts("logs", tmp_path / "a.log", part_size=20_000))
+        assert [part.name for part in parts] == [f"a.log#{n}" for n in range(len(parts))]
+        assert len(parts) == 1 + len(content) // 20_015
+    leased = [face.run(files.take("logs", "x")) for _ in parts]
+    seen = []
+    for file in random.Random(3).sample(leased, len(leased)):
+        lines = face.list(files.lines(file))
+        seen.append((file.number, lines))
+        tally = RecordTally(lambda line: line[:6], lambda key: [Total("d", "word", key.decode())])
+        tally.add(lines)
+        assert face.run(totals.flush(file.name, tally))
+        assert not face.run(totals.flush(file.name, tally))
+        face.run(files.done(file))
+    assert [line for _, lines in sorted(seen) for line in lines] == content.split(b"\n")
+    counted = sum(count for _, count in face.list(totals.all("d", "word")))
+    assert counted == len(LINES) + 1
+    with pytest.raises(InvalidArgumentError, match="gzip"):
+        face.list(files.publish_parts("logs", tmp_path / "a.log.gz", part_size=1000))
 
 
 def test_a_reader_that_dies_is_replaced_where_its_checkpoint_was(face: Face) -> None:
