@@ -1,0 +1,101 @@
+"""Threads in a simulation: they take turns by the schedule, and wait in virtual time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from shardkit.testing import Client, Protocol, SimulationFailure, replay, simulate
+
+
+class Counting(Protocol):
+    """Two threads of one client read a counter and write it back."""
+
+    clients = 1
+    faults = ()
+    lock: Any = None
+
+    def client(self, client: Client) -> None:
+        lock = self.lock() if self.lock else None
+        conn: Any = client.kit.client("data")
+
+        def incr() -> None:
+            if lock is not None:
+                lock.acquire()
+            conn.set("n", int(conn.get("n") or 0) + 1)
+            if lock is not None:
+                lock.release()
+
+        threads = [threading.Thread(target=incr) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not any(thread.is_alive() for thread in threads)
+
+    def at_end(self, kit: Any) -> None:
+        assert int(kit.client("data").get("n")) == 2
+
+
+class Locking(Counting):
+    """The race mended by a lock, which a thread holds while it waits for its answers."""
+
+    def lock(self) -> Any:
+        return threading.Lock()
+
+
+class Waiting(Protocol):
+    """One thread tells another through an event and a condition; waits may end by time."""
+
+    clients = 1
+    faults = ()
+
+    def client(self, client: Client) -> None:
+        told, changed, values = threading.Event(), threading.Condition(), []
+
+        def give() -> None:
+            time.sleep(1000)
+            with changed:
+                values.append(time.monotonic())
+                changed.notify()
+            time.sleep(1000)
+            told.set()
+
+        begun = time.monotonic()
+        giver = threading.Thread(target=give, name="giver", daemon=True)
+        giver.start()
+        giver.join(1)
+        assert giver.is_alive()
+        assert not told.wait(10)
+        with changed:
+            assert not changed.wait(10)
+            assert changed.wait_for(lambda: values, 5000)
+        assert told.wait()
+        assert 2000 <= time.monotonic() - begun < 2001
+
+
+def test_a_race_of_two_threads_is_found_and_replayed() -> None:
+    with pytest.raises(SimulationFailure) as found:
+        simulate(Counting(), 100)
+    for _ in range(2):
+        with pytest.raises(AssertionError):
+            replay(Counting(), found.value.schedule)
+
+
+def test_a_lock_that_is_held_over_an_exchange_makes_others_wait() -> None:
+    assert simulate(Locking(), 100).schedules == 100
+
+
+def test_events_conditions_and_joins_wait_in_virtual_time() -> None:
+    begun = time.perf_counter()
+    assert simulate(Waiting(), 20).schedules == 20
+    assert time.perf_counter() - begun < 60
+
+
+def test_threading_is_as_before_afterwards() -> None:
+    before = threading.Thread, threading.Event, threading.Condition, threading.Lock
+    simulate(Waiting(), 1)
+    assert (threading.Thread, threading.Event, threading.Condition, threading.Lock) == before
