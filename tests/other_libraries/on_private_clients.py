@@ -106,7 +106,8 @@ class _Late(aioredis.ConnectionPool):
     """A private client's awaiting pool, made in the loop that first needs a connection."""
 
     def __init__(self, where: ShardMap, given: dict[str, Any]) -> None:
-        super().__init__(**{n: v for n, v in given.items() if n != "timeout"})
+        # The client chooses its callbacks by the protocol before the entry is known.
+        super().__init__(**{"protocol": 2, **{n: v for n, v in given.items() if n != "timeout"}})
         self.where, self.private = where, None
 
     async def get_connection(self, *args: Any, **kwargs: Any) -> Any:
