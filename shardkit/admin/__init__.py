@@ -16,6 +16,13 @@ from shardkit.admin.check import CheckFinding, CheckReport, check, check_structu
 from shardkit.admin.client_list import ClientProcess, connected_clients
 from shardkit.admin.execute import execute
 from shardkit.admin.keys import BigKey, biggest_keys
+from shardkit.admin.persistence import (
+    PersistenceState,
+    apply_profile,
+    persistence_of,
+    rewrite_aof,
+    save_snapshot,
+)
 from shardkit.admin.push import push
 from shardkit.admin.queue_status import QueueStatus, queue_names, queue_status
 from shardkit.admin.retire import Retirement, delete_data, last_known, remove, still_used
@@ -30,11 +37,13 @@ __all__ = [
     "ClientProcess",
     "PasswordRotation",
     "PendingProcess",
+    "PersistenceState",
     "QueueStatus",
     "Retirement",
     "ServerBackup",
     "Upgrade",
     "abort_rotation",
+    "apply_profile",
     "backup",
     "biggest_keys",
     "check",
@@ -43,13 +52,16 @@ __all__ = [
     "delete_data",
     "execute",
     "last_known",
+    "persistence_of",
     "push",
     "queue_names",
     "queue_status",
     "remove",
     "restore",
     "restore_objects",
+    "rewrite_aof",
     "rotate",
+    "save_snapshot",
     "still_used",
     "upgrade",
     "verify",

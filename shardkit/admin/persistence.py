@@ -1,0 +1,186 @@
+"""How servers keep their data: settings, profiles, snapshots and rewrites of AOFs.
+
+::
+
+    profile      save                      appendonly   appendfsync
+    none         (nothing)                 no
+    snapshot     60 1000                   no
+    everysec     (as it was)               yes          everysec    loses a second at most
+    always       (as it was)               yes          always      loses nothing acknowledged
+
+A snapshot that was begun is not one that succeeded: `save_snapshot` waits, and says which.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+import redis
+
+from shardkit.errors import InvalidArgumentError, ShardKitError
+
+SETTINGS: Final = (
+    *("save", "stop-writes-on-bgsave-error", "rdbcompression", "dbfilename", "dir"),
+    *("appendonly", "appendfsync", "no-appendfsync-on-rewrite"),
+    *("auto-aof-rewrite-percentage", "auto-aof-rewrite-min-size"),
+)
+PROFILES: Final[Mapping[str, Mapping[str, str]]] = {
+    "none": {"save": "", "appendonly": "no"},
+    "snapshot": {"save": "60 1000", "stop-writes-on-bgsave-error": "yes", "appendonly": "no"},
+    "everysec": {"appendonly": "yes", "appendfsync": "everysec"},
+    "always": {"appendonly": "yes", "appendfsync": "always"},
+}
+WAIT = 600.0  # seconds
+_STEP = 0.05
+
+
+class PersistenceError(ShardKitError):
+    """A server could not save its data, or did not in time."""
+
+
+@dataclass(frozen=True)
+class PersistenceState:
+    """How a server keeps its data, and how that went last.
+
+    Attributes:
+        save_points: pairs of seconds and changes; any of them starts a snapshot.
+        stops_writes: whether writes are refused after a snapshot that failed.
+        aof: whether there is an AOF.
+        fsync: how often that is synced: always, everysec or no.
+        settings: all settings, as the server has them.
+        last_save: when the last good snapshot was made, in seconds since 1970.
+        last_save_ok: whether the last snapshot succeeded.
+        last_rewrite_ok: whether the last rewrite of the AOF succeeded.
+        changes: writes since the last snapshot.
+        busy: whether a snapshot or a rewrite is running.
+    """
+
+    save_points: tuple[tuple[int, int], ...]
+    stops_writes: bool
+    aof: bool
+    fsync: str
+    settings: Mapping[str, str]
+    last_save: int
+    last_save_ok: bool
+    last_rewrite_ok: bool
+    changes: int
+    busy: bool
+
+    @property
+    def problems(self) -> list[str]:
+        """What may lose data without a word."""
+        found = []
+        if not self.save_points and not self.aof:
+            found.append("nothing is kept: a restart loses everything")
+        if self.save_points and not self.stops_writes:
+            found.append("writes go on although snapshots fail (stop-writes-on-bgsave-error no)")
+        if not self.last_save_ok:
+            found.append("the last snapshot failed")
+        if self.aof and not self.last_rewrite_ok:
+            found.append("the last rewrite of the AOF failed")
+        if self.aof and self.fsync == "no":
+            found.append("the AOF is synced when the system likes (appendfsync no)")
+        return found
+
+
+def persistence_of(client: Any) -> PersistenceState:
+    """Return how a server keeps its data. Cost: an exchange for each setting, and INFO."""
+    settings: dict[str, str] = {}
+    for name in SETTINGS:
+        found: Any = client.config_get(name)
+        settings.update({_text(key): _text(value) for key, value in found.items()})
+    info: Any = client.info("persistence")
+    numbers = [int(part) for part in settings.get("save", "").split()]
+    return PersistenceState(
+        tuple(zip(numbers[::2], numbers[1::2], strict=False)),
+        settings.get("stop-writes-on-bgsave-error") == "yes",
+        settings.get("appendonly") == "yes",
+        settings.get("appendfsync", ""),
+        settings,
+        int(info["rdb_last_save_time"]),
+        info["rdb_last_bgsave_status"] == "ok",
+        info["aof_last_bgrewrite_status"] == "ok",
+        int(info["rdb_changes_since_last_save"]),
+        bool(info["rdb_bgsave_in_progress"] or info["aof_rewrite_in_progress"]),
+    )
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def apply_profile(client: Any, profile: str) -> dict[str, tuple[str, str]]:
+    """Give a server the settings of a profile, without a restart.
+
+    Returns:
+        What was changed: setting, its value before and now. They last until a restart, unless the
+        server rewrites its file of settings (CONFIG REWRITE), which is done where there is one.
+
+    Raises:
+        InvalidArgumentError: there is no such profile.
+    """
+    wanted = PROFILES.get(profile)
+    if wanted is None:
+        known = ", ".join(PROFILES)
+        raise InvalidArgumentError(f"profile {profile!r:.80} is none", f"there are {known}")
+    before = persistence_of(client).settings
+    changed = {}
+    for name, value in wanted.items():
+        if before.get(name) != value:
+            client.config_set(name, value)
+            changed[name] = before.get(name, ""), value
+    with suppress(redis.ResponseError):  # it was started without a file
+        client.execute_command("CONFIG", "REWRITE")
+    return changed
+
+
+def save_snapshot(client: Any, wait: float = WAIT) -> float:
+    """Make a snapshot in the background, and wait for it; never SAVE, which stops all clients.
+
+    Args:
+        client: a client of the server.
+        wait: how long, in seconds.
+
+    Returns:
+        How long it took, in seconds.
+
+    Raises:
+        PersistenceError: it failed, or took longer.
+    """
+    return _wait(client, "snapshot", wait, ("BGSAVE", "SCHEDULE"), "rdb", "bgsave")
+
+
+def rewrite_aof(client: Any, wait: float = WAIT) -> float:
+    """Rewrite the AOF in the background, and wait for it; see `save_snapshot`."""
+    state: Any = client.info("persistence")
+    if not state["aof_enabled"]:
+        raise PersistenceError("the server has no AOF", "shardkit persistence apply everysec")
+    return _wait(client, "rewrite of the AOF", wait, ("BGREWRITEAOF",), "aof", "bgrewrite")
+
+
+def _wait(
+    client: Any, what: str, wait: float, command: tuple[str, ...], kind: str, status: str
+) -> float:
+    running = f"{kind}_bgsave_in_progress" if kind == "rdb" else "aof_rewrite_in_progress"
+    began = time.monotonic()
+    before: Any = client.info("persistence")
+    started = int(client.info("stats").get("total_forks", 0))
+    if not before[running]:
+        client.execute_command(*command)
+    while True:
+        now: Any = client.info("persistence")
+        forks = int(client.info("stats").get("total_forks", 0))
+        waiting = now[running] or (now.get("aof_rewrite_scheduled") and kind == "aof")
+        if not waiting and (before[running] or forks > started):
+            if now[f"{kind}_last_{status}_status"] == "ok":
+                return time.monotonic() - began
+            raise PersistenceError(f"the {what} failed", "look at the server's log and its disk")
+        if time.monotonic() - began > wait:
+            raise PersistenceError(
+                f"the {what} was not done within {wait:g} s", "it goes on: look later"
+            )
+        time.sleep(_STEP)

@@ -1,0 +1,149 @@
+"""``shardkit persistence``: how servers keep their data, and having them save it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from shardkit.admin.persistence import (
+    PROFILES,
+    WAIT,
+    PersistenceState,
+    apply_profile,
+    persistence_of,
+    rewrite_aof,
+    save_snapshot,
+)
+from shardkit.admin.servers import entries_of, query_servers
+from shardkit.cli.options import common_options, components, config_option, examples, opened
+from shardkit.cli.output import BAD, DOUBTFUL, GOOD, Output
+from shardkit.cli.text import reason
+
+_wait = click.option(
+    "--wait",
+    type=click.FloatRange(min=0.1),
+    default=WAIT,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long it may take.",
+)
+
+
+@click.group(
+    short_help="Show and set how servers keep data.",
+    epilog=examples(
+        "shardkit persistence show",
+        "shardkit persistence apply everysec timelines",
+        "shardkit persistence snapshot --wait 60",
+    ),
+)
+def persistence() -> None:
+    """Show and set how servers keep their data, and have them save it."""
+
+
+@persistence.command()
+@click.argument("names", metavar="[COMPONENT]...", nargs=-1)
+@config_option
+@common_options
+def show(names: Sequence[str], where: str | None, as_json: bool) -> int:
+    """Show how each server keeps its data, and what may lose some."""
+    output = Output(as_json)
+
+    def lines(state: PersistenceState) -> None:
+        points = ", ".join(
+            f"{changes} changes in {seconds} s" for seconds, changes in state.save_points
+        )
+        aof = f"AOF, synced {state.fsync}" if state.aof else "no AOF"
+        output.line(f"  snapshots: {points or 'none'}; {aof}; {state.changes:,} changes unsaved")
+        for problem in state.problems:
+            output.line(f"  {problem}", DOUBTFUL)
+
+    return _on_all(output, names, where, persistence_of, asdict, lines)
+
+
+@persistence.command("apply")
+@click.argument("profile", type=click.Choice(list(PROFILES)))
+@click.argument("names", metavar="[COMPONENT]...", nargs=-1)
+@config_option
+@common_options
+def apply_(profile: str, names: Sequence[str], where: str | None, as_json: bool) -> int:
+    """Give servers the settings of PROFILE, without a restart, and say what changed."""
+    output = Output(as_json)
+
+    def lines(changed: dict[str, tuple[str, str]]) -> None:
+        for name, (before, now) in changed.items():
+            output.line(f"  {name}: {before or 'nothing'} is now {now or 'nothing'}")
+        if not changed:
+            output.line("  is so already")
+
+    return _on_all(output, names, where, lambda client: apply_profile(client, profile), dict, lines)
+
+
+@persistence.command()
+@click.argument("names", metavar="[COMPONENT]...", nargs=-1)
+@_wait
+@config_option
+@common_options
+def snapshot(names: Sequence[str], wait: float, where: str | None, as_json: bool) -> int:
+    """Have servers make a snapshot, and wait until each has succeeded or failed."""
+    return _timed(Output(as_json), names, where, lambda client: save_snapshot(client, wait), wait)
+
+
+@persistence.command()
+@click.argument("names", metavar="[COMPONENT]...", nargs=-1)
+@_wait
+@config_option
+@common_options
+def rewrite(names: Sequence[str], wait: float, where: str | None, as_json: bool) -> int:
+    """Have servers rewrite their AOF, and wait until each has succeeded or failed."""
+    return _timed(Output(as_json), names, where, lambda client: rewrite_aof(client, wait), wait)
+
+
+def _timed(
+    output: Output,
+    names: Sequence[str],
+    where: str | None,
+    query: Callable[[Any], float],
+    wait: float,
+) -> int:
+    def lines(seconds: float) -> None:
+        output.line(f"  done in {seconds:.1f} s", GOOD)
+
+    return _on_all(output, names, where, query, lambda seconds: {"seconds": seconds}, lines, wait)
+
+
+def _on_all(
+    output: Output,
+    names: Sequence[str],
+    where: str | None,
+    query: Callable[[Any], Any],
+    as_document: Callable[[Any], dict[str, Any]],
+    lines: Callable[[Any], None],
+    timeout: float = 2.0,
+) -> int:
+    """Run a query on all servers; return the exit code."""
+    with opened(where) as topology:
+        found, _ = components(topology, names)
+    with output.busy("asking the servers"):
+        answers = query_servers(entries_of(found.values()), query, timeout)
+    failed = [server for server, answer in answers.items() if isinstance(answer, Exception)]
+    if output.as_json:
+        output.document(
+            {
+                server: {"error": reason(answer)}
+                if isinstance(answer, Exception)
+                else as_document(answer)
+                for server, answer in answers.items()
+            }
+        )
+        return 1 if failed else 0
+    for server, answer in answers.items():
+        output.line(server)
+        if isinstance(answer, Exception):
+            output.line(f"  {reason(answer)}", BAD)
+        else:
+            lines(answer)
+    return 1 if failed else 0

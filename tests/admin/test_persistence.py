@@ -1,0 +1,78 @@
+"""How servers keep their data: what is shown, set and awaited."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shardkit.admin import apply_profile, persistence_of, rewrite_aof, save_snapshot
+from shardkit.admin.persistence import PersistenceError
+from shardkit.errors import InvalidArgumentError
+from shardkit.local import LocalServer
+
+
+@pytest.fixture
+def server() -> Iterator[LocalServer]:
+    with LocalServer() as running:
+        yield running
+
+
+def test_profiles_change_settings_and_say_what_changed(server: LocalServer) -> None:
+    with server.client() as client:
+        apply_profile(client, "none")
+        assert persistence_of(client).problems == ["nothing is kept: a restart loses everything"]
+        changed = apply_profile(client, "snapshot")
+        assert changed["save"] == ("", "60 1000")
+        assert persistence_of(client).save_points == ((60, 1000),)
+        assert apply_profile(client, "everysec")["appendonly"] == ("no", "yes")
+        assert apply_profile(client, "everysec") == {}
+        found = persistence_of(client)
+        assert found.aof
+        assert found.fsync == "everysec"
+        client.config_set("stop-writes-on-bgsave-error", "no")
+        assert any("writes go on" in problem for problem in persistence_of(client).problems)
+        with pytest.raises(InvalidArgumentError, match="everysec"):
+            apply_profile(client, "often")
+
+
+def test_a_snapshot_is_awaited_and_one_that_fails_is_told(server: LocalServer) -> None:
+    with server.client() as client:
+        client.set("k", 1)
+        save_snapshot(client, wait=30)
+        assert persistence_of(client).changes == 0
+        with pytest.raises(PersistenceError, match="has no AOF"):
+            rewrite_aof(client)
+        apply_profile(client, "everysec")
+        while persistence_of(client).busy:
+            time.sleep(0.05)
+        rewrite_aof(client, wait=30)
+        # A directory of the file's name: the snapshot cannot be put in its place.
+        name = persistence_of(client).settings["dbfilename"]
+        path = Path(persistence_of(client).settings["dir"]) / name
+        path.unlink(missing_ok=True)
+        path.mkdir()
+        with pytest.raises(PersistenceError, match="failed"):
+            save_snapshot(client, wait=30)
+        assert "the last snapshot failed" in persistence_of(client).problems
+
+
+def test_the_command_shows_every_server(server: LocalServer, tmp_path: Path) -> None:
+    shard_map = tmp_path / "map.yaml"
+    shard_map.write_text(f"components: {{one: {{entry: {{port: {server.port}}}}}}}", "utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "shardkit", "persistence", "show", "--json"],
+        env={**os.environ, "SHARDKIT_CONFIG": str(shard_map)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    [state] = json.loads(done.stdout).values()
+    assert state["last_save_ok"]
