@@ -5,7 +5,7 @@ BIN := .venv/bin
 OTHERS := rq celery huey dramatiq saq taskiq limits python-redis-lock pottery walrus cachelib \
   Flask-Caching Flask-Session django-redis cashews channels_redis aiogram
 
-.PHONY: week others setup check lua test coverage random mutants lowest soak damage golden simulate bench docs demo clean
+.PHONY: week others setup check lua test coverage random mutants lowest lowest-quick soak damage golden simulate bench docs demo clean
 
 setup: .venv/ready
 
@@ -56,10 +56,17 @@ others: setup  ## other libraries on our clients, and their own suites; LIBRARIE
 	.venv-others/bin/python -m pytest -q tests/other_libraries
 	.venv-others/bin/python tests/other_libraries/suites.py build/others $(LIBRARIES)
 
-lowest: setup  ## the core's tests with the lowest versions that pyproject.toml allows
+.venv-lowest: pyproject.toml
 	$(BIN)/pip install -q uv
-	$(BIN)/uv venv -q --clear .venv-lowest
+	$(BIN)/uv venv -q --clear --python $(BIN)/python .venv-lowest
 	$(BIN)/uv pip install -q --python .venv-lowest/bin/python --resolution lowest-direct -e '.[dev]'
+
+lowest-quick: .venv-lowest  ## the same in half a minute: a few tests of each kind
+	.venv-lowest/bin/python -m pytest -q -n 2 tests/routing/test_placement.py tests/kit/test_misuse.py \
+	  tests/testing/test_memory_structures.py tests/transport/test_link_columns.py \
+	  tests/structures/set/test_sharded_set.py tests/structures/unique/test_unique_visitors.py
+
+lowest: setup .venv-lowest  ## the core's tests with the lowest versions that pyproject.toml allows
 	.venv-lowest/bin/python -m pytest -q tests/routing tests/config tests/testing tests/client_plane \
 	  tests/transport tests/kit tests/structures
 

@@ -368,6 +368,8 @@ def test_a_stream_called_streams_is_told_from_the_option() -> None:
     args = ("XREADGROUP", "COUNT", 1, "GROUP", "g", "streams", "STREAMS", "streams", ">")
 
     assert key_positions(args) == (7,)
+    if "max_count" not in inspect.signature(recorder.xreadgroup).parameters:
+        pytest.skip("this redis-py has no max_count")
     claiming = recorder.xreadgroup("g", "c", {"a": ">"}, claim_min_idle_time=5, max_count=9)
     assert [claiming[at] for at in key_positions(claiming)] == ["a"]
 
