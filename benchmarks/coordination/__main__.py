@@ -1,7 +1,11 @@
-"""Time locks, limits, views and markets: ``python benchmarks/coordination [SECONDS [TRADING]]``.
+"""Time locks, limits, views and markets.
 
-SECONDS is the length of each of five rounds of a case, 1 by default, TRADING that of each market,
-60 by default.
+::
+
+    python benchmarks/coordination [SECONDS [TRADING [ROUNDS]]]
+
+SECONDS is the length of each round of a case, 1 by default, TRADING that of each market, 60 by
+default, ROUNDS how many rounds there are, 5 by default.
 
 Everything is measured in turn on this machine against embedded servers, so only ratios within a run
 mean something. Writes benchmarks/results/coordination.json and plots.
@@ -9,13 +13,12 @@ mean something. Writes benchmarks/results/coordination.json and plots.
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +29,11 @@ from report import RESULTS, conditions, save, show
 import shardkit
 from coordination import touches
 from coordination.markets import MARKETS
-from coordination.workers import LOCK_ON_SOCKET, SHARE_ON_SOCKET
+from coordination.workers import LOCK_ON_SOCKET, SHARE_ON_SOCKET, work
 from shardkit.bench import plots
 from shardkit.local import LocalServer
 
-HERE = Path(__file__).parents[1]
 PROCESSES = (1, 2, 5, 10)
-ROUNDS = 5
 PAIRS = "pairs a second"
 LOCKS = (LOCK_ON_SOCKET, "kit.lock", "kit.lock, fair=False", "redis-py")
 SEMAPHORES = (SHARE_ON_SOCKET, "kit.semaphore", "kit.semaphore, fair=False")
@@ -40,20 +41,13 @@ SEMAPHORES = (SHARE_ON_SOCKET, "kit.semaphore", "kit.semaphore, fair=False")
 
 def run_all(arguments: list[list[Any]]) -> list[dict[str, Any]]:
     """Run workers at the same time, and return what they found."""
-    paths = [str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH", "")]
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-m", "coordination.workers", json.dumps(each)],
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-        )
-        for each in arguments
-    ]
-    return [json.loads(process.communicate()[0]) for process in started]
+    with get_context("fork").Pool(len(arguments)) as pool:
+        return pool.map(work, arguments, chunksize=1)
 
 
-def pairs(seconds: float, ways: Sequence[str], counts: Sequence[int]) -> dict[str, Any]:
+def pairs(
+    seconds: float, rounds: int, ways: Sequence[str], counts: Sequence[int]
+) -> dict[str, Any]:
     """Pairs a second of all processes together, and how even their waits were.
 
     The ways take turns; the median of the rounds counts, and of the rounds' ratios.
@@ -61,7 +55,7 @@ def pairs(seconds: float, ways: Sequence[str], counts: Sequence[int]) -> dict[st
     found: dict[str, Any] = {way: {} for way in ways}
     for count in counts:
         ran: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             for way in ways:
                 with LocalServer() as server:
                     ran[way].append(_pairs(way, server.port, count, seconds))
@@ -95,13 +89,13 @@ def _pairs(way: str, port: int, count: int, seconds: float) -> dict[str, float]:
     }
 
 
-def views(seconds: float) -> dict[str, Any]:
+def views(seconds: float, rounds: int) -> dict[str, Any]:
     """Calls a second of what a page's view writes."""
     found: dict[str, Any] = {}
     with LocalServer() as server:
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             for way in touches.WAYS:
-                rate = touches.benchmark(way, server.port, seconds / ROUNDS)
+                rate = touches.benchmark(way, server.port, seconds / rounds)
                 found.setdefault(way, []).append(rate)
     medians = {way: round(statistics.median(rates)) for way, rates in found.items()}
     show("calls a second", ["", ""], list(medians.items()))
@@ -161,18 +155,20 @@ def markets(seconds: float) -> dict[str, Any]:
     return found
 
 
-def main(seconds: float, trading: float) -> None:
+def main(seconds: float = 1.0, trading: float = 60.0, rounds: float = 5.0) -> None:
     found = {
-        "locks": pairs(seconds, LOCKS, PROCESSES),
-        "semaphores, limit 3": pairs(seconds, SEMAPHORES, (5, 10)),
-        "a view in three executions, calls a second": views(seconds),
+        "locks": pairs(seconds, int(rounds), LOCKS, PROCESSES),
+        "semaphores, limit 3": pairs(seconds, int(rounds), SEMAPHORES, (5, 10)),
+        "a view in three executions, calls a second": views(seconds, int(rounds)),
         "rate limits, checks a second": rate_limits(seconds),
         "market": markets(trading),
     }
     save(
         "coordination",
         {
-            "unit": "see each; the machine was busy, so only ratios within a run mean something",
+            "unit": "see each; only ratios within a run mean something",
+            "rounds": f"{rounds:g} of {seconds:g} s, market {trading:g} s",
+            "load average at the end": round(os.getloadavg()[1]),
             "figures": found,
             "the book's market, 60 s on its machine": {
                 "WATCH": "206,000 listed, <600 bought, 161,000 retries, 498 ms",
@@ -199,5 +195,4 @@ def main(seconds: float, trading: float) -> None:
 
 
 if __name__ == "__main__":
-    given = [float(each) for each in sys.argv[1:]]
-    main(given[0] if given else 1.0, given[1] if len(given) > 1 else 60.0)
+    main(*map(float, sys.argv[1:]))

@@ -1,11 +1,9 @@
-"""What one process does, for a number of seconds; started by the cases, prints JSON."""
+"""What one process does, for a number of seconds."""
 
 from __future__ import annotations
 
-import json
 import random
 import socket
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +12,7 @@ import redis
 from redis.lock import Lock as RedisPyLock
 
 import shardkit
+from coordination.markets import MARKETS, RICH
 from shardkit.lua import script
 
 TTL = 10
@@ -120,8 +119,6 @@ def lock_pairs(way: str, port: int, count: int, seconds: float) -> dict[str, Any
 
 def market(way: str, port: int, count: int, seconds: float, role: str, number: int) -> Any:
     """List or buy as often as possible; return how often, how many retries, and how long."""
-    from coordination.markets import MARKETS, RICH
-
     at = MARKETS[way](port)
     wait_for_all(port, count)
     offers: Any = redis.Redis(port=port, decode_responses=True)  # what buyers see
@@ -152,6 +149,7 @@ def market(way: str, port: int, count: int, seconds: float, role: str, number: i
     return {"done": done, "refused": refused, "retries": at.retries, "seconds": spent}
 
 
-if __name__ == "__main__":
-    what, *rest = json.loads(sys.argv[1])
-    print(json.dumps({"lock_pairs": lock_pairs, "market": market}[what](*rest)))
+def work(arguments: list[Any]) -> Any:
+    """Do what the first of the arguments says."""
+    what, *rest = arguments
+    return {"lock_pairs": lock_pairs, "market": market}[what](*rest)

@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from redis.exceptions import WatchError
 
 from shardkit import ShardMap
 from shardkit.errors import InvalidArgumentError
@@ -77,6 +78,24 @@ def test_in_every_way_nothing_is_sold_twice_and_no_debts_are_made(way: Any) -> N
     assert sorted(item for _, owned in found.values() for item in owned) == sorted(items)
     assert sum(money for money, _ in found.values()) == 4 * 5 + 2 * len(users) * len(items)
     assert min(money for money, _ in found.values()) >= 0
+
+
+def test_who_is_always_too_slow_gives_up_and_counts_it(shard_map: ShardMap) -> None:
+    entry = shard_map.components["one"].entry
+    assert entry is not None
+    market = MARKETS["WATCH"](int(entry.fields["port"]))
+
+    def too_slow(pipe: Any) -> None:
+        pipe.watch("market")
+        raise WatchError
+
+    assert market.attempts(too_slow, 0.01) is False
+    assert market.retries >= 1
+    with pytest.raises(KeyError):
+        market.attempts(lambda pipe: {}[pipe.watch("market")], 1)
+    market.redis.zadd("market", {"offer": 1})
+    with market.redis.pipeline() as pipe:  # which fails if its connection watches still
+        assert pipe.set("x", 1).execute() == [True]
 
 
 @pytest.mark.parametrize("way", WAYS)
