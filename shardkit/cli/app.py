@@ -39,6 +39,7 @@ COMMANDS = {
     "rotate": "shardkit.cli.commands.rotate:rotate_command",
     "failover": "shardkit.cli.commands.failover:failover",
     "move": "shardkit.cli.commands.move:move",
+    "replicas": "shardkit.cli.commands.replicas:replicas",
     "persistence": "shardkit.cli.commands.persistence:persistence",
     "retire": "shardkit.cli.commands.retire:retire",
     "backup": "shardkit.cli.commands.backup:backup_command",

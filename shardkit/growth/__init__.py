@@ -13,10 +13,12 @@ from shardkit.growth.move import (
     start_move,
     verify_move,
 )
+from shardkit.growth.replica_tree import ReplicaNode, replica_tree
 
 __all__ = [
     "Fence",
     "MovePlan",
+    "ReplicaNode",
     "ServerComparison",
     "ServerMove",
     "Takeover",
@@ -27,6 +29,7 @@ __all__ = [
     "moves",
     "pending_fences",
     "plan_move",
+    "replica_tree",
     "resume_move",
     "reverse_move",
     "start_move",

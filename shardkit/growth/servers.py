@@ -36,7 +36,7 @@ class ServerRole:
         offset: how much of the history of writes it has, in bytes.
         history: the replication id of that history.
         down_for: for how many seconds its link has been down; 0 if it is up.
-        replicas: of a master, its replicas as it sees them: address and offset.
+        replicas: its replicas as it sees them: address and offset.
         raw: all that it said.
     """
 
@@ -77,6 +77,7 @@ def role_of(client: Any) -> ServerRole:
     said: dict[str, Any] = client.info("replication")
     is_master = said["role"] == "master"
     linked = said.get("master_link_status") == "up" and not said.get("master_sync_in_progress")
+    # A replica may have replicas of its own.
     replicas = tuple(
         (ServerAddress(str(each["ip"]), int(each["port"])), int(each["offset"]))
         for name, each in said.items()
@@ -89,7 +90,7 @@ def role_of(client: Any) -> ServerRole:
         int(said["master_repl_offset"] if is_master else said["slave_repl_offset"]),
         str(said["master_replid"]),
         int(said.get("master_link_down_since_seconds", 0)),
-        replicas if is_master else (),
+        replicas,
         said,
     )
 
