@@ -68,8 +68,23 @@ SUITES = {
         ("-k", "redis and not cluster and not sentinel and not ssl and not auth and not uds"),
     ),
 }
-# Tests that pass on redis-py's clients and not on private ones: why.
-DIFFERENCES: dict[str, str] = {}
+_CLASSES = "pools and connections are of shardkit's classes"
+# Tests that pass on redis-py's clients and not on private ones, by a part of their names: why.
+DIFFERENCES = {
+    ("redis", "URLParsing"): _CLASSES,
+    ("redis", "connect_from_url"): _CLASSES,
+    ("redis", "repr_contains"): "a repr says how many connections there are, and no client's name",
+    ("redis", "client_setinfo"): "connections introduce themselves as redis-py(shardkit_v…)",
+    ("redis", "MetricsRecording"): "redis-py's own metrics are not fed; see observability",
+    ("redis", "test_pool_disconnect"): "a socket in use is shut down, and its user closes it",
+    ("redis", "test_on_connect_error"): "a connection that could not be made is not kept",
+}
+
+
+def expected(library: str, name: str) -> str | None:
+    """Return why a test may fail on private clients; None if it may not."""
+    found = [why for (of, part), why in DIFFERENCES.items() if of == library and part in name]
+    return found[0] if found else None
 
 
 def unpacked(library: str, directory: Path) -> Path:
@@ -140,7 +155,7 @@ def main() -> int:
             )
             for name, outcome in plain.items():
                 if outcome == "passed" and ours.get(name) != "passed":
-                    why = DIFFERENCES.get(f"{library} {name}")
+                    why = expected(library, name)
                     unexpected += why is None
                     print(f"    {name}: {ours.get(name, 'missing')}; {why or 'unexpected'}")
     return 1 if unexpected else 0
