@@ -1,0 +1,46 @@
+"""The commands of docs/growth.md, as they stand there, on real servers."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from growth_helpers import Fleet, follow
+
+import shardkit
+from shardkit.cli.app import app
+
+PAGE = Path(__file__).parents[2] / "docs" / "growth.md"
+
+
+def test_the_commands_of_the_page_do_what_it_says(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHARDKIT_CONFIG", fleet.url)
+    fleet.push(0)
+    with shardkit.connect(fleet.url) as kit:
+        kit.key_sharded("users").mset({f"k{n}": n for n in range(20)})
+    text = PAGE.read_text(encoding="utf-8")
+    blocks = re.findall(r"^```\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    lines = [line for block in blocks for line in block.splitlines()]
+    assert len(lines) == 14
+    for line in lines:
+        if line == "shardkit failover 127.0.0.1:7001":  # a master of that address, with a replica
+            follow(fleet.servers[2], fleet.servers[0])
+            fleet.push(0, (2,))
+        words = line.replace("127.0.0.1:7001", fleet.name(0)).replace(
+            "127.0.0.1:7011", fleet.name(1)
+        )
+        done = CliRunner().invoke(app, shlex.split(words)[1:], standalone_mode=False)
+        if line.startswith("shardkit move abort"):  # it is done already
+            assert "nothing to abort" in str(done.exception)
+        else:
+            assert done.exception is None, (line, done.output, done.exception)
+            assert not done.return_value, (line, done.output)
+    assert fleet.masters() == [fleet.name(2)] * 2
+    with shardkit.connect(fleet.url) as kit:
+        found = kit.key_sharded("users").mget([f"k{n}" for n in range(20)])
+    assert found == [b"%d" % n for n in range(20)]
