@@ -53,6 +53,7 @@ def settled_writes(
     undo: Callable[[int], Command],
     registry: PartRegistry | None = None,
     numbers: Mapping[str, int] | None = None,
+    begun: PartReply | None = None,
 ) -> Operation[dict[int, Reply]]:
     """Write to parts; settle those that were created, and repeat what was refused.
 
@@ -64,6 +65,7 @@ def settled_writes(
         undo: returns what undoes a write that created a part.
         registry: where parts are registered before they are written to.
         numbers: their numbers by key, if they are.
+        begun: the reply to the only write, if it was sent already.
 
     Returns:
         The reply to each write.
@@ -85,7 +87,10 @@ def settled_writes(
         replies = Replies()
         created: list[int] = []
         if state != REFUSED and waiting:
-            replies, written = yield from send(waiting)
+            if begun is None:
+                replies, written = yield from send(waiting)
+            else:
+                written, begun = [begun], None
             waiting = []
             for at, state_of_part, reply, expiry in written:
                 if state_of_part == REFUSED:
