@@ -107,7 +107,8 @@ class _Late(aioredis.ConnectionPool):
 
     def __init__(self, where: ShardMap, given: dict[str, Any]) -> None:
         # The client chooses its callbacks by the protocol before the entry is known.
-        super().__init__(**{"protocol": 2, **{n: v for n, v in given.items() if n != "timeout"}})
+        given = {n: v for n, v in given.items() if n != "timeout"}
+        super().__init__(**{**given, "protocol": given.get("protocol") or 2})
         self.where, self.private = where, None
 
     async def get_connection(self, *args: Any, **kwargs: Any) -> Any:
