@@ -35,7 +35,7 @@ def _wait(ready: Callable[[], bool], seconds: float | None) -> bool:
     return ready()
 
 
-class Lock:
+class SimulatedLock:
     """A lock; a fiber that waits for it hands over."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class Lock:
         self.release()
 
 
-class Event:
+class SimulatedEvent:
     """An event."""
 
     def __init__(self) -> None:
@@ -89,11 +89,11 @@ class Event:
         return _wait(self.is_set, timeout)
 
 
-class Condition:
+class SimulatedCondition:
     """A condition variable."""
 
     def __init__(self, lock: Any = None) -> None:
-        self._lock = lock or Lock()
+        self._lock = lock or SimulatedLock()
         self._waiting: deque[list[bool]] = deque()
         self.acquire, self.release = self._lock.acquire, self._lock.release
 
@@ -134,7 +134,7 @@ class Condition:
         self.notify(len(self._waiting))
 
 
-class Thread:
+class SimulatedThread:
     """A thread of the simulated process that starts it; of an observer it never runs."""
 
     def __init__(
@@ -180,18 +180,18 @@ def simulated_threads() -> Iterator[None]:
     def thread(*args: Any, **kwargs: Any) -> Any:
         # A thread that has nothing to do with the simulation may start another one meanwhile.
         ours = Fiber.current is not None or threading.get_ident() == scheduler
-        return (Thread if ours else _RealThread)(*args, **kwargs)
+        return (SimulatedThread if ours else _RealThread)(*args, **kwargs)
 
     def current_thread() -> Any:
         if Fiber.current is None:
             return kept["current_thread"]()
-        return Thread(name=Fiber.current.process.name)
+        return SimulatedThread(name=Fiber.current.process.name)
 
     values = {
         "Thread": thread,
-        "Event": Event,
-        "Condition": Condition,
-        "Lock": Lock,
+        "Event": SimulatedEvent,
+        "Condition": SimulatedCondition,
+        "Lock": SimulatedLock,
         "current_thread": current_thread,
     }
     kept = {name: getattr(threading, name) for name in values}
