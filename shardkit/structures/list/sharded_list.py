@@ -78,6 +78,10 @@ VALUES_AT_ONCE = 10_000
 VALUES_PER_PAGE = 1000
 MOST_INDEX = 2**53 - 1  # Lua's integers
 
+# What one script searches: values, in parts. Some 5 ms if each of them is found, 2 ms if none is.
+VALUES_PER_SEARCH = 20_000
+PARTS_PER_SEARCH = 500
+
 # What pops and pushes at each side.
 SIDES = {"LEFT": ("LPOP", "LPUSH"), "RIGHT": ("RPOP", "RPUSH")}
 
@@ -124,6 +128,7 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         parameters = {"part_size": part_size, "values": values.__name__}
         super().__init__(undo_on_cancel(driver), component, prefix, parameters)
         self.part_size = part_size
+        self._parts_per_search = max(1, min(PARTS_PER_SEARCH, VALUES_PER_SEARCH // part_size))
         self._scripts = ListScripts(component, prefix, part_size, self.meta)
         self.meta.data_keys = lambda: [
             (component, key) for key in (self._scripts.keys[1], self.part_key(0))
@@ -342,7 +347,14 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         Raises:
             InvalidArgumentError: an argument is invalid.
 
-        Cost: one exchange. O(n), in one script: as long as a plain LPOS.
+        The search takes a step for every 20,000 values or 500 parts, so others may write in the
+        midst of it. Each step is atomic. The indexes are those at the last step: what others push
+        and pop at the ends until then is counted, and values that they popped are left out, unless
+        others took their place. It ends with the parts that existed when it began. Where others
+        insert and remove values in the middle (`linsert`, `lrem`), an index may be beside its
+        value, and a value be missed.
+
+        Cost: an exchange per step: 50 for 1,000,000 values in parts of 1,000. O(n).
         """
         first = 1 if rank is None else rank
         self._check_index("rank", first)
@@ -353,9 +365,9 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         compared = maxlen or 0
         check_integer(self.name, "maxlen", compared, 0, MOST_INDEX)
         sent = self._values.encode(value)
-        found = yield from self._scripts.read("position", sent, first, wanted, compared)
+        found = yield from self._search(sent, first, wanted, compared)
         if count is not None:
-            return list(found)
+            return found
         return found[0] if found else None
 
     @stream
@@ -416,14 +428,26 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         Raises:
             InvalidArgumentError: an argument is invalid.
 
-        Cost: one exchange. O(n) for the search, as a plain LINSERT, and one move per part between
-        there and the nearer end, in one script.
+        The search takes a step for every 20,000 values or 500 parts. Others may write between two
+        steps: a ``refvalue`` that they put where it has already searched is not seen. The step that
+        finds it also inserts beside it, atomically.
+
+        Cost: an exchange per step: 50 for 1,000,000 values in parts of 1,000. O(n) for the search,
+        and one move per part between there and the nearer end, in one script: some 4 microseconds
+        each.
         """
         side = where.upper() if isinstance(where, str) else where
         if side not in ("BEFORE", "AFTER"):
             raise InvalidArgumentError(f"{self.name}: where={shown(where)}", "give BEFORE or AFTER")
         sent = self._values.encode(refvalue), self._values.encode(value)
-        return int((yield from self._scripts.run("insert", side, *sent)))
+        at, to = "", ""
+        while True:
+            found = yield from self._scripts.run(
+                "insert", side, *sent, at, to, self._parts_per_search
+            )
+            if isinstance(found, int):
+                return found
+            at, to = found
 
     @operation
     def lrem(self, count: int, value: Argument) -> Operation[int]:
@@ -437,7 +461,7 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
             InvalidArgumentError: an argument is invalid.
 
         Cost: one exchange. O(n), in one script: behind the first removed value, each part is filled
-        from the next one.
+        from the next one. That blocks the server: 0.1 s for half of 1,000,000 values.
         """
         self._check_index("count", count)
         return int((yield from self._scripts.run("remove", count, self._values.encode(value))))
@@ -565,6 +589,31 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
             self.meta.checked = destination.meta.checked = False
             yield from destination._open(create=True)
         raise ours.unstable()
+
+    def _search(self, value: bytes, rank: int, wanted: int, compared: int) -> Operation[list[int]]:
+        """Return the indexes of a value; see `lpos`.
+
+        Places are counted from where part 1 begins, which pushes and pops do not move as long as
+        there are two parts. A list that has shrunk to one is searched anew, in one step.
+        """
+        begin = rank, compared, "", ""
+        next_rank, left, at, to = begin
+        places: list[int] = []
+        while True:
+            more = wanted and wanted - len(places)
+            reply = yield from self._scripts.read(
+                "position", value, next_rank, more, left, at, to, self._parts_per_search
+            )
+            was_begun = at != ""
+            at, to, next_rank, left, first, in_first, length, indexes = reply
+            if was_begun and length == in_first:
+                next_rank, left, at, to = begin
+                places.clear()
+                continue
+            start = first * self.part_size - in_first
+            places += [start + index for index in indexes]
+            if (to - at) * (1 if rank > 0 else -1) < 0:
+                return [place - start for place in places if 0 <= place - start < length]
 
     def _wait(
         self, attempt: Callable[[], Operation[list[bytes]]], timeout: float | None

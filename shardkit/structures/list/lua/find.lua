@@ -17,3 +17,14 @@ local function clip(list, start, stop)
   if start > stop then return nil end
   return start, stop
 end
+
+-- Return where a walk over the parts goes on, and where it ends: without parts lost since it began.
+-- A walk that begins is given no numbers; it goes from one end to the other: see step.
+local function remaining(list, step, at, to)
+  local near, far = list.first, list.last
+  if step < 0 then near, far = far, near end
+  at, to = at or near, to or far
+  if (near - at) * step > 0 then at = near end
+  if (to - far) * step > 0 then to = far end
+  return at, to
+end

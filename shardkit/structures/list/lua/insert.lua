@@ -1,4 +1,4 @@
--- Insert a value into a list before or after another, as LINSERT does.
+-- Insert a value before or after another that is in some parts of a list, as LINSERT does.
 -- KEYS[1]  its parameters, a HASH: <name>:meta
 -- KEYS[2]  where it ends, a HASH: <name>:ends
 -- KEYS[3]  its signal, a LIST: <name>:signal
@@ -8,22 +8,29 @@
 -- ARGV[4]  BEFORE or AFTER
 -- ARGV[5]  the value to search for, from the left
 -- ARGV[6]  the new value
+-- ARGV[7]  the number of the next part to search; empty for the first
+-- ARGV[8]  the number of the last one; empty for the last
+-- ARGV[9]  how many parts to search
 -- Reply    how many values there are then; -1 if the value was not found, 0 if the list is empty;
---          nil if its parameters are not those of the caller
+--          {the number of the next part, that of the last one} if parts are left to search; nil if
+--          the list's parameters are not those of the caller
 -- A full part that takes the value passes one on to its neighbour, and so on to the nearer end.
 --@include structures/list/base
+--@include structures/list/find
 local list = read_list(1, 1)
 if list.is_other then return false end
 if list.count == 0 then return 0 end
+local next_part, to = remaining(list, 1, tonumber(ARGV[7]), tonumber(ARGV[8]))
+local stop = math.min(to, next_part + tonumber(ARGV[9]) - 1)
 local at
-for n = list.first, list.last do
+for n = next_part, stop do
   check_part(list, n, size_of(list, n))
   if redis.call('LPOS', part(list, n), ARGV[5]) then
     at = n
     break
   end
 end
-if not at then return -1 end
+if not at then return stop < to and {stop + 1, to} or -1 end
 
 local rightward = list.last - at <= at - list.first
 local final = rightward and list.last or list.first

@@ -13,14 +13,11 @@
 --          list's parameters are not those of the caller
 --@reads
 --@include structures/list/base
+--@include structures/list/find
 local list = read_list(1, 1)
 if list.is_other then return false end
-local step, near, far = 1, list.first, list.last
-if ARGV[4] == '-1' then step, near, far = -1, list.last, list.first end
-local at, to = tonumber(ARGV[5]) or near, tonumber(ARGV[6]) or far
--- Skip parts that the list has lost since.
-if (near - at) * step > 0 then at = near end
-if (to - far) * step > 0 then to = far end
+local step = tonumber(ARGV[4])
+local at, to = remaining(list, step, tonumber(ARGV[5]), tonumber(ARGV[6]))
 local reply = {at, to}
 while #reply - 2 < tonumber(ARGV[7]) and (to - at) * step >= 0 do
   check_part(list, at, size_of(list, at))

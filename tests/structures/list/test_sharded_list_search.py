@@ -1,0 +1,143 @@
+"""`lpos` and `linsert` search a list in steps, between which others write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from faces import Face, holder
+
+from shardkit import ShardKit
+from shardkit.structures.list import sharded_list
+
+
+@pytest.fixture
+def jobs(kit: ShardKit, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A list of five parts, each searched by a script of its own."""
+    monkeypatch.setattr(sharded_list, "PARTS_PER_SEARCH", 1)
+    parts = kit.list("jobs", component="many", part_size=4)
+    parts.rpush("a", "b", "x", "c", "d", "x", "e", "f", "g", "h", "i", "x", "j", "k", "l", "m", "x")
+    return parts
+
+
+def stepwise(kit: ShardKit, steps: Any, before: Callable[[int], Any]) -> Any:
+    """Run an operation; call `before` with the number of each exchange."""
+    given, number = None, 0
+    while True:
+        try:
+            step = steps.send(given)
+        except StopIteration as returned:
+            return returned.value
+        before(number)
+        given = kit.driver.link.send(step)
+        number += 1
+
+
+def between(kit: ShardKit, steps: Any, at: int, act: Callable[[], Any]) -> Any:
+    """Run an operation; act before its exchange of this number."""
+    acted = []
+    found = stepwise(kit, steps, lambda number: number == at and acted.append(act()))
+    assert acted
+    return found
+
+
+@pytest.mark.parametrize(("size", "most"), [(10_000, 2), (1000, 20), (10, 500)])
+@pytest.mark.parametrize("search", ["lpos", "linsert"])
+def test_no_script_searches_more_than_twenty_thousand_values_or_five_hundred_parts(
+    kit: ShardKit, search: str, size: int, most: int
+) -> None:
+    jobs = kit.list("jobs", component="many", part_size=size)
+    jobs.rpush_many(range(12 * most * size // 5))
+    client: Any = holder(kit, "many", jobs.meta_key)
+    searches = {
+        "lpos": lambda: jobs.deferred.lpos("none", count=0),
+        "linsert": lambda: jobs.deferred.linsert("BEFORE", "none", "new"),
+    }
+    searched = []
+
+    def count() -> None:
+        stats = client.info("commandstats")
+        searched.append(stats.get("cmdstat_lpos", {"calls": 0})["calls"])
+        client.config_resetstat()
+
+    client.config_resetstat()
+    found = stepwise(kit, searches[search](), lambda _: count())
+    count()
+    assert found == {"lpos": [], "linsert": -1}[search]
+    assert searched[-3:] == [most, most, -(-12 * most // 5) - 2 * most]
+    assert sum(searched) == -(-12 * most // 5)
+
+
+@pytest.mark.parametrize("rank", [1, 2, -1, -2])
+@pytest.mark.parametrize("at", range(1, 5))
+def test_indexes_are_those_at_the_last_step_while_others_push_and_pop(
+    kit: ShardKit, jobs: Any, rank: int, at: int
+) -> None:
+    def push_and_pop() -> None:
+        jobs.lpush(*range(6))
+        jobs.lpop(9)  # with the first "x"
+        jobs.rpush("n", "o")
+        jobs.rpop(4)  # with the last one
+
+    found = between(kit, jobs.deferred.lpos("x", rank=rank, count=0), at, push_and_pop)
+    stayed = [index for index, value in enumerate(jobs.items()) if value == "x"]
+    assert stayed == [2, 8]
+    assert found == (stayed if rank > 0 else stayed[::-1])
+
+
+@pytest.mark.parametrize("rank", [1, -1])
+@pytest.mark.parametrize("at", range(1, 5))
+def test_a_list_that_shrinks_to_one_part_is_searched_anew(
+    kit: ShardKit, jobs: Any, rank: int, at: int
+) -> None:
+    def shrink() -> None:
+        jobs.lpop(16)
+        jobs.lpush("x", "y")
+
+    found = between(kit, jobs.deferred.lpos("x", rank=rank, count=0), at, shrink)
+    assert jobs.lrange(0, -1) == ["y", "x", "x"]
+    assert found == ([1, 2] if rank > 0 else [2, 1])
+
+
+def test_a_value_is_inserted_beside_another_whatever_others_wrote_meanwhile(
+    kit: ShardKit, jobs: Any
+) -> None:
+    def write() -> None:
+        jobs.lpop(6)
+        jobs.lpush("j")  # where it has searched already
+        jobs.rpush("n")
+
+    assert between(kit, jobs.deferred.linsert("AFTER", "j", "new"), 3, write) == 14
+    values = ["j", "e", "f", "g", "h", "i", "x", "j", "new", "k", "l", "m", "x", "n"]
+    assert jobs.lrange(0, -1) == values
+    assert list(jobs.check()) == []
+
+
+def test_nothing_is_inserted_beside_a_value_that_is_gone_when_its_step_comes(
+    kit: ShardKit, jobs: Any
+) -> None:
+    steps = jobs.deferred.linsert("AFTER", "j", "new")
+    assert between(kit, steps, 2, lambda: jobs.lrem(1, "j")) == -1
+    steps = jobs.deferred.linsert("AFTER", "m", "new")
+    assert between(kit, steps, 2, lambda: jobs.delete()) == 0
+    assert jobs.llen() == 0
+
+
+def test_a_search_ends_with_the_parts_that_existed_when_it_began(kit: ShardKit, jobs: Any) -> None:
+    for steps, none in (
+        (jobs.deferred.lpos("new"), None),
+        (jobs.deferred.linsert("AFTER", "new", "newer"), -1),
+    ):
+        assert between(kit, steps, 1, lambda: jobs.rpush(*"12345678", "new")) == none
+        jobs.rpop(9)
+
+
+def test_all_indexes_are_found_over_many_steps(face: Face) -> None:
+    jobs = face.kit.list("jobs", component="many", part_size=1000)
+    face.run(jobs.rpush_many(n % 2 for n in range(45_000)))
+    assert face.run(jobs.lpos("1", count=0)) == list(range(1, 45_000, 2))
+    assert face.run(jobs.lpos("1", rank=-2, count=0)) == list(range(44_997, 0, -2))
+    assert face.run(jobs.lpos("0", rank=22_001, count=3)) == [44_000, 44_002, 44_004]
+    assert face.run(jobs.lpos("0", rank=22_001, maxlen=44_000)) is None
+    assert face.run(jobs.linsert("BEFORE", "2", "x")) == -1
