@@ -18,7 +18,7 @@ from shardkit.config.read_from import ReadFrom
 from shardkit.coordination.election import Election
 from shardkit.coordination.events import Barrier, CountdownLatch
 from shardkit.coordination.hold import AsyncRenewals, Renewals
-from shardkit.coordination.holdable import WAIT
+from shardkit.coordination.holdable import WAIT, HoldOptions
 from shardkit.coordination.locks import Lock, ReadWriteLock, Semaphore
 from shardkit.coordination.rate_limit import GCRA, RateLimit
 from shardkit.coordination.several import MultiLock, QuorumLock
@@ -85,6 +85,12 @@ class _Partitioned(_InParts, total=False):
 
 class _Bounded(_InParts, total=False):
     bound: int
+
+
+class _QuorumOptions(TypedDict, total=False):
+    ttl: float
+    wait: float | None
+    monotonic: Callable[[], float] | None
 
 
 class Catalogue(Generic[Face]):
@@ -455,7 +461,15 @@ class Catalogue(Generic[Face]):
             self._driver, component, name, attempts, retry_delay, longest_retry_delay, now, new_id
         )
 
-    def lock(self, name: str, *, component: str, renew: bool = True, **options: Any) -> Lock[Face]:
+    def lock(
+        self,
+        name: str,
+        *,
+        component: str,
+        renew: bool = True,
+        kind: str = "lock",
+        **options: Unpack[HoldOptions],
+    ) -> Lock[Face]:
         """Return a lock; see `shardkit.coordination.Lock`.
 
         Args:
@@ -463,24 +477,37 @@ class Catalogue(Generic[Face]):
             component: where it lives; the shard of its name.
             renew: whether the kit renews what is held, by a thread of its own, or a task of the
                 event loop, until it is released.
+            kind: the prefix of its keys; ``semaphore``, ``rwlock`` or ``election`` to inspect or
+                break one of these.
             options: see `shardkit.coordination.holdable.Holdable`.
         """
-        return Lock(self._driver, component, name, *self._held(renew), **options)
+        return Lock(self._driver, component, name, *self._held(renew), kind=kind, **options)
 
     def semaphore(
-        self, name: str, *, component: str, limit: int, renew: bool = True, **options: Any
+        self,
+        name: str,
+        *,
+        component: str,
+        limit: int,
+        renew: bool = True,
+        **options: Unpack[HoldOptions],
     ) -> Semaphore[Face]:
         """Return a counting semaphore; see `shardkit.coordination.Semaphore` and `lock`."""
         return Semaphore(self._driver, component, name, *self._held(renew), limit=limit, **options)
 
     def read_write_lock(
-        self, name: str, *, component: str, renew: bool = True, **options: Any
+        self, name: str, *, component: str, renew: bool = True, **options: Unpack[HoldOptions]
     ) -> ReadWriteLock:
         """Return a read-write lock; see `shardkit.coordination.ReadWriteLock` and `lock`."""
         return ReadWriteLock(self._driver, component, name, *self._held(renew), **options)
 
     def multi_lock(
-        self, names: Sequence[str], *, component: str, renew: bool = True, **options: Any
+        self,
+        names: Sequence[str],
+        *,
+        component: str,
+        renew: bool = True,
+        **options: Unpack[HoldOptions],
     ) -> MultiLock[Face]:
         """Return several locks that are acquired all or none.
 
@@ -491,13 +518,18 @@ class Catalogue(Generic[Face]):
         return MultiLock(self._driver, locks, wait, self._clock.monotonic)
 
     def quorum_lock(
-        self, name: str, *, components: Sequence[str], renew: bool = True, **options: Any
+        self,
+        name: str,
+        *,
+        components: Sequence[str],
+        renew: bool = True,
+        **options: Unpack[_QuorumOptions],
     ) -> QuorumLock[Face]:
         """Return a lock on a majority of servers; see `shardkit.coordination.QuorumLock`."""
         return QuorumLock(self._driver, name, components, *self._held(renew), **options)
 
     def election(
-        self, name: str, *, component: str, renew: bool = True, **options: Any
+        self, name: str, *, component: str, renew: bool = True, **options: Unpack[HoldOptions]
     ) -> Election[Face]:
         """Return an election; see `shardkit.coordination.Election` and `lock`."""
         return Election(self._driver, component, name, *self._held(renew), **options)

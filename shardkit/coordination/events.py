@@ -17,8 +17,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from shardkit.coordination.holdable import ASKS_AGAIN, FIRST_PAUSE, LONGEST_POLL, LONGEST_WAIT
-from shardkit.coordination.keys import base_key, microseconds
+from shardkit.coordination.holdable import ASKS_AGAIN, FIRST_PAUSE, LONGEST_POLL
+from shardkit.coordination.keys import base_key, waiting_time
 from shardkit.errors import DamagedDataError, ParameterMismatchError, ShardErrors
 from shardkit.lua import script
 from shardkit.operations.commands import (
@@ -212,9 +212,7 @@ def _wait(
     monotonic: Callable[[], float],
 ) -> Operation[Any]:
     """Ask until something has opened, and be woken in between; None if the time was over first."""
-    seconds = LONGEST_WAIT if timeout is None else timeout
-    microseconds(key, "timeout", seconds, 0.0, LONGEST_WAIT)
-    until = monotonic() + seconds
+    until = monotonic() + waiting_time(key, "timeout", timeout)
     pause, channel = FIRST_PAUSE, ""
     try:
         channel = yield Subscribe(structure.component, key)

@@ -117,8 +117,8 @@ class Hold(Generic[Face]):
 
     @property
     def place(self) -> tuple[str, str]:
-        """The component and the name of what is held."""
-        return self._owner.component, self._owner.name
+        """The component and the key of what is held."""
+        return self._owner.component, self._owner.key
 
     def claim_token(self, token: int) -> Command:
         """Return the command that extends it, and makes a token known to its server."""

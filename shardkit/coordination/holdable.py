@@ -40,7 +40,7 @@ import copy
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from shardkit.coordination.hold import AsyncRenewals, Hold, Renewals
 from shardkit.coordination.keys import (
@@ -53,6 +53,7 @@ from shardkit.coordination.keys import (
     microseconds,
     running,
     running_id,
+    waiting_time,
 )
 from shardkit.errors import (
     DamagedDataError,
@@ -80,7 +81,6 @@ from shardkit.structures.base.arguments import check_integer
 
 TTL = 10.0
 WAIT = 10.0
-LONGEST_WAIT = 10 * 365 * 86_400.0
 DURABLE_TIMEOUT = 0.5
 # Who is woken asks again after so long; its place in the queue is kept for five times that.
 ASKS_AGAIN = 2.0
@@ -93,6 +93,21 @@ PATIENCE = 100_000
 LATER = 0.001
 EXCLUSIVE, SHARED = "x", "s"
 UNSET: Any = type("Unset", (), {"__repr__": lambda _: "UNSET"})()
+
+
+class HoldOptions(TypedDict, total=False):
+    """The parameters of what can be held that all kinds share; see `Holdable`."""
+
+    ttl: float
+    wait: float | None
+    reentrant: bool
+    owner: str | None
+    fair: bool
+    durable: int
+    durable_timeout: float
+    label: str | None
+    on_lost: Callable[[Hold[Any]], object] | None
+    monotonic: Callable[[], float] | None
 
 
 class Holder(NamedTuple):
@@ -192,7 +207,7 @@ class Holdable(Structure[Face]):
         self.ttl = ttl
         microseconds(self.key, "ttl", ttl)
         self._wait = wait
-        self._waiting_time(wait)
+        waiting_time(self.key, "wait", wait)
         check_integer(self.key, "durable", durable, 0, 1000)
         microseconds(self.key, "durable_timeout", durable_timeout, 0.001, 3600.0)
         if owner is not None and (not reentrant or not 0 < len(owner) <= LONGEST_LABEL):
@@ -247,7 +262,7 @@ class Holdable(Structure[Face]):
         Cost: one exchange if it is free, O(log n) for n holders; with `durable` one more. Else one
         more each two seconds of waiting, and none when it is granted.
         """
-        seconds = self._waiting_time(self._wait if wait is UNSET else wait)
+        seconds = waiting_time(self.key, "wait", self._wait if wait is UNSET else wait)
         lasts = self.ttl if ttl is None else ttl
         id_ = secrets.token_hex(8)
         if self._reentrant:
@@ -387,6 +402,7 @@ class Holdable(Structure[Face]):
 
         Raises:
             NotHolderError: the running thread or task has none.
+            InvalidArgumentError: the hold is not one of this lock.
             ShardErrors: the server failed; the hold is not renewed, and ends in time.
 
         Cost: one exchange, O(log n) for n holders, and for each waiter that is woken or gone.
@@ -410,13 +426,14 @@ class Holdable(Structure[Face]):
 
         Raises:
             NotHolderError: the running thread or task has none.
-            InvalidArgumentError: the time is out of range.
+            InvalidArgumentError: the time is out of range, or the hold not one of this lock.
 
         Cost: one exchange, O(log n) for n holders.
         """
+        if ttl is not None:
+            microseconds(self.key, "ttl", ttl)
         found = self._own(hold)
         seconds = found.ttl if ttl is None else ttl
-        microseconds(self.key, "ttl", seconds)
         found.ttl = seconds
         return (yield from self.extend_hold(found, seconds))
 
@@ -445,10 +462,6 @@ class Holdable(Structure[Face]):
         lasts = microseconds(self.key, "ttl", ttl)
         call = self._call("acquire", id_, self._mode, lasts, self.limit, label, "-", 0, 0, 0, 0)
         return id_, call, self.monotonic()
-
-    def hold_of(self, id_: str, reply: Sequence[int], sent: float, ttl: float) -> Hold[Face]:
-        """Return the hold that an attempt gained, from what the script replied."""
-        return self._held(id_, reply[0], sent, reply[1], reply[2], ttl)
 
     @operation
     def held(self, hold: Hold[Face] | None = None) -> Operation[bool]:
@@ -582,6 +595,11 @@ class Holdable(Structure[Face]):
     def _own(self, hold: Hold[Any] | None) -> Hold[Any]:
         """Return the hold that a call is about."""
         if hold is not None:
+            if hold.place != (self.component, self.key):
+                raise InvalidArgumentError(
+                    f"{self.key}: hold={hold!r} in {hold.place[0]!r}",
+                    f"give a hold that acquire returned for {self.key} in {self.component!r}",
+                )
             return hold
         holds = self._holds.get(running())
         if not holds:
@@ -609,12 +627,6 @@ class Holdable(Structure[Face]):
         if not holds:
             self._holds.pop(who, None)
         return True
-
-    def _waiting_time(self, wait: float | None) -> float:
-        if wait is None:
-            return LONGEST_WAIT
-        microseconds(self.key, "wait", wait, 0.0, LONGEST_WAIT)
-        return wait
 
     def _call(self, name: str, *args: Argument, idempotent: bool = True) -> Command:
         call = script(f"coordination/{name}")

@@ -18,6 +18,7 @@ from shardkit.structures.base.arguments import check_name
 
 LONGEST_TTL = 86_400.0
 SHORTEST_TTL = 0.001
+LONGEST_WAIT = 10 * 365 * 86_400.0
 LONGEST_LABEL = 200
 MICROSECONDS = 1_000_000
 
@@ -63,6 +64,18 @@ def microseconds(
             f"{owner}: {field}={shown(seconds)}", f"give seconds, {least:g} to {most:,.0f}"
         )
     return round(seconds * MICROSECONDS)
+
+
+def waiting_time(owner: str, field: str, seconds: float | None) -> float:
+    """Return for how many seconds to wait: what was given, or the longest for None.
+
+    Raises:
+        InvalidArgumentError: it is no number, or out of range.
+    """
+    if seconds is None:
+        return LONGEST_WAIT
+    microseconds(owner, field, seconds, 0.0, LONGEST_WAIT)
+    return seconds
 
 
 class _Identity:

@@ -28,8 +28,8 @@ from typing import Any
 
 from shardkit.coordination.guard import Guard
 from shardkit.coordination.hold import AsyncRenewals, Hold, Renewals
-from shardkit.coordination.holdable import LONGEST_WAIT, TTL, WAIT, Holdable
-from shardkit.coordination.keys import microseconds
+from shardkit.coordination.holdable import TTL, UNSET, WAIT, Holdable
+from shardkit.coordination.keys import base_key, waiting_time
 from shardkit.coordination.locks import Lock
 from shardkit.errors import (
     InvalidArgumentError,
@@ -39,6 +39,7 @@ from shardkit.errors import (
     ShardFailure,
     ShardKitError,
 )
+from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Partial, Pause
 from shardkit.operations.operation import Driver, Face, Operation, Structure, operation
 
@@ -75,12 +76,13 @@ class MultiLock(Structure[Face]):
                 "give at least one, and each once",
             )
         super().__init__(driver, names[0][0], "+".join(name for _, name in names))
+        waiting_time(self.name, "wait", wait)
         self._wait = wait
         self._monotonic = monotonic or time.monotonic
         self._held: list[list[Hold[Any]]] = []
 
     @operation
-    def acquire(self, *, wait: float | None = -1) -> Operation[list[Hold[Face]] | None]:
+    def acquire(self, *, wait: float | None = UNSET) -> Operation[list[Hold[Face]] | None]:
         """Acquire all of them, or none.
 
         Args:
@@ -95,8 +97,8 @@ class MultiLock(Structure[Face]):
 
         Cost: one exchange for each lock, one after the other.
         """
-        limit = self._wait if wait == -1 else wait
-        until = self._monotonic() + (LONGEST_WAIT if limit is None else limit)
+        limit = self._wait if wait is UNSET else wait
+        until = self._monotonic() + waiting_time(self.name, "wait", limit)
         found: list[Hold[Any]] = []
         try:
             for lock in self._locks:
@@ -120,12 +122,18 @@ class MultiLock(Structure[Face]):
 
         Raises:
             NotHolderError: nothing is held.
+            InvalidArgumentError: what is given is not holds of these locks.
             ShardErrors: servers failed; the others released theirs.
         """
         if holds is None:
             if not self._held:
                 raise NotHolderError(f"{self.name} are not held", "acquire them first")
             holds = self._held[-1]
+        places = {(lock.component, lock.key) for lock in self._locks}
+        if not all(isinstance(hold, Hold) and hold.place in places for hold in holds):
+            raise InvalidArgumentError(
+                f"{self.name}: holds={shown(holds)}", "give the holds that its acquire returned"
+            )
         self._held = [each for each in self._held if each is not holds]
         return (yield from self._release(holds, raises=True))
 
@@ -140,7 +148,7 @@ class MultiLock(Structure[Face]):
 
     def _release(self, holds: Sequence[Hold[Any]], *, raises: bool = False) -> Operation[bool]:
         kept, error = True, None
-        locks = {(lock.component, lock.name): lock for lock in self._locks}
+        locks = {(lock.component, lock.key): lock for lock in self._locks}
         for hold in reversed(holds):
             lock = locks[hold.place]
             try:
@@ -243,9 +251,11 @@ class QuorumLock(Structure[Face]):
         wait: float | None = WAIT,
         monotonic: Callable[[], float] | None = None,
     ) -> None:
-        if len(set(components)) != len(components) or len(components) < 3:
+        key = base_key("quorum", name)
+        texts = all(isinstance(each, str) for each in components)
+        if not texts or len(set(components)) != len(components) or len(components) < 3:
             raise InvalidArgumentError(
-                f"quorum:{{{name}}}: components={list(components)}",
+                f"{key}: components={shown(list(components))}",
                 "give at least three, and each once",
             )
         super().__init__(driver, components[0], name)
@@ -255,13 +265,14 @@ class QuorumLock(Structure[Face]):
         ]
         self._needed = len(components) // 2 + 1
         self._renewals = renewals
+        waiting_time(key, "wait", wait)
         self._wait = wait
         self._ttl = ttl
         self._monotonic = monotonic or time.monotonic
         self._held: list[QuorumHold] = []
 
     @operation
-    def acquire(self, *, wait: float | None = -1) -> Operation[QuorumHold | None]:
+    def acquire(self, *, wait: float | None = UNSET) -> Operation[QuorumHold | None]:
         """Acquire it on a majority of the servers.
 
         Args:
@@ -273,10 +284,8 @@ class QuorumLock(Structure[Face]):
         Cost: for each attempt one exchange with all servers, and one with a majority; a server that
         does not answer costs its timeout.
         """
-        limit = self._wait if wait == -1 else wait
-        seconds = LONGEST_WAIT if limit is None else limit
-        microseconds(f"quorum:{{{self.name}}}", "wait", seconds, 0.0, LONGEST_WAIT)
-        until = self._monotonic() + seconds
+        limit = self._wait if wait is UNSET else wait
+        until = self._monotonic() + waiting_time(self._locks[0].key, "wait", limit)
         while True:
             hold = yield from self._attempt()
             if hold is not None:
@@ -293,7 +302,8 @@ class QuorumLock(Structure[Face]):
         holds: list[Hold[Any]] = []
         for lock, (id_, _, sent), reply in zip(self._locks, asked, replies, strict=True):
             if not isinstance(reply, ShardFailure) and reply[0] > 0:
-                holds.append(lock.hold_of(id_, reply, sent, self._ttl))
+                token, now, ends = reply[:3]
+                holds.append(lock._held(id_, token, sent, now, ends, self._ttl))
         if len(holds) >= self._needed:
             token = max(hold.token for hold in holds)
             known = yield Partial([hold.claim_token(token) for hold in holds])
@@ -320,6 +330,7 @@ class QuorumLock(Structure[Face]):
 
         Raises:
             NotHolderError: it is not held.
+            InvalidArgumentError: the hold is one of another lock.
 
         Cost: one exchange with its servers; what fails there expires.
         """
@@ -327,9 +338,15 @@ class QuorumLock(Structure[Face]):
             if not self._held:
                 raise NotHolderError(f"quorum:{{{self.name}}} is not held", "acquire it first")
             hold = self._held[-1]
+        locks = {(lock.component, lock.key): lock for lock in self._locks}
+        if not all(each.place in locks for each in hold.holds):
+            raise InvalidArgumentError(
+                f"quorum:{{{self.name}}}: hold of {hold.name!r} in "
+                f"{', '.join(each.place[0] for each in hold.holds)}",
+                "give a hold that its acquire returned",
+            )
         self._held = [each for each in self._held if each is not hold]
         lost = hold.lost
-        locks = {(lock.component, lock.name): lock for lock in self._locks}
         for each in hold.holds:
             each.released = True
         batch = [locks[each.place].release_call(each.id) for each in hold.holds]

@@ -60,6 +60,44 @@ def test_several_locks_are_told_when_one_is_lost(kit: ShardKit) -> None:
             kit.multi_lock(names, component="many")
 
 
+def test_a_hold_of_another_lock_is_refused_and_stays_held(face: Face) -> None:
+    run = face.run
+    lock = face.kit.lock("other", component="many")
+    hold = run(lock.acquire())
+    several = face.kit.multi_lock(["a", "b"], component="many")
+    held = run(several.acquire())
+    for release, given in (
+        (face.kit.lock("a", component="many").release, hold),
+        (face.kit.lock("other", component="one").release, hold),
+        (face.kit.semaphore("other", component="many", limit=1).release, hold),
+        (several.release, [held[0], hold]),
+        (several.release, [held[0], 5]),
+    ):
+        with pytest.raises(InvalidArgumentError, match=r"hold.*give .* acquire returned"):
+            run(release(given))
+    with pytest.raises(InvalidArgumentError, match=r"hold=<Hold of lock:\{other\}"):
+        run(face.kit.lock("a", component="many").extend(hold=hold))
+    assert not hold.released
+    assert run(lock.release(hold)) is True
+    assert run(several.release(held)) is True
+
+
+@pytest.mark.parametrize("wait", [-1, -5, 1e12])
+def test_how_long_to_wait_is_checked_before_anything_is_acquired(
+    kit: ShardKit, wait: float
+) -> None:
+    several = kit.multi_lock(["a"], component="many")
+    quorum = kit.quorum_lock("q", components=["x", "y", "z"])  # there are no such servers
+    for lock in (several, quorum):
+        with pytest.raises(InvalidArgumentError, match=r"wait=.*give seconds, 0 to"):
+            lock.acquire(wait=wait)
+    assert not kit.lock("a", component="many").locked()
+    with pytest.raises(InvalidArgumentError, match="wait="):
+        kit.quorum_lock("q", components=["x", "y", "z"], wait=wait)
+    with pytest.raises(InvalidArgumentError, match=r"components=\['x', 'y', 5\]"):
+        kit.quorum_lock("q", components=["x", "y", 5])  # type: ignore[list-item]
+
+
 @pytest.fixture(scope="module")
 def three() -> Iterator[list[LocalServer]]:
     with ExitStack() as stack:
@@ -107,7 +145,10 @@ def test_a_majority_is_enough_and_tokens_increase(three: list[LocalServer], kind
 def test_a_hold_on_a_majority_is_lost_with_it(three: list[LocalServer]) -> None:
     with shardkit.connect(map_of(three)) as kit:
         lock: Any = kit.quorum_lock("y", components=["q0", "q1", "q2"], renew=False, ttl=5)
+        other = kit.quorum_lock("z", components=["q0", "q1", "q2"])
         with lock as hold:
+            with pytest.raises(InvalidArgumentError, match="hold of 'y' in q0, q1, q2"):
+                other.release(hold)
             hold.holds[0].lose("test")
             hold.check()
             hold.holds[1].lose("test")
