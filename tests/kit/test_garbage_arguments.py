@@ -217,6 +217,21 @@ def test_odd_arguments_are_taken_or_refused_by_an_error_of_ours(kit: ShardKit, n
                 pytest.fail(f"{method}({argument}={type(value)}): {error!r}")
 
 
+@pytest.mark.parametrize("name", ["lock", "quorum_lock"])
+def test_a_guard_is_of_a_component(kit: ShardKit, sent: list[Any], name: str) -> None:
+    hold = MAKERS[name](kit).acquire()
+    sent.clear()
+    guard = hold.guard("c")
+    for method, function in public_methods(guard):
+        for _, _, args, kwargs in calls(function, {}, [Garbage()]):
+            with pytest.raises(InvalidArgumentError, match="<garbage>"):
+                call(getattr(guard, method), args, kwargs)
+    for component in (Garbage(), None, b"c"):
+        with pytest.raises(InvalidArgumentError, match=r"Guard: component=.*; give text"):
+            hold.guard(component)
+    assert not sent
+
+
 def test_pairs_and_names_of_limits_markets_and_counters_are_checked(kit: ShardKit) -> None:
     for make, given in (
         (kit.rate_limit("g", component="c", limit=5).hit_many, ("a", 1, 2)),
