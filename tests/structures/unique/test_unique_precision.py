@@ -114,7 +114,11 @@ def test_an_invalid_user_number_is_refused(session: Any) -> None:
         ("bitmap", {"part_size": 2**20 + 1}, "part_size=1048577; give an integer, 1 to"),
         ("compact", {"part_size": 0}, "part_size=0"),
         ("exact", {"first_day": -1}, "first_day=-1"),
-        ("60bit", {}, "precision='60bit'; choose exact, 60-bit, compact, hyperloglog, bitmap"),
+        (
+            "60bit",
+            {},
+            "precision='60bit'; choose exact, 60-bit, 64-bit, compact, hyperloglog, bitmap",
+        ),
         (60, {}, "precision=60"),
         (None, {}, "precision=None"),
         ([], {}, "precision=[]"),
