@@ -23,14 +23,14 @@ lua:  ## luacheck on every script (Debian's package lua-check)
 	$(PYTHON) tools/check_lua.py
 
 test: setup  ## the tests, on real servers that they start themselves
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 3
 
 coverage: setup  ## the tests, and which branches of shardkit/ none of them takes
-	$(BIN)/python -m pytest -n 2 --cov=shardkit --cov-branch --cov-context=test \
+	$(BIN)/python -m pytest -n 3 --cov=shardkit --cov-branch --cov-context=test \
 	  --cov-report=term-missing:skip-covered
 
 random: setup  ## the tests three times, each in another order
-	for n in 1 2 3; do $(BIN)/python -m pytest -n 2 --random-order || exit 1; done
+	for n in 1 2 3; do $(BIN)/python -m pytest -n 3 --random-order || exit 1; done
 
 mutants: setup  ## changes of one place each that a test should notice; COUNT=1000 SEED=1 FILES=… for others
 	mkdir -p build
