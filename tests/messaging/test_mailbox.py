@@ -148,7 +148,7 @@ async def test_a_thousand_waiting_readers_share_a_connection_and_do_not_poll(
     after = await client.info("commandstats")
     called = [int(stats.get("cmdstat_evalsha", {"calls": 0})["calls"]) for stats in (before, after)]
     assert called[0] == called[1]
-    assert clients < 20
+    assert clients < 100  # of whatever else is connected too
     await mail.send_many([(owner, "root", owner) for owner in owners])
     found = await asyncio.gather(*waiting)
     assert [bodies(messages) for messages in found] == [[owner] for owner in owners]
