@@ -43,7 +43,8 @@ from shardkit.growth.servers import (
     wait_for_copy,
 )
 
-HOLD = 0.5  # seconds that writers may wait
+# Seconds that writers may wait: replicas acknowledge once a second, so less may not suffice.
+HOLD = 1.5
 MOST_DOWN = 30  # seconds that a replica's link may have been down
 _COPY = 30.0  # seconds to catch up before a planned failover
 _FENCES_KEY = "config:growth:fences"

@@ -137,44 +137,28 @@ def hand_over(master: Any, replica: Any, to: ServerAddress, seconds: float) -> f
         raise GrowthError(
             f"{to} is no replica in good order of its master", "see: shardkit replicas tree"
         )
+    command = ("FAILOVER", "TO", seen[0].host, seen[0].port, "TIMEOUT", round(1000 * seconds))
     for attempt in range(_ATTEMPTS):
         if attempt:
             time.sleep(seconds)  # what was held meanwhile goes first
         began = time.monotonic()
-        # FAILOVER by itself waits for what the replica acknowledges once a second. So writers are
-        # held first; what the replica says itself is known at once.
-        master.execute_command("CLIENT", "PAUSE", round(1000 * seconds), "WRITE")
-        try:
-            offset = role_of(master).offset
-            while (
-                behind := role_of(replica).offset < offset
-            ) and time.monotonic() < began + seconds:
-                time.sleep(STEP)
-            if not behind and _change_roles(master, replica, seen[0]):
+        master.execute_command(*command)
+        while True:
+            if role_of(replica).is_master:
                 return time.monotonic() - began
-        finally:
-            with suppress(RedisError):
-                master.execute_command("CLIENT", "UNPAUSE")
+            said = role_of(master)
+            given_up = said.raw.get("master_failover_state", "no-failover") == "no-failover"
+            if said.is_master and given_up:
+                break
+            if time.monotonic() > began + seconds + TIMEOUT:
+                with suppress(RedisError):
+                    master.execute_command("FAILOVER", "ABORT")
+            time.sleep(STEP)
     raise GrowthError(
         f"{to} did not catch up within {seconds:g} s, {_ATTEMPTS} times: the master is what it "
         "was, no write was lost",
         "try again when there are fewer writes, or allow more time: --hold",
     )
-
-
-def _change_roles(master: Any, replica: Any, to: ServerAddress) -> bool:
-    """Have a master hand over to a replica that has all of its writes; return whether it has."""
-    end = time.monotonic() + TIMEOUT
-    master.execute_command("FAILOVER", "TO", to.host, to.port, "FORCE", "TIMEOUT", 1)
-    while not role_of(replica).is_master:
-        said = role_of(master)
-        if said.is_master and said.raw.get("master_failover_state") in (None, "no-failover"):
-            return role_of(replica).is_master
-        if time.monotonic() > end:
-            with suppress(RedisError):
-                master.execute_command("FAILOVER", "ABORT")
-        time.sleep(STEP)
-    return True
 
 
 def wait_for_copy(master: Any, replica: Any, seconds: float, near: int = 1_000_000) -> None:
