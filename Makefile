@@ -5,7 +5,7 @@ BIN := .venv/bin
 OTHERS := rq celery huey dramatiq saq taskiq limits python-redis-lock pottery walrus cachelib \
   Flask-Caching Flask-Session django-redis cashews channels_redis aiogram
 
-.PHONY: week others setup check lua test coverage random mutants lowest lowest-quick soak damage golden simulate bench docs demo clean
+.PHONY: browser week others setup check lua test coverage random mutants lowest lowest-quick soak damage golden simulate bench docs demo clean
 
 setup: .venv/ready
 
@@ -24,6 +24,10 @@ lua:  ## luacheck on every script (Debian's package lua-check)
 
 test: setup  ## the tests, on real servers that they start themselves
 	$(BIN)/python -m pytest -n 3
+
+browser: setup  ## the chat page in Debian's chromium, in windows of three sizes; pictures in build/browser
+	mkdir -p build/browser
+	BROWSER_SHOTS=$(CURDIR)/build/browser $(BIN)/python -m pytest -q tests/examples/test_chat_page.py
 
 coverage: setup  ## the tests, and which branches of shardkit/ none of them takes
 	$(BIN)/python -m pytest -n 3 --cov=shardkit --cov-branch --cov-context=test \
