@@ -66,7 +66,7 @@ others: setup  ## other libraries on our clients, and their own suites; LIBRARIE
 	$(BIN)/uv pip install -q --python .venv-lowest/bin/python --resolution lowest-direct -e '.[dev]'
 
 lowest-quick: .venv-lowest  ## the same in half a minute: a few tests of each kind
-	.venv-lowest/bin/python -m pytest -q -n 2 -W ignore::pytest.PytestUnraisableExceptionWarning \
+	.venv-lowest/bin/python -m pytest -q -n 2 \
 	  tests/routing/test_placement.py tests/kit/test_misuse.py \
 	  tests/testing/test_memory_structures.py tests/transport/test_link_columns.py \
 	  tests/structures/set/test_sharded_set.py tests/structures/unique/test_unique_visitors.py
