@@ -10,10 +10,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
+import pytest
+
 from shardkit import ShardMap
+from shardkit.local import LocalServer
 
 
 def eventually(done: Callable[[], Any], seconds: float = 20) -> bool:
@@ -37,6 +41,41 @@ def map_text(shard_map: ShardMap) -> str:
             found["shards"] = [dict(entry.fields) for entry in component.shards]
         components[name] = found
     return json.dumps({"components": components})
+
+
+@contextmanager
+def with_jumping_clocks(where: Path) -> Iterator[tuple[ShardMap, Callable[[int], None]]]:
+    """Start a server whose clock a test sets, and another; give their map, and what sets the clock.
+
+    ``one`` is on the first of them, every second shard of ``many`` too. It takes Debian's package
+    libfaketime; without it the test is skipped.
+    """
+    library = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
+    if library is None:
+        pytest.skip("without Debian's package libfaketime no server's clock can be set")
+    file, ahead = where / "ahead", 0
+    file.write_text("+0\n")
+    with ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("FAKETIME_TIMESTAMP_FILE", str(file))
+            patch.setenv("FAKETIME_NO_CACHE", "1")
+            patch.setenv("FAKETIME_DONT_FAKE_MONOTONIC", "1")
+            patch.setenv("LD_PRELOAD", str(library))
+            jumping = stack.enter_context(LocalServer())
+        steady = stack.enter_context(LocalServer())
+        client = stack.enter_context(jumping.client())
+
+        def set_clock(seconds: int) -> None:
+            """Have it so many seconds ahead of the machine's."""
+            nonlocal ahead
+            ahead = seconds
+            (where / "new").write_text(f"{seconds:+d}\n")
+            (where / "new").replace(file)
+            assert eventually(lambda: abs(client.time()[0] - time.time() - ahead) < 2)
+
+        shards = [{"port": each.port, "db": n} for n in (1, 2) for each in (jumping, steady)]
+        components = {"one": {"entry": {"port": jumping.port}}, "many": {"shards": shards}}
+        yield ShardMap.parse(json.dumps({"components": components})), set_clock
 
 
 @contextmanager

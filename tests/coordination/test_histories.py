@@ -20,12 +20,16 @@ from random import Random
 from typing import Any, NamedTuple
 
 import pytest
-from coordination_helpers import forked
+from coordination_helpers import forked, with_jumping_clocks
 from faces import holder
 
+import shardkit
 from shardkit import ShardKit, ShardMap
 
 FAULTS = 24
+# By how many seconds the server's clock is ahead. Tokens are kept for eight days: more in all
+# than these jumps.
+JUMPS = (-259_200, -3600, -1, 0, 0, 1, 3600, 259_200)
 TTL = 0.25
 # How many may hold it at a time; readers and the writer are of one lock.
 LIMITS = {"lock": 1, "unfair": 1, "semaphore": 2, "read": None, "write": 1}
@@ -117,12 +121,15 @@ def by_thing(events: Iterable[Iterable[list[Any]]]) -> list[list[Held]]:
     return [[held for held in holds if held.name in names] for names in things]
 
 
-def broken(holds: list[Held]) -> str:
-    """What holds of one lock contradict; nothing if they do not."""
+def broken(holds: list[Held], clock: str = "steady") -> str:
+    """What holds of one lock contradict; nothing if they do not.
+
+    Where the server's clock jumps, holds end before their holders know, but tokens increase.
+    """
     inside: list[Held] = []
     for held in sorted(holds, key=lambda each: each.start):
         inside = [each for each in inside if each.end > held.start]
-        if held.end <= held.start:
+        if held.end <= held.start or clock == "jumping":
             continue
         inside.append(held)
         names = [each.name for each in inside]
@@ -185,6 +192,34 @@ def test_killed_and_stopped_processes_never_hold_more_than_may(
         threading.Event().wait(TTL)
         while min(map(len, by_thing(histories(tmp_path)))) <= 10:  # a busy machine does less
             threading.Event().wait(TTL)
+    check_the_end(kit, histories(tmp_path))
+
+
+def test_where_the_clock_jumps_tokens_increase_and_nothing_is_held_for_ever(
+    tmp_path: Path,
+) -> None:
+    chance, numbers = Random(17), count()
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    with (
+        with_jumping_clocks(tmp_path) as (shard_map, set_clock),
+        shardkit.connect(shard_map) as kit,
+    ):
+        with forked(WORK, shard_map, str(notes)) as fork:
+            running = [fork(next(numbers)) for _ in range(4)]
+            for _ in range(FAULTS):
+                threading.Event().wait(chance.uniform(0.02, 0.1))
+                set_clock(chance.choice(JUMPS))
+                if chance.random() < 0.3:
+                    os.kill(running.pop(0), signal.SIGKILL)
+                    running.append(fork(next(numbers)))
+            while min(map(len, by_thing(histories(notes)))) <= 10:
+                threading.Event().wait(TTL)
+        check_the_end(kit, histories(notes), "jumping")
+
+
+def check_the_end(kit: ShardKit, events: list[list[list[Any]]], clock: str = "steady") -> None:
+    """Check what came of it all: nothing is held for ever, nothing contradicts itself."""
     shelf = kit.read_write_lock("shelf", component="one")
     for thing in (
         *(kit.lock("lock", component="one"), kit.lock("unfair", component="one", fair=False)),
@@ -193,12 +228,11 @@ def test_killed_and_stopped_processes_never_hold_more_than_may(
         hold = thing.acquire(wait=10)  # nobody holds it for ever
         assert hold is not None
         assert thing.release(hold)
-    events = histories(tmp_path)
     unwanted = [each for some in events for each in some if each[1] in ("failed", "none")]
     assert [each for each in unwanted if each[1] == "failed" or each[3] == 10] == []
     for own in by_thing(events):
         assert len(own) > 10
-        assert broken(own) == ""
+        assert broken(own, clock) == ""
     for name in GUARDED:
         key = f"tokens:{name}"
         written = [int(token) for token in holder(kit, "many", key).lrange(key, 0, -1)]

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
-from coordination_helpers import eventually, forked
+from coordination_helpers import eventually, forked, with_jumping_clocks
 from faces import Face, holder
 
+import shardkit
 from shardkit import ShardKit, ShardMap
 from shardkit.coordination import Account, Leg, TransferResult
 from shardkit.errors import DamagedDataError, InvalidArgumentError
@@ -178,6 +181,22 @@ def work(number):
 def test_after_any_kill_everything_is_there_to_the_last_unit(
     kit: ShardKit, shard_map: ShardMap
 ) -> None:
+    kill_at_random(kit, shard_map)
+
+
+def test_where_clocks_jump_everything_is_there_to_the_last_unit(tmp_path: Path) -> None:
+    chance = Random(5)
+    with (
+        with_jumping_clocks(tmp_path) as (shard_map, set_clock),
+        shardkit.connect(shard_map) as kit,
+    ):
+        kill_at_random(kit, shard_map, lambda: set_clock(chance.choice((-86_400, -5, 0, 5, 3600))))
+
+
+def kill_at_random(
+    kit: ShardKit, shard_map: ShardMap, besides: Callable[[], None] = lambda: None
+) -> None:
+    """Kill processes that move amounts at random; check that sums are right after each."""
     bank = kit.transfers("bank", component="many", grace=0.3)
     market = kit.market(component="many", grace=0.3)
     assert all(bank.issue(Leg(name, {"gold": 100})) for name in NAMES)
@@ -190,6 +209,7 @@ def test_after_any_kill_everything_is_there_to_the_last_unit(
         for n in range(KILLS):
             threading.Event().wait(chance.uniform(0.01, 0.08))
             os.kill(running.pop(0), signal.SIGKILL)
+            besides()
             if n % 8 == 7:  # nobody is at it: what is in flight is counted all the same
                 for pid in running:
                     os.kill(pid, signal.SIGKILL)
