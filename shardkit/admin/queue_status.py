@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardkit.kit import ShardKit
-from shardkit.queues import QueueCounts, TaskQueues
+from shardkit.queues import QueueCounts, QueueRates, TaskQueues
 from shardkit.queues.keys import PARTS
 
 _PAGE = 1000
@@ -32,6 +32,7 @@ class QueueStatus:
             if it is not known.
         overdue: by how many seconds the delayed task that is due first is overdue, if it is: no
             worker takes tasks from the queue.
+        rates: what became of its tasks in the last five minutes, a second.
         growth: by how many tasks a second the queue grew while it was watched, dead ones left out;
             negative if it shrank, None if it was not watched.
     """
@@ -40,11 +41,12 @@ class QueueStatus:
     counts: QueueCounts
     oldest: float | None
     overdue: float | None
+    rates: QueueRates
     growth: float | None
 
 
 def queue_names(kit: ShardKit, component: str, name: str = "queues") -> list[str]:
-    """Return the names of the queues that hold a task.
+    """Return the names of the queues that hold a task, or did in the last quarter of an hour.
 
     Args:
         kit: a kit.
@@ -77,7 +79,7 @@ def queue_status(
         names: the names of those to look at.
         watch: for how many seconds to see whether they grow; 0 for not at all.
 
-    Cost: five exchanges for each queue, one more if they are watched.
+    Cost: six exchanges for each queue, one more if they are watched.
     """
     names = list(names)
     before = {queue: queues.counts(queue) for queue in names} if watch else {}
@@ -92,6 +94,13 @@ def queue_status(
         if queue in before:
             growth = (sum(counts[:3]) - sum(before[queue][:3])) / elapsed
         found.append(
-            QueueStatus(queue, counts, queues.oldest(queue), queues.overdue(queue), growth)
+            QueueStatus(
+                queue,
+                counts,
+                queues.oldest(queue),
+                queues.overdue(queue),
+                queues.rates(queue),
+                growth,
+            )
         )
     return found

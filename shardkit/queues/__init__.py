@@ -1,7 +1,7 @@
 """Task queues over shards: waiting, delayed, leased and dead tasks, and workers."""
 
 from shardkit.queues.async_worker import AsyncWorker
-from shardkit.queues.commands import QueueCounts
+from shardkit.queues.commands import QueueCounts, QueueRates
 from shardkit.queues.task_codec import DeadTask, NewTask, Task
 from shardkit.queues.task_queues import TaskQueues, delayed_first
 from shardkit.queues.worker import Worker
@@ -12,6 +12,7 @@ __all__ = [
     "DeadTask",
     "NewTask",
     "QueueCounts",
+    "QueueRates",
     "Task",
     "TaskQueues",
     "Worker",

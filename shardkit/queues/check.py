@@ -38,7 +38,7 @@ def check_queue(component: str, keys: QueueKeys) -> Stream[Damage]:
 
 def _check_types(component: str, keys: QueueKeys) -> Operation[Suspicions]:
     notes: Suspicions = []
-    names = ("LLEN", "ZCARD", "ZCARD", "HLEN", "HLEN", "ZCARD", "HLEN", "LLEN", "HLEN")
+    names = ("LLEN", "ZCARD", "ZCARD", "HLEN", "HLEN", "ZCARD", "HLEN", "LLEN", "HLEN", "HLEN")
     reads = [
         Command(component, key, (name, key), idempotent=True)
         for name, key in zip(names, keys.all, strict=True)

@@ -30,6 +30,20 @@ class QueueCounts(NamedTuple):
     dead: int
 
 
+class QueueRates(NamedTuple):
+    """What became of a queue's tasks lately, a second.
+
+    Attributes:
+        enqueued: tasks that were queued, or pushed by another program and taken.
+        finished: tasks that were acknowledged.
+        failed: attempts that failed, or whose lease ended.
+    """
+
+    enqueued: float
+    finished: float
+    failed: float
+
+
 class ClaimedTask(NamedTuple):
     """A task as the script that took it returned it.
 

@@ -9,7 +9,7 @@ from shardkit.operations.arguments import shown
 from shardkit.routing.keys import key_bytes
 from shardkit.structures.base.arguments import check_name
 
-PARTS = ("delayed", "taken", "tasks", "attempts", "dead", "reasons", "signal", "claims")
+PARTS = ("delayed", "taken", "tasks", "attempts", "dead", "reasons", "signal", "claims", "rates")
 
 
 class QueueKeys:
@@ -31,6 +31,7 @@ class QueueKeys:
         reasons: why they are dead, a HASH.
         signal: workers that wait block on it, a LIST.
         claims: the latest claim of each task, a HASH.
+        rates: how many tasks came, were done and failed in each of the latest minutes, a HASH.
 
     Raises:
         InvalidArgumentError: the queue's name is not valid.
@@ -55,6 +56,7 @@ class QueueKeys:
             self.reasons,
             self.signal,
             self.claims,
+            self.rates,
         ) = self.all[1:]
 
 

@@ -52,7 +52,7 @@ from shardkit.operations.operation import (
 )
 from shardkit.queues.check import check_queue
 from shardkit.queues.claim import Claim
-from shardkit.queues.commands import Acknowledged, QueueCommands, QueueCounts
+from shardkit.queues.commands import Acknowledged, QueueCommands, QueueCounts, QueueRates
 from shardkit.queues.keys import QueueKeys, check_prefix
 from shardkit.queues.task_codec import (
     DeadTask,
@@ -78,6 +78,7 @@ LONGEST_RETRY_DELAY = 3600.0
 TASKS_AT_ONCE = 1000
 DEAD_A_PAGE = 100
 RESTORED_AT_ONCE = 100
+KEPT_MINUTES = 15  # of rates: in lua/base.lua, too
 MOST_QUEUES = 100
 LONGEST_TIME = 2**31 - 1
 LONGEST_REASON = 1000
@@ -411,6 +412,36 @@ class TaskQueues(Structure[Face]):
         due = [float(found[1]) for found in (delayed, taken) if found]
         late = int(seconds) - min(due) if due else 0.0
         return late if late > 0 else None
+
+    @operation
+    def rates(self, queue: str, minutes: int = 5) -> Operation[QueueRates]:
+        """Return how many tasks were queued and finished and how many attempts failed, a second.
+
+        Args:
+            queue: the queue.
+            minutes: over how many minutes, 1 to 15, and what has passed of the present one.
+
+        Tasks that workers of a release without rates took or finished are not counted.
+
+        Raises:
+            InvalidArgumentError: the queue's name or the minutes are not valid.
+
+        Cost: one exchange. Counting costs each call that queues, finishes or fails a HINCRBY.
+        """
+        check_integer(self.name, "minutes", minutes, 1, KEPT_MINUTES)
+        keys = self._keys(queue)
+        [counted, [seconds, micros]] = yield [
+            self._at(keys.rates, "HGETALL", keys.rates, idempotent=True),
+            self._at(keys.rates, "TIME", idempotent=True),
+        ]
+        now = int(seconds) + int(micros) / 1e6
+        first = int(now // 60) - minutes
+        totals = dict.fromkeys((b"enqueued", b"finished", b"failed"), 0)
+        for field, value in zip(counted[::2], counted[1::2], strict=True):
+            kind, _, minute = field.partition(b":")
+            if kind in totals and minute.isdigit() and value.isdigit() and int(minute) >= first:
+                totals[kind] += int(value)
+        return QueueRates(*(total / (now - 60 * first) for total in totals.values()))
 
     @operation
     def counts(self, queue: str) -> Operation[QueueCounts]:

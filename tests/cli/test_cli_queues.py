@@ -36,6 +36,8 @@ def test_queues_are_shown_with_their_tasks_and_the_oldest(
     queues.fail(task, "no such address")
     email, push = read_json("queues", "show", *WHERE)
     assert 0 <= email.pop("oldest_seconds") < 5
+    assert email.pop("enqueued_per_second") == pytest.approx(5 / 330, abs=0.002)
+    assert email.pop("failed_per_second") == pytest.approx(1 / 330, abs=0.001)
     assert email == {
         "queue": "email",
         "waiting": 4,
@@ -43,6 +45,7 @@ def test_queues_are_shown_with_their_tasks_and_the_oldest(
         "taken": 0,
         "dead": 1,
         "overdue_seconds": None,
+        "finished_per_second": 0.0,
         "growth_per_second": None,
     }
     assert (push["delayed"], push["oldest_seconds"]) == (1, None)

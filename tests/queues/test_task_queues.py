@@ -296,6 +296,53 @@ def test_what_a_release_without_claims_has_taken_is_not_the_former_holders(
     assert run(queues.counts("q")) == QueueCounts(0, 0, 0, 0)
 
 
+def test_rates_are_of_what_came_was_done_and_failed_in_the_last_minutes(
+    face: Face, kit: ShardKit
+) -> None:
+    queues, run = face.kit.queues(component="one", attempts=2), face.run
+    server = server_of(kit, "one", "q")
+    assert run(queues.rates("q")) == (0, 0, 0)
+    run(queues.enqueue_many("q", [NewTask("x", [n], 0, f"t{n}") for n in range(6)]))
+    run(queues.enqueue("q", "x", [0], id="t0"))  # is there already
+    done, failed, released, late = (run(queues.take("q", timeout=0, lease=0.02)) for _ in range(4))
+    server.rpush("queues:{q}", '["pushed", []]')
+    assert run(queues.acknowledge(done))
+    assert not run(queues.acknowledge(done))
+    assert run(queues.fail(failed, "no", delay=60))
+    assert run(queues.release(released))  # is no attempt
+    assert late is not None
+    while not run(queues.move_due("q")):  # its lease ends
+        pass
+    tasks = [run(queues.take("q", timeout=0)) for _ in range(5)]
+    assert "pushed" in [task.name for task in tasks]
+    seconds = 330  # five minutes, and what has passed of the present one: up to 30 s more or less
+    rates = [rate * seconds for rate in run(queues.rates("q"))]
+    assert rates == [pytest.approx(n, rel=0.11) for n in (7, 1, 2)]
+    now = server.time()[0] // 60
+    assert 840 < server.ttl("queues:{q}:rates") <= 960
+    kept = {f"finished:{now - ago}": 1000 for ago in (1, 14)}
+    server.hset("queues:{q}:rates", mapping={**kept, f"finished:{now - 16}": 1, "other": "x"})
+    assert 1000 / 180 < run(queues.rates("q", 2)).finished < 1004 / 120
+    assert 2000 / 960 < run(queues.rates("q", 15)).finished < 2004 / 900
+    server.hdel("queues:{q}:rates", f"failed:{now}", f"failed:{now - 1}")
+    assert run(queues.fail(tasks[0], "no"))  # the first of this minute removes what is too old
+    fields = {field.decode() for field in server.hkeys("queues:{q}:rates")}
+    assert not {f"finished:{now - 16}", "other"} & fields
+    assert set(kept) <= fields
+    with pytest.raises(InvalidArgumentError, match="minutes=16; give an integer, 1 to 15"):
+        run(queues.rates("q", 16))
+
+
+def test_a_damaged_key_of_rates_stops_no_task(face: Face, kit: ShardKit) -> None:
+    queues, run = face.kit.queues(component="one"), face.run
+    server_of(kit, "one", "q").set("queues:{q}:rates", "not a hash")
+    run(queues.enqueue("q", "x"))
+    assert run(queues.acknowledge(run(queues.take("q", timeout=0))))
+    assert run(queues.counts("q")) == QueueCounts(0, 0, 0, 0)
+    [damage] = face.list(queues.check("q"))
+    assert damage.key == "queues:{q}:rates"
+
+
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_the_id_of_a_task_that_is_pushed_again_hands_it_out_once(
     face: Face, kit: ShardKit, component: str
@@ -450,7 +497,7 @@ def test_tasks_that_others_push_are_done_too(face: Face, kit: ShardKit, componen
     assert run(queues.take("email", timeout=0)) is None
     for task in taken:
         assert run(queues.acknowledge(task))
-    assert server.keys("queues:*") == []
+    assert server.keys("queues:*") == [b"queues:{email}:rates"]
 
 
 MALFORMED = [

@@ -57,9 +57,11 @@ def _opened(topology: OpenTopology, component: str, name: str) -> TaskQueues[Blo
 def show(
     names: Sequence[str], where: str | None, component: str, name: str, watch: float, as_json: bool
 ) -> None:
-    """Show how many tasks queues have, how old the oldest is, and whether they grow.
+    """Show how many tasks queues have, how old the oldest is, and how many come and go.
 
-    Without names, all queues that hold a task. A queue with overdue tasks has no worker.
+    Without names, all queues that hold a task, or did in the last quarter of an hour. Rates are of
+    the last five minutes: how many tasks a second were queued and finished, and how many attempts
+    failed. A queue with overdue tasks has no worker.
     """
     output = Output(as_json)
     with opened(where) as topology:
@@ -87,6 +89,9 @@ _FIELDS: tuple[Field[QueueStatus], ...] = (
     ),
     rounded("oldest_seconds", lambda row: row.oldest, number("oldest s"), 3, ",.0f"),
     rounded("overdue_seconds", lambda row: row.overdue, number("overdue s"), 3, ",.0f"),
+    rounded("enqueued_per_second", lambda row: row.rates.enqueued, number("in/s"), 3, ",.2f"),
+    rounded("finished_per_second", lambda row: row.rates.finished, number("done/s"), 3, ",.2f"),
+    rounded("failed_per_second", lambda row: row.rates.failed, number("failed/s"), 3, ",.2f"),
     rounded("growth_per_second", lambda row: row.growth, number("grows by/s"), 3, "+,.1f"),
 )
 

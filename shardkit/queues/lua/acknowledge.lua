@@ -8,6 +8,7 @@
 -- KEYS[7]  their reasons
 -- KEYS[8]  the signal
 -- KEYS[9]  the latest claim of each task
+-- KEYS[10] how many tasks came, were done and failed
 -- ARGV[1]  its id
 -- ARGV[2]  how often it was taken
 -- ARGV[3]  the claim
@@ -21,4 +22,5 @@ if redis.call('ZREM', q.taken, id) + redis.call('ZREM', q.dead, id) == 0 then
   redis.call('LREM', q.waiting, -1, id)
 end
 forget(q, id)
+count(q, 'finished', 1)
 return 1

@@ -1,17 +1,19 @@
 -- Included by the scripts of task queues: their keys, the time, and how tasks move.
--- A queue has nine KEYS, in this order: the ids of waiting tasks, a LIST; delayed ones, a ZSET by
+-- A queue has ten KEYS, in this order: the ids of waiting tasks, a LIST; delayed ones, a ZSET by
 -- when they are due; leased ones, a ZSET by when their lease ends; a HASH of tasks by id; a HASH of
 -- how often each was taken; dead letters, a ZSET by when they died; a HASH of reasons by id; the
--- signal, a LIST; the latest claim of each task, a HASH. Times are seconds since 1970.
+-- signal, a LIST; the latest claim of each task, a HASH; how many tasks came, were done and failed
+-- by the minute, a HASH. Times are seconds since 1970.
 -- An id in tasks is in exactly one of waiting, delayed, taken and dead. What another program pushed
 -- onto the LIST is the task itself, and gets its id when it is taken.
 
 local function queue(n)
-  local first = 9 * n - 8
+  local first = 10 * n - 9
   return {
     waiting = KEYS[first], delayed = KEYS[first + 1], taken = KEYS[first + 2],
     tasks = KEYS[first + 3], attempts = KEYS[first + 4], dead = KEYS[first + 5],
     reasons = KEYS[first + 6], signal = KEYS[first + 7], claims = KEYS[first + 8],
+    rates = KEYS[first + 9],
   }
 end
 
@@ -29,6 +31,26 @@ end
 -- Wake one waiter: a token means nothing else.
 local function wake(q)
   if redis.call('EXISTS', q.signal) == 0 then redis.call('RPUSH', q.signal, '1') end
+end
+
+-- Count tasks that were 'enqueued', 'finished' or 'failed' this minute, for the latest quarter of an
+-- hour, by the server's clock. Nothing else depends on it, so an error, as of a key of another type,
+-- is ignored.
+local KEPT_MINUTES = 15
+local function count(q, what, many)
+  if many == 0 then return end
+  local minute = math.floor(redis.call('TIME')[1] / 60)
+  local counted = redis.pcall('HINCRBY', q.rates, string.format('%s:%d', what, minute), many)
+  if counted ~= many then return end
+  -- The first of its kind in this minute: remove what is too old to be of use.
+  if redis.call('HLEN', q.rates) > 10 * KEPT_MINUTES then redis.call('UNLINK', q.rates) end
+  for _, field in ipairs(redis.call('HKEYS', q.rates)) do
+    local of = tonumber(string.match(field, ':(%d+)$'))
+    if not of or of < minute - KEPT_MINUTES or of > minute then
+      redis.call('HDEL', q.rates, field)
+    end
+  end
+  redis.call('EXPIRE', q.rates, 60 * (KEPT_MINUTES + 1))
 end
 
 local function bury(q, id, reason, now)
@@ -90,6 +112,7 @@ local function move_due(q, now, limit, most_attempts)
       redis.call('RPUSH', q.waiting, id)
     end
   end
+  count(q, 'failed', #ended)
   local due = redis.call('ZRANGEBYSCORE', q.delayed, '-inf', till, 'LIMIT', 0, limit)
   if #due > 0 then
     redis.call('RPUSH', q.waiting, unpack(due))

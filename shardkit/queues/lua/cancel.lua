@@ -8,6 +8,7 @@
 -- KEYS[7]  their reasons
 -- KEYS[8]  the signal
 -- KEYS[9]  the latest claim of each task
+-- KEYS[10] how many tasks came, were done and failed
 -- ARGV[1]  its id
 -- Reply    1; 0 if it is leased, dead or does not exist
 --@include queues/base

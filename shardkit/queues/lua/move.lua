@@ -8,6 +8,7 @@
 -- KEYS[7]  their reasons
 -- KEYS[8]  the signal
 -- KEYS[9]  the latest claim of each task
+-- KEYS[10] how many tasks came, were done and failed
 -- ARGV[1]  the time; empty for the server's clock
 -- ARGV[2]  the attempts after which a task whose lease ended is dead
 -- ARGV[3]  the most tasks to move, of each kind

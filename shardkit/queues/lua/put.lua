@@ -8,6 +8,7 @@
 -- KEYS[7]  their reasons
 -- KEYS[8]  the signal
 -- KEYS[9]  the latest claim of each task
+-- KEYS[10] how many tasks came, were done and failed
 -- ARGV[1]  the time; empty for the server's clock
 -- ARGV[2]  and on: for each task its id, the seconds until it is due, and the task
 -- Reply    how many tasks were looked at; if fewer than given, send the others again
@@ -32,7 +33,10 @@ end
 
 for i = 2, #ARGV, 3 do
   local id, delay, task = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2]
-  if left < 0 then return (i - 2) / 3 end
+  if left < 0 then
+    count(q, 'enqueued', added)
+    return (i - 2) / 3
+  end
   if is_new(id, task) then
     redis.call('HSET', q.tasks, id, dated(task))
     redis.call('HDEL', q.attempts, id)
@@ -49,4 +53,5 @@ for i = 2, #ARGV, 3 do
     added = added + 1
   end
 end
+count(q, 'enqueued', added)
 return (#ARGV - 1) / 3

@@ -8,6 +8,7 @@
 -- KEYS[7]  their reasons
 -- KEYS[8]  the signal
 -- KEYS[9]  the latest claim of each task
+-- KEYS[10] how many tasks came, were done and failed
 -- ARGV[1]  the cursor, 0 to begin
 -- ARGV[2]  about how many tasks to look at
 -- Reply    {the next cursor, how many were queued}

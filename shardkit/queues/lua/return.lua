@@ -8,6 +8,7 @@
 -- KEYS[7]  their reasons
 -- KEYS[8]  the signal
 -- KEYS[9]  the latest claim of each task
+-- KEYS[10] how many tasks came, were done and failed
 -- ARGV[1]  the time; empty for the server's clock
 -- ARGV[2]  its id
 -- ARGV[3]  how often it was taken
@@ -22,7 +23,11 @@ if not is_holder(q, id, ARGV[3], ARGV[4]) or redis.call('ZREM', q.taken, id) == 
   return 0
 end
 redis.call('HDEL', q.claims, id)
-if ARGV[6] == '1' then redis.call('HINCRBY', q.attempts, id, -1) end
+if ARGV[6] == '1' then
+  redis.call('HINCRBY', q.attempts, id, -1)
+else
+  count(q, 'failed', 1)
+end
 if ARGV[7] then
   bury(q, id, ARGV[7], now)
 elseif tonumber(ARGV[5]) > 0 then

@@ -8,6 +8,7 @@
 -- KEYS[7]  their reasons
 -- KEYS[8]  the signal
 -- KEYS[9]  the latest claim of each task
+-- KEYS[10] how many tasks came, were done and failed
 -- ARGV     their ids; none for the oldest
 -- Reply    how many; without ids at most 1,000
 --@include queues/base

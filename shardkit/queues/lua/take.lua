@@ -7,7 +7,8 @@
 -- KEYS[6]  dead letters
 -- KEYS[7]  their reasons
 -- KEYS[8]  the signal
--- KEYS[9]  the latest claim of each task; and nine more for every other queue
+-- KEYS[9]  the latest claim of each task
+-- KEYS[10] how many tasks came, were done and failed; and ten more for every other queue
 -- ARGV[1]  the time; empty for the server's clock
 -- ARGV[2]  the seconds that the task is leased
 -- ARGV[3]  the attempts after which a task whose lease ended is dead
@@ -32,6 +33,7 @@ local function adopt(q, task)
     if redis.call('HEXISTS', q.tasks, id) == 1 then return nil end
   end
   redis.call('HSET', q.tasks, id, task)
+  count(q, 'enqueued', 1)
   return id, task
 end
 
@@ -49,7 +51,7 @@ local function pop(q)
   end
 end
 
-for n = 1, #KEYS / 9 do
+for n = 1, #KEYS / 10 do
   local q = queue(n)
   queues[n] = q
   if not found and earliest ~= now then
