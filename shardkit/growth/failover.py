@@ -43,8 +43,7 @@ from shardkit.growth.servers import (
     wait_for_copy,
 )
 
-# Seconds that writers may wait: replicas acknowledge once a second, so less may not suffice.
-HOLD = 1.5
+HOLD = 0.5  # seconds that writers may wait
 MOST_DOWN = 30  # seconds that a replica's link may have been down
 _COPY = 30.0  # seconds to catch up before a planned failover
 _FENCES_KEY = "config:growth:fences"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -119,6 +119,9 @@ def replicate(client: Any, master: ServerAddress, like: Entry, where: str = "ent
 def hand_over(master: Any, replica: Any, to: ServerAddress, seconds: float) -> float:
     """Have a master hand its role to a replica, without the loss of a write (FAILOVER).
 
+    Writers are held until the replica has acknowledged everything. It does so once a second, and a
+    master that holds writers does not ask; asked from here, it takes milliseconds.
+
     Args:
         master: a client of the master.
         replica: a client of the replica, which must be up to date.
@@ -138,27 +141,44 @@ def hand_over(master: Any, replica: Any, to: ServerAddress, seconds: float) -> f
             f"{to} is no replica in good order of its master", "see: shardkit replicas tree"
         )
     command = ("FAILOVER", "TO", seen[0].host, seen[0].port, "TIMEOUT", round(1000 * seconds))
-    for attempt in range(_ATTEMPTS):
-        if attempt:
-            time.sleep(seconds)  # what was held meanwhile goes first
-        began = time.monotonic()
-        master.execute_command(*command)
-        while True:
-            if role_of(replica).is_master:
-                return time.monotonic() - began
-            said = role_of(master)
-            given_up = said.raw.get("master_failover_state", "no-failover") == "no-failover"
-            if said.is_master and given_up:
-                break
-            if time.monotonic() > began + seconds + TIMEOUT:
-                with suppress(RedisError):
-                    master.execute_command("FAILOVER", "ABORT")
-            time.sleep(STEP)
+    with _acknowledging(replica) as acknowledge:
+        for attempt in range(_ATTEMPTS):
+            if attempt:
+                time.sleep(seconds)  # what was held meanwhile goes first
+            began = time.monotonic()
+            master.execute_command(*command)
+            while True:
+                acknowledge()
+                if role_of(replica).is_master:
+                    return time.monotonic() - began
+                said = role_of(master)
+                given_up = said.raw.get("master_failover_state", "no-failover") == "no-failover"
+                if said.is_master and given_up:
+                    break
+                if time.monotonic() > began + seconds + TIMEOUT:
+                    with suppress(RedisError):
+                        master.execute_command("FAILOVER", "ABORT")
+                time.sleep(STEP)
     raise GrowthError(
         f"{to} did not catch up within {seconds:g} s, {_ATTEMPTS} times: the master is what it "
         "was, no write was lost",
         "try again when there are fewer writes, or allow more time: --hold",
     )
+
+
+@contextmanager
+def _acknowledging(replica: Any) -> Iterator[Callable[[], object]]:
+    """Give a function that has a replica acknowledge to its master, at once, what it has.
+
+    A replica does so whoever asks, and replies nothing. A reply that it may not be asked stays
+    unread, on a connection of its own; then it acknowledges once a second as ever.
+    """
+    connection = replica.connection_pool.get_connection()
+    try:
+        yield lambda: connection.send_command("REPLCONF", "GETACK", "*")
+    finally:
+        connection.disconnect()
+        replica.connection_pool.release(connection)
 
 
 def wait_for_copy(master: Any, replica: Any, seconds: float, near: int = 1_000_000) -> None:

@@ -20,7 +20,7 @@ from shardkit.admin import push
 from shardkit.local import LocalServer
 from shardkit.simulation.linearizability import UNKNOWN, RecordedCall, Register
 
-# How long writers may wait on a machine that does much else; half a second is the default.
+# How long a call may take, on a machine that does much else.
 PATIENT = 3.0
 FAST = {"repl-diskless-sync-delay": 0, "repl-ping-replica-period": 1}
 

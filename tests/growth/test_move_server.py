@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import redis
-from growth_helpers import PATIENT, Fleet, check_nothing_lost, writing
+from growth_helpers import Fleet, check_nothing_lost, writing
 
 import shardkit
 from shardkit.growth import (
@@ -49,17 +49,17 @@ def test_a_server_is_moved_under_full_load_and_back_without_losing_anything(flee
     fleet.push(0)
     filled(fleet)
     with writing(fleet) as writers:
-        move = start_move(fleet.config, fleet.name(0), fleet.name(1), hold=PATIENT)
+        move = start_move(fleet.config, fleet.name(0), fleet.name(1))
         assert fleet.masters() == [fleet.name(1)] * 2
         assert move.phase == "done"
         assert move.certificate is not None
         assert move.certificate["same"], move.certificate["different"]
         assert move.certificate["keys_now"] >= 206
         assert move.held is not None
-        assert move.held < PATIENT
+        assert move.held < 1.0
         with fleet.servers[0].client() as client, pytest.raises(redis.ReadOnlyError):
             client.set("stray", 1)
-        back = reverse_move(fleet.config, fleet.name(0), hold=PATIENT)
+        back = reverse_move(fleet.config, fleet.name(0))
         assert back.certificate is not None
         assert back.certificate["same"]
         assert fleet.masters() == [fleet.name(0)] * 2
@@ -93,13 +93,13 @@ def test_a_move_that_is_killed_before_and_after_each_phase_is_resumed(
             monkeypatch.setattr(journal, "write", killed)
             begin = partial(start_move, to=fleet.name(1)) if turn < 2 else resume_move
             with pytest.raises(SystemExit):
-                begin(fleet.config, fleet.name(0), hold=PATIENT)
+                begin(fleet.config, fleet.name(0))
             if phase != "promoted":  # then the entries are still to be pushed
                 router["more"].incr("more")
                 more += 1
             assert int(router["k1"].get("k1")) == 1, "clients read on meanwhile"
         monkeypatch.setattr(journal, "write", write)
-        done = resume_move(fleet.config, fleet.name(0), hold=PATIENT)
+        done = resume_move(fleet.config, fleet.name(0))
         assert done.phase == "done"
         assert done.certificate is not None
         assert done.certificate["same"]
@@ -121,7 +121,7 @@ def test_processes_that_move_are_killed_at_random_moments_and_resumed(fleet: Fle
             begun = [each for each in moves(fleet.config) if each.source == source]
             words = ["resume", source] if begun else ["server", source, "--to", target]
             process = subprocess.Popen(
-                [*command, *words, "--hold", str(PATIENT)],
+                [*command, *words],
                 env=environment,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -131,9 +131,9 @@ def test_processes_that_move_are_killed_at_random_moments_and_resumed(fleet: Fle
             process.wait()
             fleet.config.delete("config:growth:lease")  # as it ends by itself in ten seconds
         if moves(fleet.config):
-            done = resume_move(fleet.config, source, hold=PATIENT)
+            done = resume_move(fleet.config, source)
         else:
-            done = start_move(fleet.config, source, target, hold=PATIENT)
+            done = start_move(fleet.config, source, target)
     assert done.phase == "done"
     assert done.certificate is not None
     assert done.certificate["same"], (seed, done.certificate["different"])
