@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from secrets import token_hex
 from typing import Final
 
@@ -39,6 +40,7 @@ from shardkit.ads.records import (
     check_ad,
     check_locations,
     location_word,
+    recovered_ad,
     utf8,
 )
 from shardkit.errors import InvalidArgumentError
@@ -63,9 +65,9 @@ from shardkit.search.model.documents import (
 )
 from shardkit.search.model.schema import CHUNK, Schema
 from shardkit.search.parts import WORK_PER_CALL, IndexPart, IndexParts, Written
+from shardkit.search.rebuild import Progress, rebuild_parts
 from shardkit.search.text.analyzer import Analyzer
 from shardkit.structures.base.check import Damage
-from shardkit.structures.base.partitioned import restore_parameters
 
 TARGET_SECONDS: Final = 15 * 60
 AVERAGES_TTL: Final = 60.0
@@ -281,17 +283,39 @@ class Ads(Structure[Face]):
         yield from check_ads(self._parts)
 
     @operation
-    def rebuild(self) -> Operation[int]:
-        """Store the parameters that this was opened with, if they were lost; return the ads.
+    def rebuild(self, *, lossy: bool = False, progress: Progress | None = None) -> Operation[int]:
+        """Store lost parameters, and index all ads anew; return how many.
+
+        State, words, postings, columns, bonuses and estimates are made of what the ads and their
+        counts hold.
+
+        Meanwhile nobody else can write, and searches find what is indexed so far. After an
+        interruption call it again: no ad is lost. `check` says what it repairs.
+
+        Args:
+            lossy: whether to go on though ads are lost or cannot be read; these are deleted.
+            progress: is called with how many ads were indexed anew, and how many there are.
 
         Raises:
-            ParameterMismatchError: the ads were created with other parameters.
-            ShardErrors: a shard failed.
+            DamagedDataError: ads are lost or cannot be read, and not ``lossy``: nothing was
+                changed but lost parameters. Or somebody else has begun to rebuild it.
+            ParameterMismatchError: the index exists with other parameters.
+            ShardErrors: a shard failed; call it again.
 
-        Cost: two exchanges.
+        Cost: five SCANs of each part's server; all ads are read twice and written once. The words
+        of a part are held in memory.
         """
-        yield from restore_parameters(self._parts.parameters)
-        return (yield from self._parts.count())
+        return (
+            yield from rebuild_parts(
+                self._parts,
+                partial(recovered_ad, self._schema),
+                partial(write_arguments, self._schema),
+                lambda _: True,
+                lambda part, ids: part.call("ads/renumber", ids, write=True),
+                lossy=lossy,
+                progress=progress,
+            )
+        )
 
     # ---- serving
 

@@ -10,7 +10,14 @@ from typing import Any, Final, NamedTuple
 from shardkit.ads.pricing import TYPES, check_price, expected
 from shardkit.errors import DamagedDataError, InvalidArgumentError
 from shardkit.operations.arguments import shown
-from shardkit.search.model.documents import PreparedDocument, check_id, prepare, value_term
+from shardkit.search.model.documents import (
+    PreparedDocument,
+    check_id,
+    prepare,
+    terms_in,
+    unpack,
+    value_term,
+)
 from shardkit.search.model.schema import Schema
 
 # The columns of ads. The document has the eCPM that was estimated when the ad was indexed; the
@@ -175,6 +182,24 @@ def read_ad(stored: bytes, key: str) -> tuple[float, str, tuple[str, ...]]:
         return value, kind, tuple(locations)
     except (ValueError, TypeError) as error:
         raise DamagedDataError(key, f"{shown(stored)} ({error})", "an ad") from None
+
+
+def recovered_ad(
+    schema: Schema, ad_id: str, stored: bytes, key: str, words: Mapping[int, bytes], lossy: bool
+) -> PreparedDocument:
+    """Return an ad as it was indexed, from the value of its key; see `rebuild_parts`.
+
+    Raises:
+        DamagedDataError: that cannot be read.
+    """
+    attributes = unpack(schema, ad_id, stored, key).attributes
+    [terms] = terms_in(stored, key, words, lossy, 1)
+    text = [term for term in terms if not term.startswith("\1")]  # else it is of a value
+    try:
+        ad = prepare(schema, ad_id, "", attributes)
+    except InvalidArgumentError as error:
+        raise DamagedDataError(key, str(error), "an ad") from None
+    return ad._replace(fields=[text], size=len(text))
 
 
 def ad_of(

@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date
+from functools import partial
 from typing import Any, Final
 
 from shardkit.completion import fold
@@ -217,18 +218,15 @@ def _open(
     elif structure.kind == "search":
         shards, parameters = parameters_of(name, stored)
         index = kit.search(name, component=component, shards=shards, **parameters)
-        return _Checkable(index.check, index.rebuild)
+        return _Checkable(index.check, partial(index.rebuild, lossy=True))
     elif structure.kind == "ads":
-        analyzer = analyzer_of(name, stored["analyzer"])
-        opened = kit.ads(
-            name,
-            component=component,
-            shards=int(stored["shards"]),
-            analyzer=analyzer,
-        )
+        shards, analyzer = int(stored["shards"]), analyzer_of(name, stored["analyzer"])
+        ads = kit.ads(name, component=component, shards=shards, analyzer=analyzer)
+        return _Checkable(ads.check, partial(ads.rebuild, lossy=True))
     elif structure.kind == "jobs":
         measure, shards = stored["measure"], int(stored["shards"])
-        opened = kit.job_search(name, component=component, shards=shards, measure=measure)
+        jobs = kit.job_search(name, component=component, shards=shards, measure=measure)
+        return _Checkable(jobs.check, partial(jobs.rebuild, lossy=True))
     elif structure.kind == "social":
         opened = kit.social(
             name,

@@ -35,6 +35,7 @@ from shardkit.job_search.skills import (
     Skills,
     meets,
     read_skills,
+    recovered_job,
     requirements_in,
     value_of,
     write_arguments,
@@ -58,10 +59,10 @@ from shardkit.search.model.documents import check_id, check_ids
 from shardkit.search.model.results import Hit, Results, SearchCursor, read_cursor
 from shardkit.search.model.schema import CHUNK, Schema
 from shardkit.search.parts import PRIMARY, WORK_PER_CALL, IndexParts, Written
+from shardkit.search.rebuild import Progress, rebuild_parts
 from shardkit.search.request import DEFAULT_LIMIT, MAX_LIMIT, MAX_OFFSET
 from shardkit.structures.base.arguments import check_integer
 from shardkit.structures.base.check import Damage
-from shardkit.structures.base.partitioned import restore_parameters
 
 JOBS_PER_BATCH: Final = 1_000
 SKILLS_PER_BATCH: Final = 10_000
@@ -230,17 +231,37 @@ class JobSearch(Structure[Face]):
         )
 
     @operation
-    def rebuild(self) -> Operation[int]:
-        """Store the parameters that this was opened with, if they were lost; return the jobs.
+    def rebuild(self, *, lossy: bool = False, progress: Progress | None = None) -> Operation[int]:
+        """Store lost parameters, and index all jobs anew; return how many.
+
+        State, skills, postings and columns are made of what the jobs require.
+
+        Meanwhile nobody else can write, and searches find what is indexed so far. After an
+        interruption call it again: no job is lost. `check` says what it repairs.
+
+        Args:
+            lossy: whether to go on though jobs are lost or cannot be read; these are deleted.
+            progress: is called with how many jobs were indexed anew, and how many there are.
 
         Raises:
+            DamagedDataError: jobs are lost or cannot be read, and not ``lossy``: nothing was
+                changed but lost parameters. Or somebody else has begun to rebuild it.
             ParameterMismatchError: the index exists with other parameters.
-            ShardErrors: a shard failed.
+            ShardErrors: a shard failed; call it again.
 
-        Cost: two exchanges.
+        Cost: four SCANs of each part's server; all jobs are read twice and written once. The skills
+        of a part are held in memory.
         """
-        yield from restore_parameters(self._parts.parameters)
-        return (yield from self._parts.count())
+        return (
+            yield from rebuild_parts(
+                self._parts,
+                recovered_job,
+                write_arguments,
+                lambda _: False,
+                lossy=lossy,
+                progress=progress,
+            )
+        )
 
     # ---- candidates
 

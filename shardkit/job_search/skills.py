@@ -140,6 +140,17 @@ def requirements_in(stored: bytes, key: str) -> dict[str, int]:
     return found
 
 
+def recovered_job(
+    job_id: str, stored: bytes, key: str, words: Mapping[int, bytes], lossy: bool
+) -> PreparedJob:
+    """Return a job as it was indexed, from the value of its key; see `rebuild_parts`.
+
+    Raises:
+        DamagedDataError: that cannot be read.
+    """
+    return PreparedJob(job_id, requirements_in(stored, key))
+
+
 def write_arguments(jobs: Sequence[PreparedJob | str]) -> list[Argument]:
     """Return what the script ``search/write`` takes, from the columns on.
 

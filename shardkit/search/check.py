@@ -18,6 +18,7 @@ from shardkit.operations.operation import Operation, Page, Stream, pages
 from shardkit.search.parts import IndexPart, IndexParts
 from shardkit.structures.base.check import (
     KEYS_CHECKED,
+    REBUILD,
     Damage,
     Suspicion,
     Suspicions,
@@ -34,7 +35,8 @@ Documents = Sequence[tuple[int, bytes]]
 Look = Callable[[str, bytes, str], object]
 Checked = Operation[Suspicions]
 
-AGAIN: Final = "delete() it, and index all documents again"
+AGAIN: Final = f"{REBUILD} indexes all documents anew"
+_LOST: Final = "the document"
 _WORDS_PER_CALL: Final = 1_000  # of documents, whose postings are looked for
 _POSTINGS_PER_CALL: Final = 20_000
 
@@ -66,15 +68,15 @@ def check_parts(
         while True:
             arguments = (parts.schema.columns, number, _WORDS_PER_CALL)
             call = part.call("search/check_documents", arguments)
-            [[number, *found]] = yield [call]
-            yield (yield from _confirmed(call, 1, found))
+            [number], damaged = yield from _looked(call, [0])
+            yield damaged
             if not number:
                 break
         chunk = word = 0
         while chunk >= 0:
             call = part.call("search/check_postings", (chunk, word, _POSTINGS_PER_CALL))
-            [[chunk, word, *found]] = yield [call]
-            yield (yield from _confirmed(call, 2, found))
+            [chunk, word], damaged = yield from _looked(call, [-1, 0])
+            yield damaged
         yield from check_documents(part, partial(_check_readable, part, look))
         if beside is not None:
             yield from check_documents(part, partial(beside, part))
@@ -101,14 +103,15 @@ def _check_readable(part: IndexPart, look: Look, documents: Documents) -> Checke
     notes: Suspicions = []
     keys = [f"{part.tag}d:".encode() + id_ for _, id_ in documents]
     reads = [Command(part.to, key, ("GET", key), idempotent=True) for key in keys]
-    replies = yield from read_or_note(reads, notes, AGAIN)
+    replies = yield from read_or_note(reads, notes, AGAIN, _LOST)
     for (_, id_), key, stored in zip(documents, keys, replies, strict=True):
         if stored is not None and len(stored) >= 12:  # else it was removed, or was found before
             text = key.decode(errors="replace")
             try:
                 look(id_.decode(errors="replace"), stored, text)
             except DamagedDataError as error:
-                notes.append(Suspicion(damage(part.to, key, error.found, error.expected), AGAIN))
+                found = damage(part.to, key, error.found, error.expected)
+                notes.append(Suspicion(found, AGAIN, _LOST))
     return notes
 
 
@@ -116,17 +119,33 @@ def _sent(command: Command) -> Operation[Any]:
     return (yield [command])
 
 
-def _confirmed(call: Command, begin: int, found: list[Any]) -> Operation[Page[Damage]]:
-    """Return what a script finds again, from a place in its reply on, if it found anything."""
+def _looked(call: Command, end: list[int]) -> Operation[tuple[list[int], Page[Damage]]]:
+    """Run a script that checks; return where it says to continue, and what it finds twice.
+
+    Args:
+        call: runs the script.
+        end: where to continue if it meets a key that it cannot read: nowhere.
+    """
+    place = end
+
+    def look() -> Operation[Suspicions]:
+        nonlocal place
+        [reply] = yield [call]
+        place = reply[: len(end)]
+        notes: Suspicions = []
+        for key, what, expected in reply[len(end) :]:
+            error = damage(call.to, key, what.decode(errors="replace"), expected.decode())
+            notes.append(Suspicion(error, AGAIN, _LOST if b"}:d:" in key else ""))
+        return notes
 
     def check() -> Operation[Suspicions]:
-        [reply] = yield [call]
-        return [
-            Suspicion(damage(call.to, key, what.decode(errors="replace"), expected.decode()), AGAIN)
-            for key, what, expected in reply[begin:]
-        ]
+        try:
+            return (yield from look())
+        except DamagedDataError as error:
+            return [Suspicion(error, AGAIN)]
 
-    return (yield from confirmed(check)) if found else Page()
+    found = yield from confirmed(check)
+    return place, found
 
 
 def _check_lexicon(part: IndexPart) -> Operation[Suspicions]:
@@ -157,6 +176,8 @@ def _check_words(
         id_ = int(text) if text.isdigit() and len(text) < 9 else 0
         if not id_:
             return [Suspicion(damage(part.to, key, f"{shown(word)}={shown(text)}", "an id"))]
+        if not key.endswith(b":" + word[:3]):
+            return [Suspicion(damage(part.to, key, shown(word), "words that begin so"))]
         if id_ < len(held):  # else it came meanwhile
             if held[id_]:
                 found = f"{shown(word)} with the id {id_} of another word"

@@ -72,7 +72,9 @@ from shardkit.search.model.documents import (
     Text,
     check_id,
     check_ids,
+    names_words,
     prepare,
+    recovered,
     unpack,
     write_arguments,
 )
@@ -81,6 +83,7 @@ from shardkit.search.model.schema import Schema
 from shardkit.search.model.term_counts import TermStatistics
 from shardkit.search.parts import IndexParts
 from shardkit.search.query.tree import Node
+from shardkit.search.rebuild import Progress, rebuild_parts
 from shardkit.search.request import (
     DEFAULT_LIMIT,
     MAX_LIMIT,
@@ -92,7 +95,6 @@ from shardkit.search.request import (
 from shardkit.search.searcher import MAX_EXPANSIONS, Searcher
 from shardkit.structures.base.arguments import check_integer
 from shardkit.structures.base.check import Damage
-from shardkit.structures.base.partitioned import restore_parameters
 from shardkit.structures.base.server_clock import ServerClock
 
 DOCUMENTS_PER_BATCH: Final = 100  # of a part
@@ -176,8 +178,8 @@ class SearchIndex(Structure[Face]):
         """Read everything, and give out what is damaged; changes nothing.
 
         A state or words that are lost or contradict themselves; documents that cannot be read, or
-        whose marks, columns or postings are not there; postings of no document. All of it, but lost
-        parameters, is repaired by indexing the documents anew into an index without it.
+        whose marks, columns or postings are not there; postings of no document. `rebuild` repairs
+        all of it but documents that are lost.
 
         Raises:
             ParameterMismatchError: the index exists with other parameters.
@@ -189,20 +191,35 @@ class SearchIndex(Structure[Face]):
         yield from check_parts(self._parts, partial(unpack, self.schema))
 
     @operation
-    def rebuild(self) -> Operation[int]:
-        """Store the parameters that this was opened with, if they were lost; return the documents.
+    def rebuild(self, *, lossy: bool = False, progress: Progress | None = None) -> Operation[int]:
+        """Store lost parameters, and index all documents anew; return how many.
 
-        Nothing else is changed: the words, columns and analysis of the documents that there are
-        must be those of these parameters.
+        State, words, postings, columns and counts are made of what the documents hold: their text,
+        or, without text, their words in order (`phrases`). Without either it is refused.
+
+        Meanwhile nobody else can write, and searches find what is indexed so far. After an
+        interruption call it again: no document is lost. `check` says what it repairs.
+
+        Args:
+            lossy: whether to go on though documents are lost or cannot be read; these are deleted.
+            progress: is called with how many documents were indexed anew, and how many there are.
 
         Raises:
+            DamagedDataError: documents are lost or cannot be read, and not ``lossy``: nothing was
+                changed but lost parameters. Or somebody else has begun to rebuild it.
             ParameterMismatchError: the index exists with other parameters.
-            ShardErrors: a shard failed.
+            ShardErrors: a shard failed; call it again.
 
-        Cost: two exchanges.
+        Cost: up to five SCANs of each part's server; all documents are read twice and written once.
+        The words of a part are held in memory.
         """
-        yield from restore_parameters(self._parts.parameters)
-        return (yield from self._parts.count())
+        encode = partial(write_arguments, self.schema)
+        recover = partial(recovered, self.schema)
+        done = yield from rebuild_parts(
+            self._parts, recover, encode, names_words, lossy=lossy, progress=progress
+        )
+        self._statistics.clear()
+        return done
 
     @operation
     def index(

@@ -276,7 +276,7 @@ class IndexParts:
         while rest:
             batch: list[Command | Transaction] = []
             for number, some in rest.items():
-                part, now = self.primary[number], some[: _first_slice(some)]
+                part, now = self.primary[number], some[: first_slice(some)]
                 arguments = [*encode(now), WRITE_MICROSECONDS]
                 command = part.call("search/write", arguments, write=True)
                 if after is None:
@@ -327,7 +327,7 @@ class IndexParts:
         return removed
 
 
-def _first_slice(documents: Sequence[D | str]) -> int:
+def first_slice(documents: Sequence[D | str]) -> int:
     """Return how many of the first documents one command may write."""
     terms = 0
     for place, one in enumerate(documents):

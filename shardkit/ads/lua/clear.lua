@@ -9,7 +9,7 @@
 --@include ads/base
 local from = tonumber(ARGV[3])
 local sound, state = pcall(read_state)
-if not from or not sound then return 1 end -- search/clear removes all keys
+if not from or not sound or state.rebuild then return 1 end -- search/clear removes all keys
 local last_chunk = floor(math.max(state.next - 1, 0) / CHUNK)
 
 for bucket = from, from + tonumber(ARGV[4]) - 1 do

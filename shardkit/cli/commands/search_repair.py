@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
+from functools import partial
 
 import click
 
@@ -13,8 +12,6 @@ from shardkit.cli.output import BAD, GOOD, Output, wordy
 from shardkit.cli.progress import progress
 from shardkit.cli.rows import Field, json_rows, table_of
 from shardkit.cli.text import counted
-from shardkit.errors import ConfigError, ShardKitError
-from shardkit.search.files.rebuild import load, save
 from shardkit.structures.base.check import Damage
 
 _DAMAGE_FIELDS: tuple[Field[Damage], ...] = (
@@ -54,63 +51,23 @@ def verify(where: str | None, component: str, name: str, as_json: bool) -> int:
 
 @click.command(
     short_help="Index all documents of an index anew.",
-    epilog=examples(
-        "shardkit search rebuild",
-        "shardkit search rebuild --name docs --file docs.jsonl",
-        "shardkit search rebuild --name docs --file docs.jsonl --resume",
-    ),
+    epilog=examples("shardkit search rebuild", "shardkit search rebuild --name docs --lossy"),
 )
 @index_options
-@click.option(
-    "--file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Where the documents are kept meanwhile; by default a temporary file.",
-)
-@click.option("--resume", is_flag=True, help="Do not read the index: --file has its documents.")
-@click.option("--lossy", is_flag=True, help="Go on though documents cannot be read.")
+@click.option("--lossy", is_flag=True, help="Delete documents that cannot be read.")
 @common_options
-def rebuild(
-    where: str | None,
-    component: str,
-    name: str,
-    file: Path | None,
-    resume: bool,
-    lossy: bool,
-    as_json: bool,
-) -> int:
-    """Write all documents to a file, delete the index, and index them anew.
+def rebuild(where: str | None, component: str, name: str, lossy: bool, as_json: bool) -> int:
+    """Make words, postings, columns and counts anew of the documents that are stored.
 
-    Meanwhile searches find only what is indexed so far, and nobody else may write to the index. If
-    this is interrupted, continue with --resume. Refused if the index has more documents than can
-    be read, unless --lossy, or keeps no text.
+    Meanwhile searches find only what is indexed so far, and nobody else can write to the index. If
+    this is interrupted, run it again. Refused, with nothing changed, if documents are lost or
+    cannot be read, unless --lossy. Exits with 1 if anything is damaged afterwards.
     """
     output = Output(as_json)
-    if resume and file is None:
-        raise click.UsageError("--resume needs --file")
-    chosen = file or Path(tempfile.mkdtemp(prefix="shardkit-")) / f"{name}.jsonl"
     with opened(where) as topology, progress("documents") as report_progress:
         found = existing(topology, component, name)
-        total = found.count()
-        if not resume:
-            saved = save(found, chosen, lambda n: report_progress("reading", n, max(total, n)))
-            if saved < total and not lossy:
-                raise ShardKitError(
-                    f"{total - saved:,} of {total:,} documents cannot be read; nothing was "
-                    f"changed, and {chosen} has the others",
-                    "restore a backup, or do without them: --lossy",
-                )
-            total = saved
-        try:
-            done = load(found, chosen, lambda n: report_progress("indexing", n, max(total, n)))
-        except ConfigError:
-            raise  # the file is another's; nothing was deleted
-        except BaseException:
-            output.note(f"the documents are in {chosen}: continue with --file {chosen} --resume")
-            raise
+        done = found.rebuild(lossy=lossy, progress=partial(report_progress, "indexing"))
         left = len(list(found.check()))
-    if file is None:
-        chosen.unlink()
-        chosen.parent.rmdir()
     if as_json:
         output.document({"documents": done, "damaged": left})
     else:

@@ -36,6 +36,9 @@ local function column_key(place, chunk)
   return PREFIX .. 'a:' .. int(place) .. ':' .. int(chunk)
 end
 
+-- The pattern of all keys of the part.
+local function pattern_of_all() return string.gsub(PREFIX, '[%*%?%[%]%\\]', '\\%0') .. '*' end
+
 local MOST_WORDS = 16777215
 
 -- The state: documents in all and by chunk, the next number and word id, the version. Without it,
@@ -56,6 +59,7 @@ local function read_state()
   state.words = stored_integer(KEYS[1], 'words', texts.words, 1, MOST_WORDS + 1)
   state.docs = stored_integer(KEYS[1], 'docs', texts.docs, 0, state.next)
   state.version = stored_integer(KEYS[1], 'version', texts.version, 0, 9e15)
+  state.rebuild = texts.rebuild
   for name, text in pairs(texts) do
     if byte(name) == 99 then -- c
       local last = floor((state.next - 1) / CHUNK)
@@ -68,6 +72,19 @@ local function read_state()
     damaged(KEYS[1], 'docs=' .. texts.docs, int(sum) .. ', the sum of the chunks,')
   end
   return state
+end
+
+-- The rebuild that a script belongs to, which KEYS[2] names; nil if to none.
+local function rebuild_id()
+  return KEYS[2] and sub(KEYS[2], #PREFIX + 9) -- behind rebuild:
+end
+
+-- While a part is rebuilt nobody else writes to it, and of several rebuilds the last one does.
+local function check_rebuild(state)
+  if state.rebuild ~= rebuild_id() then
+    damaged(KEYS[1], state.rebuild and 'a rebuild that has not ended' or 'no rebuild',
+      state.rebuild and 'none: wait for it, or rebuild() again' or 'the one that writes')
+  end
 end
 
 -- The chunks that have documents, in order.

@@ -17,6 +17,10 @@ local function note(key, found, expected)
   end
 end
 
+if state.rebuild then
+  note(KEYS[1], 'a rebuild that has not ended', 'none: wait for it, or rebuild() again')
+end
+
 -- The places, by word and chunk, whose postings are to be looked for.
 local sought, several = {}, {}
 local function seek(chunk, id, place)
@@ -47,7 +51,8 @@ end
 
 local function check_document(at, id)
   local key = document_key(id)
-  local head = call('GETRANGE', key, '0', '11')
+  local head = redis.pcall('GETRANGE', key, '0', '11')
+  if type(head) == 'table' then return note(key, 'a ' .. string.upper(call('TYPE', key).ok), 'a document') end
   if #head < 12 then return note(key, int(#head) .. ' bytes', 'a document') end
   local its, size, more = struct.unpack('<I4I4I4', head)
   if its ~= at then return note(key, 'number ' .. int(its), int(at)) end

@@ -8,19 +8,19 @@
 --@include search/base
 local removed = 0
 
--- With a damaged state the keys are looked for among all of the server.
+-- With a damaged state, or one that is rebuilt, the keys are looked for among all of the server.
 local function scan(cursor)
-  local pattern = string.gsub(PREFIX, '[%*%?%[%]%\\]', '\\%0') .. '*'
-  local next, keys = unpack(call('SCAN', cursor, 'MATCH', pattern, 'COUNT', '2000'))
+  local next, keys = unpack(call('SCAN', cursor, 'MATCH', pattern_of_all(), 'COUNT', '2000'))
   for _, key in ipairs(keys) do
-    if sub(key, 1, #PREFIX + 2) == PREFIX .. 'd:' then removed = removed + 1 end
+    local kind = sub(key, #PREFIX + 1, #PREFIX + 2)
+    if kind == 'd:' or kind == 'o:' then removed = removed + 1 end
     call('UNLINK', key)
   end
   return {next == '0' and 0 or 's' .. next, removed}
 end
 if sub(ARGV[3], 1, 1) == 's' then return scan(sub(ARGV[3], 2)) end
 local sound, state = pcall(read_state)
-if not sound then return scan('0') end
+if not sound or state.rebuild then return scan('0') end
 
 local from, size = tonumber(ARGV[3]), tonumber(ARGV[4])
 local chunks = chunks_of(state)

@@ -2,6 +2,7 @@
 -- Of many that exist only the first ones are done, as each may change long postings: the rest is
 -- to be sent again.
 -- KEYS[1]  the part's state; its other keys, which depend on the data, have its tag
+-- KEYS[2]  the rebuild that indexes documents which were set aside, {tag}rebuild:<id>; else none
 -- ARGV[1]  how many document numbers a chunk covers
 -- ARGV[2]  what columns hold, a letter each: n numbers, t values of text
 -- ARGV[3]  how many words follow
@@ -20,6 +21,7 @@
 local SHORT = 56 -- bytes of postings that a listpack takes
 
 local state = read_state()
+check_rebuild(state)
 local many = tonumber(ARGV[3])
 
 -- The words' ids, and which words are new. Words in the same lexicon key are looked up together.
@@ -84,8 +86,10 @@ for _, i in ipairs(new) do
   local word, id = ARGV[3 + i], ids[i]
   call('HSET', lexicon_key(word), word, int(id))
   call('SADD', starts_key(), sub(word, 1, 3))
-  if i > many - values then
-    call('HSET', values_key(id), int(id % 128), ARGV[at + i - many + values])
+end
+for i = many - values + 1, many do
+  if ids[i] >= state.words or KEYS[2] then -- a new one, or perhaps lost
+    call('HSET', values_key(ids[i]), int(ids[i] % 128), ARGV[at + i - many + values])
   end
 end
 at = at + 1 + values
@@ -236,6 +240,7 @@ for doc = at, #ARGV - 1, 5 do
     local words = translated(ARGV[doc + 4])
     head = struct.pack('<I4I4I4', number, #words, #attributes)
     call('SET', key, head .. words .. attributes .. text)
+    if KEYS[2] then call('UNLINK', PREFIX .. 'o:' .. id) end
     put_columns(number, ARGV[doc + 3])
   elseif number then
     call('UNLINK', key)

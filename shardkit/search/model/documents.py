@@ -270,6 +270,69 @@ def unpack(schema: Schema, doc_id: str, stored: bytes, key: str) -> Document:
     return document_of(schema, doc_id, stored[start:end], stored[end:], key)
 
 
+def recovered(
+    schema: Schema, doc_id: str, stored: bytes, key: str, words: Mapping[int, bytes], lossy: bool
+) -> PreparedDocument:
+    """Return a document as it was indexed, from the value of its key; see `rebuild_parts`.
+
+    Its words are those of its text; without text, those that it has, in order.
+
+    Raises:
+        DamagedDataError: that cannot be read.
+    """
+    document = unpack(schema, doc_id, stored, key)
+    try:
+        prepared = prepare(schema, doc_id, document.text or "", document.attributes)
+    except InvalidArgumentError as error:
+        raise DamagedDataError(key, str(error), "a document") from None
+    _, size, attributes = _HEADER.unpack_from(stored)
+    text = stored[_HEADER.size + size + attributes :]
+    if document.text is None:
+        if not schema.phrases:
+            raise DamagedDataError(key, "neither text nor the order of words", "one of both")
+        fields = terms_in(stored, key, words, lossy, len(schema.fields))
+        prepared = prepared._replace(fields=fields, size=sum(map(len, fields)))
+    return prepared._replace(text=text)
+
+
+def names_words(stored: bytes) -> bool:
+    """Return whether only a document's words say what it has, as no text was kept."""
+    if len(stored) < _HEADER.size:
+        return False
+    _, words, attributes = _HEADER.unpack_from(stored)
+    return len(stored) <= int(_HEADER.size + words + attributes)
+
+
+def terms_in(
+    stored: bytes, key: str, words: Mapping[int, bytes], lossy: bool, fields: int
+) -> list[list[str]]:
+    """Return the words in the value of a document's key, in order, by field.
+
+    Args:
+        stored: the value.
+        key: the key, for messages.
+        words: words by their ids.
+        lossy: whether to leave out words that are not among them.
+        fields: how many fields there are; 1 also for words of all fields and values in no order.
+
+    Raises:
+        DamagedDataError: a word is not among them.
+    """
+    _, size, _ = _HEADER.unpack_from(stored)
+    found: list[list[str]] = [[]]
+    for at in range(_HEADER.size, _HEADER.size + size, 3):
+        number = int.from_bytes(stored[at : at + 3])
+        if not number and len(found) == fields:
+            break  # behind it are values
+        if not number:
+            found.append([])
+        elif number in words:
+            found[-1].append(words[number].decode(errors="replace"))
+        elif not lossy:
+            raise DamagedDataError(key, f"word {number}", "a word of the lexicon")
+    return found
+
+
 def value_term(place: int, value: bytes) -> bytes:
     """Return the word that stands for an attribute's value in the lexicon.
 

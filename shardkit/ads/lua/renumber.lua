@@ -1,0 +1,15 @@
+-- Give the counts of ads that were indexed anew their ads' numbers, and estimate the ads by them.
+-- KEYS[1]  the part's state; its other keys, which depend on the data, have its tag
+-- ARGV[1]  how many document numbers a chunk covers
+-- ARGV[2]  and on: the ads' ids
+-- Reply    1
+--@include search/base
+--@include ads/base
+for i = 2, #ARGV do
+  local ad = read_ad(ARGV[i])
+  if ad and pcall(read_counts, ad.id) and call('EXISTS', counts_key(ad.id)) == 1 then
+    call('HSET', counts_key(ad.id), 'number', int(ad.number))
+    estimate(ad)
+  end
+end
+return 1

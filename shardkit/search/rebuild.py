@@ -1,0 +1,263 @@
+"""Rebuilds the parts of an index from the documents that they hold, for what `check` finds.
+
+::
+
+    {search:0}:d:guide.md                 the documents, and the words by id, are read: what cannot
+    {search:0}:l:gui                      be read is said before anything is changed
+          │
+          ▼ set aside, by RENAME
+    {search:0}:o:guide.md                 all that is made of documents is deleted
+          │
+          ▼ indexed anew, in one script
+    {search:0}:d:guide.md  r: w: n: v: a:  …
+
+Meanwhile ``rebuild`` in a part's state names the rebuild, and nobody else writes to the part;
+searches find what is indexed so far. A document is in one of the two places at any time, so a
+rebuild that was interrupted is begun again, by anyone: it sets aside what was indexed anew already.
+Words keep their ids if documents name them by these: those without text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from secrets import token_hex
+from typing import Final, NamedTuple, TypeVar
+
+from shardkit.errors import DamagedDataError
+from shardkit.operations.commands import Argument, Command, Key, Transaction
+from shardkit.operations.operation import Operation, pages
+from shardkit.search.parts import (
+    WRITE_MICROSECONDS,
+    IndexPart,
+    IndexParts,
+    Writable,
+    first_slice,
+)
+from shardkit.structures.base.check import Suspicions, contents, read_or_note, suspected
+from shardkit.structures.base.damage import damage
+from shardkit.structures.base.parameters import open_all
+from shardkit.structures.base.partitioned import restore_parameters
+
+D = TypeVar("D", bound=Writable)
+Progress = Callable[[int, int], object]
+Words = Mapping[int, bytes]
+
+_SCANNED: Final = 2_000  # of a server's keys, in one command
+_WORDS_AT_ONCE: Final = 1_000
+_MOST_WORDS: Final = 2**24 - 1
+_LOSSY: Final = "restore a backup, or do without what is lost: rebuild(lossy=True)"
+
+# Makes a document of its id, the value of its key, the key for messages, words by their ids, and
+# whether to leave out words that are lost. Raises DamagedDataError if it cannot be read.
+Recover = Callable[[str, bytes, str, Words, bool], D]
+
+
+class _Lexicon(NamedTuple):
+    """The words of a part.
+
+    Attributes:
+        words: by their ids.
+        starts: the first three bytes of words.
+        wrong: keys' first bytes, and words in them whose ids are others', or none.
+        free: the lowest id that no word, nor any value of text, has.
+    """
+
+    words: dict[int, bytes]
+    starts: list[bytes]
+    wrong: list[tuple[bytes, bytes]]
+    free: int
+
+
+_NO_WORDS: Final = _Lexicon({}, [], [], 1)
+
+
+class _Survey(NamedTuple):
+    """How many documents a part has, and whether any of them names words; see `rebuild_parts`."""
+
+    documents: int
+    names_words: bool
+
+
+def rebuild_parts(
+    parts: IndexParts,
+    recover: Recover[D],
+    encode: Callable[[list[D]], list[Argument]],
+    names_words: Callable[[bytes], bool],
+    after: Callable[[IndexPart, Sequence[str]], Command] | None = None,
+    *,
+    lossy: bool = False,
+    progress: Progress | None = None,
+) -> Operation[int]:
+    """Store lost parameters, and index all documents anew; return how many.
+
+    Args:
+        parts: the parts.
+        recover: makes a document of what is stored.
+        encode: see `IndexParts.write`.
+        names_words: returns whether the value of a document's key names words that it has nowhere
+            else. If none does, words get new ids, and those that no document has any more go.
+        after: makes a command that runs in the same transaction as the writing of documents, given
+            their part and ids.
+        lossy: whether to go on though documents cannot be read, which are then deleted.
+        progress: is told how many documents were indexed anew, and how many there are.
+
+    Raises:
+        DamagedDataError: documents are lost or cannot be read, and not ``lossy``; nothing was
+            changed but parameters that were lost. Or somebody else has begun to rebuild the index.
+        ParameterMismatchError: the index exists with other parameters.
+        ShardErrors: a shard failed; rebuild again.
+    """
+    yield from restore_parameters(parts.parameters)
+    yield from open_all([parts.parameters], create=True)
+    surveys = {}
+    for part in parts.primary:
+        surveys[part] = yield from _survey(part, recover, names_words, lossy)
+    total, done = sum(survey.documents for survey in surveys.values()), 0
+    for part, survey in surveys.items():
+        rebuild = f"rebuild:{token_hex(8)}"
+        words = yield from _set_aside(part, rebuild, survey.names_words)
+        cursor: Key = 0
+        while cursor != b"0":
+            cursor, keys = yield from _scan(part, "o", cursor)
+            left = yield from _read(part, keys, recover, words, lossy, remove=True)
+            while left:
+                some = left[: first_slice(left)]
+                arguments = [*encode(some), WRITE_MICROSECONDS]
+                write = part.call("search/write", arguments, key=rebuild, write=True)
+                then = [] if after is None else [after(part, [one.id for one in some])]
+                yield [Transaction(part.to, part.state, (write, *then))]
+                done, left = done + len(some), left[len(some) :]
+                if progress is not None:
+                    progress(done, max(total, done))
+        yield [part.call("search/end_rebuild", (), key=rebuild, write=True)]
+    return done
+
+
+def _survey(
+    part: IndexPart, recover: Recover[D], names_words: Callable[[bytes], bool], lossy: bool
+) -> Operation[_Survey]:
+    """Look at a part's documents; see that all are there and can be read, unless ``lossy``."""
+    stated: list[int] = []
+
+    def read_state() -> Operation[None]:
+        [[documents, _], [rebuild]] = yield [
+            part.call("search/words", ()),
+            part.read_state("rebuild"),
+        ]
+        if not rebuild:
+            stated.append(documents)
+
+    yield from suspected(read_state())
+    words = (yield from _lexicon(part)).words
+    found, names = 0, False
+
+    def seen(doc_id: str, stored: bytes, key: str, words: Words, lossy: bool) -> D:
+        nonlocal names
+        names = names or names_words(stored)
+        return recover(doc_id, stored, key, words, lossy)
+
+    cursor: Key = 0
+    while cursor != b"0":
+        cursor, keys = yield from _scan(part, "do", cursor)
+        found += len((yield from _read(part, keys, seen, words, lossy)))
+    if not lossy and stated and stated[0] > found:
+        raise damage(part.to, part.state, f"{stated[0]:,} documents", f"{found:,}", _LOSSY)
+    return _Survey(found, names)
+
+
+def _set_aside(part: IndexPart, rebuild: str, keep_words: bool) -> Operation[Words]:
+    """Begin to rebuild a part, and set its documents aside; return its words if they are kept."""
+    lexicon = _NO_WORDS
+    if keep_words:
+        lexicon = yield from _lexicon(part)
+    yield [part.call("search/begin_rebuild", (lexicon.free,), key=rebuild, write=True)]
+    cursor: Key = 0
+    while cursor != b"0":
+        arguments = (cursor, _SCANNED, int(keep_words))
+        [cursor] = yield [part.call("search/set_aside", arguments, key=rebuild, write=True)]
+    for starts in pages(lexicon.starts, _WORDS_AT_ONCE):
+        yield [part.call("search/drop_words", (len(starts), *starts), key=rebuild, write=True)]
+    for wrong in pages(lexicon.wrong, _WORDS_AT_ONCE):
+        flat = [text for pair in wrong for text in pair]
+        yield [part.call("search/drop_words", (0, *flat), key=rebuild, write=True)]
+    return lexicon.words
+
+
+def _lexicon(part: IndexPart) -> Operation[_Lexicon]:
+    """Read all words of a part. Cost: a SCAN of its server, and two exchanges for 2,000 keys."""
+    words: dict[int, bytes] = {}
+    starts: dict[bytes, None] = {}
+    wrong: dict[tuple[bytes, bytes], None] = {}
+    [free] = yield from read_or_note([part.read_state("words")], [])
+    free = int(free[0]) if free and (free[0] or b"").isdigit() else 1
+    free = free if free <= _MOST_WORDS else 1  # what there is says it too
+    cursor: Key = 0
+    while cursor != b"0":
+        cursor, keys = yield from _scan(part, "ly", cursor)
+        lexicon = [key for key in keys if key.startswith(f"{part.tag}l:".encode())]
+        held = yield from contents(part.to, "HASH", lexicon, [])
+        for key, entries in zip(lexicon, held, strict=True):
+            start = key[len(part.tag) + 2 :]
+            starts[start] = None
+            for word, text in entries:
+                id_ = int(text) if text.isdigit() and len(text) < 9 else 0
+                if not 0 < id_ <= _MOST_WORDS or word[:3] != start:
+                    wrong[start, word] = None
+                elif words.setdefault(id_, word) != word:
+                    wrong[start, word] = wrong[words[id_][:3], words[id_]] = None
+                free = max(free, min(id_, _MOST_WORDS) + 1)
+        values = [key for key in keys if key not in lexicon]
+        held = yield from contents(part.to, "HASH", values, [])
+        for key, entries in zip(values, held, strict=True):
+            bucket = key.rpartition(b":")[2]
+            for place, _ in entries:
+                if bucket.isdigit() and len(bucket) < 7 and place.isdigit() and len(place) < 4:
+                    free = max(free, min(128 * int(bucket) + int(place), _MOST_WORDS) + 1)
+    known = {id_: word for id_, word in words.items() if (word[:3], word) not in wrong}
+    return _Lexicon(known, list(starts), list(wrong), free)
+
+
+def _read(
+    part: IndexPart,
+    keys: Sequence[bytes],
+    recover: Recover[D],
+    words: Words,
+    lossy: bool,
+    remove: bool = False,
+) -> Operation[list[D]]:
+    """Return the documents of some keys; without those that cannot be read, if ``lossy``."""
+    notes: Suspicions = []
+    reads = [Command(part.to, key, ("GET", key), idempotent=True) for key in keys]
+    replies = yield from read_or_note(reads, notes)
+    if notes and not lossy:
+        raise notes[0].error
+    documents: list[D] = []
+    unread: list[bytes] = []
+    for key, stored in zip(keys, replies, strict=True):
+        try:
+            if stored is not None:
+                doc_id = _id_in(part, key)
+                documents.append(recover(doc_id, stored, f"{part.tag}d:{doc_id}", words, lossy))
+        except DamagedDataError as error:
+            if not lossy:
+                raise damage(part.to, key, error.found, error.expected, _LOSSY) from None
+            unread.append(key)
+    if remove and unread:
+        yield [Command(part.to, key, ("UNLINK", key), idempotent=True) for key in unread]
+    return documents
+
+
+def _id_in(part: IndexPart, key: bytes) -> str:
+    try:
+        return key[len(part.tag) + 2 :].decode()
+    except UnicodeDecodeError:
+        raise damage(part.to, key, "no UTF-8", "the id of a document") from None
+
+
+def _scan(part: IndexPart, kinds: str, cursor: Key) -> Operation[tuple[Key, list[bytes]]]:
+    """Return where to continue, and some of a part's keys of some kinds, such as ``d``."""
+    tag = re.sub(r"([*?\[\]\\])", r"\\\1", part.tag)
+    scan = ("SCAN", cursor, "MATCH", f"{tag}[{kinds}]:*", "COUNT", _SCANNED)
+    [(cursor, keys)] = yield [Command(part.to, part.state, scan, idempotent=True)]
+    return cursor, list(dict.fromkeys(keys))
