@@ -15,6 +15,7 @@ import pytest
 import pytest_asyncio
 from faces import Face, faced
 from hypothesis import settings
+from left_open import left_open, naming_who_opens, sockets, threads
 from lua_keys import watch
 
 import shardkit
@@ -46,6 +47,16 @@ BINARIES = {
 
 for _path in Path(shardkit.__file__).parent.rglob("lua/*.lua"):
     watch((_path.relative_to(Path(shardkit.__file__).parent).parent.parent / _path.stem).as_posix())
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_is_left_open() -> Iterator[None]:
+    """After the last test of a process nothing is open that its tests have opened."""
+    before = sockets(), threads()
+    with naming_who_opens():
+        yield
+    left = left_open(*before)
+    assert not left, "is left open: " + "; ".join(left)
 
 
 @pytest.fixture(scope="session")

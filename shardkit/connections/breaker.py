@@ -18,7 +18,6 @@ Release It!
 from __future__ import annotations
 
 import logging
-import os
 import random
 import threading
 import time
@@ -39,7 +38,7 @@ from redis.exceptions import (
 from shardkit.deadlines import LONG_ENOUGH, DeadlineExceeded
 from shardkit.errors import ClosedError
 from shardkit.events import BreakerClosed, BreakerOpened, emit
-from shardkit.forks import ForkSafeLock
+from shardkit.forks import ForkSafeLock, renewed_in_children
 
 logger = logging.getLogger("shardkit")
 
@@ -96,7 +95,7 @@ class Breaker:
         self._count = 0
         self._first_at = self._next_at = self._since = 0.0
         self._why = ""
-        _breakers.add(self)
+        renewed_in_children(self)
 
     def failed(self, error: BaseException, seconds: float) -> None:
         """Note that the server could not be reached, or did not answer, for so many seconds."""
@@ -157,7 +156,7 @@ class Breaker:
         """End the trials: the kit is closed."""
         self._stopped.set()
 
-    def renew(self) -> None:
+    def after_fork(self) -> None:
         """Forget everything, in a forked child, which has no thread that tries."""
         self.opened, self._count, self._stopped = False, 0, threading.Event()
 
@@ -255,14 +254,3 @@ class Breakers:
         """End all trials."""
         for breaker in self.all():
             breaker.stop()
-
-
-_breakers: weakref.WeakSet[Breaker] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for breaker in list(_breakers):
-        breaker.renew()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)

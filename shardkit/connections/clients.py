@@ -28,7 +28,6 @@ There are three kinds of clients, which share connections as far as they can:
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 import weakref
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
@@ -57,6 +56,7 @@ from shardkit.connections.redis_private import (
     drain_cluster,
 )
 from shardkit.errors import ShardKitError, ShardUnavailable
+from shardkit.forks import renewed_in_children
 from shardkit.operations.commands import Shard
 
 Client: TypeAlias = redis.Redis | redis.RedisCluster
@@ -164,7 +164,7 @@ class Clients:
             weakref.WeakKeyDictionary()
         )
         self._last_loop: tuple[Callable[[], object], _Held | None] = _no_loop, None
-        _all_clients.add(self)
+        renewed_in_children(self)
 
     def get(self, component: Component, number: Number, raw: bool | None = None) -> Client:
         """Return the blocking client of a shard, or (number None) of the unsharded entry.
@@ -437,7 +437,8 @@ class Clients:
             left = [self._by_loop.pop(loop) for loop in closed]
         _abandon(left)
 
-    def _after_fork(self) -> None:
+    def after_fork(self) -> None:
+        """Forget everything, in a forked child."""
         # A thread of the parent may have held a lock, of ours or of a pool, which would never be
         # released here. Dropping the parent's clients closes this process's copies.
         self._lock = threading.RLock()
@@ -621,14 +622,3 @@ def _pools(client: Any) -> list[Any]:
         return [client.connection_pool]
     nodes = client.get_nodes()  # type: ignore[no-untyped-call]
     return [client.get_redis_connection(node).connection_pool for node in nodes]
-
-
-_all_clients: weakref.WeakSet[Clients] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for clients in list(_all_clients):
-        clients._after_fork()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 import select
 import selectors
 import signal
@@ -55,6 +54,7 @@ from shardkit.connections.redis_private import (
 from shardkit.deadlines import Deadline, DeadlineExceeded, current, within
 from shardkit.errors import ClosedError, RoutingError
 from shardkit.events import ConnectionClosed, ConnectionOpened, emit, handlers
+from shardkit.forks import process
 from shardkit.routing.command_keys import blocking_seconds
 
 _LOST = (ConnectionError, TimeoutError, OSError)
@@ -78,19 +78,6 @@ _MAY_BLOCK = frozenset(
     for text in (name, name.lower())
     for spelled in (text, text.encode())
 )
-
-
-class _Process:
-    """This process's id: to ask the system for it costs a quarter of a short command."""
-
-    pid = os.getpid()
-
-    def after_fork(self) -> None:
-        self.pid = os.getpid()
-
-
-process = _Process()
-os.register_at_fork(after_in_child=process.after_fork)
 
 
 class ReplyLimits:

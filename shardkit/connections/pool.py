@@ -22,7 +22,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import math
-import os
 import threading
 import time
 import weakref
@@ -50,6 +49,7 @@ from shardkit.connections.redis_private import (
     set_created,
 )
 from shardkit.deadlines import current
+from shardkit.forks import renewed_in_children
 
 # A connection that nobody used for so long is closed, except for one in each pool. Blocking pools
 # are looked at so often, and so many connections closed at a time.
@@ -79,8 +79,8 @@ class _Shown:
         shared = copy.copy(self)
         shared.origin = self
         shared.connection_kwargs = dict(self.connection_kwargs)
-        if isinstance(self, _ReusingPool):
-            renew_after_fork(shared)
+        if isinstance(shared, _ReusingPool):
+            renewed_in_children(shared)
         _live_pools.add(shared)
         if self.policy.breaker is not None:
             self.policy.breaker.pools.add(shared)
@@ -165,7 +165,7 @@ class _ReusingPool(_Shown):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        renew_after_fork(self)
+        renewed_in_children(self)
         _live_pools.add(self)
 
     def reset(self) -> None:
@@ -519,26 +519,12 @@ class _Sweep:
         self.due = now + SWEEP_SECONDS
         left = MOST_PER_SWEEP
         with suppress(RuntimeError):  # another thread is making a pool: the next time, then
-            for pool in list(_pools):
+            for pool in list(_live_pools):
                 if isinstance(pool, _ReusingPool):
                     left -= pool.trim(now - IDLE_SECONDS, left)
 
 
 _sweep = _Sweep()
-_pools: weakref.WeakSet[Any] = weakref.WeakSet()
-
-
-def renew_after_fork(pool: Any) -> None:
-    """Have a pool's ``after_fork`` called in each forked child."""
-    _pools.add(pool)
-
-
-def _after_fork_in_child() -> None:
-    for pool in list(_pools):
-        pool.after_fork()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class Pool(_ReusingPool, redis.ConnectionPool):

@@ -23,8 +23,8 @@ from typing import Any
 import redis
 import redis.asyncio as aioredis
 
-from shardkit.connections.pool import renew_after_fork
 from shardkit.errors import ConfigError, ShardKitError
+from shardkit.forks import renewed_in_children
 
 # Attributes of the private pool itself; all others are those of the current pool.
 _OWN = frozenset({"_find", "_pool", "_given", "_lent", "_switch", "_loop", "_following"})
@@ -44,7 +44,7 @@ class _FollowsEntry:
         self._given = dict(self._pool.connection_kwargs)
         self._lent: dict[Any, Any] = {}
         self._switch = threading.Lock()
-        renew_after_fork(self)
+        renewed_in_children(self)
 
     def __getattr__(self, name: str) -> Any:
         if name in _OWN:  # not set yet, as in __init__

@@ -18,7 +18,6 @@ what exceeds `MOST_WAITING`, and what could not be sent for `LONGEST_RETRY` seco
 from __future__ import annotations
 
 import logging
-import os
 import secrets
 import threading
 import time
@@ -28,6 +27,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Protocol
 
 from shardkit.errors import ShardFailure
+from shardkit.forks import renewed_in_children
 from shardkit.operations.commands import Command, Partial, Replies, Transaction, damage_in
 from shardkit.operations.operation import Driver, Operation
 
@@ -209,10 +209,10 @@ class Background:
         self.interval = interval
         self._outboxes: dict[Hashable, tuple[Outbox, Any]] = {}
         self._closed = False
-        self.reset()
-        _all.add(self)
+        self.after_fork()
+        renewed_in_children(self)
 
-    def reset(self) -> None:
+    def after_fork(self) -> None:
         """Begin anew in a forked child: no thread, and nothing recorded."""
         self._lock = threading.Lock()
         self._stop = threading.Event()
@@ -268,14 +268,3 @@ def _run(background: weakref.ref[Background], stop: threading.Event, interval: f
             return
         found.send()
         del found
-
-
-_all: weakref.WeakSet[Background] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for background in list(_all):
-        background.reset()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -15,7 +15,6 @@ import asyncio
 import copy
 import logging
 import math
-import os
 import random
 import threading
 import time
@@ -38,7 +37,7 @@ from shardkit.errors import (
     MissingEntryError,
     RetiredError,
 )
-from shardkit.forks import ForkSafeLock
+from shardkit.forks import ForkSafeLock, renewed_in_children
 from shardkit.server_errors import meaning
 from shardkit.topology.sources import Reading, Source, Values
 
@@ -115,7 +114,7 @@ class Topology:
         self._thread: threading.Thread | None = None
         self._watch_lock = ForkSafeLock()  # held by the watching thread while it reads
         self._end_of_watch: threading.Event | None = None
-        _topologies.add(self)
+        renewed_in_children(self)
 
     def component(self, name: str) -> Component:
         """Return a component as it is now, to within about a second.
@@ -659,7 +658,8 @@ class Topology:
         if self._closed:
             raise ClosedError("the kit is closed", "open a new one with shardkit.connect")
 
-    def _after_fork(self) -> None:
+    def after_fork(self) -> None:
+        """Have no thread and no reader, in a forked child."""
         self._lock, self._due, self._thread = threading.Lock(), set(), None
         self._end_of_watch = None
         for cached in self._cache.values():
@@ -686,18 +686,6 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
-
-
-_topologies: weakref.WeakSet[Topology] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    # A thread of the parent may have held a lock, which would never be released here.
-    for topology in list(_topologies):
-        topology._after_fork()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _is_unknown(cached: CacheEntry, outcome: object) -> bool:
