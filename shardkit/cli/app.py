@@ -40,6 +40,7 @@ COMMANDS = {
     "failover": "shardkit.cli.commands.failover:failover",
     "move": "shardkit.cli.commands.move:move",
     "replicas": "shardkit.cli.commands.replicas:replicas",
+    "verify-replica": "shardkit.cli.commands.replicas:verify_replica_command",
     "persistence": "shardkit.cli.commands.persistence:persistence",
     "retire": "shardkit.cli.commands.retire:retire",
     "backup": "shardkit.cli.commands.backup:backup_command",

@@ -1,5 +1,6 @@
 """Growing a fleet while it is in use: failover, and moving servers; see docs/growth.md."""
 
+from shardkit.growth.attachment import AttachedReplica, attach_replica, detach_replica
 from shardkit.growth.certificate import ServerComparison, compare
 from shardkit.growth.failover import Fence, Takeover, apply_fences, fail_over, pending_fences
 from shardkit.growth.journal import ServerMove
@@ -14,17 +15,22 @@ from shardkit.growth.move import (
     verify_move,
 )
 from shardkit.growth.replica_tree import ReplicaNode, replica_tree
+from shardkit.growth.verify import VerifiedReplica, verify_replica, verify_replicas
 
 __all__ = [
+    "AttachedReplica",
     "Fence",
     "MovePlan",
     "ReplicaNode",
     "ServerComparison",
     "ServerMove",
     "Takeover",
+    "VerifiedReplica",
     "abort_move",
     "apply_fences",
+    "attach_replica",
     "compare",
+    "detach_replica",
     "fail_over",
     "moves",
     "pending_fences",
@@ -34,4 +40,6 @@ __all__ = [
     "reverse_move",
     "start_move",
     "verify_move",
+    "verify_replica",
+    "verify_replicas",
 ]

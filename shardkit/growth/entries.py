@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import redis
 
 from shardkit.admin.push import attest
+from shardkit.config.component import Component
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import push, read_components, read_epoch
 from shardkit.errors import PushRefusedError
@@ -25,18 +28,40 @@ def push_relocation(
 
     Nothing is pushed if no entry names the source as a master any more.
 
+    Raises: as `push_changed`.
+    """
+    return push_changed(
+        config,
+        lambda components: relocated(components, source, target, keep_source=keep_source),
+        message,
+    )
+
+
+def push_changed(
+    config: redis.Redis,
+    change: Callable[[Mapping[str, Component]], Mapping[str, Component]],
+    message: str,
+) -> int:
+    """Push what a function changes of the components; return the epoch.
+
+    Args:
+        config: a client of the config server.
+        change: returns those of the components that change, as they shall be. It is called again
+            if others have pushed meanwhile.
+        message: why, for the history.
+
     Raises:
         PushRefusedError: others pushed in between, again and again.
         ConfigServerError: the config server cannot be read or written.
     """
     for attempt in range(_ATTEMPTS):
         epoch = read_epoch(config)
-        changed = relocated(read_components(config), source, target, keep_source=keep_source)
+        changed = change(read_components(config))
         if not changed:
             break
         try:
-            push(config, ShardMap(changed, source=message), epoch=epoch, message=message)
-            # Not the source: it is a replica, and gets this from its master.
+            push(config, ShardMap(dict(changed), source=message), epoch=epoch, message=message)
+            # Masters only: replicas get this from theirs.
             attest(list(changed.values()), read_epoch(config))
         except PushRefusedError:
             if attempt == _ATTEMPTS - 1:

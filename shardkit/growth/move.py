@@ -42,6 +42,7 @@ from shardkit.growth.servers import (
     replicate,
     role_of,
     same_server,
+    unfit,
     wait_for_copy,
 )
 
@@ -139,7 +140,7 @@ def _plan(
             info = {}
         try:
             there: dict[str, Any] = replica.info()
-            problems += _unfit(info, there, master, replica, source, target)
+            problems += unfit(info, there, master, replica, source, target)
         except (RedisError, OSError) as error:
             problems.append(f"{target} does not answer ({error})")
     others = [str(each) for each in replicas_of(components.values(), source) if each != target]
@@ -161,46 +162,6 @@ def _plan(
         steps,
         tuple(problems),
     )
-
-
-def _unfit(
-    info: Mapping[str, Any],
-    there: Mapping[str, Any],
-    master: Any,
-    replica: Any,
-    source: ServerAddress,
-    target: ServerAddress,
-) -> list[str]:
-    """Return why a server cannot take another's place."""
-    problems = []
-    follows = there["role"] == "slave" and same_server(
-        ServerAddress(str(there["master_host"]), int(there["master_port"])), source
-    )
-    if there["role"] == "slave" and not follows:
-        problems.append(f"{target} is a replica of another server")
-    if not follows and any(name.startswith("db") and name[2:].isdigit() for name in there):
-        problems.append(f"{target} is not empty: it would lose its keys")
-    if there.get("loading"):
-        problems.append(f"{target} is loading")
-    if not info:
-        return problems
-    if "valkey_version" in info and "valkey_version" not in there:
-        problems.append(f"{target} is a Redis, which cannot read what a Valkey sends")
-    elif _version(there) < _version(info):
-        problems.append(f"{target} is of an older version")
-    limit = int(there.get("maxmemory", 0))
-    if limit and limit < int(info["used_memory"]):
-        problems.append(f"{target} has too little memory: maxmemory is {limit:,} bytes")
-    with suppress(RedisError):
-        mine = int(master.config_get("databases")["databases"])
-        if int(replica.config_get("databases")["databases"]) < mine:
-            problems.append(f"{target} has fewer databases than {mine}")
-    return problems
-
-
-def _version(info: Mapping[str, Any]) -> tuple[int, ...]:
-    text = str(info.get("valkey_version") or info["redis_version"])
-    return tuple(int(part) for part in text.split(".")[:2])
 
 
 def start_move(

@@ -12,7 +12,7 @@ Everything else that an entry says stays as it is. In a ``url`` only host and po
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -88,14 +88,56 @@ def relocated(
         target: the one that is now.
         keep_source: whether the source is a replica from now on; otherwise no entry names it.
     """
+    return _changed(
+        components, lambda entry, where: _entry(entry, where, source, target, keep_source)
+    )
+
+
+def with_replica(
+    components: Mapping[str, Component],
+    master: ServerAddress,
+    replica: ServerAddress,
+    zone: str | None = None,
+) -> dict[str, Component]:
+    """Return the components that change when entries of a master name a replica too."""
+    described = {"host": replica.host, "port": replica.port, **({"zone": zone} if zone else {})}
+
+    def change(entry: Entry, where: str) -> Entry:
+        named = [address_of(each) for each in entry.replicas]
+        if entry.is_cluster or address_of(entry) != master or replica in named:
+            return entry
+        fields = entry.fields
+        return Entry({**fields, "replicas": [*fields.get("replicas", ()), described]}, where)
+
+    return _changed(components, change)
+
+
+def without_replica(
+    components: Mapping[str, Component], replica: ServerAddress
+) -> dict[str, Component]:
+    """Return the components that change when no entry names a replica any more."""
+
+    def change(entry: Entry, where: str) -> Entry:
+        kept = [fields for fields, each in _replicas(entry) if address_of(each) != replica]
+        if len(kept) == len(entry.replicas):
+            return entry
+        fields = entry.fields
+        fields.pop("replicas")
+        return Entry({**fields, **({"replicas": kept} if kept else {})}, where)
+
+    return _changed(components, change)
+
+
+def _changed(
+    components: Mapping[str, Component], change: Callable[[Entry, str], Entry]
+) -> dict[str, Component]:
     changed: dict[str, Component] = {}
     for name, component in components.items():
         entry = component.entry
         if entry is not None:
-            entry = _entry(entry, entry_key(name), source, target, keep_source)
+            entry = change(entry, entry_key(name))
         shards = tuple(
-            _entry(shard, entry_key(name, n), source, target, keep_source)
-            for n, shard in enumerate(component.shards)
+            change(shard, entry_key(name, n)) for n, shard in enumerate(component.shards)
         )
         if entry != component.entry or shards != component.shards:
             changed[name] = replace(component, entry=entry, shards=shards)

@@ -199,3 +199,52 @@ def wait_for_copy(master: Any, replica: Any, seconds: float, near: int = 1_000_0
                 "resume when it is, or abort; see: shardkit replicas tree",
             )
         time.sleep(10 * STEP)
+
+
+def unfit(
+    info: Mapping[str, Any],
+    there: Mapping[str, Any],
+    master: Any,
+    replica: Any,
+    source: ServerAddress,
+    target: ServerAddress,
+) -> list[str]:
+    """Return why a server cannot take another's place, or replicate it.
+
+    Args:
+        info: what the master says of itself; empty if it does not answer.
+        there: what the other one says.
+        master: a client of the master.
+        replica: a client of the other one.
+        source: the master's address.
+        target: the other one's.
+    """
+    problems = []
+    follows = there["role"] == "slave" and same_server(
+        ServerAddress(str(there["master_host"]), int(there["master_port"])), source
+    )
+    if there["role"] == "slave" and not follows:
+        problems.append(f"{target} is a replica of another server")
+    if not follows and any(name.startswith("db") and name[2:].isdigit() for name in there):
+        problems.append(f"{target} is not empty: it would lose its keys")
+    if there.get("loading"):
+        problems.append(f"{target} is loading")
+    if not info:
+        return problems
+    if "valkey_version" in info and "valkey_version" not in there:
+        problems.append(f"{target} is a Redis, which cannot read what a Valkey sends")
+    elif _version(there) < _version(info):
+        problems.append(f"{target} is of an older version")
+    limit = int(there.get("maxmemory", 0))
+    if limit and limit < int(info["used_memory"]):
+        problems.append(f"{target} has too little memory: maxmemory is {limit:,} bytes")
+    with suppress(RedisError):
+        mine = int(master.config_get("databases")["databases"])
+        if int(replica.config_get("databases")["databases"]) < mine:
+            problems.append(f"{target} has fewer databases than {mine}")
+    return problems
+
+
+def _version(info: Mapping[str, Any]) -> tuple[int, ...]:
+    text = str(info.get("valkey_version") or info["redis_version"])
+    return tuple(int(part) for part in text.split(".")[:2])

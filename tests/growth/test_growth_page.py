@@ -12,6 +12,7 @@ from growth_helpers import Fleet, follow
 
 import shardkit
 from shardkit.cli.app import app
+from shardkit.local import LocalServer
 
 PAGE = Path(__file__).parents[2] / "docs" / "growth.md"
 
@@ -26,20 +27,23 @@ def test_the_commands_of_the_page_do_what_it_says(
     text = PAGE.read_text(encoding="utf-8")
     blocks = re.findall(r"^```\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     lines = [line for block in blocks for line in block.splitlines()]
-    assert len(lines) == 14
+    assert len(lines) == 18
+    new = LocalServer().start()  # the replica that is attached
     for line in lines:
         if line == "shardkit failover 127.0.0.1:7001":  # a master of that address, with a replica
             follow(fleet.servers[2], fleet.servers[0])
             fleet.push(0, (2,))
-        words = line.replace("127.0.0.1:7001", fleet.name(0)).replace(
-            "127.0.0.1:7011", fleet.name(1)
-        )
+        words = line
+        for port, address in enumerate((*map(fleet.name, (1, 2)), new.address), start=7011):
+            words = words.replace(f"127.0.0.1:{port}", address)
+        words = words.replace("127.0.0.1:7001", fleet.name(0))
         done = CliRunner().invoke(app, shlex.split(words)[1:], standalone_mode=False)
         if line.startswith("shardkit move abort"):  # it is done already
             assert "nothing to abort" in str(done.exception)
         else:
             assert done.exception is None, (line, done.output, done.exception)
             assert not done.return_value, (line, done.output)
+    new.stop(0)
     assert fleet.masters() == [fleet.name(2)] * 2
     with shardkit.connect(fleet.url) as kit:
         found = kit.key_sharded("users").mget([f"k{n}" for n in range(20)])

@@ -1,36 +1,76 @@
-"""``shardkit replicas``: which server replicates which."""
+"""``shardkit replicas`` and ``verify-replica``: which server replicates which, and if it does."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from dataclasses import asdict
 
 import click
 
-from shardkit.cli.options import common_options, components, config_option, examples, opened
-from shardkit.cli.output import BAD, Output, Styled, Table, number
-from shardkit.growth import replica_tree
+from shardkit.cli.options import (
+    common_options,
+    components,
+    config_option,
+    config_server,
+    connected,
+    examples,
+    opened,
+    timeout_option,
+)
+from shardkit.cli.output import BAD, DOUBTFUL, GOOD, Output, Styled, Table, number
+from shardkit.cli.text import reason
+from shardkit.growth import (
+    AttachedReplica,
+    ReplicaNode,
+    VerifiedReplica,
+    attach_replica,
+    detach_replica,
+    replica_tree,
+    verify_replicas,
+)
+from shardkit.growth.attachment import COPY
+from shardkit.growth.verify import TIMEOUT
 
 
 @click.group(
+    short_help="Show, attach and detach replicas.",
+    epilog=examples(
+        "shardkit replicas tree",
+        "shardkit replicas attach c.internal:6379 --to a.internal:6379",
+        "shardkit replicas detach c.internal:6379",
+    ),
+)
+def replicas() -> None:
+    """Show which server replicates which; attach replicas, and detach them."""
+
+
+@replicas.command(
     short_help="Show which server replicates which.",
     epilog=examples("shardkit replicas tree", "shardkit replicas tree timelines --json"),
 )
-def replicas() -> None:
-    """Show which server replicates which."""
-
-
-@replicas.command()
 @click.argument("names", metavar="[COMPONENT]...", nargs=-1)
+@click.option(
+    "--wait",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="Wait so long until every level is in sync; otherwise the exit code is 1.",
+)
 @config_option
 @common_options
-def tree(names: Sequence[str], where: str | None, as_json: bool) -> int:
+def tree(names: Sequence[str], wait: float | None, where: str | None, as_json: bool) -> int:
     """Show masters, their replicas and theirs; exit code 1 if one is not in order."""
     output = Output(as_json)
     with opened(where) as topology:
         found, _ = components(topology, names)
     with output.busy("asking the servers"):
+        end = time.monotonic() + (wait or 0)
         nodes = replica_tree(found.values())
-    code = 0 if all(node.ok for node in nodes) else 1
+        while wait and not _in_sync(nodes) and time.monotonic() < end:
+            time.sleep(0.05)
+            nodes = replica_tree(found.values())
+    good = _in_sync(nodes) if wait is not None else all(node.ok for node in nodes)
+    code = 0 if good else 1
     if as_json:
         output.document(
             [
@@ -50,3 +90,139 @@ def tree(names: Sequence[str], where: str | None, as_json: bool) -> int:
         table.row("  " * node.depth + str(node.server), state, node.behind)
     output.table(table)
     return code
+
+
+def _in_sync(nodes: Sequence[ReplicaNode]) -> bool:
+    return all(node.state in ("master", "in sync") for node in nodes)
+
+
+@replicas.command(
+    short_help="Have a new server replicate one that is in use.",
+    epilog=examples(
+        "shardkit replicas attach c.internal:6379 --to a.internal:6379",
+        "shardkit replicas attach c.internal:6379 --to timelines:3 --zone eu-1c",
+    ),
+)
+@click.argument("server")
+@click.option(
+    "--to",
+    required=True,
+    metavar="SHARD|SERVER",
+    help="Whom it shall follow: a shard, a master, or a replica, HOST:PORT.",
+)
+@click.option("--zone", metavar="ZONE", help="Where it is, for reads of the same zone.")
+@click.option(
+    "--wait",
+    type=click.FloatRange(min=0.1),
+    default=COPY,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long it may take to be filled.",
+)
+@config_option
+@common_options
+def attach(
+    server: str, to: str, zone: str | None, wait: float, where: str | None, as_json: bool
+) -> None:
+    """Have SERVER, which is empty, follow another one; when it is filled, entries name it.
+
+    Who follows a replica relieves the master. Entries do not name it, as clients read only from
+    replicas of the master itself.
+    """
+    output = Output(as_json)
+    with connected(config_server(where)) as config, output.busy("filling it"):
+        done = attach_replica(config, server, to, zone=zone, copy=wait)
+    named = f"entries name it since epoch {done.epoch}" if done.named else "no entry names it"
+    _say(output, done, f"{done.replica} follows {done.master}; {named}")
+
+
+@replicas.command(
+    short_help="Have a replica follow nobody.",
+    epilog=examples("shardkit replicas detach c.internal:6379"),
+)
+@click.argument("server")
+@click.option("--force", is_flag=True, help="Also if its master refuses writes without it.")
+@config_option
+@common_options
+def detach(server: str, force: bool, where: str | None, as_json: bool) -> None:
+    """Have SERVER follow nobody, once no entry names it and clients have left it.
+
+    It keeps its data. One that is down is only removed from the entries.
+    """
+    output = Output(as_json)
+    with connected(config_server(where)) as config, output.busy("waiting until clients left it"):
+        done = detach_replica(config, server, force=force)
+    _say(output, done, f"{done.replica} follows {done.master} no more; no entry names it")
+
+
+def _say(output: Output, done: AttachedReplica, text: str) -> None:
+    if output.as_json:
+        output.document(
+            {
+                "replica": str(done.replica),
+                "master": str(done.master),
+                "named": done.named,
+                "epoch": done.epoch,
+            }
+        )
+    else:
+        output.line(text, GOOD)
+
+
+@click.command(
+    "verify-replica",
+    short_help="See whether writes reach replicas, and their disks.",
+    epilog=examples("shardkit verify-replica", "shardkit verify-replica timelines --timeout 2"),
+)
+@click.argument("names", metavar="[COMPONENT]...", nargs=-1)
+@timeout_option(TIMEOUT)
+@config_option
+@common_options
+def verify_replica_command(
+    names: Sequence[str], timeout: float, where: str | None, as_json: bool
+) -> int:
+    """Write to each master, and see whether the write reaches its replicas and their disks.
+
+    The exit code is 1 unless every replica that entries name had it in time. What was written, a
+    member of sync:wait, is removed.
+    """
+    output = Output(as_json)
+    with opened(where) as topology:
+        found, _ = components(topology, names)
+    with output.busy("waiting for the replicas"):
+        verdicts = verify_replicas(found.values(), timeout)
+    code = 0 if all(isinstance(v, VerifiedReplica) and v.ok for v in verdicts.values()) else 1
+    if as_json:
+        output.document(
+            [
+                {"master": str(master), "replica": str(replica), **_verdict(verdict)}
+                for (master, replica), verdict in verdicts.items()
+            ]
+        )
+        return code
+    if not verdicts:
+        output.line("no entry names a replica", DOUBTFUL)
+        return code
+    table = Table.of("master", "replica", "a write", number("s"))
+    for (master, replica), verdict in verdicts.items():
+        if isinstance(verdict, Exception):
+            table.row(str(master), str(replica), Styled(reason(verdict), BAD), None)
+            continue
+        text = Styled("is there, and on disk", GOOD)
+        if not verdict.linked:
+            text = Styled("did not come: it has no link to its master", BAD)
+        elif not verdict.written:
+            text = Styled("did not come in time", BAD)
+        elif verdict.synced is None:
+            text = Styled("is there; it has no append-only file", DOUBTFUL)
+        elif not verdict.synced:
+            text = Styled("is there, but not on disk in time", BAD)
+        table.row(str(master), str(replica), text, f"{verdict.seconds:.3f}")
+    output.table(table)
+    return code
+
+
+def _verdict(verdict: VerifiedReplica | Exception) -> dict[str, object]:
+    if isinstance(verdict, Exception):
+        return {"ok": False, "error": reason(verdict)}
+    return {**asdict(verdict), "seconds": round(verdict.seconds, 3), "ok": verdict.ok}
