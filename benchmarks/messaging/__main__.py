@@ -103,8 +103,20 @@ def files(kit: ShardKit, path: Path, readers: int) -> tuple[float, float, float,
     plain: Any = kit.client("one")
     size = path.stat().st_size
     plain.set("file", path.read_bytes())
-    taken, overhead = [], 0.0
-    for n in range(ROUNDS):
+
+    def getrange(_: int) -> None:
+        at = 0
+        while piece := plain.getrange("file", at, at + 2**18 - 1):
+            at += len(piece)
+        assert at == size
+
+    def disk(_: int) -> None:
+        with path.open("rb") as file:
+            while file.read(2**18):
+                pass
+
+    overhead, taken = 0.0, []
+    for n in range(2 * ROUNDS):  # each way in each round, as other load comes and goes
         name = f"{readers}-{n}"
         channel.create(name, [str(m) for m in range(readers)])
         before = used(kit)
@@ -119,27 +131,16 @@ def files(kit: ShardKit, path: Path, readers: int) -> tuple[float, float, float,
 
         began = time.perf_counter()
         in_threads(readers, read)
-        taken.append(time.perf_counter() - began)
+        ended = [time.perf_counter()]
+        for way in (getrange, disk):
+            in_threads(readers, way)
+            ended.append(time.perf_counter())
+        taken.append([end - start for start, end in zip([began, *ended], ended, strict=False)])
         channel.delete(name)
-
-    def getrange(_: int) -> None:
-        at = 0
-        while piece := plain.getrange("file", at, at + 2**18 - 1):
-            at += len(piece)
-        assert at == size
-
-    def disk(_: int) -> None:
-        with path.open("rb") as file:
-            while file.read(2**18):
-                pass
-
-    megabytes = readers * size / 2**20
-    return (
-        megabytes / median(taken),
-        megabytes / seconds(lambda: in_threads(readers, getrange)),
-        megabytes / seconds(lambda: in_threads(readers, disk)),
-        overhead,
+    ours, ranges, from_disk = (
+        readers * size / 2**20 / median(way) for way in zip(*taken, strict=True)
     )
+    return ours, ranges, from_disk, overhead
 
 
 def used(kit: ShardKit) -> int:

@@ -65,6 +65,9 @@ _SIGNALS = signal.valid_signals()
 
 INCOMPLETE = object()
 READ_BYTES = 64 * 1024
+# What is read at once of replies that are larger than that, into buffers that are used again.
+_LARGE_READ_BYTES = 256 * 1024
+_LARGE_BUFFERS: list[bytearray] = []  # those that no read is using
 _CLOSED = "the server closed the connection"
 
 _BLOCKING = (
@@ -621,7 +624,8 @@ class _FastReplies(_BlockingTimeouts):
         deadline = current.get()
         started, usual = (0.0, None) if deadline is None else (time.monotonic(), sock.gettimeout())
         try:
-            reply_parser.read(self._receiver(sock, deadline), replies, count, not raw, more)
+            receive = self._receiver(sock, deadline, reply_parser.reader)
+            reply_parser.read(receive, replies, count, not raw, more)
         except BaseException as error:
             self._close_and_raise(error, deadline, started)
             raise
@@ -677,9 +681,9 @@ class _FastReplies(_BlockingTimeouts):
             reply_parser.reader.feed(received)
             reply = gets()
             if reply is INCOMPLETE:
-                receive = self._receiver(sock, deadline)
+                receive = self._receiver(sock, deadline, reply_parser.reader)
                 while reply is INCOMPLETE:
-                    reply_parser.reader.feed(receive())
+                    receive()
                     reply = gets()
         except BaseException as error:
             self._close_and_raise(error, deadline, started)
@@ -690,22 +694,32 @@ class _FastReplies(_BlockingTimeouts):
             self.disconnect()  # it says more than was asked for
         return reply, reply_parser.refused
 
-    def _receiver(self, sock: Any, deadline: Deadline | None) -> Callable[[], bytes]:
+    def _receiver(self, sock: Any, deadline: Deadline | None, reader: Any) -> Callable[[], None]:
         """Return what receives bytes of the replies to what was just sent, within the limits."""
         started, size = time.monotonic(), 0
         usual = None if deadline is None else sock.gettimeout()
 
-        def receive() -> bytes:
+        def receive() -> None:
             nonlocal size
             if size:
                 self.check_reply(time.monotonic() - started, size)
             if deadline is not None:  # what has come already is read even if it has passed
                 sock.settimeout(deadline.shorten(usual))
-            data: bytes = sock.recv(READ_BYTES)
-            if not data:
+            if size < READ_BYTES:
+                data: bytes = sock.recv(READ_BYTES)
+                read = len(data)
+                reader.feed(data)
+            else:
+                try:
+                    buffer = _LARGE_BUFFERS.pop()
+                except IndexError:
+                    buffer = bytearray(_LARGE_READ_BYTES)
+                read = sock.recv_into(buffer)
+                reader.feed(buffer, 0, read)
+                _LARGE_BUFFERS.append(buffer)
+            if not read:
                 raise ConnectionError(_CLOSED)
-            size += len(data)
-            return data
+            size += read
 
         return receive
 
@@ -820,7 +834,7 @@ class ReplyParser:
 
     def read(
         self,
-        receive: Callable[[], bytes],
+        receive: Callable[[], None],
         replies: list[Any],
         count: int,
         decode: bool,
@@ -839,13 +853,13 @@ class ReplyParser:
                 iter(gets, INCOMPLETE)
             )  # all that is there, without a step of Python each
             while len(replies) < count:
-                reader.feed(receive())
+                receive()
                 replies.extend(iter(gets, INCOMPLETE))
             return
         reader.feed(b"*%d\r\n" % missing)  # with this header, hiredis builds the list
         found = gets()
         while found is INCOMPLETE:
-            reader.feed(receive())
+            receive()
             found = gets()
         replies += found
 

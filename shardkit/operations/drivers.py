@@ -90,6 +90,7 @@ class BlockingDriver:
             while True:
                 if isinstance(step, Page):
                     yield from step
+                    step = None  # so that only one page is held at a time
                     step = next(steps)
                 else:
                     step = _answer(steps, step, self._run_step(step))
@@ -197,6 +198,7 @@ class AwaitingDriver:
                 if isinstance(step, Page):
                     for value in step:
                         yield value
+                    step = None
                     step = next(steps)
                 else:
                     step = _answer(steps, step, await self._run_step(step))

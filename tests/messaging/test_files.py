@@ -167,6 +167,42 @@ def test_a_reader_that_dies_is_replaced_where_its_checkpoint_was(face: Face) -> 
     assert face.run(files.status("logs")).held == 0
 
 
+def test_reading_extends_the_lease_once_a_quarter_of_it_has_passed(kit: ShardKit) -> None:
+    server, local = Clock(), Clock()
+    files: Files[Any] = Files(kit.driver, "few", now=server, monotonic=local)
+    files.create("logs", ["x"], chunk_size=1000)
+    files.publish("logs", io.BytesIO(TEXT), name="a")
+    file = files.take("logs", "x", lease=40)
+    assert file is not None
+    exchanges, steps = [], files.deferred.read(file)
+    step: Any = next(steps)
+    for seconds in (0, 9, 2, 8, 1):
+        server.seconds += seconds
+        local.seconds += seconds
+        exchanges.append(len(step))
+        step = steps.send(kit.driver._run_step(step))
+        assert isinstance(step, shardkit.operations.Page)
+        step = next(steps)
+    assert [*exchanges, len(step)] == [16, 16, 16, 17, 16, 16]  # chunks, and once the lease
+    server.seconds += 41
+    other = files.take("logs", "x")  # it reads on from its beginning, and removes it
+    assert other is not None
+    assert b"".join(files.read(other)) == TEXT
+    files.done(other)
+    with pytest.raises(FileLeaseLostError):
+        steps.send(kit.driver._run_step(step))
+
+
+def test_large_chunks_come_whole_from_all_shards(face: Face) -> None:
+    content = random.Random(3).randbytes(5 * 2**20 + 3)
+    files = face.kit.files(component="many")
+    face.run(files.create("logs", ["x"]))
+    publish(face, files, content)
+    file = face.run(files.take("logs", "x"))
+    assert b"".join(face.list(files.read(file))) == content
+    face.run(files.done(file))
+
+
 def _some(face: Face, stream: Any) -> Any:
     if face.runner is None:
         yield from stream
@@ -221,7 +257,7 @@ def test_a_publisher_that_was_killed_is_resumed_by_another(kit: ShardKit) -> Non
         clock = Clock()
         files = kit.files(f"f{killed_after}", component="many", now=clock)
         files.create("logs", ["x"], chunk_size=1000)
-        content = TEXT[:20_500]
+        content = TEXT[:40_500]
         steps = files.deferred.publish("logs", io.BytesIO(content), name="a")
         step: Any = next(steps)
         for _ in range(killed_after):
@@ -233,7 +269,7 @@ def test_a_publisher_that_was_killed_is_resumed_by_another(kit: ShardKit) -> Non
         if reader is not None:
             with pytest.raises(FileStalledError, match="nobody publishes it"):
                 list(files.read(reader))
-        assert files.publish("logs", io.BytesIO(content), name="a").size == 20_500
+        assert files.publish("logs", io.BytesIO(content), name="a").size == 40_500
         clock.seconds += 61
         reader = files.take("logs", "x", timeout=1)
         assert reader is not None
