@@ -323,6 +323,27 @@ def test_waiters_whose_connections_are_cut_get_it_all_the_same(kit: ShardKit) ->
             lock.release(found)
 
 
+def test_who_waits_behind_one_that_does_not_come_asks_no_more_often_for_that(
+    kit: ShardKit,
+) -> None:
+    """It is free, but for one who was stopped before he could say where he is to be woken."""
+    lock = kit.lock("x", component="one")
+    hold = lock.acquire()
+    stopped = lock._call("acquire", "stopped", "x", 10**7, 1, "-", "-", 10**7, 0, 0, 0)
+    assert kit.driver.run(_sent(stopped))[0] == 0
+    assert lock.release(hold)
+    client = kit.client("one")
+    client.config_resetstat()
+    assert lock.acquire(wait=0.5) is None
+    assert client.info("commandstats")["cmdstat_evalsha"]["calls"] < 10
+    assert lock.inspect().holders == []
+
+
+def _sent(command: Any) -> Any:
+    [reply] = yield [command]
+    return reply
+
+
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_waiters_without_a_subscription_poll_and_keep_their_order(
     kit: ShardKit, component: str, monkeypatch: pytest.MonkeyPatch

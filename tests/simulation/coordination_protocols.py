@@ -1,4 +1,4 @@
-"""What is simulated of locks, semaphores, transfers and markets."""
+"""What is simulated of locks and their kin, rate limits, transfers and markets."""
 
 from __future__ import annotations
 
@@ -91,6 +91,246 @@ class Semaphores(Locks):
         assert shares.acquire()
         assert shares.acquire()
         assert shares.acquire(wait=0) is None
+
+
+class ReadWriteLocks(Locks):
+    """Who writes is alone; who waits to write is not passed by for ever."""
+
+    clients = 4
+    faults = (*NETWORK, *CLIENTS, "cancel", "time")
+    model = None
+
+    def setup(self, kit: ShardKit) -> None:
+        self.reading: list[Hold[Any]] = []
+        self.writing: list[Hold[Any]] = []
+
+    async def client(self, client: Client) -> None:
+        lock = client.kit.read_write_lock(
+            "rw", component="data", ttl=2.0, wait=client.choose((20.0, 1.0))
+        )
+        for _ in range(2):
+            writes = client.choose((client.number % 2 == 0, True, False))
+            try:
+                async with lock.write if writes else lock.read as hold:
+                    (self.writing if writes else self.reading).append(hold)
+                    await asyncio.sleep(client.choose((0.5, 0.0, 3.0)))
+            except _ENDED as error:
+                client.log(type(error).__name__)
+
+    def invariant(self, kit: ShardKit) -> None:
+        writing = [hold for hold in self.writing if hold.remaining > 0]
+        reading = [hold for hold in self.reading if hold.remaining > 0]
+        assert len(writing) <= 1, writing
+        assert not (writing and reading), (writing, reading)
+
+    def at_end(self, kit: ShardKit) -> None:
+        lock = kit.read_write_lock("rw", component="data", ttl=1.0, wait=60.0, renew=False)
+        with lock.read, lock.read:
+            assert lock.write.acquire(wait=0) is None
+        with lock.write:
+            assert lock.read.acquire(wait=0) is None
+
+
+class Elections(Locks):
+    """Terms increase, also when clocks jump; what leaders write comes in the order of terms."""
+
+    faults = (*NETWORK, *CLIENTS, "cancel", "time", "clock")
+    model = None
+
+    def setup(self, kit: ShardKit) -> None:
+        self.terms: list[int] = []
+
+    async def client(self, client: Client) -> None:
+        election = client.kit.election("e", component="data", ttl=2.0, wait=20.0)
+        for _ in range(2):
+            before = max(self.terms, default=0)
+            leadership = await election.campaign()
+            if leadership is None:
+                continue
+            assert leadership.token > before, (leadership.token, before)
+            self.terms.append(leadership.token)
+            try:
+                await leadership.guard("data").execute(("RPUSH", "written", leadership.token))
+            except StaleTokenError as error:
+                client.log(type(error).__name__)
+            await asyncio.sleep(client.choose((0.5, 3.0)))
+            await election.resign(leadership)
+
+    def invariant(self, kit: ShardKit) -> None:
+        pass  # a clock that jumps ends terms before their leaders know
+
+    def at_end(self, kit: ShardKit) -> None:
+        assert kit.election("e", component="data", ttl=2.0, renew=False).campaign(wait=60.0)
+        written = [int(term) for term in kit.client("data", shard=0).lrange("written", 0, -1)]
+        assert written == sorted(written)
+
+
+class QuorumLocks(Locks):
+    """At most one thinks that it has a majority; tokens increase, whatever a minority loses."""
+
+    clients = 2
+    shard_map = "components: {a: {entry: {host: a}}, b: {entry: {host: b}}, c: {entry: {host: c}}}"
+    faults = (*NETWORK, *CLIENTS, "cut_off", "time", "crash")
+    model = None
+
+    def lock(self, kit: Any, wait: float) -> Any:
+        return kit.quorum_lock("q", components=["a", "b", "c"], ttl=2.0, wait=wait)
+
+    def setup(self, kit: ShardKit) -> None:
+        self.held = []
+
+    async def client(self, client: Client) -> None:
+        lock = self.lock(client.kit, 1.0)
+        for _ in range(client.choose((1, 2))):
+            before = max((hold.token for hold in self.held), default=0)
+            hold = await lock.acquire()
+            if hold is not None:
+                assert hold.token > before, (hold.token, before)
+                self.held.append(hold)
+                await asyncio.sleep(client.choose((0.2, 1.0)))
+                await lock.release(hold)
+
+    def at_end(self, kit: ShardKit) -> None:
+        with self.lock(kit, 60.0):
+            pass
+
+
+class MultiLocks(Locks):
+    """Several locks in whatever order they are named: all or none, and nobody waits for ever."""
+
+    shards = 2
+    faults = (*NETWORK, *CLIENTS, "time")
+    model = None
+    names = ("x", "y", "z")
+
+    def setup(self, kit: ShardKit) -> None:
+        self.by_name: dict[str, list[Hold[Any]]] = {name: [] for name in self.names}
+
+    async def client(self, client: Client) -> None:
+        first = client.choose(range(3))
+        names = [self.names[(first + n) % 3] for n in range(2)]
+        several = client.kit.multi_lock(names, component="data", ttl=2.0, wait=20.0)
+        began = client.time
+        holds = await several.acquire(wait=client.choose((20.0, 0.0)))
+        if holds is None:
+            assert not any(lock._holds for lock in several._locks), "one is held all the same"
+            return
+        for hold in holds:
+            self.by_name[hold.name].append(hold)
+        client.log(f"has {names} after {client.time - began:g} s")
+        await asyncio.sleep(client.choose((0.5, 3.0)))
+        await several.release(holds)
+        assert not any(lock._holds for lock in several._locks), "one is still held"
+
+    def invariant(self, kit: ShardKit) -> None:
+        for name, holds in self.by_name.items():
+            thinking = [hold for hold in holds if hold.remaining > 0]
+            assert len(thinking) <= 1, (name, thinking)
+
+    def at_end(self, kit: ShardKit) -> None:
+        with kit.multi_lock(self.names, component="data", ttl=100.0, wait=60.0, renew=False):
+            pass
+
+
+class Latches(Protocol):
+    """A latch opens when it was counted down, not before; who waits is told, whatever is lost."""
+
+    faults = (*NETWORK, *CLIENTS, "cancel", "time")
+    shards = 1
+    count = 4
+
+    def setup(self, kit: ShardKit) -> None:
+        kit.countdown_latch("l", component="data").set(self.count)
+        self.began = self.done = 0
+        self.opened_at = float("inf")
+
+    def client_functions(self) -> Sequence[Callable[[Client], Any]]:
+        return [self.worker, self.worker, self.waiter]
+
+    async def worker(self, client: Client) -> None:
+        latch = client.kit.countdown_latch("l", component="data")
+        for _ in range(2):
+            self.began, done = self.began + 1, self.done
+            left = await latch.count_down()
+            assert self.count - self.began <= left < self.count - done, left
+            self.done += 1
+            if self.done == self.count:
+                self.opened_at = client.time
+
+    async def waiter(self, client: Client) -> None:
+        opened = await client.kit.countdown_latch("l", component="data").wait(timeout=300.0)
+        assert self.began == self.count if opened else self.opened_at > client.time - 90
+
+    def at_end(self, kit: ShardKit) -> None:
+        left = kit.countdown_latch("l", component="data").count()
+        assert self.count - self.began <= left <= self.count - self.done, left
+
+
+class Barriers(Protocol):
+    """A round opens for three arrivals; one that was withdrawn, or sent again, is not one more."""
+
+    clients = 4
+    faults = (*NETWORK, *CLIENTS, "time")
+    shards = 1
+    parties = 2
+
+    def setup(self, kit: ShardKit) -> None:
+        self.arrived = self.withdrawn = self.opened = 0
+
+    async def client(self, client: Client) -> None:
+        barrier = client.kit.barrier("b", component="data", parties=self.parties)
+        for _ in range(2):
+            self.arrived += 1
+            if await barrier.wait(timeout=client.choose((20.0, 0.0, 1.0))):
+                self.opened += 1
+            else:
+                self.withdrawn += 1
+
+    def invariant(self, kit: ShardKit) -> None:
+        rounds = (self.arrived - self.withdrawn) // self.parties
+        assert self.opened <= self.parties * rounds, (self.opened, self.arrived, self.withdrawn)
+
+
+class RateLimits(Protocol):
+    """No more hits are allowed in any time than the limit says, and as many once it is over."""
+
+    faults = (*NETWORK, *CLIENTS, "cancel", "time")
+    shards = 1
+    limit, per = 3, 10.0
+    algorithms = ("gcra", "sliding_window")
+
+    def setup(self, kit: ShardKit) -> None:
+        self.hits: dict[str, list[tuple[float, float]]] = {name: [] for name in self.algorithms}
+
+    def rate_limit(self, kit: Any, algorithm: str) -> Any:
+        return kit.rate_limit(
+            algorithm, component="data", limit=self.limit, per=self.per, algorithm=algorithm
+        )
+
+    async def client(self, client: Client) -> None:
+        algorithm = client.choose(self.algorithms)
+        limit = self.rate_limit(client.kit, algorithm)
+        for _ in range(6):
+            sent = client.time
+            decision = await limit.hit("k")
+            if decision.allowed:
+                self.hits[algorithm].append((sent, client.time))
+            await asyncio.sleep(client.choose((0.5, 3.0, 0.0)))
+
+    def at_end(self, kit: ShardKit) -> None:
+        for algorithm, hits in self.hits.items():
+            for first, _ in hits:
+                for last in (got for _, got in hits if got >= first):
+                    within = sum(first <= sent and got <= last for sent, got in hits)
+                    length = last - first
+                    if algorithm == "gcra":
+                        most = self.limit + int(length * self.limit / self.per)
+                    else:
+                        most = self.limit * (1 + int(length / self.per))
+                    assert within <= most, (algorithm, within, length)
+            limit = self.rate_limit(kit, algorithm)
+            time.sleep(2 * self.per)
+            assert [limit.hit("k").allowed for _ in range(self.limit + 1)] == [True] * 3 + [False]
 
 
 class Transferring(Protocol):
@@ -214,6 +454,13 @@ class Markets(Protocol):
 COORDINATION: dict[str, type[Protocol]] = {
     "locks": Locks,
     "semaphores": Semaphores,
+    "read-write locks": ReadWriteLocks,
+    "elections": Elections,
+    "quorum locks": QuorumLocks,
+    "multi-locks": MultiLocks,
+    "latches": Latches,
+    "barriers": Barriers,
+    "rate limits": RateLimits,
     "transfers": Transferring,
     "markets": Markets,
 }

@@ -17,7 +17,9 @@ from shardkit.config import store
 from shardkit.connections.breaker import Breaker
 from shardkit.connections.clients import Clients
 from shardkit.connections.pool import _ReusingPool
+from shardkit.coordination.events import Barrier, CountdownLatch
 from shardkit.coordination.holdable import Holdable
+from shardkit.coordination.several import MultiLock, QuorumLock
 from shardkit.deadlines import Deadline
 from shardkit.geo.ip_to_city import IpToCity
 from shardkit.market import Market
@@ -301,6 +303,98 @@ MUTATIONS: dict[str, Mutation] = {
         "a share ends earlier than its holder is told",
         lua,
         ("'ZADD', KEYS[2], digits(now + e.ttl), id", "'ZADD', KEYS[2], digits(now + 9), id"),
+    ),
+    "rwlock-read-while-written": Mutation(
+        "read-write locks",
+        "who asks to read does not wait for who writes",
+        lua,
+        ("if only and only.mode == 'x' then return NONE end", ""),
+    ),
+    "rwlock-write-while-read": Mutation(
+        "read-write locks",
+        "who asks to write does not wait for who reads, if nobody else waits",
+        lua,
+        ("== 0 and fits(mode, room(limit)) then", "== 0 then"),
+    ),
+    "elections-term-of-the-clock": Mutation(
+        "elections",
+        "a term is the time, although the clock was set back",
+        lua,
+        ("return math.max(latest + 1, now)", "return now"),
+    ),
+    "elections-earlier-leader-writes": Mutation(
+        "elections",
+        "who led before still writes",
+        lua,
+        ("if seen and tonumber(seen) > tonumber(token) then", "if false then"),
+    ),
+    "quorum-half": Mutation(
+        "quorum locks",
+        "less than a majority is enough",
+        python,
+        (QuorumLock, "__init__", "len(components) // 2 + 1", "len(components) // 2"),
+    ),
+    "quorum-shared": Mutation(
+        "quorum locks",
+        "its holds on servers are shared with others",
+        python,
+        (Holdable, "new_attempt", "self._mode, lasts, self.limit", '"s", lasts, 0'),
+    ),
+    "multi-lock-keeps-some": Mutation(
+        "multi-locks",
+        "what was acquired is kept although another is not to be had",
+        python,
+        (
+            MultiLock,
+            "acquire",
+            "yield from self._release(found)\n        return None",
+            "return None",
+        ),
+    ),
+    "multi-lock-releases-some": Mutation(
+        "multi-locks",
+        "the first only is released",
+        python,
+        (MultiLock, "_release", "in reversed(holds):", "in holds[:1]:"),
+    ),
+    "latch-counted-again": Mutation(
+        "latches",
+        "a count whose answer was lost is sent again",
+        python,
+        (CountdownLatch, "_call", "idempotent=idempotent", "idempotent=True"),
+    ),
+    "latch-open-too-early": Mutation(
+        "latches",
+        "who waits is let through before the last has counted",
+        python,
+        (CountdownLatch, "wait", "r[0] == 0", "r[0] <= 1"),
+    ),
+    "barrier-withdrawn-counts": Mutation(
+        "barriers",
+        "who has given up counts as arrived",
+        lua,
+        ("  redis.call('HDEL', KEYS[2], ARGV[2])\nelse", "else"),
+    ),
+    "barrier-arrives-twice": Mutation(
+        "barriers",
+        "an arrival whose answer was lost is sent again",
+        python,
+        (Barrier, "_call", "idempotent=in_round > 0", "idempotent=True"),
+    ),
+    "gcra-one-more": Mutation(
+        "rate limits",
+        "one more than the burst may come at once",
+        lua,
+        (
+            "local wait = after - each * burst - now",
+            "local wait = after - each * burst - now - each",
+        ),
+    ),
+    "window-of-half": Mutation(
+        "rate limits",
+        "hits are forgotten when half of the window is over",
+        lua,
+        ("string.format('%.0f', now - window)", "string.format('%.0f', now - window / 2)"),
     ),
     "transfers-undone-after-commit": Mutation(
         "transfers",

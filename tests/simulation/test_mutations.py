@@ -34,5 +34,5 @@ def test_each_protocol_has_two_mistakes_that_are_found() -> None:
 
 
 def test_the_page_lists_the_mistakes() -> None:
-    listed = re.findall(r"^\| [\w ]+ \| (.+?) \| \d", PAGE.read_text("utf-8"), re.MULTILINE)
+    listed = re.findall(r"^\| [\w -]+ \| (.+?) \| \d", PAGE.read_text("utf-8"), re.MULTILINE)
     assert sorted(listed) == sorted(mutation.mistake for mutation in MUTATIONS.values())

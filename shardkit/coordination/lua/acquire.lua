@@ -13,8 +13,8 @@
 -- ARGV[8]  the place in the queue that it was given before; 0 for none
 -- ARGV[9]  1 if it may hold it already, and holds it once more
 -- ARGV[10] for how long others may overtake it while it waits, and it them, in microseconds
--- Reply    {the token or 0, now, until when it is held, or when the next hold ends, its place}; if
---          the limit is not the stored one {-1, the stored one}
+-- Reply    {the token or 0, now, until when it is held, or when the next hold ends, or the place of
+--          the first who waits, its place}; if the limit is not the stored one {-1, the stored one}
 --@include coordination/base
 local id, mode, ttl = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local now = clock()
@@ -74,7 +74,11 @@ if free ~= NONE then
 end
 
 local waits, given = tonumber(ARGV[7]), place or tonumber(ARGV[8])
-local ends = tonumber(first[2]) or now
+local ends = tonumber(first[2])
+if not ends then  -- it is free for the first who waits, until that one loses its place
+  local waiter = entry(redis.call('ZRANGE', KEYS[4], 0, 0)[1] or '')
+  ends = waiter and waiter.deadline or now
+end
 if given ~= 0 or waits == 0 then  -- who has just come will ask again soon
   local holder = first[1] and entry(first[1])
   if holder and ends > now + holder.ttl then  -- the clock was set back
