@@ -23,7 +23,7 @@ from typing import Any
 
 from shardkit.operations.commands import Command, Replies
 from shardkit.operations.drivers import AwaitingDriver
-from shardkit.operations.operation import Driver
+from shardkit.operations.operation import Driver, Operation
 
 
 class UndoableBatch(list[Command]):
@@ -31,11 +31,13 @@ class UndoableBatch(list[Command]):
 
     Args:
         commands: the batch.
-        put_back: gives, from the replies, the commands that undo it.
+        undo: gives, from the replies, the commands that undo it, or the steps.
     """
 
     def __init__(
-        self, commands: Iterable[Command], undo: Callable[[Replies], list[Command]]
+        self,
+        commands: Iterable[Command],
+        undo: Callable[[Replies], list[Command] | Operation[Any]],
     ) -> None:
         super().__init__(commands)
         self.undo = undo
@@ -68,6 +70,8 @@ class _UndoingDriver(AwaitingDriver):
             raise
 
     async def _undo(self, step: UndoableBatch, exchange: asyncio.Future[Replies]) -> None:
-        commands = step.undo(await exchange)
-        if commands:
-            await self._send(commands)
+        undoing = step.undo(await exchange)
+        if not isinstance(undoing, list):
+            await self.run(undoing)
+        elif undoing:
+            await self._send(undoing)

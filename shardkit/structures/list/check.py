@@ -8,9 +8,11 @@ as parts are there. What a value was cannot be known.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from shardkit.errors import DamagedDataError
 from shardkit.operations.commands import Argument, Command, Partial, Transaction
 from shardkit.operations.operation import Operation, Stream, pages
 from shardkit.structures.base.check import (
@@ -158,7 +160,9 @@ def _number(stored: bytes | None) -> int:
 
 
 def rebuild_list(scripts: ListScripts) -> Operation[None]:
-    """Store the ends anew; pack values that follow a gap."""
+    """End what was begun, if that can be read; store the ends anew; pack values after a gap."""
+    with suppress(DamagedDataError):
+        yield from scripts.finish()
     held = yield from restore_ends(scripts)
     size = scripts.part_size
     if all(n == size for n in held[1:-1]) and all(n <= size for n in held):

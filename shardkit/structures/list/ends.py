@@ -21,6 +21,7 @@ from shardkit.structures.base.damage import damage, stored_integer
 
 MOST_PARTS = 2**50
 FIELDS = ("first", "last", "left", "right", "part_size")
+UNFINISHED = b"0"  # the part size while somebody changes many parts
 
 
 class Ends(NamedTuple):

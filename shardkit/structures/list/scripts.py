@@ -2,10 +2,27 @@
 
 A script does nothing unless the list's stored parameters are those of the caller: if somebody
 deleted the list, and perhaps created it anew, they are checked again and the script is repeated.
+
+What changes many parts is done by several scripts, so that none holds the server for long. The
+first one stores in the list's ends what is left to do, and from then on every other script does
+nothing; whoever meets that helps to end it first::
+
+    client 1                      {jobs}:ends                              client 2
+    lrem 0 "x" ─────────────────► part_size=0
+                                  unfinished="1000 remove 20 999 1 …"
+                                                          ◄─────────────── lpop: does nothing
+    finish ─────────────────────► unfinished="1000 remove 40 999 1 …"
+                                  unfinished="1000 remove 60 999 1 …"  ◄── finish
+                                  …
+    finish ─────────────────────► part_size=1000          ◄─────────────── lpop
+
+So it is atomic for all who use the list, and no client that dies can leave it half done. The tasks
+are in ``lua/steps.lua``.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,11 +37,17 @@ from shardkit.operations.commands import (
     script_call,
 )
 from shardkit.operations.operation import Operation
+from shardkit.structures.base.damage import stored_integer
 from shardkit.structures.base.parameters import Metadata, open_all
-from shardkit.structures.list.ends import FIELDS, Ends
+from shardkit.structures.list.ends import FIELDS, UNFINISHED, Ends
 
 # How often an operation is tried while others keep deleting and creating the list.
 ATTEMPTS = 5
+# How many parts a script visits that does not look at their values, and the most that one visits
+# which does; the latter also has a most of values. Each is 2 to 8 ms of the server.
+PARTS_PER_STEP = 2000
+PARTS_PER_SEARCH = 500
+VALUES_PER_SEARCH = 20_000
 
 
 class ListScripts:
@@ -41,6 +64,8 @@ class ListScripts:
         signal: the key that waiting consumers block on.
         keys: those of its parameters, its ends and its signal.
         head: the arguments that every script begins with.
+        searched: how many parts one script visits that looks at their values.
+        visited: how many one visits that does not.
     """
 
     def __init__(self, component: str, name: str, part_size: int, meta: Metadata) -> None:
@@ -50,6 +75,8 @@ class ListScripts:
         self.head = (f"{name}:", part_size, meta.parameters["values"])
         self.component = component
         self.part_size = part_size
+        self.searched = max(1, min(PARTS_PER_SEARCH, VALUES_PER_SEARCH // part_size))
+        self.visited = PARTS_PER_STEP
         self._ends: Ends | None = None  # as last seen
 
     def command(self, name: str, *args: Argument, idempotent: bool = False) -> Command:
@@ -64,7 +91,7 @@ class ListScripts:
         *args: Argument,
         create: bool = False,
         idempotent: bool = False,
-        undo: Callable[[Replies], list[Command]] | None = None,
+        undo: Callable[[Replies], Operation[Any]] | None = None,
     ) -> Operation[Any]:
         """Run a script.
 
@@ -73,20 +100,59 @@ class ListScripts:
             args: its arguments, after those of every script.
             create: whether to create the list if it does not exist.
             idempotent: whether it may be sent twice.
-            undo: returns the commands that undo it if the calling task is cancelled.
+            undo: undoes it if the calling task is cancelled.
 
         Raises:
             ParameterMismatchError: the list exists with other parameters.
         """
         command = self.command(name, *args, idempotent=idempotent)
         batch = [command] if undo is None else UndoableBatch([command], undo)
-        for _ in range(ATTEMPTS):
+        attempts = ATTEMPTS
+        while attempts:
             yield from open_all([self.meta], create=create)
             [reply] = yield batch
             if reply is not None:
                 return reply
-            self.meta.checked = False
+            if not (yield from self.finish()):
+                self.meta.checked = False
+                attempts -= 1
         raise self.unstable()
+
+    def run_to_end(self, name: str, *args: Argument, idempotent: bool = False) -> Operation[Any]:
+        """Run a script whose reply ends with whether more is left to do; do that too."""
+        *reply, more = yield from self.run(name, *args, idempotent=idempotent)
+        if more:
+            yield from self.finish()
+        return reply[0]
+
+    def remove(self, count: int, value: bytes) -> Operation[int]:
+        """Remove a value; return how many times: as the script says that ends it."""
+        result = f"{self.head[0]}removed:{secrets.token_hex(8)}"
+        removed, more = yield from self.run("remove", count, value, self.searched, result)
+        if not more:
+            return int(removed)
+        yield from self.finish()
+        [[stored, _]] = yield [
+            Transaction(
+                self.component,
+                result,
+                (
+                    Command(self.component, result, ("GET", result), idempotent=True),
+                    Command(self.component, result, ("DEL", result)),
+                ),
+            )
+        ]
+        return stored_integer(self.component, result, "what was removed", stored, 0)
+
+    def finish(self) -> Operation[bool]:
+        """End what somebody has begun; return whether there was anything. One exchange a step."""
+        finishing = self.command("finish", self.searched, self.visited, idempotent=True)
+        steps = 0
+        while True:
+            [more] = yield [finishing]
+            if more < 1:
+                return bool(steps or more == 0)
+            steps += 1
 
     def read(self, name: str, *args: Argument) -> Operation[Any]:
         """Run a script that only reads, or may be repeated."""
@@ -100,6 +166,7 @@ class ListScripts:
             ends = self._update_ends(reply)
             if ends is not None:
                 return ends
+            yield from self.finish()
         yield from self.length()  # says it if the stored part size is damaged
         raise self.unstable()
 
@@ -154,8 +221,11 @@ class ListScripts:
         return Command(self.component, key, ("HMGET", key, *FIELDS, "values"), idempotent=True)
 
     def _update_ends(self, reply: Sequence[bytes | None]) -> Ends | None:
-        """Remember where the list ends; None if it was created anew with other parameters."""
+        """Remember where the list ends; None if it has other parameters, or is being changed."""
         *numbers, values = reply
+        if numbers[-1] == UNFINISHED:
+            self._ends = None
+            return None
         ends = Ends.parse(self.component, self.keys[1], numbers)
         other = values is not None and values.decode(errors="replace") != self.head[2]
         if other or ends.part_size not in (0, self.part_size):

@@ -48,7 +48,7 @@ from shardkit.errors import CrossShardError, InvalidArgumentError
 from shardkit.lua import script
 from shardkit.operations.arguments import shown
 from shardkit.operations.cancellation import undo_on_cancel
-from shardkit.operations.commands import Argument, Command, Locate, Replies, script_call
+from shardkit.operations.commands import Argument, Locate, Replies, script_call
 from shardkit.operations.operation import (
     Deferred,
     Driver,
@@ -77,10 +77,6 @@ MOST_PART_SIZE = 10_000
 VALUES_AT_ONCE = 10_000
 VALUES_PER_PAGE = 1000
 MOST_INDEX = 2**53 - 1  # Lua's integers
-
-# What one script searches: values, in parts. Some 5 ms if each of them is found, 2 ms if none is.
-VALUES_PER_SEARCH = 20_000
-PARTS_PER_SEARCH = 500
 
 # What pops and pushes at each side.
 SIDES = {"LEFT": ("LPOP", "LPUSH"), "RIGHT": ("RPOP", "RPUSH")}
@@ -128,7 +124,6 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         parameters = {"part_size": part_size, "values": values.__name__}
         super().__init__(undo_on_cancel(driver), component, prefix, parameters)
         self.part_size = part_size
-        self._parts_per_search = max(1, min(PARTS_PER_SEARCH, VALUES_PER_SEARCH // part_size))
         self._scripts = ListScripts(component, prefix, part_size, self.meta)
         self.meta.data_keys = lambda: [
             (component, key) for key in (self._scripts.keys[1], self.part_key(0))
@@ -442,12 +437,14 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         sent = self._values.encode(refvalue), self._values.encode(value)
         at, to = "", ""
         while True:
-            found = yield from self._scripts.run(
-                "insert", side, *sent, at, to, self._parts_per_search
+            length, more, *rest = yield from self._scripts.run(
+                "insert", side, *sent, at, to, self._scripts.searched, self._scripts.visited
             )
-            if isinstance(found, int):
-                return found
-            at, to = found
+            if more:
+                yield from self._scripts.finish()
+            if not rest:
+                return int(length)
+            at, to = rest
 
     @operation
     def lrem(self, count: int, value: Argument) -> Operation[int]:
@@ -464,7 +461,7 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         from the next one. That blocks the server: 0.1 s for half of 1,000,000 values.
         """
         self._check_index("count", count)
-        return int((yield from self._scripts.run("remove", count, self._values.encode(value))))
+        return (yield from self._scripts.remove(count, self._values.encode(value)))
 
     @operation
     def ltrim(self, start: int, end: int) -> Operation[bool]:
@@ -474,7 +471,7 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         """
         self._check_index("start", start)
         self._check_index("end", end)
-        yield from self._scripts.run("trim", start, end)
+        yield from self._scripts.run_to_end("trim", start, end, self._scripts.visited)
         return True
 
     # ---- steps
@@ -522,8 +519,10 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
 
     def _send_to_all(self, name: str, *args: Argument) -> Operation[int]:
         """Send a command for every key; all of them expire at one moment, also parts made later."""
-        again = name != "UNLINK"
-        return int((yield from self._scripts.run("all", name, *args, idempotent=again)))
+        visited, again = self._scripts.visited, name != "UNLINK"
+        return int(
+            (yield from self._scripts.run_to_end("all", visited, name, *args, idempotent=again))
+        )
 
     def _reset(self) -> None:
         self.meta.checked = False
@@ -562,12 +561,11 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
     def _pop_values(
         self, command: str, count: int, *, waits: bool = False
     ) -> Operation[list[bytes]]:
-        def undo(replies: Replies) -> list[Command]:
+        def undo(replies: Replies) -> Operation[None]:
             [values] = replies
-            if not isinstance(values, list) or not values:
-                return []
-            values.reverse()
-            return [self._scripts.command("push", command.replace("POP", "PUSH"), *values)]
+            if isinstance(values, list) and values:
+                values.reverse()
+                yield from self._scripts.run("push", command.replace("POP", "PUSH"), *values)
 
         values: list[bytes] = yield from self._scripts.run(
             "pop", command, count, int(waits), undo=undo
@@ -586,6 +584,8 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
             [values] = yield [script_call(self.component, move, ours.keys + theirs.keys, args)]
             if values is not None:
                 return values  # type: ignore[no-any-return]
+            yield from ours.finish()
+            yield from theirs.finish()
             self.meta.checked = destination.meta.checked = False
             yield from destination._open(create=True)
         raise ours.unstable()
@@ -602,7 +602,7 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         while True:
             more = wanted and wanted - len(places)
             reply = yield from self._scripts.read(
-                "position", value, next_rank, more, left, at, to, self._parts_per_search
+                "position", value, next_rank, more, left, at, to, self._scripts.searched
             )
             was_begun = at != ""
             at, to, next_rank, left, first, in_first, length, indexes = reply

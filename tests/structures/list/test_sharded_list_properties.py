@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from shardkit import ShardKit
-from shardkit.structures.list import sharded_list
+from shardkit.structures.list import scripts
 
 BUDGET = settings(
     max_examples=10,
@@ -182,8 +182,9 @@ def check_parts(kit: ShardKit, parts: Any) -> None:
 def test_a_list_in_parts_does_what_a_list_does(
     face: Face, kit: ShardKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sharded_list, "VALUES_PER_SEARCH", 6)
-    monkeypatch.setattr(sharded_list, "PARTS_PER_SEARCH", 2)
+    monkeypatch.setattr(scripts, "VALUES_PER_SEARCH", 6)
+    monkeypatch.setattr(scripts, "PARTS_PER_SEARCH", 2)
+    monkeypatch.setattr(scripts, "PARTS_PER_STEP", 2)
     run_state_machine_as_test(machine(face, kit), settings=BUDGET)
 
 

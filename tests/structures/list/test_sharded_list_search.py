@@ -9,13 +9,14 @@ import pytest
 from faces import Face, holder
 
 from shardkit import ShardKit
-from shardkit.structures.list import sharded_list
+from shardkit.structures.list import scripts
 
 
 @pytest.fixture
 def jobs(kit: ShardKit, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A list of five parts, each searched by a script of its own."""
-    monkeypatch.setattr(sharded_list, "PARTS_PER_SEARCH", 1)
+    monkeypatch.setattr(scripts, "PARTS_PER_SEARCH", 1)
+    monkeypatch.setattr(scripts, "PARTS_PER_STEP", 1)
     parts = kit.list("jobs", component="many", part_size=4)
     parts.rpush("a", "b", "x", "c", "d", "x", "e", "f", "g", "h", "i", "x", "j", "k", "l", "m", "x")
     return parts

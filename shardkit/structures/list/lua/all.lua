@@ -5,37 +5,39 @@
 -- ARGV[1]  what the keys of its parts begin with: <name>:
 -- ARGV[2]  how many values a part takes, according to the caller
 -- ARGV[3]  the type of its values, likewise
--- ARGV[4]  UNLINK, PERSIST, or EXPIRE or one like it
--- ARGV[5]  and on: its arguments; the key of the parameters decides whether conditions hold
--- Reply    how many keys were changed; nil if its parameters are not those of the caller
+-- ARGV[4]  how many parts one step visits
+-- ARGV[5]  UNLINK, PERSIST, or EXPIRE or one like it
+-- ARGV[6]  and on: its arguments; the key of the parameters decides whether conditions hold
+-- Reply    {1 if that is done, else 0, 1 if list/finish has to go on, else 0}; nil if its parameters
+--          are not those of the caller
 --@include structures/list/base
+--@include structures/list/steps
 local list = read_list(1, 1)
 if list.is_other then return false end
-if list.absent then return 0 end
-if ARGV[4] ~= 'UNLINK' and not list.is_new and redis.call('EXISTS', KEYS[1]) == 0 then
+if list.absent then return {0, 0} end
+local command, meta = ARGV[5], redis.call('HGETALL', KEYS[1])
+if command ~= 'UNLINK' and not list.is_new and #meta == 0 then
   damaged(KEYS[1], 'nothing', 'the parameters of the list')
 end
-local command, due = ARGV[4], nil
-if command == 'PERSIST' then
-  redis.call('HDEL', list.ends, 'due')
-elseif command ~= 'UNLINK' then
-  if redis.call(command, KEYS[1], unpack(ARGV, 5)) == 0 then return 0 end
+local task = {
+  kind = 'expire', at = list.first, to = list.last, due = 0, old = tonumber(list.due or '0'),
+}
+if command ~= 'UNLINK' then
+  if redis.call(command, KEYS[1], unpack(ARGV, 6)) == 0 then return {0, 0} end
   local now, left = redis.call('TIME'), redis.call('PTTL', KEYS[1])
   if left > 0 then
-    due = string.format('%.0f', now[1] * 1000 + math.floor(now[2] / 1000) + left)
-    save(list, true)
-    redis.call('HSET', list.ends, 'due', due)
-  else -- a time in the past
+    task.due = now[1] * 1000 + math.floor(now[2] / 1000) + left
+  elseif left == -2 then -- a time in the past
     command = 'UNLINK'
+    redis.call('HSET', KEYS[1], unpack(meta))
   end
 end
-
-local function act(key)
-  if due then return redis.call('PEXPIREAT', key, due) end
-  return redis.call(command, key)
+if command == 'UNLINK' then
+  task = {kind = 'unlink', at = list.first, to = list.last, next = 1, last = 0, drops = 1}
 end
-
-local changed = 0
-for n = list.first, list.last do changed = changed + act(part(list, n)) end
-for n = 1, #KEYS do changed = changed + act(KEYS[n]) end
-return changed
+-- Until the last step is done, the parameters and the ends stay.
+local more = advance(list, task, 0, tonumber(ARGV[4]))
+if more == 1 then
+  for n = 1, #KEYS do redis.call('PERSIST', KEYS[n]) end
+end
+return {1, more}

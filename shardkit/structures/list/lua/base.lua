@@ -5,6 +5,8 @@
 -- The ends are a HASH: first and last are the numbers of the end parts, left and right how many
 -- values are in them; part_size and values are copies of the parameters; due is when the list expires, in milliseconds since 1970. Parts between the
 -- ends are full. Numbers in it are far below 2^53, so they are stored as digits.
+-- Where part_size is 0, somebody has begun what takes several scripts, and `unfinished` says what is left of it: see
+-- list/steps. To all scripts but list/finish that is another list: they answer nil, and change nothing.
 -- What is read is checked before it is used: the numbers, and that the end parts hold as many values.
 --@include structures/base/damage
 
@@ -64,7 +66,7 @@ end
 
 local function read_list(key, argument)
   local ends = redis.call('HMGET', KEYS[key + 1],
-    'first', 'last', 'left', 'right', 'part_size', 'due', 'values', 'format')
+    'first', 'last', 'left', 'right', 'part_size', 'due', 'values', 'format', 'unfinished')
   check_format(KEYS[key + 1], ends[8])
   local list = {
     ends = KEYS[key + 1], signal = KEYS[key + 2], prefix = ARGV[argument],
@@ -74,6 +76,16 @@ local function read_list(key, argument)
   }
   if ends[6] then stored_integer(list.ends, 'due', ends[6], 0, 2 ^ 52) end
   local stored, values = ends[5], ends[7]
+  if stored == '0' then
+    local size = string.match(ends[9] or '', '^(%d+) ')
+    if not size then damaged(list.ends, 'unfinished=' .. (ends[9] or 'missing'), 'a task') end
+    list.is_other = true
+    if size == ARGV[argument + 1] and (values or ARGV[argument + 2]) == ARGV[argument + 2] then
+      list.unfinished = ends[9]
+      read_numbers(list, ends[1], ends[2], ends[3], ends[4])
+    end
+    return list
+  end
   if stored ~= ARGV[argument + 1] or not values then
     local first
     first, values = unpack(redis.call('HMGET', KEYS[key], 'part_size', 'values'))
@@ -98,7 +110,7 @@ local function read_list(key, argument)
 end
 
 local function save(list, has_moved)
-  if list.is_new then
+  if list.is_new or list.unfinished then
     redis.call('HSET', list.ends, 'part_size', list.size)
   end
   if list.values then redis.call('HSET', list.ends, 'values', list.values) end

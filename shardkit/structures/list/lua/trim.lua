@@ -7,24 +7,22 @@
 -- ARGV[3]  the type of its values, likewise
 -- ARGV[4]  the first value to keep, as LTRIM has it
 -- ARGV[5]  the last one
--- Reply    how many values are left; nil if its parameters are not those of the caller
+-- ARGV[6]  how many parts one step removes
+-- Reply    {how many values are left, 1 if list/finish has to go on, else 0}; nil if its parameters
+--          are not those of the caller
 --@include structures/list/base
 --@include structures/list/find
+--@include structures/list/steps
 local list = read_list(1, 1)
 if list.is_other then return false end
-if list.count == 0 then return 0 end
-
-local function unlink(from, to)
-  for n = from, to do redis.call('UNLINK', part(list, n)) end
-end
+if list.count == 0 then return {0, 0} end
 
 local start, stop = clip(list, tonumber(ARGV[4]), tonumber(ARGV[5]))
+local task = {kind = 'unlink', at = list.first, to = list.last, next = 1, last = 0, drops = 0}
 if not start then
-  unlink(list.first, list.last)
   redis.call('DEL', list.signal)
   list.first, list.last, list.left, list.right = 0, 0, 0, 0
-  save(list, true)
-  return 0
+  return {0, advance(list, task, 0, tonumber(ARGV[6]))}
 end
 local from, skipped = find(list, start)
 local to, last = find(list, stop)
@@ -40,8 +38,6 @@ else
   list.left = (from == list.first and list.left or list.size) - skipped
   list.right = last + 1
 end
-unlink(list.first, from - 1)
-unlink(to + 1, list.last)
+task.to, task.next, task.last = from - 1, to + 1, list.last
 list.first, list.last = from, to
-save(list, true)
-return stop - start + 1
+return {stop - start + 1, advance(list, task, 0, tonumber(ARGV[6]))}

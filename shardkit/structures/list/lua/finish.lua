@@ -1,0 +1,15 @@
+-- Do the next step of what somebody has begun with a list, and not ended.
+-- KEYS[1]  its parameters, a HASH: <name>:meta
+-- KEYS[2]  where it ends, a HASH: <name>:ends
+-- KEYS[3]  its signal, a LIST: <name>:signal
+-- ARGV[1]  what the keys of its parts begin with: <name>:
+-- ARGV[2]  how many values a part takes, according to the caller
+-- ARGV[3]  the type of its values, likewise
+-- ARGV[4]  how many parts to visit where values are searched or moved
+-- ARGV[5]  how many where they are not
+-- Reply    1 if more is left to do, else 0; -1 if nobody has begun anything
+--@include structures/list/base
+--@include structures/list/steps
+local list = read_list(1, 1)
+if not list.unfinished then return -1 end
+return advance(list, read_task(list), tonumber(ARGV[4]), tonumber(ARGV[5]))
