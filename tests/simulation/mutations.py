@@ -144,6 +144,18 @@ MUTATIONS: dict[str, Mutation] = {
         lua,
         ("if held > wanted then", "if held >= wanted then"),
     ),
+    "list-pop-amid-a-change": Mutation(
+        "lists",
+        "the quick way of a pop does not look whether somebody is changing many parts",
+        lua,
+        ("if wanted > 0 and ends[5] == ARGV[2]", "if wanted > 0"),
+    ),
+    "list-change-forgets-where-it-was": Mutation(
+        "lists",
+        "a change in steps packs from where its last step removed something",
+        lua,
+        ("if task.removed == 0 then task.low, task.high = at, at end", "task.low = at"),
+    ),
     "list-count-in-two-steps": Mutation(
         "lists",
         "a pop whose connection broke is sent again",
@@ -160,7 +172,7 @@ MUTATIONS: dict[str, Mutation] = {
         "cancelled consumers",
         "what a cancelled pop took is not put back",
         python,
-        (cancellation._UndoingDriver, "_undo", "if commands:", "if False:"),
+        (cancellation._UndoingDriver, "_undo", "if not isinstance(undoing, list):", "if False:"),
     ),
     "visitors-counted-twice": Mutation(
         "visitors",

@@ -168,16 +168,23 @@ class Deque:
             yield (state[-1] if state else None), moved
         elif name == "lrange":
             yield list(state), state
+        elif name == "lrem":
+            left = tuple(value for value in state if value != args[1])
+            yield len(state) - len(left), left
+        elif name == "ltrim":
+            yield True, state[args[0] :]
 
 
 class Lists(Protocol):
-    """A list in parts, pushed and popped at both ends: linearizable to a deque."""
+    """A list in parts, pushed, popped, searched and trimmed in steps: linearizable to a deque."""
 
     clients = 3
     model = Deque()
 
     def list(self, kit: Any) -> Any:
-        return kit.list("l", component="data", part_size=2)
+        found = kit.list("l", component="data", part_size=2)
+        found._scripts.searched = found._scripts.visited = 1  # parts in one step
+        return found
 
     async def client(self, client: Client) -> None:
         found = self.list(client.kit)
@@ -186,10 +193,16 @@ class Lists(Protocol):
             return await found.lmove(found, "RIGHT", "LEFT")
 
         for n in range(4):
-            name = client.choose(("rpush", "lpop", "lpush", "rpop", "rotate", "lrange"))
+            name = client.choose(
+                ("rpush", "lpop", "lpush", "rpop", "rotate", "lrange", "lrem", "ltrim")
+            )
             if name in ("rpush", "lpush"):
                 values = [f"{client.number}.{n}.{m}" for m in range(client.choose((1, 3)))]
-                await client.call(getattr(found, name), *values, name=name)
+                await client.call(getattr(found, name), *values, "x", name=name)
+            elif name == "lrem":
+                await client.call(found.lrem, 0, "x", name=name)
+            elif name == "ltrim":
+                await client.call(found.ltrim, 3, -1, name=name)
             elif name == "rotate":
                 await client.call(rotate)
             elif name == "lrange":

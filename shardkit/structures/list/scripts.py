@@ -45,7 +45,7 @@ from shardkit.structures.list.ends import FIELDS, UNFINISHED, Ends
 ATTEMPTS = 5
 # How many parts a script visits that does not look at their values, and the most that one visits
 # which does; the latter also has a most of values. Each is 2 to 8 ms of the server.
-PARTS_PER_STEP = 2000
+PARTS_PER_STEP = 1000
 PARTS_PER_SEARCH = 500
 VALUES_PER_SEARCH = 20_000
 

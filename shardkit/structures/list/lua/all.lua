@@ -8,8 +8,8 @@
 -- ARGV[4]  how many parts one step visits
 -- ARGV[5]  UNLINK, PERSIST, or EXPIRE or one like it
 -- ARGV[6]  and on: its arguments; the key of the parameters decides whether conditions hold
--- Reply    {1 if that is done, else 0, 1 if list/finish has to go on, else 0}; nil if its parameters
---          are not those of the caller
+-- Reply    {1 if that is done, else 0, 1 if list/finish has to go on, else 0}; nil if its
+--          parameters are not those of the caller
 --@include structures/list/base
 --@include structures/list/steps
 local list = read_list(1, 1)

@@ -8,7 +8,7 @@
 -- ARGV[4]  how many at most: from the left, from the right if negative; 0 for all
 -- ARGV[5]  the value
 -- ARGV[6]  how many parts one step visits
--- ARGV[7]  the key that says how many were removed, once list/finish has ended this: a STRING, for an hour
+-- ARGV[7]  the key that says for an hour how many were removed, if list/finish has ended this
 -- Reply    {how many were removed so far, 1 if list/finish has to go on, else 0}; nil if the list's
 --          parameters are not those of the caller
 -- Parts between the ends must be full: each that lost values is filled from those behind it.
@@ -19,7 +19,7 @@ if list.is_other then return false end
 local count = tonumber(ARGV[4])
 local task = {
   kind = 'remove', at = list.first, to = list.last, step = 1, left = math.abs(count), removed = 0,
-  low = 0, high = 0,
+  low = 0, high = 0, partly = 0,
 }
 if count < 0 then task.at, task.to, task.step = list.last, list.first, -1 end
 list.removes, list.result = ARGV[5], ARGV[7]

@@ -1,0 +1,213 @@
+"""What changes many parts of a list takes steps: others see all of it or nothing, and end it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from faces import Face, holder
+
+from shardkit import AsyncShardKit, DamagedDataError, ShardKit
+from shardkit.structures.list import scripts
+
+VALUES = [*"axbxcxdxexfxgxhx", "y", *"ixjxkxlx"]  # 25, in parts of 2
+
+# What is done, and what it leaves of VALUES.
+CHANGES: dict[str, tuple[Callable[[Any], Any], Any, list[str]]] = {
+    "lrem all": (lambda jobs: jobs.lrem(0, "x"), 12, [*"abcdefghyijkl"]),
+    "lrem left": (lambda jobs: jobs.lrem(5, "x"), 5, [*"abcdefxgxhxyixjxkxlx"]),
+    "lrem right": (lambda jobs: jobs.lrem(-5, "x"), 5, [*"axbxcxdxexfxgxhyijkl"]),
+    "linsert": (lambda jobs: jobs.linsert("BEFORE", "y", "z"), 26, [*"axbxcxdxexfxgxhxzyixjxkxlx"]),
+    "ltrim": (lambda jobs: jobs.ltrim(9, -9), True, [*"xfxgxhxy"]),
+    "ltrim all": (lambda jobs: jobs.ltrim(5, 2), True, []),
+    "delete": (lambda jobs: jobs.delete(), True, []),
+    "expire": (lambda jobs: jobs.expire(100), True, VALUES),
+    "persist": (lambda jobs: jobs.persist(), True, VALUES),
+    "expire at once": (lambda jobs: jobs.expire(0), True, []),
+}
+USES: dict[str, tuple[Callable[[Any], Any], Callable[[list[str]], list[str]]]] = {
+    "rpush": (lambda jobs: jobs.rpush("new"), lambda values: [*values, "new"]),
+    "lpush": (lambda jobs: jobs.lpush("new"), lambda values: ["new", *values]),
+    "lpop": (lambda jobs: jobs.lpop(), lambda values: values[1:]),
+    "rpop": (lambda jobs: jobs.rpop(), lambda values: values[:-1]),
+    "lmove": (lambda jobs: jobs.lmove(jobs), lambda values: [*values[1:], *values[:1]]),
+    "lindex": (lambda jobs: jobs.lindex(0), lambda values: values),
+    "llen": (lambda jobs: jobs.llen(), lambda values: values),
+}
+
+
+@pytest.fixture(autouse=True)
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scripts, "PARTS_PER_SEARCH", 3)
+    monkeypatch.setattr(scripts, "PARTS_PER_STEP", 2)
+
+
+def made(kit: ShardKit, name: str, change: str) -> Any:
+    jobs = kit.list(name, component="many", part_size=2)
+    jobs.rpush(*VALUES)
+    if change in ("persist", "ltrim"):
+        jobs.expire(1000)
+    return jobs
+
+
+def run_until(kit: ShardKit, steps: Any, exchanges: int) -> bool:
+    """Run so many exchanges of an operation, and then no more; say whether it was not ended."""
+    given = None
+    for _ in range(exchanges):
+        try:
+            step = steps.send(given)
+        except StopIteration:
+            return False
+        given = kit.driver.link.send(step)
+    return True
+
+
+def run_with(kit: ShardKit, steps: Any, after: Callable[[], Any]) -> Any:
+    """Run an operation; act after each exchange."""
+    given = None
+    while True:
+        try:
+            step = steps.send(given)
+        except StopIteration as end:
+            return end.value
+        given = kit.driver.link.send(step)
+        after()
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_whoever_comes_after_a_client_that_died_in_a_change_ends_it(
+    kit: ShardKit, change: str
+) -> None:
+    call, _, left = CHANGES[change]
+    unfinished = 0
+    for number, (name, (use, then)) in enumerate(USES.items()):
+        for exchanges in range(1, 30):
+            jobs = made(kit, f"{name}:{exchanges}", change)
+            if not run_until(kit, call(jobs.deferred), exchanges):
+                break
+            client = holder(kit, "many", jobs.meta_key)
+            begun = client.hget(f"{jobs.name}:ends", "unfinished") is not None
+            unfinished += begun
+            other = kit.list(f"{name}:{exchanges}", component="many", part_size=2)
+            if number % 2:
+                other.lindex(-1)  # knows the ends, or thinks so
+            use(other)
+            found = other.lrange(0, -1)
+            assert found == then(left) or (not begun and found == then(VALUES))
+            assert list(other.check()) == []
+            if begun:
+                parts = client.keys(f"{jobs.name}:[0-9-]*")
+                assert len(parts) == (len(found) + 1) // 2 or change != "delete"
+                if change == "expire":
+                    assert all(0 < client.ttl(key) <= 100 for key in parts)
+                    assert 0 < other.ttl() <= 100
+                if change == "persist":
+                    assert all(client.ttl(key) == -1 for key in (*parts, f"{jobs.name}:ends"))
+            other.delete()
+            assert not client.keys(f"{jobs.name}:[0-9me]*")
+    assert unfinished >= 7
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_returns_the_same_whoever_ends_it(face: Face, kit: ShardKit, change: str) -> None:
+    call, returned, left = CHANGES[change]
+    jobs = made(kit, "jobs", change)
+    other = kit.list("jobs", component="many", part_size=2)
+    client = holder(kit, "many", jobs.meta_key)
+    begun = []
+
+    def end_it() -> None:
+        if client.hget("{jobs}:ends", "unfinished") is not None:
+            begun.append(change)
+            assert other.llen() == len(left)
+
+    assert run_with(kit, call(jobs.deferred), end_it) == returned
+    assert len(begun) == 1
+    assert other.lrange(0, -1) == left
+    again = made(kit, "again", change)
+    assert face.run(call(face.kit.list("again", component="many", part_size=2))) == returned
+    assert again.lrange(0, -1) == left
+
+
+def test_a_list_that_expires_while_its_time_is_changed_is_gone(kit: ShardKit) -> None:
+    jobs = made(kit, "jobs", "expire")
+    jobs.pexpire(150)
+    assert run_until(kit, jobs.deferred.expire(100), 1)
+    client = holder(kit, "many", jobs.meta_key)
+    assert client.hget("{jobs}:ends", "unfinished") is not None
+    while client.exists("{jobs}:11"):
+        pass
+    assert kit.list("jobs", component="many", part_size=2).rpush("new") == 1
+    assert sorted(client.keys("{jobs}:*")) == [
+        b"{jobs}:0",
+        b"{jobs}:ends",
+        b"{jobs}:meta",
+        b"{jobs}:signal",
+    ]
+
+
+def test_no_script_removes_more_than_some_thousand_values(kit: ShardKit) -> None:
+    jobs = kit.list("jobs", component="many", part_size=10_000)
+    jobs.rpush_many("x" if n % 5 else f"{n}" for n in range(25_000))
+    client: Any = holder(kit, "many", jobs.meta_key)
+    lengths = [25_000]
+
+    def count() -> None:
+        lengths.append(sum(map(client.llen, client.keys("{jobs}:[0-9]*"))))
+
+    assert run_with(kit, jobs.deferred.lrem(-17_000, "x"), count) == 17_000
+    assert max(before - after for before, after in itertools.pairwise(lengths)) == 2500
+    kept = [f"{n}" if n % 5 == 0 else "x" for n in range(25_000)]
+    skipped = [n for n in range(25_000) if n % 5][-17_000:]
+    gone = set(skipped)
+    assert [*jobs.items()] == [value for n, value in enumerate(kept) if n not in gone]
+    assert list(jobs.check()) == []
+
+
+async def test_what_a_cancelled_pop_took_is_put_back_once_a_change_has_ended(
+    akit: AsyncShardKit, kit: ShardKit
+) -> None:
+    jobs = made(kit, "jobs", "lrem all")
+    popping = akit.list("jobs", component="many", part_size=2)
+    await popping.llen()
+    send, sent, go_on = akit.driver.link.send, asyncio.Event(), asyncio.Event()
+
+    async def slow(batch: Any) -> Any:
+        replies = await send(batch)
+        if not sent.is_set():
+            sent.set()
+            await go_on.wait()
+        return replies
+
+    popping._driver._send = slow
+    task = asyncio.ensure_future(popping.lpop(3))
+    await sent.wait()
+    assert run_until(kit, jobs.deferred.lrem(0, "x"), 1)
+    task.cancel()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert jobs.lrange(0, -1) == [*"axbcdefghyijkl"]
+
+
+@pytest.mark.parametrize(
+    "stored",
+    ["", "2", "2 dance 1 2", "2 shift 1", "2 shift 1 x 1", "2 shift 1 2 0", "2 pack 1 2 1 0"],
+)
+def test_an_unfinished_change_that_makes_no_sense_is_named(kit: ShardKit, stored: str) -> None:
+    jobs = made(kit, "jobs", "lrem all")
+    client = holder(kit, "many", jobs.meta_key)
+    client.hset("{jobs}:ends", mapping={"part_size": 0, "unfinished": stored})
+    for call in (lambda: jobs.lpop(), lambda: jobs.lindex(1), lambda: jobs.llen()):
+        with pytest.raises(DamagedDataError, match="ends"):
+            call()
+    [damage] = jobs.check()
+    assert damage.key == "{jobs}:ends"
+    assert jobs.rebuild() == len(VALUES)
+    assert jobs.lrange(0, -1) == VALUES
+    client.hset("{jobs}:ends", mapping={"part_size": 0, "unfinished": stored})
+    assert jobs.delete()
+    assert not client.keys("{jobs}:*")
