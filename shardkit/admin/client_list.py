@@ -27,6 +27,7 @@ _NAME = re.compile(
     r"@(?P<host>[^@/]+)/(?P<pid>[0-9]+)"
 )
 _LIBRARY = re.compile(r"(?P<lib>[^(]*)\(shardkit_v(?P<version>[^;)]+)")
+_SENTINEL = re.compile(r"sentinel-[0-9a-f]+-(cmd|pubsub)")
 _SERVERS_OWN = frozenset("SM")  # flags of replicas and masters in CLIENT LIST
 
 
@@ -106,11 +107,14 @@ def _count(each: Mapping[str, str], found: dict[tuple[str, int, str], ClientProc
     ours = _LIBRARY.match(library)
     if ours:
         library = f"shardkit {ours['version']}"
+    if _SENTINEL.fullmatch(each.get("name", "")):
+        library = "Sentinel"
     if named:
         host, pid = named["host"], int(named["pid"])
     else:
         host, pid = each["addr"].rpartition(":")[0], 0
-    key = host, pid, "" if pid else f"{library} {each.get('name', '')}"
+    name = "" if library == "Sentinel" else each.get("name", "")
+    key = host, pid, "" if pid else f"{library} {name}"
     process = found.setdefault(key, ClientProcess(host, pid, library))
     idle = int(each["idle"])
     process.idle = min(process.idle, idle) if process.connections else idle

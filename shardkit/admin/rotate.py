@@ -5,6 +5,7 @@
     add       ACL SETUSER app >new on every server       both passwords are taken from now on
     publish   a push of the entries that have it inline, or the password_file
     wait      until no process is left that may still log in with the old one
+    tell      SENTINEL SET … auth-pass, on all Sentinels that log in to servers as this user
     remove    ACL SETUSER app !<hash of the old>         taken back if anybody is refused
 
 No step is refused by a client: connections that are open stay logged in, and new ones have a
@@ -31,10 +32,11 @@ from pathlib import Path
 from typing import Any
 
 import redis
-from redis.exceptions import ResponseError
+from redis.exceptions import RedisError, ResponseError
 
 from shardkit.admin.client_list import ClientProcess, connected_clients
 from shardkit.admin.push import push
+from shardkit.admin.sentinels import sentinels_of, servers_of_service
 from shardkit.admin.server_queries import TIMEOUT
 from shardkit.admin.servers import entries_of, query_servers
 from shardkit.config.component import Component
@@ -49,6 +51,7 @@ WAIT = 60.0  # seconds for processes to change over
 SETTLED = 3.0  # seconds that nobody may be left: entries are read about once a second
 _FORMAT = 1
 _INTERVAL = 0.5
+_SENTINEL_SECONDS = 10.0
 _YOUNG = 2  # seconds; nameless connections of this package that are younger are this command's
 
 
@@ -163,6 +166,7 @@ def rotate(
         state = run.publish(state, message)
     run.adopt(state)
     if run.await_clients(state, distributed, ignore_others, wait, settled):
+        run.tell_sentinels(state)
         run.remove(state, settled)
     return run.rotation
 
@@ -233,17 +237,20 @@ class _OngoingRotation:
         self.components = read_components(self.config)
         everywhere = entries_of(self.components.values(), self.config_server, replicas=True)
         self.places = [place for place in everywhere if self._is_users(*place)]
+        # The servers, to which an entry of Sentinels is no address: they name master and replicas.
+        self.servers = [
+            server
+            for where, entry in self.places
+            for server in (
+                servers_of_service(entry, where, self.timeout)
+                if entry.is_sentinel
+                else [(where, entry)]
+            )
+        ]
 
     def _is_users(self, where: str, entry: Entry) -> bool:
         fields = entry.resolved(where)
-        if (fields.get("username") or "default") != self.user or not fields.get("password"):
-            return False
-        if entry.is_sentinel:
-            raise ConfigError(
-                f"{where} is found through Sentinels, which have the password too",
-                "rotate it by hand: ACL SETUSER, SENTINEL SET … auth-pass, then a push",
-            )
-        return True
+        return (fields.get("username") or "default") == self.user and bool(fields.get("password"))
 
     # ---- the state
 
@@ -320,7 +327,7 @@ class _OngoingRotation:
     def _verify(self, consequence: str) -> None:
         """Log in with the new password everywhere."""
         own = {"username": self.user, "password": str(self.password)}
-        answers = query_servers(self.places, lambda client: client.ping(), self.timeout, **own)
+        answers = query_servers(self.servers, lambda client: client.ping(), self.timeout, **own)
         _raise_first(answers, f"does not take the new password, and {consequence}")
 
     def publish(self, state: dict[str, Any], message: str) -> dict[str, Any]:
@@ -423,7 +430,12 @@ class _OngoingRotation:
         this = (platform.node(), os.getpid()) == (process.host, process.pid)
         momentary = not process.pid and process.age < _YOUNG
         ours = momentary and process.library.startswith(("shardkit ", ""))
-        return self.user in process.users and not ours and not (this and not process.components)
+        sentinel = process.library == "Sentinel"  # which is told
+        return (
+            self.user in process.users
+            and not (ours or sentinel)
+            and not (this and not process.components)
+        )
 
     def _reasons(
         self,
@@ -457,6 +469,35 @@ class _OngoingRotation:
                 "start the server, or grant CLIENT LIST; then go on: --resume",
             )
         return processes
+
+    def tell_sentinels(self, state: Mapping[str, Any]) -> None:
+        """Give Sentinels that log in to servers as the user the new password, and see them do so.
+
+        Which user they log in as, they do not say; but servers show it of their connections.
+        """
+        services = {
+            json.dumps(entry.fields["sentinel"], sort_keys=True): (where, entry)
+            for where, entry in self.places
+            if entry.is_sentinel
+        }
+        for where, entry in services.values():
+            listed = query_servers(
+                servers_of_service(entry, where, self.timeout), _of_sentinels, self.timeout,
+                **self.login,
+            )  # fmt: skip
+            _raise_first(listed, "cannot be asked for its Sentinels; both passwords are taken")
+            if not any(self.user in found for found in listed.values() if isinstance(found, set)):
+                continue
+            password = str(entry.resolved(where)["password"])
+            if hashlib.sha256(password.encode()).hexdigest() != state["hash"]:
+                raise ConfigError(
+                    f"{where} does not give the new password here; both passwords are taken",
+                    "set it in this environment, and go on: --resume",
+                )
+            service = entry.fields["sentinel"]["service"]
+            with sentinels_of(entry, where, self.timeout) as sentinels:
+                for each in sentinels:
+                    _tell_sentinel(each, service, password, where)
 
     def remove(self, state: Mapping[str, Any], settled: float) -> None:
         """Remove the old passwords; take that back if anybody is refused."""
@@ -497,7 +538,7 @@ class _OngoingRotation:
 
     def on_servers(self, query: Callable[[Any], Any], consequence: str) -> dict[str, Any]:
         """Ask every server that has the user; raise the first failure."""
-        answers = query_servers(self.places, query, self.timeout, **self.login)
+        answers = query_servers(self.servers, query, self.timeout, **self.login)
         _raise_first(answers, f"cannot be changed, and {consequence}")
         return answers
 
@@ -598,6 +639,44 @@ def _drop_others(client: Any, user: str, new: str) -> list[str]:
     others = [each for each in hashes if each != new]
     _drop(client, user, others)
     return others
+
+
+def _of_sentinels(client: Any) -> set[str]:
+    """Return the users that Sentinels are logged in as."""
+    return {
+        each.get("user", "default")
+        for each in client.client_list()
+        if each.get("name", "").startswith("sentinel-")
+    }
+
+
+def _tell_sentinel(sentinel: Any, service: str, password: str, where: str) -> None:
+    """Give a Sentinel a service's new password; wait until it has logged in with it.
+
+    Raises:
+        ConfigError: it cannot be asked, or sees the master no more.
+    """
+    at = sentinel.connection_pool.connection_kwargs
+    name = f"the Sentinel {at['host']}:{at['port']} of {where}"
+    deadline = time.monotonic() + _SENTINEL_SECONDS
+    try:
+        sentinel.execute_command("SENTINEL", "SET", service, "auth-pass", password)
+        while True:
+            flags = sentinel.sentinel_master(service)["flags"]
+            if flags == "master":
+                return
+            if time.monotonic() > deadline:
+                raise ConfigError(
+                    f"{name} does not see the master with the new password ({flags}); both "
+                    "passwords are taken",
+                    "look at its log; then go on: --resume",
+                )
+            time.sleep(0.05)
+    except RedisError as error:
+        raise ConfigError(
+            f"{name} cannot be told the new password: {error}; both passwords are taken",
+            "start it, or take it out of the entry; then go on: --resume",
+        ) from None
 
 
 def _refused(client: Any, user: str, seconds: float) -> list[str]:

@@ -23,7 +23,7 @@ from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
 from shardkit.config.store import read_components, read_epoch
 from shardkit.errors import InvalidArgumentError
-from shardkit.growth.entries import push_changed
+from shardkit.growth.entries import LEAVE, push_changed
 from shardkit.growth.failover import master_of
 from shardkit.growth.journal import lease
 from shardkit.growth.relocation import (
@@ -36,6 +36,7 @@ from shardkit.growth.relocation import (
 from shardkit.growth.servers import (
     GrowthError,
     connected_to,
+    persist_roles,
     replicate,
     role_of,
     same_server,
@@ -44,7 +45,6 @@ from shardkit.growth.servers import (
 )
 
 COPY = 3600.0  # seconds
-LEAVE = 3.0  # seconds for clients to leave
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,7 @@ def attach_replica(
             raise GrowthError("; ".join(problems), "nothing was changed")
         if role.is_master:
             replicate(new, source, like, where)
-            with suppress(RedisError):  # it may have no file to remember it in
-                new.config_rewrite()
+            persist_roles(new)
         wait_for_copy(master, new, copy)
         named = bool(entries_on(components.values(), source))
         epoch = read_epoch(config)
@@ -151,8 +150,7 @@ def detach_replica(config: Any, replica: str, *, force: bool = False) -> Attache
         if role is not None and not role.is_master:
             _wait_for_clients(client)
             client.execute_command("REPLICAOF", "NO", "ONE")
-            with suppress(RedisError):
-                client.config_rewrite()
+            persist_roles(client)
     return AttachedReplica(target, source, False, epoch)
 
 

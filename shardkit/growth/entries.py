@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Callable, Mapping
 
 import redis
@@ -13,7 +15,9 @@ from shardkit.config.store import push, read_components, read_epoch
 from shardkit.errors import PushRefusedError
 from shardkit.growth.relocation import ServerAddress, relocated
 
+LEAVE = 3.0  # seconds for clients to leave a server that was replaced
 _ATTEMPTS = 10
+_READ = re.compile(r"shardkit:config-server/([0-9]+)@")
 
 
 def push_relocation(
@@ -67,3 +71,21 @@ def push_changed(
             if attempt == _ATTEMPTS - 1:
                 raise
     return read_epoch(config)
+
+
+def wait_until_read(config: redis.Redis, epoch: int, seconds: float = LEAVE) -> None:
+    """Wait until every process that is at work has read a push, but not for ever.
+
+    Afterwards nobody uses a server that the push has replaced. A process says in the name of its
+    connection to the config server which push it has read, and asks there every second.
+    """
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            listed = config.client_list()
+        except redis.RedisError:  # CLIENT LIST is not everybody's right
+            return
+        named = [(_READ.match(each.get("name", "")), int(each["idle"])) for each in listed]
+        if not any(found and int(found[1]) < epoch and idle <= 2 for found, idle in named):
+            return
+        time.sleep(0.05)

@@ -29,7 +29,7 @@ from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
 from shardkit.config.store import read_components
 from shardkit.errors import ConfigError, InvalidArgumentError
-from shardkit.growth.entries import push_relocation
+from shardkit.growth.entries import push_relocation, wait_until_read
 from shardkit.growth.journal import lease
 from shardkit.growth.relocation import ServerAddress, address_of, entries_on
 from shardkit.growth.servers import (
@@ -38,6 +38,7 @@ from shardkit.growth.servers import (
     ServerRole,
     connected_to,
     hand_over,
+    persist_roles,
     replicate,
     role_of,
     wait_for_copy,
@@ -145,6 +146,7 @@ def fail_over(
                 replica = stack.enter_context(connected_to(target, like, where))
                 wait_for_copy(master, replica, _COPY)
                 held: float | None = hand_over(master, replica, target, hold)
+                persist_roles(master, replica)
                 behind = 0
             else:
                 wanted = _wanted(to, known, [])
@@ -156,6 +158,7 @@ def fail_over(
                     _FENCES_KEY, str(source), json.dumps({"format": _FORMAT, "master": str(target)})
                 )
                 replica.execute_command("REPLICAOF", "NO", "ONE")
+                persist_roles(replica)
                 held = None
         followers, failed = _repoint(
             [each for each in known if each != target], target, like, where
@@ -163,6 +166,7 @@ def fail_over(
         epoch = push_relocation(
             config, source, target, keep_source=role is not None, message=message
         )
+        wait_until_read(config, epoch)
     return Takeover(
         shards,
         source,
@@ -280,6 +284,7 @@ def _repoint(
         try:
             with connected_to(server, like, where) as client:
                 replicate(client, master, like, where)
+                persist_roles(client)
             followers.append(str(server))
         except (RedisError, OSError) as error:
             failed[str(server)] = str(error)
@@ -334,6 +339,7 @@ def _apply(fence: Fence, like: Entry, where: str) -> bool:
         with connected_to(fence.source, like, where, timeout=0.5) as client:
             if role_of(client).is_master:
                 replicate(client, fence.target, like, where)
+                persist_roles(client)
             return True
     except (RedisError, OSError):
         return False

@@ -31,7 +31,7 @@ from shardkit.config.store import read_components, read_epoch
 from shardkit.errors import InvalidArgumentError
 from shardkit.growth import journal
 from shardkit.growth.certificate import ServerComparison, compare
-from shardkit.growth.entries import push_relocation
+from shardkit.growth.entries import LEAVE, push_relocation
 from shardkit.growth.failover import HOLD, replicas_of
 from shardkit.growth.journal import ServerMove
 from shardkit.growth.relocation import ServerAddress, entries_on
@@ -39,6 +39,7 @@ from shardkit.growth.servers import (
     GrowthError,
     connected_to,
     hand_over,
+    persist_roles,
     replicate,
     role_of,
     same_server,
@@ -47,7 +48,6 @@ from shardkit.growth.servers import (
 )
 
 COPY = 3600.0  # seconds
-LEAVE = 3.0  # seconds for clients to leave the source
 _BYTES_A_SECOND = 100e6  # of a copy, for the estimate
 
 
@@ -246,7 +246,7 @@ def _carry_on(
                 _attach(old, new, source, like, where)  # it may have been restarted
                 wait_for_copy(old, new, copy)
                 move.held = hand_over(old, new, target, hold)
-            _persist_roles(old, new)
+            persist_roles(old, new)
             _reached(config, move, "promoted")
         if move.phase == "promoted":
             progress("pushing the entries")
@@ -292,13 +292,6 @@ def _attach(old: Any, new: Any, source: ServerAddress, like: Entry, where: str) 
                 "something else uses it: look at it, then resume or abort",
             )
         replicate(new, source, like, where)
-
-
-def _persist_roles(*servers: Any) -> None:
-    """Have servers remember their roles over a restart, as far as they have a file for that."""
-    for server in servers:
-        with suppress(RedisError):
-            server.execute_command("CONFIG", "REWRITE")
 
 
 def _reached(config: Any, move: ServerMove, phase: str) -> None:

@@ -116,6 +116,13 @@ def replicate(client: Any, master: ServerAddress, like: Entry, where: str = "ent
     client.execute_command("REPLICAOF", master.host, master.port)
 
 
+def persist_roles(*servers: Any) -> None:
+    """Have servers remember their roles over a restart, as far as they have a file for that."""
+    for server in servers:
+        with suppress(RedisError):
+            server.execute_command("CONFIG", "REWRITE")
+
+
 def hand_over(master: Any, replica: Any, to: ServerAddress, seconds: float) -> float:
     """Have a master hand its role to a replica, without the loss of a write (FAILOVER).
 
@@ -135,13 +142,17 @@ def hand_over(master: Any, replica: Any, to: ServerAddress, seconds: float) -> f
     Raises:
         GrowthError: the replica did not catch up in time.
     """
-    seen = [each for each, _ in role_of(master).replicas if same_server(each, to)]
-    if not seen:
-        raise GrowthError(
-            f"{to} is no replica in good order of its master", "see: shardkit replicas tree"
-        )
-    command = ("FAILOVER", "TO", seen[0].host, seen[0].port, "TIMEOUT", round(1000 * seconds))
     with _acknowledging(replica) as acknowledge:
+        # A master counts a replica as online once that has acknowledged the copy.
+        end = time.monotonic() + TIMEOUT
+        while not (seen := [each for each, _ in role_of(master).replicas if same_server(each, to)]):
+            if time.monotonic() > end:
+                raise GrowthError(
+                    f"{to} is no replica in good order of its master", "see: shardkit replicas tree"
+                )
+            acknowledge()
+            time.sleep(STEP)
+        command = ("FAILOVER", "TO", seen[0].host, seen[0].port, "TIMEOUT", round(1000 * seconds))
         for attempt in range(_ATTEMPTS):
             if attempt:
                 time.sleep(seconds)  # what was held meanwhile goes first

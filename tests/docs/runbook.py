@@ -1,8 +1,8 @@
 """The runbook of docs/operations.md, typed literally on embedded servers.
 
-Each ``shell`` block is a task. Lines of ``shardkit`` run in this process, ``redis-cli`` is a
-client, and a comment is what the operator does by hand: `HANDS` says how, so a comment that is not
-known fails. Host names stand for embedded servers.
+The ``shell`` blocks below a heading are a task. Lines of ``shardkit`` run in this process, and a
+comment is what the operator does by hand: `HANDS` says how, so a comment that is not known fails.
+Host names stand for embedded servers; they are of an older Redis if this machine has one.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import redis
 from click.testing import CliRunner
 
 from shardkit.cli.app import app
@@ -25,6 +24,7 @@ from shardkit.local import LocalServer
 PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
 ADMIN = "theAdministrators"
 HOSTS = ("redis1", "redis2", "redis3")
+REDIS = shutil.which("redis-server")
 
 
 def tasks() -> dict[str, list[str]]:
@@ -45,9 +45,8 @@ class RunbookFleet:
         self.password = "p1"
         self.timeout = 5
         self.masters = ["redis1", "redis2"]
-        users = {"admin": ADMIN, "app": self.password}
-        options: dict[str, Any] = {"users": users, "config": {"appendonly": True}}
-        self.servers = {name: LocalServer(name=name, **options) for name in (*HOSTS, "standby")}
+        self.servers = {name: self.server(name, REDIS) for name in HOSTS}
+        self.servers["standby"] = self.server("standby")
         self.config = LocalServer(name="config")
         self.output: list[str] = []
 
@@ -64,6 +63,10 @@ class RunbookFleet:
     def __exit__(self, *error: object) -> None:
         for server in (self.config, *self.servers.values()):
             server.stop(0)
+
+    def server(self, name: str, binary: str | None = None) -> LocalServer:
+        users = {"admin": ADMIN, "app": self.password}
+        return LocalServer(name=name, users=users, config={"appendonly": True}, binary=binary)
 
     @property
     def url(self) -> str:
@@ -108,11 +111,11 @@ class RunbookFleet:
         while "=" in words[0]:
             name, _, value = words.pop(0).partition("=")
             environment[name] = value
-        if words[0] == "redis-cli":
-            assert words[1] == "-h", line
-            self.redis_cli(words[2], words[3:])
-            return
         assert words[0] == "shardkit", line
+        for n, word in enumerate(words):
+            name, _, port = word.partition(":")
+            if port == "6379":
+                words[n] = self.servers[name].address
         self.shardkit(*words[1:], **environment)
 
     def shardkit(self, *words: str, code: int | None = 0, **environment: str) -> str:
@@ -131,15 +134,6 @@ class RunbookFleet:
         assert found.exit_code in expected, f"{words}: {found.output}"
         self.output.append(found.output)
         return found.output
-
-    def redis_cli(self, host: str, words: list[str]) -> Any:
-        server = self.servers[host]
-        said = [str(self.servers[word].port) if word in self.servers else word for word in words]
-        for n, word in enumerate(words):  # HOST PORT: the host is this machine, the port its own
-            if word in self.servers and words[n + 1] == "6379":
-                said[n], said[n + 1] = "127.0.0.1", str(self.servers[word].port)
-        with server.client() as client:
-            return client.execute_command(*said)
 
     # ---- what is done by hand
 
@@ -166,26 +160,17 @@ class RunbookFleet:
     def stop(self, name: str) -> None:
         self.servers[name].stop()
 
-    def start_as(self, name: str) -> None:
-        """Start a new, empty server at a stopped one's name."""
-        options: dict[str, Any] = {"users": {"admin": ADMIN, "app": self.password}}
+    def start(self, name: str) -> None:
         self.servers[name].stop(0)
-        self.servers[name] = LocalServer(name=name, config={"appendonly": True}, **options).start()
+        self.servers[name] = self.server(name, REDIS).start()
+
+    def start_valkey(self, name: str) -> None:
+        self.servers[name].stop(0)
+        self.servers[name] = self.server(name).start()
 
     def name_in_place(self, new: str, old: str) -> None:
         self.masters[self.masters.index(old)] = new
         self.write_map()
-
-    def await_said(self, name: str, what: str) -> None:
-        field, _, value = what.partition(":")
-        self.wait_for(lambda client: client.info("replication").get(field) == value, name)
-
-    def wait_for(self, holds: Callable[[redis.Redis], Any], name: str) -> None:
-        deadline = time.monotonic() + 30
-        with self.servers[name].client() as client:
-            while not holds(client):
-                assert time.monotonic() < deadline, client.info("replication")
-                time.sleep(0.02)
 
     def empty_config_server(self) -> None:
         port = self.config.port
@@ -204,11 +189,11 @@ HANDS: dict[str, Callable[..., None]] = {
     r"write the new password into configs/production\.yaml": RunbookFleet.new_password,
     r"restart (redis\d)": RunbookFleet.restart,
     r"stop (redis\d)": RunbookFleet.stop,
-    r"start Valkey as (redis\d)": RunbookFleet.start_as,
+    r"start (redis\d), empty": RunbookFleet.start,
+    r"start Valkey as (redis\d), empty": RunbookFleet.start_valkey,
     r"name (redis\d) in place of (redis\d) in configs/production\.yaml": (
         RunbookFleet.name_in_place
     ),
-    r"wait until (redis\d) says (\S+)": RunbookFleet.await_said,
     r"start an empty config server at the old address": RunbookFleet.empty_config_server,
     r"set socket_timeout to (\d+) in configs/production\.yaml": RunbookFleet.set_timeout,
     r"wait until nobody uses (\w+)": RunbookFleet.await_unused,

@@ -115,3 +115,20 @@ def test_what_cannot_be_failed_over_is_refused(fleet: Fleet) -> None:
         fail_over(fleet.config, "nobody:7")
     with pytest.raises(InvalidArgumentError, match="is no shard"):
         fail_over(fleet.config, "users:9")
+
+
+def test_a_master_that_was_replaced_stays_a_replica_when_it_is_restarted(fleet: Fleet) -> None:
+    a, b, _ = fleet.servers
+    follow(b, a)
+    fleet.push(0, (1,))
+    with writing(fleet) as writers:
+        fail_over(fleet.config, "users:0")
+        a.restart()
+        with a.client() as client:
+            assert not role_of(client).is_master
+        # At once: it may still be being filled.
+        assert str(fail_over(fleet.config, "users:0").target) == fleet.name(0)
+        b.restart()
+    assert writers.errors == []
+    assert fleet.masters() == [fleet.name(0)] * 2
+    check_nothing_lost(fleet, writers)
